@@ -1,0 +1,69 @@
+"""What the agent must know of an environment: its observation and its action heads, nothing of what they mean."""
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Head:
+    """One factor of the action. ``mask_given`` says on which earlier head's choice its mask depends."""
+
+    name: str
+    size: int
+    mask_given: Literal["nothing", "op", "slot"] = "nothing"
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """Heads in sampling order. The first head plays the part of the op; a head that others are masked by in the part of
+    the slot is the second. ``relevance[o][k]``: head k matters when the first head chose o; the first always matters.
+    """
+
+    heads: tuple[Head, ...]
+    relevance: tuple[tuple[bool, ...], ...]
+
+    def __post_init__(self) -> None:
+        ops = self.heads[0].size
+        if len(self.relevance) != ops or any(len(row) != len(self.heads) for row in self.relevance):
+            raise ValueError(f"relevance must have {ops} rows of {len(self.heads)} heads")
+        if not all(row[0] for row in self.relevance):
+            raise ValueError(f"head {self.heads[0].name!r} decides relevance, so it is always relevant")
+
+    @classmethod
+    def discrete(cls, *sizes: int) -> Self:
+        """The trivial spec of a Discrete (one size) or MultiDiscrete space: every head always matters."""
+        heads = tuple(Head(f"action_{k}", size) for k, size in enumerate(sizes))
+        return cls(heads, tuple((True,) * len(sizes) for _ in range(sizes[0])))
+
+    def relevance_table(self, device: torch.device | str = "cpu") -> Tensor:
+        """Bool ``[ops, heads]``."""
+        return torch.tensor(self.relevance, dtype=torch.bool, device=device)
+
+
+@dataclass(frozen=True)
+class ObservationSpec:
+    """``features`` floats, of which those marked in ``raw`` are flags that the normaliser leaves alone, and
+    ``categories`` integer columns in ``[-1, cardinality)`` (-1 = none) for an embedding; ``version`` is checked against
+    a checkpoint's.
+    """
+
+    features: int
+    raw: tuple[bool, ...] | None = None
+    categories: int = 0
+    cardinality: int = 0
+    version: int = 1
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the policy sees: ``features [..., D]`` float32, ``categories [..., C]`` int64 (C may be 0), and masks by head
+    name, bool ``[..., n]``, ``[..., ops, n]`` or ``[..., slots, n]`` by the head's ``mask_given``; a head without a
+    mask is free.
+    """
+
+    features: Tensor
+    categories: Tensor
+    masks: dict[str, Tensor]

@@ -1,0 +1,5 @@
+"""The one error a user can cause: printed as a single line, exit code 2, no traceback."""
+
+
+class SimicError(Exception):
+    """Bad input or a refused operation; the message names the thing, its value and what is allowed."""

@@ -1,0 +1,160 @@
+"""The words of growth as data: stages, operations, the values each action head chooses from, and the slot tensors.
+
+Everything downstream (transitions, masks, observations, rewards, report) reads these tables; no list is written twice.
+"""
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+
+class Stage(IntEnum):
+    """Life of a seed; DORMANT is an empty slot."""
+
+    DORMANT = 0
+    GERMINATED = 1
+    TRAINING = 2
+    BLENDING = 3
+    HOLDING = 4
+    FOSSILIZED = 5
+    PRUNED = 6
+    EMBARGOED = 7
+    RESETTING = 8
+
+
+class Op(IntEnum):
+    """What the controller can do in one step to one slot."""
+
+    WAIT = 0
+    GERMINATE = 1
+    SET_ALPHA_TARGET = 2
+    PRUNE = 3
+    FOSSILIZE = 4
+    ADVANCE = 5
+
+
+class Blend(IntEnum):
+    """How a seed's output joins the host's features (growth/grafting.py)."""
+
+    ADD = 0
+    MULTIPLY = 1
+    GATE = 2
+
+
+class Curve(IntEnum):
+    """Shape of an alpha ramp; the number after SIGMOID is its steepness."""
+
+    LINEAR = 0
+    COSINE = 1
+    SIGMOID_6 = 2
+    SIGMOID_12 = 3
+    SIGMOID_24 = 4
+
+
+class Ramp(IntEnum):
+    """What the alpha controller of a slot is doing."""
+
+    HOLD = 0
+    UP = 1
+    DOWN = 2
+
+
+# Action head values (facts §3.4). A style is a blend operator with the curve of the first ramp; the gate learns its own
+# shape, so its ramp is linear.
+STYLES: tuple[tuple[Blend, Curve], ...] = (
+    (Blend.ADD, Curve.LINEAR),
+    (Blend.MULTIPLY, Curve.LINEAR),
+    (Blend.ADD, Curve.SIGMOID_12),
+    (Blend.GATE, Curve.LINEAR),
+)
+STYLE_NAMES = ("linear_add", "linear_multiply", "sigmoid_add", "linear_gate")
+TEMPO_STEPS = (3, 5, 8)
+ALPHA_TARGETS = (0.5, 0.7, 1.0)
+ALPHA_SPEED_STEPS = (0, 3, 5, 8)  # 0 = at once
+
+
+class Action(NamedTuple):
+    """One factored decision per host: indices ``[E]`` int64 into the tables above."""
+
+    op: Tensor
+    slot: Tensor
+    blueprint: Tensor
+    style: Tensor
+    tempo: Tensor
+    alpha_target: Tensor
+    alpha_speed: Tensor
+    alpha_curve: Tensor
+
+    @classmethod
+    def wait(cls, envs: int, device: torch.device | str = "cpu") -> Self:
+        """WAIT for every host."""
+        return cls(*torch.zeros(len(cls._fields), envs, dtype=torch.int64, device=device))
+
+
+@dataclass(frozen=True)
+class Slots:
+    """State of all slots ``[E, K]``: integers int64, measurements float32 with NaN for "not measured"."""
+
+    stage: Tensor
+    blueprint: Tensor  # index into the family's blueprints, -1 where empty
+    operator: Tensor  # Blend
+    alpha: Tensor
+    alpha_start: Tensor
+    alpha_target: Tensor
+    ramp: Tensor  # Ramp
+    ramp_curve: Tensor  # Curve
+    ramp_steps: Tensor
+    ramp_done: Tensor
+    tempo_steps: Tensor  # length of the first ramp, chosen at germination
+    first_curve: Tensor
+    first_target: Tensor
+    prune_scheduled: Tensor  # bool: the running down-ramp ends in PRUNED
+    age: Tensor  # epochs since germination
+    dwell: Tensor  # epochs in this stage
+    previous_stage: Tensor
+    previous_dwell: Tensor
+    germinations: Tensor  # how often this slot germinated in this episode
+    germination_accuracy: Tensor  # points, live accuracy when GERMINATE executed
+    stage_accuracy: Tensor  # points, at entry of this stage
+    accuracy: Tensor  # points, the last live accuracy this seed has seen
+    contribution: Tensor  # points: live accuracy minus accuracy without this seed
+    contribution_se: Tensor  # points: its paired standard error
+    contribution_velocity: Tensor  # points per epoch, smoothed
+    steps_since_measured: Tensor
+    gradient_ratio: Tensor  # per-parameter gradient intensity, seed over host, smoothed (facts §2.3)
+
+    @classmethod
+    def empty(cls, envs: int, slots: int, device: torch.device | str = "cpu") -> Self:
+        """All slots DORMANT, nothing measured."""
+        shape = (envs, slots)
+        floats = {
+            name: torch.zeros(shape, device=device)
+            for name in ("alpha", "alpha_start", "alpha_target", "first_target")
+        }
+        measured = {name: torch.full(shape, torch.nan, device=device) for name in MEASUREMENTS}
+        integers = {
+            field.name: torch.zeros(shape, dtype=torch.int64, device=device)
+            for field in fields(cls)
+            if field.name not in floats and field.name not in measured
+        }
+        integers["blueprint"] -= 1
+        integers["prune_scheduled"] = torch.zeros(shape, dtype=torch.bool, device=device)
+        return cls(**floats, **measured, **integers)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Every tensor by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+MEASUREMENTS = (
+    "germination_accuracy",
+    "stage_accuracy",
+    "accuracy",
+    "contribution",
+    "contribution_se",
+    "contribution_velocity",
+    "gradient_ratio",
+)

@@ -1,0 +1,318 @@
+"""params.yaml as one frozen tree: a misspelt key or a value out of range stops the run in a millisecond."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from simic.errors import SimicError
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+NonNegative = Annotated[float, Field(ge=0.0)]
+Positive = Annotated[float, Field(gt=0.0)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Steps = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class Tree(BaseModel):
+    """A frozen section; unknown keys, NaN and values of another type are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Split(Tree):
+    """Fractions of the samples; stratified by label."""
+
+    train: Fraction = 0.6
+    val: Fraction = 0.2
+    test: Fraction = 0.2
+
+    @model_validator(mode="after")
+    def _sums_to_one(self) -> Self:
+        if min(self.train, self.val, self.test) <= 0 or abs(self.train + self.val + self.test - 1) > 1e-9:
+            raise ValueError("train, val and test must each be above 0 and sum to 1")
+        return self
+
+
+class Prepare(Tree):
+    """Which data, and how it is split."""
+
+    task: Literal["digits", "npz"] = "digits"
+    source: str | None = None  # for npz: a file with arrays x [N, ...] and y [N]
+    split: Split = Split()
+
+    @model_validator(mode="after")
+    def _npz_has_source(self) -> Self:
+        if (self.task == "npz") != (self.source is not None):
+            raise ValueError("source is the path of the .npz file: required for task npz, null otherwise")
+        return self
+
+
+class Host(Tree):
+    """The network to be grown: a preset of a family, single properties overridden where not null."""
+
+    family: Literal["cnn", "mlp"] = "cnn"
+    preset: Literal["baseline", "deep", "impaired"] = "impaired"
+    widths: Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=12)] | None = None
+    kernel_size: Literal[1, 3, 5] | None = None
+
+
+class HostOptimizer(Tree):
+    """How hosts and seeds are trained (facts §4)."""
+
+    name: Literal["sgd", "adamw"] = "sgd"
+    learning_rate: Positive = 0.05
+    momentum: Fraction = 0.9
+    weight_decay: NonNegative = 5e-4
+    seed_weight_decay: NonNegative = 0.0
+    max_grad_norm: Positive = 1.0  # host and each seed clipped apart
+
+
+class Lifecycle(Tree):
+    """Timing and gates of seeds; all in host epochs (= environment steps)."""
+
+    gates: Literal["permissive", "strict"] = "permissive"
+    training_dwell: Steps = 3  # before BLENDING (gate G2)
+    blending_dwell: Steps = 3  # before HOLDING (gate G3, strict)
+    min_prune_age: Steps = 3
+    embargo_steps: Steps = 5
+    reset_steps: Steps = 1
+    min_improvement_pct: NonNegative = 0.5  # G2 strict
+    min_gradient_ratio: NonNegative = 0.1  # G2 strict
+    min_contribution_pct: NonNegative = 1.0  # G5 strict
+    auto_advance: bool = False
+    sequential_development: bool = True
+    max_seeds: Count | None = None  # null: one per slot
+    param_budget: Positive = 4.0  # seeds may hold this many times the host's parameters
+
+
+class Reward(Tree):
+    """Weights of the reward terms (docs/metrics.md); accuracies in points 0–100."""
+
+    mode: Literal["shaped", "sparse"] = "shaped"
+    gamma: Fraction | None = None  # null: the agent's; anything else than the agent's is refused
+    pbrs_weight: NonNegative = 0.3
+    contribution_weight: NonNegative = 0.1
+    rent_weight: NonNegative = 0.5
+    rent_cap: NonNegative = 1.5
+    rent_floor_params: Count = 200
+    fossilize_weight: NonNegative = 3.0
+    terminal_weight: NonNegative = 0.05
+    sparse_scale: Positive = 1.0
+    param_penalty: NonNegative = 0.1
+    intervention_cost: NonNegative = 0.01
+    death_penalty: Annotated[float, Field(le=0.0)] = -10.0
+
+
+class Governor(Tree):
+    """Watchdog over each host; thresholds relative to the task's chance loss."""
+
+    sensitivity_sigmas: Positive = 6.0
+    loss_multiplier: Positive = 3.0
+    absolute_loss_chances: Positive = 5.0  # divergence only above this many times the loss of a uniform guess
+    window: Count = 20
+    min_history: Count = 5
+    consecutive_panics: Count = 3
+    rollback_budget: Count = 100  # more than this in a run ends it with a finding
+
+
+class Policy(Tree):
+    """Sizes of the recurrent actor-critic (facts §6.1)."""
+
+    encoder_units: Count = 128
+    core: Literal["lstm", "gru", "none"] = "lstm"
+    core_units: Count = 128
+    head_units: Count = 64
+    embedding_units: Count = 4
+
+
+class PPO(Tree):
+    """Proximal policy optimisation; names follow the paper (arXiv 1707.06347)."""
+
+    learning_rate: Positive = 3e-4
+    adam_eps: Positive = 1e-5
+    clip_range: Positive = 0.2
+    epochs: Count = 4
+    minibatches: Count = 4
+    target_kl: Positive | None = 0.015  # an epoch stops at 1.5 × this
+    entropy_coef: NonNegative = 0.05
+    entropy_coef_final: NonNegative = 0.01
+    value_coef: NonNegative = 0.5
+    value_clip: Positive | None = None
+    max_grad_norm: Positive = 0.5
+    ratio: Literal["joint", "per_head"] = "joint"
+    gamma: Fraction = 0.995
+    gae_lambda: Fraction = 0.95
+    normalize_observations: bool = True
+    normalize_rewards: bool = True
+
+    @model_validator(mode="after")
+    def _value_clip_is_single_epoch(self) -> Self:
+        if self.value_clip is not None and self.epochs > 1:
+            raise ValueError("value_clip must be null when epochs > 1: old values are stale under a recurrent update")
+        return self
+
+
+class Train(Tree):
+    """One training run of the controller."""
+
+    host: Host = Host()
+    envs: Count = 32
+    episode_steps: Count = 25
+    batches_per_epoch: Count | Literal["all"] = "all"
+    batch_size: Count = 64
+    iterations: Steps = 24
+    host_optimizer: HostOptimizer = HostOptimizer()
+    lifecycle: Lifecycle = Lifecycle()
+    reward: Reward = Reward()
+    governor: Governor = Governor()
+    policy: Policy = Policy()
+    ppo: PPO = PPO()
+    episode_end: Literal["terminate", "truncate"] = "terminate"
+    validate_every: Count = 8  # iterations between validation episodes that choose the best checkpoint
+    stop_on: Literal["never", "critical", "high"] = "critical"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.envs % self.ppo.minibatches:
+            raise ValueError(f"envs ({self.envs}) must be a multiple of ppo.minibatches ({self.ppo.minibatches})")
+        if self.reward.gamma is not None and self.reward.gamma != self.ppo.gamma:
+            raise ValueError(
+                f"reward.gamma ({self.reward.gamma}) must equal ppo.gamma ({self.ppo.gamma}): "
+                "shaping leaves the optimal policy unchanged only then (Ng et al. 1999)"
+            )
+        return self
+
+
+PolicyName = Literal["learned", "learned_sampled", "static", "random_legal", "heuristic", "fixed_schedule"]
+
+
+class Evaluate(Tree):
+    """Which policies meet on the test split."""
+
+    policies: Annotated[tuple[PolicyName, ...], Field(strict=False, min_length=1)] = (
+        "learned",
+        "learned_sampled",
+        "static",
+        "random_legal",
+        "heuristic",
+        "fixed_schedule",
+    )
+    eval_seeds: Annotated[int, Field(ge=2, le=10_000)] = 20
+    checkpoint: Literal["best", "latest"] = "best"
+
+
+class Audit(Tree):
+    """Which findings fail the stage."""
+
+    fail_on: Literal["never", "critical", "high", "medium"] = "never"
+
+
+class Runtime(Tree):
+    """How to run: no stage's parameter, never in a fingerprint."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Count | Literal["auto"] = "auto"
+    backend: Literal["auto", "loop", "vmap"] = "auto"
+    checkpoint_every: Count = 1
+    keep_last: Count = 3
+    auto_resume: Steps = 5
+    tf32: bool = False
+    progress: Literal["auto", "rich", "plain", "none"] = "auto"
+
+
+class Params(Tree):
+    """The whole of params.yaml."""
+
+    rng_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
+    prepare: Prepare = Prepare()
+    train: Train = Train()
+    evaluate: Evaluate = Evaluate()
+    audit: Audit = Audit()
+    runtime: Runtime = Runtime()
+
+
+def load(path: Path, overrides: list[str] | None = None) -> Params:
+    """Params of a file, with ``key.path=value`` overrides in DVC's ``-S`` syntax; SimicError on anything wrong."""
+    return validate(read_tree(path, overrides), str(path))
+
+
+def read_tree(path: Path, overrides: list[str] | None = None) -> dict[str, Any]:
+    """The raw mapping of a params file with overrides applied, not yet validated."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SimicError(f"{path}: no such file; run from the project's root or pass --params FILE") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SimicError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, dict):
+        raise SimicError(f"{path}: must be a mapping of sections, not {type(tree).__name__}")
+    for override in overrides or []:
+        _apply(tree, override)
+    return tree
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    name, equals, text = override.partition("=")
+    if not equals or not all(name.split(".")):
+        raise SimicError(f"override {override!r}: must be KEY.PATH=VALUE, for example train.ppo.learning_rate=1e-4")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise SimicError(f"override {override!r}: the value is not YAML") from None
+    if isinstance(value, str):
+        value = _number(value)
+    *sections, leaf = name.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise SimicError(f"override {override!r}: {section} is a value, not a section")
+    tree[leaf] = value
+
+
+def _number(text: str) -> float | str:
+    """YAML 1.1 reads 1e-4 as a string (it wants 1.0e-4); DVC's -S reads it as a number, so do we."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def validate(tree: dict[str, Any], source: str) -> Params:
+    """The frozen tree, or one SimicError that names every offending key, its value and what is allowed."""
+    try:
+        return Params.model_validate(tree)
+    except ValidationError as error:
+        raise SimicError(f"{source}: " + "; ".join(_describe(item) for item in error.errors())) from None
+
+
+def _describe(item: Any) -> str:
+    name = ".".join(str(part) for part in item["loc"]) or "params"
+    if item["type"] == "extra_forbidden":
+        return f"{name}: unknown key; known here are {', '.join(_known_keys(item['loc'][:-1]))}"
+    message = item["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    value = "" if isinstance(item["input"], dict) else f" = {_short(item['input'])}"
+    return f"{name}{value}: must be {message}" if value else f"{name}: {message}"
+
+
+def _known_keys(section: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = Params
+    for part in section:
+        annotation = model.model_fields[str(part)].annotation
+        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        model = annotation
+    return list(model.model_fields)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def digest(*trees: BaseModel | dict[str, Any] | str | int) -> str:
+    """sha256 (hex) of the canonical JSON of the given sections."""
+    plain = [tree.model_dump(mode="json") if isinstance(tree, BaseModel) else tree for tree in trees]
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,53 @@
+"""Where every artifact lives; dvc.yaml names the same places and a test holds them together."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The folders and files of one project checkout (or of a study's run directory)."""
+
+    root: Path
+
+    @property
+    def params(self) -> Path:
+        return self.root / "params.yaml"
+
+    @property
+    def raw(self) -> Path:
+        """Downloaded or user-supplied sources; SIMIC_DATA_DIR overrides it."""
+        return self.root / "data" / "raw"
+
+    @property
+    def prepared(self) -> Path:
+        return self.root / "data" / "prepared"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def models(self) -> Path:
+        return self.root / "models"
+
+    @property
+    def telemetry(self) -> Path:
+        return self.root / "telemetry"
+
+    @property
+    def reports(self) -> Path:
+        return self.root / "reports"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.reports / "evaluation.json"
+
+    @property
+    def state(self) -> Path:
+        """Unfinished work, locks and caches: never versioned."""
+        return self.root / ".simic"
+
+    def work(self, fingerprint: str) -> Path:
+        """Directory of one unfinished training run."""
+        return self.state / "work" / fingerprint[:16]

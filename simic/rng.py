@@ -1,0 +1,85 @@
+"""Counter-based random numbers: every draw is a hash of what it is for.
+
+A stream is named by ``(rng_seed, purpose, counters…)``; counters are integers or integer tensors
+(iteration, env, step, slot, …) that broadcast. Nothing is advanced, so draws are equal for any grouping of
+hosts, on any device, and after any resume. The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood 2014,
+"Fast splittable pseudorandom number generators"), on int64 with wrapping multiplication.
+"""
+
+import math
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+Counter = int | Tensor
+
+_GOLDEN_GAMMA = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+
+
+class Purpose(IntEnum):
+    """What a stream is for. Values are part of every recorded result: append, never renumber."""
+
+    SPLIT = 1
+    HOST_INIT = 2
+    SEED_INIT = 3
+    BATCH_ORDER = 4
+    AUGMENT = 5
+    POLICY_INIT = 6
+    ACTION = 7
+    MINIBATCH = 8
+    BASELINE = 9
+    BOOTSTRAP = 10
+    ENV_SEED = 11
+
+
+def _signed(value: int) -> int:
+    """Two's complement: the int64 with the same 64 bits."""
+    value &= 0xFFFFFFFFFFFFFFFF
+    return value - (1 << 64) if value >= (1 << 63) else value
+
+
+def _shift_right(x: Tensor, bits: int) -> Tensor:
+    """Logical shift: int64 ``>>`` copies the sign bit, the mask removes the copies."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift_right(x, 30)) * _signed(_MIX_1)
+    x = (x ^ _shift_right(x, 27)) * _signed(_MIX_2)
+    return x ^ _shift_right(x, 31)
+
+
+def key(rng_seed: int, purpose: Purpose, *counters: Counter, device: torch.device | str | None = None) -> Tensor:
+    """The int64 key of a stream; its shape is the broadcast shape of the counters."""
+    state = _mix(torch.tensor(_signed(rng_seed * _GOLDEN_GAMMA + int(purpose)), device=device))
+    for counter in counters:
+        counter = torch.as_tensor(counter, dtype=torch.int64, device=device)
+        state = _mix((state ^ _mix(counter + _signed(_GOLDEN_GAMMA))) + _signed(_GOLDEN_GAMMA))
+    return state
+
+
+def bits(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
+    """Independent 64-bit integers ``[*stream.shape, *shape]`` of each stream."""
+    index = torch.arange(math.prod(shape), device=stream.device) + 1
+    # SplitMix64: the n-th output is the mix of key + n · golden gamma.
+    values = _mix(stream.reshape(-1, 1) + index * _signed(_GOLDEN_GAMMA))
+    return values.reshape(*stream.shape, *shape)
+
+
+def uniform(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
+    """Float32 in [0, 1) ``[*stream.shape, *shape]``: the top 24 bits, so every value is exact."""
+    return _shift_right(bits(stream, shape), 40).to(torch.float32) * 2.0**-24
+
+
+def normal(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
+    """Standard normal float32 by the inverse distribution function, computed in float64."""
+    u = (_shift_right(bits(stream, shape), 11).to(torch.float64) + 0.5) * 2.0**-53
+    return (math.sqrt(2.0) * torch.erfinv(2.0 * u - 1.0)).to(torch.float32)
+
+
+def permutation(stream: Tensor, n: int) -> Tensor:
+    """A uniform permutation of ``range(n)`` for each stream, ``[*stream.shape, n]``."""
+    return torch.argsort(bits(stream, (n,)), dim=-1, stable=True)

@@ -1,0 +1,83 @@
+"""params.yaml and its frozen tree."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from simic import params
+from simic.errors import SimicError
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_shipped_file_states_every_default_and_nothing_else() -> None:
+    """params.yaml and the classes are one truth: same keys, same values."""
+    tree = yaml.safe_load((ROOT / "params.yaml").read_text())
+    assert tree == yaml.safe_load(yaml.safe_dump(params.Params().model_dump(mode="json")))
+
+
+def test_tree_is_frozen() -> None:
+    with pytest.raises(ValidationError):
+        params.Params().train.envs = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("train.ppo.lr=0.1", ["train.ppo.lr", "unknown key", "learning_rate"]),
+        ("train.envs=0", ["train.envs = 0", "greater than or equal to 1"]),
+        ("train.envs=2.5", ["train.envs = 2.5", "integer"]),
+        ("train.envs=true", ["train.envs = True", "integer"]),
+        ("train.ppo.learning_rate=fast", ["train.ppo.learning_rate = 'fast'", "number"]),
+        ("train.ppo.learning_rate=.nan", ["train.ppo.learning_rate", "finite"]),
+        ("train.ppo.learning_rate=-1", ["train.ppo.learning_rate = -1", "greater than 0"]),
+        ("train.host.family=vit", ["train.host.family = 'vit'", "'cnn' or 'mlp'"]),
+        ("train.envs=33", ["train", "33", "multiple of ppo.minibatches (4)"]),
+        ("train.reward.gamma=0.9", ["reward.gamma (0.9)", "ppo.gamma (0.995)"]),
+        ("train.ppo.value_clip=0.2", ["value_clip", "epochs"]),
+        ("prepare.split.train=0.9", ["prepare.split", "sum to 1"]),
+        ("prepare.task=npz", ["prepare", "source"]),
+        ("train=3", ["train = 3"]),
+        ("rng_seed=-1", ["rng_seed = -1", "greater than or equal to 0"]),
+    ],
+)
+def test_wrong_value_names_key_value_and_range(override: str, words: list[str]) -> None:
+    with pytest.raises(SimicError) as caught:
+        params.load(ROOT / "params.yaml", [override])
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize("override", ["train.envs", "=3", "train..envs=3", "rng_seed.x=3", "train.envs=[1"])
+def test_malformed_override_is_refused(override: str) -> None:
+    with pytest.raises(SimicError, match="override"):
+        params.load(ROOT / "params.yaml", [override])
+
+
+@pytest.mark.parametrize("content", [b"", b"- 1", b"\xff\xfe\x00", b"a: [", b"train: {envs: 1"])
+def test_broken_file_is_one_line(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_bytes(content)
+    with pytest.raises(SimicError) as caught:
+        params.load(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_missing_file_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(SimicError, match="no such file; run from the project's root"):
+        params.load(tmp_path / "params.yaml")
+
+
+def test_override_reads_numbers_as_dvc_does() -> None:
+    assert params.load(ROOT / "params.yaml", ["train.ppo.learning_rate=1e-4"]).train.ppo.learning_rate == 1e-4
+
+
+def test_digest_changes_with_any_value() -> None:
+    tree = params.Params()
+    other = params.load(ROOT / "params.yaml", ["train.ppo.clip_range=0.1"])
+    assert params.digest(tree.train) == params.digest(params.Params().train)
+    assert params.digest(tree.train) != params.digest(other.train)
