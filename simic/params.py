@@ -77,13 +77,13 @@ class Lifecycle(Tree):
     gates: Literal["permissive", "strict"] = "permissive"
     training_dwell: Steps = 3  # before BLENDING (gate G2)
     blending_dwell: Steps = 3  # before HOLDING (gate G3, strict)
-    min_prune_age: Steps = 3
+    min_prune_age: Steps = 8  # no seed can prove itself sooner: dwell 3, ramp 3 or more
     embargo_steps: Steps = 5
     reset_steps: Steps = 1
     min_improvement_pct: NonNegative = 0.5  # G2 strict
     min_gradient_ratio: NonNegative = 0.1  # G2 strict
     min_contribution_pct: NonNegative = 1.0  # G5 strict
-    auto_advance: bool = False
+    auto_advance: bool = True  # gates G1 to G3 fire by themselves; docs/experiments.md
     sequential_development: bool = True
     max_seeds: Count | None = None  # null: one per slot
     param_budget: Positive = 4.0  # seeds may hold this many times the host's parameters
@@ -96,6 +96,8 @@ class Reward(Tree):
     gamma: Fraction | None = None  # null: the agent's; anything else than the agent's is refused
     pbrs_weight: NonNegative = 0.3
     contribution_weight: NonNegative = 0.1
+    contribution_threshold_pct: NonNegative = 1.0  # or twice its standard error, whichever is larger
+    alpha_shock_weight: NonNegative = 0.1958
     rent_weight: NonNegative = 0.5
     rent_cap: NonNegative = 1.5
     rent_floor_params: Count = 200
@@ -132,14 +134,14 @@ class Policy(Tree):
 class PPO(Tree):
     """Proximal policy optimisation; names follow the paper (arXiv 1707.06347)."""
 
-    learning_rate: Positive = 3e-4
+    learning_rate: Positive = 1e-3
     adam_eps: Positive = 1e-5
     clip_range: Positive = 0.2
     epochs: Count = 4
     minibatches: Count = 4
     target_kl: Positive | None = 0.015  # an epoch stops at 1.5 × this
-    entropy_coef: NonNegative = 0.05
-    entropy_coef_final: NonNegative = 0.01
+    entropy_coef: NonNegative = 0.01
+    entropy_coef_final: NonNegative = 0.001
     value_coef: NonNegative = 0.5
     value_clip: Positive | None = None
     max_grad_norm: Positive = 0.5

@@ -59,9 +59,10 @@ class ObservationSpec:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the policy sees: ``features [..., D]`` float32, ``categories [..., C]`` int64 (C may be 0), and masks by head
-    name, bool ``[..., n]``, ``[..., ops, n]`` or ``[..., slots, n]`` by the head's ``mask_given``; a head without a
-    mask is free.
+    """What the policy sees: ``features [..., D]`` float32, ``categories [..., C]`` int64 (C may be 0), and masks.
+
+    Masks are by head name, bool ``[..., n]``, ``[..., ops, n]`` or ``[..., slots, n]`` by the head's ``mask_given``; a
+    head without a mask is free.
     """
 
     features: Tensor

@@ -125,14 +125,14 @@ class Slots:
     contribution_velocity: Tensor  # points per epoch, smoothed
     steps_since_measured: Tensor
     gradient_ratio: Tensor  # per-parameter gradient intensity, seed over host, smoothed (facts §2.3)
+    gradient_healthy: Tensor  # bool: measured in the last epoch, finite, not exploding
 
     @classmethod
     def empty(cls, envs: int, slots: int, device: torch.device | str = "cpu") -> Self:
         """All slots DORMANT, nothing measured."""
         shape = (envs, slots)
         floats = {
-            name: torch.zeros(shape, device=device)
-            for name in ("alpha", "alpha_start", "alpha_target", "first_target")
+            name: torch.zeros(shape, device=device) for name in ("alpha", "alpha_start", "alpha_target", "first_target")
         }
         measured = {name: torch.full(shape, torch.nan, device=device) for name in MEASUREMENTS}
         integers = {
@@ -141,12 +141,18 @@ class Slots:
             if field.name not in floats and field.name not in measured
         }
         integers["blueprint"] -= 1
-        integers["prune_scheduled"] = torch.zeros(shape, dtype=torch.bool, device=device)
+        for name in ("prune_scheduled", "gradient_healthy"):
+            integers[name] = torch.zeros(shape, dtype=torch.bool, device=device)
         return cls(**floats, **measured, **integers)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Every tensor by name."""
+        """Every tensor by name; ``Slots(**state)`` is the way back."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(envs, slots)."""
+        return self.stage.shape[0], self.stage.shape[1]
 
 
 MEASUREMENTS = (

@@ -1,0 +1,71 @@
+# Everything runs inside .venv, which is built once and again only when pyproject.toml or constraints.txt change.
+# After the install no target needs a network.
+
+VENV := .venv
+STAMP := $(VENV)/.installed
+PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null && echo $$p && break; done)
+WORKERS ?= auto
+
+# The commands below find the venv's python, dvc and simic first; nobody phones home; an empty HOME is no obstacle.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export HOME := $(if $(HOME),$(HOME),$(CURDIR)/.simic/home)
+export DO_NOT_TRACK := 1
+export DVC_NO_ANALYTICS := 1
+export MLFLOW_DISABLE_TELEMETRY := true
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help install run serve test test-slow check format prove constraints clean
+
+help:
+	@echo 'make run      prepare, train, evaluate, audit; ends with where the report is'
+	@echo 'make test     the tests            make check    lint, types, import contracts'
+	@echo 'make format   rewrite formatting   make serve    Prefect server and runner, MLflow UI (simic up)'
+	@echo 'make prove    the long demonstrations (and make test-slow)    make clean    remove .venv and caches'
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo 'simic needs Python 3.11 or 3.12 on PATH, or make PYTHON=/path/to/python' >&2; exit 2; }
+	@mkdir -p "$(HOME)"
+	@echo 'installing into $(VENV) (once, about 2 GB, a few minutes) ...'
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+run: $(STAMP)
+	@simic run
+
+serve: $(STAMP)
+	@simic up
+
+test: $(STAMP)
+	@python -m pytest -q -n $(WORKERS) --dist loadgroup
+
+test-slow: $(STAMP)
+	@python -m pytest -q -m slow
+
+prove: $(STAMP)
+	@python -m pytest -q -m prove
+
+check: $(STAMP)
+	@ruff format --check .
+	@ruff check .
+	@lint-imports
+	@pyright --pythonpath $(VENV)/bin/python
+
+format: $(STAMP)
+	@ruff format .
+	@ruff check --fix .
+
+# After a change of the dependencies: a fresh environment without constraints, frozen (no local versions such as +cpu,
+# no CUDA wheels: torch pins those itself); then run every test.
+constraints:
+	rm -rf .simic/fresh && $(PYTHON) -m venv .simic/fresh
+	.simic/fresh/bin/python -m pip install --quiet -e '.[dev]'
+	.simic/fresh/bin/python -m pip freeze --exclude-editable | grep -v '^nvidia-\|^triton' | sed 's/+[a-z0-9.]*$$//' > constraints.txt
+
+# Results and records (checkpoints, reports, mlruns, ...) stay; remove those by hand.
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov *.egg-info
+	find simic flows tests -name __pycache__ -type d -prune -exec rm -rf {} +

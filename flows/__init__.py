@@ -1,0 +1,1 @@
+"""Prefect wiring: no arithmetic here."""

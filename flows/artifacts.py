@@ -1,0 +1,95 @@
+"""What a run shows in Prefect's UI: progress, the verdict, the evaluation table, links."""
+
+import logging
+import time
+from pathlib import Path
+from uuid import UUID
+
+import httpx
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+from prefect.exceptions import PrefectException
+
+from simic.evaluation import result
+from simic.paths import Workspace
+from simic.telemetry.rows import EpisodeRow, UpdateRow
+
+SECONDS_BETWEEN_UPDATES = 2.0
+TROUBLE = (PrefectException, httpx.HTTPError, OSError)
+
+_log = logging.getLogger(__name__)
+
+
+class Progress:
+    """Observer of training: a progress bar in the UI. A server that is gone costs one log line, not the run."""
+
+    def __init__(self, iterations: int):
+        self._iterations = iterations
+        self._artifact: UUID | None = None
+        self._next_update = 0.0
+        self._reachable = True
+
+    def on_start(self, info: object) -> None:
+        self._show(0.0, "starting")
+
+    def on_step(self, row: object) -> None:
+        """Nothing: a step is too short to show."""
+
+    def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
+        done = update.iteration + 1
+        if time.monotonic() >= self._next_update or done == self._iterations:
+            self._next_update = time.monotonic() + SECONDS_BETWEEN_UPDATES
+            self._show(100.0 * done / max(self._iterations, 1), f"iteration {done} of {self._iterations}")
+
+    def on_checkpoint(self, path: Path, iteration: int) -> None:
+        """Nothing."""
+
+    def on_finding(self, finding: object) -> None:
+        """Nothing: the report shows findings."""
+
+    def on_end(self, status: str) -> None:
+        """Nothing."""
+
+    def _show(self, percent: float, description: str) -> None:
+        try:
+            if self._artifact is None:
+                created = create_progress_artifact(percent, key="training", description=description)
+                assert isinstance(created, UUID)  # a coroutine only where an event loop runs
+                self._artifact = created
+            else:
+                update_progress_artifact(self._artifact, percent, description=description)
+            self._reachable = True
+        except TROUBLE as error:
+            if self._reachable:
+                _log.warning("Prefect does not answer, training goes on without it: %s", error)
+            self._reachable = False
+
+
+def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float]]:
+    """One row per policy: accuracy with its interval, size, and what it grew."""
+    return [
+        {
+            "policy": name,
+            "test accuracy (points)": round(policy.test_accuracy_pct.estimate, 2),
+            "95 % interval": f"{policy.test_accuracy_pct.low:.2f} to {policy.test_accuracy_pct.high:.2f}",
+            "parameters": round(policy.params),
+            "seeds fossilized": round(policy.fossilized, 2),
+        }
+        for name, policy in evaluation.policies.items()
+    ]
+
+
+def publish(stage: str, workspace: Workspace) -> None:
+    """The artifacts of a finished stage."""
+    if stage == "evaluate":
+        rows = evaluation_rows(result.read(workspace.evaluation))
+        create_table_artifact(rows, key="evaluation", description="Test split, paired by evaluation seed")
+    if stage == "audit":
+        report = workspace.reports / "report.html"
+        create_markdown_artifact((workspace.reports / "report.md").read_text(encoding="utf-8"), key="verdict")
+        create_link_artifact(report.resolve().as_uri(), "report.html", key="report")

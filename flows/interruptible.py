@@ -1,0 +1,39 @@
+"""Work in a thread, signals in the main one: Prefect's own SIGTERM handler stays in place and a cancel still saves."""
+
+import contextvars
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+GRACE_SECONDS = 25.0  # Prefect kills 30 s after it asks
+
+
+def run(work: Callable[[threading.Event], Result], grace_seconds: float = GRACE_SECONDS) -> Result:
+    """``work(stop)`` in a thread. Whatever interrupts the wait sets ``stop``, gives the thread the grace to save its
+    state, and is raised again.
+
+    An Event, not ``Thread.join``: in Python 3.11 a join broken by an exception marks the thread as finished.
+    """
+    stop, done = threading.Event(), threading.Event()
+    future: Future[Result] = Future()
+    context = contextvars.copy_context()  # Prefect's run context: loggers and artifacts work in the thread
+
+    def body() -> None:
+        try:
+            future.set_result(context.run(work, stop))
+        except BaseException as error:  # noqa: BLE001 - handed over to the waiting thread, which raises it
+            future.set_exception(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=body, name="stage", daemon=True).start()
+    try:
+        done.wait()
+    except BaseException:
+        stop.set()
+        done.wait(grace_seconds)
+        raise
+    return future.result()

@@ -1,0 +1,40 @@
+"""The params model with every field optional: what a deployment accepts as ``overrides``."""
+
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, create_model
+from pydantic.fields import FieldInfo
+
+from simic import params
+
+
+class Partial(BaseModel):
+    """A section of overrides: unknown keys and values of another type are errors, missing keys mean params.yaml."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def optional(model: type[params.Tree]) -> type[Partial]:
+    """``model`` with the same keys and ranges, each of them optional; rules that tie keys together are checked later,
+    on the whole tree.
+    """
+    fields: dict[str, Any] = {name: _field(field) for name, field in model.model_fields.items()}
+    return create_model(f"{model.__name__}Overrides", __base__=Partial, __doc__=model.__doc__, **fields)
+
+
+def _field(field: FieldInfo) -> tuple[Any, None]:
+    annotation: Any = field.annotation
+    if isinstance(annotation, type) and issubclass(annotation, params.Tree):
+        return optional(annotation) | None, None
+    if field.metadata:
+        annotation = Annotated[(annotation, *field.metadata)]
+    return annotation if _admits_none(field.annotation) else annotation | None, None
+
+
+def _admits_none(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, UnionType) and type(None) in get_args(annotation)
+
+
+class Overrides(optional(params.Params)):
+    """What to change in params.yaml for this run, by section; what is not given stays as it is there."""

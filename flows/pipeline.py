@@ -1,0 +1,50 @@
+"""The Prefect flow `simic`: the stages of dvc.yaml as tasks, with overrides, artifacts, cancel and crash recovery.
+
+Postponed annotations must stay out of this file: Prefect resolves the parameter's model from the signature.
+"""
+
+import threading
+from pathlib import Path
+from uuid import UUID
+
+from prefect import flow, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.runtime import flow_run
+
+from flows import artifacts, interruptible, recovery
+from flows.overrides import Overrides
+from simic import engine, params, stages
+from simic import overrides as writer
+from simic.paths import Workspace
+
+
+@task(cache_policy=NO_CACHE)  # DVC decides what is up to date: Prefect's cache answers even when the output is gone
+def run_stage(name: str) -> bool:
+    """Runs and records one stage unless its record still holds; returns whether it ran."""
+    workspace, logger = Workspace(Path.cwd()), get_run_logger()
+    tree = params.load(workspace.params)
+    observers = (artifacts.Progress(tree.train.iterations),) if name == "train" else ()
+
+    def work(stop: threading.Event) -> bool:
+        execution = engine.Execution(stages.STAGES, observers, stop)
+        return engine.refresh(name, workspace, execution, logger.info).ran
+
+    ran = interruptible.run(work)
+    artifacts.publish(name, workspace)
+    return ran
+
+
+@flow(name="simic", on_crashed=[recovery.put_back])
+def simic(overrides: Overrides | None = None) -> None:
+    """Prepare, train, evaluate, audit. Overrides are written into params.yaml; None means as it stands."""
+    workspace, logger = Workspace(Path.cwd()), get_run_logger()
+    run_id = UUID(flow_run.get_id())
+    with recovery.alive(workspace.root, run_id), engine.workspace_lock(workspace):
+        recovery.close_dead_tasks(run_id)
+        changes = writer.write(workspace.params, writer.from_model(overrides)) if overrides else []
+        for change in changes:
+            logger.info("params.yaml: %s", change)
+        for name in stages.STAGES:
+            run_stage.with_options(name=name)(name)
+    if overrides:
+        logger.info("params.yaml holds the overrides; to undo them: git checkout params.yaml")

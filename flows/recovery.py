@@ -1,0 +1,122 @@
+"""Runs that died are put back: at once by a hook, at start-up when everything died (power loss)."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import filelock
+from prefect import Flow, get_client
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.states import AwaitingRetry, Cancelled, Crashed
+
+from simic import params
+from simic.paths import Workspace
+
+
+@contextlib.contextmanager
+def alive(root: Path, flow_run_id: UUID) -> Iterator[None]:
+    """A lock held while the process of a flow run lives (the kernel frees it however the process ends), and its pid."""
+    path = _lock_path(root, flow_run_id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(path):
+        path.with_suffix(".pid").write_text(str(os.getpid()), encoding="utf-8")
+        yield
+        path.with_suffix(".pid").unlink()
+
+
+def living(root: Path) -> list[int]:
+    """Process ids of the flow runs in progress here."""
+    records = (root / ".prefect" / "locks").glob("*.pid")
+    return [int(record.read_text(encoding="utf-8")) for record in records if _is_held(record.with_suffix(".lock"))]
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def put_back(flow: Flow, flow_run: FlowRun, state: State) -> None:
+    """on_crashed hook: schedules the run again, which resumes from its checkpoint; gives up after runtime.auto_resume
+    attempts.
+    """
+    with get_client(sync_client=True) as client:
+        _retry(client, client.read_flow_run(flow_run.id), _attempts(Path.cwd()))
+
+
+def close_dead_tasks(flow_run_id: UUID) -> None:
+    """Task runs of an attempt that was killed would stay Running for ever."""
+    running = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.RUNNING])))
+    this = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
+    with get_client(sync_client=True) as client:
+        for task_run in client.read_task_runs(task_run_filter=running, flow_run_filter=this):
+            client.set_task_run_state(task_run.id, Crashed(message="its process was killed"), force=True)
+
+
+def reconcile(root: Path, flow_name: str) -> list[str]:
+    """Settles runs that an earlier life left unfinished: cancelled where that was asked for, else scheduled again.
+
+    Returns one line per run. To be called before a runner starts: a run whose lock is free has no process.
+    """
+    unfinished = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
+    filters = {
+        "flow_filter": FlowFilter(name=FlowFilterName(any_=[flow_name])),
+        "flow_run_filter": FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=unfinished))),
+    }
+    attempts = _attempts(root)
+    with get_client(sync_client=True) as client:
+        dead = [run for run in client.read_flow_runs(**filters) if not _is_held(_lock_path(root, run.id))]
+        return [f"{run.name}: {_settle(client, run, attempts)}" for run in dead]
+
+
+def _settle(client: SyncPrefectClient, run: FlowRun, attempts: int) -> str:
+    if run.state_type == StateType.CANCELLING:
+        client.set_flow_run_state(run.id, Cancelled(message="its process is gone"), force=True)
+        return "cancelled"
+    if _retry(client, run, attempts):
+        return "resumes"
+    client.set_flow_run_state(run.id, Crashed(message="its process was killed"), force=True)
+    return f"crashed, and not resumed again after {attempts} attempts (runtime.auto_resume)"
+
+
+def _retry(client: SyncPrefectClient, run: FlowRun, attempts: int) -> bool:
+    if run.run_count > attempts:
+        return False
+    client.set_flow_run_state(run.id, AwaitingRetry(), force=True)
+    return True
+
+
+def _attempts(root: Path) -> int:
+    return params.load(Workspace(root).params).runtime.auto_resume
+
+
+def _is_held(path: Path) -> bool:
+    if not path.exists():
+        return False
+    lock = filelock.FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        return True
+    lock.release()
+    return False
+
+
+def _lock_path(root: Path, flow_run_id: UUID) -> Path:
+    return root / ".prefect" / "locks" / f"{flow_run_id}.lock"

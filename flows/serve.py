@@ -1,0 +1,77 @@
+"""The runner: serves the deployment simic/train, one run at a time, from the project's root. Started by `simic up`."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+
+from prefect.runner import Runner
+from prefect.types.entrypoint import EntrypointType
+
+from flows import recovery
+from flows.pipeline import simic
+
+READY = Path(".prefect") / "runner.ready"
+
+GRACE_SECONDS = 28.0
+
+_log = logging.getLogger("prefect.simic")
+
+
+async def register(runner: Runner) -> None:
+    """Creates or updates the deployment on the server."""
+    deployment = await simic.ato_deployment(
+        name="train",
+        description="prepare, train, evaluate, audit; overrides change params.yaml",
+        tags=["simic"],
+        entrypoint_type=EntrypointType.MODULE_PATH,
+    )
+    deployment.work_pool_name = None  # explicit: takes back a work pool that `prefect deploy` may have set
+    deployment.work_queue_name = None
+    await runner.aadd_deployment(deployment)
+
+
+async def _serve() -> None:
+    runner = Runner(name="simic", limit=1, pause_on_shutdown=False)
+    await register(runner)
+    serving = asyncio.create_task(runner.start())
+    while not runner.started and not serving.done():
+        await asyncio.sleep(0.05)
+    # Prefect's own handler exits in the middle of its event loop and kills the run without a word.
+    asked = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+    READY.write_text(str(os.getpid()), encoding="utf-8")
+    asking = asyncio.create_task(asked.wait())
+    await asyncio.wait({serving, asking}, return_when=asyncio.FIRST_COMPLETED)
+    await _let_runs_save()
+    serving.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+
+
+async def _let_runs_save() -> None:
+    """Passes SIGTERM on; a run then saves its state and reports, while the server is still up."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    for pid in recovery.living(Path.cwd()):
+        os.kill(pid, signal.SIGTERM)
+        while recovery.exists(pid) and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)  # the runner, on this loop, collects the process
+
+
+def main() -> None:
+    """Settles what an earlier life left, then serves until SIGTERM or SIGINT."""
+    READY.unlink(missing_ok=True)
+    for line in recovery.reconcile(Path.cwd(), simic.name):
+        _log.warning("left by an earlier life: %s", line)
+    try:
+        asyncio.run(_serve())
+    finally:
+        READY.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

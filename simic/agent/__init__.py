@@ -1,0 +1,1 @@
+"""The agent: a recurrent, masked, hierarchical-action PPO that knows nothing of what it controls."""

@@ -1,0 +1,104 @@
+"""The memory of the policy: an LSTM, a GRU or nothing, one step at a time or over whole rows at once."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+CELL = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+
+
+class State(NamedTuple):
+    """What is remembered between steps: ``h [E, H]`` and, of an LSTM, ``c [E, H]``; unused parts have width 0."""
+
+    h: Tensor
+    c: Tensor
+
+    def zeroed(self, rows: Tensor) -> "State":
+        """Zero in the rows ``[E]`` where an episode starts."""
+        return State(*(part.masked_fill(rows[:, None], 0.0) for part in self))
+
+    def select(self, rows: Tensor) -> "State":
+        return State(self.h[rows], self.c[rows])
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Rows ``[T, N]`` cut where episodes start: step (t, n) is at ``position`` of sequence ``number``."""
+
+    position: Tensor
+    number: Tensor
+    length: int
+    count: int
+
+    @classmethod
+    def at(cls, starts: Tensor) -> Self:
+        """Sequences are numbered row by row; the first of a row may go on from before the rollout."""
+        begins = starts.clone()
+        begins[0] = True
+        number = begins.t().flatten().cumsum(dim=0).view(begins.shape[1], -1).t() - 1
+        time = torch.arange(len(starts), device=starts.device)[:, None].expand_as(starts)
+        position = time - torch.where(begins, time, 0).cummax(dim=0).values
+        return cls(position, number, int(position.max()) + 1, int(number.max()) + 1)
+
+    def pad(self, x: Tensor) -> Tensor:
+        """``[T, N, D]`` as ``[length, count, D]``, zero after the end of each sequence."""
+        padded = x.new_zeros(self.length * self.count, x.shape[-1])
+        return padded.index_copy(0, self._flat(), x.flatten(0, 1)).view(self.length, self.count, -1)
+
+    def unpad(self, x: Tensor) -> Tensor:
+        """``[length, count, D]`` back as ``[T, N, D]``."""
+        return x.flatten(0, 1).index_select(0, self._flat()).view(*self.position.shape, -1)
+
+    def first(self, state: State) -> State:
+        """The state each sequence begins with: zero, except for those that begin with their row."""
+        return State(*(part.new_zeros(self.count, part.shape[1]).index_copy(0, self.number[0], part) for part in state))
+
+    def _flat(self) -> Tensor:
+        return (self.position * self.count + self.number).flatten()
+
+
+class Core(nn.Module):
+    """``inputs`` wide in, ``width`` wide out."""
+
+    def __init__(self, kind: Literal["lstm", "gru", "none"], inputs: int, units: int) -> None:
+        super().__init__()
+        self.kind = kind
+        self.width = inputs if kind == "none" else units
+        if kind != "none":
+            self.rnn = nn.LSTM(inputs, units) if kind == "lstm" else nn.GRU(inputs, units)
+
+    def initial_state(self, envs: int, like: Tensor) -> State:
+        """Zeros, with the type and device of ``like``."""
+        h = 0 if self.kind == "none" else self.width
+        return State(like.new_zeros(envs, h), like.new_zeros(envs, self.width if self.kind == "lstm" else 0))
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step of N rows: ``[N, D]`` → ``[N, H]``; the cell without the machinery of sequences."""
+        if self.kind == "none":
+            return x, state
+        weights = tuple(map(self.rnn.get_parameter, CELL))
+        if self.kind == "gru":
+            h = torch.gru_cell(x, state.h, *weights)
+            return h, State(h, state.c)
+        h, c = torch.lstm_cell(x, list(state), *weights)
+        return h, State(h, c)
+
+    def over(self, x: Tensor, state: State, starts: Tensor | None) -> Tensor:
+        """Whole rows: ``[T, N, D]`` → ``[T, N, H]`` in one fused call.
+
+        ``starts [T, N]`` marks the first steps of episodes; None: there are none after the first step.
+        """
+        if self.kind == "none":
+            return x
+        if x.shape[1] == 0:
+            return x.new_zeros(x.shape[0], 0, self.width)
+        if starts is None:
+            return self._sequence(x, state)
+        cut = Cut.at(starts)
+        return cut.unpad(self._sequence(cut.pad(x), cut.first(state.zeroed(starts[0]))))
+
+    def _sequence(self, x: Tensor, state: State) -> Tensor:
+        h, c = state.h[None].contiguous(), state.c[None].contiguous()
+        return self.rnn(x, (h, c) if self.kind == "lstm" else h)[0]

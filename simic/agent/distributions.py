@@ -1,0 +1,165 @@
+"""Hierarchical masked categoricals: the op, then the slot given the op, then the other heads given both.
+
+A head that the chosen op does not use is not part of the action: it contributes exactly 0 to log-probability, entropy,
+divergence and gradient. Everything is at least float32, whatever the precision of the network.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from simic.agent.spec import ActionSpec
+from simic.errors import SimicError
+
+# Added to nothing: it replaces the logit after the largest legal one was shifted to 0, so exp() of it is exactly 0
+# however large or small the legal logits are, and no infinity can turn into NaN.
+MASKED_LOGIT = -1e9
+
+
+def check(spec: ActionSpec) -> None:
+    """SimicError where a mask hangs on a choice that is not made before it."""
+    for index, head in enumerate(spec.heads):
+        earlier = {"nothing": 0, "op": 1, "slot": 2}[head.mask_given]
+        if index < earlier:
+            raise SimicError(f"head {head.name!r} is number {index}: its mask cannot depend on the {head.mask_given}")
+        for op, relevant in enumerate(spec.relevance):
+            if head.mask_given == "slot" and relevant[index] and not relevant[1]:
+                raise SimicError(f"head {head.name!r} is masked by the slot, which op {op} does not use")
+
+
+def legal(spec: ActionSpec, masks: dict[str, Tensor], head: int, chosen: list[Tensor]) -> Tensor | None:
+    """The mask ``[..., n]`` of a head given the op and slot chosen before it; None: everything is legal."""
+    mask, given = masks.get(spec.heads[head].name), spec.heads[head].mask_given
+    if mask is None or given == "nothing":
+        return mask
+    index = chosen[0 if given == "op" else 1][..., None, None]
+    return mask.gather(-2, index.expand(*index.shape[:-1], mask.shape[-1])).squeeze(-2)
+
+
+def masked_log_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Log-probabilities; a masked choice has probability exactly 0.
+
+    A row without one is uniform: where the head matters ``refuse_faults`` finds it, elsewhere it is not used.
+    """
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    if mask is None:
+        return logits.log_softmax(dim=-1)
+    largest = logits.detach().masked_fill(~mask, -math.inf).amax(dim=-1, keepdim=True)
+    return torch.where(mask, logits - largest, MASKED_LOGIT).log_softmax(dim=-1)
+
+
+def sample(log_probs: Tensor, noise: Tensor) -> Tensor:
+    """The choice ``[...]`` whose piece of the cumulative distribution holds ``noise``, uniform in [0, 1).
+
+    In integers (38 bits of probability, 24 of noise), so that a running sum in another order gives the same choice.
+    """
+    cumulative = (log_probs.double().exp() * 2.0**38).long().cumsum(dim=-1)
+    threshold = (noise.double() * 2.0**24).long() * cumulative[..., -1]
+    return ((cumulative << 24) > threshold[..., None]).int().argmax(dim=-1)
+
+
+def entropy(log_probs: Tensor) -> Tensor:
+    """−Σ p ln p in nats; a masked choice adds 0 · −1e9 = 0."""
+    return -(log_probs.exp() * log_probs).sum(dim=-1)
+
+
+def divergence(log_probs: Tensor, other: Tensor) -> Tensor:
+    """KL(p ‖ q) = Σ p (ln p − ln q) in nats."""
+    return (log_probs.exp() * (log_probs - other)).sum(dim=-1)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one head offered and which index ``[...]`` was taken; ``relevant`` None means the head always matters."""
+
+    logits: Tensor
+    log_probs: Tensor
+    mask: Tensor | None
+    relevant: Tensor | None
+    index: Tensor
+
+    @classmethod
+    def of(
+        cls, logits: Tensor, mask: Tensor | None, relevant: Tensor | None, choose: Callable[[Tensor], Tensor]
+    ) -> "Choice":
+        """``choose`` turns log-probabilities into indices; where the head is irrelevant the index is 0."""
+        log_probs = masked_log_softmax(logits, mask)
+        index = choose(log_probs)
+        return cls(logits, log_probs, mask, relevant, index if relevant is None else torch.where(relevant, index, 0))
+
+    def log_prob(self) -> Tensor:
+        """ln π of the index taken; exactly 0 where the head is irrelevant."""
+        taken = self.log_probs.gather(-1, self.index[..., None]).squeeze(-1)
+        return self._relevant_only(taken)
+
+    def options(self) -> Tensor:
+        """How many choices were legal; 0 where the head is irrelevant."""
+        size = self.log_probs.shape[-1]
+        count = torch.full_like(self.index, size) if self.mask is None else self.mask.sum(dim=-1)
+        return self._relevant_only(count)
+
+    def normalized_entropy(self) -> Tensor:
+        """H / ln(#legal) in [0, 1]; exactly 0 with one legal choice, and where the head is irrelevant."""
+        options = self.options()
+        several = options > 1
+        scale = torch.where(several, options, 2).to(self.log_probs.dtype).log()
+        return torch.where(several, entropy(self.log_probs) / scale, 0.0)
+
+    def _relevant_only(self, x: Tensor) -> Tensor:
+        return x if self.relevant is None else torch.where(self.relevant, x, 0)
+
+    def faults(self) -> Tensor:
+        """Bool ``[2]``: a relevant row has no legal choice; a logit of a relevant row is not finite."""
+        rows = torch.ones_like(self.index, dtype=torch.bool) if self.relevant is None else self.relevant
+        empty = torch.zeros_like(rows) if self.mask is None else ~self.mask.any(dim=-1)
+        broken = ~self.logits.isfinite().all(dim=-1)
+        return torch.stack(((rows & empty).any(), (rows & broken).any()))
+
+
+def refuse_faults(spec: ActionSpec, choices: list[Choice]) -> None:
+    """SimicError naming the head whose masks forbid everything or whose logits are not finite; one transfer."""
+    faults = torch.stack([choice.faults() for choice in choices]).tolist()
+    for head, (empty, broken) in zip(spec.heads, faults, strict=True):
+        if empty:
+            raise SimicError(f"head {head.name!r}: an environment's mask forbids every choice; one must be legal")
+        if broken:
+            raise SimicError(f"head {head.name!r}: the policy's logits are not finite; resume from the last checkpoint")
+
+
+@dataclass(frozen=True)
+class Joint:
+    """The whole distribution of N states: log-probabilities ``op [N, O]``, ``slot [N, O, K]`` given the op and each
+    further head ``[N, O, K, n]`` given both (a spec may have one head, or two).
+
+    ``relevance [O, heads]``. Where an op does not use the slot, the further heads are equal for every slot.
+    """
+
+    relevance: Tensor
+    op: Tensor
+    slot: Tensor | None = None
+    rest: tuple[Tensor, ...] = ()
+
+    def entropy(self) -> Tensor:
+        """H in nats ``[N]``, exact."""
+        levels = [None if level is None else entropy(level) for level in (self.op, self.slot)]
+        return self._chain(levels, [entropy(level) for level in self.rest])
+
+    def kl(self, other: "Joint") -> Tensor:
+        """KL(self ‖ other) in nats ``[N]``, exact; both under the same masks."""
+        pairs = ((self.op, other.op), (self.slot, other.slot))
+        levels = [None if p is None or q is None else divergence(p, q) for p, q in pairs]
+        return self._chain(levels, [divergence(p, q) for p, q in zip(self.rest, other.rest, strict=True)])
+
+    def _chain(self, levels: list[Tensor | None], rest: list[Tensor]) -> Tensor:
+        """f(op) + Σ_o p(o) [ f(slot | o) + Σ_s p(s | o) Σ_k f(k | o, s) ], over the heads that o uses."""
+        top, middle = levels
+        assert top is not None
+        if self.slot is None or middle is None:
+            return top
+        inner = middle * self.relevance[:, 1]
+        for head, value in enumerate(rest, start=2):
+            inner = inner + (self.slot.exp() * value).sum(dim=-1) * self.relevance[:, head]
+        return top + (self.op.exp() * inner).sum(dim=-1)

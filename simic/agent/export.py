@@ -1,0 +1,103 @@
+"""The greedy policy as a program of its own: normaliser, memory and hierarchy in one file that torch.export loads."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from simic.agent.core import State
+from simic.agent.distributions import Choice
+from simic.agent.normalization import ObservationNormalizer
+from simic.agent.policy import ActorCritic
+from simic.agent.spec import ActionSpec, Observation
+
+PROGRAM = "policy.pt2"
+DESCRIPTION = "policy.json"
+
+
+class GreedyPolicy(nn.Module):
+    """Raw observation and memory in, likeliest action, op logits, value and new memory out; no checks, no noise."""
+
+    mean: Tensor
+    scale: Tensor
+    limit: Tensor
+
+    def __init__(self, policy: ActorCritic, normalizer: ObservationNormalizer | None, masks: tuple[str, ...]) -> None:
+        super().__init__()
+        self.policy, self.masks = policy, masks
+        features = policy.observation_spec.features
+        like = policy.encoder.weight.detach()
+        self.register_buffer("mean", like.new_zeros(features) if normalizer is None else normalizer.mean.clone())
+        self.register_buffer("scale", like.new_ones(features) if normalizer is None else normalizer.scale.clone())
+        unlimited = like.new_full((features,), torch.inf)
+        self.register_buffer("limit", unlimited if normalizer is None else normalizer.limit.clone())
+
+    def forward(
+        self, features: Tensor, categories: Tensor, masks: tuple[Tensor, ...], h: Tensor, c: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        seen = ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
+        named = dict(zip(self.masks, masks, strict=True))
+        z, state = self.policy.remember(Observation(seen, categories, named), State(h, c))
+        choices: list[Choice] = self.policy.choose(z, named)
+        actions = torch.stack([choice.index for choice in choices], dim=-1)
+        return actions, choices[0].logits, self.policy.state_value(z), state.h, state.c
+
+
+def masked_heads(spec: ActionSpec) -> tuple[str, ...]:
+    """The first head and those whose mask depends on an earlier choice."""
+    return tuple(head.name for k, head in enumerate(spec.heads) if k == 0 or head.mask_given != "nothing")
+
+
+def export_policy(
+    policy: ActorCritic,
+    normalizer: ObservationNormalizer | None,
+    directory: Path,
+    masks: tuple[str, ...] | None = None,
+) -> dict[str, Any]:
+    """Write ``policy.pt2`` and its description ``policy.json`` into the directory, and return the description.
+
+    ``masks`` names the heads that take a mask (default: ``masked_heads``); pass all True for one that is free. The
+    batch may be of any size.
+    """
+    names = masked_heads(policy.action_spec) if masks is None else masks
+    module = GreedyPolicy(policy, normalizer, names).eval()
+    batch = torch.export.Dim("batch", min=1, max=1_000_000)
+    example = _example(policy, names)
+    sizes = ({0: batch}, {0: batch}, tuple({0: batch} for _ in names), {0: batch}, {0: batch})
+    with torch.no_grad():
+        program = torch.export.export(module, example, dynamic_shapes=sizes, strict=False)
+    directory.mkdir(parents=True, exist_ok=True)
+    torch.export.save(program, directory / PROGRAM)
+    description = _description(policy, names, example)
+    (directory / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    return description
+
+
+def _example(policy: ActorCritic, names: tuple[str, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor, Tensor]:
+    """Three rows: sizes 0 and 1 would be taken for constants."""
+    spec, seen = policy.action_spec, policy.observation_spec
+    like = policy.encoder.weight.detach()
+    given = {"nothing": (), "op": (spec.heads[0].size,), "slot": (spec.heads[min(1, len(spec.heads) - 1)].size,)}
+    shapes = {head.name: (*given[head.mask_given], head.size) for head in spec.heads}
+    masks = tuple(torch.ones(3, *shapes[name], dtype=torch.bool, device=like.device) for name in names)
+    categories = torch.full((3, seen.categories), -1, device=like.device)
+    state = policy.initial_state(3)
+    return like.new_zeros(3, seen.features), categories, masks, state.h, state.c
+
+
+def _description(policy: ActorCritic, names: tuple[str, ...], example: tuple) -> dict[str, Any]:
+    """Names, shapes (batch first) and types of inputs and outputs, and what the heads are called."""
+    features, categories, masks, h, c = example
+    inputs = {"features": features, "categories": categories}
+    inputs |= {f"mask_{name}": mask for name, mask in zip(names, masks, strict=True)} | {"h": h, "c": c}
+    return {
+        "program": PROGRAM,
+        "call": "module()(features, categories, (masks, ...), h, c) -> actions, op logits, value, h, c",
+        "inputs": {name: {"shape": ["batch", *x.shape[1:]], "dtype": str(x.dtype)[6:]} for name, x in inputs.items()},
+        "initial_state": "h and c are zero at the start of an episode",
+        "heads": [{"name": head.name, "size": head.size} for head in policy.action_spec.heads],
+        "relevance": [list(row) for row in policy.action_spec.relevance],
+        "observation_version": policy.observation_spec.version,
+    }

@@ -1,0 +1,106 @@
+"""A Gymnasium vector environment with Box observations and (Multi)Discrete actions, as ``collect`` wants it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from torch import Tensor
+
+from simic import rng
+from simic.agent.spec import ActionSpec, Observation, ObservationSpec
+from simic.errors import SimicError
+
+
+@dataclass(frozen=True)
+class AdapterInfo:
+    """``final``: the last observations of rows that were truncated (other rows as now), None when there are none."""
+
+    final: Observation | None
+    raw: dict[str, Any]
+
+
+class GymAdapter:
+    """Autoreset must be SAME_STEP, so that no step is a reset in disguise. ``env_ids`` are global (default 0 … E−1);
+    the environments' own generators are seeded from the hash of ``rng_seed``. ``mask_method`` names a method of each
+    environment that returns the legal actions (bool ``[n]``); without it everything is legal.
+    """
+
+    def __init__(
+        self,
+        env: SyncVectorEnv | AsyncVectorEnv,
+        rng_seed: int,
+        env_ids: Tensor | None = None,
+        mask_method: str | None = None,
+    ) -> None:
+        self.env, self.rng_seed, self.mask_method = env, rng_seed, mask_method
+        self.metadata = dict(env.metadata)
+        mode = self.metadata.get("autoreset_mode")
+        if mode is not AutoresetMode.SAME_STEP:
+            raise SimicError(f"vector environment: autoreset_mode is {mode}; only SAME_STEP can be learned from")
+        self.num_envs = env.num_envs
+        self.env_ids = torch.arange(self.num_envs) if env_ids is None else env_ids
+        self.action_spec = _action_spec(env.single_action_space)
+        self.observation_spec = _observation_spec(env.single_observation_space)
+        self._single = isinstance(env.single_action_space, Discrete)
+        self._first_action = _first_action(env.single_action_space)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Any]:
+        """Start every environment anew; ``options["iteration"]`` makes another start of each."""
+        iteration = (options or {}).get("iteration", 0)
+        stream = rng.key(self.rng_seed if seed is None else seed, rng.Purpose.ENV_SEED, iteration, self.env_ids)
+        seeds = (rng.bits(stream) & 0x7FFFFFFF).tolist()
+        observation, info = self.env.reset(seed=seeds)
+        return self._observation(observation), info
+
+    def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, AdapterInfo]:
+        """Indices ``[E, heads]``; rewards float32 and flags ``[E]``."""
+        taken = actions.numpy() + self._first_action
+        observation, reward, terminated, truncated, info = self.env.step(taken[:, 0] if self._single else taken)
+        final = self._final(observation, truncated & ~terminated, info)
+        rewards = torch.as_tensor(reward, dtype=torch.float32)
+        flags = torch.from_numpy(terminated.copy()), torch.from_numpy(truncated.copy())
+        return self._observation(observation), rewards, *flags, AdapterInfo(final, info)
+
+    def _observation(self, values: np.ndarray) -> Observation:
+        features = torch.from_numpy(values.reshape(self.num_envs, -1).astype(np.float32))
+        masks = {}
+        if self.mask_method is not None:
+            legal = np.stack(self.env.call(self.mask_method))
+            masks[self.action_spec.heads[0].name] = torch.from_numpy(legal.astype(np.bool_))
+        return Observation(features, torch.zeros(self.num_envs, 0, dtype=torch.int64), masks)
+
+    def _final(self, observation: np.ndarray, rows: np.ndarray, info: dict[str, Any]) -> Observation | None:
+        """The value of a state does not read masks, so a final observation carries none."""
+        if not rows.any():
+            return None
+        values = observation.reshape(self.num_envs, -1).astype(np.float32)
+        for row in rows.nonzero()[0]:
+            values[row] = np.asarray(info["final_obs"][row]).reshape(-1)
+        return Observation(torch.from_numpy(values), torch.zeros(self.num_envs, 0, dtype=torch.int64), {})
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def _action_spec(space: gymnasium.Space) -> ActionSpec:
+    if isinstance(space, Discrete):
+        return ActionSpec.discrete(int(space.n))
+    if isinstance(space, MultiDiscrete) and space.nvec.ndim == 1:
+        return ActionSpec.discrete(*space.nvec.tolist())
+    raise SimicError(f"action space {space}: must be Discrete, or MultiDiscrete of one dimension")
+
+
+def _first_action(space: gymnasium.Space) -> np.ndarray:
+    """Discrete spaces may count from another number than 0."""
+    assert isinstance(space, Discrete | MultiDiscrete)
+    return np.atleast_1d(np.asarray(space.start, dtype=np.int64))
+
+
+def _observation_spec(space: gymnasium.Space) -> ObservationSpec:
+    if not isinstance(space, Box):
+        raise SimicError(f"observation space {space}: must be a Box")
+    return ObservationSpec(int(np.prod(space.shape)))

@@ -1,0 +1,153 @@
+"""The clipped objective of PPO (Schulman et al. 2017, arXiv 1707.06347) for factored actions; the value loss."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from simic import params
+from simic.agent import distributions
+from simic.agent.normalization import Reduce
+from simic.agent.policy import ActorCritic, Evaluation
+from simic.agent.rollout import Rollout
+
+HEAD_LOG_RATIO_LIMIT = 20.0  # e^20 ≈ 4.9e8; float32 overflows at e^88
+JOINT_LOG_RATIO_LIMIT = 30.0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Which heads mattered where: ``relevant``, and ``open`` where more than one choice was legal as well.
+
+    Counts are over all processes; ``N`` valid rows in ``parts`` minibatches. A sum over a minibatch times parts / N is
+    unbiased for the mean over the rollout, whatever rows fall into it.
+    """
+
+    relevant: Tensor  # [T, E, heads] bool
+    open: Tensor  # [T, E, heads] bool
+    rows: Tensor  # N
+    open_rows: Tensor  # [heads]
+    parts: int
+
+    def select(self, envs: Tensor) -> "Usage":
+        relevant, open_ = self.relevant.index_select(1, envs), self.open.index_select(1, envs)
+        return Usage(relevant, open_, self.rows, self.open_rows, self.parts)
+
+
+@torch.no_grad()
+def usage(policy: ActorCritic, rollout: Rollout, parts: int, reduce: Reduce | None) -> Usage:
+    """Read off the sampled actions and the masks they were sampled under."""
+    relevant = policy.relevance[rollout.actions[..., 0]] & rollout.valid[..., None]
+    several = torch.stack([_options(policy, rollout, head) > 1 for head in range(len(policy.heads))], dim=-1)
+    counts = torch.cat((rollout.valid.sum()[None], (relevant & several).sum(dim=(0, 1)))).to(rollout.values.dtype)
+    counts = counts if reduce is None else reduce(counts, "sum")
+    return Usage(relevant, relevant & several, counts[0].clamp(min=1), counts[1:], parts)
+
+
+def _options(policy: ActorCritic, rollout: Rollout, head: int) -> Tensor:
+    chosen = list(rollout.actions[..., :2].unbind(dim=-1))
+    mask = distributions.legal(policy.action_spec, rollout.masks, head, chosen)
+    size = policy.action_spec.heads[head].size
+    return torch.full_like(chosen[0], size) if mask is None else mask.sum(dim=-1)
+
+
+def surrogate(log_ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
+    """min(r A, clip(r, 1 ± ε) A), element by element."""
+    ratio = log_ratio.exp()
+    return torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * advantages)
+
+
+def policy_objective(log_ratio: Tensor, relevant: Tensor, advantages: Tensor, settings: params.PPO) -> Tensor:
+    """What PPO maximises, per row ``[T, N]``, from log-ratios per head ``[T, N, heads]``.
+
+    ``joint``: one ratio of the whole action. ``per_head``: a clipped term for each relevant head, summed, so that at
+    ratio 1 both have the same gradient.
+    """
+    if settings.ratio == "joint":
+        joint = log_ratio.sum(dim=-1).clamp(-JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT)
+        return surrogate(joint, advantages, settings.clip_range)
+    terms = surrogate(log_ratio, advantages[..., None], settings.clip_range)
+    return torch.where(relevant, terms, 0.0).sum(dim=-1)
+
+
+def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float | None) -> Tensor:
+    """½ (V − R)² per row; with a clip the larger of it and that of V kept within ± clip of the old value."""
+    error = (values - returns).square()
+    if clip is not None:
+        clipped = old_values + (values - old_values).clamp(-clip, clip)
+        error = torch.maximum(error, (clipped - returns).square())
+    return 0.5 * error
+
+
+def k3(log_ratio: Tensor) -> Tensor:
+    """e^Δ − 1 − Δ ≥ 0, whose mean under the old policy is KL(old ‖ new) (Schulman, "Approximating KL divergence")."""
+    return torch.expm1(log_ratio) - log_ratio
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The loss of a minibatch and what is reported of it, all still on the device.
+
+    ``sums`` are added over processes (name → number or ``[heads]``), of ``peaks`` the largest counts.
+    """
+
+    loss: Tensor
+    sums: dict[str, Tensor]
+    peaks: dict[str, Tensor]
+
+
+def terms(seen: Evaluation, batch: Rollout, used: Usage, settings: params.PPO, entropy_coef: float) -> Terms:
+    """Loss = policy + c_v · value − c_e · Σ_k mean normalised entropy of head k, as sums scaled by parts / N."""
+    assert batch.advantages is not None
+    assert batch.returns is not None
+    difference = torch.where(used.relevant, seen.log_probs - batch.log_probs, 0.0)
+    log_ratio = difference.clamp(-HEAD_LOG_RATIO_LIMIT, HEAD_LOG_RATIO_LIMIT)
+    scale = used.parts / used.rows
+
+    def over_rows(x: Tensor) -> Tensor:
+        return scale * torch.where(batch.valid, x, 0.0).sum()
+
+    policy = -over_rows(policy_objective(log_ratio, used.relevant, batch.advantages, settings))
+    value = over_rows(value_loss(seen.values, batch.values, batch.returns, settings.value_clip))
+    # A head that was never open has no entropy to speak of: weight 0.
+    entropy = torch.where(used.open, seen.entropy, 0.0).sum(dim=(0, 1)) * used.parts / used.open_rows.clamp(min=1)
+    loss = policy + settings.value_coef * value - entropy_coef * entropy.sum()
+    with torch.no_grad():
+        return Terms(
+            loss,
+            {"policy_loss": policy.detach(), "value_loss": value.detach(), "entropy": entropy.detach()}
+            | _sums(log_ratio, batch.valid, used.relevant, settings.clip_range),
+            _peaks(difference, seen, batch.valid),
+        )
+
+
+def _sums(log_ratio: Tensor, valid: Tensor, relevant: Tensor, clip_range: float) -> dict[str, Tensor]:
+    """Sums over rows with their counts; divergences of irrelevant heads are exactly 0 since their log-ratio is."""
+    joint = log_ratio.sum(dim=-1).clamp(-JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT)
+    ratio = joint.exp()
+    outside = (ratio - 1.0).abs() > clip_range
+    return {
+        "rows": valid.sum().to(ratio.dtype),
+        "relevant": relevant.sum(dim=(0, 1)).to(ratio.dtype),
+        "kl": k3(log_ratio).sum(dim=(0, 1)),
+        "kl_k1": -joint.sum(),
+        "ratio": torch.where(valid, ratio, 0.0).sum(),
+        "clipped": (outside & valid).sum().to(ratio.dtype),
+        "head_clipped": ((log_ratio.expm1().abs() > clip_range) & relevant).sum(dim=(0, 1)).to(ratio.dtype),
+    }
+
+
+def _peaks(difference: Tensor, seen: Evaluation, valid: Tensor) -> dict[str, Tensor]:
+    """Largest values over rows; ``deviation`` is before any clamp: max |r_k − 1| over heads, and |r − 1|."""
+    joint = difference.sum(dim=-1)
+    return {
+        "deviation": torch.maximum(largest(difference.expm1().abs()), largest(joint.expm1().abs())),
+        "ratio_max": largest(torch.where(valid, joint, -torch.inf).exp()),
+        "minus_ratio_min": largest(-torch.where(valid, joint, torch.inf).exp()),
+        "log_prob": largest(seen.log_probs.abs()),
+    }
+
+
+def largest(x: Tensor) -> Tensor:
+    """Maximum, −inf of nothing (a process may hold no environment of a minibatch); NaN stays NaN."""
+    return x.max() if x.numel() else x.new_tensor(-torch.inf)

@@ -1,0 +1,178 @@
+"""What an update reports. Each field carries the sentence that explains it in docs/metrics.md."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, get_type_hints
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class UpdateMetrics:
+    """One PPO update; plain Python numbers, NaN where nothing was measured. ``…_by_head`` maps names of heads."""
+
+    policy_loss: Annotated[float, "Negative clipped objective, mean over the minibatches stepped on."]
+    value_loss: Annotated[float, "½ mean squared error of V against the returns, in units of scaled reward."]
+    entropy: Annotated[float, "Mean over heads of the normalised entropy H / ln(#legal); 1 is uniform."]
+    entropy_by_head: Annotated[dict[str, float], "Normalised entropy where the head mattered and had a choice."]
+    joint_entropy: Annotated[float, "Exact entropy in nats of whole actions before the update, first minibatch."]
+    entropy_coef: Annotated[float, "Weight of the entropy bonus in this update."]
+    approx_kl: Annotated[float, "k3 estimate of KL(old ‖ new) of whole actions at the last minibatch looked at."]
+    approx_kl_max: Annotated[float, "Largest such estimate of any minibatch of the update."]
+    kl_by_head: Annotated[dict[str, float], "k3 estimate where the head was relevant, at the last minibatch."]
+    kl_k1: Annotated[float, "k1 estimate (mean −ln r) at the last minibatch; far from k3 means distrust."]
+    exact_kl: Annotated[float, "Exact KL(before ‖ after the update) of whole actions on the first minibatch."]
+    clip_fraction: Annotated[float, "Share of rows whose ratio of the whole action left the clip range."]
+    clip_fraction_by_head: Annotated[dict[str, float], "The same for the ratio of each head where relevant."]
+    ratio_mean: Annotated[float, "Mean ratio of whole actions over the minibatches stepped on."]
+    ratio_min: Annotated[float, "Smallest ratio of a whole action."]
+    ratio_max: Annotated[float, "Largest ratio of a whole action."]
+    first_ratio_deviation: Annotated[float, "Largest |ratio − 1|, per head and whole, before the first step."]
+    first_ratio_ok: Annotated[bool, "Whether that deviation is within rounding: replay equals what acted."]
+    max_abs_log_prob: Annotated[float, "Largest |ln π| of a relevant head's choice."]
+    grad_norm: Annotated[float, "Global gradient norm before clipping, mean over steps."]
+    grad_norm_max: Annotated[float, "Largest such norm."]
+    grad_norm_by_part: Annotated[dict[str, float], "Mean norm before clipping of encoder, core, value, each head."]
+    grad_clipped_fraction: Annotated[float, "Share of steps whose gradient was clipped."]
+    update_ratio: Annotated[float, "‖change of the weights‖ / ‖weights‖ over the whole update."]
+    max_second_moment: Annotated[float, "Largest second moment that Adam holds."]
+    explained_variance: Annotated[float, "1 − Var(R − V) / Var(R) of the values when acting."]
+    advantage_mean: Annotated[float, "Mean advantage before normalisation."]
+    advantage_std: Annotated[float, "Standard deviation of the advantages before normalisation."]
+    advantage_max_abs: Annotated[float, "Largest |advantage| before normalisation."]
+    return_mean: Annotated[float, "Mean return, the target of V."]
+    return_std: Annotated[float, "Standard deviation of the returns."]
+    return_max_abs: Annotated[float, "Largest |return|."]
+    value_mean: Annotated[float, "Mean V when acting."]
+    samples: Annotated[int, "Valid rows of the rollout."]
+    samples_by_head: Annotated[dict[str, int], "Rows where the head mattered and had more than one legal choice."]
+    hidden_norm: Annotated[float, "Root mean square of the core's output."]
+    hidden_growth: Annotated[float, "Root mean square of the core's output at the last step over the first."]
+    hidden_saturated: Annotated[float, "Share of the core's outputs beyond ±0.99."]
+    dormant_units: Annotated[float, "Share of encoder units with less than 2.5 % of the mean activation."]
+    feature_rank: Annotated[float, "Singular values of z that make up 99 % of their sum."]
+    epochs: Annotated[int, "Epochs begun."]
+    steps: Annotated[int, "Optimiser steps taken in this update."]
+    skipped_steps: Annotated[int, "Steps not taken because loss or gradient was not finite."]
+    stopped_early: Annotated[bool, "Whether the divergence ended the update before its last minibatch."]
+    updates: Annotated[int, "Updates with at least one step so far, this one included."]
+
+
+def explanations() -> dict[str, str]:
+    """Sentence by name of metric."""
+    hints = get_type_hints(UpdateMetrics, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items()}
+
+
+@dataclass
+class Log:
+    """What happened in one update, on the device until it ends. Lists are by minibatch, ``norms`` by step taken."""
+
+    sums: list[dict[str, Tensor]] = field(default_factory=list)
+    peaks: list[dict[str, Tensor]] = field(default_factory=list)
+    norms: list[Tensor] = field(default_factory=list)  # by part of the policy, the total last
+    stepped: list[bool] = field(default_factory=list)
+    once: dict[str, Tensor] = field(default_factory=dict)
+    epochs: int = 0
+    skipped: int = 0
+    stopped: bool = False
+
+    def to_host(self) -> dict[str, Any]:
+        """Everything as nested lists by name, in one transfer."""
+        tensors = dict(self.once)
+        for rows in (self.sums, self.peaks):
+            tensors |= {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+        if self.norms:
+            tensors["norms"] = torch.stack(self.norms)
+        flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors.values()]).cpu()
+        parts = flat.split([tensor.numel() for tensor in tensors.values()])
+        return {
+            name: part.view_as(tensor).tolist() for (name, tensor), part in zip(tensors.items(), parts, strict=True)
+        }
+
+
+def summarize(
+    log: Log,
+    heads: Sequence[str],
+    parts: Sequence[str],
+    entropy_coef: float,
+    ratio_tolerance: float,
+    max_grad_norm: float,
+    updates: int,
+) -> UpdateMetrics:
+    """The log as numbers."""
+    host = log.to_host()
+    taken = [index for index, stepped in enumerate(log.stepped) if stepped]
+    norms = host.pop("norms", [])
+    totals = [row[-1] for row in norms]
+
+    def stepped(name: str) -> list[Any]:
+        return [host[name][index] for index in taken]
+
+    def ratio_of(name: str, count: str) -> float:
+        return _share(sum(stepped(name)), sum(stepped(count)))
+
+    def by_head(name: str, count: str) -> dict[str, float]:
+        columns = zip(_columns(stepped(name), heads), _columns(stepped(count), heads), strict=True)
+        return {head: _share(sum(a), sum(b)) for head, (a, b) in zip(heads, columns, strict=True)}
+
+    kl = [_share(sum(heads_kl), rows) for heads_kl, rows in zip(host["kl"], host["rows"], strict=True)]
+    deviation = host["deviation"][0]
+    samples = dict(zip(heads, map(int, host.pop("samples_by_head")), strict=True))
+    entropy = {
+        head: _mean(column) if samples[head] else math.nan
+        for head, column in zip(heads, _columns(stepped("entropy"), heads), strict=True)
+    }
+    last_kl = zip(heads, host["kl"][-1], host["relevant"][-1], strict=True)
+    once = {name: host[name] for name in log.once if name not in ("samples_by_head", "samples")}
+    return UpdateMetrics(
+        policy_loss=_mean(stepped("policy_loss")),
+        value_loss=_mean(stepped("value_loss")),
+        entropy=_mean([value for value in entropy.values() if not math.isnan(value)]),
+        entropy_by_head=entropy,
+        entropy_coef=entropy_coef,
+        approx_kl=kl[-1],
+        approx_kl_max=_peak(kl),
+        kl_by_head={head: _share(total, count) for head, total, count in last_kl},
+        kl_k1=_share(host["kl_k1"][-1], host["rows"][-1]),
+        clip_fraction=ratio_of("clipped", "rows"),
+        clip_fraction_by_head=by_head("head_clipped", "relevant"),
+        ratio_mean=ratio_of("ratio", "rows"),
+        ratio_min=-_peak(host["minus_ratio_min"]),
+        ratio_max=_peak(host["ratio_max"]),
+        first_ratio_deviation=deviation,
+        first_ratio_ok=deviation < ratio_tolerance,
+        max_abs_log_prob=_peak(host["log_prob"]),
+        grad_norm=_mean(totals),
+        grad_norm_max=_peak(totals),
+        grad_norm_by_part={part: _mean([row[k] for row in norms]) for k, part in enumerate(parts)},
+        grad_clipped_fraction=_mean([float(total > max_grad_norm) for total in totals]),
+        samples=int(host["samples"]),
+        samples_by_head=samples,
+        epochs=log.epochs,
+        steps=len(taken),
+        skipped_steps=log.skipped,
+        stopped_early=log.stopped,
+        updates=updates,
+        **once,
+    )
+
+
+def _columns(rows: list[list[float]], heads: Sequence[str]) -> list[list[float]]:
+    """By head rather than by minibatch; there may be no minibatch."""
+    return [[row[k] for row in rows] for k in range(len(heads))]
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
+
+
+def _mean(values: Sequence[float]) -> float:
+    return _share(math.fsum(values), len(values))
+
+
+def _peak(values: Sequence[float]) -> float:
+    """NaN of nothing, and of anything that holds a NaN."""
+    return math.nan if not values or any(math.isnan(value) for value in values) else max(values)

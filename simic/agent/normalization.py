@@ -1,0 +1,182 @@
+"""Running scales of observations and rewards: frozen while a rollout runs, updated once after it.
+
+Moments are merged by Chan, Golub and LeVeque 1979 ("Updating formulae and a pairwise algorithm for computing sample
+variances"), which is exact for any split of the data.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from simic.agent.spec import Observation, ObservationSpec
+
+OBSERVATION_CLIP = 10.0
+OBSERVATION_EPSILON = 1e-4  # under the root, facts §9: a feature that hardly moved is not blown up when it does
+REWARD_CLIP = 10.0
+REWARD_SIGMA_FLOOR = 1e-2  # of the discounted return, in units of reward; ours
+
+Reduce = Callable[[Tensor, Literal["sum", "max"]], Tensor]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """``count`` rows with their mean and sum of squared deviations, float64 ``[D]``."""
+
+    count: Tensor
+    mean: Tensor
+    m2: Tensor
+
+    @classmethod
+    def empty(cls, width: int, device: torch.device | str = "cpu") -> "Moments":
+        zero = torch.zeros(width, dtype=torch.float64, device=device)
+        return cls(torch.zeros((), dtype=torch.float64, device=device), zero, zero.clone())
+
+    @classmethod
+    def of(cls, rows: Tensor, valid: Tensor) -> "Moments":
+        """Of the rows ``[N, D]`` that are valid ``[N]`` and finite in every column."""
+        keep = valid & rows.isfinite().all(dim=-1)
+        rows = torch.where(keep[:, None], rows, 0).double()
+        count = keep.sum().double()
+        mean = rows.sum(dim=0) / count.clamp(min=1)
+        return cls(count, mean, ((rows - mean) * keep[:, None]).square().sum(dim=0))
+
+    def merge(self, other: "Moments") -> "Moments":
+        """Of both sets of rows together."""
+        count = self.count + other.count
+        share = other.count / count.clamp(min=1)
+        delta = other.mean - self.mean
+        return Moments(count, self.mean + delta * share, self.m2 + other.m2 + delta.square() * self.count * share)
+
+    def reduced(self, reduce: Reduce | None) -> "Moments":
+        """Of the rows of all processes: the common mean first, then the deviations from it."""
+        if reduce is None:
+            return self
+        count = reduce(self.count, "sum")
+        mean = reduce(self.count * self.mean, "sum") / count.clamp(min=1)
+        return Moments(count, mean, reduce(self.m2 + self.count * (self.mean - mean).square(), "sum"))
+
+    def variance(self) -> Tensor:
+        """Of the population; 1 before the first row."""
+        return torch.where(self.count > 0, self.m2 / self.count.clamp(min=1), 1.0)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"count": self.count.clone(), "mean": self.mean.clone(), "m2": self.m2.clone()}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Tensor]) -> "Moments":
+        return cls(*(state[name].clone() for name in ("count", "mean", "m2")))
+
+
+class ObservationNormalizer:
+    """clip((x − μ) / √(σ² + ε), ±10) by column; columns the spec calls raw pass unchanged."""
+
+    def __init__(self, spec: ObservationSpec, device: torch.device | str = "cpu") -> None:
+        self.raw = torch.tensor(spec.raw or (False,) * spec.features, device=device)
+        self._freeze(Moments.empty(spec.features, device))
+
+    def _freeze(self, moments: Moments) -> None:
+        self.moments = moments
+        self.mean = torch.where(self.raw, 0.0, moments.mean).float()
+        untouched = self.raw | (moments.count == 0)
+        self.scale = torch.where(untouched, 1.0, (moments.variance() + OBSERVATION_EPSILON).sqrt()).float()
+        self.limit = torch.where(self.raw, torch.inf, OBSERVATION_CLIP)
+
+    def normalize(self, features: Tensor) -> Tensor:
+        """Float32 ``[..., D]``; a value that is not finite stays so, and stops the policy."""
+        return ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
+
+    def see(self, observation: Observation) -> Observation:
+        return Observation(self.normalize(observation.features), observation.categories, observation.masks)
+
+    def clipped_share(self, features: Tensor, valid: Tensor) -> Tensor:
+        """Share of the normalised columns' values ``[..., D]`` that lie on the clip."""
+        cells = valid[..., None] & ~self.raw
+        return (cells & (features.abs() >= OBSERVATION_CLIP)).sum() / cells.sum().clamp(min=1)
+
+    def update(self, features: Tensor, valid: Tensor, reduce: Reduce | None = None) -> None:
+        """Take in raw rows ``[..., D]``; invalid and non-finite ones are skipped."""
+        batch = Moments.of(features.flatten(0, -2), valid.flatten())
+        self._freeze(self.moments.merge(batch.reduced(reduce)))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.moments.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self._freeze(Moments.from_state({name: part.to(self.raw.device) for name, part in state.items()}))
+
+
+class RewardNormalizer:
+    """clip(r / σ, ±10) with σ of the running discounted return; scale only, since a shift would change the task."""
+
+    def __init__(self, envs: int, gamma: float, device: torch.device | str = "cpu") -> None:
+        self.gamma = gamma
+        self.moments = Moments.empty(1, device)
+        self.running = torch.zeros(envs, dtype=torch.float64, device=device)
+
+    @property
+    def sigma(self) -> Tensor:
+        """Units of reward, floored; 1 before the first reward."""
+        return self.moments.variance()[0].sqrt().clamp(min=REWARD_SIGMA_FLOOR)
+
+    def normalize(self, rewards: Tensor) -> Tensor:
+        return (rewards / self.sigma).clamp(-REWARD_CLIP, REWARD_CLIP).to(rewards.dtype)
+
+    def update(self, rewards: Tensor, starts: Tensor, valid: Tensor, reduce: Reduce | None = None) -> None:
+        """Take in the discounted returns R ← γ R + r of a rollout ``[T, E]``, R = 0 where an episode starts."""
+        returns = torch.empty_like(rewards, dtype=torch.float64)
+        for t in range(len(returns)):
+            self.running = torch.where(starts[t], 0.0, self.running) * self.gamma + rewards[t]
+            returns[t] = self.running
+        batch = Moments.of(returns.reshape(-1, 1), valid.flatten())
+        self.moments = self.moments.merge(batch.reduced(reduce))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {**self.moments.state_dict(), "running": self.running.clone()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        state = {name: part.to(self.running.device) for name, part in state.items()}
+        self.moments, self.running = Moments.from_state(state), state["running"].clone()
+
+
+@dataclass(frozen=True)
+class Normalizers:
+    """Both, each optional."""
+
+    observation: ObservationNormalizer | None = None
+    reward: RewardNormalizer | None = None
+
+    def see(self, observation: Observation) -> Observation:
+        """The observation as the policy sees it."""
+        return observation if self.observation is None else self.observation.see(observation)
+
+    def update(
+        self, features: Tensor, rewards: Tensor, starts: Tensor, valid: Tensor, reduce: Reduce | None = None
+    ) -> Tensor:
+        """The one place where the scales move: take in a finished rollout (raw features ``[T, E, D]``, the rest
+        ``[T, E]``); returns its rewards scaled by the new σ, one for the whole rollout.
+        """
+        if self.observation is not None:
+            self.observation.update(features, valid, reduce)
+        if self.reward is None:
+            return rewards
+        self.reward.update(rewards, starts, valid, reduce)
+        return self.reward.normalize(rewards)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Plain tensors by name."""
+        parts = {"observation": self.observation, "reward": self.reward}
+        return {
+            f"{part}.{name}": tensor
+            for part, normalizer in parts.items()
+            if normalizer is not None
+            for name, tensor in normalizer.state_dict().items()
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for part, normalizer in (("observation", self.observation), ("reward", self.reward)):
+            if normalizer is not None:
+                own = {name.removeprefix(f"{part}."): x for name, x in state.items() if name.startswith(f"{part}.")}
+                normalizer.load_state_dict(own)

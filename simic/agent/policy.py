@@ -1,0 +1,241 @@
+"""The recurrent actor-critic: encoder → core → LayerNorm → one head per factor of the action, and V(s).
+
+``head_k(z + e_op + e_slot)``: later heads know what earlier ones chose through learned embeddings that start at zero.
+The value never depends on the action.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from simic import params
+from simic.agent import initialization
+from simic.agent.core import Core, State
+from simic.agent.distributions import Choice, Joint, check, legal, masked_log_softmax, refuse_faults, sample
+from simic.agent.spec import ActionSpec, Observation, ObservationSpec
+
+
+@dataclass(frozen=True)
+class Step:
+    """One decision of E environments: indices ``actions [E, heads]`` (0 where the op does not use the head), log-
+    probabilities per head and of the whole action, the value of the state, and what is remembered.
+    """
+
+    actions: Tensor
+    log_probs: Tensor  # [E, heads], exactly 0 where irrelevant
+    joint: Tensor  # [E]
+    value: Tensor  # [E]
+    state: State
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Recorded decisions ``[T, N]`` seen by the present weights."""
+
+    log_probs: Tensor  # [T, N, heads], exactly 0 where irrelevant
+    entropy: Tensor  # [T, N, heads], H / ln(#legal)
+    values: Tensor  # [T, N]
+    encoded: Tensor  # [T, N, units], after the encoder's ReLU
+    hidden: Tensor  # [T, N, H], the core's output
+    z: Tensor  # [T, N, H], what the heads read
+
+
+class Head(nn.Module):
+    """Linear → ReLU → Linear."""
+
+    def __init__(self, inputs: int, units: int, outputs: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(inputs, units)
+        self.out = nn.Linear(units, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.hidden(x).relu())
+
+    def shift(self, given: Tensor) -> Tensor:
+        """What an embedding ``[..., H]`` added to the input adds to the first layer, which is linear."""
+        return functional.linear(given, self.hidden.weight)
+
+    def finish(self, first: Tensor) -> Tensor:
+        """From the first layer before its ReLU to the output."""
+        return self.out(first.relu())
+
+
+class ActorCritic(nn.Module):
+    """Weights are a hash of ``rng_seed``; torch's global generator is left as it was. SimicError on a bad spec."""
+
+    relevance: Tensor
+
+    def __init__(
+        self, action_spec: ActionSpec, observation_spec: ObservationSpec, sizes: params.Policy, rng_seed: int = 0
+    ) -> None:
+        super().__init__()
+        check(action_spec)
+        self.action_spec, self.observation_spec = action_spec, observation_spec
+        with torch.random.fork_rng(devices=[]):  # torch's constructors draw weights, which the next line replaces
+            self._build(sizes)
+        initialization.initialize(self, self._gains(), rng_seed)
+        self.register_buffer("relevance", action_spec.relevance_table(), persistent=False)
+
+    def _build(self, sizes: params.Policy) -> None:
+        seen, heads = self.observation_spec, self.action_spec.heads
+        inputs = seen.features + seen.categories * sizes.embedding_units
+        if seen.categories:
+            self.category = nn.Embedding(seen.cardinality + 1, sizes.embedding_units)
+        self.encoder = nn.Linear(inputs, sizes.encoder_units)
+        self.encoder_norm = nn.LayerNorm(sizes.encoder_units)
+        self.core = Core(sizes.core, sizes.encoder_units, sizes.core_units)
+        width = self.core.width
+        self.core_norm = nn.LayerNorm(width)
+        self.heads = nn.ModuleList(Head(width, sizes.head_units, head.size) for head in heads)
+        given = heads[:2] if len(heads) > 1 else ()
+        self.given = nn.ParameterList(torch.zeros(head.size, width) for head in given)  # e_op, e_slot
+        self.value_head = Head(width, sizes.head_units, 1)
+
+    def _gains(self) -> dict[str, float]:
+        """Gain by prefix of the parameter's name."""
+        heads = {f"heads.{k}.out": initialization.POLICY_GAIN for k in range(len(self.heads))}
+        hidden, core = initialization.HIDDEN_GAIN, initialization.CORE_GAIN
+        value = {"value_head": hidden, "value_head.out": initialization.VALUE_GAIN}
+        return {"category": 1.0, "encoder": hidden, "core": core, "heads": hidden, "given": 0.0, **heads, **value}
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """Parameters by the part whose gradient is watched: encoder, core, value and each head by its name."""
+        parts = {"encoder": ("category", "encoder"), "core": ("core", "given"), "value": ("value_head",)}
+        parts |= {f"head_{head.name}": (f"heads.{k}.",) for k, head in enumerate(self.action_spec.heads)}
+        named = list(self.named_parameters())
+        return {part: [p for name, p in named if name.startswith(prefix)] for part, prefix in parts.items()}
+
+    def initial_state(self, envs: int) -> State:
+        """Nothing remembered."""
+        return self.core.initial_state(envs, self.encoder.weight)
+
+    @torch.no_grad()
+    def act(
+        self,
+        observation: Observation,
+        state: State,
+        noise: Tensor | None = None,
+        greedy: bool = False,
+        valid: Tensor | None = None,
+    ) -> Step:
+        """Decide for E environments from normalised observations.
+
+        ``noise [E, heads]`` is uniform in [0, 1) (ignored and not needed when greedy). Rows where ``valid [E]`` is
+        False are over: their action means nothing. SimicError when a head has no legal choice or no finite logits.
+        """
+        z, state = self.remember(observation, state)
+        choices = self.choose(z, observation.masks, noise=None if greedy else noise, valid=valid)
+        refuse_faults(self.action_spec, choices)
+        log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
+        actions = torch.stack([choice.index for choice in choices], dim=-1)
+        return Step(actions, log_probs, log_probs.sum(dim=-1), self.state_value(z), state)
+
+    @torch.no_grad()
+    def value(self, observation: Observation, state: State) -> Tensor:
+        """V(s) ``[E]`` of the observation that follows the remembered ones."""
+        return self.state_value(self.remember(observation, state)[0])
+
+    def evaluate(
+        self, seen: Observation, actions: Tensor, state: State, valid: Tensor, starts: Tensor | None
+    ) -> Evaluation:
+        """Score recorded rows ``[T, N]`` from their initial state; ``starts [T, N]`` None: no episode starts inside.
+
+        Rows where ``valid`` is False contribute exactly nothing.
+        """
+        encoded = self._encode(seen)
+        hidden = self.core.over(encoded, state, starts)
+        z = self.core_norm(hidden)
+        choices = self.choose(z, seen.masks, actions=actions, valid=valid)
+        log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
+        entropy = torch.stack([choice.normalized_entropy() for choice in choices], dim=-1)
+        return Evaluation(log_probs, entropy, self.state_value(z), encoded, hidden, z)
+
+    def remember(self, observation: Observation, state: State) -> tuple[Tensor, State]:
+        """z ``[E, H]`` of one more observation."""
+        hidden, state = self.core.step(self._encode(observation), state)
+        return self.core_norm(hidden), state
+
+    def choose(
+        self,
+        z: Tensor,
+        masks: dict[str, Tensor],
+        *,
+        noise: Tensor | None = None,
+        actions: Tensor | None = None,
+        valid: Tensor | None = None,
+    ) -> list[Choice]:
+        """Walk down the heads at z ``[..., H]``: take the recorded ``actions``, else sample with ``noise``, else the
+        likeliest choice. The same walk acts and replays.
+        """
+        choices: list[Choice] = []
+        for head, (layers, first) in enumerate(self._first_layers(z)):
+            chosen = [choice.index for choice in choices[:2]]
+            used = self.relevance[chosen[0], head] if head else None
+            relevant = used if valid is None else (valid if used is None else used & valid)
+            logits = layers.finish(first + self._given(layers, chosen) if head else first)
+            mask = legal(self.action_spec, masks, head, chosen)
+            choices.append(Choice.of(logits, mask, relevant, _chooser(head, noise, actions)))
+        return choices
+
+    def joint(self, z: Tensor, masks: dict[str, Tensor]) -> Joint:
+        """The exact distribution over whole actions at N states z ``[N, H]``, every op and slot enumerated."""
+        (head, first), *later = self._first_layers(z)
+        op = masked_log_softmax(head.finish(first), masks.get(self.action_spec.heads[0].name))
+        if not later:
+            return Joint(self.relevance, op)
+        levels = [self._enumerated(k, *layers, masks) for k, layers in enumerate(later, start=1)]
+        return Joint(self.relevance, op, levels[0], tuple(levels[1:]))
+
+    def _enumerated(self, head: int, layers: Head, first: Tensor, masks: dict[str, Tensor]) -> Tensor:
+        """Log-probabilities ``[N, O, (K,) n]``; combinations that cannot happen have weight 0."""
+        shift = layers.shift(self.given[0])
+        if head > 1:
+            # An op without a slot is followed by no slot embedding, whichever slot is enumerated beside it.
+            shift = shift[:, None] + self.relevance[:, 1, None, None] * layers.shift(self.given[1])
+        logits = layers.finish(first.view(len(first), *(1 for _ in shift.shape[:-1]), first.shape[1]) + shift)
+        described = self.action_spec.heads[head]
+        mask = masks.get(described.name)
+        if mask is None:
+            return masked_log_softmax(logits, None)
+        if logits.ndim == 4 and described.mask_given == "op":
+            mask = mask[:, :, None]
+        elif logits.ndim == 4 and described.mask_given == "slot":
+            mask = mask[:, None]
+        elif described.mask_given == "nothing":
+            mask = mask.view(len(mask), *(1 for _ in shift.shape[:-1]), mask.shape[-1])
+        return masked_log_softmax(logits, mask.expand_as(logits))
+
+    def _first_layers(self, z: Tensor) -> list[tuple[Head, Tensor]]:
+        """Each head with its first layer at z, all in one product."""
+        heads = [head for head in self.heads if isinstance(head, Head)]
+        weight, bias = (torch.cat([head.hidden.get_parameter(part) for head in heads]) for part in ("weight", "bias"))
+        return list(zip(heads, functional.linear(z, weight, bias).chunk(len(heads), dim=-1), strict=True))
+
+    def _given(self, layers: Head, chosen: list[Tensor]) -> Tensor:
+        """The first layer of e_op for the second head, of e_op + e_slot later (no e_slot if the op uses no slot)."""
+        shift = functional.embedding(chosen[0], layers.shift(self.given[0]))
+        if len(chosen) == 1:
+            return shift
+        after_slot = functional.embedding(chosen[1], layers.shift(self.given[1]))
+        return shift + after_slot * self.relevance[chosen[0], 1, None]
+
+    def _encode(self, observation: Observation) -> Tensor:
+        x = observation.features.to(self.encoder.weight.dtype)
+        if self.observation_spec.categories:
+            x = torch.cat((x, self.category(observation.categories + 1).flatten(-2)), dim=-1)  # -1, none, is row 0
+        return self.encoder_norm(self.encoder(x)).relu()
+
+    def state_value(self, z: Tensor) -> Tensor:
+        value = self.value_head(z).squeeze(-1)
+        return value if value.dtype == torch.float64 else value.float()
+
+
+def _chooser(head: int, noise: Tensor | None, actions: Tensor | None) -> Callable[[Tensor], Tensor]:
+    if actions is not None:
+        return lambda log_probs: actions[..., head]
+    if noise is not None:
+        return lambda log_probs: sample(log_probs, noise[..., head])
+    return lambda log_probs: log_probs.argmax(dim=-1)

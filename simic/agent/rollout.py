@@ -1,0 +1,205 @@
+"""A rollout: what the policy saw, did and got, exactly as it was when acting."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol, Self, TypeVar
+
+import torch
+from gymnasium.vector import AutoresetMode
+from torch import Tensor
+
+from simic import rng
+from simic.agent.core import State
+from simic.agent.normalization import Normalizers
+from simic.agent.policy import ActorCritic, Step
+from simic.agent.spec import Observation
+
+Info = TypeVar("Info", covariant=True)
+
+
+class Environment(Protocol[Info]):
+    """E environments side by side. ``step`` takes indices ``[E, heads]``; rewards and flags are ``[E]``.
+
+    With autoreset SAME_STEP the observation of an ended row already belongs to the next episode, and ``info.final``
+    holds the true last observations (None when none was truncated). With DISABLED an ended row
+    stays over until ``reset``.
+    """
+
+    metadata: dict[str, Any]
+    num_envs: int
+    env_ids: Tensor
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Any]: ...
+
+    def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, Info]: ...
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One step of all environments, for those who watch."""
+
+    step: int
+    decision: Step
+    observation: Observation  # raw, the one decided on
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    info: Any
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a rollout ended and the next may go on: the raw observation, the memory and which rows start anew."""
+
+    observation: Observation
+    state: State
+    starts: Tensor
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """T steps of E environments. Rows where ``valid`` is False lie behind the end of their episode and mean nothing.
+
+    ``next_values`` is V of the state each step led to, before any reset, under the memory of that moment.
+    """
+
+    env_ids: Tensor  # [E] int64, global
+    state: State  # at step 0
+    features: Tensor  # [T, E, D] normalised, as seen; 0 where not valid
+    raw_features: Tensor  # [T, E, D]
+    categories: Tensor  # [T, E, C] int64
+    masks: dict[str, Tensor]  # [T, E, ...] bool
+    actions: Tensor  # [T, E, heads] int64, as sampled
+    log_probs: Tensor  # [T, E, heads] when acting
+    values: Tensor  # [T, E]
+    next_values: Tensor  # [T, E]
+    rewards: Tensor  # [T, E] as paid
+    terminated: Tensor  # [T, E] bool
+    truncated: Tensor  # [T, E] bool
+    valid: Tensor  # [T, E] bool
+    starts: Tensor  # [T, E] bool: first step of an episode
+    starts_inside: bool  # any start after the first step
+    advantages: Tensor | None = None  # [T, E]
+    returns: Tensor | None = None  # [T, E]
+
+    @classmethod
+    def empty(cls, steps: int, env_ids: Tensor, seen: Observation, state: State, heads: int) -> Self:
+        """All memory at once, shaped and placed like the first observation seen."""
+        rows = (steps, len(env_ids))
+        like = seen.features
+
+        def buffer(*shape: int, dtype: torch.dtype = like.dtype) -> Tensor:
+            return torch.zeros(*rows, *shape, dtype=dtype, device=like.device)
+
+        masks = {name: buffer(*mask.shape[1:], dtype=torch.bool) for name, mask in seen.masks.items()}
+        value_type = torch.promote_types(state.h.dtype, torch.float32)
+        scalars = ("values", "next_values", "rewards")
+        flags = ("terminated", "truncated", "valid", "starts")
+        return cls(
+            env_ids=env_ids,
+            state=state,
+            features=buffer(like.shape[1]),
+            raw_features=buffer(like.shape[1]),
+            categories=buffer(seen.categories.shape[1], dtype=torch.int64),
+            masks=masks,
+            actions=buffer(heads, dtype=torch.int64),
+            log_probs=buffer(heads, dtype=value_type),
+            **{name: buffer(dtype=value_type) for name in scalars},
+            **{name: buffer(dtype=torch.bool) for name in flags},
+            starts_inside=False,
+        )
+
+    def record_seen(self, t: int, raw: Observation, seen: Observation, starts: Tensor, valid: Tensor) -> None:
+        """What was decided on. Rows that are over are 0: a NaN there would reach the weights through the core."""
+        self.features[t] = torch.where(valid[:, None], seen.features, 0.0)
+        self.raw_features[t] = raw.features
+        self.categories[t] = torch.where(valid[:, None], seen.categories, -1)
+        for name, mask in seen.masks.items():
+            self.masks[name][t] = mask
+        self.starts[t], self.valid[t] = starts, valid
+
+    def record_done(self, t: int, step: Step, reward: Tensor, terminated: Tensor, truncated: Tensor) -> None:
+        """What was decided and what came of it."""
+        valid = self.valid[t]
+        self.actions[t], self.log_probs[t], self.values[t] = step.actions, step.log_probs, step.value
+        self.rewards[t] = torch.where(valid, reward, 0.0).to(self.rewards.dtype)
+        self.terminated[t], self.truncated[t] = terminated & valid, truncated & valid
+
+    def observation(self) -> Observation:
+        """All steps as the policy saw them."""
+        return Observation(self.features, self.categories, self.masks)
+
+    def select(self, rows: Tensor) -> "Rollout":
+        """The environments at these positions, whole rows."""
+        per_env = {
+            field.name: value.index_select(1, rows)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor) and field.name != "env_ids"
+        }
+        masks = {name: mask.index_select(1, rows) for name, mask in self.masks.items()}
+        return replace(self, env_ids=self.env_ids[rows], state=self.state.select(rows), masks=masks, **per_env)
+
+
+def collect(
+    env: Environment,
+    policy: ActorCritic,
+    normalizers: Normalizers,
+    iteration: int,
+    rng_seed: int,
+    steps: int,
+    on_step: Callable[[Transition], None] | None = None,
+    position: Position | None = None,
+) -> tuple[Rollout, Position]:
+    """Act for ``steps`` steps with frozen normalisers and return the rollout and where it ended.
+
+    Without a ``position`` the environments are reset and nothing is remembered; with one the episodes go on. The noise
+    of each draw is keyed by (iteration, global env, step), so grouping and history do not matter.
+    """
+    position = position or _begin(env, policy, iteration)
+    noise = _noise(env.env_ids, rng_seed, iteration, steps, len(policy.heads))
+    autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    observation, starts = position.observation, position.starts
+    state, valid = position.state.zeroed(starts), torch.ones_like(starts)
+    rollout = Rollout.empty(steps, env.env_ids, normalizers.see(observation), state, len(policy.heads))
+    inside = torch.zeros_like(starts)
+    for t in range(steps):
+        seen = normalizers.see(observation)
+        rollout.record_seen(t, observation, seen, starts, valid)
+        step = policy.act(seen, state, noise[t], valid=valid)
+        raw, (observation, reward, terminated, truncated, info) = observation, env.step(step.actions)
+        rollout.record_done(t, step, reward, terminated, truncated)
+        if on_step is not None:
+            on_step(Transition(t, step, raw, reward, terminated, truncated, valid, info))
+        state, ended = step.state, terminated | truncated
+        if autoreset:
+            if info.final is not None:
+                rollout.next_values[t] = policy.value(normalizers.see(info.final), state)
+            starts = ended
+            state = state.zeroed(starts)
+            inside = inside | (starts if t + 1 < steps else False)
+        else:
+            starts, valid = torch.zeros_like(starts), valid & ~ended
+    _link_values(rollout, policy.value(normalizers.see(observation), state), autoreset)
+    rollout = replace(rollout, starts_inside=autoreset and bool(inside.any()))
+    return rollout, Position(observation, state, starts)
+
+
+def _begin(env: Environment, policy: ActorCritic, iteration: int) -> Position:
+    observation, _ = env.reset(options={"iteration": iteration})
+    starts = torch.ones(env.num_envs, dtype=torch.bool, device=observation.features.device)
+    return Position(observation, policy.initial_state(env.num_envs), starts)
+
+
+def _noise(env_ids: Tensor, rng_seed: int, iteration: int, steps: int, heads: int) -> Tensor:
+    """Uniform ``[T, E, heads]``, all steps at once."""
+    time = torch.arange(steps, device=env_ids.device)[:, None]
+    stream = rng.key(rng_seed, rng.Purpose.ACTION, iteration, env_ids, time, device=env_ids.device)
+    return rng.uniform(stream, (heads,))
+
+
+def _link_values(rollout: Rollout, last: Tensor, autoreset: bool) -> None:
+    """V(s') is the value of the next step, except where an autoreset put another episode's state there."""
+    following = torch.cat((rollout.values[1:], last[None]))
+    replaced = (rollout.terminated | rollout.truncated) if autoreset else torch.zeros_like(rollout.valid)
+    rollout.next_values.copy_(torch.where(replaced, rollout.next_values, following))

@@ -1,0 +1,32 @@
+"""All checks on one run; importing this module registers every family."""
+
+from simic.audit.checks import (
+    base,
+    environment,
+    exploration,
+    floors,
+    gradients,
+    policy_change,
+    reproducibility,
+    rewards,
+    value,
+)
+from simic.audit.findings import Result, Verdict
+from simic.audit.record import RunRecord
+
+FAMILIES = (policy_change, exploration, value, gradients, rewards, environment, floors, reproducibility)
+
+
+def checks(live: bool = False) -> tuple[base.Check, ...]:
+    """All registered checks, or those that can be decided while training runs."""
+    return tuple(check for check in base.registered() if check.live or not live)
+
+
+def examine(run: RunRecord, name: str) -> Verdict:
+    """Every check's result on a run called ``name``."""
+    return Verdict(run=name, results=tuple(check.run(run) for check in checks()))
+
+
+def examine_live(run: RunRecord) -> tuple[Result, ...]:
+    """Results of the checks that training can be stopped by."""
+    return tuple(check.run(run) for check in checks(live=True))

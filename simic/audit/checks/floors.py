@@ -1,0 +1,162 @@
+"""Whether the learned policy beats doing nothing, chance, and a rule of thumb; and what the numbers can bear."""
+
+import numpy as np
+
+from simic.audit.checks.base import OURS, Check, Outcome, check, found, passed, undecided
+from simic.audit.findings import Evidence
+from simic.audit.record import RunRecord
+from simic.evaluation import statistics
+from simic.evaluation.result import Comparison
+from simic.telemetry.rows import Severity
+
+ENOUGH_SEEDS = 20
+LEARNED = "learned"
+
+
+def _said(comparison: Comparison) -> str:
+    d = comparison.difference_pct
+    return (
+        f"{d.estimate:+.2f} points [{d.low:+.2f}, {d.high:+.2f}] vs {comparison.second}, p = {comparison.p_value:.3g}"
+    )
+
+
+def _evidence(comparison: Comparison) -> Evidence:
+    d = comparison.difference_pct
+    return {"versus": comparison.second, "difference_pct": d.estimate, "low": d.low, "high": d.high}
+
+
+class Floor(Check):
+    """The learned policy against one other, paired by evaluation seed."""
+
+    needs = ("evaluation",)
+    other: str
+
+    def examine(self, run: RunRecord) -> Outcome:
+        comparison = run.evaluation and run.evaluation.comparison(LEARNED, self.other)
+        if comparison is None:
+            return undecided(f"evaluation does not compare {LEARNED} with {self.other}")
+        if comparison.difference_pct.high <= 0:
+            return found(_said(comparison), self.severity, (_evidence(comparison),))
+        if comparison.difference_pct.low <= 0:
+            return found(f"not shown to be better: {_said(comparison)}", "low", (_evidence(comparison),))
+        return passed(_said(comparison))
+
+
+@check
+class DoNothing(Floor):
+    """F1: a policy worse than never growing is worse than nothing."""
+
+    id = "F1"
+    title = "Not better than never growing"
+    severity = "critical"
+    other = "static"
+    question = "Is the learned policy better than never growing, on the test split?"
+    threshold = "upper end of the paired 95 % interval <= 0: critical; interval contains 0: low"
+    source = "Schulman, Nuts and Bolts (run baselines first); mesozoic-labs#487"
+    fix = "Train longer; check the reward findings; check that the host is weak enough for growth to pay."
+    passes_when = "the whole interval lies above 0"
+
+
+@check
+class Chance(Floor):
+    """F2: a policy worse than random legal growth has learned the wrong thing."""
+
+    id = "F2"
+    title = "Not better than random growth"
+    severity = "critical"
+    other = "random_legal"
+    question = "Is the learned policy better than random legal actions, on the test split?"
+    threshold = "upper end of the paired 95 % interval <= 0: critical; interval contains 0: low"
+    source = "Schulman, Nuts and Bolts (run baselines first); mesozoic-labs#487"
+    fix = "Train longer; check the reward findings and entropy."
+    passes_when = "the whole interval lies above 0"
+
+
+@check
+class RuleOfThumb(Floor):
+    """F3: learning is not worth its cost if a hand-written rule does better."""
+
+    id = "F3"
+    title = "Not better than the heuristic"
+    severity = "medium"
+    other = "heuristic"
+    question = "Is the learned policy better than the heuristic, on the test split?"
+    threshold = "upper end of the paired 95 % interval <= 0: medium; interval contains 0: low"
+    source = OURS
+    fix = "Train longer; look at the growth timelines of both."
+    passes_when = "the whole interval lies above 0"
+
+
+@check
+class Schedule(Floor):
+    """F4: the same against growing by the calendar."""
+
+    id = "F4"
+    title = "Not better than a fixed schedule"
+    severity = "medium"
+    other = "fixed_schedule"
+    question = "Is the learned policy better than a fixed schedule, on the test split?"
+    threshold = "upper end of the paired 95 % interval <= 0: medium; interval contains 0: low"
+    source = OURS
+    fix = "Train longer; look at the growth timelines of both."
+    passes_when = "the whole interval lies above 0"
+
+
+@check
+class Seeds(Check):
+    """X4: a claim is only as good as the number of seeds behind it."""
+
+    id = "X4"
+    title = "Too few seeds behind the claim"
+    severity = "medium"
+    question = "Do enough evaluation seeds stand behind the comparison?"
+    needs = ("evaluation",)
+    threshold = (
+        "at least 20 evaluation seeds for a claim about this checkpoint (5 training runs for one about learning)"
+    )
+    source = "Henderson et al. 2018; Agarwal et al. 2021 (rliable)"
+    fix = "Raise evaluate.eval_seeds; for claims about learning run several rng seeds."
+    passes_when = "20 or more seeds; the report still speaks of this checkpoint only"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        evaluation = run.evaluation
+        assert evaluation is not None
+        smallest = [c.minimum_detectable_pct for c in evaluation.comparisons]
+        power = (
+            f", smallest detectable difference {min(smallest):.2f} to {max(smallest):.2f} points" if smallest else ""
+        )
+        measured = f"{evaluation.eval_seeds} evaluation seeds, 1 training run{power}"
+        return passed(measured) if evaluation.eval_seeds >= ENOUGH_SEEDS else found(measured)
+
+
+@check
+class BestVersusFinal(Check):
+    """X5: a final policy below the best one means that training went on for too long, or broke."""
+
+    id = "X5"
+    title = "The final policy is worse than the best one"
+    severity = "medium"
+    question = "Is the last validated policy as good as the best one?"
+    needs = ("validations.committed_accuracy",)
+    minimum = 2
+    threshold = "upper end of the paired 95 % interval of final - best (same hosts) < 0"
+    source = "mesozoic-labs#442"
+    fix = "Use checkpoint best; lower the learning rate towards the end."
+    passes_when = "the interval of final - best reaches 0"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        accuracy = run.validations.column("committed_accuracy")
+        iterations = run.validations.column("iteration")
+        best = int(np.nanargmax(np.nanmean(accuracy, axis=1)))
+        measured = f"best after iteration {iterations[best]}, last validated {iterations[-1]}"
+        if best == len(accuracy) - 1:
+            return passed(measured)
+        difference = accuracy[-1] - accuracy[best]
+        difference = difference[np.isfinite(difference)]
+        if difference.size < 2:
+            return undecided("fewer than 2 hosts were validated both times")
+        interval = statistics.mean_interval(difference)
+        measured += f": {interval.estimate:+.2f} points [{interval.low:+.2f}, {interval.high:+.2f}]"
+        # The best of several is biased upwards, so this errs towards a finding.
+        severity: Severity = "medium"
+        return found(measured, severity) if interval.high < 0 else passed(measured)

@@ -1,0 +1,206 @@
+"""Whether the run can be trusted as a record: hashes, versions, one row per step, finite checkpoints; and its speed."""
+
+import numpy as np
+
+from simic.audit.checks.base import OURS, Check, Outcome, check, found, passed, undecided
+from simic.audit.provenance import Provenance
+from simic.audit.record import RunRecord
+
+
+def _provenance(run: RunRecord) -> Provenance:
+    assert run.provenance is not None  # stated in needs
+    return run.provenance
+
+
+@check
+class Integrity(Check):
+    """X6: files that are not what the manifest says cannot support a claim."""
+
+    id = "X6"
+    title = "Artifacts do not match their hashes"
+    severity = "critical"
+    question = "Do checkpoints, params and data have the hashes that were recorded?"
+    needs = ("provenance",)
+    threshold = "every recorded sha256 matches; evaluation used the training run's data"
+    source = "design; Huang et al. 2022, recommendation on reproducibility"
+    fix = "Restore the artifacts with dvc checkout, or run the stage again."
+    passes_when = "all hashes match"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        provenance = _provenance(run)
+        wrong = list(provenance.damaged)
+        evaluation = run.evaluation
+        if evaluation and provenance.data_sha256 and evaluation.data_sha256 != provenance.data_sha256:
+            wrong.append("evaluation.json: data_sha256 is not the training run's")
+        if wrong:
+            return found(f"{len(wrong)} mismatches", None, tuple({"artifact": name} for name in wrong[:5]))
+        return passed(f"params {_short(provenance.params_sha256)}, data {_short(provenance.data_sha256)}")
+
+
+def _short(digest: str | None) -> str:
+    return digest[:12] if digest else "not recorded"
+
+
+@check
+class FiniteCheckpoint(Check):
+    """S3: a checkpoint with a NaN poisons whatever starts from it."""
+
+    id = "S3"
+    title = "A checkpoint holds non-finite values"
+    severity = "critical"
+    question = "Is every number in the published checkpoints finite?"
+    needs = ("provenance",)
+    threshold = "none"
+    source = "torchtitan#3751"
+    fix = "Go back to the last checkpoint before the first skipped step (G1)."
+    passes_when = "all tensors are finite"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        bad = _provenance(run).non_finite
+        return (
+            found(f"{len(bad)} tensors", None, tuple({"tensor": name} for name in bad[:5]))
+            if bad
+            else passed("all finite")
+        )
+
+
+@check
+class Origin(Check):
+    """X2: without revision, lock and versions nobody can build the run again."""
+
+    id = "X2"
+    title = "The run's origin is not fully recorded"
+    severity = "medium"
+    question = "Are code revision, lock, versions and hashes known, and the code committed?"
+    needs = ("provenance",)
+    threshold = "revision known and clean; params, data and lock hashes recorded"
+    source = "PyTorch reproducibility notes; Huang et al. 2022"
+    fix = "Commit before training, and keep dvc.lock under version control."
+    passes_when = "everything is recorded and the working tree was clean"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        provenance = _provenance(run)
+        origin = provenance.origin
+        fields = ("params_sha256", "data_sha256", "lock_sha256")
+        gaps = [name for name in fields if getattr(provenance, name) is None]
+        gaps += ["code_revision"] if origin.code_revision is None else []
+        gaps += ["versions"] if not provenance.versions else []
+        gaps += ["uncommitted changes"] if origin.code_dirty else []
+        if gaps:
+            return found("missing: " + ", ".join(gaps), None, tuple({"gap": gap} for gap in gaps))
+        return passed(f"revision {_short(origin.code_revision)}, clean")
+
+
+@check
+class Axes(Check):
+    """X3: every iteration and step exactly once, in order, or a resume has lost or doubled some."""
+
+    id = "X3"
+    title = "Telemetry has gaps or duplicates"
+    severity = "high"
+    question = "Is every iteration and every step recorded exactly once?"
+    needs = ("updates.iteration", "steps.iteration", "steps.step")
+    post_hoc = True
+    threshold = "iterations 0, 1, 2 ... in order; T steps each; environment steps never fall"
+    source = "Stable-Baselines3#1256, rsl_rl#221, mlflow#4248"
+    fix = "Truncate the log to the checkpoint's offset when resuming."
+    passes_when = "no gap and no duplicate"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        iterations = run.updates.column("iteration")
+        problems = []
+        if not np.array_equal(iterations, np.arange(len(iterations))):
+            problems.append(
+                {"axis": "update iterations", "first_wrong": int(np.argmax(iterations != np.arange(len(iterations))))}
+            )
+        pairs = np.stack((run.steps.column("iteration"), run.steps.column("step")), axis=1)
+        length = run.params.train.episode_steps
+        expected = np.stack((np.repeat(iterations, length), np.tile(np.arange(length) + 1, len(iterations))), axis=1)
+        if not np.array_equal(pairs, expected):
+            same = min(len(pairs), len(expected))
+            differs = np.flatnonzero((pairs[:same] != expected[:same]).any(axis=1))
+            problems.append({"axis": "steps", "first_wrong": int(differs[0]) if differs.size else same})
+        if "env_steps" in run.updates and (np.diff(run.updates.column("env_steps")) < 0).any():
+            problems.append(
+                {
+                    "axis": "environment steps",
+                    "first_wrong": int(np.argmax(np.diff(run.updates.column("env_steps")) < 0)),
+                }
+            )
+        measured = f"{len(iterations)} updates, {len(pairs)} steps"
+        return found(measured, None, tuple(problems)) if problems else passed(measured)
+
+
+@check
+class HashChain(Check):
+    """X7: the hash chain of the training state must change with every update."""
+
+    id = "X7"
+    title = "Training state did not change"
+    severity = "high"
+    question = "Does every update have a training state of its own?"
+    needs = ("updates.state_chain", "updates.steps")
+    minimum = 2
+    threshold = "no link of the hash chain occurs twice"
+    source = "design (each link hashes the one before it, so a repeat is a duplicated or replayed row)"
+    fix = "Look for duplicated telemetry after a resume."
+    passes_when = "all links differ"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        chain = run.updates.column("state_chain")
+        unique = len(set(chain.tolist()))
+        measured = f"{unique} links of {len(chain)} updates, last {str(chain[-1])[:12]}"
+        return passed(measured) if unique == len(chain) else found(measured)
+
+
+@check
+class Throughput(Check):
+    """Q1: a phase that gets slower over a run leaks something."""
+
+    id = "Q1"
+    title = "Iterations get slower"
+    severity = "low"
+    question = "Does every phase keep its pace?"
+    needs = ("timing.collect_seconds", "timing.update_seconds")
+    minimum = 8
+    threshold = "median of the last quarter > 1.5 x the median of all, and > 0.1 s slower"
+    source = OURS
+    fix = "Profile the phase; look for growing memory or other load on the machine."
+    passes_when = "no phase slows down by half"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        slow: list[dict[str, float | int | str]] = []
+        said = []
+        for phase in ("collect", "update"):
+            seconds = run.timing.column(f"{phase}_seconds")
+            usual, late = float(np.median(seconds)), float(np.median(seconds[-(len(seconds) // 4) :]))
+            said.append(f"{phase} {usual:.2f} s, lately {late:.2f} s")
+            if late > 1.5 * usual and late - usual > 0.1:
+                slow.append({"phase": phase, "median_s": usual, "late_median_s": late})
+        return found("; ".join(said), None, tuple(slow)) if slow else passed("; ".join(said))
+
+
+@check
+class Replay(Check):
+    """X1: the strongest evidence is to do it again."""
+
+    id = "X1"
+    title = "Resume or replay is not exact"
+    severity = "critical"
+    question = "Does training from a checkpoint reproduce the recorded states?"
+    needs = ("certificate",)
+    threshold = "equal hash chains"
+    source = "design; PyTorch reproducibility notes (deterministic within one platform and release)"
+    fix = "Find the first differing link; look for state that is not in the checkpoint."
+    passes_when = "simic verify-resume RUN reproduces every link"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        assert run.certificate is not None
+        exact, compared = run.certificate.exact, run.certificate.iterations
+        if not compared:
+            return undecided("the certificate compares no iteration")
+        return (
+            passed(f"{compared} iterations reproduced")
+            if exact
+            else found(f"first difference after {compared} iterations")
+        )

@@ -1,0 +1,161 @@
+"""How every figure looks and leaves: same bytes for same data, readable in light, dark, grey and print.
+
+Text is drawn as paths, ids are salted with a constant, there is no date. Ink is one sentinel colour that becomes
+``currentColor`` inside the report and stays black on white in a file of its own.
+"""
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from functools import wraps
+from html import escape
+from typing import ParamSpec
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.typing import RcKeyType
+
+# Okabe and Ito (2008), without yellow, which vanishes on white.
+BLUE, ORANGE, GREEN, RED, PINK, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
+GREY = "#8a8f94"  # 3:1 on white and on the dark page
+INK = "#010203"  # the sentinel; nothing else uses it
+WIDTH_INCHES = 7.4
+LABEL_INCHES = 0.165  # a line of 8.5 pt text with air
+
+STYLE: dict[RcKeyType, object] = {
+    "svg.hashsalt": "simic",
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",  # shipped with matplotlib, so the same everywhere
+    "font.size": 9.0,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.labelsize": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "grid.linewidth": 0.5,
+    "grid.alpha": 0.25,
+    "lines.linewidth": 1.6,
+    "legend.frameon": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": INK,
+    "hatch.color": INK,
+    "hatch.linewidth": 0.4,
+}
+
+
+Parameters = ParamSpec("Parameters")
+
+
+def styled(draw: Callable[Parameters, Figure]) -> Callable[Parameters, Figure]:
+    """Decorator: draw in the report's style, whatever matplotlib was set to."""
+
+    @wraps(draw)
+    def drawn(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Figure:
+        with matplotlib.rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+def new_figure(
+    height_inches: float, rows: int = 1, columns: int = 1, heights: Sequence[float] | None = None
+) -> tuple[Figure, list[list[Axes]]]:
+    """An empty figure of the report's width and its axes by row and column; no window system is touched.
+
+    With ``heights`` (relative, one for each row) the rows share their x axis.
+    """
+    figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=heights is not None, height_ratios=heights)
+    return figure, [list(row) for row in axes]
+
+
+def render(figure: Figure) -> str:
+    """The figure as SVG with sentinel ink, the same bytes for the same figure."""
+    stream = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+
+
+def svg_element(rendered: str, name: str, title: str, description: str) -> str:
+    """A rendered figure as an ``<svg>`` element for the report: ink follows the page, ids carry ``name``, alternatives
+    in words.
+    """
+    text = rendered[rendered.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)  # the page's stylesheet says it once
+    text = text.replace(INK, "currentColor")
+    text = re.sub(r'\bid="', f'id="{name}-', text)
+    text = re.sub(r'(href="|url\()#', rf"\1#{name}-", text)
+    label = f'role="img" aria-labelledby="{name}-t {name}-d"'
+    words = f'<title id="{name}-t">{escape(title)}</title><desc id="{name}-d">{escape(description)}</desc>'
+    opening, rest = text.split(">", 1)
+    return f"{opening} {label}>{words}{rest}"
+
+
+def svg_file(rendered: str) -> str:
+    """A rendered figure as a document of its own: black on white, so that it reads on any page."""
+    start = rendered.index(">", rendered.index("<svg")) + 1
+    page = '\n <rect width="100%" height="100%" fill="#ffffff"/>'
+    return (rendered[:start] + page + rendered[start:]).replace(INK, "#000000")
+
+
+def spread(positions: Sequence[float], gap: float) -> list[float]:
+    """The nearest positions in the same order that are at least ``gap`` apart: labels that would overlap."""
+    order = sorted(range(len(positions)), key=lambda i: positions[i])
+    # Pool adjacent violators on positions minus rank · gap, which must be non-decreasing.
+    blocks: list[list[float]] = []
+    for rank, index in enumerate(order):
+        blocks.append([positions[index] - rank * gap, 1.0])
+        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
+            value, weight = blocks.pop()
+            total = blocks[-1][1] + weight
+            blocks[-1] = [(blocks[-1][0] * blocks[-1][1] + value * weight) / total, total]
+    levels = [value for value, weight in blocks for _ in range(int(weight))]
+    result = [0.0] * len(positions)
+    for rank, index in enumerate(order):
+        result[index] = levels[rank] + rank * gap
+    return result
+
+
+def label_right(axes: Axes, labels: Sequence[tuple[str, float, str]], height_inches: float) -> None:
+    """Name lines in the right margin instead of in a legend: (text, y in data units, colour) each, kept apart for an
+    axes of about ``height_inches``.
+    """
+    low, high = axes.get_ylim()
+    gap = (high - low) * LABEL_INCHES / height_inches
+    for (text, y, colour), shown in zip(labels, spread([y for _, y, _ in labels], gap), strict=True):
+        axes.annotate(
+            text,
+            xy=(1.0, y),
+            xytext=(1.035, shown),
+            xycoords=("axes fraction", "data"),
+            textcoords=("axes fraction", "data"),
+            va="center",
+            ha="left",
+            fontsize=8.5,
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-", "color": colour, "linewidth": 1.2, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5),
+            },
+        )  # fmt: skip
+
+
+def legend_below(figure: Figure, handles: Sequence[Line2D], columns: int) -> None:
+    """One legend under all axes."""
+    figure.legend(
+        handles=list(handles), loc="outside lower center", ncols=columns, fontsize=8.0, columnspacing=1.2,
+        handletextpad=0.4,
+    )  # fmt: skip

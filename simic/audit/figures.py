@@ -1,0 +1,334 @@
+"""The figures of the report: what was learned, whether training was healthy, how a network grew, who is better."""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, pairwise
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from simic.audit.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PINK,
+    RED,
+    SKY,
+    label_right,
+    legend_below,
+    new_figure,
+    styled,
+)
+from simic.evaluation.result import Evaluation, Timeline
+from simic.growth.vocabulary import Stage
+
+Values = NDArray[np.float64]
+
+POLICY_LABELS = {
+    "learned": "learned (greedy)",
+    "learned_sampled": "learned (sampled)",
+    "static": "static",
+    "random_legal": "random",
+    "heuristic": "heuristic",
+    "fixed_schedule": "fixed schedule",
+}
+POLICY_COLOURS = {
+    "learned": BLUE,
+    "learned_sampled": SKY,
+    "static": GREY,
+    "random_legal": ORANGE,
+    "heuristic": GREEN,
+    "fixed_schedule": PINK,
+}
+POLICY_MARKERS = {
+    "learned": "o",
+    "learned_sampled": "s",
+    "static": "X",
+    "random_legal": "v",
+    "heuristic": "D",
+    "fixed_schedule": "P",
+}
+# Fill, ink on it, letter: the letter says it without colour.
+STAGES: dict[Stage, tuple[str, str, str]] = {
+    Stage.GERMINATED: (PINK, "black", "G"),
+    Stage.TRAINING: (ORANGE, "black", "T"),
+    Stage.BLENDING: (SKY, "black", "B"),
+    Stage.HOLDING: (BLUE, "white", "H"),
+    Stage.FOSSILIZED: (GREEN, "white", "F"),
+    Stage.PRUNED: (RED, "white", "P"),
+    Stage.EMBARGOED: ("#c9ccd0", "black", "E"),
+    Stage.RESETTING: ("#e4e6e8", "black", "R"),
+}
+DECISION_MARKERS = {
+    "GERMINATE": ("^", "germinate"),
+    "ADVANCE": (">", "advance"),
+    "SET_ALPHA_TARGET": ("o", "set alpha"),
+    "FOSSILIZE": ("*", "fossilize"),
+    "PRUNE": ("x", "prune"),
+}
+
+
+def _axis(axes: Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(True, axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+
+
+@styled
+def learning(iterations: Values, committed: Values, floors: Mapping[str, float]) -> Figure:
+    """Committed validation accuracy per iteration: mean, middle half and range over hosts ``[N, E]``, with floors."""
+    figure, axes = new_figure(3.0)
+    plot = axes[0][0]
+    low, q1, q3, high = np.nanquantile(committed, [0.0, 0.25, 0.75, 1.0], axis=1)
+    mean = np.nanmean(committed, axis=1)
+    plot.fill_between(iterations, low, high, color=BLUE, alpha=0.14, linewidth=0)
+    plot.fill_between(iterations, q1, q3, color=BLUE, alpha=0.28, linewidth=0)
+    plot.plot(iterations, mean, color=BLUE, marker="o", markersize=3)
+    labels = [("this run, mean", float(mean[-1]), BLUE)]
+    styles = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+    for style, (name, value) in zip(styles, floors.items(), strict=False):
+        colour = POLICY_COLOURS.get(name, GREY)
+        plot.axhline(value, color=colour, linestyle=style, linewidth=1.3)
+        labels.append((POLICY_LABELS.get(name, name), value, colour))
+    _axis(plot, "Committed validation accuracy", "iteration", "accuracy (points)")
+    plot.margins(x=0.02)
+    label_right(plot, labels, 2.3)
+    return figure
+
+
+@styled
+def health(iterations: Values, series: Mapping[str, Values], target_kl: float | None) -> Figure:
+    """Small multiples over iterations: KL, explained variance, clip fraction, gradient norm before clipping."""
+    figure, axes = new_figure(4.2, 2, 2)
+    titles = {
+        "approx_kl": ("Approximate KL (k3)", "nats"),
+        "explained_variance": ("Explained variance of returns", "share of variance"),
+        "clip_fraction": ("Clipped ratios", "share of decisions"),
+        "grad_norm": ("Gradient norm before clipping", "L2 norm"),
+    }
+    for plot, (name, (title, unit)) in zip(chain(*axes), titles.items(), strict=True):
+        _axis(plot, title, "iteration", unit)
+        if name in series and np.isfinite(series[name]).any():
+            plot.plot(iterations, series[name], color=BLUE, marker="o", markersize=2.5)
+        else:
+            plot.text(0.5, 0.5, "not recorded", transform=plot.transAxes, ha="center", va="center", color=INK)
+    if target_kl is not None:
+        axes[0][0].axhline(1.5 * target_kl, color=RED, linestyle="--", linewidth=1.1)
+        axes[0][0].margins(y=0.2)
+        axes[0][0].annotate(
+            "early stop", (1.0, 1.5 * target_kl), xycoords=("axes fraction", "data"), xytext=(-2, 3),
+            textcoords="offset points", ha="right", va="bottom", fontsize=8, color=INK,
+        )  # fmt: skip
+    axes[0][1].axhline(0.0, color=INK, linewidth=0.8)
+    return figure
+
+
+@styled
+def entropy(iterations: Values, heads: Mapping[str, Values]) -> Figure:
+    """Heads × iterations: entropy of each head over the entropy of a uniform choice, where it had a choice."""
+    figure, axes = new_figure(0.9 + 0.24 * len(heads))
+    plot = axes[0][0]
+    values = np.stack(list(heads.values()))
+    plot.grid(False)
+    mesh = plot.pcolormesh(
+        np.append(iterations - 0.5, iterations[-1] + 0.5), np.arange(len(heads) + 1) - 0.5,
+        np.ma.masked_invalid(values),
+        cmap=colormaps["cividis"].resampled(10), vmin=0.0, vmax=1.0, linewidth=0,
+    )  # fmt: skip
+    plot.set_yticks(range(len(heads)), list(heads))
+    plot.invert_yaxis()
+    plot.set_title("Normalised entropy per head (1 = uniform, 0 = one choice; blank = no choice)")
+    plot.set_xlabel("iteration")
+    plot.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    bar = figure.colorbar(mesh, ax=plot, pad=0.015, aspect=12)
+    assert bar.solids is not None  # drawn with the bar
+    bar.solids.set_rasterized(False)  # a raster would blur in print, and its bytes depend on the zlib in use
+    bar.outline.set_visible(False)
+    return figure
+
+
+@styled
+def rewards(iterations: Values, components: Mapping[str, Values]) -> Figure:
+    """What each reward component paid per episode, mean over hosts, and their sum."""
+    figure, axes = new_figure(3.0)
+    plot = axes[0][0]
+    colours = (BLUE, ORANGE, GREEN, RED, PINK, SKY, GREY, "#6a51a3")
+    ordered = sorted(components, key=lambda name: -float(np.nanmean(np.abs(components[name]))))
+    shown = [name for name in ordered if np.nanmax(np.abs(components[name])) > 0]
+    total = np.sum(list(components.values()), axis=0)
+    plot.axhline(0.0, color=INK, linewidth=0.8)
+    plot.plot(iterations, total, color=INK, linewidth=2.2)
+    labels = [("total", float(total[-1]), INK)]
+    for colour, name in zip(colours, shown, strict=False):
+        plot.plot(iterations, components[name], color=colour)
+        labels.append((name, float(components[name][-1]), colour))
+    _axis(plot, "Reward per episode by component, mean over hosts", "iteration", "reward")
+    plot.margins(x=0.02)
+    label_right(plot, labels, 2.3)
+    return figure
+
+
+# --- one episode -----------------------------------------------------------------------------------------------------
+
+
+@styled
+def growth(timeline: Timeline) -> Figure:
+    """Slots × steps with stages and decisions above, live and committed accuracy below, on one time axis."""
+    slots = len(timeline.stages[0])
+    figure, axes = new_figure(2.9 + 0.42 * slots, 2, heights=[0.42 * slots + 0.3, 2.0])
+    lanes, accuracy = axes[0][0], axes[1][0]
+    stages = np.array(timeline.stages)
+    for slot in range(slots):
+        for start, stop in _runs(stages[:, slot]):
+            _lane(lanes, slot, start, stop, timeline)
+    steps = np.arange(len(timeline.stages)) + 1
+    used = _decisions(lanes, timeline)
+    lanes.set_yticks(range(slots), [f"slot {k}" for k in range(slots)])
+    lanes.set_ylim(slots - 0.45, -0.75)
+    lanes.set_title("Growth of one host: stages after each step, decisions above")
+    lanes.tick_params(axis="x", labelbottom=False, length=0)
+    lanes.spines["bottom"].set_visible(False)
+    live, committed = _floats(timeline.live_accuracy_pct), _floats(timeline.committed_accuracy_pct)
+    accuracy.plot(steps, live, color=ORANGE, linestyle="--", linewidth=1.4, zorder=3)
+    accuracy.plot(steps, committed, color=BLUE)
+    _axis(accuracy, "Validation accuracy", "step (host epoch)", "accuracy (points)")
+    label_right(accuracy, [("live", _last(live), ORANGE), ("committed", _last(committed), BLUE)], 1.7)
+    for step in timeline.rollback_steps:
+        for plot in (lanes, accuracy):
+            plot.axvline(step + 1, color=RED, linewidth=1.2, zorder=1.5)
+    if timeline.rollback_steps:
+        used.append(Line2D([], [], color=RED, linewidth=1.2, label="rollback"))
+    lanes.set_xlim(0.3, len(steps) + 0.7)
+    legend_below(figure, used + _stage_key(stages), columns=7)
+    return figure
+
+
+def _runs(stages: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Half-open ranges of equal stage, DORMANT left out."""
+    edges = np.flatnonzero(np.diff(stages)) + 1
+    bounds = [0, *edges.tolist(), len(stages)]
+    return [(a, b) for a, b in pairwise(bounds) if stages[a] != Stage.DORMANT]
+
+
+def _lane(plot: Axes, slot: int, start: int, stop: int, timeline: Timeline) -> None:
+    """One bar: colour and letter of the stage, the blueprint where there is room and a module."""
+    stage = Stage(timeline.stages[start][slot])
+    fill, ink, letter = STAGES[stage]
+    plot.add_patch(Rectangle((start + 0.54, slot - 0.28), stop - start - 0.08, 0.56, facecolor=fill, linewidth=0))
+    blueprint = timeline.blueprints[start][slot]
+    fits = blueprint is not None and stop - start >= 0.34 * len(f"{letter} {blueprint}")
+    text = f"{letter} {blueprint}" if fits else letter
+    plot.text((start + stop) / 2 + 0.5, slot, text, ha="center", va="center", fontsize=7.5, color=ink)
+
+
+def _decisions(plot: Axes, timeline: Timeline) -> list[Line2D]:
+    """Markers above the lanes; hollow where a gate refused. Returns the legend's entries."""
+    used: dict[str, Line2D] = {}
+    for decision in timeline.decisions:
+        marker, label = DECISION_MARKERS[decision.op]
+        refused = decision.refused_by_gate is not None
+        face = "none" if refused else INK
+        key = "refused by a gate" if refused else label
+        style = {"marker": marker, "color": INK, "markerfacecolor": face, "markersize": 5, "linestyle": "none"}
+        plot.plot([decision.step + 1], [decision.slot - 0.4], clip_on=False, **style)
+        used.setdefault(key, Line2D([], [], label=key, **style))
+    return list(used.values())
+
+
+def _stage_key(stages: NDArray[np.int64]) -> list[Line2D]:
+    present = [stage for stage in STAGES if (stages == stage).any()]
+    return [
+        Line2D([], [], marker="s", linestyle="none", markersize=8, color=STAGES[stage][0],
+               label=f"{STAGES[stage][2]} {stage.name.lower()}")
+        for stage in present
+    ]  # fmt: skip
+
+
+def _floats(values: Sequence[float | None]) -> Values:
+    return np.array([np.nan if value is None else value for value in values])
+
+
+def _last(values: Values) -> float:
+    """The last measured value."""
+    finite = values[np.isfinite(values)]
+    return float(finite[-1]) if finite.size else 0.0
+
+
+# --- evaluation ------------------------------------------------------------------------------------------------------
+
+
+@styled
+def forest(evaluation: Evaluation) -> Figure:
+    """Paired difference learned − other on test accuracy: every seed, the mean, its 95 % interval; 0 is a draw."""
+    comparisons = evaluation.comparisons
+    figure, axes = new_figure(1.1 + 0.46 * len(comparisons))
+    plot = axes[0][0]
+    learned = np.array(evaluation.policies["learned"].per_seed.test_accuracy_pct)
+    for row, comparison in enumerate(comparisons):
+        other = np.array(evaluation.policies[comparison.second].per_seed.test_accuracy_pct)
+        jitter = 0.16 * np.sin(np.arange(learned.size) * 2.4)  # golden-angle spread: repeatable, no overplotting
+        plot.plot(learned - other, row + jitter, ".", color=GREY, markersize=4, alpha=0.7)
+        d = comparison.difference_pct
+        colour = BLUE if d.low > 0 else RED if d.high < 0 else INK
+        plot.plot([d.low, d.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt")
+        plot.plot([d.estimate], [row], "D", color=colour, markersize=6)
+        text = f"{d.estimate:+.2f} [{d.low:+.2f}, {d.high:+.2f}]  p = {comparison.p_value:.3g}"
+        plot.annotate(
+            text, (1.02, row), xycoords=("axes fraction", "data"), va="center", fontsize=8.5, annotation_clip=False
+        )
+    plot.axvline(0.0, color=INK, linewidth=1.0)
+    labels = [POLICY_LABELS.get(comparison.second, comparison.second) for comparison in comparisons]
+    plot.set_yticks(range(len(labels)), [f"vs {label}" for label in labels])
+    plot.set_ylim(len(labels) - 0.5, -0.5)
+    _axis(plot, f"Learned minus other, {evaluation.eval_seeds} paired seeds", "test accuracy difference (points)", "")
+    plot.grid(True, axis="x")
+    plot.grid(False, axis="y")
+    plot.xaxis.set_major_locator(MaxNLocator(nbins=8))
+    return figure
+
+
+@styled
+def pareto(evaluation: Evaluation) -> Figure:
+    """Test accuracy (mean, 95 % interval) against parameters of the committed network; the front is the line."""
+    figure, axes = new_figure(3.0)
+    plot = axes[0][0]
+    points = {name: (p.params, p.test_accuracy_pct.estimate) for name, p in evaluation.policies.items()}
+    front = pareto_front(points)
+    plot.plot(*zip(*[points[name] for name in front], strict=True), color=GREY, linewidth=1.0, drawstyle="steps-post")
+    for name, policy in evaluation.policies.items():
+        interval = policy.test_accuracy_pct
+        colour = POLICY_COLOURS.get(name, INK)
+        plot.errorbar(
+            policy.params, interval.estimate,
+            yerr=[[interval.estimate - interval.low], [interval.high - interval.estimate]],
+            color=colour, marker=POLICY_MARKERS.get(name, "o"), markersize=7, linewidth=1.2, capsize=2,
+            linestyle="none", label=POLICY_LABELS.get(name, name) + (" *" if name in front else ""),
+        )  # fmt: skip
+    _axis(
+        plot,
+        "Accuracy against size (* on the Pareto front)",
+        "parameters of the committed network",
+        "test accuracy (points)",
+    )
+    plot.grid(True, axis="x")
+    plot.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8.5, labelcolor=INK)
+    return figure
+
+
+def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Names of (cost, gain) points that no other beats in one without losing in the other, by rising cost."""
+    ordered = sorted(points, key=lambda name: (points[name][0], -points[name][1], name))
+    front: list[str] = []
+    for name in ordered:
+        if not front or points[name][1] > points[front[-1]][1]:
+            front.append(name)
+    return front

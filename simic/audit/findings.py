@@ -1,0 +1,77 @@
+"""What a check can say, and findings.json: PASS, FINDING, or NOT_EVALUATED, which is never a pass."""
+
+import json
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from simic.telemetry.rows import SEVERITIES, Severity
+
+SCHEMA_VERSION = 1
+Evidence = dict[str, float | int | str]
+
+
+class Status(StrEnum):
+    """The three outcomes."""
+
+    PASS = "pass"
+    FINDING = "finding"
+    NOT_EVALUATED = "not_evaluated"
+
+
+class Frozen(BaseModel):
+    """Immutable; unknown keys and NaN are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Result(Frozen):
+    """One check on one run. ``severity`` of a finding is how bad it was here, else how bad it could have been."""
+
+    check: str
+    title: str
+    status: Status
+    severity: Severity
+    question: str
+    measured: str  # the number with its unit, or why there is none
+    threshold: str
+    source: str
+    evidence: tuple[Evidence, ...]
+    fix: str
+    passes_when: str
+
+
+class Verdict(Frozen):
+    """findings.json."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    run: str  # fingerprint or name
+    results: tuple[Result, ...]
+
+    def with_status(self, status: Status) -> tuple[Result, ...]:
+        """Results of one status, worst first, then by id."""
+        chosen = [result for result in self.results if result.status is status]
+        return tuple(sorted(chosen, key=lambda result: (-SEVERITIES.index(result.severity), result.check)))
+
+    @property
+    def findings(self) -> tuple[Result, ...]:
+        """What was found, worst first."""
+        return self.with_status(Status.FINDING)
+
+    def counts(self) -> dict[Severity, int]:
+        """Number of findings by severity, the worst first."""
+        return {s: sum(f.severity == s for f in self.findings) for s in reversed(SEVERITIES)}
+
+    def to_json(self) -> str:
+        """Canonical JSON."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+
+
+def failing(results: Iterable[Result], fail_on: Literal["never", "critical", "high", "medium"]) -> tuple[Result, ...]:
+    """The findings for which a run with this ``audit.fail_on`` fails."""
+    if fail_on == "never":
+        return ()
+    limit = SEVERITIES.index(fail_on)
+    return tuple(r for r in results if r.status is Status.FINDING and SEVERITIES.index(r.severity) >= limit)

@@ -1,0 +1,69 @@
+"""The same checks while training runs: an observer that reports a finding once, and again if it gets worse."""
+
+from collections import deque
+from pathlib import Path
+
+from simic.audit import audit
+from simic.audit.findings import Result, Status
+from simic.audit.record import RunRecord
+from simic.telemetry import recorder
+from simic.telemetry.rows import SEVERITIES, EpisodeRow, FindingRow, StepRow, UpdateRow
+from simic.training.observers import RunInfo
+from simic.training.observers import Status as RunStatus
+from simic.training.session import TELEMETRY_FILE
+
+UPDATES_KEPT = 200  # enough for every check, and bounds the work per iteration
+
+
+class LiveAudit:
+    """Observer of the trainer; ``train.stop_on`` decides what its findings do to the run."""
+
+    def __init__(self) -> None:
+        self._updates: deque[UpdateRow] = deque(maxlen=UPDATES_KEPT)
+        self._steps: list[StepRow] = []
+        self._told: dict[str, int] = {}  # gravest severity reported, by check
+        self._info: RunInfo | None = None
+
+    def on_start(self, info: RunInfo) -> None:
+        """Takes up what earlier lives of the run recorded, so that a resume does not forget or repeat."""
+        self._info = info
+        for row in recorder.read(info.work_dir / TELEMETRY_FILE, torn_tail=True) if info.start_iteration else ():
+            if isinstance(row, UpdateRow):
+                self._updates.append(row)
+            elif isinstance(row, FindingRow):
+                self._told[row.check] = max(self._told.get(row.check, 0), SEVERITIES.index(row.severity))
+
+    def on_step(self, row: StepRow) -> None:
+        """Kept until the iteration is judged."""
+        self._steps.append(row)
+
+    def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
+        """Every live check on the recent updates and on this iteration's steps."""
+        assert self._info is not None  # on_start comes first
+        self._updates.append(update)
+        run = RunRecord.from_rows(self._info.params, [*self._updates, *self._steps])
+        self._steps = []
+        for result in audit.examine_live(run):
+            if result.status is Status.FINDING and SEVERITIES.index(result.severity) > self._told.get(result.check, -1):
+                self._told[result.check] = SEVERITIES.index(result.severity)
+                self._info.report(_row(update.iteration, result))
+
+    def on_checkpoint(self, path: Path, iteration: int) -> None:
+        """Nothing."""
+
+    def on_finding(self, finding: FindingRow) -> None:
+        """Nothing: most are its own."""
+
+    def on_end(self, status: RunStatus) -> None:
+        """Nothing: the audit stage judges the whole run."""
+
+
+def _row(iteration: int, result: Result) -> FindingRow:
+    evidence = dict(result.evidence[0]) if result.evidence else {}
+    return FindingRow(
+        iteration=iteration,
+        check=result.check,
+        severity=result.severity,
+        message=f"{result.title}: {result.measured}",
+        evidence=evidence,
+    )

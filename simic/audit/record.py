@@ -1,0 +1,200 @@
+"""All a check may read of one run: telemetry tables, evaluation, checkpoints, provenance. Nothing is computed here."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from simic.audit.provenance import Certificate, Provenance
+from simic.errors import SimicError
+from simic.evaluation.result import Evaluation
+from simic.params import Params
+from simic.telemetry import recorder
+from simic.telemetry.publish import TABLES, TIMING_FILE
+from simic.telemetry.rows import EpisodeRow, EventRow, Row, StepRow, TimingRow, UpdateRow
+
+Array = NDArray[Any]  # numbers, flags or text: each column its own kind
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns by name, all of one length; per-host columns are ``[rows, E]`` or ``[rows, E, K]``.
+
+    Nested mappings are flattened with a dot: ``metrics.entropy_by_head.op``.
+    """
+
+    columns: Mapping[str, Array] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns
+
+    def column(self, name: str) -> Array:
+        """One column; KeyError when it is not there (checks state their needs)."""
+        return self.columns[name]
+
+    def below(self, prefix: str) -> dict[str, Array]:
+        """Columns under a prefix, by the rest of their name: ``below("components")``."""
+        start = prefix + "."
+        return {name.removeprefix(start): values for name, values in self.columns.items() if name.startswith(start)}
+
+    def where(self, rows: NDArray[np.bool_]) -> Self:
+        """The rows for which ``rows`` is True."""
+        return replace(self, columns={name: values[rows] for name, values in self.columns.items()})
+
+    def measured(self, name: str) -> int:
+        """How many rows of a column hold at least one value that is not NaN."""
+        values = self.columns[name]
+        if values.dtype.kind != "f":
+            return len(values)
+        return int((~np.isnan(values.reshape(len(values), -1))).any(axis=1).sum()) if len(values) else 0
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table) -> Self:
+        """Of rows with nested values, or of a published table without an ``env`` axis."""
+        columns: dict[str, Array] = {}
+        for name in table.column_names:
+            _flatten(name, table.column(name).combine_chunks(), columns)
+        return cls({name.replace("/", "."): values for name, values in columns.items()})
+
+    @classmethod
+    def of_hosts(cls, table: pa.Table, shared: Sequence[str]) -> Self:
+        """Of a published table with one row per host: its ``env`` becomes the second axis of all columns but the
+        ``shared`` ones, which have the same value for every host.
+        """
+        if not len(table):
+            return cls()
+        flat = cls.from_arrow(table)
+        hosts = len(np.unique(flat.column("env")))
+        folded = {}
+        for name, values in flat.columns.items():
+            by_host = values.reshape(-1, hosts, *values.shape[1:])
+            folded[name] = by_host[:, 0] if name in shared else by_host
+        return cls({name: values for name, values in folded.items() if name != "env"})
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Row]) -> Self:
+        """Of rows as they are recorded; all of one kind."""
+        if not rows:
+            return cls()
+        return cls.from_arrow(pa.Table.from_pylist([row.model_dump(by_alias=True) for row in rows]))
+
+
+def _flatten(name: str, column: pa.Array, into: dict[str, Array]) -> None:
+    if pa.types.is_struct(column.type):
+        for index in range(column.type.num_fields):
+            inner = column.type.field(index).name
+            _flatten(f"{name}.{inner}", column.field(index), into)
+    else:
+        into[name] = _array(name, column)
+
+
+def _array(name: str, column: pa.Array) -> Array:
+    shape = [len(column)]
+    while pa.types.is_list(column.type):
+        lengths = set(column.value_lengths().to_pylist())
+        if len(lengths) > 1:
+            raise SimicError(f"telemetry column {name}: rows have {sorted(lengths)} values; all need the same hosts")
+        column = column.flatten()
+        shape.append(lengths.pop() if lengths else 0)
+    if pa.types.is_null(column.type):
+        column = column.cast(pa.float64())
+    return column.to_numpy(zero_copy_only=False).reshape(shape)  # a null number is NaN
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run; what its telemetry does not hold is added with ``dataclasses.replace``.
+
+    ``updates`` has its metrics flattened to plain names; ``episodes`` are those that trained the policy,
+    ``validations`` those that chose the best checkpoint.
+    """
+
+    params: Params
+    updates: Table = Table()
+    steps: Table = Table()
+    episodes: Table = Table()
+    validations: Table = Table()
+    events: Table = Table()
+    timing: Table = Table()
+    evaluation: Evaluation | None = None
+    provenance: Provenance | None = None
+    certificate: Certificate | None = None
+
+    @classmethod
+    def from_rows(cls, params: Params, rows: Iterable[Row]) -> Self:
+        """Of recorded rows of any kinds, in order."""
+        by_kind: dict[str, list[Row]] = {}
+        for row in rows:
+            by_kind.setdefault(row.kind, []).append(row)
+        tables = {kind: Table.from_rows(found) for kind, found in by_kind.items()}
+        return cls._of_tables(params, tables)
+
+    @classmethod
+    def from_published(cls, params: Params, folder: Path) -> Self:
+        """Of published telemetry (telemetry.publish); SimicError naming the file that is missing or damaged."""
+        tables = {
+            UpdateRow.kind: Table.from_arrow(_read(folder / TABLES[UpdateRow])),
+            StepRow.kind: Table.of_hosts(_read(folder / TABLES[StepRow]), ("iteration", "step")),
+            EpisodeRow.kind: Table.of_hosts(_read(folder / TABLES[EpisodeRow]), ("iteration", "split")),
+            EventRow.kind: Table.from_arrow(_read(folder / TABLES[EventRow])),
+            TimingRow.kind: Table.from_rows(list(recorder.read(folder / TIMING_FILE))),
+        }
+        return cls._of_tables(params, tables)
+
+    @classmethod
+    def _of_tables(cls, params: Params, tables: Mapping[str, Table]) -> Self:
+        episodes = tables.get("episode", Table())
+        train = episodes.column("split") == "train" if len(episodes) else np.zeros(0, dtype=bool)
+        return cls(
+            params,
+            updates=_plain_metrics(tables.get("update", Table())),
+            steps=tables.get("step", Table()),
+            episodes=episodes.where(train),
+            validations=episodes.where(~train),
+            events=tables.get("event", Table()),
+            timing=tables.get("timing", Table()),
+        )
+
+    def complete(self, needs: Sequence[str]) -> Self:
+        """Without the updates that lack a number among the needed columns."""
+        columns = [need.partition(".")[2] for need in needs if need.startswith("updates.")]
+        measured = np.ones(len(self.updates), dtype=bool)
+        for name in columns:
+            if name in self.updates and self.updates.column(name).dtype.kind == "f":
+                measured &= ~np.isnan(self.updates.column(name))
+        return self if measured.all() else replace(self, updates=self.updates.where(measured))
+
+    def missing(self, needs: Sequence[str], minimum: int) -> str | None:
+        """What keeps these needs from being met, in words; None when nothing does."""
+        for need in needs:
+            source, _, column = need.partition(".")
+            if column:
+                table: Table = getattr(self, source)
+                rows = table.measured(column) if column in table else 0
+                if rows < minimum:
+                    return f"needs {minimum} measured rows of {need}, has {rows}"
+            elif getattr(self, source) is None:
+                return f"needs {source}, which this run does not have"
+        return None
+
+
+def _plain_metrics(updates: Table) -> Table:
+    """``metrics.approx_kl`` → ``approx_kl``, as published tables have it."""
+    return Table({name.removeprefix("metrics."): values for name, values in updates.columns.items()})
+
+
+def _read(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(path)
+    except FileNotFoundError:
+        raise SimicError(f"{path}: no such file; run simic train first") from None
+    except (OSError, pa.ArrowInvalid) as error:
+        raise SimicError(f"{path}: not readable as a telemetry table: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,348 @@
+"""report.html, report.md, findings.json: one file each, no network, the same bytes for the same run."""
+
+import base64
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from simic import durable
+from simic.audit import audit, drawing, figures, provenance
+from simic.audit.findings import Result, Status, Verdict, failing
+from simic.audit.provenance import Origin
+from simic.audit.record import RunRecord
+from simic.errors import SimicError
+from simic.evaluation import result
+from simic.evaluation.result import Comparison, Evaluation, Interval
+from simic.params import Params
+from simic.paths import Workspace
+
+MAX_BYTES = 5_000_000
+UNKNOWN = Origin()
+FLOORS = ("static", "random_legal", "heuristic", "fixed_schedule")
+LEARNED = "learned"
+SHOWN_POLICY_ORDER = (LEARNED, "learned_sampled", *FLOORS)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One figure, drawn and in words."""
+
+    name: str
+    title: str
+    description: str
+    rendered: str
+
+    @property
+    def inline(self) -> Markup:
+        """For the page."""
+        return Markup(drawing.svg_element(self.rendered, self.name, self.title, self.description))
+
+    @property
+    def document(self) -> str:
+        """For a file."""
+        return drawing.svg_file(self.rendered)
+
+
+def write_report(params: Params, workspace: Workspace, origin: Origin = UNKNOWN) -> Verdict:
+    """Examines the published run and writes its reports; SimicError at the end when ``audit.fail_on`` says so."""
+    found = provenance.trace(params, workspace.checkpoints, workspace.root / "dvc.lock", origin)
+    evaluation = result.read(workspace.evaluation) if workspace.evaluation.exists() else None
+    run = replace(RunRecord.from_published(params, workspace.telemetry), evaluation=evaluation, provenance=found)
+    verdict = audit.examine(run, (found.params_sha256 or "unknown")[:12])
+    write(run, verdict, workspace.reports)
+    grave = failing(verdict.results, params.audit.fail_on)
+    if grave:
+        raise SimicError(
+            f"audit.fail_on = {params.audit.fail_on!r}: {len(grave)} findings, worst {worst(grave)}; "
+            f"see {workspace.reports / 'report.html'}"
+        )
+    return verdict
+
+
+def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
+    """Writes the three reports and ``figures/*.svg`` into ``folder``; SimicError when they cannot be written."""
+    panels = panels_of(run)
+    files = {
+        "report.html": html(run, verdict, panels),
+        "report.md": markdown(run, verdict),
+        "findings.json": verdict.to_json(),
+        **{f"figures/{panel.name}.svg": panel.document for panel in panels},
+    }
+    if len(files["report.html"].encode()) > MAX_BYTES:
+        raise SimicError(f"report.html: {len(files['report.html'].encode())} bytes; allowed are {MAX_BYTES}")
+    for name, text in files.items():
+        try:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            durable.replace_file(folder / name, text.encode())
+        except OSError as error:
+            raise SimicError(f"{folder / name}: cannot be written: {error.strerror}") from None
+
+
+def html(run: RunRecord, verdict: Verdict, panels: Sequence[Panel]) -> str:
+    """The report as one page; scripts, network and foreign styles are refused by its content security policy."""
+    style = _templates().get_template("report.css").render().strip()
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    page = (
+        _templates()
+        .get_template("report.html")
+        .render(**_content(run, verdict), style=Markup(style), style_sha256=digest, panels={p.name: p for p in panels})
+    )
+    return page.rstrip() + "\n"
+
+
+def markdown(run: RunRecord, verdict: Verdict) -> str:
+    """The same without figures."""
+    return _templates().get_template("report.md").render(**_content(run, verdict)).rstrip() + "\n"
+
+
+def _templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("simic.audit"),
+        autoescape=lambda name: name is not None and name.endswith(".html"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"interval": interval, "count": count, "cell": cell}
+    return environment
+
+
+def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
+    evaluation = run.evaluation
+    return {
+        "run": run,
+        "verdict": verdict,
+        "sound": not any(verdict.counts()[severity] for severity in ("critical", "high")),
+        "lines": lines(run, verdict),
+        "findings": verdict.findings,
+        "unevaluated": verdict.with_status(Status.NOT_EVALUATED),
+        "passed": verdict.with_status(Status.PASS),
+        "evaluation": evaluation,
+        "policies": _policies(evaluation) if evaluation else (),
+        "labels": figures.POLICY_LABELS,
+        "timeline": evaluation.timelines.get(LEARNED) if evaluation else None,
+        "provenance": provenance_rows(run),
+    }
+
+
+def _policies(evaluation: Evaluation) -> list[str]:
+    known = [name for name in SHOWN_POLICY_ORDER if name in evaluation.policies]
+    return known + sorted(evaluation.policies.keys() - set(known))
+
+
+def interval(value: Interval | None, form: str = "{:.2f}") -> str:
+    """``75.10 [74.20, 76.00]``."""
+    if value is None:
+        return "–"
+    return f"{form.format(value.estimate)} [{form.format(value.low)}, {form.format(value.high)}]"
+
+
+def count(value: float) -> str:
+    """Three significant digits with a unit prefix: 1.23 M."""
+    for limit, prefix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if abs(value) >= limit:
+            return f"{value / (limit if prefix != ' k' else 1e3):.3g}{prefix}"
+    return f"{value:,.0f}"
+
+
+def cell(value: float | int | str) -> str:
+    """One value of an evidence table."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# --- the verdict in five lines ---------------------------------------------------------------------------------------
+
+
+def lines(run: RunRecord, verdict: Verdict) -> tuple[str, ...]:
+    """What was found, what was reached, against whom, how training went, what the claim rests on."""
+    return (_found(verdict), *_reached(run.evaluation), _trained(run), _rests_on(run.evaluation))
+
+
+def _found(verdict: Verdict) -> str:
+    grave = [f"{number} {severity}" for severity, number in verdict.counts().items() if number]
+    passed = len(verdict.with_status(Status.PASS))
+    unknown = len(verdict.with_status(Status.NOT_EVALUATED))
+    found = ", ".join(grave) if grave else "none"
+    return f"Findings: {found}. {passed} checks passed, {unknown} could not be evaluated."
+
+
+def _reached(evaluation: Evaluation | None) -> tuple[str, str]:
+    if evaluation is None or LEARNED not in evaluation.policies:
+        return ("Accuracy: the trained policy was not evaluated.", "Comparison: none.")
+    policy = evaluation.policies[LEARNED]
+    reached = (
+        f"Accuracy: {interval(policy.test_accuracy_pct)} points on the test split with {policy.params:,.0f} "
+        f"parameters, {policy.growth_ratio:.2f} times the bare host."
+    )
+    others = [c for c in evaluation.comparisons if c.endpoint == "primary"]
+    if not others:
+        return reached, "Comparison: no baseline was evaluated."
+    hardest = min(others, key=lambda comparison: comparison.difference_pct.estimate)
+    static = evaluation.comparison(LEARNED, "static")
+    said = [f"{_against(static)}"] if static else []
+    if static is None or hardest.second != "static":
+        said.append(f"hardest baseline: {_against(hardest)}")
+    return reached, "Comparison: " + "; ".join(said) + "."
+
+
+def _against(comparison: Comparison) -> str:
+    d = comparison.difference_pct
+    meaning = "better" if d.low > 0 else "worse" if d.high < 0 else "no difference shown"
+    name = figures.POLICY_LABELS.get(comparison.second, comparison.second)
+    return f"{d.estimate:+.2f} points [{d.low:+.2f}, {d.high:+.2f}] against {name}, {meaning}"
+
+
+def _trained(run: RunRecord) -> str:
+    if not len(run.updates):
+        return "Training: no update is recorded."
+    steps = f", {int(run.updates.column('env_steps')[-1]):,} environment steps" if "env_steps" in run.updates else ""
+    accuracy = ""
+    if len(run.episodes):
+        mean = np.nanmean(run.episodes.column("committed_accuracy"), axis=1)
+        accuracy = f"; committed validation accuracy {mean[0]:.1f} at first, {mean[-1]:.1f} at last"
+    return f"Training: {len(run.updates)} updates{steps}{accuracy}."
+
+
+def _rests_on(evaluation: Evaluation | None) -> str:
+    if evaluation is None:
+        return "Evidence: no evaluation, so nothing can be claimed."
+    return (
+        f"Evidence: {evaluation.eval_seeds} paired evaluation seeds of one training run; it says what this checkpoint "
+        "does, not what training would give with other rng seeds."
+    )
+
+
+def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
+    """Name and value; "not recorded" where unknown."""
+    found = run.provenance
+    if found is None:
+        return []
+    origin = found.origin
+    dirty = {True: "with uncommitted changes", False: "clean", None: "state not recorded"}[origin.code_dirty]
+    rows: list[tuple[str, object]] = [
+        ("params sha256", found.params_sha256),
+        ("data sha256", found.data_sha256),
+        ("dvc.lock sha256", found.lock_sha256),
+        *((f"checkpoint {name} sha256", digest) for name, digest in found.checkpoint_sha256.items()),
+        ("hash chain, last link", found.state_chain),
+        ("code revision", f"{origin.code_revision}, {dirty}" if origin.code_revision else None),
+        ("resumes", origin.resumes),
+        *((name, version) for name, version in found.versions.items()),
+        *found.hardware.items(),
+    ]
+    certificate = run.certificate
+    certified = "NOT EVALUATED; simic verify-resume RUN makes one" if certificate is None else str(certificate)
+    return [(name, "not recorded" if value is None else str(value)) for name, value in rows] + [
+        ("resume certificate", certified)
+    ]
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+def panels_of(run: RunRecord) -> list[Panel]:
+    """Every figure that this run has data for."""
+    makers: tuple[Callable[[RunRecord], Panel | None], ...] = (_learning, _health, _entropy, _rewards, *_EVALUATED)
+    return [panel for panel in (make(run) for make in makers) if panel is not None]
+
+
+def _panel(name: str, title: str, description: str, figure: Figure) -> Panel:
+    return Panel(name, title, description, drawing.render(figure))
+
+
+def _learning(run: RunRecord) -> Panel | None:
+    if not len(run.episodes):
+        return None
+    iterations = run.episodes.column("iteration").astype(float)
+    committed = run.episodes.column("committed_accuracy")
+    policies = run.evaluation.policies if run.evaluation else {}
+    floors = {name: policies[name].val_accuracy_pct for name in FLOORS if name in policies}
+    mean = np.nanmean(committed, axis=1)
+    levels = ", ".join(f"{figures.POLICY_LABELS[name]} {value:.1f}" for name, value in floors.items())
+    description = (
+        f"Mean over hosts from {mean[0]:.1f} in the first to {mean[-1]:.1f} points in the last iteration, best "
+        f"{mean.max():.1f}; dark band: middle half of the hosts, light band: all. Lines: {levels or 'no baselines'}."
+    )
+    title = "Committed validation accuracy per iteration"
+    return _panel("learning", title, description, figures.learning(iterations, committed, floors))
+
+
+def _health(run: RunRecord) -> Panel | None:
+    names = ("approx_kl", "explained_variance", "clip_fraction", "grad_norm")
+    series = {name: run.updates.column(name) for name in names if name in run.updates}
+    if not series:
+        return None
+    iterations = run.updates.column("iteration").astype(float)
+    last = ", ".join(f"{name} {values[-1]:.3g}" for name, values in series.items())
+    figure = figures.health(iterations, series, run.params.train.ppo.target_kl)
+    return _panel("health", "Health of the updates", f"In the last update: {last}.", figure)
+
+
+def _entropy(run: RunRecord) -> Panel | None:
+    heads = run.updates.below("entropy_by_head")
+    if not heads:
+        return None
+    order = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
+    heads = {name: heads[name] for name in sorted(heads, key=lambda h: (order.index(h) if h in order else 99, h))}
+    said = [(name, values[np.isfinite(values)]) for name, values in heads.items()]
+    last = ", ".join(f"{name} {values[-1]:.2f}" if values.size else f"{name} never" for name, values in said)
+    iterations = run.updates.column("iteration").astype(float)
+    return _panel(
+        "entropy", "Entropy of each action head", f"Last measured: {last}.", figures.entropy(iterations, heads)
+    )
+
+
+def _rewards(run: RunRecord) -> Panel | None:
+    parts = run.steps.below("components")
+    if not parts:
+        return None
+    iterations, valid = run.steps.column("iteration"), run.steps.column("valid")
+    axis = np.unique(iterations)
+    sums = {
+        name: np.array([np.where(valid, values, 0.0)[iterations == i].sum(axis=0).mean() for i in axis])
+        for name, values in parts.items()
+    }
+    last = ", ".join(f"{name} {values[-1]:+.2f}" for name, values in sums.items())
+    figure = figures.rewards(axis.astype(float), sums)
+    return _panel("rewards", "Reward by component", f"Per episode in the last iteration: {last}.", figure)
+
+
+def _growth(run: RunRecord) -> Panel | None:
+    timeline = run.evaluation.timelines.get(LEARNED) if run.evaluation else None
+    if timeline is None:
+        return None
+    decisions = "; ".join(f"step {d.step + 1} {d.op.lower()} slot {d.slot}" for d in timeline.decisions)
+    description = f"Decisions: {decisions or 'none, the network never grew'}."
+    return _panel("growth", "How one host grew", description, figures.growth(timeline))
+
+
+def _forest(run: RunRecord) -> Panel | None:
+    evaluation = run.evaluation
+    if evaluation is None or not evaluation.comparisons:
+        return None
+    description = "; ".join(_against(comparison) for comparison in evaluation.comparisons) + "."
+    return _panel("forest", "Learned policy against the others", description, figures.forest(evaluation))
+
+
+def _pareto(run: RunRecord) -> Panel | None:
+    if run.evaluation is None:
+        return None
+    policies = run.evaluation.policies.items()
+    said = [f"{figures.POLICY_LABELS.get(n, n)} {p.test_accuracy_pct.estimate:.1f} points, {p.params:,.0f} parameters"
+            for n, p in policies]  # fmt: skip
+    return _panel("pareto", "Accuracy against size", "; ".join(said) + ".", figures.pareto(run.evaluation))
+
+
+_EVALUATED = (_growth, _forest, _pareto)
+
+
+def worst(results: Sequence[Result]) -> str:
+    """One line for a terminal: the gravest finding."""
+    found = Verdict(run="", results=tuple(results)).findings
+    return f"{found[0].severity}: {found[0].check} {found[0].title}: {found[0].measured}" if found else "no findings"

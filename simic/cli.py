@@ -1,0 +1,188 @@
+"""The command line. Heavy imports are inside the commands, so that --help answers at once."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simic.errors import SimicError
+
+if TYPE_CHECKING:
+    from simic.engine import Execution
+    from simic.paths import Workspace
+
+EXIT_REFUSED = 2
+EXIT_INTERRUPTED = 3
+
+app = typer.Typer(
+    name="simic",
+    help="Train a reinforcement-learning controller that grows neural networks, and prove what it did.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-S", "--set", metavar="KEY=VALUE", help="Write a value into params.yaml first, as dvc exp run -S does."
+    ),
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Throw unfinished training away and train anew.")]
+
+
+def main() -> None:
+    """Entry point: one line on stderr and exit code 2 for what the user can put right."""
+    try:
+        app()
+    except SimicError as error:
+        print(f"simic: {error}", file=sys.stderr)
+        sys.exit(EXIT_REFUSED)
+
+
+@app.command()
+def prepare(set_: Overrides = None) -> None:
+    """Read the data, check it, split it."""
+    _chain("prepare", set_)
+
+
+@app.command()
+def train(set_: Overrides = None, fresh: Fresh = False) -> None:
+    """Train the controller (and what it needs first); an interrupted run resumes."""
+    _chain("train", set_, fresh)
+
+
+@app.command()
+def evaluate(set_: Overrides = None) -> None:
+    """Compare the trained policy with the baselines on the test split (and what that needs first)."""
+    _chain("evaluate", set_)
+
+
+@app.command()
+def audit(set_: Overrides = None) -> None:
+    """Check the run and write the report (and what that needs first)."""
+    _chain("audit", set_)
+
+
+@app.command()
+def run(set_: Overrides = None, fresh: Fresh = False) -> None:
+    """The whole chain: prepare, train, evaluate, audit; whatever is up to date is skipped."""
+    _chain("audit", set_, fresh)
+    _say(f"report   {_workspace().reports / 'report.html'}")
+    _say("runs     mlflow ui   then http://127.0.0.1:5000/#/experiments?workflowType=machine_learning")
+    _say("all UIs  simic up    (activate the environment first: . .venv/bin/activate)")
+
+
+@app.command()
+def stage(name: Annotated[str, typer.Argument(help="prepare, train, evaluate or audit")]) -> None:
+    """Run one stage unconditionally and record nothing: the command that dvc.yaml names."""
+    from simic import engine
+
+    workspace, execution = _workspace(), _execution()
+    if name not in execution.functions:
+        raise SimicError(f"stage {name!r}: must be one of {', '.join(execution.functions)}")
+
+    def body() -> None:
+        with engine.workspace_lock(workspace):
+            engine.perform(name, workspace, execution)
+
+    _interruptible(body)
+
+
+@app.command()
+def up(
+    port: Annotated[int | None, typer.Option(help="Prefect's port; default: the one in pyproject.toml.")] = None,
+    mlflow_port: Annotated[int, typer.Option(help="MLflow's port.")] = 5000,
+) -> None:
+    """Prefect server, a runner that serves simic/train, and the MLflow UI, on 127.0.0.1; Ctrl-C stops all."""
+    from simic import supervisor
+
+    supervisor.run(_workspace().root, port, mlflow_port)
+
+
+@app.command()
+def grow(
+    data: Annotated[Path, typer.Argument(help="An .npz file with arrays x [N, ...] and y [N].")],
+    policy: Annotated[
+        str, typer.Option(help="learned, a policy's directory, heuristic, fixed_schedule, random_legal or static.")
+    ] = "learned",
+    host: Annotated[
+        str | None, typer.Option(metavar="FAMILY/PRESET", help="Default: the policy's own; for example cnn/baseline.")
+    ] = None,
+    n: Annotated[int, typer.Option(min=1, help="Networks grown side by side; the best by validation is kept.")] = 8,
+    out: Annotated[Path, typer.Option(help="New folder for the grown network.")] = Path("grown"),
+) -> None:
+    """Let a controller grow a network on your own data, and take it home."""
+    from simic import params, stages
+
+    workspace = _workspace()
+    found = stages.grow(params.load(workspace.params), workspace, stages.Growth(data, out, policy, host, n))
+    _say(f"grown    {found.path}: host {found.host} of {n}")
+    _say(f"size     {found.params} parameters (the host alone {found.host_params})")
+    _say(f"accuracy {found.val_accuracy_pct:.1f} % validation, {found.test_accuracy_pct:.1f} % test")
+    _say(f"use it   python -c \"from simic.growth.export import load_grown; print(load_grown('{found.path}'))\"")
+
+
+@app.command()
+def doctor() -> None:
+    """Check what a run needs: versions, params, DVC, disk, ports."""
+    from simic import doctor as physician
+
+    answers = physician.examine(_workspace())
+    for answer in answers:
+        _say(f"{'ok ' if answer.well else 'BAD'}  {answer.question}: {answer.seen}")
+    if not all(answer.well for answer in answers):
+        raise SimicError("what is marked BAD above needs attention")
+
+
+def _chain(last: str, overrides: list[str] | None, fresh: bool = False) -> None:
+    from simic import engine, params
+
+    workspace = _workspace()
+    params.load(workspace.params, overrides)  # refused in a millisecond, before anything heavy is imported
+
+    def body() -> None:
+        with engine.workspace_lock(workspace):
+            _override(workspace, overrides or [])
+            engine.run_chain(workspace, last, _execution(fresh), _say)
+
+    _interruptible(body)
+    if overrides:
+        _say("params.yaml holds the overrides; to undo them: git checkout params.yaml")
+
+
+def _override(workspace: "Workspace", overrides: list[str]) -> None:
+    if overrides:
+        from simic import overrides as writer
+
+        for change in writer.write(workspace.params, overrides):
+            _say(f"params.yaml: {change}")
+
+
+def _execution(fresh: bool = False) -> "Execution":
+    from simic import engine, stages
+
+    return engine.Execution(stages.STAGES, fresh=fresh)
+
+
+def _interruptible(body: Callable[[], None]) -> None:
+    """A run that was asked to stop and has saved its state exits with a code of its own."""
+    from simic.training.interrupts import Interrupted
+
+    try:
+        body()
+    except Interrupted as stopped:
+        print(f"simic: {stopped}", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _workspace() -> "Workspace":
+    from simic.paths import Workspace
+
+    return Workspace(Path.cwd())
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

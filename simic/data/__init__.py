@@ -1,0 +1,1 @@
+"""Prepared data: splits on disk, batches on the device."""

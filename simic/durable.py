@@ -1,0 +1,86 @@
+"""Files that are either whole on disk or not there: synced writes, directories moved into place in one rename."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of(content: bytes) -> str:
+    """Hex digest of bytes in memory."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Writes a new file and waits until its bytes are on disk; OSError as the system reports it."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes a file whole or not at all: what was there stays until the new bytes are on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write_synced(temporary, content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Waits until a directory's entries (its renames) are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """A temporary sibling to fill, renamed to ``target`` at the end; on an error it is deleted and target is as before.
+
+    What was at ``target`` is replaced: moved aside, then deleted. One writer per target: what a killed one left there
+    is deleted first.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in target.parent.glob(f".{target.name}.*.*"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+    temporary.chmod(0o755)  # mkdtemp's 0700 would follow the files into a shared workspace
+    try:
+        yield temporary
+        sync_directory(temporary)
+        _replace(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_directory(target.parent)
+
+
+def _replace(temporary: Path, target: Path) -> None:
+    if not target.exists():
+        temporary.rename(target)
+        return
+    aside = temporary.with_suffix(".old")
+    target.rename(aside)
+    try:
+        temporary.rename(target)
+    except OSError:
+        aside.rename(target)
+        raise
+    shutil.rmtree(aside)

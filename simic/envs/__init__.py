@@ -1,0 +1,1 @@
+"""The growth task as a vector environment: actions, masks, observations, rewards, attribution, governor."""

@@ -1,0 +1,116 @@
+"""Which heads an op uses, and the forms an action takes: factored, tensor ``[E, 8]``, index of the legal grammar."""
+
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from simic.agent.spec import ActionSpec, Head, Observation
+from simic.errors import SimicError
+from simic.growth.vocabulary import ALPHA_SPEED_STEPS, ALPHA_TARGETS, STYLES, TEMPO_STEPS, Action, Curve, Op
+
+# The one op x head table (facts §3.4, §8.1): distributions, losses, entropy, telemetry and the report read it through
+# the ActionSpec. The op itself always matters.
+RELEVANT: dict[Op, tuple[str, ...]] = {
+    Op.WAIT: (),
+    Op.GERMINATE: ("slot", "blueprint", "style", "tempo", "alpha_target"),
+    Op.SET_ALPHA_TARGET: ("slot", "style", "alpha_target", "alpha_speed", "alpha_curve"),
+    Op.PRUNE: ("slot", "alpha_speed", "alpha_curve"),
+    Op.FOSSILIZE: ("slot",),
+    Op.ADVANCE: ("slot",),
+}
+
+
+def action_spec(slots: int, blueprints: int) -> ActionSpec:
+    """Heads in the order of ``Action``'s fields for a host with so many slots and a family of so many blueprints."""
+    heads = (
+        Head("op", len(Op)),
+        Head("slot", slots, "op"),
+        Head("blueprint", blueprints, "slot"),
+        Head("style", len(STYLES)),
+        Head("tempo", len(TEMPO_STEPS)),
+        Head("alpha_target", len(ALPHA_TARGETS)),
+        Head("alpha_speed", len(ALPHA_SPEED_STEPS)),
+        Head("alpha_curve", len(Curve)),
+    )
+    relevance = tuple(tuple(head.name == "op" or head.name in RELEVANT[op] for head in heads) for op in Op)
+    return ActionSpec(heads, relevance)
+
+
+def to_action(actions: Tensor) -> Action:
+    """``[E, 8]`` indices as a factored action; SimicError on another shape."""
+    if actions.ndim != 2 or actions.shape[1] != len(Action._fields):
+        raise SimicError(f"action tensor has shape {tuple(actions.shape)}: allowed is (envs, {len(Action._fields)})")
+    return Action(*actions.unbind(dim=1))
+
+
+def to_tensor(action: Action) -> Tensor:
+    """The factored action as int64 ``[E, 8]``."""
+    return torch.stack(tuple(action), dim=1)
+
+
+def waiting_where(rows: Tensor, action: Action) -> Action:
+    """``action`` with WAIT in the given rows ``[E]``."""
+    return Action(*(torch.where(rows, 0, head) for head in action))
+
+
+def head_mask(spec: ActionSpec, observation: Observation, head: int, chosen: list[Tensor]) -> Tensor:
+    """Bool ``[E, n]``: choices of a head that are legal given the op and slot chosen so far."""
+    described = spec.heads[head]
+    envs = observation.features.shape[0]
+    mask = observation.masks.get(described.name)
+    if mask is None:
+        return torch.ones(envs, described.size, dtype=torch.bool, device=observation.features.device)
+    if described.mask_given == "nothing":
+        return mask
+    given = chosen[0] if described.mask_given == "op" else chosen[1]
+    return mask[torch.arange(envs, device=mask.device), given]
+
+
+def random_legal(spec: ActionSpec, observation: Observation, noise: Tensor) -> Tensor:
+    """Uniform over legal ops, then slots given the op, then each head the op uses; int64 ``[E, heads]``.
+
+    ``noise`` is uniform in [0, 1), ``[E, heads]``. Heads the op does not use are 0.
+    """
+    relevance = spec.relevance_table(noise.device)
+    chosen: list[Tensor] = []
+    for head in range(len(spec.heads)):
+        mask = head_mask(spec, observation, head, chosen)
+        choice = _nth_legal(mask, noise[:, head])
+        chosen.append(torch.where(relevance[chosen[0], head], choice, 0) if head else choice)
+    return torch.stack(chosen, dim=1)
+
+
+def _nth_legal(mask: Tensor, noise: Tensor) -> Tensor:
+    """Index of the floor(noise · count)-th True of each row; float64, so that noise below 1 stays below count."""
+    count = mask.sum(dim=1)
+    rank = (noise.double() * count).long()
+    # Position of the first True whose running count exceeds the rank.
+    return ((mask.cumsum(dim=1) > rank[:, None]) & mask).int().argmax(dim=1)
+
+
+def grammar(spec: ActionSpec) -> Tensor:
+    """Every distinct action, int64 ``[n, heads]``: heads an op does not use are 0. 3 slots, 7 blueprints: n = 1,543."""
+    rows = []
+    for op, relevant in enumerate(spec.relevance):
+        choices = [range(head.size) if used else (0,) for head, used in zip(spec.heads, relevant, strict=True)]
+        rows += [(op, *rest) for rest in product(*choices[1:])]
+    return torch.tensor(rows)
+
+
+def grammar_mask(spec: ActionSpec, observation: Observation, actions: Tensor) -> Tensor:
+    """Bool ``[E, n]``: which rows of ``grammar(spec)`` are legal now."""
+    envs = observation.features.shape[0]
+    legal = torch.ones(envs, actions.shape[0], dtype=torch.bool, device=actions.device)
+    relevance = spec.relevance_table(actions.device)[actions[:, 0]]
+    for head, described in enumerate(spec.heads):
+        mask = observation.masks.get(described.name)
+        if mask is None:
+            continue
+        if described.mask_given == "nothing":
+            allowed = mask[:, actions[:, head]]
+        else:
+            given = actions[:, 0 if described.mask_given == "op" else 1]
+            allowed = mask[:, given, actions[:, head]]
+        legal &= allowed | ~relevance[:, head]
+    return legal

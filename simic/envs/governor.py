@@ -1,0 +1,76 @@
+"""Watchdog over each host: which rows are broken, and of what (facts §12; thresholds relative to the task's chance)."""
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from simic.params import Governor
+
+# Collapse to chance: the host used to be clearly better than a uniform guess and now is within this of its loss.
+COLLAPSE_BETTER_THAN = 0.6
+COLLAPSE_BAND = 0.065
+
+
+class Cause(IntEnum):
+    """Why a host was rolled back."""
+
+    NONE = 0
+    NON_FINITE = 1
+    COLLAPSE = 2
+    DIVERGENCE = 3
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """Memory of the watchdog: healthy losses ``[E, window]``, newest last, NaN = none; anomalies in a row ``[E]``."""
+
+    losses: Tensor
+    anomalies: Tensor
+
+    @classmethod
+    def empty(cls, envs: int, params: Governor, device: torch.device | str = "cpu") -> Self:
+        """A host nobody has looked at."""
+        losses = torch.full((envs, params.window), torch.nan, dtype=torch.float64, device=device)
+        return cls(losses, torch.zeros(envs, dtype=torch.int64, device=device))
+
+
+def chance_loss(classes: int) -> float:
+    """Cross-entropy of a uniform guess."""
+    return math.log(classes)
+
+
+def check(
+    vitals: Vitals, loss: Tensor, finite: Tensor, classes: int, params: Governor
+) -> tuple[Vitals, Tensor, Tensor]:
+    """Vitals after one validation, cause of panic ``[E]`` (Cause) and which rows are healthy ``[E]``.
+
+    ``loss`` is the validation loss of the live network, ``finite`` says that training met no NaN or Inf. A row that is
+    neither in panic nor healthy is an anomaly that has not lasted long enough.
+    """
+    loss = loss.double()
+    chance = chance_loss(classes)
+    broken = ~loss.isfinite() | ~finite
+    known = (~vitals.losses.isnan()).sum(dim=1)
+    mean = vitals.losses.nanmean(dim=1)
+    deviation = (vitals.losses - mean[:, None]).square().nanmean(dim=1).sqrt()
+    settled = ~broken & (known >= params.min_history)
+    collapsed = settled & (mean < COLLAPSE_BETTER_THAN * chance) & ((loss - chance).abs() < COLLAPSE_BAND * chance)
+    anomalous = (
+        settled
+        & ~collapsed
+        & (loss > params.absolute_loss_chances * chance)
+        & (loss > mean + params.sensitivity_sigmas * deviation)
+        & (loss > params.loss_multiplier * mean)
+    )
+    anomalies = torch.where(anomalous, vitals.anomalies + 1, 0)
+    cause = torch.full_like(anomalies, Cause.NONE)
+    cause = torch.where(anomalies >= params.consecutive_panics, Cause.DIVERGENCE, cause)
+    cause = torch.where(collapsed, Cause.COLLAPSE, cause)
+    cause = torch.where(broken, Cause.NON_FINITE, cause)
+    healthy = (cause == Cause.NONE) & ~anomalous
+    appended = torch.cat((vitals.losses[:, 1:], loss[:, None]), dim=1)
+    return Vitals(torch.where(healthy[:, None], appended, vitals.losses), anomalies), cause, healthy

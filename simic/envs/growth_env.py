@@ -1,0 +1,306 @@
+"""E hosts that grow, as one vector environment: act, then train, then measure, then pay.
+
+``step``: gates on the last measurements → op → alpha tick → host epoch → validation with all ablations → vital signs
+(a broken host is rolled back and measured again) → snapshot of healthy hosts → reward on (s, effective op, s') →
+observation and masks of s'. An episode is T steps of all hosts; nothing resets by itself.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from torch import Tensor
+
+from simic.agent.spec import Observation
+from simic.data.batches import Dataset, epoch_order
+from simic.envs import governor, rewards, tracker
+from simic.envs.actions import action_spec, to_action, waiting_where
+from simic.envs.attribution import COMMITTED, Attribution, attribute, configurations
+from simic.envs.governor import Cause, Vitals
+from simic.envs.masks import action_masks, seed_budget
+from simic.envs.observations import View, columns, observation_spec, observe
+from simic.envs.records import State, StepInfo
+from simic.envs.rewards import Setting, Transition
+from simic.envs.tracker import Tracker
+from simic.errors import SimicError
+from simic.growth.blueprints import blueprints_of
+from simic.growth.hosts import build_host
+from simic.growth.lifecycle import Events, Measurements, advance, prune_live, record
+from simic.growth.population import Population, TrainStats
+from simic.growth.vocabulary import Action, Op, Slots, Stage
+from simic.params import Train
+
+
+class GrowthEnv(VectorEnv):
+    """E hosts under the control of one policy; observations, rewards and masks are tensors on the given device.
+
+    ``env_ids`` name the hosts for the random numbers, so that any grouping of hosts plays the same episodes; default
+    0…envs-1. ``compose`` builds the population; faults are injected by passing another one.
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.DISABLED, "render_modes": []}  # noqa: RUF012 - gymnasium's own form
+
+    def __init__(
+        self,
+        train: Train,
+        rng_seed: int,
+        dataset_train: Dataset,
+        dataset_val: Dataset,
+        env_ids: Tensor | None = None,
+        device: torch.device | str = "cpu",
+        backend: str = "auto",
+        compose: Callable[..., Population] = Population,
+    ) -> None:
+        if dataset_train.classes != dataset_val.classes:
+            raise SimicError(
+                f"validation data has {dataset_val.classes} classes: allowed is the training data's "
+                f"{dataset_train.classes}"
+            )
+        self.train, self.rng_seed, self.iteration, self.steps = train, rng_seed, -1, train.episode_steps
+        self.device = torch.device(device)
+        self.env_ids = torch.arange(train.envs) if env_ids is None else env_ids
+        self.env_ids = self.env_ids.to(self.device)
+        self.num_envs = len(self.env_ids)
+        self._training, self._validation = dataset_train, dataset_val
+        self.host = build_host(train.host, tuple(dataset_train.x.shape[1:]), dataset_train.classes)
+        self.blueprints = blueprints_of(train.host.family)
+        self.population = compose(
+            self.host, self.blueprints, self.env_ids, rng_seed, train.host_optimizer, self.device, backend
+        )
+        self.setting = Setting.of(train, self.host.params)
+        self.budget = seed_budget(self.host, self.blueprints, train.lifecycle.param_budget, self.device)
+        self._describe()
+        self._state: State | None = None
+        self._step = 0
+        self._all_alive = True
+
+    def _describe(self) -> None:
+        """Specs for the policy and the spaces gymnasium asks for."""
+        slots, blueprints = self.host.slots, len(self.blueprints)
+        self.action_spec = action_spec(slots, blueprints)
+        self.observation_spec = observation_spec(slots, blueprints)
+        table = [row for _, row in columns(slots)]
+        low = torch.tensor([row.low for row in table]).numpy()
+        high = torch.tensor([row.high for row in table]).numpy()
+        self.single_observation_space = spaces.Box(low, high)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.single_action_space = spaces.MultiDiscrete([head.size for head in self.action_spec.heads])
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+
+    @property
+    def state(self) -> State:
+        """The running episode; SimicError before the first reset."""
+        if self._state is None:
+            raise SimicError("environment: no episode is running; call reset first")
+        return self._state
+
+    @property
+    def slots(self) -> Slots:
+        """All slots of all hosts now."""
+        return self.state.slots
+
+    def reset(  # pyright: ignore[reportIncompatibleMethodOverride] - a typed record instead of a dict
+        self, *, seed: int | None = None, options: dict[str, int] | None = None
+    ) -> tuple[Observation, StepInfo]:
+        """Fresh hosts, one validation, the first observation; nothing has been trained.
+
+        ``options["iteration"]`` names the episode (default: the next one), ``seed`` replaces the run's rng_seed.
+        """
+        if seed is not None:
+            self.rng_seed = self.population.rng_seed = seed
+            self.iteration = -1
+        self.iteration = (options or {}).get("iteration", self.iteration + 1)
+        self._step, self._all_alive = 0, True
+        self.population.reset(self.iteration)
+        slots = Slots.empty(self.num_envs, self.host.slots, self.device)
+        measured = self._validate(slots)
+        yes = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        unknown = torch.full((self.num_envs,), torch.nan, device=self.device)
+        self._state = State(
+            slots=slots,
+            tracker=tracker.update(Tracker.empty(self.num_envs, self.device), measured.loss, measured.accuracy),
+            vitals=Vitals.empty(self.num_envs, self.train.governor, self.device),
+            alive=yes,
+            measured=measured,
+            train_loss=unknown,
+            train_accuracy=unknown,
+            effective_op=torch.full((self.num_envs,), -1, device=self.device),
+            succeeded=yes,
+            seed_params=self.population.seed_params(slots),
+        )
+        self._snapshot = self.population.snapshot()
+        return self._observe(), self._info(None, {}, torch.full_like(self.env_ids, Cause.NONE), yes)
+
+    def step(  # pyright: ignore[reportIncompatibleMethodOverride] - a typed record instead of a dict
+        self, actions: Action | Tensor
+    ) -> tuple[Observation, Tensor, Tensor, Tensor, StepInfo]:
+        """One decision and one host epoch for every host; reward ``[E]`` float64, terminated and truncated ``[E]``."""
+        before, action = self.state, self._playable(actions)
+        slots, events = advance(before.slots, action, self.train.lifecycle, before.tracker.accuracy)
+        self._step += 1
+        self.population.germinate(slots, events.germinated)
+        stats = self._train_epoch(slots, before.alive)
+        slots, measured, vitals, cause = self._measure(slots, stats, before)
+        self._state = State(
+            slots=record(slots, _measurements(measured, stats)),
+            tracker=tracker.update(before.tracker, measured.loss, measured.accuracy),
+            vitals=vitals,
+            alive=before.alive & (cause == Cause.NONE),
+            measured=measured,
+            train_loss=stats.loss,
+            train_accuracy=stats.accuracy,
+            effective_op=events.effective_op,
+            succeeded=(events.gate < 0) | events.gate_passed,
+            seed_params=self.population.seed_params(slots),
+        )
+        transition = self._transition(before, action, events)
+        parts = rewards.components(self.train.reward.mode, transition, self.setting)
+        parts = {name: torch.where(before.alive, value, 0.0) for name, value in parts.items()}
+        truncated = transition.ended & ~transition.terminal
+        info = self._info(events, parts, cause, before.alive)
+        return self._observe(), rewards.total(parts), transition.terminal, truncated, info
+
+    def committed(self, data: Dataset) -> tuple[Tensor, Tensor]:
+        """Accuracy (points) and loss ``[E]`` of host + FOSSILIZED seeds alone on any data: an episode's score."""
+        off = configurations(self.slots)[COMMITTED : COMMITTED + 1]
+        found = self.population.evaluate(self.slots, data, off)
+        accuracy = 100.0 * found.correct[0].float().mean(dim=1)
+        return torch.where(found.loss[0].isfinite(), accuracy, torch.nan), found.loss[0]
+
+    def _playable(self, actions: Action | Tensor) -> Action:
+        """The factored action with WAIT for ended rows; SimicError naming the first host whose masks forbid it."""
+        alive = self.state.alive
+        if self._step >= self.steps:
+            raise SimicError(f"environment: the episode ended at step {self.steps}; call reset first")
+        action = waiting_where(~alive, to_action(actions) if isinstance(actions, Tensor) else actions)
+        rows = torch.arange(self.num_envs, device=self.device)
+        affordable = self._masks["blueprint"][rows, action.slot, action.blueprint] | (action.op != Op.GERMINATE)
+        illegal = ~(self._masks["slot"][rows, action.op, action.slot] & affordable)
+        if bool(illegal.any()):
+            row = int(illegal.nonzero()[0])
+            chosen = {name: int(head[row]) for name, head in action._asdict().items()}
+            raise SimicError(f"action {chosen} of host {row} at step {self._step}: forbidden by the masks")
+        return action
+
+    def _transition(self, before: State, action: Action, events: Events) -> Transition:
+        """(s, effective op, s') with s' the present state, and how the step ended."""
+        after = self.state
+        panicked = before.alive & ~after.alive
+        ended = after.alive & (self._step == self.steps)
+        return Transition(
+            before=before.slots,
+            after=after.slots,
+            op=events.effective_op,
+            slot=action.slot,
+            seed_params_before=before.seed_params,
+            seed_params_after=after.seed_params,
+            committed_accuracy=after.measured.committed_accuracy,
+            ended=ended,
+            terminal=panicked | (ended & (self.train.episode_end == "terminate")),
+            panicked=panicked,
+        )
+
+    def _train_epoch(self, slots: Slots, alive: Tensor) -> TrainStats:
+        """One epoch of every host; a host that ended by a rollback is put back to its snapshot."""
+        order = epoch_order(
+            self.rng_seed,
+            self.iteration,
+            self.env_ids,
+            self._step,
+            len(self._training.y),
+            self.train.batch_size,
+            self.train.batches_per_epoch,
+        )
+        stats = self.population.train_epoch(slots, self._training, order)
+        if not self._all_alive:
+            self.population.restore(self._snapshot, ~alive)
+        return stats
+
+    def _measure(self, slots: Slots, stats: TrainStats, before: State) -> tuple[Slots, Attribution, Vitals, Tensor]:
+        """Validation with ablations, vital signs, rollback of broken hosts, snapshot of healthy ones."""
+        measured = self._validate(slots)
+        finite = stats.finite & measured.committed_loss.isfinite()
+        vitals, cause, healthy = governor.check(
+            before.vitals, measured.loss, finite, self.host.classes, self.train.governor
+        )
+        cause = torch.where(before.alive, cause, int(Cause.NONE))
+        panicked = cause != Cause.NONE
+        if bool(panicked.any()):
+            self._all_alive = False
+            self.population.restore(self._snapshot, panicked)
+            slots, _ = prune_live(slots, panicked)
+            measured = _merge(panicked, self._validate(slots), measured)
+        self._snapshot = self.population.snapshot(self._snapshot, healthy & before.alive)
+        return slots, measured, vitals, cause
+
+    def _validate(self, slots: Slots) -> Attribution:
+        found = self.population.evaluate(slots, self._validation, configurations(slots))
+        return attribute(slots, found.correct, found.loss)
+
+    def _observe(self) -> Observation:
+        state = self.state
+        view = View(
+            slots=state.slots,
+            tracker=state.tracker,
+            step=self._step,
+            episode_steps=self.steps,
+            chance_loss=governor.chance_loss(self.host.classes),
+            train_loss=state.train_loss,
+            train_accuracy=state.train_accuracy,
+            op=state.effective_op,
+            succeeded=state.succeeded,
+            seed_params=state.seed_params,
+            host_params=self.host.params,
+            param_budget=self.train.lifecycle.param_budget,
+        )
+        self._masks = action_masks(state.slots, self.train.lifecycle, self.budget)
+        return Observation(observe(view), state.slots.blueprint, self._masks)
+
+    def _info(self, events: Events | None, parts: dict[str, Tensor], cause: Tensor, valid: Tensor) -> StepInfo:
+        state = self.state
+        slots, measured = state.slots, state.measured
+        kept = torch.where(slots.stage == Stage.FOSSILIZED, state.seed_params, 0)
+        return StepInfo(
+            effective_op=state.effective_op,
+            gate=events.gate if events else torch.full_like(cause, -1),
+            gate_passed=events.gate_passed if events else torch.zeros_like(valid),
+            components=parts,
+            live_accuracy=measured.accuracy,
+            committed_accuracy=measured.committed_accuracy,
+            all_off_accuracy=measured.all_off_accuracy,
+            val_loss=measured.loss,
+            train_loss=state.train_loss,
+            contribution=measured.contribution,
+            contribution_se=measured.contribution_se,
+            stage=slots.stage,
+            blueprint=slots.blueprint,
+            alpha=slots.alpha,
+            params=self.host.params + state.seed_params.sum(dim=1),
+            committed_params=self.host.params + kept.sum(dim=1),
+            flops=self.host.flops_per_sample + self.population.seed_flops(slots).sum(dim=1),
+            panicked=cause != Cause.NONE,
+            cause=cause,
+            valid=valid,
+        )
+
+
+def _measurements(measured: Attribution, stats: TrainStats) -> Measurements:
+    return Measurements(
+        accuracy=measured.accuracy,
+        contribution=measured.contribution,
+        contribution_se=measured.contribution_se,
+        gradient_ratio=stats.gradient_ratio,
+        gradient_healthy=stats.gradient_healthy,
+    )
+
+
+def _merge(rows: Tensor, new: Attribution, old: Attribution) -> Attribution:
+    """``new`` in the given rows ``[E]``, ``old`` elsewhere."""
+    merged = {}
+    for name, value in vars(new).items():
+        chosen = rows[:, None] if value.ndim == 2 else rows
+        merged[name] = torch.where(chosen, value, getattr(old, name))
+    return replace(old, **merged)

@@ -1,0 +1,55 @@
+"""Which actions are physically possible, as the tensors the policy samples under.
+
+``op [E, O]``, ``slot [E, O, K]`` given the op, ``blueprint [E, K, P]`` given the slot; the other heads are free. What a
+lifecycle transition forbids comes from its table (``growth.lifecycle.legal_ops``); budgets are added here.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from simic.growth.blueprints import Blueprint, count_params
+from simic.growth.grafting import Gate
+from simic.growth.hosts import HostSpec
+from simic.growth.lifecycle import legal_ops
+from simic.growth.vocabulary import Op, Slots
+from simic.params import Lifecycle
+
+
+@dataclass(frozen=True)
+class Budget:
+    """``reserve [K, P]``: the most parameters a seed of a blueprint can have in a slot, its gate included, because a
+    gate can be added to a living seed; ``limit``: what all seeds of a host may have together.
+    """
+
+    reserve: Tensor
+    limit: float
+
+    def fits(self, slots: Slots) -> Tensor:
+        """Bool ``[E, K, P]``: live seeds plus this candidate stay within the limit."""
+        envs, count = slots.stage.shape
+        live = slots.blueprint >= 0
+        by_slot = self.reserve.expand(envs, count, -1)
+        held = by_slot.gather(2, slots.blueprint.clamp(min=0)[:, :, None])[:, :, 0]
+        total = torch.where(live, held, 0).sum(dim=1)
+        return total[:, None, None] + self.reserve <= self.limit
+
+
+def action_masks(slots: Slots, params: Lifecycle, budget: Budget) -> dict[str, Tensor]:
+    """Masks by head name; a slot without an affordable blueprint cannot be germinated."""
+    slot = legal_ops(slots, params).clone()
+    germinable = slot[:, Op.GERMINATE]
+    blueprint = germinable[:, :, None] & budget.fits(slots)
+    slot[:, Op.GERMINATE] = blueprint.any(dim=2)
+    return {"op": slot.any(dim=2), "slot": slot, "blueprint": blueprint}
+
+
+def seed_budget(host: HostSpec, blueprints: tuple[Blueprint, ...], param_budget: float, device: torch.device) -> Budget:
+    """What every blueprint reserves in every slot of a host, and ``param_budget`` times the host's parameters."""
+    with torch.device("meta"):
+        gates = [count_params(Gate(shape)) for shape in host.slot_shapes]
+    reserve = [
+        [item.params(shape) + gate for item in blueprints] for shape, gate in zip(host.slot_shapes, gates, strict=True)
+    ]
+    return Budget(torch.tensor(reserve, device=device), param_budget * host.params)

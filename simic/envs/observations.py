@@ -1,0 +1,211 @@
+"""What the policy sees, as one table of name, index, unit, range, source; run this module to print the table.
+
+Every column is bounded by construction (ratios, symlog over its largest value, x/(1+x)), so the running normaliser is
+a light touch. A missing value is 0 with its own flag beside it. Layout after facts §5.2.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from simic.agent.spec import ObservationSpec
+from simic.envs.tracker import Tracker
+from simic.growth.lifecycle import in_stages
+from simic.growth.vocabulary import TEMPO_STEPS, Blend, Op, Ramp, Slots, Stage
+
+VERSION = 1  # of the table below; a checkpoint of another version is refused
+HISTORY = 5  # validation results shown, the newest first
+
+
+@dataclass(frozen=True)
+class View:
+    """All an observation is computed from; ``[E]`` and ``[E, K]`` tensors measured at the same moment."""
+
+    slots: Slots
+    tracker: Tracker
+    step: int
+    episode_steps: int
+    chance_loss: float
+    train_loss: Tensor  # [E], NaN before the first epoch
+    train_accuracy: Tensor  # [E], points
+    op: Tensor  # effective op of the last step [E], -1 before the first
+    succeeded: Tensor  # bool [E]: no gate refused the last op
+    seed_params: Tensor  # [E, K], with gates
+    host_params: int
+    param_budget: float
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One column (per slot: one for each slot). ``flag`` columns are 0 or 1 and left alone by the normaliser."""
+
+    name: str
+    unit: str
+    low: float
+    high: float
+    source: str
+    values: Callable[[View], Tensor]
+
+    @property
+    def flag(self) -> bool:
+        return self.unit == "flag"
+
+
+def ratio(x: Tensor) -> Tensor:
+    """x/(1+x) for x ≥ 0, in [0, 1]; infinity is 1 and missing is 0."""
+    return torch.nan_to_num(1.0 - 1.0 / (1.0 + x), nan=0.0)
+
+
+def points(x: Tensor) -> Tensor:
+    """symlog(x)/symlog(100) of a difference of accuracies in points, in [-1, 1]; missing is 0."""
+    return torch.nan_to_num(x.sign() * x.abs().log1p() / math.log1p(100.0), nan=0.0).clamp(-1.0, 1.0)
+
+
+def fraction(x: Tensor) -> Tensor:
+    """Accuracy in points as a fraction, in [0, 1]; missing is 0."""
+    return torch.nan_to_num(x / 100.0, nan=0.0)
+
+
+def of_episode(steps: Tensor, view: View) -> Tensor:
+    """A number of steps over the length of the episode, in [0, 1]."""
+    return (steps / view.episode_steps).clamp(0.0, 1.0)
+
+
+def _lags() -> list[Feature]:
+    """The last validation results; index -1 of the tracker's windows is the newest."""
+    table = []
+    for lag in range(HISTORY):
+        at = -1 - lag
+        table += [
+            Feature(
+                f"loss_lag_{lag}", "loss / chance, x/(1+x)", 0, 1, "tracker.losses",
+                lambda v, at=at: ratio(v.tracker.losses[:, at] / v.chance_loss),
+            ),
+            Feature(
+                f"accuracy_lag_{lag}", "fraction", 0, 1, "tracker.accuracies",
+                lambda v, at=at: fraction(v.tracker.accuracies[:, at]),
+            ),
+            Feature(
+                f"missing_lag_{lag}", "flag", 0, 1, "tracker",
+                lambda v, at=at: v.tracker.losses[:, at].isnan() | v.tracker.accuracies[:, at].isnan(),
+            ),
+        ]  # fmt: skip
+    return table
+
+
+def _share(*stages: Stage) -> Callable[[View], Tensor]:
+    return lambda v: in_stages(v.slots.stage, frozenset(stages)).float().mean(dim=1)
+
+
+def _is(column: str, member: int) -> Callable[[View], Tensor]:
+    return lambda v: getattr(v.slots, column) == member
+
+
+def _missing(column: str) -> Callable[[View], Tensor]:
+    return lambda v: getattr(v.slots, column).isnan()
+
+
+BASE: tuple[Feature, ...] = (
+    Feature("time", "step / episode", 0, 1, "step", lambda v: torch.full_like(v.train_loss, v.step / v.episode_steps)),
+    *_lags(),
+    Feature("accuracy_gain", "points, symlog", -1, 1, "tracker", lambda v: points(v.tracker.accuracy_delta)),
+    Feature("below_best", "points, symlog", -1, 1, "tracker",
+            lambda v: points(v.tracker.accuracy - v.tracker.best_accuracy)),
+    Feature("plateau", "steps / episode", 0, 1, "tracker.plateau", lambda v: of_episode(v.tracker.plateau, v)),
+    Feature("stabilised", "flag", 0, 1, "tracker.stabilised", lambda v: v.tracker.stabilised),
+    Feature("train_loss", "loss / chance, x/(1+x)", 0, 1, "train epoch", lambda v: ratio(v.train_loss / v.chance_loss)),
+    Feature("train_accuracy", "fraction", 0, 1, "train epoch", lambda v: fraction(v.train_accuracy)),
+    Feature("train_missing", "flag", 0, 1, "train epoch", lambda v: v.train_loss.isnan()),
+    Feature("training_share", "share of slots", 0, 1, "slots.stage", _share(Stage.TRAINING)),
+    Feature("blending_share", "share of slots", 0, 1, "slots.stage", _share(Stage.BLENDING)),
+    Feature("joined_share", "share of slots", 0, 1, "slots.stage", _share(Stage.HOLDING, Stage.FOSSILIZED)),
+    Feature("growth", "seed / host parameters, x/(1+x)", 0, 1, "population",
+            lambda v: ratio(v.seed_params.sum(dim=1) / v.host_params)),
+    Feature("budget_used", "share of budget", 0, 1, "population",
+            lambda v: (v.seed_params.sum(dim=1) / (v.param_budget * v.host_params)).clamp(max=1.0)),
+    Feature("last_op_succeeded", "flag", 0, 1, "gate events", lambda v: v.succeeded),
+    *(Feature(f"last_op_{op.name.lower()}", "flag", 0, 1, "effective op", lambda v, op=op: v.op == op) for op in Op),
+)  # fmt: skip
+
+SLOT: tuple[Feature, ...] = (
+    Feature("occupied", "flag", 0, 1, "slots.blueprint", lambda v: v.slots.blueprint >= 0),
+    *(Feature(f"stage_{s.name.lower()}", "flag", 0, 1, "slots.stage", _is("stage", s)) for s in Stage),
+    *(Feature(f"ramp_{r.name.lower()}", "flag", 0, 1, "slots.ramp", _is("ramp", r)) for r in Ramp),
+    *(Feature(f"operator_{b.name.lower()}", "flag", 0, 1, "slots.operator",
+              lambda v, b=b: (v.slots.operator == b) & (v.slots.blueprint >= 0)) for b in Blend),
+    Feature("prune_scheduled", "flag", 0, 1, "slots", lambda v: v.slots.prune_scheduled),
+    Feature("alpha", "1", 0, 1, "slots.alpha", lambda v: v.slots.alpha),
+    Feature("alpha_target", "1", 0, 1, "slots.alpha_target", lambda v: v.slots.alpha_target),
+    Feature("first_target", "1", 0, 1, "slots.first_target", lambda v: v.slots.first_target),
+    Feature("tempo", "steps / longest", 0, 1, "slots.tempo_steps",
+            lambda v: (v.slots.tempo_steps / max(TEMPO_STEPS)).clamp(0.0, 1.0)),
+    Feature("ramp_left", "steps / episode", 0, 1, "slots.ramp_*",
+            lambda v: of_episode(v.slots.ramp_steps - v.slots.ramp_done, v)),
+    Feature("age", "steps / episode", 0, 1, "slots.age", lambda v: of_episode(v.slots.age, v)),
+    Feature("dwell", "steps / episode", 0, 1, "slots.dwell", lambda v: of_episode(v.slots.dwell, v)),
+    Feature("germinations", "count, x/(1+x)", 0, 1, "slots.germinations", lambda v: ratio(v.slots.germinations)),
+    Feature("contribution", "points, symlog", -1, 1, "attribution", lambda v: points(v.slots.contribution)),
+    Feature("contribution_se", "points, symlog", 0, 1, "attribution", lambda v: points(v.slots.contribution_se)),
+    Feature("contribution_missing", "flag", 0, 1, "attribution", _missing("contribution")),
+    Feature("velocity", "points, symlog", -1, 1, "attribution", lambda v: points(v.slots.contribution_velocity)),
+    Feature("velocity_missing", "flag", 0, 1, "attribution", _missing("contribution_velocity")),
+    Feature("freshness", "1 / (1 + steps since measured)", 0, 1, "attribution",
+            lambda v: torch.where(v.slots.contribution.isnan(), 0.0, 1.0 / (1.0 + v.slots.steps_since_measured))),
+    Feature("progress", "points, symlog", -1, 1, "slots.accuracy",
+            lambda v: points(v.slots.accuracy - v.slots.germination_accuracy)),
+    Feature("stage_progress", "points, symlog", -1, 1, "slots.accuracy",
+            lambda v: points(v.slots.accuracy - v.slots.stage_accuracy)),
+    Feature("progress_missing", "flag", 0, 1, "slots.accuracy",
+            lambda v: (v.slots.accuracy - v.slots.germination_accuracy).isnan()),
+    Feature("gradient_ratio", "1, x/(1+x)", 0, 1, "gradients", lambda v: ratio(v.slots.gradient_ratio)),
+    Feature("gradient_missing", "flag", 0, 1, "gradients", _missing("gradient_ratio")),
+    Feature("params", "seed / host parameters, x/(1+x)", 0, 1, "population",
+            lambda v: ratio(v.seed_params / v.host_params)),
+)  # fmt: skip
+
+
+def columns(slots: int) -> list[tuple[str, Feature]]:
+    """Name and row of the table for every column, in order: the base, then each slot's."""
+    return [(row.name, row) for row in BASE] + [(f"slot{k}_{row.name}", row) for k in range(slots) for row in SLOT]
+
+
+def observation_spec(slots: int, blueprints: int) -> ObservationSpec:
+    """Layout for the policy: one category per slot, the index of its blueprint (-1 = empty)."""
+    table = columns(slots)
+    flags = tuple(row.flag for _, row in table)
+    return ObservationSpec(len(table), flags, categories=slots, cardinality=blueprints, version=VERSION)
+
+
+def observe(view: View) -> Tensor:
+    """Features float32 ``[E, D]`` in the order of ``columns``."""
+    base = torch.stack([row.values(view).float() for row in BASE], dim=1)
+    per_slot = torch.stack([row.values(view).float() for row in SLOT], dim=2)
+    return torch.cat((base, per_slot.flatten(1)), dim=1)
+
+
+def document() -> str:
+    """docs/observations.md."""
+    lines = [
+        "# Observations",
+        "",
+        f"Version {VERSION}. Generated by `python -m simic.envs.observations`; do not edit.",
+        f"A host with K slots gives {len(BASE)} + {len(SLOT)} K columns: the base, then the block of each slot.",
+        "Beside them the policy gets one category per slot, the index of its blueprint (-1 = empty).",
+        "Flags are 0 or 1 and are not normalised. A missing value is 0 and its flag is 1.",
+        "",
+    ]
+    for title, rows, start in (("Base", BASE, "{}"), ("Slot k", SLOT, f"{len(BASE)} + {len(SLOT)} k + {{}}")):
+        lines += [f"## {title}", "", "| index | name | unit | range | source |", "|---|---|---|---|---|"]
+        lines += [
+            f"| {start.format(index)} | {row.name} | {row.unit} | [{row.low:g}, {row.high:g}] | {row.source} |"
+            for index, row in enumerate(rows)
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(document(), end="")

@@ -1,0 +1,111 @@
+"""``simic/Growth-v0``: one host as an ordinary single numpy environment with a Discrete action and ``action_masks()``.
+
+``gymnasium.make("simic.envs.single_env:simic/Growth-v0")``. Masks of a MultiDiscrete space are independent per
+dimension, those of growth are not; so this view enumerates the legal grammar: one index per distinct factored action.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from simic.agent.spec import Observation
+from simic.data.batches import Dataset, load_split
+from simic.envs.actions import grammar, grammar_mask
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.observations import columns
+from simic.params import Train
+from simic.paths import Workspace
+
+ENV_ID = "simic/Growth-v0"
+
+
+class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
+    """One host; the observation is the feature vector with each slot's blueprint appended as one-hot.
+
+    Data are ``dataset_train`` and ``dataset_val``, or the prepared files of ``root``. An action that the masks forbid
+    is played as WAIT and marked in ``info["illegal"]``; an agent that uses ``action_masks()`` plays none.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 - gymnasium's own form
+
+    def __init__(
+        self,
+        train: Train | None = None,
+        dataset_train: Dataset | None = None,
+        dataset_val: Dataset | None = None,
+        root: str | Path = ".",
+        rng_seed: int = 1,
+    ) -> None:
+        prepared = Workspace(Path(root)).prepared
+        dataset_train = dataset_train or load_split(prepared, "train", torch.device("cpu"))
+        dataset_val = dataset_val or load_split(prepared, "val", torch.device("cpu"))
+        self._env = GrowthEnv(
+            train or Train(), rng_seed, dataset_train, dataset_val, env_ids=torch.zeros(1, dtype=torch.int64)
+        )
+        self._actions = grammar(self._env.action_spec)
+        self._blueprints = len(self._env.blueprints)
+        self.action_space = spaces.Discrete(len(self._actions))
+        rows = [row for _, row in columns(self._env.host.slots)]
+        extra = self._env.host.slots * self._blueprints
+        low = np.array([row.low for row in rows] + [0.0] * extra, np.float32)
+        high = np.array([row.high for row in rows] + [1.0] * extra, np.float32)
+        self.observation_space = spaces.Box(low, high)
+        self._observation: Observation | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """A fresh host; ``seed`` starts another series of episodes, without one the next of the series is played."""
+        super().reset(seed=seed)
+        self._observation, _ = self._env.reset(seed=seed, options=options)
+        return self._flat(), {"action_mask": self.action_masks()}
+
+    def step(self, action: np.int64 | int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """One decision and one host epoch."""
+        legal = bool(self.action_masks()[int(action)])
+        factored = self._actions[int(action) if legal else 0][None]  # row 0 of the grammar is WAIT
+        self._observation, reward, terminated, truncated, step = self._env.step(factored)
+        info = {
+            "action_mask": self.action_masks(),
+            "illegal": not legal,
+            "effective_op": int(step.effective_op),
+            "live_accuracy": float(step.live_accuracy),
+            "committed_accuracy": float(step.committed_accuracy),
+            "params": int(step.params),
+        }
+        return self._flat(), float(reward), bool(terminated), bool(truncated), info
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Which of the ``n`` actions are legal now (the convention of sb3-contrib's MaskablePPO)."""
+        return grammar_mask(self._env.action_spec, self._seen, self._actions)[0].numpy()
+
+    def factored(self, action: int) -> tuple[int, ...]:
+        """The heads of an action index, in the order of ``growth.vocabulary.Action``."""
+        return tuple(self._actions[action].tolist())
+
+    def index(self, factored: tuple[int, ...]) -> int:
+        """The index of a factored action whose unused heads are 0; ValueError where it is not of the grammar."""
+        matches = (self._actions == torch.tensor(factored)).all(dim=1).nonzero()
+        if len(matches) != 1:
+            raise ValueError(f"{factored} is no action of the grammar: heads that an op does not use must be 0")
+        return int(matches)
+
+    @property
+    def _seen(self) -> Observation:
+        if self._observation is None:
+            raise gymnasium.error.ResetNeeded("call reset first")
+        return self._observation
+
+    def _flat(self) -> NDArray[np.float32]:
+        seen = self._seen
+        kinds = torch.arange(self._blueprints)
+        one_hot = (seen.categories[0][:, None] == kinds).float().flatten()
+        return torch.cat((seen.features[0], one_hot)).numpy()
+
+
+gymnasium.register(ENV_ID, entry_point=f"{__name__}:{SingleGrowthEnv.__name__}")

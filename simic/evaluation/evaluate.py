@@ -1,0 +1,243 @@
+"""Growth policies meet on the same hosts, data orders and test samples; what they reach is compared seed by seed.
+
+An evaluation seed is one environment id in an iteration namespace of its own, so that host initialisation and data
+order are those of no training episode and equal for every policy. The test split is opened here and nowhere else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from simic.data.batches import Dataset, data_hash, load_split, load_test
+from simic.envs.attribution import WITHOUT
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.records import StepInfo
+from simic.envs.rewards import total
+from simic.evaluation import result, statistics
+from simic.evaluation.baselines import Actor, Episode, Situation
+from simic.growth.vocabulary import Action, Op, Stage
+from simic.params import Params
+
+EVALUATION_ITERATION = 1 << 40  # far above any training iteration; data order and host initialisation hash it
+BACKWARD_AND_FORWARD = 3  # a training pass costs about three forward passes (Kaplan et al. 2020, §2.1: 6N vs 2N)
+LEARNED = "learned"
+
+
+@dataclass(frozen=True)
+class Venue:
+    """The hosts, data and test samples that all policies meet: one host per evaluation seed."""
+
+    env: GrowthEnv
+    test: Dataset
+    epoch_samples: int  # that one host trains on in one step
+    validation_samples: int
+    data_sha256: str
+
+    @classmethod
+    def open(cls, params: Params, prepared: Path, device: torch.device | str = "cpu") -> Self:
+        """From prepared data; the environment is the training run's but for its hosts."""
+        train, validation = load_split(prepared, "train", device), load_split(prepared, "val", device)
+        env_ids = torch.arange(params.evaluate.eval_seeds)
+        env = GrowthEnv(params.train, params.rng_seed, train, validation, env_ids, device, params.runtime.backend)
+        available = len(train) // params.train.batch_size
+        limit = params.train.batches_per_epoch
+        batches = available if limit == "all" else limit
+        samples = batches * params.train.batch_size
+        return cls(env, load_test(prepared, device), samples, len(validation), data_hash(prepared))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Which checkpoint is evaluated: its name, and the iteration it was written after."""
+
+    checkpoint: str
+    iteration: int
+
+
+@dataclass
+class Trace:
+    """What one policy did: per-step facts of all hosts, and of host 0 in full."""
+
+    pruned: Tensor
+    rollbacks: Tensor
+    training_flops: Tensor
+    stages: list[list[int]] = field(default_factory=list)
+    blueprints: list[list[str | None]] = field(default_factory=list)
+    alphas: list[list[float]] = field(default_factory=list)
+    decisions: list[result.Decision] = field(default_factory=list)
+    live: list[float | None] = field(default_factory=list)
+    committed: list[float | None] = field(default_factory=list)
+    rollback_steps: list[int] = field(default_factory=list)
+
+
+def evaluate(venue: Venue, actors: Mapping[str, Actor], subject: Subject | None) -> result.Evaluation:
+    """Every actor plays the same episodes; ``learned`` is compared with each other one on committed test accuracy."""
+    outcomes = {name: play(venue, actor) for name, actor in actors.items()}
+    seeds = {name: per_seed for name, (per_seed, _) in outcomes.items()}
+    env, host = venue.env, venue.env.host
+    return result.Evaluation(
+        checkpoint=subject.checkpoint if subject else None,
+        checkpoint_iteration=subject.iteration if subject else None,
+        data_sha256=venue.data_sha256,
+        rng_seed=env.rng_seed,
+        eval_seeds=env.num_envs,
+        episode_steps=env.steps,
+        test_samples=len(venue.test),
+        host=result.Host(
+            family=host.family,
+            preset=host.preset,
+            slots=host.slots,
+            params=host.params,
+            flops_per_sample=host.flops_per_sample,
+        ),
+        policies={name: _summary(per_seed, host.params, env.rng_seed) for name, per_seed in seeds.items()},
+        comparisons=_comparisons(seeds, env.rng_seed),
+        timelines={name: timeline for name, (_, timeline) in outcomes.items()},
+    )
+
+
+def play(venue: Venue, actor: Actor) -> tuple[result.PerSeed, result.Timeline]:
+    """One episode of every evaluation seed under one actor, and its score on the test split."""
+    env = venue.env
+    actor.start(Episode(env.env_ids, EVALUATION_ITERATION, env.rng_seed))
+    observation, _ = env.reset(options={"iteration": EVALUATION_ITERATION})
+    zeros = torch.zeros(env.num_envs, dtype=torch.int64)
+    trace = Trace(zeros, zeros.clone(), zeros.clone())
+    for step in range(env.steps):
+        before, alive = env.slots.stage, env.state.alive
+        action = actor.act(Situation(observation, env.slots, env.state.tracker, step))
+        held = env.slots.blueprint
+        observation, _, _, _, info = env.step(action)
+        _record(trace, venue, step, action, before, held, alive, info)
+    return _score(venue, trace), _timeline(trace)
+
+
+def _record(
+    trace: Trace, venue: Venue, step: int, action: Action, before: Tensor, held: Tensor, alive: Tensor, info: StepInfo
+) -> None:
+    removed = (info.stage == Stage.PRUNED) & (before != Stage.PRUNED)
+    trace.pruned = trace.pruned + removed.sum(dim=1).cpu()
+    trace.rollbacks = trace.rollbacks + info.panicked.long().cpu()
+    trace.training_flops = trace.training_flops + _step_flops(venue, info).cpu()
+    names = [item.name for item in venue.env.blueprints]
+    after = info.blueprint[0].tolist()
+    trace.stages.append(info.stage[0].tolist())
+    trace.blueprints.append([names[index] if index >= 0 else None for index in after])
+    trace.alphas.append([round(alpha, 6) for alpha in info.alpha[0].tolist()])
+    trace.live.append(_measured(info.live_accuracy[0]))
+    trace.committed.append(_measured(info.committed_accuracy[0]))
+    if bool(info.panicked[0]):
+        trace.rollback_steps.append(step)
+    op, slot = int(action.op[0]), int(action.slot[0])
+    if bool(alive[0]) and op != Op.WAIT:
+        index = after[slot] if op == Op.GERMINATE else int(held[0, slot])
+        took_effect = int(info.effective_op[0]) == op
+        trace.decisions.append(
+            result.Decision(
+                step=step,
+                op=Op(op).name,
+                slot=slot,
+                blueprint=names[index] if index >= 0 else None,
+                refused_by_gate=None if took_effect else int(info.gate[0]),
+                reward=float(total(info.components)[0]),
+            )
+        )
+
+
+def _step_flops(venue: Venue, info: StepInfo) -> Tensor:
+    """FLOPs ``[E]`` of one host epoch and of its validation with all ablations (an upper bound for the latter: equal
+    configurations are run once).
+    """
+    configurations = WITHOUT + venue.env.host.slots
+    return info.flops * (BACKWARD_AND_FORWARD * venue.epoch_samples + configurations * venue.validation_samples)
+
+
+def _measured(value: Tensor) -> float | None:
+    return float(value) if bool(value.isfinite()) else None
+
+
+def _score(venue: Venue, trace: Trace) -> result.PerSeed:
+    env = venue.env
+    slots, state = env.slots, env.state
+    kept = slots.stage == Stage.FOSSILIZED
+    accuracy, _ = env.committed(venue.test)
+    params = env.host.params + torch.where(kept, state.seed_params, 0).sum(dim=1)
+    flops = env.host.flops_per_sample + torch.where(kept, env.population.seed_flops(slots), 0).sum(dim=1)
+    return result.PerSeed(
+        test_accuracy_pct=_points(accuracy),
+        val_accuracy_pct=_points(state.measured.committed_accuracy),
+        params=tuple(params.tolist()),
+        flops_per_sample=tuple(flops.tolist()),
+        training_flops=tuple(trace.training_flops.tolist()),
+        germinated=tuple(slots.germinations.sum(dim=1).tolist()),
+        fossilized=tuple(kept.sum(dim=1).tolist()),
+        pruned=tuple(trace.pruned.tolist()),
+        rollbacks=tuple(trace.rollbacks.tolist()),
+    )
+
+
+def _points(accuracy: Tensor) -> tuple[float, ...]:
+    """Accuracies as floats; 4 decimals are far below one sample of any split."""
+    return tuple(round(value, 4) for value in accuracy.double().tolist())
+
+
+def _timeline(trace: Trace) -> result.Timeline:
+    return result.Timeline(
+        stages=tuple(map(tuple, trace.stages)),
+        blueprints=tuple(map(tuple, trace.blueprints)),
+        alphas=tuple(map(tuple, trace.alphas)),
+        decisions=tuple(trace.decisions),
+        live_accuracy_pct=tuple(trace.live),
+        committed_accuracy_pct=tuple(trace.committed),
+        rollback_steps=tuple(trace.rollback_steps),
+    )
+
+
+def _summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.Policy:
+    accuracy, params = np.array(seeds.test_accuracy_pct), np.array(seeds.params)
+    iqm = statistics.interquartile_interval(accuracy, rng_seed)
+    return result.Policy(
+        test_accuracy_pct=result.Interval.of(statistics.mean_interval(accuracy)),
+        test_accuracy_iqm_pct=None if iqm is None else result.Interval.of(iqm),
+        val_accuracy_pct=float(np.mean(seeds.val_accuracy_pct)),
+        params=float(params.mean()),
+        flops_per_sample=float(np.mean(seeds.flops_per_sample)),
+        training_flops=float(np.mean(seeds.training_flops)),
+        accuracy_per_kparam=float((accuracy / (params / 1000.0)).mean()),
+        growth_ratio=float((params / host_params).mean()),
+        germinated=float(np.mean(seeds.germinated)),
+        fossilized=float(np.mean(seeds.fossilized)),
+        pruned=float(np.mean(seeds.pruned)),
+        rollbacks=float(np.mean(seeds.rollbacks)),
+        per_seed=seeds,
+    )
+
+
+def _comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[result.Comparison, ...]:
+    """``learned`` against every other policy; only the differences to baselines are the primary endpoint."""
+    if LEARNED not in seeds:
+        return ()
+    first = seeds[LEARNED]
+    found = []
+    for name, second in seeds.items():
+        if name == LEARNED:
+            continue
+        compared = statistics.compare(list(first.test_accuracy_pct), list(second.test_accuracy_pct), rng_seed)
+        found.append(
+            result.Comparison(
+                first=LEARNED,
+                second=name,
+                endpoint="secondary" if name.startswith(LEARNED) else "primary",
+                difference_pct=result.Interval.of(compared.difference),
+                p_value=compared.p_value,
+                probability_of_improvement=compared.probability_of_improvement,
+                minimum_detectable_pct=compared.minimum_detectable,
+                seeds=compared.seeds,
+            )
+        )
+    return tuple(found)

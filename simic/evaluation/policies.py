@@ -1,0 +1,84 @@
+"""The policies of an evaluation by name: the trained one, greedy and sampled, and the baselines."""
+
+from collections.abc import Callable
+
+from simic.envs.actions import to_action
+from simic.envs.growth_env import GrowthEnv
+from simic.errors import SimicError
+from simic.evaluation.baselines import (
+    Actor,
+    Episode,
+    FixedSchedule,
+    Heuristic,
+    RandomLegal,
+    Situation,
+    Static,
+    action_noise,
+    germination_steps,
+)
+from simic.growth.vocabulary import Action
+from simic.params import Params, PolicyName
+from simic.training.learned import Learned
+
+
+class LearnedActor:
+    """A trained policy with frozen observation scales; sampled draws are a hash of (rng_seed, iteration, env, step)."""
+
+    def __init__(self, learned: Learned, greedy: bool) -> None:
+        self.learned, self.greedy = learned, greedy
+
+    def start(self, episode: Episode) -> None:
+        """Nothing remembered."""
+        self.episode = episode
+        self.memory = self.learned.policy.initial_state(len(episode.env_ids))
+
+    def act(self, situation: Situation) -> Action:
+        """The likeliest action, or one drawn from the policy's distribution."""
+        policy, seen = self.learned.policy, self.learned.normalizers.see(situation.observation)
+        noise = None if self.greedy else action_noise(self.episode, situation.step, len(policy.action_spec.heads))
+        decision = policy.act(seen, self.memory, noise, greedy=self.greedy)
+        self.memory = decision.state
+        return to_action(decision.actions)
+
+
+def actors(params: Params, env: GrowthEnv, learned: Learned | None) -> dict[PolicyName, Actor]:
+    """Those that ``evaluate.policies`` names, in that order; SimicError when a learned one is named and there is none,
+    or it was trained for other observations or actions.
+    """
+    names = params.evaluate.policies
+    needing = [name for name in names if name.startswith("learned")]
+    if needing and learned is None:
+        raise SimicError(f"evaluate.policies names {needing[0]!r}: there is no trained policy; run simic train first")
+    if learned is not None:
+        refuse_other_task(learned, env)
+    train = params.train
+
+    def trained(greedy: bool) -> Actor:
+        assert learned is not None  # refused above
+        return LearnedActor(learned, greedy)
+
+    builders: dict[PolicyName, Callable[[], Actor]] = {
+        "learned": lambda: trained(greedy=True),
+        "learned_sampled": lambda: trained(greedy=False),
+        "static": Static,
+        "random_legal": lambda: RandomLegal(env.action_spec),
+        "heuristic": lambda: Heuristic(train.host.family),
+        "fixed_schedule": lambda: FixedSchedule(
+            train.host.family, train.lifecycle, germination_steps(env.host.slots, env.steps)
+        ),
+    }
+    return {name: builders[name]() for name in names}
+
+
+def refuse_other_task(learned: Learned, env: GrowthEnv) -> None:
+    """SimicError when the policy was trained for other observations or actions than the environment's."""
+    policy = learned.policy
+    for name, trained, here in (
+        ("observations", policy.observation_spec, env.observation_spec),
+        ("actions", policy.action_spec, env.action_spec),
+    ):
+        if trained != here:
+            raise SimicError(
+                f"policy after {learned.iteration} iterations: its {name} ({trained}) are not this task's ({here}); "
+                "evaluate it with the host family and slots it was trained on"
+            )

@@ -1,0 +1,1 @@
+"""Hosts, seeds, their lifecycle, and the population that trains them together."""

@@ -1,0 +1,269 @@
+"""What a seed can be: plain modules that keep their input's shape, registered with their family.
+
+A new one is a class taking the feature shape (without batch), decorated::
+
+    @blueprint("scale", family="mlp")
+    class Scale(nn.Module):
+        def __init__(self, shape: tuple[int, ...]) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(shape[0]))
+
+        def forward(self, x: Tensor) -> Tensor:  # [B, D] -> [B, D]
+            return x * self.weight
+
+Its parameters and FLOPs are counted, it runs batched over hosts, and the masks, observations and reports know it.
+Tensors that a fresh module draws at random are redrawn by hash at germination (growth/template.py); constants stay.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from simic.errors import SimicError
+from simic.growth.layers import OpenReLU, group_norm
+
+Shape = tuple[int, ...]
+LORA_RANK = 8
+SE_SCALE_BIAS = 3.0  # sigmoid(3) ≈ 0.95: a squeeze-excitation seed starts as almost the identity
+
+
+def count_params(module: nn.Module) -> int:
+    """Trainable parameters."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def count_flops(module: nn.Module, shape: Shape) -> int:
+    """FLOPs of one sample's forward pass: 2 per multiply-add of convolutions and matrix products, nothing else."""
+    module = module.to("meta")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module(torch.empty(1, *shape, device="meta"))
+    return counter.get_total_flops()
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A kind of seed. ``closing`` names the parameters of a fresh module that, all zero, make it the identity; they
+    start at zero under the MULTIPLY operator (facts §2.5). One zero factor is enough: two in a row would never learn.
+    """
+
+    name: str
+    family: str
+    build: Callable[[Shape], nn.Module]
+    closing: tuple[str, ...] = ()
+
+    def params(self, shape: Shape) -> int:
+        """Exact number of parameters at a slot of this feature shape."""
+        return count_params(self._meta(shape))
+
+    def flops(self, shape: Shape) -> int:
+        """Exact FLOPs per sample at a slot of this feature shape (``count_flops``)."""
+        return count_flops(self._meta(shape), shape)
+
+    def _meta(self, shape: Shape) -> nn.Module:
+        with torch.device("meta"):
+            return self.build(shape)
+
+
+_REGISTRY: dict[tuple[str, str], Blueprint] = {}
+
+
+def blueprint(name: str, family: str, closing: tuple[str, ...] = ()) -> Callable[[type[nn.Module]], type[nn.Module]]:
+    """Class decorator: register a module ``cls(shape)`` as a blueprint of a host family."""
+
+    def register(cls: type[nn.Module]) -> type[nn.Module]:
+        if (family, name) in _REGISTRY:
+            raise SimicError(f"blueprint {name!r} of family {family!r} is registered already")
+        _REGISTRY[family, name] = Blueprint(name, family, cls, closing)
+        return cls
+
+    return register
+
+
+def blueprints_of(family: str) -> tuple[Blueprint, ...]:
+    """The family's blueprints in the order of registration, which is their action index."""
+    found = tuple(item for item in _REGISTRY.values() if item.family == family)
+    if not found:
+        families = sorted({item.family for item in _REGISTRY.values()})
+        raise SimicError(f"family {family!r} has no blueprints; known families: {', '.join(families)}")
+    return found
+
+
+# --- cnn: shape = (C, H, W); formulas of facts §3.2 ------------------------------------------------------------------
+
+
+@blueprint("norm", "cnn", closing=("weight",))
+class ConvNorm(nn.Module):
+    """x + tanh(w)·(GN(x) − x), w = 0: 2C + 1 parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.norm = group_norm(shape[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.tanh(self.weight) * (self.norm(x) - x)
+
+
+@blueprint("attention", "cnn")
+class SqueezeExcitation(nn.Module):
+    """x·σ(W₂ relu(W₁ mean(x)) + b), W₂ = 0, b = 3, r = max(1, C/4): 2Cr + C parameters (arXiv 1709.01507)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        channels, reduced = shape[0], max(1, shape[0] // 4)
+        self.squeeze = nn.Linear(channels, reduced, bias=False)
+        self.excite = nn.Linear(reduced, channels)
+        nn.init.zeros_(self.excite.weight)
+        nn.init.constant_(self.excite.bias, SE_SCALE_BIAS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.excite(F.relu(self.squeeze(x.mean((-2, -1)))))
+        return x * torch.sigmoid(scale)[..., None, None]
+
+
+@blueprint("depthwise", "cnn", closing=("norm.weight", "norm.bias"))
+class DepthwiseSeparable(nn.Module):
+    """x + relu(GN(1×1(3×3 per channel x))): 9C + C² + 2C parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        channels = shape[0]
+        self.depthwise = nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False)
+        self.pointwise = nn.Conv2d(channels, channels, 1, bias=False)
+        self.norm = group_norm(channels)
+        self.relu = OpenReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.relu(self.norm(self.pointwise(self.depthwise(x))))
+
+
+@blueprint("bottleneck", "cnn", closing=("up.weight",))
+class Bottleneck(nn.Module):
+    """x + GN(up(relu(3×3(relu(down x))))), up = 0, b = max(8, C/4): 2Cb + 9b² + 2C parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        channels, narrow = shape[0], max(8, shape[0] // 4)
+        self.down = nn.Conv2d(channels, narrow, 1, bias=False)
+        self.conv = nn.Conv2d(narrow, narrow, 3, padding=1, bias=False)
+        self.up = nn.Conv2d(narrow, channels, 1, bias=False)
+        self.norm = group_norm(channels)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.norm(self.up(F.relu(self.conv(F.relu(self.down(x))))))
+
+
+class _ConvNormReLU(nn.Module):
+    """relu(GN(k×k x)): k²C² + 2C parameters."""
+
+    def __init__(self, channels: int, kernel: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, kernel, padding=kernel // 2, bias=False)
+        self.norm = group_norm(channels)
+        self.relu = OpenReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.relu(self.norm(self.conv(x)))
+
+
+@blueprint("conv_small", "cnn", closing=("branch.conv.weight",))
+class ConvSmall(nn.Module):
+    """x + relu(GN(1×1 x)), the convolution 0: C² + 2C parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.branch = _ConvNormReLU(shape[0], 1)
+        nn.init.zeros_(self.branch.conv.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.branch(x)
+
+
+@blueprint("conv_light", "cnn", closing=("branch.norm.weight", "branch.norm.bias"))
+class ConvLight(nn.Module):
+    """x + relu(GN(3×3 x)): 9C² + 2C parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.branch = _ConvNormReLU(shape[0], 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.branch(x)
+
+
+@blueprint("conv_heavy", "cnn", closing=("second.norm.weight", "second.norm.bias"))
+class ConvHeavy(nn.Module):
+    """x + two of relu(GN(3×3 ·)) in a row: 18C² + 4C parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.first = _ConvNormReLU(shape[0], 3)
+        self.second = _ConvNormReLU(shape[0], 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(self.first(x))
+
+
+# --- mlp: shape = (D,); formulas of facts §3.3 -----------------------------------------------------------------------
+
+
+@blueprint("norm", "mlp", closing=("weight",))
+class VectorNorm(nn.Module):
+    """x + tanh(w)·(LN(x) − x), w = 0: 2D + 1 parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.norm = nn.LayerNorm(shape[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.tanh(self.weight) * (self.norm(x) - x)
+
+
+@blueprint("lora", "mlp", closing=("up.weight",))
+class LowRank(nn.Module):
+    """x + up(down x), rank 8, up = 0: 16D parameters (arXiv 2106.09685)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.down = nn.Linear(shape[0], LORA_RANK, bias=False)
+        self.up = nn.Linear(LORA_RANK, shape[0], bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.up(self.down(x))
+
+
+class _ResidualMLP(nn.Module):
+    """x + W₂ gelu(W₁ x), W₂ = 0: with f times the width, 2fD² + (f + 1)D parameters."""
+
+    def __init__(self, width: int, factor: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, factor * width)
+        self.second = nn.Linear(factor * width, width)
+        nn.init.zeros_(self.second.weight)
+        nn.init.zeros_(self.second.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(F.gelu(self.first(x)))
+
+
+@blueprint("mlp_small", "mlp", closing=("second.weight", "second.bias"))
+class MLPSmall(_ResidualMLP):
+    """Hidden layer of 2D: 4D² + 3D parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape[0], 2)
+
+
+@blueprint("mlp", "mlp", closing=("second.weight", "second.bias"))
+class MLP(_ResidualMLP):
+    """Hidden layer of 4D: 8D² + 5D parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape[0], 4)

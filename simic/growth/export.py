@@ -1,0 +1,199 @@
+"""A grown network as a product: one host of a population as a plain ``nn.Module``, in files anyone can open.
+
+A directory holds ``structure.json`` (what it is made of), ``weights.safetensors``, ``history.json`` (how it grew) and
+``network.pt2`` (torch.export; runs without this package). ``load_grown`` reads the first two.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from simic.errors import SimicError
+from simic.growth.blueprints import blueprints_of
+from simic.growth.grafting import Gate, blend
+from simic.growth.groups import SlotState
+from simic.growth.hosts import HostSpec, build_host
+from simic.growth.kernels import stackable
+from simic.growth.population import Population
+from simic.growth.vocabulary import Blend, Slots, Stage
+from simic.params import Host
+
+FORMAT = 1
+STRUCTURE, WEIGHTS, HISTORY, PROGRAM = "structure.json", "weights.safetensors", "history.json", "network.pt2"
+
+
+class Record(BaseModel):
+    """What is read back is checked: unknown or missing keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class SeedRecord(Record):
+    """One seed of the network."""
+
+    slot: int
+    blueprint: str
+    stage: str
+    operator: Literal["ADD", "MULTIPLY", "GATE"]
+    alpha: float
+    params: int
+
+
+class Structure(Record):
+    """``structure.json``."""
+
+    format: Literal[1] = FORMAT
+    host: Host
+    input_shape: tuple[int, int, int]
+    classes: int
+    seeds: tuple[SeedRecord, ...]
+    params: int
+
+
+class Joint(nn.Module):
+    """A seed with what joins it to the features, ``[B, C, …] → [B, C, …]``."""
+
+    def __init__(self, seed: nn.Module, gate: nn.Module | None, operator: Blend, alpha: float) -> None:
+        super().__init__()
+        self.seed, self.gate, self.operator = seed, gate, operator
+        self.register_buffer("alpha", torch.tensor([alpha]), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = None if self.gate is None else self.gate(x)[None]
+        return blend(self.operator, x[None], self.seed(x)[None], x[None], self.get_buffer("alpha"), gate)[0]
+
+
+class GrownNetwork(nn.Module):
+    """Host segments with a joint after each (identity where nothing grew), then the classifier;
+    ``[B, C, H, W] → [B, classes]`` logits.
+    """
+
+    def __init__(self, structure: Structure) -> None:
+        super().__init__()
+        self.structure = structure
+        host = build_host(structure.host, structure.input_shape, structure.classes)
+        self.segments = nn.ModuleList(build() for build in host.segments)
+        self.joints = nn.ModuleList(_joint(host, k, structure.seeds) for k in range(host.slots))
+        self.head = host.head()
+
+    @classmethod
+    def fresh(cls, structure: Structure) -> Self:
+        """Not yet loaded, in the layers that the population computes with, so that both agree to the last bits; torch's
+        global generator is left as it was.
+        """
+        with torch.random.fork_rng(devices=[]):
+            network = cls(structure).eval()
+        stackable(network)
+        return network
+
+    def forward(self, x: Tensor) -> Tensor:
+        for segment, joint in zip(self.segments, self.joints, strict=True):
+            x = joint(segment(x))
+        return self.head(x)
+
+
+def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
+    record = next((seed for seed in seeds if seed.slot == slot), None)
+    if record is None:
+        return nn.Identity()
+    by_name = {item.name: item for item in blueprints_of(host.family)}
+    if record.blueprint not in by_name:
+        raise SimicError(f"blueprint {record.blueprint!r}: not registered; known here are {', '.join(by_name)}")
+    operator, shape = Blend[record.operator], host.slot_shapes[slot]
+    gate = Gate(shape) if operator is Blend.GATE else None
+    return Joint(by_name[record.blueprint].build(shape), gate, operator, record.alpha)
+
+
+def grown_network(population: Population, slots: Slots, row: int, committed: bool = False) -> GrownNetwork:
+    """Host ``row`` with the seeds that act on its output (``committed``: the FOSSILIZED alone), on the CPU."""
+    state = SlotState.read(slots)
+    acting = state.acting[row] & ((state.stage[row] == Stage.FOSSILIZED) | (not committed))
+    weights = population.seed_params(slots)[row].tolist()
+    seeds = tuple(
+        SeedRecord(
+            slot=k,
+            blueprint=population.blueprints[state.blueprint[row, k]].name,
+            stage=Stage(state.stage[row, k]).name,
+            operator=Blend(state.operator[row, k]).name,  # type: ignore[arg-type]  # pydantic checks the name
+            alpha=float(slots.alpha[row, k]),
+            params=weights[k],
+        )
+        for k in range(population.host.slots)
+        if acting[k]
+    )
+    channels, height, width = population.host.input_shape
+    structure = Structure(
+        host=population.host.config,
+        input_shape=(channels, height, width),
+        classes=population.host.classes,
+        seeds=seeds,
+        params=population.host.params + sum(seed.params for seed in seeds),
+    )
+    network = GrownNetwork.fresh(structure)
+    _load(network, population.named_parameters(slots, row), f"host {row}")
+    return network
+
+
+def export_network(
+    population: Population,
+    slots: Slots,
+    row: int,
+    path: Path,
+    history: Sequence[JsonValue],
+    committed: bool = False,
+) -> Path:
+    """Write host ``row`` as a new directory ``path``, whole or not at all; ``history`` is the caller's account."""
+    if path.exists():
+        raise SimicError(f"{path}: exists already; choose another directory or remove it")
+    network = grown_network(population, slots, row, committed)
+    partial = path.with_name(path.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    (partial / STRUCTURE).write_text(network.structure.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (partial / HISTORY).write_text(json.dumps(list(history), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    save_file({name: tensor.contiguous() for name, tensor in network.state_dict().items()}, partial / WEIGHTS)
+    _save_program(network, partial / PROGRAM)
+    os.replace(partial, path)
+    return path
+
+
+def _save_program(network: GrownNetwork, path: Path) -> None:
+    """The network as one graph for any batch size; needs torch alone to run."""
+    example = torch.zeros(2, *network.structure.input_shape)
+    batch = torch.export.Dim("batch", min=1)
+    torch.export.save(torch.export.export(network, (example,), dynamic_shapes=({0: batch},)), path)
+
+
+def load_grown(path: Path) -> GrownNetwork:
+    """The network of a directory that ``export_network`` wrote, in evaluation mode; SimicError on anything wrong."""
+    try:
+        text = (path / STRUCTURE).read_text(encoding="utf-8")
+        weights = load_file(path / WEIGHTS)
+        structure = Structure.model_validate_json(text)
+    except (OSError, UnicodeDecodeError, SafetensorError) as error:
+        raise SimicError(f"{path}: not a grown network: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise SimicError(f"{path / STRUCTURE}: {where}: {error.errors()[0]['msg']}") from None
+    network = GrownNetwork.fresh(structure)
+    _load(network, weights, str(path / WEIGHTS))
+    return network
+
+
+def _load(network: GrownNetwork, weights: dict[str, Tensor], source: str) -> None:
+    expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
+    for name in expected.keys() - weights.keys():
+        raise SimicError(f"{source}: tensor {name} is missing")
+    for name, shape in expected.items():
+        if weights[name].shape != shape:
+            raise SimicError(f"{source}: tensor {name} has shape {tuple(weights[name].shape)}, must be {tuple(shape)}")
+    network.load_state_dict({name: weights[name] for name in expected})

@@ -1,0 +1,155 @@
+"""Who runs with whom: the group lists of one epoch, built on the CPU from a single read of the slots.
+
+A *stream* is one network to be run: in training, stream i is host i; in evaluation a host has a stream for each way its
+seeds are switched, and a stream splits only at the first slot where its configurations differ.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from simic.growth.lifecycle import ACTIVE_STAGES
+from simic.growth.vocabulary import Blend, Ramp, Slots, Stage
+
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+# The seed's input is cut from the host's graph here; with lerp, an isolated seed at alpha 1 would leave the host's
+# lower segments without any gradient, so HOLDING and FOSSILIZED seeds are open.
+ISOLATED_STAGES = (Stage.TRAINING, Stage.BLENDING)
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """The slots as the CPU sees them, all ``[E, K]``: the one device-to-host read of an environment step."""
+
+    stage: Integers
+    blueprint: Integers
+    operator: Integers
+    frozen: Flags  # a down-ramp: forward as ever, parameters fixed
+    silent: Flags  # alpha is 0
+
+    @classmethod
+    def read(cls, slots: Slots) -> "SlotState":
+        """Copy what grouping needs."""
+        packed = torch.stack(
+            (slots.stage, slots.blueprint, slots.operator, slots.ramp == Ramp.DOWN, slots.alpha <= 0)
+        ).cpu()
+        stage, blueprint, operator, frozen, silent = packed.numpy()
+        return cls(stage, blueprint, operator, frozen.astype(bool), silent.astype(bool))
+
+    @property
+    def active(self) -> Flags:
+        """Seeds with a module in the forward pass."""
+        return np.isin(self.stage, list(ACTIVE_STAGES))
+
+    @property
+    def learning(self) -> Flags:
+        """Seeds that run in a training pass; one at alpha 0 past TRAINING gets no gradient, so it does not run."""
+        return self.active & ((self.stage == Stage.TRAINING) | ~self.silent)
+
+    @property
+    def acting(self) -> Flags:
+        """Seeds that change the host's output."""
+        return self.active & (self.stage != Stage.TRAINING) & ~self.silent
+
+
+@dataclass(frozen=True)
+class Blended:
+    """Seeds of one slot that join by one operator: positions in the slot's order, their streams and amplitudes."""
+
+    operator: Blend
+    positions: Tensor
+    streams: Tensor
+    alpha: Tensor
+
+
+@dataclass(frozen=True)
+class SlotGroups:
+    """The seeds that run at one slot, in the order of their blueprints; positions index this order."""
+
+    streams: Tensor  # [R] which features they read and change
+    hosts: Tensor  # [R] whose seeds they are
+    blueprints: tuple[tuple[int, int, int], ...]  # (blueprint, first, last + 1)
+    open: Tensor  # positions that are not isolated
+    straight: Tensor  # positions in TRAINING
+    straight_streams: Tensor
+    blended: tuple[Blended, ...]
+    frozen: Flags  # [R] parameters do not move
+
+    def gated(self) -> Blended | None:
+        """The seeds that have a gate."""
+        return next((item for item in self.blended if item.operator is Blend.GATE), None)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One epoch's groups. ``hosts[k]`` is the host of each stream when segment k runs (the head last); ``parents[k]``
+    the stream that each stream after slot k comes from. None = stream i is host i; nothing splits.
+    """
+
+    hosts: tuple[Tensor | None, ...]
+    parents: tuple[Tensor | None, ...]
+    slots: tuple[SlotGroups | None, ...]
+
+
+def training_plan(state: SlotState, alpha: Tensor) -> Plan:
+    """Every host is one stream; ``alpha [E, K]``."""
+    envs, slots = state.stage.shape
+    everyone = np.arange(envs)
+    groups = tuple(_group(state, slot, everyone, state.learning[:, slot], alpha) for slot in range(slots))
+    return Plan((None,) * (slots + 1), (None,) * slots, groups)
+
+
+def evaluation_plan(state: SlotState, off: Flags, alpha: Tensor) -> tuple[Plan, Tensor]:
+    """Streams for all configurations ``off [Cfg, E, K]``, and which stream answers for each of them, ``[Cfg, E]``."""
+    configurations, envs, slots = off.shape
+    on = state.acting & ~off
+    owner = np.arange(envs)
+    stream_of = np.tile(owner, configurations)
+    hosts: list[Tensor | None] = [None]
+    parents: list[Tensor | None] = []
+    groups: list[SlotGroups | None] = []
+    for slot in range(slots):
+        # A stream is told apart by where it came from and whether its seed here is on.
+        codes, stream_of = np.unique(stream_of * 2 + on[:, :, slot].reshape(-1), return_inverse=True)
+        parents.append(_index(codes // 2, alpha) if len(codes) > len(owner) else None)
+        owner = owner[codes // 2]
+        groups.append(_group(state, slot, owner, codes % 2 == 1, alpha))
+        hosts.append(_index(owner, alpha) if len(owner) > envs else None)
+    return Plan(tuple(hosts), tuple(parents), tuple(groups)), _index(stream_of, alpha).view(configurations, envs)
+
+
+def _index(values: Integers, like: Tensor) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values)).to(like.device)
+
+
+def _group(state: SlotState, slot: int, owner: Integers, runs: Flags, alpha: Tensor) -> SlotGroups | None:
+    """Groups of the streams in ``runs`` at a slot; stable order, so equal structure means equal groups."""
+    streams = np.flatnonzero(runs)
+    if not len(streams):
+        return None
+    streams = streams[np.argsort(state.blueprint[owner[streams], slot], kind="stable")]
+    hosts = owner[streams]
+    stage = state.stage[hosts, slot]
+    operator = np.where(stage == Stage.TRAINING, -1, state.operator[hosts, slot])
+    kinds, first = np.unique(state.blueprint[hosts, slot], return_index=True)
+    straight = np.flatnonzero(stage == Stage.TRAINING)
+    blended = []
+    for kind in Blend:
+        positions = np.flatnonzero(operator == kind)
+        if len(positions):
+            amplitude = alpha[_index(hosts[positions], alpha), slot]
+            blended.append(Blended(kind, _index(positions, alpha), _index(streams[positions], alpha), amplitude))
+    return SlotGroups(
+        streams=_index(streams, alpha),
+        hosts=_index(hosts, alpha),
+        blueprints=tuple(zip(kinds.tolist(), first.tolist(), [*first[1:].tolist(), len(streams)], strict=True)),
+        open=_index(np.flatnonzero(~np.isin(stage, ISOLATED_STAGES)), alpha),
+        straight=_index(straight, alpha),
+        straight_streams=_index(streams[straight], alpha),
+        blended=tuple(blended),
+        frozen=state.frozen[hosts, slot],
+    )

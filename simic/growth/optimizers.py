@@ -1,0 +1,71 @@
+"""SGD with momentum and AdamW over many networks at once, in place, with their own learning rate, step count and clip.
+
+Everything is elementwise on tensors of one shape (here: a flat vector of all parameters that train this epoch, cut into
+segments, one per host, seed or gate), so a row never sees another. The tests hold both to torch.optim, row by row.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from simic.params import HostOptimizer
+
+ADAM_BETAS = (0.9, 0.999)
+ADAM_EPS = 1e-8
+CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_
+
+MOMENTS: dict[str, tuple[str, ...]] = {"sgd": ("momentum",), "adamw": ("mean", "variance")}
+
+
+@dataclass
+class Update:
+    """What one update reads and writes, all broadcastable to ``param``: ``active`` None = every element trains."""
+
+    param: Tensor
+    grad: Tensor
+    moments: dict[str, Tensor]
+    step: Tensor  # float64, counts this update: 1 at the first
+    learning_rate: Tensor
+    weight_decay: Tensor
+    active: Tensor | None = None
+
+
+def apply(update: Update, optimizer: HostOptimizer) -> None:
+    """One optimizer step in place; inactive elements keep parameter and moments bit for bit."""
+    before = None
+    if update.active is not None:
+        before = [tensor.clone() for tensor in (update.param, *update.moments.values())]
+    if optimizer.name == "sgd":
+        _sgd(update, optimizer.momentum)
+    else:
+        _adamw(update)
+    if before is not None and update.active is not None:
+        for tensor, old in zip((update.param, *update.moments.values()), before, strict=True):
+            tensor.copy_(torch.where(update.active, tensor, old))
+
+
+def _sgd(update: Update, momentum: float) -> None:
+    """v ← μ v + g + λ p;  p ← p − η v (torch.optim.SGD, no dampening)."""
+    velocity = update.moments["momentum"]
+    velocity.mul_(momentum).add_(update.grad).addcmul_(update.weight_decay, update.param)
+    update.param.addcmul_(update.learning_rate, velocity, value=-1)
+
+
+def _adamw(update: Update) -> None:
+    """Loshchilov and Hutter 2019 (arXiv 1711.05101), as torch.optim.AdamW."""
+    beta1, beta2 = ADAM_BETAS
+    mean, variance = update.moments["mean"], update.moments["variance"]
+    # float64, then rounded: the last bit of pow would depend on the element's place in the vector.
+    correction1 = (1 - beta1**update.step).to(update.param.dtype)
+    correction2 = (1 - beta2**update.step).sqrt().to(update.param.dtype)
+    update.param.mul_(1 - update.learning_rate * update.weight_decay)
+    mean.mul_(beta1).add_(update.grad, alpha=1 - beta1)
+    variance.mul_(beta2).addcmul_(update.grad, update.grad, value=1 - beta2)
+    denominator = (variance.sqrt() / correction2).add_(ADAM_EPS)
+    update.param.addcdiv_(mean * (update.learning_rate / correction1), denominator, value=-1)
+
+
+def clip_scale(norms: Tensor, max_norm: float) -> Tensor:
+    """The factor that brings a gradient of this norm to at most ``max_norm``; NaN stays NaN, in its own segment."""
+    return (max_norm / (norms + CLIP_EPS)).clamp(max=1.0)

@@ -1,0 +1,51 @@
+"""Where parameters live between epochs: one row per host, with its moments and its step count."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """``param [E, n]``, moments of the same shape, ``step [E]`` float64 (whole numbers: updates done)."""
+
+    param: Tensor
+    moments: dict[str, Tensor]
+    step: Tensor
+
+    @classmethod
+    def zeros(cls, envs: int, params: int, moments: tuple[str, ...], device: torch.device) -> Self:
+        """Rows that nobody uses yet."""
+        param = torch.zeros(envs, params, device=device)
+        return cls(
+            param,
+            {name: torch.zeros_like(param) for name in moments},
+            torch.zeros(envs, dtype=torch.float64, device=device),
+        )
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Everything, by name."""
+        yield "param", self.param
+        yield "step", self.step
+        yield from self.moments.items()
+
+    def start(self, rows: Tensor, param: Tensor) -> None:
+        """New parameters for the rows ``[R]``; moments and step from zero."""
+        self.param[rows] = param
+        self.step[rows] = 0.0
+        for moment in self.moments.values():
+            moment[rows] = 0.0
+
+    def clone(self) -> Self:
+        """A copy that shares nothing."""
+        moments = {name: moment.clone() for name, moment in self.moments.items()}
+        return type(self)(self.param.clone(), moments, self.step.clone())
+
+    def copy_where(self, rows: Tensor, other: Self) -> None:
+        """Take ``other``'s rows where ``rows [E]`` bool."""
+        for (_, mine), (_, theirs) in zip(self.tensors(), other.tensors(), strict=True):
+            where = rows.view(-1, *[1] * (mine.dim() - 1))
+            mine.copy_(torch.where(where, theirs, mine))

@@ -1,0 +1,113 @@
+"""One plain ``nn.Module`` as a function of a flat parameter row, so that a population is a matrix of rows.
+
+A module is built twice under different seeds of a forked generator: tensors that come out equal are constants (zeros,
+ones, 3.0) and stay; the others are redrawn from hashes, uniform in ±1/sqrt(fan_in), torch's default for linear and
+convolution layers (He et al. 2015 with a = √5).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from simic.errors import SimicError
+from simic.growth.kernels import stackable
+from simic.rng import uniform
+
+
+class Template:
+    """Names, shapes and initial distribution of a module's parameters, and how to run it for many rows at once."""
+
+    def __init__(self, build: Callable[[], nn.Module], name: str) -> None:
+        first, second = _build(build, 0), _build(build, 1)
+        if next(first.buffers(), None) is not None:
+            raise SimicError(
+                f"{name}: modules with buffers (running statistics, constants) cannot be stacked over hosts"
+            )
+        self.name = name
+        self.names = [key for key, _ in first.named_parameters()]
+        self.shapes = [parameter.shape for parameter in first.parameters()]
+        self.sizes = [shape.numel() for shape in self.shapes]
+        self.params = sum(self.sizes)
+        other = dict(second.named_parameters())
+        constant = [torch.equal(parameter, other[key]) for key, parameter in first.named_parameters()]
+        self._start, self._bound = _initial(first, constant, name)
+        self.module = first.to("meta")
+        self._stacked = stackable(second.to("meta"))
+
+    def draw(self, streams: Tensor) -> Tensor:
+        """Fresh parameter rows ``[R, params]`` from the keys ``[R]``."""
+        self._start, self._bound = self._start.to(streams.device), self._bound.to(streams.device)
+        return self._start + self._bound * (2 * uniform(streams, (self.params,)) - 1)
+
+    def columns(self, names: Sequence[str]) -> Tensor:
+        """Bool ``[params]``: which columns of a row belong to the named parameters."""
+        unknown = set(names) - set(self.names)
+        if unknown:
+            raise SimicError(f"{self.name}: no parameter {sorted(unknown)}; it has {self.names}")
+        flags = [torch.full((size,), key in names) for key, size in zip(self.names, self.sizes, strict=True)]
+        return torch.cat(flags) if flags else torch.zeros(0, dtype=torch.bool)
+
+    def unpack(self, rows: Tensor) -> list[Tensor]:
+        """Rows ``[R, params]`` as one tensor ``[R, *shape]`` per parameter, views."""
+        columns = rows.split(self.sizes, 1) if self.sizes else ()
+        return [column.view(-1, *shape) for column, shape in zip(columns, self.shapes, strict=True)]
+
+    def run(self, weights: list[Tensor], x: Tensor) -> Tensor:
+        """The module of every row on its own features: ``x [R, B, …, C] → [R, B, …, C]``."""
+        return channels_last(vmap(self._call)(channels_first(x), *weights))
+
+    def run_one(self, weights: list[Tensor], x: Tensor) -> Tensor:
+        """The plain module of one row, ``weights [*shape]``, on ``x [1, B, …, C]``.
+
+        Contiguous, because the backward of torch's GroupNorm crashes on channels-last strides (2.13, CPU).
+        """
+        named = dict(zip(self.names, weights, strict=True))
+        return channels_last(functional_call(self.module, named, (channels_first(x)[0].contiguous(),))[None])
+
+    def _call(self, x: Tensor, *weights: Tensor) -> Tensor:
+        return functional_call(self._stacked, dict(zip(self.names, weights, strict=True)), (x,))
+
+
+def channels_first(x: Tensor) -> Tensor:
+    """``[R, B, …, C]`` as the ``[R, B, C, …]`` that modules expect; a view."""
+    return x.movedim(-1, 2)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """``[R, B, C, …]`` as contiguous ``[R, B, …, C]``: rows can be taken by index, convolutions are matrix products."""
+    return x.movedim(2, -1).contiguous()
+
+
+def _build(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A fresh module; torch's global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()
+
+
+def _initial(module: nn.Module, constant: list[bool], name: str) -> tuple[Tensor, Tensor]:
+    """Row of constants (0 where random) and row of half widths (0 where constant)."""
+    starts, bounds = [torch.zeros(0)], [torch.zeros(0)]
+    for (key, parameter), fixed in zip(module.named_parameters(), constant, strict=True):
+        flat = parameter.detach().flatten().float()
+        bound = 0.0 if fixed else 1 / math.sqrt(_fan_in(module, key, name))
+        starts.append(flat if fixed else torch.zeros_like(flat))
+        bounds.append(torch.full_like(flat, bound))
+    return torch.cat(starts), torch.cat(bounds)
+
+
+def _fan_in(module: nn.Module, key: str, name: str) -> int:
+    """Inputs of one output: of the parameter itself, or of the ``weight`` beside a bias."""
+    owner, _, leaf = key.rpartition(".")
+    parameter = module.get_parameter(key)
+    if parameter.dim() < 2:
+        parameter = getattr(module.get_submodule(owner), "weight", parameter)
+    if parameter.dim() < 2:
+        raise SimicError(
+            f"{name}: parameter {key!r} starts at random but has {parameter.dim()} dimension(s) and no weight matrix "
+            f"beside it, so its fan-in is unknown; start {leaf!r} from a constant"
+        )
+    return parameter[0].numel()

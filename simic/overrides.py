@@ -1,0 +1,83 @@
+"""Overrides written into params.yaml, as ``dvc exp run -S`` does: what DVC records is what ran."""
+
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from ruamel.yaml import YAML
+
+from simic import params
+
+
+def write(path: Path, overrides: list[str]) -> list[str]:
+    """Changes the file in place, comments kept, after checking the result; returns ``key: old -> new`` lines.
+
+    Raises SimicError, with the file untouched, when a key or value is not allowed.
+    """
+    before = params.read_tree(path)
+    after = params.read_tree(path, overrides)
+    params.validate(after, str(path))
+    changes = [change for override in overrides if (change := _change(before, after, override))]
+    if changes:
+        _replace(path, _edited(path, after, overrides))
+    return changes
+
+
+def from_model(model: BaseModel) -> list[str]:
+    """The ``key.path=value`` form of a tree of optional sections: only what was set explicitly."""
+    return [f"{name}={json.dumps(value)}" for name, value in _leaves(model.model_dump(mode="json", exclude_unset=True))]
+
+
+def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _value(tree: dict[str, Any], override: str) -> Any:
+    value: Any = tree
+    for key in override.partition("=")[0].split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _change(before: dict[str, Any], after: dict[str, Any], override: str) -> str | None:
+    old, new = _value(before, override), _value(after, override)
+    if old == new and type(old) is type(new):
+        return None
+    return f"{override.partition('=')[0]}: {json.dumps(old)} -> {json.dumps(new)}"
+
+
+def _edited(path: Path, after: dict[str, Any], overrides: list[str]) -> str:
+    """The file's text with only the overridden values replaced."""
+    editor = YAML()
+    editor.width = 4096
+    editor.preserve_quotes = True
+    editor.representer.add_representer(type(None), _null)
+    tree = editor.load(path.read_text(encoding="utf-8"))
+    for override in overrides:
+        *sections, leaf = override.partition("=")[0].split(".")
+        section = tree
+        for name in sections:
+            section = section.setdefault(name, {})
+        section[leaf] = _value(after, override)
+    text = io.StringIO()
+    editor.dump(tree, text)
+    return text.getvalue()
+
+
+def _null(representer: Any, _: None) -> Any:
+    """``null`` in words: ruamel would leave the value empty."""
+    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

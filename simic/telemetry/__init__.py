@@ -1,0 +1,1 @@
+"""What happened in a run: typed rows, appended once, never rewritten."""

@@ -1,0 +1,1 @@
+"""The training loop of the controller, its checkpoints and its way to stop."""

@@ -1,0 +1,190 @@
+"""Checkpoints: one directory each, whole or absent, verified before use, no pickle, no code executed on load.
+
+``<iterations done, six digits>/`` holds state.safetensors (every tensor) and manifest.json (everything else, and the
+sha256 of the tensors). The numbers say which is the latest; which is the best stands in every manifest.
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from simic import durable
+from simic.errors import SimicError
+from simic.training.machine import Machine
+
+FORMAT_VERSION = 1
+STATE_FILE = "state.safetensors"
+MANIFEST_FILE = "manifest.json"
+
+# From format version n to n + 1, on the manifest as read; tensors are renamed where the trainer loads them.
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+Scalar = str | bool | int | float | None
+
+
+class Manifest(BaseModel):
+    """All of a checkpoint that is not a tensor. Nothing in it differs between equal runs on one machine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format_version: int = FORMAT_VERSION
+    iteration: int  # iterations done
+    best_iteration: int | None  # the checkpoint with the best validation score so far
+    telemetry_offset: int
+    params: dict[str, Any]
+    params_sha256: str
+    data_sha256: str
+    machine: Machine
+    specs: dict[str, Any]  # what the policy sees and decides, enough to build it without the environment
+    scalars: dict[str, Scalar]
+    sha256: dict[str, str] = {}  # of the other files
+
+    def to_json(self) -> bytes:
+        """With a checksum of itself, so that a damaged number is noticed."""
+        content = self.model_dump(mode="json")
+        return (json.dumps({**content, "checksum": _checksum(content)}, indent=2) + "\n").encode()
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return durable.sha256_of(json.dumps(content, sort_keys=True).encode())
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified one: CPU tensors by name, and the rest."""
+
+    path: Path
+    manifest: Manifest
+    tensors: dict[str, Tensor]
+
+
+class Damaged(SimicError):
+    """A checkpoint that fails verification: another one may do."""
+
+
+class CheckpointStore:
+    """The checkpoints of one run; the last ``keep_last`` and the best stay."""
+
+    def __init__(self, root: Path, keep_last: int):
+        self.root, self.keep_last = root, keep_last
+
+    def path(self, iteration: int) -> Path:
+        """Where the checkpoint after so many iterations is."""
+        return self.root / f"{iteration:06d}"
+
+    def iterations(self) -> list[int]:
+        """Those on disk, verified or not, ascending."""
+        if not self.root.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.root.iterdir() if path.name.isdecimal())
+
+    def write(self, tensors: Mapping[str, Tensor], manifest: Manifest) -> Path:
+        """Writes a new one and drops old ones; SimicError for a non-finite state or a disk that refuses, and then all
+        earlier checkpoints are as they were.
+        """
+        refuse_non_finite(tensors, manifest)
+        path = self.path(manifest.iteration)
+        content = save(dict(tensors))
+        manifest = manifest.model_copy(update={"sha256": {STATE_FILE: durable.sha256_of(content)}})
+        try:
+            with durable.new_directory(path) as folder:
+                durable.write_synced(folder / STATE_FILE, content)
+                durable.write_synced(folder / MANIFEST_FILE, manifest.to_json())
+        except OSError as error:
+            kept = self.iterations()
+            rest = f"the checkpoint after {kept[-1]} iterations is kept" if kept else "there is no earlier checkpoint"
+            raise SimicError(
+                f"{path}: checkpoint cannot be written: {error.strerror}; {rest}; put that right and run the same again"
+            ) from None
+        self._prune(manifest.best_iteration)
+        return path
+
+    def _prune(self, best: int | None) -> None:
+        for iteration in self.iterations()[: -self.keep_last]:
+            if iteration != best:
+                shutil.rmtree(self.path(iteration))
+
+    def set_aside(self, iteration: int) -> Path:
+        """Renames one that cannot be used, so that it is kept for inspection and never tried again."""
+        aside = self.root / f"damaged-{iteration:06d}"
+        if aside.exists():
+            shutil.rmtree(aside)
+        return self.path(iteration).rename(aside)
+
+    def read(self, iteration: int) -> Checkpoint:
+        """The verified checkpoint after so many iterations; ``Damaged`` when it is not whole."""
+        return read(self.path(iteration))
+
+    def publish(self, target: Path, best: int, latest: int) -> None:
+        """Copies the two that matter to ``target/best`` and ``target/latest``, verified, as a whole."""
+        with durable.new_directory(target) as folder:
+            for name, iteration in (("best", best), ("latest", latest)):
+                shutil.copytree(self.read(iteration).path, folder / name)
+
+
+def refuse_non_finite(tensors: Mapping[str, Tensor], manifest: Manifest) -> None:
+    """SimicError naming the first tensor or number that is NaN or infinite: such a state is never written."""
+    bad = [name for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
+    bad += [name for name, value in manifest.scalars.items() if isinstance(value, float) and not math.isfinite(value)]
+    if bad:
+        raise SimicError(
+            f"state after {manifest.iteration} iterations: {bad[0]} is not finite ({len(bad)} such); "
+            "it is not written, earlier checkpoints are kept"
+        )
+
+
+def read(path: Path) -> Checkpoint:
+    """A verified checkpoint directory; ``Damaged`` naming the file and what is wrong with it."""
+    manifest = read_manifest(path)
+    content = _bytes(path / STATE_FILE)
+    if durable.sha256_of(content) != manifest.sha256.get(STATE_FILE):
+        raise Damaged(f"{path / STATE_FILE}: damaged: its sha256 is not the one in {MANIFEST_FILE}")
+    try:
+        tensors = load(content)
+    except SafetensorError as error:
+        raise Damaged(f"{path / STATE_FILE}: not a safetensors file: {error}") from None
+    return Checkpoint(path, manifest, tensors)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """A checkpoint's manifest alone, verified and migrated; SimicError for a format this version does not know."""
+    file = path / MANIFEST_FILE
+    try:
+        content = json.loads(_bytes(file))
+    except (ValueError, RecursionError):
+        raise Damaged(f"{file}: damaged: not JSON") from None
+    if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
+        raise Damaged(f"{file}: damaged: it does not fit its own checksum")
+    content = _migrated(file, content)
+    try:
+        return Manifest.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise Damaged(f"{file}: damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _migrated(file: Path, content: dict[str, Any]) -> dict[str, Any]:
+    while (found := content.get("format_version")) != FORMAT_VERSION:
+        if found not in MIGRATIONS:
+            raise SimicError(
+                f"{file}: format version {found}, this version reads {FORMAT_VERSION}: use the version that wrote it, "
+                "or train anew with --fresh"
+            )
+        content = {**MIGRATIONS[found](content), "format_version": found + 1}
+    return content
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Damaged(f"{path}: not readable: {error.strerror}") from None

@@ -1,0 +1,113 @@
+"""A trained policy on its own: weights, frozen observation scales and the specs to build it, without an environment."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from simic import durable, params
+from simic.agent.normalization import Normalizers, ObservationNormalizer
+from simic.agent.optimizer import refuse_mismatch
+from simic.agent.policy import ActorCritic
+from simic.agent.spec import ActionSpec, ObservationSpec
+from simic.errors import SimicError
+from simic.training.checkpoint import Checkpoint
+
+WEIGHTS_FILE = "weights.safetensors"
+CARD_FILE = "policy.json"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The policy in evaluation mode with what it was trained as; ``normalizers.see`` comes before ``policy.act``."""
+
+    policy: ActorCritic
+    normalizers: Normalizers
+    specs: dict[str, Any]
+    train: params.Train
+    iteration: int
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, device: torch.device | str = "cpu") -> Self:
+        """From a verified checkpoint of training."""
+        manifest = checkpoint.manifest
+        train = params.Train.model_validate_json(json.dumps(manifest.params["train"]))
+        prefixes = {"ppo/policy.": "policy.", "normalizers/observation.": "observation."}
+        tensors = {
+            kept + name.removeprefix(prefix): tensor
+            for prefix, kept in prefixes.items()
+            for name, tensor in checkpoint.tensors.items()
+            if name.startswith(prefix)
+        }
+        return cls._build(manifest.specs, train, manifest.iteration, tensors, device)
+
+    @classmethod
+    def _build(
+        cls,
+        specs: dict[str, Any],
+        train: params.Train,
+        iteration: int,
+        tensors: dict[str, Tensor],
+        device: torch.device | str,
+    ) -> Self:
+        action_spec, observation_spec = parse_specs(specs)
+        policy = ActorCritic(action_spec, observation_spec, train.policy)
+        weights = {name.removeprefix("policy."): x for name, x in tensors.items() if name.startswith("policy.")}
+        refuse_mismatch(f"the policy after {iteration} iterations", policy.state_dict(), weights)
+        policy.load_state_dict(weights)
+        seen = {name: x for name, x in tensors.items() if name.startswith("observation.")}
+        normalizers = Normalizers(ObservationNormalizer(observation_spec, device) if seen else None)
+        normalizers.load_state_dict(seen)
+        return cls(policy.to(device).eval().requires_grad_(False), normalizers, specs, train, iteration)
+
+    def save(self, target: Path) -> None:
+        """Writes ``target`` as a whole: weights.safetensors and policy.json."""
+        policy = {f"policy.{name}": tensor for name, tensor in self.policy.state_dict().items()}
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in (policy | self.normalizers.state_dict()).items()}
+        content = save(tensors)
+        card = {
+            "format_version": FORMAT_VERSION,
+            "iteration": self.iteration,
+            "specs": self.specs,
+            "train": self.train.model_dump(mode="json"),
+            "sha256": durable.sha256_of(content),
+        }
+        with durable.new_directory(target) as folder:
+            durable.write_synced(folder / WEIGHTS_FILE, content)
+            durable.write_synced(folder / CARD_FILE, (json.dumps(card, indent=2) + "\n").encode())
+
+    @classmethod
+    def load(cls, path: Path, device: torch.device | str = "cpu") -> Self:
+        """From a directory that ``save`` wrote, verified; SimicError naming the file that is missing or damaged."""
+        card_file, weights_file = path / CARD_FILE, path / WEIGHTS_FILE
+        try:
+            card, content = json.loads(card_file.read_bytes()), weights_file.read_bytes()
+            train = params.Train.model_validate_json(json.dumps(card["train"]))
+            if card["format_version"] != FORMAT_VERSION or card["sha256"] != durable.sha256_of(content):
+                raise SimicError(f"{path}: damaged, or of a format version other than {FORMAT_VERSION}")
+            return cls._build(card["specs"], train, card["iteration"], load(content), device)
+        except OSError as error:
+            raise SimicError(f"{error.filename}: policy not readable: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):
+            raise SimicError(f"{card_file}: damaged: not a policy that simic wrote") from None
+
+
+def describe_specs(action_spec: ActionSpec, observation_spec: ObservationSpec) -> dict[str, Any]:
+    """Both as plain JSON."""
+    return json.loads(json.dumps({"action": asdict(action_spec), "observation": asdict(observation_spec)}))
+
+
+def parse_specs(specs: dict[str, Any]) -> tuple[ActionSpec, ObservationSpec]:
+    """The way back; SimicError for anything else."""
+    try:
+        action = TypeAdapter(ActionSpec).validate_python(specs["action"])
+        return action, TypeAdapter(ObservationSpec).validate_python(specs["observation"])
+    except (ValidationError, KeyError) as error:
+        raise SimicError(f"policy specs are damaged: {' '.join(str(error).split())[:200]}") from None

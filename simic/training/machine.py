@@ -1,0 +1,75 @@
+"""What the numbers depend on beside the params: device, threads, versions; set once, recorded in every checkpoint."""
+
+import os
+import platform
+from importlib.metadata import version
+
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from simic.errors import SimicError
+from simic.params import Runtime
+
+LIBRARIES = ("torch", "numpy", "safetensors", "gymnasium", "pydantic")
+
+
+class Machine(BaseModel):
+    """Equal records give equal bits; a difference makes a resume inexact."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    python: str
+    libraries: dict[str, str]
+    cpu_capability: str  # the vector instructions torch uses
+    threads: int
+    device: str
+    tf32: bool
+    backend: str  # of the population, as asked for
+
+    def differences(self, other: "Machine") -> dict[str, str]:
+        """Fields that differ, each as "own → other"."""
+        own, theirs = _flat(self), _flat(other)
+        names = [name for name in own | theirs if own.get(name) != theirs.get(name)]
+        return {name: f"{own.get(name)} → {theirs.get(name)}" for name in names}
+
+
+def _flat(machine: Machine) -> dict[str, object]:
+    plain = machine.model_dump()
+    return plain.pop("libraries") | plain
+
+
+def configure(runtime: Runtime) -> torch.device:
+    """Sets threads, deterministic algorithms and float32 precision for the process; the device that training uses."""
+    device = _device(runtime)
+    if runtime.threads != "auto":
+        torch.set_num_threads(runtime.threads)
+    # Read by cuBLAS when its first handle is made; deterministic algorithms demand it.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    # It would write NaN into every new buffer to show reads before writes: memory traffic without effect on results.
+    # setattr: a property that torch puts on its module when it is imported, unknown to type checkers.
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
+    # The older of torch's two interfaces: after the newer one (fp32_precision) torch.export refuses to run.
+    torch.backends.cuda.matmul.allow_tf32 = runtime.tf32
+    torch.backends.cudnn.allow_tf32 = runtime.tf32
+    return device
+
+
+def _device(runtime: Runtime) -> torch.device:
+    if runtime.device == "cuda" and not torch.cuda.is_available():
+        raise SimicError("runtime.device = 'cuda': torch sees no CUDA device; use cpu or auto")
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if runtime.device == "auto" else runtime.device
+    return torch.device(name)
+
+
+def describe(runtime: Runtime, device: torch.device) -> Machine:
+    """The machine as ``configure`` left it."""
+    return Machine(
+        python=platform.python_version(),
+        libraries={name: version(name) for name in LIBRARIES},
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        threads=torch.get_num_threads(),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        tf32=runtime.tf32,
+        backend=runtime.backend,
+    )

@@ -1,0 +1,83 @@
+"""Who may watch a run: progress, tracking, live checks. They are called in the training thread, in the given order."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from simic.params import Params
+from simic.telemetry.rows import EpisodeRow, FindingRow, StepRow, UpdateRow
+
+Status = Literal["finished", "interrupted", "failed"]
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a run is; ``report`` lets an observer that finds something have it recorded (and, by train.stop_on, end the
+    run after the iteration).
+    """
+
+    params: Params
+    work_dir: Path
+    data_sha256: str
+    start_iteration: int  # iterations done by earlier lives of this run
+    report: Callable[[FindingRow], None]
+
+
+class Observer(Protocol):
+    """Whoever wants to know; an exception raised here ends the run."""
+
+    def on_start(self, info: RunInfo) -> None:
+        """Training begins or goes on."""
+        ...
+
+    def on_step(self, row: StepRow) -> None:
+        """One environment step of all hosts is done."""
+        ...
+
+    def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
+        """One rollout and update are done."""
+        ...
+
+    def on_checkpoint(self, path: Path, iteration: int) -> None:
+        """The state after ``iteration`` iterations, and the telemetry up to it, are on disk."""
+        ...
+
+    def on_finding(self, finding: FindingRow) -> None:
+        """A check or the machinery found something."""
+        ...
+
+    def on_end(self, status: Status) -> None:
+        """Training ended."""
+        ...
+
+
+class Observers:
+    """All of them as one."""
+
+    def __init__(self, observers: Sequence[Observer]):
+        self._observers = tuple(observers)
+
+    def on_start(self, info: RunInfo) -> None:
+        for observer in self._observers:
+            observer.on_start(info)
+
+    def on_step(self, row: StepRow) -> None:
+        for observer in self._observers:
+            observer.on_step(row)
+
+    def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
+        for observer in self._observers:
+            observer.on_iteration(update, episode)
+
+    def on_checkpoint(self, path: Path, iteration: int) -> None:
+        for observer in self._observers:
+            observer.on_checkpoint(path, iteration)
+
+    def on_finding(self, finding: FindingRow) -> None:
+        for observer in self._observers:
+            observer.on_finding(finding)
+
+    def on_end(self, status: Status) -> None:
+        for observer in self._observers:
+            observer.on_end(status)

@@ -1,0 +1,133 @@
+"""Where to go on: the newest checkpoint that is whole and whose telemetry is whole, and what was found on the way."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simic.errors import SimicError
+from simic.params import Params, digest
+from simic.telemetry import recorder
+from simic.telemetry.rows import FindingRow, Severity
+from simic.training.checkpoint import Checkpoint, CheckpointStore, Damaged, Manifest
+from simic.training.machine import Machine
+
+# A run may go on with other values of these; everything else is part of what was trained.
+HARMLESS = ("train.iterations", "train.validate_every", "train.stop_on")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a checkpoint must have been made of to be continued."""
+
+    params: dict[str, Any]
+    data_sha256: str
+    machine: Machine
+
+    @property
+    def params_sha256(self) -> str:
+        return digest(self.params)
+
+    @classmethod
+    def of(cls, tree: Params, data_sha256: str, machine: Machine) -> "Identity":
+        """Of the sections that training depends on."""
+        kept = {"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")}
+        return cls(kept, data_sha256, machine)
+
+
+@dataclass(frozen=True)
+class Start:
+    """The checkpoint to continue (None: from the beginning), and findings to record."""
+
+    checkpoint: Checkpoint | None
+    findings: list[FindingRow]
+
+
+def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
+    """Looks from the newest checkpoint back; newer ones that cannot be used are set aside and reported.
+
+    SimicError when a checkpoint belongs to other params or data, or when there are some and none can be used: to start
+    anew then is not for us to decide.
+    """
+    iterations, damaged = store.iterations(), {}
+    if not iterations:
+        return Start(None, [])
+    telemetry = recorder.intact(log)
+    for iteration in reversed(iterations):
+        try:
+            checkpoint = store.read(iteration)
+            _refuse_lost_rows(checkpoint, log, telemetry)
+        except Damaged as damage:
+            damaged[iteration] = str(damage)
+            continue
+        findings = compare(checkpoint.manifest, identity)
+        return Start(checkpoint, [*_set_aside(store, damaged), *findings])
+    raise SimicError(
+        f"{store.root}: none of the {len(iterations)} checkpoints can be used, the newest because of "
+        f"{damaged[iterations[-1]]}; train anew with --fresh"
+    )
+
+
+def _set_aside(store: CheckpointStore, damaged: Mapping[int, str]) -> list[FindingRow]:
+    """Takes them out of the way and says why."""
+    findings = []
+    for iteration, damage in damaged.items():
+        aside = store.set_aside(iteration)
+        message = f"{damage}; kept as {aside.name}, going on from an earlier one"
+        findings.append(_finding(iteration, "damaged_checkpoint", "medium", message))
+    return findings
+
+
+def _refuse_lost_rows(checkpoint: Checkpoint, log: Path, telemetry: recorder.Intact) -> None:
+    """An earlier checkpoint whose rows are all there makes the same rows again; this one cannot."""
+    offset = checkpoint.manifest.telemetry_offset
+    if offset > telemetry.length:
+        raise Damaged(
+            f"{log}: good up to line {telemetry.lines}, but {checkpoint.path.name} was written after more rows"
+        )
+
+
+def compare(manifest: Manifest, identity: Identity) -> list[FindingRow]:
+    """Findings for harmless differences and for another machine; SimicError naming the fields that forbid a resume."""
+    changed = differences(manifest.params, identity.params)
+    if manifest.data_sha256 != identity.data_sha256:
+        changed["prepared data"] = f"{manifest.data_sha256[:12]} → {identity.data_sha256[:12]}"
+    refused = {name: text for name, text in changed.items() if name not in HARMLESS}
+    if refused:
+        raise SimicError(
+            f"checkpoint after {manifest.iteration} iterations was trained with other settings: {_listed(refused)}; "
+            "put them back, or train anew with --fresh"
+        )
+    findings = []
+    if changed:
+        text = f"resumed with other settings: {_listed(changed)}"
+        findings.append(_finding(manifest.iteration, "resumed_with_changes", "info", text))
+    machine = manifest.machine.differences(identity.machine)
+    if machine:
+        text = f"resumed on another machine, so not bit for bit what it would have been: {_listed(machine)}"
+        findings.append(_finding(manifest.iteration, "inexact_resume", "medium", text, machine))
+    return findings
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Leaves that differ, by dotted name, each as "old → new"."""
+    found: dict[str, str] = {}
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found |= differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            found[f"{prefix}{key}"] = f"{before} → {after}"
+    return found
+
+
+def _listed(changed: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({text})" for name, text in changed.items())
+
+
+def _finding(
+    iteration: int, check: str, severity: Severity, message: str, evidence: Mapping[str, str] | None = None
+) -> FindingRow:
+    return FindingRow(
+        iteration=iteration, check=check, severity=severity, message=message, evidence=dict(evidence or {})
+    )

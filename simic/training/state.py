@@ -1,0 +1,68 @@
+"""Everything that training mutates, in one place: what is not in here is lost by a kill."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+
+from torch import Tensor
+
+from simic.agent.normalization import Normalizers
+from simic.agent.ppo import PPO
+from simic.errors import SimicError
+from simic.training.checkpoint import Scalar
+
+
+@dataclass
+class Counters:
+    """The state that is no tensor."""
+
+    iteration: int = 0  # iterations done
+    env_steps: int = 0  # valid environment steps
+    rollbacks: int = 0
+    best_score: float | None = None  # mean committed validation accuracy, points
+    best_iteration: int | None = None  # iterations done when it was reached
+    chain: str = ""  # sha256 over the previous link and the state after each iteration
+
+
+class TrainState:
+    """Policy, optimizer, normalisers and counters; tensors and scalars by path, and back."""
+
+    def __init__(self, ppo: PPO, normalizers: Normalizers):
+        self.ppo, self.normalizers, self.counters = ppo, normalizers, Counters()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """CPU copies, ``ppo/…`` and ``normalizers/…``."""
+        parts = {"ppo": self.ppo.state_dict(), "normalizers": self.normalizers.state_dict()}
+        return {
+            f"{part}/{name}": tensor.detach().to("cpu", copy=True).contiguous()
+            for part, tensors in parts.items()
+            for name, tensor in tensors.items()
+        }
+
+    def scalars(self) -> dict[str, Scalar]:
+        """The counters by name."""
+        return asdict(self.counters)
+
+    def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Scalar]) -> None:
+        """Goes on exactly from there; SimicError naming what is missing or unknown."""
+        own, given = self.tensors().keys() | self.scalars().keys(), tensors.keys() | scalars.keys()
+        for name in sorted(own ^ given):
+            raise SimicError(f"checkpoint: {name} is {'missing' if name in own else 'unknown here'}")
+        self.ppo.load_state_dict(_part(tensors, "ppo/"))
+        self.normalizers.load_state_dict(_part(tensors, "normalizers/"))
+        for field in fields(Counters):
+            setattr(self.counters, field.name, scalars[field.name])
+
+    def link(self) -> str:
+        """Adds the present state to the hash chain; two runs are equal up to an iteration if their links are."""
+        hasher = hashlib.sha256(json.dumps(self.scalars(), sort_keys=True).encode())  # holds the previous link
+        for name, tensor in sorted(self.tensors().items()):
+            hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            hasher.update(tensor.numpy().tobytes())
+        self.counters.chain = hasher.hexdigest()
+        return self.counters.chain
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

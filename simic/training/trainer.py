@@ -1,0 +1,242 @@
+"""The training loop of the controller."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
+
+from simic.agent.advantages import with_advantages
+from simic.agent.metrics import UpdateMetrics
+from simic.agent.rollout import Rollout, Transition, collect
+from simic.errors import SimicError
+from simic.growth.vocabulary import Stage
+from simic.telemetry.rows import EpisodeRow, FindingRow, Severity, TimingRow, UpdateRow
+from simic.training import episodes, validation
+from simic.training.interrupts import Interrupted
+from simic.training.observers import Observer, Observers, RunInfo, Status
+from simic.training.session import Session
+from simic.training.state import Counters
+
+SKIPPED_STEPS_BUDGET = 10  # optimiser steps of a run with a non-finite loss or gradient; ours: more is no accident
+
+Result = TypeVar("Result")
+
+
+class StoppedByFinding(SimicError):
+    """A finding as grave as train.stop_on; the last checkpoint is from before it."""
+
+
+class _StopRequested(Exception):
+    """Out of the middle of an iteration."""
+
+
+def train(session: Session, observers: Sequence[Observer] = (), stop: threading.Event | None = None) -> Counters:
+    """Trains up to ``train.iterations``; the best and the latest checkpoint are in the session's store then.
+
+    Raises ``Interrupted`` when ``stop`` is set (looked at after every environment step) and ``StoppedByFinding``; in
+    either case the same call in a new session goes on from the last whole iteration, bit for bit.
+    """
+    run = Run(session, observers, stop or threading.Event())
+    with run.watched():
+        for iteration in range(run.counters.iteration, session.params.train.iterations):
+            rollout, episode = run.collect(iteration)
+            rollout = run.advantages(rollout)
+            metrics = run.update(rollout, iteration)
+            run.validate(iteration)
+            run.record(iteration, metrics, episode)
+            run.checkpoint()
+        run.finish()
+    return run.counters
+
+
+class Run:
+    """The steps of ``train``, and what they share."""
+
+    def __init__(self, session: Session, observers: Sequence[Observer], stop: threading.Event):
+        self.session, self.observers, self.stop = session, Observers(observers), stop
+        self.state, self.counters = session.state, session.state.counters
+        self.settings = session.params.train
+        self.saved = session.checkpoints.iterations()[-1:] == [self.counters.iteration]
+        self.offset = session.recorder.flush_and_sync()  # of the telemetry of whole iterations
+        self.whole = True  # nothing of the state has moved since the last whole iteration
+        self.seconds: dict[str, float] = {}
+        self.validation_accuracy = float("nan")
+        self.gravest: FindingRow | None = None
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Observers see a start and an end, whatever happens between; a stop request becomes ``Interrupted``."""
+        status: Status = "failed"
+        session = self.session
+        info = RunInfo(
+            session.params, session.work_dir, session.identity.data_sha256, self.counters.iteration, self.report
+        )
+        try:
+            self.observers.on_start(info)
+            for finding in session.findings:
+                self.report(finding)
+            self.offset = session.recorder.flush_and_sync()
+            yield
+            status = "finished"
+        except _StopRequested:
+            status = "interrupted"
+            raise self._interrupted() from None
+        finally:
+            self.observers.on_end(status)
+
+    def collect(self, iteration: int) -> tuple[Rollout, EpisodeRow]:
+        """One episode of every host with frozen policy and scales; each step is recorded as it happens."""
+        self.seconds = {}
+        env, tally = self.session.env, episodes.Tally(self.session.env)
+        before = [[int(Stage.DORMANT)] * env.host.slots for _ in range(env.num_envs)]
+
+        def on_step(transition: Transition) -> None:
+            nonlocal before
+            row = episodes.step_row(iteration, transition)
+            self.session.recorder.append(row)
+            for event in episodes.events(row, before):
+                self.session.recorder.append(event)
+            before = row.stage
+            tally.add(transition.reward, transition.info)
+            self.observers.on_step(row)
+            self._look_for_stop()
+
+        ppo, normalizers, rng_seed = self.state.ppo, self.state.normalizers, self.session.params.rng_seed
+        rollout, _ = self._timed(
+            "collect", lambda: collect(env, ppo.policy, normalizers, iteration, rng_seed, env.steps, on_step)
+        )
+        return rollout, tally.row(iteration, "train")
+
+    def advantages(self, rollout: Rollout) -> Rollout:
+        """The one place where the scales move, then GAE on the scaled rewards."""
+        self.whole = False
+        rewards = self.state.normalizers.update(rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid)
+        return with_advantages(rollout, rewards, self.settings.ppo.gamma, self.settings.ppo.gae_lambda)
+
+    def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
+        """One PPO update, and the checks of it that can end a run."""
+        metrics = self._timed("update", lambda: self.state.ppo.update(rollout, iteration))
+        self.counters.env_steps += metrics.samples
+        if not metrics.first_ratio_ok:
+            deviation = metrics.first_ratio_deviation
+            self._found(iteration, "replay_differs", "critical", f"first ratio is off 1 by {deviation:.3g}", deviation)
+        skipped = self.state.ppo.skipped_steps
+        if skipped > SKIPPED_STEPS_BUDGET:
+            self._found(iteration, "non_finite_updates", "critical", f"{skipped} steps had no finite gradient", skipped)
+        return metrics
+
+    def validate(self, iteration: int) -> None:
+        """Every ``validate_every`` iterations and after the last: the same greedy episodes; the best score is kept."""
+        done = iteration + 1
+        self.validation_accuracy = float("nan")
+        if done % self.settings.validate_every and done != self.settings.iterations:
+            return
+        env, ppo = self.session.env, self.state.ppo
+        row = self._timed(
+            "validate",
+            lambda: validation.play(env, ppo.policy, self.state.normalizers, iteration, self._look_for_stop),
+        )
+        self.session.recorder.append(row)
+        self.validation_accuracy = validation.score(row)
+        if self.counters.best_score is None or self.validation_accuracy > self.counters.best_score:
+            self.counters.best_score, self.counters.best_iteration = self.validation_accuracy, done
+
+    def record(self, iteration: int, metrics: UpdateMetrics, episode: EpisodeRow) -> None:
+        """The iteration is whole: counters, hash chain, rows; then everyone who watches is told."""
+        started = time.perf_counter()
+        self.counters.iteration = iteration + 1
+        self.counters.rollbacks += sum(episode.panicked)
+        if self.counters.rollbacks > self.settings.governor.rollback_budget:
+            text = f"{self.counters.rollbacks} hosts were rolled back in this run"
+            self._found(iteration, "rollback_budget", "critical", text, self.counters.rollbacks)
+        update = UpdateRow(
+            iteration=iteration,
+            env_steps=self.counters.env_steps,
+            metrics=numbers(asdict(metrics)),
+            validation_accuracy=self.validation_accuracy,
+            best_iteration=self.counters.best_iteration,
+            state_chain=self.state.link(),
+        )
+        self.session.recorder.append(episode)
+        self.session.recorder.append(update)
+        self.observers.on_iteration(update, episode)
+        self.seconds["record"] = time.perf_counter() - started
+        names = ("collect", "update", "validate", "record")
+        times = {f"{name}_seconds": round(self.seconds.get(name, 0.0), 6) for name in names}
+        self.session.timing.append(TimingRow(iteration=iteration, **times))
+        self.offset = self.session.recorder.flush_and_sync()
+        self.whole, self.saved = True, False
+        self._end_if_grave()
+
+    def checkpoint(self) -> None:
+        """Every ``checkpoint_every`` iterations, at a new best and at the end; and leaves if asked to."""
+        done = self.counters.iteration
+        last = done == self.settings.iterations
+        if done % self.session.params.runtime.checkpoint_every == 0 or done == self.counters.best_iteration or last:
+            self._save()
+        if not last:
+            self._look_for_stop()
+
+    def finish(self) -> None:
+        """A run of no iterations leaves its untrained policy; any other is saved already."""
+        if self.counters.best_iteration is None:
+            self.counters.best_iteration = self.counters.iteration
+            self.saved = False
+        if not self.saved:
+            self._save()
+
+    def report(self, finding: FindingRow) -> None:
+        """Records a finding and tells everyone; one as grave as ``stop_on`` ends the run with this iteration."""
+        self.session.recorder.append(finding)
+        self.observers.on_finding(finding)
+        limit = self.settings.stop_on
+        if limit != "never" and finding.at_least(limit) and self.gravest is None:
+            self.gravest = finding
+
+    def _found(self, iteration: int, check: str, severity: Severity, message: str, value: float) -> None:
+        self.report(
+            FindingRow(iteration=iteration, check=check, severity=severity, message=message, evidence={"value": value})
+        )
+
+    def _end_if_grave(self) -> None:
+        if self.gravest is not None:
+            raise StoppedByFinding(
+                f"stopped by finding {self.gravest.check} in iteration {self.gravest.iteration}: "
+                f"{self.gravest.message}; earlier checkpoints are kept; train.stop_on decides what stops a run"
+            )
+
+    def _save(self) -> Path:
+        path = self.session.save()
+        self.saved = True
+        self.observers.on_checkpoint(path, self.counters.iteration)
+        return path
+
+    def _look_for_stop(self) -> None:
+        if self.stop.is_set():
+            raise _StopRequested
+
+    def _interrupted(self) -> Interrupted:
+        """Back to the end of the last whole iteration, saved if the state is still that of it."""
+        if self.whole:
+            self.session.recorder.truncate(self.offset)
+            if not self.saved and self.counters.iteration:
+                self._save()
+        kept = self.session.checkpoints.iterations()
+        return Interrupted(kept[-1] if kept else 0)
+
+    def _timed(self, name: str, work: Callable[[], Result]) -> Result:
+        started = time.perf_counter()
+        result = work()
+        self.seconds[name] = time.perf_counter() - started
+        return result
+
+
+def numbers(metrics: dict, prefix: str = "") -> dict[str, float]:
+    """Nested metrics by one name each: ``entropy_by_head/op``."""
+    flat: dict[str, float] = {}
+    for name, value in metrics.items():
+        flat |= numbers(value, f"{prefix}{name}/") if isinstance(value, dict) else {prefix + name: float(value)}
+    return flat

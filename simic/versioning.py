@@ -1,0 +1,91 @@
+"""The only file that runs DVC: is a stage's record still true, and record it. The command line, never a shell."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from simic.errors import SimicError
+
+_BUSY_PHRASES = ("is busy, it is being blocked by", "Unable to acquire lock")
+_NO_REPOSITORY = "you are not inside of a DVC repository"
+
+
+class Busy(SimicError):
+    """Another DVC process holds this workspace."""
+
+
+def is_stale(root: Path, stage: str) -> bool:
+    """Whether code, params, inputs or outputs of the stage differ from dvc.lock, or it records nothing of the stage."""
+    adopt_scm(root)
+    return bool(json.loads(_dvc(root, "status", "--json", stage)))
+
+
+def commit(root: Path, stage: str, patience_seconds: float = 60.0) -> None:
+    """Records the stage's outputs as they are now; waits for another DVC process to finish before giving up."""
+    adopt_scm(root)
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        try:
+            _dvc(root, "commit", "-f", stage)  # not -q: that would silence the reason of a failure
+        except Busy as busy:
+            if time.monotonic() > deadline:
+                # Not lost: the outputs are in place, only their record is missing.
+                raise Busy(f"{busy}; stage {stage} is complete but not recorded: dvc commit -f {stage}") from None
+            time.sleep(1.0)
+        else:
+            return
+
+
+def lock_digest(root: Path) -> str:
+    """sha256 of dvc.lock, or the empty string when there is none."""
+    lock = root / "dvc.lock"
+    return hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else ""
+
+
+def code_revision(root: Path) -> str:
+    """``git describe`` of the checkout, with ``-dirty``; the empty string outside git."""
+    if not _in_git(root):
+        return ""
+    if shutil.which("git") is None:
+        return ""
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def adopt_scm(root: Path) -> None:
+    """In an unpacked archive (no git) tells DVC so in its local config; takes that back when git has come."""
+    local = root / ".dvc" / "config.local"
+    told = local.exists() and "no_scm = true" in local.read_text(encoding="utf-8")
+    if told == _in_git(root) and (root / ".dvc").is_dir():
+        _dvc(root, "config", "--local", *(("--unset", "core.no_scm") if told else ("core.no_scm", "true")))
+
+
+def _in_git(root: Path) -> bool:
+    return any((folder / ".git").exists() for folder in (root.resolve(), *root.resolve().parents))
+
+
+def _dvc(root: Path, *arguments: str) -> str:
+    """Standard output of a DVC command in ``root``; its last error line as a SimicError when it fails."""
+    # -P: the project's folders (data, flows, ...) must not shadow anything DVC imports
+    command = [sys.executable, "-P", "-m", "dvc", *arguments]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode == 0:
+        return done.stdout
+    lines = [line.removeprefix("ERROR: ").strip() for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    reason = " ".join(lines) or done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+    if any(phrase in done.stderr for phrase in _BUSY_PHRASES):
+        raise Busy(f"dvc is busy in {root}: {_holder(done.stderr) or reason}")
+    if _NO_REPOSITORY in done.stderr:
+        raise SimicError(f"{root}: not a DVC project (no .dvc folder); check simic out again, or run dvc init there")
+    raise SimicError(f"dvc {' '.join(arguments)} failed: {reason}")
+
+
+def _holder(stderr: str) -> str:
+    """``(PID 12): dvc repro``, from DVC's report of who blocks it."""
+    tail = stderr.partition("being blocked by:")[2].strip().splitlines()
+    return f"{tail[0].strip()} is running" if tail else ""

@@ -1,0 +1,221 @@
+"""Hierarchical masked categoricals against enumeration in plain Python."""
+
+import math
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from simic import rng
+from simic.agent import distributions
+from simic.agent.losses import k3
+from simic.agent.policy import ActorCritic
+from simic.agent.spec import ActionSpec, Head, Observation
+from simic.errors import SimicError
+
+from .worlds import FEATURES, HIERARCHY, SLOTS, make_policy, random_masks
+
+STATES = 6
+
+
+def grammar() -> list[tuple[int, ...]]:
+    """Every distinct action of HIERARCHY, heads that an op does not use at 0."""
+    rows = []
+    for op, used in enumerate(HIERARCHY.relevance):
+        sizes = [range(head.size) if use else (0,) for head, use in zip(HIERARCHY.heads, used, strict=True)]
+        rows += [(op, *rest) for rest in product(*sizes[1:])]
+    return rows
+
+
+def head_probabilities(policy: ActorCritic, z: Tensor, masks: dict[str, Tensor], action: tuple[int, ...]) -> list[dict]:
+    """Softmax over the legal choices only, head by head, of one state; heads that do not matter are left out."""
+    op, slot = action[:2]
+    given_op, given_slot = policy.given
+    uses_slot = HIERARCHY.relevance[op][1]
+    inputs = [z, z + given_op[op], z + given_op[op] + (given_slot[slot] if uses_slot else 0)]
+    legal = [masks["op"], masks["slot"][op], masks["blueprint"][slot], torch.ones(2, dtype=torch.bool)]
+    result = []
+    for k, used in enumerate(HIERARCHY.relevance[op]):
+        if not used:
+            continue
+        logits = policy.heads[k](inputs[min(k, 2)]).tolist()
+        exponents = {i: math.exp(logits[i]) for i in range(len(logits)) if legal[k][i]}
+        total = sum(exponents.values())
+        result.append({i: value / total for i, value in exponents.items()} | {"taken": action[k], "head": k})
+    return result
+
+
+def enumerate_actions(policy: ActorCritic, z: Tensor, masks: dict[str, Tensor]) -> dict[tuple[int, ...], float]:
+    """Probability of every legal action."""
+    table = {}
+    for action in grammar():
+        probability = 1.0
+        for head in head_probabilities(policy, z, masks, action) if masks["op"][action[0]] else []:
+            probability *= head.get(head["taken"], 0.0)
+        if masks["op"][action[0]] and probability > 0:
+            table[action] = probability
+    return table
+
+
+@pytest.fixture
+def states() -> tuple[Tensor, dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(STATES, 10, generator=generator).double(), random_masks(3, STATES)
+
+
+@pytest.fixture
+def policies() -> tuple[ActorCritic, ActorCritic]:
+    old, new = make_policy().double(), make_policy().double()
+    with torch.no_grad():
+        for index, parameter in enumerate(new.parameters()):
+            parameter += 0.2 * rng.normal(rng.key(2, rng.Purpose.BASELINE, index), tuple(parameter.shape))
+    return old, new
+
+
+def log_probs(policy: ActorCritic, z: Tensor, masks: dict[str, Tensor], actions: Tensor) -> Tensor:
+    choices = policy.choose(z, masks, actions=actions)
+    return torch.stack([choice.log_prob() for choice in choices], dim=-1)
+
+
+def at(masks: dict[str, Tensor], row: int) -> dict[str, Tensor]:
+    return {name: mask[row] for name, mask in masks.items()}
+
+
+def test_joint_log_probability_equals_enumeration(states, policies) -> None:
+    z, masks = states
+    for row in range(STATES):
+        table = enumerate_actions(policies[0], z[row], at(masks, row))
+        assert math.isclose(sum(table.values()), 1.0, rel_tol=1e-9)
+        actions = torch.tensor(list(table))
+        rows = {name: mask[row].expand(len(actions), *mask.shape[1:]) for name, mask in masks.items()}
+        found = log_probs(policies[0], z[row].expand(len(actions), -1), rows, actions).sum(dim=-1)
+        assert torch.allclose(found.exp(), torch.tensor(list(table.values()), dtype=torch.float64), rtol=1e-9)
+
+
+def test_joint_entropy_equals_enumeration(states, policies) -> None:
+    z, masks = states
+    found = policies[0].joint(z, masks).entropy()
+    for row in range(STATES):
+        table = enumerate_actions(policies[0], z[row], at(masks, row))
+        assert math.isclose(found[row].item(), -sum(p * math.log(p) for p in table.values()), rel_tol=1e-9)
+
+
+def test_joint_divergence_equals_enumeration(states, policies) -> None:
+    z, masks = states
+    old, new = policies
+    found = old.joint(z, masks).kl(new.joint(z, masks))
+    for row in range(STATES):
+        p, q = (enumerate_actions(policy, z[row], at(masks, row)) for policy in policies)
+        assert math.isclose(found[row].item(), sum(p[a] * math.log(p[a] / q[a]) for a in p), rel_tol=1e-8)
+        assert found[row] > 1e-4  # the two policies do differ
+
+
+def test_k3_summed_over_heads_is_the_joint_divergence_in_expectation(states, policies) -> None:
+    z, masks = states
+    for row in range(STATES):
+        p = enumerate_actions(policies[0], z[row], at(masks, row))
+        actions = torch.tensor(list(p))
+        rows = {name: mask[row].expand(len(actions), *mask.shape[1:]) for name, mask in masks.items()}
+        old, new = (log_probs(policy, z[row].expand(len(actions), -1), rows, actions) for policy in policies)
+        expected = (torch.tensor(list(p.values()), dtype=torch.float64)[:, None] * k3(new - old)).sum()
+        exact = policies[0].joint(z, masks).kl(policies[1].joint(z, masks))[row]
+        assert math.isclose(expected.item(), exact.item(), rel_tol=1e-8)
+
+
+def test_normalized_entropy_is_that_of_each_head_over_the_log_of_its_legal_choices(states, policies) -> None:
+    z, masks = states
+    for action in ((1, 0, 0, 0), (2, 1, 0, 0), (3, 0, 0, 1)):
+        for row in range(STATES):
+            one = at(masks, row)
+            choices = policies[0].choose(z[row], one, actions=torch.tensor(action))
+            heads = {head["head"]: head for head in head_probabilities(policies[0], z[row], one, action)}
+            for k, choice in enumerate(choices):
+                table = [p for i, p in heads[k].items() if isinstance(i, int)] if k in heads else []
+                expected = -sum(p * math.log(p) for p in table) / math.log(len(table)) if len(table) > 1 else 0.0
+                found = choice.normalized_entropy()
+                if table or k not in heads:  # an empty relevant mask is refused elsewhere
+                    assert math.isclose(found.item(), expected, rel_tol=1e-9, abs_tol=1e-15)
+
+
+def test_irrelevant_heads_contribute_exactly_nothing(states, policies) -> None:
+    z, masks = states
+    policy = policies[0]
+    choices = policy.choose(z, masks, actions=torch.zeros(STATES, 4, dtype=torch.int64))  # op 0 uses no other head
+    for choice in choices[1:]:
+        assert torch.equal(choice.log_prob(), torch.zeros(STATES, dtype=torch.float64))
+        assert torch.equal(choice.normalized_entropy(), torch.zeros(STATES, dtype=torch.float64))
+    loss = sum((choice.log_prob() + choice.normalized_entropy()).sum() for choice in choices)
+    loss.backward()
+    for name, parameter in policy.named_parameters():
+        if name.startswith(("heads.1", "heads.2", "heads.3", "given")):
+            assert parameter.grad is not None
+            assert not parameter.grad.any(), name
+        if name.startswith("heads.0"):
+            assert parameter.grad is not None
+            assert parameter.grad.any(), name
+
+
+def test_a_refused_combination_is_named(states, policies) -> None:
+    z, masks = states
+    masks["slot"][2] = False
+    masks["op"][2] = torch.tensor([False, False, True, False])  # op 2 needs a slot and has none
+    choices = policies[0].choose(z, masks)
+    with pytest.raises(SimicError, match=r"'slot'.*forbids every choice"):
+        distributions.refuse_faults(HIERARCHY, choices)
+
+
+def test_acting_on_an_empty_mask_or_a_broken_policy_raises_naming_the_head() -> None:
+    policy, masks = make_policy(), random_masks(1, 2)
+    observation = Observation(torch.zeros(2, FEATURES), torch.zeros(2, SLOTS, dtype=torch.int64), masks)
+    masks["op"][1] = False
+    with pytest.raises(SimicError, match=r"'op'.*forbids every choice"):
+        policy.act(observation, policy.initial_state(2), torch.zeros(2, 4))
+    policy.act(observation, policy.initial_state(2), torch.zeros(2, 4), valid=torch.tensor([True, False]))
+    masks["op"][1] = True
+    observation.features[0, 0] = torch.nan
+    with pytest.raises(SimicError, match=r"'op'.*not finite"):
+        policy.act(observation, policy.initial_state(2), torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [1, 2, 7, 1400])
+def test_masked_probability_is_exactly_zero_for_any_logits(dtype: torch.dtype, size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    for scale in (0.0, 1.0, 100.0, 6e4):
+        logits = (scale * torch.randn(40, size, generator=generator)).clamp(-6.5e4, 6.5e4).to(dtype)
+        mask = torch.rand(40, size, generator=generator) < torch.rand(40, 1, generator=generator)
+        mask[torch.arange(40), torch.randint(size, (40,), generator=generator)] = True
+        logits = torch.where(mask, logits, torch.tensor(torch.inf if scale else -torch.inf, dtype=dtype))
+        logits.requires_grad_()
+        found = distributions.masked_log_softmax(logits, mask)
+        assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        probabilities = found.exp()
+        assert not probabilities[~mask].any()
+        assert torch.allclose(probabilities.sum(dim=-1), torch.ones(40, dtype=found.dtype), atol=1e-5)
+        entropy = distributions.entropy(found)
+        assert entropy.isfinite().all()
+        assert not entropy[mask.sum(dim=-1) == 1].any()
+        (entropy.sum() + found[mask].clamp(min=-50).sum()).backward()
+        assert logits.grad is not None
+        assert logits.grad.isfinite().all()
+        assert not logits.grad[~mask].any()
+        noise = torch.rand(40, generator=generator)
+        assert mask[torch.arange(40), distributions.sample(found.detach(), noise)].all()
+
+
+def test_samples_are_the_inverse_of_the_cumulative_distribution() -> None:
+    probabilities = torch.tensor([0.2, 0.0, 0.5, 0.3])
+    grid = (torch.arange(1000) + 0.5) / 1000
+    chosen = distributions.sample(probabilities.log().expand(1000, -1), grid)
+    assert torch.equal(chosen, torch.cat((torch.zeros(200), torch.full((500,), 2), torch.full((300,), 3))).long())
+    edges = distributions.sample(probabilities.log().expand(2, -1), torch.tensor([0.0, 1 - 2.0**-24]))
+    assert edges.tolist() == [0, 3]
+
+
+def test_a_mask_cannot_hang_on_a_later_or_unused_choice() -> None:
+    with pytest.raises(SimicError, match="cannot depend on the op"):
+        distributions.check(ActionSpec((Head("op", 2, "op"),), ((True,), (True,))))
+    heads = (Head("op", 2), Head("slot", 2, "op"), Head("blueprint", 2, "slot"))
+    with pytest.raises(SimicError, match="masked by the slot, which op 1 does not use"):
+        distributions.check(ActionSpec(heads, ((True, True, True), (True, False, True))))

@@ -1,0 +1,53 @@
+"""The exported greedy policy."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from simic.agent.export import DESCRIPTION, PROGRAM, export_policy, masked_heads
+from simic.agent.normalization import ObservationNormalizer
+from simic.agent.spec import ObservationSpec
+
+from .worlds import FEATURES, SEEN, TensorWorld, make_policy
+
+
+@pytest.mark.parametrize(("core", "envs"), [("lstm", 1), ("lstm", 5), ("gru", 5), ("none", 5)])
+def test_the_program_decides_like_the_policy_over_a_whole_episode(core: str, envs: int, tmp_path: Path) -> None:
+    policy = make_policy(core)
+    normalizer = ObservationNormalizer(ObservationSpec(FEATURES, raw=(False, True) + (False,) * 3))
+    rows = 0.5 + 0.05 * torch.randn(40, FEATURES, generator=torch.Generator().manual_seed(1))
+    normalizer.update(rows, torch.ones(40, dtype=torch.bool))
+    description = export_policy(policy, normalizer, tmp_path)
+    program = torch.export.load(tmp_path / PROGRAM).module()
+    world = TensorWorld(list(range(envs)), {})  # features of unit size, so some lie on the clip and some do not
+    observation, _ = world.reset()
+    state = policy.initial_state(envs)
+    h, c = state
+    for _ in range(12):
+        expected = policy.act(normalizer.see(observation), state, greedy=True)
+        masks = tuple(observation.masks[name] for name in masked_heads(policy.action_spec))
+        actions, logits, value, h, c = program(observation.features, observation.categories, masks, h, c)
+        assert torch.equal(actions, expected.actions)
+        assert torch.allclose(value, expected.value, atol=1e-5)
+        assert torch.allclose(h, expected.state.h, atol=1e-5)
+        assert logits.shape == (envs, 4)
+        state = expected.state
+        observation, *_ = world.step(expected.actions)
+    assert json.loads((tmp_path / DESCRIPTION).read_text()) == description
+
+
+def test_the_description_names_every_input(tmp_path: Path) -> None:
+    description = export_policy(make_policy(), None, tmp_path)
+    assert {name: entry["shape"] for name, entry in description["inputs"].items()} == {
+        "features": ["batch", FEATURES],
+        "categories": ["batch", SEEN.categories],
+        "mask_op": ["batch", 4],
+        "mask_slot": ["batch", 4, 3],
+        "mask_blueprint": ["batch", 3, 4],
+        "h": ["batch", 10],
+        "c": ["batch", 10],
+    }
+    assert description["inputs"]["mask_op"]["dtype"] == "bool"
+    assert [head["name"] for head in description["heads"]] == ["op", "slot", "blueprint", "style"]

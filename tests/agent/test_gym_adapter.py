@@ -1,0 +1,95 @@
+"""Gymnasium's vector environments as the agent wants them."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from simic.agent.gym_adapter import GymAdapter
+from simic.errors import SimicError
+
+
+class Counter(gymnasium.Env):
+    """Observes its step and its start; ends itself (terminated) at ``end``, is cut off (truncated) at ``limit``."""
+
+    def __init__(self, end: int = 100, limit: int = 100, space: gymnasium.Space | None = None) -> None:
+        self.observation_space = Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = space or Discrete(3)
+        self.end, self.limit = end, limit
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time, self.start = 0, self.np_random.random()
+        return np.array([self.time, self.start]), {}
+
+    def step(self, action):
+        self.time += 1
+        self.action = action
+        observation = np.array([self.time, self.start])
+        return observation, float(self.time), self.time == self.end, self.time == self.limit, {}
+
+    def legal(self):
+        return np.array([True, self.time > 0, False])
+
+
+def vector(*envs: Counter, mode: AutoresetMode = AutoresetMode.SAME_STEP) -> SyncVectorEnv:
+    return SyncVectorEnv([lambda env=env: env for env in envs], autoreset_mode=mode)
+
+
+def test_final_observations_are_those_before_the_reset_and_only_of_truncated_rows() -> None:
+    adapter = GymAdapter(vector(Counter(end=2, limit=2), Counter(limit=3), Counter()), rng_seed=1)
+    adapter.reset()
+    finals = []
+    for _ in range(3):
+        observation, reward, terminated, truncated, info = adapter.step(torch.zeros(3, 1, dtype=torch.int64))
+        finals.append(info.final)
+    assert finals[:2] == [None, None]  # a terminated row needs none, truncated or not
+    assert finals[2].features[:, 0].tolist() == [1.0, 3.0, 3.0]
+    assert observation.features[:, 0].tolist() == [1.0, 0.0, 3.0]
+    assert reward.tolist() == [1.0, 3.0, 3.0]
+    assert terminated.tolist() == [False, False, False]
+    assert truncated.tolist() == [False, True, False]
+    assert observation.features.dtype == torch.float32
+
+
+def test_starts_are_a_function_of_seed_iteration_and_global_env() -> None:
+    def starts(rng_seed: int, iteration: int, env_ids: list[int]) -> list[float]:
+        adapter = GymAdapter(vector(*(Counter() for _ in env_ids)), rng_seed, torch.tensor(env_ids))
+        return adapter.reset(options={"iteration": iteration})[0].features[:, 1].tolist()
+
+    assert starts(1, 0, [0, 1, 2])[1:] == starts(1, 0, [1, 2])
+    assert len({*starts(1, 0, [0, 1]), *starts(1, 1, [0, 1]), *starts(2, 0, [0, 1])}) == 6
+
+
+def test_actions_reach_the_environment_in_its_own_numbers() -> None:
+    env = Counter(space=Discrete(3, start=5))
+    adapter = GymAdapter(vector(env), 1)
+    assert [head.size for head in adapter.action_spec.heads] == [3]
+    adapter.reset()
+    adapter.step(torch.tensor([[2]]))
+    assert env.action == 7
+    env = Counter(space=MultiDiscrete([2, 4]))
+    adapter = GymAdapter(vector(env), 1)
+    assert [head.size for head in adapter.action_spec.heads] == [2, 4]
+    adapter.reset()
+    adapter.step(torch.tensor([[1, 3]]))
+    assert env.action.tolist() == [1, 3]
+
+
+def test_masks_come_from_the_environments_own_method() -> None:
+    adapter = GymAdapter(vector(Counter(), Counter()), 1, mask_method="legal")
+    assert adapter.reset()[0].masks["action_0"].tolist() == [[True, False, False]] * 2
+    assert adapter.step(torch.zeros(2, 1, dtype=torch.int64))[0].masks["action_0"].tolist() == [[True, True, False]] * 2
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+def test_another_autoreset_is_refused(mode: AutoresetMode) -> None:
+    with pytest.raises(SimicError, match="only SAME_STEP"):
+        GymAdapter(vector(Counter(), mode=mode), 1)
+
+
+def test_continuous_actions_are_refused() -> None:
+    with pytest.raises(SimicError, match="must be Discrete"):
+        GymAdapter(vector(Counter(space=Box(-1, 1, (2,)))), 1)

@@ -1,0 +1,180 @@
+"""The objective."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+
+from simic import params
+from simic.agent.advantages import with_advantages
+from simic.agent.diagnostics import replay
+from simic.agent.losses import k3, policy_objective, surrogate, terms, usage, value_loss
+from simic.agent.normalization import Normalizers
+from simic.agent.policy import ActorCritic
+from simic.agent.rollout import Rollout, collect
+from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
+
+from .worlds import HIERARCHY, SMALL, WorldInfo, episodes, make_policy, make_rollout
+
+POLICY_ONLY = {"clip_range": 0.2, "value_coef": 0.0, "entropy_coef": 0.0, "entropy_coef_final": 0.0}
+
+
+def gradients(
+    policy: ActorCritic, rollout: Rollout, settings: params.PPO, entropy_coef: float = 0.0
+) -> list[torch.Tensor]:
+    found = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1, None), settings, entropy_coef)
+    return list(torch.autograd.grad(found.loss, list(policy.parameters()), allow_unused=True, materialize_grads=True))
+
+
+def choices(rollout: Rollout, t: int, e: int, head: int) -> int:
+    """Legal choices of a head of HIERARCHY in one row, 0 where it does not matter."""
+    op, slot = rollout.actions[t, e, :2].tolist()
+    masks = {name: mask[t, e] for name, mask in rollout.masks.items()}
+    counts = (masks["op"].sum(), masks["slot"][op].sum(), masks["blueprint"][slot].sum(), 2)
+    return int(counts[head]) if HIERARCHY.relevance[op][head] else 0
+
+
+def test_the_clipped_objective_by_hand() -> None:
+    log_ratio = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.1]).log()
+    advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 2.0])
+    # min(r A, clip(r, 0.8, 1.2) A)
+    assert torch.allclose(surrogate(log_ratio, advantages, 0.2), torch.tensor([1.2, -1.5, 0.5, -0.8, 2.2]))
+
+
+def test_per_head_and_joint_gradients_are_equal_at_ratio_one() -> None:
+    policy = make_policy().double()
+    rollout = make_rollout(policy, episodes(6, 8), 8)
+    # The stored log-probabilities to the last bit, so that the ratio is 1 and not 1 + 1e-7.
+    rollout = replace(rollout, log_probs=replay(policy, rollout).log_probs.detach())
+    joint, per_head = (
+        gradients(policy, rollout, params.PPO(ratio=ratio, **POLICY_ONLY)) for ratio in ("joint", "per_head")
+    )
+    assert sum(gradient.norm() for gradient in joint) > 0.1
+    for one, other in zip(joint, per_head, strict=True):
+        assert torch.allclose(one, other, rtol=1e-10, atol=1e-14)
+
+
+def test_per_head_clips_each_head_by_itself() -> None:
+    log_ratio = torch.tensor([[[0.0, 1.0, 3.0]]])
+    relevant = torch.tensor([[[True, True, False]]])
+    advantages = torch.ones(1, 1)
+    # 1 · A + clip(e) · A; the third head does not matter
+    found = policy_objective(log_ratio, relevant, advantages, params.PPO(ratio="per_head"))
+    assert found.item() == pytest.approx(1.0 + 1.2)
+    joint = policy_objective(log_ratio * relevant, relevant, advantages, params.PPO(ratio="joint"))
+    assert joint.item() == pytest.approx(1.2)
+
+
+def test_minibatch_losses_average_to_the_loss_of_the_rollout() -> None:
+    policy = make_policy().double()
+    rollout = make_rollout(policy, episodes(5, 8), 8)
+    settings = params.PPO()
+    whole = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1, None), settings, 0.05).loss
+    used, losses = usage(policy, rollout, 2, None), []
+    for rows in (torch.tensor([0, 3, 4]), torch.tensor([2, 1])):  # unequal, and env 2 is short
+        part = rollout.select(rows)
+        losses.append(terms(replay(policy, part), part, used.select(rows), settings, 0.05).loss)
+    assert torch.allclose(sum(losses) / 2, whole, rtol=1e-10)
+
+
+def test_value_loss_by_hand() -> None:
+    values, old, returns = torch.tensor([3.0, 1.1]), torch.tensor([0.0, 1.0]), torch.tensor([1.0, 1.0])
+    assert torch.allclose(value_loss(values, old, returns, None), torch.tensor([2.0, 0.005]))
+    # clipped to 0.5 from the old value: (0.5 − 1)² < (3 − 1)²; the pessimistic one of both counts
+    assert torch.allclose(value_loss(values, old, returns, 0.5), torch.tensor([2.0, 0.005]))
+    near = value_loss(torch.tensor([0.9]), torch.tensor([0.0]), torch.tensor([1.0]), 0.5)
+    assert torch.allclose(near, torch.tensor([0.125]))  # ½ (0.5 − 1)² although 0.9 is nearer
+
+
+def test_k3_is_never_negative_and_exact_near_zero() -> None:
+    x = torch.linspace(-10, 10, 1001)
+    assert (k3(x) >= 0).all()
+    assert k3(torch.zeros(1)) == 0
+    assert torch.allclose(k3(torch.tensor(1e-2, dtype=torch.float64)).float(), torch.tensor(5.0167e-5), rtol=1e-3)
+
+
+def test_entropy_counts_a_head_only_where_it_had_a_choice() -> None:
+    policy = make_policy().double()
+    rollout = make_rollout(policy, episodes(6, 8), 8)
+    seen, used = replay(policy, rollout), usage(policy, rollout, 1, None)
+    found = terms(seen, rollout, used, params.PPO(), 1.0).sums["entropy"]
+    for head in range(4):
+        values = [
+            seen.entropy[t, e, head].item()
+            for t in range(8)
+            for e in range(6)
+            if rollout.valid[t, e] and choices(rollout, t, e, head) > 1
+        ]
+        assert used.open_rows[head] == len(values)
+        assert found[head].item() == pytest.approx(sum(values) / len(values), rel=1e-9)
+
+
+def test_rows_that_are_over_change_nothing() -> None:
+    policy = make_policy().double()
+    rollout = make_rollout(policy, episodes(4, 8), 8)
+    settings = params.PPO()
+    reference = gradients(policy, rollout, settings, 0.1)
+    over = ~rollout.valid
+    spoiled = replace(
+        rollout,
+        actions=torch.where(over[..., None], 1, rollout.actions),
+        advantages=torch.where(over, 1e6, rollout.advantages),
+        returns=torch.where(over, -1e6, rollout.returns),
+        log_probs=torch.where(over[..., None], 7.0, rollout.log_probs),
+        masks={name: mask & rollout.valid.view(8, 4, *(1,) * (mask.ndim - 2)) for name, mask in rollout.masks.items()},
+    )
+    assert over.any()
+    for one, other in zip(reference, gradients(policy, spoiled, settings, 0.1), strict=True):
+        assert torch.equal(one, other)
+
+
+class RefusingBandit:
+    """One decision. A pays 0.5. B is refused three times in four, and then it is as if nothing had been chosen: pays 0;
+    else it pays 1. So B is worth 0.25 when chosen, although it is worth 1 when it happens.
+    """
+
+    SPEC = ActionSpec((Head("op", 2), Head("slot", 2)), ((True, False), (True, True)))
+
+    def __init__(self, envs: int) -> None:
+        self.env_ids, self.num_envs = torch.arange(envs), envs
+        self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
+
+    def reset(self, *, seed=None, options=None):
+        return self._observation(), None
+
+    def _observation(self) -> Observation:
+        return Observation(torch.ones(self.num_envs, 1), torch.zeros(self.num_envs, 0, dtype=torch.int64), {})
+
+    def step(self, actions: torch.Tensor, /):
+        chose_b = actions[:, 0] == 1
+        # Every fourth of those who chose B passes the gate.
+        passed = chose_b & (chose_b.cumsum(dim=0) % 4 == 0)
+        reward = torch.where(passed, 1.0, torch.where(chose_b, 0.0, 0.5))
+        self.effective_op = torch.where(passed, 1, 0)
+        done = torch.ones(self.num_envs, dtype=torch.bool)
+        return self._observation(), reward, done, ~done, WorldInfo(None)
+
+
+@pytest.mark.parametrize("ratio", ["joint", "per_head"])
+def test_credit_belongs_to_the_op_that_was_sampled_not_to_the_one_that_happened(ratio: str) -> None:
+    policy = ActorCritic(RefusingBandit.SPEC, ObservationSpec(1), SMALL, rng_seed=1).double()
+    with torch.no_grad():
+        policy.heads[0].out.weight.zero_()  # π(A) = π(B) = 1/2, wherever z is
+    env = RefusingBandit(4000)
+    rollout, _ = collect(env, policy, Normalizers(), 0, rng_seed=1, steps=1)
+    rollout = with_advantages(rollout, rollout.rewards, 0.9, 0.9)
+    chose_b = rollout.actions[0, :, 0] == 1
+    assert (env.effective_op[chose_b] == 0).float().mean() == pytest.approx(0.75, abs=0.01)
+    assert rollout.advantages is not None
+    rollout = replace(rollout, advantages=rollout.rewards - 0.3)
+    settings = params.PPO(ratio=ratio, **POLICY_ONLY)
+    loss = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1, None), settings, 0.0).loss
+    (gradient,) = torch.autograd.grad(loss, policy.heads[0].out.bias)
+    # Of −E[A] with respect to the logit of B: −Σ_a π(a) (1[a = B] − π(B)) (Q(a) − 0.3), here with the share of B drawn.
+    share = chose_b.double().mean().item()
+    paid_b = rollout.rewards[0, chose_b].mean().item()
+    expected = -(share * 0.5 * (paid_b - 0.3) - (1 - share) * 0.5 * (0.5 - 0.3))
+    assert expected > 0.02  # the logit of B must fall; credit to the effective op would raise it
+    assert gradient[1].item() == pytest.approx(expected, rel=1e-6)
+    assert gradient[0].item() == pytest.approx(-expected, rel=1e-6)

@@ -1,0 +1,161 @@
+"""The actor-critic."""
+
+import math
+
+import pytest
+import torch
+
+from simic import params
+from simic.agent.initialization import orthogonal
+from simic.agent.policy import ActorCritic
+from simic.agent.spec import ActionSpec, Observation
+from simic.rng import Purpose, key
+
+from .worlds import FEATURES, HIERARCHY, SEEN, SLOTS, SMALL, episodes, make_policy, make_rollout, random_masks
+
+
+def observe(rows: int, seed: int = 0) -> Observation:
+    generator = torch.Generator().manual_seed(seed)
+    categories = torch.randint(-1, 4, (rows, SLOTS), generator=generator)
+    return Observation(torch.randn(rows, FEATURES, generator=generator), categories, random_masks(seed, rows))
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru", "none"])
+def test_replay_of_a_rollout_gives_the_log_probabilities_of_acting(core: str) -> None:
+    policy = make_policy(core)
+    rollout = make_rollout(policy, episodes(6, 8), 8)
+    seen = policy.evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
+    assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
+    assert torch.allclose(seen.values[rollout.valid], rollout.values[rollout.valid], atol=1e-5)
+    assert rollout.log_probs.count_nonzero() > 20
+
+
+@pytest.mark.parametrize("cut", [1, 3, 7])
+def test_a_rollout_cut_at_any_step_gives_the_same_log_probabilities(cut: int) -> None:
+    policy = make_policy()
+    rollout = make_rollout(policy, episodes(4, 8, early=None), 8)
+    whole = policy.evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
+    state, parts = rollout.state, []
+    for rows in (slice(0, cut), slice(cut, 8)):
+        masks = {name: mask[rows] for name, mask in rollout.masks.items()}
+        seen = Observation(rollout.features[rows], rollout.categories[rows], masks)
+        parts.append(policy.evaluate(seen, rollout.actions[rows], state, rollout.valid[rows], None))
+        for t in range(cut):
+            now = {name: mask[t] for name, mask in rollout.masks.items()}
+            _, state = policy.remember(Observation(rollout.features[t], rollout.categories[t], now), state)
+    assert torch.allclose(torch.cat([part.log_probs for part in parts]), whole.log_probs, atol=1e-5)
+    assert torch.allclose(torch.cat([part.values for part in parts]), whole.values, atol=1e-5)
+
+
+def test_the_value_does_not_depend_on_the_action() -> None:
+    policy = make_policy()
+    observation = observe(5)
+    state = policy.initial_state(5)
+    steps = [policy.act(observation, state, torch.full((5, 4), noise)) for noise in (0.0, 0.5, 0.99)]
+    assert not torch.equal(steps[0].actions, steps[2].actions)
+    assert torch.equal(steps[0].value, steps[1].value)
+    assert torch.equal(steps[0].value, steps[2].value)
+    assert torch.equal(steps[0].value, policy.value(observation, state))
+
+
+def test_sampled_actions_are_always_legal_and_unused_heads_zero() -> None:
+    policy = make_policy()
+    generator = torch.Generator().manual_seed(2)
+    observation = observe(500, seed=3)
+    step = policy.act(observation, policy.initial_state(500), torch.rand(500, 4, generator=generator))
+    row = torch.arange(500)
+    op, slot, blueprint, style = step.actions.unbind(dim=1)
+    assert observation.masks["op"][row, op].all()
+    uses_slot = (op == 1) | (op == 2)
+    assert observation.masks["slot"][row, op, slot][uses_slot].all()
+    assert observation.masks["blueprint"][row, slot, blueprint][op == 1].all()
+    assert not slot[~uses_slot].any()
+    assert not blueprint[op != 1].any()
+    assert not style[(op != 1) & (op != 3)].any()
+    assert (torch.bincount(op, minlength=4) > 0).all()
+    assert torch.allclose(step.joint, step.log_probs.sum(dim=1))
+
+
+def test_greedy_takes_the_likeliest_choice_of_every_head() -> None:
+    policy, observation = make_policy(), observe(50)
+    state = policy.initial_state(50)
+    greedy = policy.act(observation, state, greedy=True)
+    op_log_probs = policy.choose(policy.remember(observation, state)[0], observation.masks)[0].log_probs
+    assert torch.equal(greedy.actions[:, 0], op_log_probs.argmax(dim=1))
+    # No other choice of the last head that matters is likelier than the one taken.
+    for noise in torch.rand(20, generator=torch.Generator().manual_seed(1)):
+        other = policy.act(observation, state, noise.expand(50, 4))
+        same_op = (other.actions[:, :2] == greedy.actions[:, :2]).all(dim=1)
+        assert (other.log_probs[same_op] <= greedy.log_probs[same_op] + 1e-6).all()
+
+
+def test_initial_policy_is_nearly_uniform_and_ignores_earlier_choices() -> None:
+    policy = ActorCritic(HIERARCHY, SEEN, params.Policy(), rng_seed=1)
+    observation = observe(40)
+    z = policy.remember(observation, policy.initial_state(40))[0]
+    for choice in policy.choose(z, observation.masks, noise=torch.full((40, 4), 0.5)):
+        several = choice.options() > 1
+        assert (choice.normalized_entropy()[several] > 0.99).all()  # audit check M4: above 0.95
+    assert not policy.given[0].any()
+    assert not policy.given[1].any()
+
+
+def test_weights_are_orthogonal_with_the_documented_gains() -> None:
+    policy = ActorCritic(HIERARCHY, SEEN, SMALL, rng_seed=1)
+    for gain, layer in (
+        (math.sqrt(2), policy.encoder),
+        (math.sqrt(2), policy.heads[0].hidden),
+        (0.01, policy.heads[2].out),
+        (1.0, policy.value_head.out),
+        (math.sqrt(2), policy.value_head.hidden),
+    ):
+        weight = layer.weight.detach()
+        gram = weight @ weight.t() if weight.shape[0] <= weight.shape[1] else weight.t() @ weight
+        assert torch.allclose(gram, gain**2 * torch.eye(len(gram)), atol=1e-5)
+        assert not layer.bias.any()
+    for block in policy.core.rnn.weight_hh_l0.detach().split(SMALL.core_units):
+        assert torch.allclose(block @ block.t(), torch.eye(SMALL.core_units), atol=1e-5)
+    bias = (policy.core.rnn.bias_ih_l0 + policy.core.rnn.bias_hh_l0).detach().split(SMALL.core_units)
+    assert [part.unique().tolist() for part in bias] == [[0.0], [1.0], [0.0], [0.0]]
+    assert torch.equal(policy.core_norm.weight, torch.ones(SMALL.core_units))
+
+
+def test_weights_are_a_function_of_the_seed_alone() -> None:
+    before = torch.get_rng_state()
+    first, second, other = (ActorCritic(HIERARCHY, SEEN, SMALL, seed) for seed in (1, 1, 2))
+    assert torch.equal(before, torch.get_rng_state())
+    for name, tensor in first.state_dict().items():
+        assert torch.equal(tensor, second.state_dict()[name])
+    assert not torch.equal(first.encoder.weight, other.encoder.weight)
+
+
+def test_orthogonal_draws_are_uniform_in_sign() -> None:
+    # Without the sign correction of QR the first entry of every draw would have one sign.
+    streams = key(1, Purpose.POLICY_INIT, torch.arange(200))
+    first = torch.stack([orthogonal((3, 3), 1.0, stream)[0, 0] for stream in streams])
+    assert abs((first > 0).float().mean().item() - 0.5) < 5 * 0.5 / math.sqrt(200)
+
+
+def test_a_plain_discrete_space_is_one_head() -> None:
+    spec = ActionSpec.discrete(3)
+    policy = make_policy(spec=spec)
+    observation = Observation(torch.zeros(2, FEATURES), torch.full((2, SLOTS), -1), {})
+    step = policy.act(observation, policy.initial_state(2), torch.tensor([[0.0], [0.999]]))
+    assert step.actions.tolist() == [[0], [2]]
+    z = policy.remember(observation, policy.initial_state(2))[0]
+    expected = torch.distributions.Categorical(logits=policy.heads[0](z)).entropy()
+    assert torch.allclose(policy.joint(z, {}).entropy(), expected)
+
+
+def test_log_probabilities_are_float32_whatever_the_network() -> None:
+    policy = make_policy().bfloat16()
+    step = policy.act(observe(3), policy.initial_state(3), torch.full((3, 4), 0.5))
+    assert step.log_probs.dtype == torch.float32
+    assert step.value.dtype == torch.float32
+
+
+def test_each_parameter_belongs_to_one_part() -> None:
+    policy = make_policy()
+    grouped = [parameter for group in policy.groups().values() for parameter in group]
+    assert len(grouped) == len({id(parameter) for parameter in grouped}) == len(list(policy.parameters()))
+    assert list(policy.groups()) == ["encoder", "core", "value", "head_op", "head_slot", "head_blueprint", "head_style"]

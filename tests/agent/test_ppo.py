@@ -1,0 +1,258 @@
+"""The update."""
+
+import dataclasses
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from simic import params
+from simic.agent.advantages import with_advantages
+from simic.agent.metrics import UpdateMetrics, explanations
+from simic.agent.normalization import Normalizers
+from simic.agent.ppo import PPO
+from simic.agent.rollout import collect
+from simic.errors import SimicError
+
+from .worlds import TensorWorld, episodes, forget_masks, in_processes, make_policy, make_rollout
+
+SETTINGS = params.PPO(
+    learning_rate=1e-2, epochs=2, minibatches=2, target_kl=None, entropy_coef=0.05, entropy_coef_final=0.01
+)
+
+
+def make_ppo(policy=None, settings: params.PPO = SETTINGS, total_updates: int = 5) -> PPO:
+    return PPO(policy or make_policy(), settings, rng_seed=1, total_updates=total_updates)
+
+
+def weights(ppo: PPO) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in ppo.policy.parameters()])
+
+
+def test_replay_equals_acting_at_the_first_minibatch() -> None:
+    ppo = make_ppo()
+    for iteration in range(3):
+        metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8, iteration), iteration)
+        assert metrics.first_ratio_deviation < 1e-5
+        assert metrics.first_ratio_ok
+
+
+def stale_observation(rollout):
+    return replace(rollout, features=rollout.features.roll(1, dims=0))
+
+
+def stale_memory(rollout):
+    return replace(rollout, state=type(rollout.state)(*(part + 1.0 for part in rollout.state)))
+
+
+@pytest.mark.parametrize("defect", [stale_observation, stale_memory, forget_masks])
+def test_the_self_test_finds_what_was_not_replayed_as_it_was(defect) -> None:
+    ppo = make_ppo()
+    metrics = ppo.update(defect(make_rollout(ppo.policy, episodes(6, 8), 8)), 0)
+    assert not metrics.first_ratio_ok
+    assert metrics.first_ratio_deviation > 1e-3
+
+
+def test_metrics_are_plain_numbers_and_each_is_explained() -> None:
+    ppo = make_ppo()
+    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+    assert set(explanations()) == {item.name for item in dataclasses.fields(UpdateMetrics)}
+    for name, value in dataclasses.asdict(metrics).items():
+        for number in value.values() if isinstance(value, dict) else [value]:
+            assert type(number) in (int, float, bool), name
+            assert math.isfinite(number), name
+    assert metrics.steps == 4
+    assert metrics.epochs == 2
+    assert metrics.samples == 8 * 6 - 3  # env 2 ends after step 4
+    assert metrics.approx_kl > 0
+    assert metrics.exact_kl > 0
+    assert metrics.grad_norm_max >= metrics.grad_norm > 0
+
+
+def test_norms_of_the_parts_make_up_the_global_one() -> None:
+    ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 1}))
+    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+    parts = sum(norm**2 for norm in metrics.grad_norm_by_part.values())
+    assert metrics.grad_norm == pytest.approx(math.sqrt(parts), rel=1e-5)
+    gradients = torch.cat([parameter.grad.flatten() for parameter in ppo.policy.parameters()])
+    assert gradients.norm().item() == pytest.approx(SETTINGS.max_grad_norm, rel=1e-4)  # what was stepped on: clipped
+    assert metrics.grad_norm > SETTINGS.max_grad_norm
+
+
+def test_raw_advantages_and_values_are_reported_before_normalisation() -> None:
+    ppo = make_ppo()
+    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
+    metrics = ppo.update(rollout, 0)
+    advantages, returns = rollout.advantages[rollout.valid].numpy(), rollout.returns[rollout.valid].numpy()
+    residual = returns - rollout.values[rollout.valid].numpy()
+    assert metrics.advantage_mean == pytest.approx(advantages.mean(), rel=1e-4)
+    assert metrics.advantage_std == pytest.approx(advantages.std(), rel=1e-4)
+    assert metrics.advantage_max_abs == pytest.approx(abs(advantages).max(), rel=1e-4)
+    assert metrics.return_std == pytest.approx(returns.std(), rel=1e-4)
+    assert metrics.explained_variance == pytest.approx(1 - residual.var() / returns.var(), rel=1e-3)
+
+
+def test_a_good_action_becomes_likelier_and_the_norm_is_reported_before_clipping() -> None:
+    settings = SETTINGS.model_copy(update={"max_grad_norm": 1e-4, "learning_rate": 1e-3})
+    ppo = make_ppo(settings=settings)
+    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
+    better = replace(rollout, advantages=torch.where(rollout.actions[..., 0] == 0, 1.0, -1.0))
+    before = rollout.log_probs[..., 0][(rollout.actions[..., 0] == 0) & rollout.valid].mean()
+    metrics = ppo.update(better, 0)
+    now = ppo.policy.evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
+    assert now.log_probs[..., 0][(rollout.actions[..., 0] == 0) & rollout.valid].mean() > before
+    assert metrics.grad_norm > 1e-2
+    assert metrics.grad_clipped_fraction == 1.0
+
+
+def test_too_large_a_divergence_ends_the_update_before_the_step() -> None:
+    settings = SETTINGS.model_copy(update={"learning_rate": 0.5, "target_kl": 1e-3, "epochs": 4})
+    ppo = make_ppo(settings=settings)
+    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+    assert metrics.stopped_early
+    assert metrics.steps < 8
+    assert metrics.approx_kl > 1.5e-3
+    # The estimate that stopped it was seen after `steps` steps: no step was taken on it.
+    again = make_ppo(settings=settings.model_copy(update={"target_kl": None, "minibatches": 2}))
+    seen = []
+    step = again.adam.step
+    again.adam.step = lambda *given: (seen.append(weights(again)), step(*given))  # type: ignore[method-assign]
+    again.update(make_rollout(again.policy, episodes(6, 8), 8), 0)
+    assert torch.equal(seen[metrics.steps], weights(ppo))
+
+
+def test_the_first_minibatch_never_stops_the_update() -> None:
+    ppo = make_ppo(settings=SETTINGS.model_copy(update={"target_kl": 1e-9}))
+    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+    assert metrics.steps == 1
+    assert metrics.stopped_early
+
+
+def test_a_loss_that_is_not_finite_skips_the_step_and_is_counted() -> None:
+    ppo = make_ppo(settings=SETTINGS.model_copy(update={"minibatches": 6}))
+    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
+    returns = rollout.returns.clone()
+    returns[3, 1] = torch.nan
+    metrics = ppo.update(replace(rollout, returns=returns), 0)
+    assert metrics.skipped_steps == 2  # env 1 is one of six minibatches in each of two epochs
+    assert metrics.steps == 10
+    assert ppo.skipped_steps == 2
+    assert weights(ppo).isfinite().all()
+    assert math.isfinite(metrics.policy_loss)
+    assert math.isfinite(metrics.grad_norm)
+
+
+def test_schedules_count_executed_updates_only() -> None:
+    ppo = make_ppo(total_updates=3)
+    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
+    broken = replace(rollout, returns=torch.full_like(rollout.returns, torch.nan))
+    before = weights(ppo)
+    metrics = ppo.update(broken, 0)
+    assert metrics.steps == 0
+    assert math.isnan(metrics.policy_loss)
+    assert torch.equal(before, weights(ppo))
+    coefficients = [ppo.update(rollout, i).entropy_coef for i in range(4)]
+    # 0.05 → 0.01 over three executed updates, and constant after them
+    assert coefficients == pytest.approx([0.05, 0.03, 0.01, 0.01])
+
+
+def test_every_environment_is_used_once_in_each_epoch_and_orders_differ() -> None:
+    ppo = make_ppo(settings=SETTINGS.model_copy(update={"minibatches": 3, "epochs": 3}))
+    env_ids = torch.tensor([14, 3, 9, 8, 20, 1, 7])
+    schedule = list(ppo._minibatches(env_ids, env_ids.sort().values, iteration=2, parts=3))
+    orders = []
+    for epoch in range(3):
+        parts = [rows for at, rows in schedule if at == epoch]
+        assert torch.cat(parts).sort().values.tolist() == list(range(7))
+        assert sorted(len(part) for part in parts) == [2, 2, 3]
+        orders.append([sorted(part.tolist()) for part in parts])
+    assert orders[0] != orders[1]
+    assert orders != [
+        [sorted(part.tolist()) for at, part in ppo._minibatches(env_ids, env_ids.sort().values, 3, 3) if at == epoch]
+        for epoch in range(3)
+    ]
+
+
+def test_a_resumed_update_is_equal_to_the_last_bit() -> None:
+    def play(ppo: PPO, iterations: range) -> list[UpdateMetrics]:
+        return [ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8, i), i) for i in iterations]
+
+    straight = make_ppo()
+    expected = play(straight, range(4))
+    first = make_ppo()
+    play(first, range(2))
+    state = first.state_dict()
+    assert all(type(tensor) is torch.Tensor for tensor in state.values())
+    play(first, range(2, 3))  # the state is a copy: going on does not change it
+    second = make_ppo()
+    second.load_state_dict(state)
+    assert play(second, range(2, 4)) == expected[2:]
+    for name, tensor in straight.state_dict().items():
+        assert torch.equal(tensor, second.state_dict()[name]), name
+
+
+def test_every_part_of_the_state_matters() -> None:
+    ppo = make_ppo()
+    ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+    other = make_ppo()
+    for name, tensor in ppo.state_dict().items():
+        state = ppo.state_dict()
+        state[name] = tensor + 1
+        other.load_state_dict(state)
+        assert torch.equal(other.state_dict()[name], tensor + 1), name
+
+
+def test_a_state_of_another_policy_is_refused_naming_the_tensor() -> None:
+    state = make_ppo().state_dict()
+    other = make_ppo(make_policy("gru"))
+    with pytest.raises(SimicError, match=r"rnn.* has shape \(40, 12\); this policy needs \(30, 12\)"):
+        other.load_state_dict(state)
+    del state["counter.updates"]
+    with pytest.raises(SimicError, match=r"counter\.updates.* missing"):
+        make_ppo().load_state_dict(state)
+
+
+def test_no_global_random_generator_is_used(no_global_rng) -> None:
+    ppo = make_ppo()
+    with no_global_rng():
+        ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+
+
+def test_episodes_that_start_inside_a_rollout_are_replayed_as_they_were() -> None:
+    ends = {0: {2: (False, True), 5: (True, False)}, 3: {4: (True, False)}}
+    ppo = make_ppo()
+    position = None
+    for iteration in range(2):
+        world = TensorWorld(list(range(4)), ends, same_step=True)
+        world.reset()
+        rollout, position = collect(world, ppo.policy, Normalizers(), iteration, 1, steps=8, position=position)
+        assert rollout.starts_inside
+        metrics = ppo.update(with_advantages(rollout, rollout.rewards, 0.9, 0.9), iteration)
+        assert metrics.first_ratio_ok
+        assert metrics.steps == 4
+    forgotten = replace(with_advantages(rollout, rollout.rewards, 0.9, 0.9), starts_inside=False)
+    assert not make_ppo(ppo.policy).update(forgotten, 5).first_ratio_ok
+
+
+@pytest.mark.parametrize("split", [[[0, 1, 2], [3, 4, 5]], [[5], [0, 2, 4, 1, 3]]])
+@pytest.mark.parametrize("ratio", ["joint", "per_head"])
+def test_two_processes_with_parts_of_the_environments_equal_one_with_all(split: list[list[int]], ratio: str) -> None:
+    settings = SETTINGS.model_copy(update={"minibatches": 3, "target_kl": 0.05, "ratio": ratio})
+    everyone = torch.arange(6)
+
+    def run(env_ids: list[int], reduce=None) -> tuple[torch.Tensor, list[UpdateMetrics]]:
+        policy, metrics = make_policy().double(), []
+        ppo = PPO(policy, settings, rng_seed=1, total_updates=3, reduce=reduce, all_env_ids=everyone)
+        for iteration in range(3):
+            rollout = make_rollout(policy, TensorWorld(env_ids, episodes(6, 8).ends), 8, iteration)
+            metrics.append(ppo.update(rollout, iteration))
+        return weights(ppo), metrics
+
+    expected, metrics = run(list(range(6)))
+    for found, other in in_processes(2, lambda rank, reduce: run(split[rank], reduce)):
+        assert (found - expected).abs().max() < 1e-9
+        for one, two in zip(metrics, other, strict=True):
+            for name in ("policy_loss", "value_loss", "approx_kl", "exact_kl", "explained_variance", "grad_norm"):
+                assert getattr(two, name) == pytest.approx(getattr(one, name), rel=1e-6), name
+            assert (two.steps, two.samples, two.stopped_early) == (one.steps, one.samples, one.stopped_early)

@@ -1,0 +1,147 @@
+"""Collecting: what is stored is what was seen, done and got."""
+
+import pytest
+import torch
+
+from simic.agent.normalization import Normalizers, ObservationNormalizer
+from simic.agent.rollout import Transition, collect
+
+from .worlds import SEEN, TensorWorld, episodes, make_policy
+
+EARLY = 2
+
+
+def test_draws_do_not_depend_on_the_grouping_of_environments() -> None:
+    policy = make_policy()
+    together, _ = collect(TensorWorld([0, 1, 2, 3], {}), policy, Normalizers(), 3, rng_seed=1, steps=5)
+    apart = [
+        collect(TensorWorld(ids, {}), policy, Normalizers(), 3, rng_seed=1, steps=5)[0] for ids in ([0, 2], [1, 3])
+    ]
+    for position, (part, row) in {0: (0, 0), 1: (1, 0), 2: (0, 1), 3: (1, 1)}.items():
+        assert torch.equal(together.actions[:, position], apart[part].actions[:, row])
+        assert torch.allclose(together.log_probs[:, position], apart[part].log_probs[:, row], atol=1e-6)
+
+
+@pytest.mark.parametrize("changed", [{"iteration": 4}, {"rng_seed": 2}])
+def test_every_key_changes_the_draws(changed: dict[str, int]) -> None:
+    class Still(TensorWorld):
+        def reset(self, *, seed=None, options=None):
+            return super().reset(options={"iteration": 0})
+
+    policy = make_policy()
+    base = {"iteration": 3, "rng_seed": 1}
+    one, other = (
+        collect(Still(list(range(8)), {}), policy, Normalizers(), steps=6, **keys)[0] for keys in (base, base | changed)
+    )
+    assert torch.equal(one.features[0], other.features[0])
+    assert not torch.equal(one.actions[0], other.actions[0])
+
+
+def test_no_global_random_generator_is_used(no_global_rng) -> None:
+    policy, world = make_policy(), episodes(3, 4)
+    with no_global_rng():
+        collect(world, policy, Normalizers(), 0, rng_seed=1, steps=4)
+    with no_global_rng(), pytest.raises(AssertionError, match="random generator"):
+        torch.rand(1)
+
+
+def test_rows_that_are_over_are_not_valid_and_hold_nothing() -> None:
+    class Broken(TensorWorld):
+        def observation(self, shift: int = 0):
+            seen = super().observation(shift)
+            if self.time > 4:  # after env EARLY ended at step 4
+                seen.features[EARLY] = torch.nan
+                seen.masks["op"][EARLY] = False
+            return seen
+
+    world = Broken(list(range(4)), episodes(4, 8, EARLY).ends)
+    rollout, _ = collect(world, make_policy(), Normalizers(), 0, rng_seed=1, steps=8)
+    assert rollout.valid[:, EARLY].tolist() == [True] * 5 + [False] * 3
+    assert rollout.valid[:, [0, 1, 3]].all()
+    assert not rollout.features[5:, EARLY].any()
+    assert not rollout.rewards[5:, EARLY].any()
+    assert not rollout.log_probs[5:, EARLY].any()
+    assert rollout.terminated.nonzero().tolist() == [[4, EARLY]]
+    assert rollout.truncated.nonzero().tolist() == [[7, 0], [7, 1], [7, 3]]
+    assert rollout.starts[0].all()
+    assert not rollout.starts[1:].any()
+
+
+def test_what_is_stored_is_what_the_policy_saw() -> None:
+    normalizer = ObservationNormalizer(SEEN)
+    normalizer.update(3 + 2 * torch.randn(50, 5, generator=torch.Generator().manual_seed(1)), torch.ones(50).bool())
+    policy, watched = make_policy(), []
+    rollout, _ = collect(
+        episodes(3, 4, None), policy, Normalizers(normalizer), 0, rng_seed=1, steps=4, on_step=watched.append
+    )
+    assert torch.equal(rollout.features, normalizer.normalize(rollout.raw_features))
+    assert not torch.equal(rollout.features, rollout.raw_features)
+    for t, step in enumerate(watched):
+        assert isinstance(step, Transition)
+        assert step.step == t
+        assert torch.equal(step.observation.features, rollout.raw_features[t])
+        assert torch.equal(step.decision.actions, rollout.actions[t])
+        assert torch.equal(step.reward, rollout.rewards[t])
+        for name, mask in step.observation.masks.items():
+            assert torch.equal(mask, rollout.masks[name][t])
+
+
+def test_a_truncated_row_is_worth_its_last_observation_under_the_living_memory() -> None:
+    policy, world = make_policy(), episodes(3, 4, None)
+    rollout, position = collect(world, policy, Normalizers(), 0, rng_seed=1, steps=4)
+    assert torch.equal(rollout.next_values[:-1], rollout.values[1:])
+    expected = policy.value(position.observation, position.state)
+    assert torch.equal(rollout.next_values[-1], expected)
+    assert not torch.allclose(expected, policy.value(position.observation, policy.initial_state(3)))
+
+
+def test_after_an_autoreset_the_memory_is_empty_and_the_old_episode_keeps_its_end() -> None:
+    ends = {0: {2: (False, True)}, 1: {2: (True, False), 3: (False, True)}}
+    policy, world = make_policy(), TensorWorld([0, 1, 2], ends, same_step=True)
+    states, finals, real_step = [], [], world.step
+
+    def step(actions: torch.Tensor):
+        result = real_step(actions)
+        finals.append(result[-1].final)
+        return result
+
+    world.step = step
+    rollout, position = collect(
+        world, policy, Normalizers(), 0, rng_seed=1, steps=6, on_step=lambda t: states.append(t.decision.state)
+    )
+    assert rollout.starts.nonzero().tolist() == [[0, 0], [0, 1], [0, 2], [3, 0], [3, 1], [4, 1]]
+    assert rollout.starts_inside
+    assert rollout.valid.all()
+    assert torch.equal(rollout.next_values[2, 0], policy.value(finals[2], states[2])[0])
+    assert torch.equal(rollout.next_values[3, 1], policy.value(finals[3], states[3])[1])
+    assert torch.equal(rollout.next_values[:5, 2], rollout.values[1:, 2])
+    assert not torch.equal(rollout.next_values[2, 0], rollout.values[3, 0])
+    seen = policy.evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, rollout.starts)
+    assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
+    uncut = policy.evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
+    assert not torch.allclose(uncut.log_probs[3:], rollout.log_probs[3:], atol=1e-3)
+    assert not position.starts.any()
+
+
+def test_a_rollout_goes_on_where_the_last_one_ended() -> None:
+    policy, ends = make_policy(), {0: {4: (False, True)}}
+    whole, _ = collect(TensorWorld([0, 1], ends, same_step=True), policy, Normalizers(), 0, rng_seed=1, steps=8)
+    world, position, parts = TensorWorld([0, 1], ends, same_step=True), None, []
+    for _ in range(2):
+        part, position = collect(world, policy, Normalizers(), 0, rng_seed=1, steps=4, position=position)
+        parts.append(part)
+    # The first halves are the same draws; of the second, the observations of the world and the memory's continuity.
+    assert torch.equal(parts[0].actions, whole.actions[:4])
+    assert torch.equal(parts[1].features, whole.features[4:])
+    assert torch.allclose(parts[1].values[0], whole.values[4], atol=1e-6)
+    assert parts[1].starts.nonzero().tolist() == [[1, 0]]
+    assert torch.equal(parts[1].state.h[1], position.state.h[1]) is False
+
+
+def test_selected_environments_are_whole_rows() -> None:
+    rollout, _ = collect(episodes(4, 3), make_policy(), Normalizers(), 0, rng_seed=1, steps=3)
+    part = rollout.select(torch.tensor([3, 1]))
+    assert part.env_ids.tolist() == [3, 1]
+    assert torch.equal(part.actions, rollout.actions[:, [3, 1]])
+    assert torch.equal(part.masks["blueprint"], rollout.masks["blueprint"][:, [3, 1]])
+    assert torch.equal(part.state.h, rollout.state.h[[3, 1]])

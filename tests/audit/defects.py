@@ -1,0 +1,170 @@
+"""One or more planted defects for every check: the severity it must be found at, and how it is planted."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from simic.audit.provenance import Certificate
+from simic.growth.vocabulary import Op
+
+from .synthetic import evaluation, interval
+
+
+def put(rows, value):
+    """Write a value at some rows."""
+
+    def change(values):
+        values[rows] = value
+
+    return change
+
+
+def everywhere(value):
+    return put(slice(None), value)
+
+
+def update(name, rows, value):
+    return lambda p: p.column("updates", name, put(rows, value))
+
+
+def two(first, second):
+    return lambda p: second(first(p))
+
+
+def versus(other, low, high):
+    """The learned policy against another with this interval."""
+
+    def damage(p):
+        old = p.run.evaluation
+        changed = tuple(
+            c.model_copy(update={"difference_pct": interval((low + high) / 2, (high - low) / 2)})
+            if c.second == other
+            else c
+            for c in old.comparisons
+        )
+        return p.attribute(evaluation=old.model_copy(update={"comparisons": changed}))
+
+    return damage
+
+
+def provenance(**changes):
+    return lambda p: p.attribute(provenance=replace(p.run.provenance, **changes))
+
+
+def params(change):
+    """Edit the params' plain tree."""
+
+    def damage(p):
+        tree = p.run.params.model_dump()
+        change(tree)
+        return p.attribute(params=type(p.run.params).model_validate(tree))
+
+    return damage
+
+
+def alternating(low, high):
+    return lambda values: np.where(np.arange(len(values)) % 2 == 0, low, high)
+
+
+def ransom(p):
+    """Accuracy lower when fossilized than before germination, though the seed contributes."""
+    return p.column("steps", "live_accuracy", lambda values: values - 20.0 * (p.run.steps.column("step") > 3)[:, None])
+
+
+def climbing(values):
+    return np.linspace(0.1, 1.0, len(values))
+
+
+def flat_returns(values):
+    return np.repeat(1.0 + 0.1 * np.cos(np.arange(len(values)) * np.pi)[:, None], values.shape[1], axis=1)
+
+
+def falling(values):
+    return values[::-1].copy()
+
+
+def growing(values):
+    """What a gamma other than the agent's does: the sum no longer cancels."""
+    return values * (1 + 0.01 * np.arange(len(values)))[:, None]
+
+
+def one_panic(p):
+    p = p.column("steps", "panicked", put((slice(2, None, 6), 0), True))
+    return p.column("episodes", "panicked", put((slice(None), 0), True))
+
+
+# id: list of (severity expected, planting)
+DEFECTS = {
+    "R1": [("critical", update("first_ratio_deviation", 7, 3e-3)),
+           ("critical", update("first_ratio_deviation", 0, np.nan))],
+    "R2": [("high", update("ratio_mean", 5, 11.0)), ("medium", update("ratio_max", 5, 6.0)),
+           ("medium", update("ratio_min", 5, 0.05))],
+    "R3": [("critical", update("approx_kl", slice(5, 12), 0.2)), ("high", update("approx_kl", slice(5, 12), 0.06)),
+           ("medium", update("approx_kl", slice(5, 12), 0.024)), ("medium", update("approx_kl", slice(None), 0.0))],
+    "R4": [("high", update("exact_kl", 3, -1e-3)), ("high", update("kl_k1", slice(None), 0.05))],
+    "R5": [("medium", two(update("stopped_early", slice(0, 20), 1.0), update("epochs", slice(0, 20), 1.0)))],
+    "R6": [("high", two(update("clip_fraction", slice(3, 9), 0.5), update("approx_kl", slice(3, 9), 0.08))),
+           ("low", update("clip_fraction", slice(None), 0.0))],
+    "R7": [("medium", update("max_second_moment", 15, 1.0))],
+    "R8": [("medium", update("max_abs_log_prob", 4, 250.0))],
+    "E1": [("high", update("entropy_by_head.blueprint", slice(4, 8), 0.01)),
+           ("medium", lambda p: p.column("updates", "entropy_by_head.op", alternating(0.4, 0.9))),
+           ("medium", update("entropy_by_head.op", slice(None), 0.99)),
+           ("low", update("entropy_by_head.style", slice(None), 0.99))],
+    "E2": [("high", update("entropy_by_head.slot", slice(14, None), 0.3))],
+    "E4": [("medium", lambda p: p.column("steps", "op", everywhere(int(Op.WAIT))))],
+    "V1": [("medium", update("explained_variance", slice(0, 12), -0.4)),
+           ("high", two(update("explained_variance", slice(0, 12), -0.4), update("value_loss", 3, 9.0))),
+           ("medium", update("explained_variance", slice(12, None), 0.05)),
+           ("low", update("explained_variance", 2, 0.999))],
+    "V2": [("medium", update("return_max_abs", slice(0, 15), 25.0))],
+    "V4": [("medium", two(lambda p: p.column("updates", "value_loss", climbing),
+                          lambda p: p.column("episodes", "return", flat_returns)))],
+    "S1": [("high", update("value_loss", 12, 40.0))],
+    "A1": [("medium", update("advantage_mean", slice(5, 16), 0.9)),
+           ("medium", update("advantage_max_abs", slice(0, 15), 30.0))],
+    "A2": [("medium", update("advantage_std", 8, 0.0))],
+    "G1": [("critical", update("skipped_steps", 3, 1.0)), ("medium", update("grad_norm_max", slice(0, 5), 50.0)),
+           ("low", update("grad_clipped_fraction", slice(None), 1.0))],
+    "G2": [("high", update("grad_norm_by_part.head_tempo", slice(3, 14), 1e-4)),
+           ("medium", update("samples_by_head.tempo", slice(3, 14), 10.0))],
+    "G3": [("low", update("update_ratio", slice(None), 1e-6)), ("low", update("update_ratio", slice(None), 0.5))],
+    "G4": [("medium", update("steps", 3, 0.0)), ("high", update("steps", slice(3, 9), 0.0))],
+    "H1": [("high", update("hidden_growth", slice(0, 15), 40.0)),
+           ("high", update("hidden_saturated", slice(0, 15), 0.95)),
+           ("high", update("hidden_growth", slice(0, 15), np.nan))],
+    "H2": [("medium", update("dormant_units", -1, 0.4))],
+    "H3": [("high", two(update("feature_rank", slice(-3, None), 8.0), update("hidden_norm", -1, 2.0)))],
+    "P1": [("critical", lambda p: p.column("steps", "components.shaping", put((50, 1), 0.5))),
+           ("critical", lambda p: p.column("steps", "components.shaping", growing))],
+    "P5": [("critical", lambda p: p.column("steps", "reward", put((17, 2), 3.0))),
+           ("critical", lambda p: p.column("steps", "reward", put((17, 2), np.nan)))],
+    "P2": [("medium", lambda p: p.column("steps", "components.shaping", lambda v: v * 50))],
+    "P3": [("high", lambda p: p.column("episodes", "committed_accuracy", falling))],
+    "P6": [("high", ransom)],
+    "M1": [("critical", lambda p: p.column("steps", "effective_op", put((9, 1), int(Op.WAIT))))],
+    "M2": [("high", lambda p: p.column("steps", "panicked", put((8, 0), True))),
+           ("high", lambda p: p.column("steps", "valid", put((8, 0), False)))],
+    "S2": [("high", one_panic), ("high", lambda p: p.column("steps", "valid", put(slice(0, 40), False)))],
+    "N1": [("medium", params(lambda tree: tree["train"]["ppo"].update(normalize_rewards=False)))],
+    "F1": [("critical", versus("static", -3.0, -1.0)), ("low", versus("static", -1.0, 1.0)),
+           ("critical", versus("static", 0.0, 0.0))],
+    "F2": [("critical", versus("random_legal", -3.0, -1.0)), ("low", versus("random_legal", -1.0, 1.0))],
+    "F3": [("medium", versus("heuristic", -3.0, -1.0)), ("low", versus("heuristic", -1.0, 1.0))],
+    "F4": [("medium", versus("fixed_schedule", -3.0, -1.0)), ("low", versus("fixed_schedule", -1.0, 1.0))],
+    "X4": [("medium", lambda p: p.attribute(evaluation=evaluation(eval_seeds=10)))],
+    "X5": [("medium", lambda p: p.column("validations", "committed_accuracy", put(-1, 60.0)))],
+    "X6": [("critical", provenance(damaged=("checkpoints/best/state.safetensors: damaged",))),
+           ("critical", provenance(data_sha256="0" * 64))],
+    "S3": [("critical", provenance(non_finite=("best: ppo/policy.core",)))],
+    "X2": [("medium", provenance(lock_sha256=None)), ("medium", provenance(versions={})),
+           ("medium", lambda p: provenance(origin=replace(p.run.provenance.origin, code_dirty=True))(p)),
+           ("medium", lambda p: provenance(origin=replace(p.run.provenance.origin, code_revision=None))(p))],
+    "X3": [("high", lambda p: p.column("updates", "iteration", put(5, 4))),
+           ("high", lambda p: p.column("steps", "step", put(20, 1))),
+           ("high", lambda p: p.column("updates", "env_steps", put(9, 0))),
+           ("high", lambda p: p.attribute(steps=p.run.steps.where(np.arange(len(p.run.steps)) != 31)))],
+    "X7": [("high", lambda p: p.column("updates", "state_chain", put(6, "0" * 64)))],
+    "Q1": [("low", lambda p: p.column("timing", "update_seconds", put(slice(18, None), 2.0)))],
+    "X1": [("critical", lambda p: p.attribute(certificate=Certificate(False, 2)))],
+}  # fmt: skip

@@ -1,0 +1,207 @@
+"""A clean synthetic run, made of the real row types, in which each test plants one defect."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simic.agent.metrics import explanations
+from simic.audit.audit import checks
+from simic.audit.provenance import Certificate, Origin, Provenance
+from simic.audit.record import RunRecord
+from simic.evaluation.result import (
+    Comparison,
+    Decision,
+    Evaluation,
+    Host,
+    Interval,
+    PerSeed,
+    Policy,
+    Timeline,
+)
+from simic.growth.vocabulary import Op, Stage
+from simic.params import Params
+from simic.telemetry.rows import EpisodeRow, StepRow, TimingRow, UpdateRow
+
+ENVS, SLOTS, STEPS, ITERATIONS = 4, 2, 6, 24
+HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
+
+
+def params():
+    """Small, but valid by every rule of the real tree."""
+    tree = Params().model_dump()
+    tree["train"] |= {"envs": ENVS, "episode_steps": STEPS, "iterations": ITERATIONS}
+    return Params.model_validate(tree)
+
+
+def noise(*counters):
+    """A smooth pseudo-random number in [-1, 1] of its counters: no generator, no state."""
+    return float(np.sin(12.9898 * (1 + np.dot(counters, (1, 7, 31)[: len(counters)]))))
+
+
+def metrics(i):
+    """A healthy update, flattened as the trainer does it."""
+    progress = i / ITERATIONS
+    wobble = noise(i)
+    flat = {
+        "policy_loss": -0.01, "value_loss": 0.3 * (1 - 0.5 * progress) + 0.01 * wobble, "entropy": 0.9 - 0.5 * progress,
+        "joint_entropy": 3.0, "entropy_coef": 0.05, "approx_kl": 0.008 + 0.002 * wobble, "approx_kl_max": 0.012,
+        "kl_k1": 0.008 + 0.003 * noise(i, 1), "exact_kl": 0.007, "clip_fraction": 0.1 + 0.02 * wobble,
+        "ratio_mean": 1.0, "ratio_min": 0.6, "ratio_max": 1.7, "first_ratio_deviation": 4e-7, "first_ratio_ok": 1.0,
+        "max_abs_log_prob": 9.0, "grad_norm": 0.4, "grad_norm_max": 0.9 + 0.1 * wobble, "grad_clipped_fraction": 0.4,
+        "update_ratio": 0.004, "max_second_moment": 1e-4 * (1 + progress), "advantage_mean": 0.05 * wobble,
+        "explained_variance": 0.1 + 0.7 * progress, "advantage_std": 0.8, "advantage_max_abs": 3.0, "return_mean": 1.0,
+        "return_std": 0.7, "return_max_abs": 2.6 + 0.1 * wobble, "value_mean": 1.0, "samples": 24.0, "hidden_norm": 0.3,
+        "hidden_growth": 2.0, "hidden_saturated": 0.01, "dormant_units": 0.08, "feature_rank": 40.0, "epochs": 4.0,
+        "steps": 16.0, "skipped_steps": 0.0, "stopped_early": 0.0, "updates": i + 1.0,
+    }  # fmt: skip
+    for k, head in enumerate(HEADS):
+        flat[f"entropy_by_head/{head}"] = 0.95 - (0.3 + 0.05 * k) * progress + 0.01 * noise(i, k)
+        flat[f"samples_by_head/{head}"] = 400.0 - 20 * k
+        flat[f"kl_by_head/{head}"] = flat[f"clip_fraction_by_head/{head}"] = 0.01
+        flat[f"grad_norm_by_part/head_{head}"] = 0.1 + 0.01 * k
+    flat |= {f"grad_norm_by_part/{part}": 0.2 for part in ("encoder", "core", "value")}
+    return flat
+
+
+# One seed grows in slot 0: sampled op of every step, and the stage after it.
+SCRIPT = ((Op.WAIT, Stage.DORMANT), (Op.GERMINATE, Stage.GERMINATED), (Op.ADVANCE, Stage.TRAINING),
+          (Op.ADVANCE, Stage.BLENDING), (Op.ADVANCE, Stage.HOLDING), (Op.FOSSILIZE, Stage.FOSSILIZED))  # fmt: skip
+POTENTIAL = (0.0, 0.0, 1.0, 2.0, 3.5, 5.5, 0.0)  # before each step and after the last, which is terminal
+
+
+def step(iteration, t, gamma):
+    """All hosts do the same; F telescopes by its definition."""
+    op, stage = SCRIPT[t]
+    shaping = 0.3 * (gamma * POTENTIAL[t + 1] - POTENTIAL[t])
+    parts = {"shaping": [shaping] * ENVS, "terminal": [4.0 * (t == STEPS - 1)] * ENVS}
+    accuracy = [60.0 + 2 * t + 0.2 * iteration + e for e in range(ENVS)]
+    nothing, per_slot = [0] * ENVS, [[0.0] * SLOTS] * ENVS
+    return StepRow(
+        iteration=iteration, step=t + 1, op=[int(op)] * ENVS, slot=nothing, blueprint=nothing, style=nothing,
+        tempo=nothing, alpha_target=nothing, alpha_speed=nothing, alpha_curve=nothing, effective_op=[int(op)] * ENVS,
+        gate=[-1 if op is Op.WAIT else 1] * ENVS, gate_passed=[op is not Op.WAIT] * ENVS, log_prob=[-1.0] * ENVS,
+        value=[0.5] * ENVS, reward=[a + b for a, b in zip(*parts.values(), strict=True)], components=parts,
+        live_accuracy=accuracy, committed_accuracy=accuracy, all_off_accuracy=accuracy, val_loss=[1.0] * ENVS,
+        train_loss=[1.0] * ENVS, stage=[[int(stage), 0]] * ENVS, slot_blueprint=[[0 if t else -1, -1]] * ENVS,
+        alpha=per_slot, contribution=[[3.0, float("nan")]] * ENVS, contribution_se=per_slot, params=[500] * ENVS,
+        committed_params=[500] * ENVS, flops=[1000] * ENVS, panicked=[False] * ENVS, cause=nothing, valid=[True] * ENVS,
+    )  # fmt: skip
+
+
+def episode(iteration, split):
+    level = 70 + 0.4 * iteration
+    return EpisodeRow(
+        iteration=iteration, split=split, env_id=list(range(ENVS)),
+        return_=[5 + 0.05 * iteration + 0.01 * noise(iteration, e) for e in range(ENVS)], length=[STEPS] * ENVS,
+        committed_accuracy=[level + 0.3 * noise(iteration, e) for e in range(ENVS)], live_accuracy=[level] * ENVS,
+        params=[500] * ENVS, committed_params=[500] * ENVS, germinated=[1] * ENVS, fossilized=[1] * ENVS,
+        pruned=[0] * ENVS, panicked=[False] * ENVS,
+    )  # fmt: skip
+
+
+def rows():
+    """Everything a run of ITERATIONS records."""
+    gamma = params().train.ppo.gamma
+    for i in range(ITERATIONS):
+        yield from (step(i, t, gamma) for t in range(STEPS))
+        yield episode(i, "train")
+        if i % 8 == 7:
+            yield episode(i, "validation")
+        yield UpdateRow(iteration=i, env_steps=(i + 1) * ENVS * STEPS, metrics=metrics(i), state_chain=f"{i:064x}",
+                        validation_accuracy=float("nan"), best_iteration=None)  # fmt: skip
+        yield TimingRow(iteration=i, collect_seconds=1.0, update_seconds=0.4, validate_seconds=0.0, record_seconds=0.0)
+
+
+def interval(estimate, half=0.5):
+    return Interval(estimate=estimate, low=estimate - half, high=estimate + half)
+
+
+def policy(level, count=20):
+    accuracy = tuple(level + noise(seed) for seed in range(count))
+    flat = (500,) * count
+    seeds = PerSeed(test_accuracy_pct=accuracy, val_accuracy_pct=accuracy, params=flat, flops_per_sample=flat,
+                    training_flops=flat, germinated=(1,) * count, fossilized=(1,) * count, pruned=(0,) * count,
+                    rollbacks=(0,) * count)  # fmt: skip
+    return Policy(test_accuracy_pct=interval(level), test_accuracy_iqm_pct=interval(level), val_accuracy_pct=level,
+                  params=400.0 + level, flops_per_sample=500, training_flops=5e8, accuracy_per_kparam=80.0,
+                  growth_ratio=1.5, germinated=1, fossilized=1, pruned=0, rollbacks=0, per_seed=seeds)  # fmt: skip
+
+
+def timeline():
+    stages = tuple((int(stage), 0) for _, stage in SCRIPT)
+    decisions = tuple(
+        Decision(step=t, op=op.name, slot=0, blueprint="norm", refused_by_gate=None, reward=0.1)
+        for t, (op, _) in enumerate(SCRIPT)
+        if op is not Op.WAIT
+    )
+    accuracy = tuple(60.0 + t for t in range(STEPS))
+    return Timeline(stages=stages, blueprints=tuple(("norm" if t else None, None) for t in range(STEPS)),
+                    alphas=((0.0, 0.0),) * STEPS, decisions=decisions, live_accuracy_pct=accuracy,
+                    committed_accuracy_pct=(None, *accuracy[1:]), rollback_steps=())  # fmt: skip
+
+
+def evaluation(eval_seeds=20):
+    levels = {"learned": 80.0, "static": 70.0, "random_legal": 72.0, "heuristic": 76.0, "fixed_schedule": 77.0}
+    policies = {name: policy(level, eval_seeds) for name, level in levels.items()}
+    versus = tuple(
+        Comparison(first="learned", second=name, endpoint="primary", difference_pct=interval(80.0 - level),
+                   p_value=0.001, probability_of_improvement=0.9, minimum_detectable_pct=0.7, seeds=eval_seeds)
+        for name, level in levels.items() if name != "learned"
+    )  # fmt: skip
+    return Evaluation(checkpoint="best", checkpoint_iteration=16, data_sha256="d" * 64, rng_seed=1,
+                      eval_seeds=eval_seeds, episode_steps=STEPS, test_samples=360,
+                      host=Host(family="cnn", preset="impaired", slots=SLOTS, params=390, flops_per_sample=900),
+                      policies=policies, comparisons=versus, timelines={"learned": timeline()})  # fmt: skip
+
+
+def provenance():
+    return Provenance(params_sha256="a" * 64, data_sha256="d" * 64, lock_sha256="c" * 64,
+                      checkpoint_sha256={"best": "e" * 64, "latest": "f" * 64}, state_chain="b" * 64,
+                      origin=Origin("0123456789abcdef", False, 0), versions={"python": "3.11", "torch": "2.13"},
+                      hardware={"device": "cpu", "threads": "1"}, damaged=(), non_finite=())  # fmt: skip
+
+
+def clean_run():
+    """The defect-free run."""
+    recorded = RunRecord.from_rows(params(), rows())
+    return replace(recorded, evaluation=evaluation(), provenance=provenance(), certificate=Certificate(True, 3))
+
+
+@dataclass(frozen=True)
+class Plant:
+    """Ways to damage one thing in a copy of a record."""
+
+    run: RunRecord
+
+    def column(self, table, name, change):
+        """Replace one column by ``change(copy of it)`` (in place when that returns None)."""
+        old = getattr(self.run, table)
+        values = old.column(name).copy()
+        changed = change(values)
+        columns = {**old.columns, name: values if changed is None else changed}
+        return Plant(replace(self.run, **{table: type(old)(columns)}))
+
+    def without(self, *needs):
+        """Take inputs away."""
+        run = self.run
+        for need in needs:
+            source, _, column = need.partition(".")
+            if column:
+                table = getattr(run, source)
+                kept = {name: values for name, values in table.columns.items() if name != column}
+                run = replace(run, **{source: type(table)(kept)})
+            else:
+                run = replace(run, **{source: None})
+        return run
+
+    def attribute(self, **changes):
+        return Plant(replace(self.run, **changes))
+
+
+def result(run, check_id):
+    """One check's result on a run."""
+    (chosen,) = [check for check in checks() if check.id == check_id]
+    return chosen.run(run)
+
+
+assert {name.split("/")[0] for name in metrics(0)} == set(explanations()), "the synthetic update lacks a metric"

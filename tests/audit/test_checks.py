@@ -1,0 +1,140 @@
+"""Every check: PASS on the clean run, FINDING with its defect planted, NOT_EVALUATED without an input."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simic.audit.audit import checks
+from simic.audit.findings import Status
+from simic.growth.vocabulary import Op
+
+from .defects import DEFECTS, everywhere, params, put, two, update
+from .synthetic import result
+
+CASES = [(name, index) for name, defects in DEFECTS.items() for index in range(len(defects))]
+
+
+def test_every_registered_check_has_a_planted_defect():
+    assert {check.id for check in checks()} == set(DEFECTS)
+    assert len(DEFECTS) >= 18
+
+
+@pytest.mark.parametrize("check", checks(), ids=lambda check: check.id)
+def test_clean_run_passes(check, clean):
+    found = check.run(clean)
+    assert found.status is Status.PASS, found.measured
+    assert found.measured
+
+
+@pytest.mark.parametrize(("name", "index"), CASES, ids=[f"{name}-{index}" for name, index in CASES])
+def test_planted_defect_is_found_at_its_severity(name, index, plant):
+    severity, damage = DEFECTS[name][index]
+    found = result(damage(plant).run, name)
+    assert (found.status, found.severity) == (Status.FINDING, severity), found.measured
+
+
+NEEDS = [(check.id, need) for check in checks() for need in check.needs if need != "params"]
+
+
+@pytest.mark.parametrize(("name", "need"), NEEDS, ids=[f"{name}-{need}" for name, need in NEEDS])
+def test_missing_input_is_never_a_pass(name, need, plant):
+    found = result(plant.without(need), name)
+    assert found.status is Status.NOT_EVALUATED
+    assert need in found.measured
+
+
+@pytest.mark.parametrize("check", [c for c in checks() if c.minimum > 1], ids=lambda check: check.id)
+def test_too_little_data_is_not_evaluated(check, clean):
+    """One row fewer than the minimum, in whichever table the first need is in."""
+    source = check.needs[0].split(".")[0]
+    table = getattr(clean, source)
+    short = replace(clean, **{source: table.where(np.arange(len(table)) < check.minimum - 1)})
+    assert check.run(short).status is Status.NOT_EVALUATED
+
+
+MEASURED = [
+    check for check in checks() if check.needs[0].startswith("updates.") and check.id not in ("X3", "X7")
+]  # those two count rows
+
+
+@pytest.mark.parametrize("check", MEASURED, ids=lambda check: check.id)
+def test_all_missing_measurements_are_no_data(check, plant):
+    """NaN everywhere is the same as no column: never a pass, whatever the check compares with."""
+    column = check.needs[0].partition(".")[2]
+    assert result(plant.column("updates", column, everywhere(np.nan)).run, check.id).status is Status.NOT_EVALUATED
+
+
+@pytest.mark.parametrize("check", checks(), ids=lambda check: check.id)
+def test_every_check_says_where_its_limit_comes_from(check):
+    for text in (check.title, check.question, check.threshold, check.source, check.fix, check.passes_when):
+        assert len(text) > 3
+    assert check.question.endswith("?")
+
+
+PARTIAL = [check for check in MEASURED if check.complete]
+
+
+@pytest.mark.parametrize("check", PARTIAL, ids=lambda check: check.id)
+def test_one_missing_measurement_neither_raises_nor_alarms(check, plant):
+    """The update is left out: its neighbours decide."""
+    column = check.needs[0].partition(".")[2]
+    assert result(plant.column("updates", column, put(11, np.nan)).run, check.id).status is Status.PASS
+
+
+@pytest.mark.parametrize("check", PARTIAL, ids=lambda check: check.id)
+def test_a_missing_measurement_does_not_hide_a_defect(check, plant):
+    _, damage = DEFECTS[check.id][0]
+    column = check.needs[0].partition(".")[2]
+    damaged = damage(plant).column("updates", column, put(1, np.nan))
+    assert result(damaged.run, check.id).status is Status.FINDING
+
+
+def test_live_checks_need_only_what_training_has_recorded():
+    live = {check.id for check in checks(live=True)}
+    assert {"R1", "R3", "E1", "G1", "P1", "P5", "M1"} <= live
+    assert not live & {"F1", "X4", "X6", "Q1", "P3"}
+
+
+def test_a_spike_of_kl_alone_is_not_sustained(plant):
+    assert result(update("approx_kl", 5, 0.5)(plant).run, "R3").status is Status.PASS
+
+
+def test_entropy_of_a_head_with_few_rows_is_noise(plant):
+    damaged = two(update("entropy_by_head.tempo", slice(None), 0.0), update("samples_by_head.tempo", slice(None), 5.0))
+    assert result(damaged(plant).run, "E1").status is Status.PASS
+
+
+def test_shaping_of_a_rolled_back_host_ends_at_its_rollback(plant):
+    """Host 0 of iteration 0 panics at step 3: F there is -w Phi(s), later rows are void, and the sum is 0 again."""
+    gamma = plant.run.params.train.ppo.gamma
+    potential = (0.0, 0.0, 1.0)
+    f = [0.3 * (gamma * potential[t + 1] - potential[t]) for t in range(2)] + [-0.3 * potential[2]]
+    damaged = plant.column("steps", "components.shaping", put((slice(0, 3), 0), f))
+    damaged = damaged.column("steps", "components.shaping", put((slice(3, 6), 0), 99.0))
+    damaged = damaged.column("steps", "valid", put((slice(3, 6), 0), False)).column(
+        "steps", "panicked", put((2, 0), True)
+    )
+    assert result(damaged.run, "P1").status is Status.PASS
+    assert result(damaged.column("steps", "panicked", put((2, 0), False)).run, "M2").status is Status.FINDING
+
+
+def test_shaping_of_truncated_episodes_cannot_be_judged(plant):
+    truncated = params(lambda tree: tree["train"].update(episode_end="truncate"))(plant)
+    assert result(truncated.run, "P1").status is Status.NOT_EVALUATED
+
+
+def test_a_refused_gate_is_no_illegal_action(plant):
+    refused = plant.column("steps", "effective_op", put((9, 1), int(Op.WAIT)))
+    refused = refused.column("steps", "gate_passed", put((9, 1), False))
+    assert result(refused.run, "M1").status is Status.PASS
+
+
+def test_evidence_names_the_worst_rows(plant):
+    damaged = plant.column(
+        "updates", "ratio_mean", lambda v: np.where(np.isin(np.arange(len(v)), (3, 9)), [v * 20], v)[0]
+    )
+    damaged = damaged.column("updates", "ratio_mean", put(9, 50.0))
+    evidence = result(damaged.run, "R2").evidence
+    assert [row["iteration"] for row in evidence] == [9, 3]
+    assert evidence[0]["ratio_mean"] == 50.0

@@ -1,0 +1,159 @@
+"""A real run, small: prepare, train under live checks, evaluate, audit; then one byte of it is damaged."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from simic import stages
+from simic.audit.audit import checks, examine
+from simic.audit.findings import Status, Verdict
+from simic.audit.live import LiveAudit
+from simic.audit.provenance import Origin, trace
+from simic.audit.record import RunRecord
+from simic.audit.report import write_report
+from simic.errors import SimicError
+from simic.evaluation import result
+from simic.params import Params
+from simic.paths import Workspace
+
+ITERATIONS = 3
+# What holds for any sound run, however short: replay, arithmetic of the reward, legality, records, hashes.
+MUST_PASS = ("R1", "P1", "P5", "M1", "M2", "G4", "X3", "X6", "X7", "S3", "N1")
+
+
+def small(**audit):
+    tree = Params().model_dump()
+    tree["train"] |= {"envs": 4, "episode_steps": 6, "batches_per_epoch": 1, "batch_size": 32, "iterations": ITERATIONS}
+    tree["train"] |= {"validate_every": 2}
+    tree["train"]["ppo"] |= {"minibatches": 2, "epochs": 2}
+    tree["train"]["lifecycle"] |= {"training_dwell": 0}
+    tree["evaluate"] |= {"eval_seeds": 2, "policies": ("learned", "static", "fixed_schedule")}
+    tree["runtime"] |= {"threads": 1, "progress": "none"}
+    tree["audit"] |= audit
+    return Params.model_validate(tree)
+
+
+class Kept(LiveAudit):
+    """Remembers what it reported."""
+
+    def __init__(self):
+        super().__init__()
+        self.findings = []
+
+    def on_finding(self, finding):
+        self.findings.append(finding)
+
+
+@pytest.fixture(scope="module")
+def live():
+    return Kept()
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory, live):
+    threads = torch.get_num_threads()
+    workspace = Workspace(tmp_path_factory.mktemp("workspace"))
+    stages.prepare(small(), workspace)
+    stages.train(small(), workspace, [live])
+    stages.evaluate(small(), workspace)
+    stages.audit(small(), workspace)
+    yield workspace
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+
+
+def statuses(workspace):
+    found = Verdict.model_validate_json((workspace.reports / "findings.json").read_text(encoding="utf-8"))
+    return {result.check: result for result in found.results}
+
+
+def test_every_check_gave_a_result_and_the_sound_ones_pass(workspace):
+    found = statuses(workspace)
+    assert set(found) == {check.id for check in checks()}
+    for name in MUST_PASS:
+        assert found[name].status is Status.PASS, (name, found[name].measured)
+    assert found["F1"].status is not Status.NOT_EVALUATED
+    assert found["R3"].status is Status.NOT_EVALUATED  # needs 5 updates
+    assert found["X4"].status is Status.FINDING  # 2 seeds are no evidence
+
+
+def test_live_checks_agree_with_the_audit_of_the_recorded_run(workspace, live):
+    assert not [finding for finding in live.findings if finding.severity == "critical"]
+    grave = {r.check for r in statuses(workspace).values() if r.status is Status.FINDING and r.severity == "critical"}
+    assert grave <= {"F1"}  # three iterations need not beat never growing
+
+
+def test_report_shows_the_run(workspace):
+    page = (workspace.reports / "report.html").read_text(encoding="utf-8")
+    for name in ("learning", "health", "entropy", "rewards", "growth", "forest", "pareto"):
+        assert f'id="{name}-t"' in page
+    manifest = json.loads((workspace.checkpoints / "latest" / "manifest.json").read_text())
+    assert manifest["params_sha256"] in page
+    assert manifest["scalars"]["chain"] in page
+
+
+def test_auditing_again_gives_the_same_bytes(workspace, tmp_path):
+    before = {path.name: path.read_bytes() for path in workspace.reports.iterdir() if path.is_file()}
+    stages.audit(small(), workspace)
+    assert {path.name: path.read_bytes() for path in workspace.reports.iterdir() if path.is_file()} == before
+
+
+def test_learning_curve_floors_are_measured_where_the_curve_is(workspace):
+    """The floor of `static` is its validation accuracy, not its test accuracy."""
+    evaluation = result.read(workspace.evaluation)
+    page = (workspace.reports / "report.html").read_text(encoding="utf-8")
+    assert f"static {evaluation.policies['static'].val_accuracy_pct:.1f}" in page
+
+
+def test_fail_on_fails_after_the_report_is_written(workspace):
+    (workspace.reports / "report.html").unlink()
+    with pytest.raises(SimicError, match=r"audit\.fail_on = 'medium': \d+ findings, worst"):
+        stages.audit(small(fail_on="medium"), workspace)
+    assert (workspace.reports / "report.html").exists()
+
+
+@pytest.fixture
+def copy(workspace, tmp_path):
+    shutil.copytree(workspace.root, tmp_path / "copy")
+    return Workspace(tmp_path / "copy")
+
+
+def examined(workspace, params=None):
+    params = params or small()
+    found = trace(params, workspace.checkpoints, workspace.root / "dvc.lock", Origin("abc", False, 0))
+    evaluation = result.read(workspace.evaluation)
+    run = replace(RunRecord.from_published(params, workspace.telemetry), evaluation=evaluation, provenance=found)
+    return {r.check: r for r in examine(run, "x").results}
+
+
+def test_a_flipped_byte_in_a_checkpoint_is_found(copy):
+    state = copy.checkpoints / "best" / "state.safetensors"
+    content = bytearray(state.read_bytes())
+    content[-5] ^= 1
+    state.write_bytes(content)
+    found = examined(copy)["X6"]
+    assert found.status is Status.FINDING
+    assert "best" in str(found.evidence[0]["artifact"])
+
+
+def test_other_params_than_those_trained_with_are_found(copy):
+    tree = small().model_dump()
+    tree["train"]["ppo"]["learning_rate"] = 1e-3
+    found = examined(copy, Params.model_validate(tree))["X6"]
+    assert found.status is Status.FINDING
+    assert "other params" in str(found.evidence[0]["artifact"])
+
+
+def test_dvc_lock_is_part_of_the_origin(copy):
+    assert examined(copy)["X2"].status is Status.FINDING
+    (copy.root / "dvc.lock").write_text("schema: '2.0'\n")
+    assert examined(copy)["X2"].status is Status.PASS
+
+
+def test_a_run_without_evaluation_says_so(copy):
+    copy.evaluation.unlink()
+    verdict = write_report(small(), copy)
+    assert {r.status for r in verdict.results if r.check[0] == "F"} == {Status.NOT_EVALUATED}

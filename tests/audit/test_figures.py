@@ -1,0 +1,149 @@
+"""Figures: labels never overlap, the front is the front, drawing depends on data alone."""
+
+import matplotlib
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simic.audit import drawing, figures
+from simic.growth.vocabulary import Op, Stage
+
+from .synthetic import evaluation, timeline
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=9), st.floats(0.1, 30))
+def test_spread_labels_keep_order_and_distance(positions, gap):
+    shown = drawing.spread(positions, gap)
+    order = np.argsort(positions, kind="stable")
+    assert (np.diff(np.array(shown)[order]) >= gap - 1e-9).all()
+    if (np.diff(np.array(positions)[order]) >= gap).all():
+        assert shown == pytest.approx(positions)
+    assert np.mean(shown) == pytest.approx(np.mean(positions), abs=1e-6)  # nobody is pushed to one side
+
+
+def test_pareto_front_by_brute_force():
+    generator = np.random.default_rng(3)
+    for _ in range(50):
+        points = {str(i): tuple(map(float, generator.integers(0, 6, 2))) for i in range(7)}
+        front = set(figures.pareto_front(points))
+        for name, (cost, gain) in points.items():
+            beaten = any(
+                (c <= cost and g >= gain and (c < cost or g > gain))
+                for other, (c, g) in points.items()
+                if other != name
+            )
+            if beaten:
+                assert name not in front
+            else:  # of equal points one represents all
+                assert any(points[other] == (cost, gain) for other in front)
+
+
+def test_stage_runs_are_the_stretches_of_one_stage():
+    stages = np.array([0, 1, 2, 2, 0, 0, 1])
+    assert figures._runs(stages) == [(1, 2), (2, 4), (6, 7)]
+    assert figures._runs(np.array([5, 5])) == [(0, 2)]
+    assert figures._runs(np.array([0, 0])) == []
+
+
+def test_every_stage_but_dormant_and_every_op_but_wait_has_a_look():
+    assert set(figures.STAGES) == set(Stage) - {Stage.DORMANT}
+    assert len({letter for _, _, letter in figures.STAGES.values()}) == len(figures.STAGES)
+    assert set(figures.DECISION_MARKERS) == {op.name for op in Op if op is not Op.WAIT}
+
+
+def contrast(first, second):
+    """WCAG 2.1 contrast ratio of two colours."""
+
+    def luminance(colour):
+        rgb = np.array(matplotlib.colors.to_rgb(colour))
+        linear = np.where(rgb <= 0.03928, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+        return float(linear @ (0.2126, 0.7152, 0.0722))
+
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("stage", figures.STAGES)
+def test_letters_can_be_read_on_their_stage(stage):
+    fill, ink, _ = figures.STAGES[stage]
+    assert contrast(fill, ink) >= 3.0, "WCAG: large or bold text and graphics"
+
+
+def test_drawing_ignores_the_users_matplotlib_settings():
+    plain = drawing.render(figures.forest(evaluation()))
+    with matplotlib.rc_context({"font.size": 30, "svg.hashsalt": None, "axes.facecolor": "red", "lines.linewidth": 9}):
+        assert drawing.render(figures.forest(evaluation())) == plain
+
+
+def drawn_texts(figure):
+    """Every text that is drawn, with its box in pixels; ticks outside the view are not drawn."""
+    figure.canvas.draw()
+    hidden = set()
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            slack = 1e-9 * (high - low)
+            outside = [t for t in axis.get_major_ticks() if not low - slack <= t.get_loc() <= high + slack]
+            hidden |= {label for tick in outside for label in (tick.label1, tick.label2)}
+    texts = [t for t in figure.findobj(matplotlib.text.Text) if t not in hidden and t.get_visible()]
+    renderer = figure.canvas.get_renderer()
+    box = matplotlib.text.Text.get_window_extent  # an annotation's own would include its line
+    return [(t.get_text(), box(t, renderer)) for t in texts if t.get_text().strip()]
+
+
+def texts_that_overlap(figure):
+    """Pairs of texts whose boxes, less the air around the letters, intersect."""
+    boxes = [(text, box.shrunk(0.98, 0.85)) for text, box in drawn_texts(figure)]
+    return [(a[0], b[0]) for i, a in enumerate(boxes) for b in boxes[i + 1 :] if a[1].overlaps(b[1])]
+
+
+def clipped_texts(figure):
+    """Texts that reach beyond the figure's edge."""
+    width, height = figure.canvas.get_width_height()
+    inside = matplotlib.transforms.Bbox([[-1, -1], [width + 1, height + 1]])
+    return [text for text, b in drawn_texts(figure) if not (inside.contains(*b.min) and inside.contains(*b.max))]
+
+
+def agg(figure):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
+    return figure
+
+
+ITERATIONS = np.arange(12.0)
+FLOORS = {"static": 60.0, "random_legal": 60.2, "heuristic": 60.4, "fixed_schedule": 75.0}
+COMPONENTS = {
+    name: np.full(12, 0.01 * k)
+    for k, name in enumerate(("shaping", "rent", "alpha_shock", "intervention", "death", "x"))
+}
+DRAWN = {
+    "learning": lambda: figures.learning(ITERATIONS, 60 + ITERATIONS[:, None] + np.arange(5.0), FLOORS),
+    "health": lambda: figures.health(ITERATIONS, {"approx_kl": 0.01 * np.ones(12)}, 0.015),
+    "entropy": lambda: figures.entropy(ITERATIONS, {"op": np.linspace(1, 0, 12), "slot": np.full(12, np.nan)}),
+    "rewards": lambda: figures.rewards(ITERATIONS, COMPONENTS),
+    "growth": lambda: figures.growth(timeline()),
+    "forest": lambda: figures.forest(evaluation()),
+    "pareto": lambda: figures.pareto(evaluation()),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_no_text_overlaps_or_is_cut_off(name):
+    with matplotlib.rc_context(drawing.STYLE):
+        figure = agg(DRAWN[name]())
+        assert texts_that_overlap(figure) == []
+        assert clipped_texts(figure) == []
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_single_iteration_or_value_can_be_drawn(name):
+    single = {
+        "learning": lambda: figures.learning(np.zeros(1), np.full((1, 3), 50.0), {}),
+        "health": lambda: figures.health(np.zeros(1), {}, None),
+        "entropy": lambda: figures.entropy(np.zeros(1), {"op": np.array([np.nan])}),
+        "rewards": lambda: figures.rewards(np.zeros(1), {"a": np.zeros(1), "b": np.ones(1)}),
+    }.get(name, DRAWN[name])
+    assert "<svg" in drawing.render(single())

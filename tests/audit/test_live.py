@@ -1,0 +1,69 @@
+"""The observer reports what the checks find, once, and again only when it gets worse."""
+
+from simic.audit.live import LiveAudit
+from simic.telemetry.recorder import Recorder
+from simic.telemetry.rows import FindingRow, StepRow, UpdateRow
+from simic.training.observers import RunInfo
+
+from .synthetic import ITERATIONS, params, rows
+
+
+def watch(recorded, work_dir, start=0):
+    """Findings of one life of a run over these rows."""
+    found = []
+    observer = LiveAudit()
+    observer.on_start(RunInfo(params(), work_dir, "d" * 64, start, found.append))
+    for row in recorded:
+        if isinstance(row, StepRow):
+            observer.on_step(row)
+        elif isinstance(row, UpdateRow):
+            observer.on_iteration(row, None)
+    observer.on_end("finished")
+    return found
+
+
+def damaged(changes):
+    """The clean rows with metrics of some iterations replaced."""
+    for row in rows():
+        if isinstance(row, UpdateRow) and row.iteration in changes:
+            row = row.model_copy(update={"metrics": {**row.metrics, **changes[row.iteration]}})
+        yield row
+
+
+def test_a_clean_run_is_silent(tmp_path):
+    assert watch(rows(), tmp_path) == []
+
+
+def test_a_defect_is_reported_once_and_in_its_iteration(tmp_path):
+    found = watch(damaged({7: {"first_ratio_deviation": 0.01}}), tmp_path)
+    assert [(row.check, row.iteration, row.severity) for row in found] == [("R1", 7, "critical")]
+    assert "0.01" in found[0].message
+
+
+def test_a_finding_that_gets_worse_is_reported_again(tmp_path):
+    found = watch(damaged({5: {"ratio_max": 6.0}, 9: {"ratio_mean": 20.0}}), tmp_path)
+    assert [(row.iteration, row.severity) for row in found] == [(5, "medium"), (9, "high")]
+
+
+def test_a_broken_reward_is_found_in_the_iteration_it_is_paid(tmp_path):
+    broken = [
+        row.model_copy(update={"reward": [99.0, *row.reward[1:]]})
+        if isinstance(row, StepRow) and (row.iteration, row.step) == (3, 2)
+        else row
+        for row in rows()
+    ]
+    assert [(row.check, row.iteration) for row in watch(broken, tmp_path)] == [("P5", 3)]
+
+
+def test_a_resumed_run_remembers_what_it_was_told(tmp_path):
+    everything = list(damaged({7: {"ratio_max": 6.0}}))
+    half = next(i for i, row in enumerate(everything) if row.kind == "update" and row.iteration == 11) + 1
+    with Recorder(tmp_path / "telemetry.jsonl") as log:
+        for row in everything[:half]:
+            if row.kind != "timing":
+                log.append(row)
+        log.append(FindingRow(iteration=7, check="R2", severity="medium", message="said before"))
+    assert watch(everything[half:], tmp_path, start=12) == []
+    # Without that memory it would be told again: the damaged update is still among the recent ones.
+    assert [row.check for row in watch(everything, tmp_path)] == ["R2"]
+    assert ITERATIONS > 12

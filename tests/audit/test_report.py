@@ -1,0 +1,207 @@
+"""The report: one file, no network, deterministic, escaped, complete."""
+
+import hashlib
+import json
+import re
+from base64 import b64encode
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from simic.audit import report
+from simic.audit.audit import examine
+from simic.audit.findings import Status, Verdict, failing
+from simic.audit.record import RunRecord
+from simic.errors import SimicError
+
+from .defects import DEFECTS
+from .synthetic import params
+
+
+@pytest.fixture(scope="module")
+def verdict(clean):
+    return examine(clean, "run-1")
+
+
+@pytest.fixture(scope="module")
+def panels(clean):
+    return report.panels_of(clean)
+
+
+@pytest.fixture(scope="module")
+def page(clean, verdict, panels):
+    return report.html(clean, verdict, panels)
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page; complains about tags that are not closed in order."""
+
+    VOID = ("meta", "br", "link", "img")
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.text, self.open = [], [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attributes]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attributes]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_page_loads_nothing_and_runs_nothing(page):
+    parsed = Page(page)
+    assert not {"script", "iframe", "object", "link", "img", "embed"} & set(parsed.tags)
+    for tag, name, value in parsed.attributes:
+        assert not name.startswith("on"), (tag, name)
+        if name in ("href", "xlink:href", "src"):
+            assert value.startswith("#"), (tag, value)
+    assert "url(http" not in page
+    assert "@import" not in page
+
+
+def test_content_security_policy_allows_exactly_its_own_style(page):
+    [style] = re.findall(r"<style>(.*?)</style>", page, flags=re.DOTALL)
+    digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    [policy] = [v for tag, name, v in Page(page).attributes if tag == "meta" and name == "content" and "src" in v]
+    assert policy.startswith("default-src 'none'; ")
+    assert f"style-src-elem 'sha256-{digest}'" in policy
+    assert "script-src" not in policy
+
+
+def test_page_is_deterministic_and_small(page, clean, verdict):
+    assert page == report.html(clean, verdict, report.panels_of(clean))
+    assert len(page.encode()) < report.MAX_BYTES / 4
+    assert not re.search(r"20\d\d-\d\d-\d\dT", page), "a date would differ from run to run"
+
+
+def test_ids_are_unique_and_references_resolve(page):
+    parsed = Page(page)
+    ids = [value for _, name, value in parsed.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    references = [value[1:] for _, name, value in parsed.attributes if name in ("href", "xlink:href")]
+    references += [part for _, n, v in parsed.attributes if n in ("aria-labelledby",) for part in v.split()]
+    references += re.findall(r"url\(#([^)]+)\)", page)
+    assert set(references) <= set(ids)
+
+
+def test_every_figure_has_words(panels):
+    assert [panel.name for panel in panels] == [
+        "learning", "health", "entropy", "rewards", "growth", "forest", "pareto",
+    ]  # fmt: skip
+    for panel in panels:
+        assert 'role="img"' in panel.inline
+        assert re.search(rf'<desc id="{panel.name}-d">.{{20,}}</desc>', str(panel.inline))
+        assert "<text" not in panel.document, "fonts must be paths"
+        assert "<dc:date>" not in panel.document
+
+
+def test_ink_follows_the_page_inline_and_is_black_in_files(panels):
+    panel = panels[0]
+    assert "currentColor" in panel.inline
+    assert "currentColor" not in panel.document
+    for text in (panel.inline, panel.document):
+        assert "#010203" not in text
+
+
+def test_page_and_markdown_say_everything_that_was_examined(clean, verdict, page):
+    text = " ".join(Page(page).text)
+    markdown = report.markdown(clean, verdict)
+    for result in verdict.results:
+        assert result.question in text
+    for line in report.lines(clean, verdict):
+        assert line in text
+        assert line in markdown
+    assert len(report.lines(clean, verdict)) == 5
+
+
+def test_findings_come_worst_first_and_unevaluated_are_no_pass(plant):
+    _, low = DEFECTS["G3"][0]
+    _, critical = DEFECTS["P5"][0]
+    run = low(critical(plant)).without("certificate")
+    verdict = examine(run, "damaged")
+    assert [f.check for f in verdict.findings] == ["P5", "G3"]
+    assert [r.check for r in verdict.with_status(Status.NOT_EVALUATED)] == ["X1"]
+    assert {s: n for s, n in verdict.counts().items() if n} == {"critical": 1, "low": 1}
+    page = report.html(run, verdict, ())
+    assert page.index("Reward components do not add up") < page.index("Weights change too much")
+    assert "Do not build on this run" in page
+    passed = page[page.index('id="passed"') : page.index('id="provenance"')]
+    assert ">X1<" not in passed
+
+
+def test_a_clean_run_is_said_to_be_clean(page):
+    assert "No critical or high finding." in page
+
+
+def test_text_from_outside_is_escaped(clean, verdict, panels):
+    evil = '<script>alert("x")</script>'
+    run = replace(clean, provenance=replace(clean.provenance, versions={"python": evil}))
+    page = report.html(run, verdict.model_copy(update={"run": evil}), panels)
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_report_of_a_bare_run_is_whole(verdict):
+    """No telemetry, no evaluation, no provenance: everything says so, nothing fails, nothing passes but params."""
+    bare = RunRecord(params())
+    found = examine(bare, "bare")
+    assert [r.check for r in found.with_status(Status.PASS)] == ["N1"]
+    page = report.html(bare, found, report.panels_of(bare))
+    Page(page)
+    assert "There is no evaluation of this run." in page
+    assert "the trained policy was not evaluated" in report.markdown(bare, found)
+
+
+def test_write_makes_every_file_and_findings_round_trip(clean, verdict, tmp_path):
+    report.write(clean, verdict, tmp_path / "reports")
+    names = {str(p.relative_to(tmp_path / "reports")) for p in (tmp_path / "reports").rglob("*") if p.is_file()}
+    assert names >= {"report.html", "report.md", "findings.json", "figures/learning.svg", "figures/forest.svg"}
+    text = (tmp_path / "reports" / "findings.json").read_text(encoding="utf-8")
+    assert Verdict.model_validate_json(text) == verdict
+    assert json.loads(text)["schema_version"] == 1
+
+
+def test_a_place_that_cannot_be_written_is_named(clean, verdict, tmp_path):
+    (tmp_path / "reports").write_text("in the way")
+    with pytest.raises(SimicError, match=r"report\.html: cannot be written"):
+        report.write(clean, verdict, tmp_path / "reports")
+
+
+def test_fail_on_takes_the_named_severity_and_worse(plant):
+    _, damage = DEFECTS["H1"][0]  # high
+    results = examine(damage(plant).run, "x").results
+    assert failing(results, "never") == ()
+    assert failing(results, "critical") == ()
+    assert [r.check for r in failing(results, "high")] == ["H1"]
+    assert [r.check for r in failing(results, "medium")] == ["H1"]
+    _, damage = DEFECTS["H2"][0]  # medium
+    results = examine(damage(plant).run, "x").results
+    assert failing(results, "high") == ()
+    assert [r.check for r in failing(results, "medium")] == ["H2"]
+
+
+def test_not_evaluated_never_fails_a_run(plant):
+    results = examine(plant.without("provenance", "certificate"), "x").results
+    assert failing(results, "medium") == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(12.0, "12"), (9_999.0, "9,999"), (12_100.0, "12.1 k"), (3.76e8, "376 M"), (1.46e9, "1.46 G"), (2e12, "2 T")],
+)
+def test_counts_are_short(value, text):
+    assert report.count(value) == text

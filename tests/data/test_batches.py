@@ -1,0 +1,107 @@
+"""Loading verifies; the test split stays shut; batch order is a pure function of what it is for."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from simic.data.batches import data_hash, epoch_order, load_split, load_test, read_meta
+from simic.data.prepare import prepare
+from simic.errors import SimicError
+from simic.params import Prepare
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    x = np.sin(np.arange(30 * 4) * 1.37).reshape(30, 4)
+    np.savez(tmp_path / "mine.npz", x=x, y=np.arange(30) % 3)
+    prepare(Prepare(task="npz", source="mine.npz"), 1, tmp_path / "out", tmp_path)
+    return tmp_path / "out"
+
+
+def test_loading_the_test_split_by_name_raises(prepared):
+    with pytest.raises(SimicError, match="opened by evaluation alone"):
+        load_split(prepared, "test")
+
+
+def test_training_and_validation_load_without_the_test_file(prepared):
+    (prepared / "test.safetensors").unlink()
+    assert len(load_split(prepared, "train")) == 18
+    assert len(load_split(prepared, "val")) == 6
+    with pytest.raises(SimicError, match=r"test\.safetensors: no such file; run simic prepare first"):
+        load_test(prepared)
+
+
+@pytest.mark.parametrize("name", ["trainval.safetensors", "test.safetensors", "meta.json"])
+def test_every_damaged_or_truncated_file_is_named(prepared, name):
+    path = prepared / name
+    content = path.read_bytes()
+
+    def load_all():
+        load_split(prepared, "train")
+        load_test(prepared)
+
+    load_all()
+    truncated = [content[:length] for length in (0, 1, 7, 8, 20, len(content) // 2, len(content) - 2)]
+    flipped = [content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :] for at in (0, 9, len(content) - 9)]
+    for damaged in truncated + (flipped if name != "meta.json" else []):
+        path.write_bytes(damaged)
+        with pytest.raises(SimicError) as error:
+            load_all()
+        assert name in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+def test_another_schema_version_is_refused(prepared):
+    path = prepared / "meta.json"
+    path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 2'))
+    with pytest.raises(SimicError, match="schema version 2, this version reads 1"):
+        read_meta(prepared)
+
+
+def test_the_data_hash_changes_with_the_data_and_not_with_the_place(prepared, tmp_path):
+    first = data_hash(prepared)
+    shutil.copytree(prepared, tmp_path / "elsewhere")
+    assert data_hash(tmp_path / "elsewhere") == first
+    prepare(Prepare(task="npz", source="mine.npz"), 2, tmp_path / "out", tmp_path)
+    assert data_hash(prepared) != first
+
+
+def test_an_epoch_shows_no_sample_twice_and_drops_the_last_partial_batch():
+    order = epoch_order(1, 0, torch.arange(5), 1, samples=50, batch_size=8)
+    assert order.shape == (5, 6, 8)
+    assert order.dtype == torch.int64
+    for row in order.flatten(1):
+        assert len(set(row.tolist())) == 48
+        assert min(row.tolist()) >= 0
+        assert max(row.tolist()) < 50
+
+
+def test_order_does_not_depend_on_the_grouping_of_hosts():
+    together = epoch_order(1, 3, torch.arange(6), 2, 40, 8)
+    apart = [epoch_order(1, 3, torch.tensor([env]), 2, 40, 8) for env in range(6)]
+    assert torch.equal(together, torch.cat(apart))
+
+
+def test_order_differs_by_rng_seed_iteration_env_and_step():
+    base = epoch_order(1, 0, torch.tensor([0]), 1, 40, 8)
+    others = [
+        epoch_order(2, 0, torch.tensor([0]), 1, 40, 8),
+        epoch_order(1, 1, torch.tensor([0]), 1, 40, 8),
+        epoch_order(1, 0, torch.tensor([1]), 1, 40, 8),
+        epoch_order(1, 0, torch.tensor([0]), 2, 40, 8),
+    ]
+    assert all(not torch.equal(base, other) for other in others)
+
+
+def test_a_limit_keeps_the_first_batches():
+    assert torch.equal(
+        epoch_order(1, 0, torch.arange(2), 1, 40, 8, limit=2), epoch_order(1, 0, torch.arange(2), 1, 40, 8)[:, :2]
+    )
+
+
+@pytest.mark.parametrize(("samples", "limit"), [(7, "all"), (40, 6)])
+def test_more_batches_than_there_are_samples_for_is_refused(samples, limit):
+    with pytest.raises(SimicError, match=f"the training split has {samples} samples"):
+        epoch_order(1, 0, torch.arange(2), 1, samples, 8, limit)

@@ -1,0 +1,202 @@
+"""Prepared data: disjoint, stratified, standardised, and never half-written."""
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from simic.data.batches import load_split, load_test, read_meta
+from simic.data.prepare import drop_duplicates, prepare, stratified_split
+from simic.data.sources import Source
+from simic.errors import SimicError
+from simic.params import Prepare, Split
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("digits") / "prepared"
+    prepare(Prepare(), 1, folder, folder.parent)
+    return folder
+
+
+def write_npz(folder: Path, name: str = "mine.npz", **arrays: np.ndarray) -> Prepare:
+    np.savez(folder / name, **arrays)
+    return Prepare(task="npz", source=name)
+
+
+def sample_arrays(shape: tuple[int, ...], classes: int = 3, each: int = 10) -> dict[str, np.ndarray]:
+    n = classes * each
+    size = n * int(np.prod(shape))
+    x = np.sin(np.arange(size, dtype=np.float64) * 1.37).reshape(n, *shape)
+    return {"x": x, "y": np.arange(n) % classes}
+
+
+def test_splits_of_digits_are_disjoint_and_complete_by_content(digits):
+    splits = {"train": load_split(digits, "train"), "val": load_split(digits, "val"), "test": load_test(digits)}
+    hashes = [hashlib.sha256(x.numpy().tobytes()).hexdigest() for data in splits.values() for x in data.x]
+    assert len(set(hashes)) == len(hashes) == 1797
+
+
+def test_every_class_has_its_share_in_every_split(digits):
+    parts = {"train": load_split(digits, "train").y, "val": load_split(digits, "val").y, "test": load_test(digits).y}
+    total = Counter(torch.cat(list(parts.values())).tolist())
+    for split, fraction in (("train", 0.6), ("val", 0.2), ("test", 0.2)):
+        found = Counter(parts[split].tolist())
+        # train takes what rounding leaves: at most half a sample from each of two cuts
+        assert all(abs(found[label] - total[label] * fraction) <= 1.0 for label in range(10))
+
+
+def test_pixels_are_standardised_with_the_statistics_of_the_training_split_alone(digits):
+    train, val, meta = load_split(digits, "train"), load_split(digits, "val"), read_meta(digits)
+    assert train.x.double().mean().abs() < 1e-6
+    assert abs(float(train.x.double().std(correction=0)) - 1) < 1e-6
+    assert val.x.double().mean().abs() > 1e-4  # another sample, so not exactly zero: its own mean was not used
+    raw = val.x * meta.std[0] + meta.mean[0]
+    assert torch.allclose(raw, raw.round(), atol=1e-5), "pixels of the source are integers"
+    assert float(raw.min()) > -1e-5
+    assert float(raw.max()) < 16 + 1e-5
+
+
+def test_preparing_twice_gives_the_same_bytes(digits, tmp_path):
+    prepare(Prepare(), 1, tmp_path / "again", tmp_path)
+    for file in digits.iterdir():
+        assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes()
+    prepare(Prepare(), 2, tmp_path / "other", tmp_path)
+    assert read_meta(tmp_path / "other").sha256 != read_meta(digits).sha256
+
+
+def test_meta_names_source_licence_and_the_hash_of_every_file(digits):
+    meta = json.loads((digits / "meta.json").read_text())
+    assert set(meta["sha256"]) | {"meta.json"} == {file.name for file in digits.iterdir()}
+    for name, digest in meta["sha256"].items():
+        assert hashlib.sha256((digits / name).read_bytes()).hexdigest() == digest
+    assert meta["licence"].startswith("CC BY 4.0")
+    assert meta["split_rng_seed"] == 1
+    assert meta["samples"] == {"train": 1079, "val": 359, "test": 359}
+
+
+@pytest.mark.parametrize(
+    ("shape", "prepared"), [((5,), (1, 1, 5)), ((4, 6), (1, 4, 6)), ((2, 4, 6), (2, 4, 6))], ids=str
+)
+def test_npz_of_any_shape_becomes_images(tmp_path, shape, prepared):
+    params = write_npz(tmp_path, **sample_arrays(shape))
+    prepare(params, 1, tmp_path / "out", tmp_path)
+    data = load_split(tmp_path / "out", "train")
+    assert data.shape == prepared
+    assert data.classes == 3
+    assert len(data) == 18
+
+
+def test_vectors_are_standardised_per_feature_and_a_constant_feature_stays_finite(tmp_path):
+    arrays = sample_arrays((3,))
+    arrays["x"] = arrays["x"] * [1.0, 1000.0, 0.0] + [0.0, 5.0, 7.0]
+    prepare(write_npz(tmp_path, **arrays), 1, tmp_path / "out", tmp_path)
+    x = load_split(tmp_path / "out", "train").x[:, 0, 0]
+    assert torch.allclose(x[:, :2].std(0, correction=0), torch.ones(2), atol=1e-5)
+    assert (x[:, 2] == 0).all()
+
+
+def test_copies_of_a_sample_are_dropped_and_counted(tmp_path):
+    arrays = sample_arrays((4,))
+    arrays = {name: np.concatenate([value, value[:4]]) for name, value in arrays.items()}
+    prepare(write_npz(tmp_path, **arrays), 1, tmp_path / "out", tmp_path)
+    assert read_meta(tmp_path / "out").duplicates_dropped == 4
+    assert sum(read_meta(tmp_path / "out").samples.values()) == 30
+
+
+def test_of_equal_samples_the_first_stays_and_the_order_is_kept():
+    x = torch.tensor([[3.0], [1.0], [3.0], [2.0], [1.0]])
+    source, dropped = drop_duplicates(Source("s", "", "", x, torch.tensor([0, 1, 1, 0, 0])))
+    assert dropped == 2
+    assert source.x.flatten().tolist() == [3.0, 1.0, 2.0]
+    assert source.y.tolist() == [0, 1, 0]
+
+
+def test_split_sizes_follow_the_fractions_per_class():
+    y = torch.tensor([0] * 10 + [1] * 20)
+    parts = stratified_split(y, Split(train=0.5, val=0.3, test=0.2), 7, "s")
+    # class 0: 5, 3, 2; class 1: 10, 6, 4
+    assert {split: torch.bincount(y[chosen]).tolist() for split, chosen in parts.items()} == {
+        "train": [5, 10],
+        "val": [3, 6],
+        "test": [2, 4],
+    }
+    assert torch.cat(list(parts.values())).sort().values.tolist() == list(range(30))
+
+
+BAD_ARRAYS = {
+    "negative label": ({"y": np.array([-1, 0, 1] * 10)}, "labels reach from -1 to 1"),
+    "label gap": ({"y": np.array([0, 1, 3] * 10)}, "no sample has label 2"),
+    "label too large": ({"y": np.array([0, 1, 10**6] * 10)}, "labels reach from 0 to 1000000"),
+    "one class": ({"y": np.zeros(30, dtype=np.int64)}, "every label is 0"),
+    "float labels": ({"y": np.linspace(0, 2, 30)}, "y is float64"),
+    "too few labels": ({"y": np.arange(29) % 3}, "y is int64 [29]"),
+    "nan": ({"x": np.where(np.arange(120).reshape(30, 4) == 41, np.nan, 1.0)}, "sample 10 of x"),
+    "beyond float32": ({"x": np.full((30, 4), 1e300)}, "sample 0 of x"),
+    "text": ({"x": np.full((30, 4), "a")}, "x is <U1"),
+    "one dimension": ({"x": np.zeros(30)}, "x is float64 [30]"),
+    "empty": ({"x": np.zeros((0, 4)), "y": np.zeros(0, dtype=np.int64)}, "x is float64 [0, 4]"),
+    "empty split": ({"y": np.array([0] * 28 + [1] * 2)}, "class 1 has 2 samples"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARRAYS)
+def test_unusable_arrays_are_refused_in_one_line_naming_the_file(tmp_path, case):
+    changes, message = BAD_ARRAYS[case]
+    params = write_npz(tmp_path, **{**sample_arrays((4,)), **changes})
+    with pytest.raises(SimicError) as error:
+        prepare(params, 1, tmp_path / "out", tmp_path)
+    assert "mine.npz" in str(error.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["mine.npz"], "nothing half-written"
+
+
+def test_an_array_that_is_missing_is_named(tmp_path):
+    params = write_npz(tmp_path, x=np.zeros((3, 4)))
+    with pytest.raises(SimicError, match=r"mine\.npz: no array 'y'"):
+        prepare(params, 1, tmp_path / "out", tmp_path)
+
+
+def test_a_file_truncated_or_damaged_anywhere_is_refused_or_read_whole(tmp_path):
+    params = write_npz(tmp_path, **sample_arrays((4,)))
+    path = tmp_path / "mine.npz"
+    content = path.read_bytes()
+    for length in range(0, len(content), 37):
+        path.write_bytes(content[:length])
+        with pytest.raises(SimicError, match=r"mine\.npz"):
+            prepare(params, 1, tmp_path / "out", tmp_path)
+    path.write_bytes(b"\x80\x04K\x01.")  # a pickle
+    with pytest.raises(SimicError, match=r"mine\.npz"):
+        prepare(params, 1, tmp_path / "out", tmp_path)
+
+
+def test_objects_are_refused_without_running_them(tmp_path):
+    params = write_npz(tmp_path, x=np.array([[object()] * 2] * 3, dtype=object), y=np.arange(3))
+    with pytest.raises(SimicError, match=r"mine\.npz"):
+        prepare(params, 1, tmp_path / "out", tmp_path)
+
+
+def test_a_missing_file_says_where_to_put_it(tmp_path):
+    with pytest.raises(SimicError, match=r"absent\.npz: no such file; put it there, or set SIMIC_DATA_DIR"):
+        prepare(Prepare(task="npz", source="absent.npz"), 1, tmp_path / "out", tmp_path)
+
+
+@pytest.mark.parametrize("source", ["../outside.npz", "/etc/hostname"])
+def test_a_path_cannot_leave_the_data_directory(tmp_path, source):
+    with pytest.raises(SimicError, match="must lie under"):
+        prepare(Prepare(task="npz", source=source), 1, tmp_path / "out", tmp_path / "raw")
+
+
+def test_a_failed_run_leaves_the_earlier_one_as_it_was(tmp_path):
+    prepare(write_npz(tmp_path, **sample_arrays((4,))), 1, tmp_path / "out", tmp_path)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    (tmp_path / "mine.npz").write_bytes(b"PK\x03\x04 broken")
+    with pytest.raises(SimicError):
+        prepare(Prepare(task="npz", source="mine.npz"), 2, tmp_path / "out", tmp_path)
+    assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["mine.npz", "out"]

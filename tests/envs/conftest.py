@@ -1,0 +1,97 @@
+"""Builders shared by the tests of the environment."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from simic import rng
+from simic.data.batches import Dataset
+from simic.envs.actions import random_legal
+from simic.envs.growth_env import GrowthEnv
+from simic.growth.vocabulary import Op, Slots, Stage
+from simic.params import PPO, Host, Lifecycle, Train
+
+SlotBuilder = Callable[..., Slots]
+# Short dwells, so that a random walk of a dozen steps meets every stage.
+QUICK = Lifecycle(
+    training_dwell=1,
+    blending_dwell=1,
+    min_prune_age=4,
+    embargo_steps=1,
+    auto_advance=False,
+    sequential_development=False,
+)
+
+
+@pytest.fixture(scope="session")
+def make_slots() -> SlotBuilder:
+    """``make_slots([[Stage.HOLDING]], dwell=[[2]])``: slots in these stages, columns given as nested lists."""
+
+    def build(stage: list[list[int]], **columns: list | Tensor) -> Slots:
+        empty = Slots.empty(len(stage), len(stage[0]))
+        stages = torch.tensor(stage)
+        live = (stages >= Stage.GERMINATED) & (stages <= Stage.FOSSILIZED)
+        given = {name: torch.as_tensor(values, dtype=getattr(empty, name).dtype) for name, values in columns.items()}
+        given.setdefault("blueprint", torch.where(live, 0, -1))
+        return replace(empty, stage=stages, **given)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def digits() -> tuple[Dataset, Dataset]:
+    """A small real task: 320 training and 160 validation images of 8×8 digits, cut in a fixed order."""
+    source = load_digits()
+    x = torch.tensor(source.images, dtype=torch.float32)[:, None] / 16.0 - 0.3
+    y = torch.tensor(source.target, dtype=torch.int64)
+    return Dataset(x[:320], y[:320], 10), Dataset(x[320:480], y[320:480], 10)
+
+
+@pytest.fixture(scope="session")
+def make_env(digits) -> Callable[..., GrowthEnv]:
+    """``make_env(envs=8, family="mlp", lifecycle=Lifecycle(…))``: a short quick environment on the digits."""
+
+    def build(
+        envs: int = 6, family: str = "cnn", steps: int = 12, backend: str = "loop", rng_seed: int = 7, **changes
+    ) -> GrowthEnv:
+        keywords = {name: changes.pop(name) for name in ("env_ids", "compose") if name in changes}
+        train = Train(
+            host=Host(family=family),
+            envs=envs,
+            episode_steps=steps,
+            batches_per_epoch=2,
+            batch_size=32,
+            ppo=PPO(minibatches=1),
+            **{"lifecycle": QUICK, **changes},
+        )
+        return GrowthEnv(train, rng_seed, *digits, backend=backend, **keywords)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def play() -> Callable[..., list]:
+    """``play(env, iteration)``: one random-legal episode; (observation, actions, result of step) of every step.
+
+    ``never`` names ops that the player leaves alone.
+    """
+
+    def episode(env: GrowthEnv, iteration: int = 0, noise_seed: int = 1, never: tuple[Op, ...] = ()) -> list:
+        observation, _ = env.reset(options={"iteration": iteration})
+        steps = []
+        for step in range(env.steps):
+            stream = rng.key(noise_seed, rng.Purpose.BASELINE, iteration, env.env_ids, step)
+            noise = rng.uniform(stream, (len(env.action_spec.heads),))
+            masks = {name: mask.clone() for name, mask in observation.masks.items()}
+            masks["op"][:, list(never)] = False
+            actions = random_legal(env.action_spec, replace(observation, masks=masks), noise)
+            result = env.step(actions)
+            steps.append((observation, actions, result))
+            observation = result[0]
+        return steps
+
+    return episode

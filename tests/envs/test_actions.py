@@ -1,0 +1,111 @@
+"""Forms of an action and the sampling of legal ones."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from simic.agent.spec import Observation
+from simic.envs import actions
+from simic.errors import SimicError
+from simic.growth.vocabulary import Action, Op
+
+SPEC = actions.action_spec(slots=3, blueprints=7)
+
+
+def observation(envs: int, masks: dict[str, torch.Tensor]) -> Observation:
+    return Observation(torch.zeros(envs, 1), torch.zeros(envs, 0, dtype=torch.int64), masks)
+
+
+def random_masks(envs: int, seed: int, density: float = 0.4) -> dict[str, torch.Tensor]:
+    """Consistent masks: an op is legal where a slot is, GERMINATE where a blueprint is, WAIT always."""
+    generator = torch.Generator().manual_seed(seed)
+    slot = torch.rand(envs, len(Op), 3, generator=generator) < density
+    slot[:, Op.WAIT] = True
+    blueprint = (torch.rand(envs, 3, 7, generator=generator) < density) & slot[:, Op.GERMINATE, :, None]
+    slot[:, Op.GERMINATE] = blueprint.any(dim=2)
+    return {"op": slot.any(dim=2), "slot": slot, "blueprint": blueprint}
+
+
+def is_legal(action: list[int], masks: dict[str, torch.Tensor], env: int) -> bool:
+    """The slow obvious reading of the masks."""
+    op, slot, blueprint = action[:3]
+    if op == Op.WAIT:
+        return True
+    if not masks["slot"][env, op, slot]:
+        return False
+    return op != Op.GERMINATE or bool(masks["blueprint"][env, slot, blueprint])
+
+
+def test_heads_are_the_fields_of_action_in_order():
+    assert tuple(head.name for head in SPEC.heads) == Action._fields
+    assert set(actions.RELEVANT) == set(Op)
+    assert all(set(names) <= set(Action._fields) for names in actions.RELEVANT.values())
+
+
+def test_tensor_and_factored_form_are_inverse():
+    tensor = torch.arange(5 * 8).reshape(5, 8)
+    assert torch.equal(actions.to_tensor(actions.to_action(tensor)), tensor)
+    with pytest.raises(SimicError, match=r"shape \(5, 7\): allowed is \(envs, 8\)"):
+        actions.to_action(tensor[:, :7])
+
+
+def test_waiting_where_changes_only_those_rows():
+    tensor = torch.arange(1, 3 * 8 + 1).reshape(3, 8)
+    waited = actions.to_tensor(actions.waiting_where(torch.tensor([False, True, False]), actions.to_action(tensor)))
+    assert torch.equal(waited[[0, 2]], tensor[[0, 2]]) and waited[1].eq(0).all()
+
+
+def test_random_legal_plays_only_legal_actions_with_unused_heads_at_zero():
+    envs = 4000
+    masks = random_masks(envs, seed=1)
+    noise = torch.rand(envs, 8, generator=torch.Generator().manual_seed(2))
+    played = actions.random_legal(SPEC, observation(envs, masks), noise)
+    for env, action in enumerate(played.tolist()):
+        assert is_legal(action, masks, env)
+        for value, name, head in zip(action, Action._fields, SPEC.heads, strict=True):
+            assert 0 <= value < head.size
+            assert value == 0 or name == "op" or name in actions.RELEVANT[Op(action[0])]
+
+
+def test_random_legal_is_uniform_over_ops_then_slots_then_heads():
+    masks = random_masks(1, seed=3, density=0.6)
+    draws = 20_000
+    many = {name: mask.expand(draws, *mask.shape[1:]) for name, mask in masks.items()}
+    noise = torch.rand(draws, 8, generator=torch.Generator().manual_seed(4))
+    played = actions.random_legal(SPEC, observation(draws, many), noise).tolist()
+    ops = int(masks["op"].sum())
+    counts = Counter(action[0] for action in played)
+    # Standard error of a share p over n draws is sqrt(p(1-p)/n) < 0.0036; five of them.
+    assert all(abs(counts[op] / draws - 1 / ops) < 0.018 for op in torch.nonzero(masks["op"][0]).flatten().tolist())
+    for op in counts:
+        used = [action for action in played if action[0] == op]
+        slots = torch.nonzero(masks["slot"][0, op]).flatten().tolist()
+        if op != Op.WAIT:
+            shares = Counter(action[1] for action in used)
+            assert all(abs(shares[slot] / len(used) - 1 / len(slots)) < 0.05 for slot in slots)
+    styles = Counter(action[3] for action in played if action[0] == Op.GERMINATE)
+    assert len(styles) == 4 and max(styles.values()) < 1.3 * min(styles.values())
+
+
+def test_random_legal_survives_noise_at_both_ends():
+    masks = random_masks(200, seed=5)
+    for value in (0.0, 1 - 2**-24):
+        played = actions.random_legal(SPEC, observation(200, masks), torch.full((200, 8), value))
+        assert all(is_legal(action, masks, env) for env, action in enumerate(played.tolist()))
+
+
+def test_grammar_of_three_slots_and_seven_blueprints_has_1543_distinct_actions():
+    rows = actions.grammar(SPEC)
+    # WAIT 1 + GERMINATE 3·7·4·3·3 + SET_ALPHA_TARGET 3·4·3·4·5 + PRUNE 3·4·5 + FOSSILIZE 3 + ADVANCE 3
+    assert rows.shape == (1 + 756 + 720 + 60 + 3 + 3, 8)
+    assert len(set(map(tuple, rows.tolist()))) == 1543
+
+
+def test_grammar_mask_is_exact():
+    masks = random_masks(40, seed=6)
+    rows = actions.grammar(SPEC)
+    legal = actions.grammar_mask(SPEC, observation(40, masks), rows)
+    assert legal[:, 0].all()
+    for env in range(40):
+        assert legal[env].tolist() == [is_legal(action, masks, env) for action in rows.tolist()]

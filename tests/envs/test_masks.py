@@ -1,0 +1,79 @@
+"""Masks against a scalar oracle written from the facts, not from the code."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from simic.envs.masks import Budget, action_masks
+from simic.growth.vocabulary import Op, Ramp, Slots, Stage
+from simic.params import Lifecycle
+
+SLOTS, BLUEPRINTS = 3, 4
+RESERVE = torch.tensor([[10, 20, 30, 200], [40, 50, 60, 300], [70, 80, 90, 400]])
+LIVE = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
+
+
+def random_slots(envs: int, seed: int) -> Slots:
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(high: int) -> torch.Tensor:
+        return torch.randint(0, high, (envs, SLOTS), generator=generator)
+
+    # Half of the slots empty, so that germination is often possible.
+    stage = torch.where(draw(2) == 0, 0, draw(len(Stage)))
+    live = (stage >= Stage.GERMINATED) & (stage <= Stage.FOSSILIZED)
+    return replace(
+        Slots.empty(envs, SLOTS),
+        stage=stage,
+        blueprint=torch.where(live, draw(BLUEPRINTS), -1),
+        age=torch.where(live, draw(8), 0),
+        ramp=torch.where(stage == Stage.BLENDING, draw(len(Ramp)), int(Ramp.HOLD)),
+    )
+
+
+def legal(slots: Slots, params: Lifecycle, limit: float, env: int, op: Op, slot: int, blueprint: int) -> bool:
+    """May this op be done to this slot (facts §3.5 with the sequential-development and budget rules)?"""
+    stages = [Stage(value) for value in slots.stage[env].tolist()]
+    stage, holds = stages[slot], int(slots.ramp[env, slot]) == Ramp.HOLD
+    if op == Op.WAIT:
+        return True
+    if op == Op.SET_ALPHA_TARGET:
+        return stage in (Stage.BLENDING, Stage.HOLDING) and holds
+    if op == Op.PRUNE:
+        prunable = stage in (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING)
+        return prunable and holds and int(slots.age[env, slot]) >= params.min_prune_age
+    if op == Op.FOSSILIZE:
+        return stage == Stage.HOLDING
+    if op == Op.ADVANCE:
+        return not params.auto_advance and stage in (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING)
+    unproven = (Stage.GERMINATED, Stage.TRAINING, Stage.PRUNED, Stage.EMBARGOED, Stage.RESETTING)
+    if stage != Stage.DORMANT or (params.sequential_development and any(s in unproven for s in stages)):
+        return False
+    if sum(s in LIVE for s in stages) >= (params.max_seeds or SLOTS):
+        return False
+    held = sum(int(RESERVE[k, slots.blueprint[env, k]]) for k, s in enumerate(stages) if s in LIVE)
+    return held + int(RESERVE[slot, blueprint]) <= limit
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+@pytest.mark.parametrize("max_seeds", [None, 1, 2])
+@pytest.mark.parametrize(("limit", "auto_advance"), [(150.0, False), (50.0, True), (5.0, False), (1e9, True)])
+def test_masks_equal_the_scalar_oracle(sequential, max_seeds, limit, auto_advance):
+    params = Lifecycle(sequential_development=sequential, max_seeds=max_seeds, auto_advance=auto_advance)
+    envs = 60
+    slots = random_slots(envs, seed=int(limit) % 97 + (max_seeds or 0))
+    masks = action_masks(slots, params, Budget(RESERVE, limit))
+    for env in range(envs):
+        for op in Op:
+            for slot in range(SLOTS):
+                allowed = [legal(slots, params, limit, env, op, slot, p) for p in range(BLUEPRINTS)]
+                assert bool(masks["slot"][env, op, slot]) == any(allowed), (env, op, slot)
+                if op == Op.GERMINATE:
+                    assert masks["blueprint"][env, slot].tolist() == allowed
+            assert bool(masks["op"][env, op]) == bool(masks["slot"][env, op].any())
+
+
+def test_waiting_is_always_legal():
+    masks = action_masks(random_slots(200, 9), Lifecycle(), Budget(RESERVE, 0.0))
+    assert masks["op"][:, Op.WAIT].all() and not masks["op"][:, Op.GERMINATE].any()

@@ -1,0 +1,160 @@
+"""Bounds, flags and the table of the observation."""
+
+import math
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simic.envs import observations
+from simic.envs.observations import View, columns, observe
+from simic.envs.tracker import Tracker
+from simic.growth.vocabulary import Op, Slots, Stage
+
+ENVS, SLOTS, T = 3, 2, 12
+EXTREME = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -1.0, 1.0, 1e30, -1e30, 0.37, 99.0])
+
+
+def view(slots: Slots | None = None, **changes) -> View:
+    nothing = torch.full((ENVS,), torch.nan)
+    plain = View(
+        slots=slots or Slots.empty(ENVS, SLOTS),
+        tracker=Tracker.empty(ENVS),
+        step=0,
+        episode_steps=T,
+        chance_loss=math.log(10),
+        train_loss=nothing,
+        train_accuracy=nothing,
+        op=torch.full((ENVS,), -1),
+        succeeded=torch.ones(ENVS, dtype=torch.bool),
+        seed_params=torch.zeros(ENVS, SLOTS, dtype=torch.int64),
+        host_params=100,
+        param_budget=4.0,
+    )
+    return replace(plain, **changes)
+
+
+def named(observation: torch.Tensor) -> dict[str, torch.Tensor]:
+    return dict(zip((name for name, _ in columns(SLOTS)), observation.T, strict=True))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.data())
+def test_every_column_stays_in_its_range_whatever_was_measured(data):
+    """Accuracies in points, losses and gradients of any value, counters of any size, all stages."""
+    slots = Slots.empty(ENVS, SLOTS)
+    changes = {}
+    for field in fields(Slots):
+        column = getattr(slots, field.name)
+        if field.name in ("contribution_velocity", "gradient_ratio"):
+            value = torch.full_like(column, data.draw(EXTREME))
+            changes[field.name] = value.abs() if field.name == "gradient_ratio" else value
+        elif column.dtype == torch.int64 and field.name not in ("stage", "blueprint", "operator"):
+            changes[field.name] = torch.full_like(column, data.draw(st.integers(0, 10**6)))
+        elif column.dtype == torch.float32:
+            unit = field.name.startswith(("alpha", "first"))
+            changes[field.name] = torch.full_like(column, data.draw(st.floats(0, 1 if unit else 100, width=32)))
+    stage = torch.full_like(slots.stage, data.draw(st.integers(0, len(Stage) - 1)))
+    slots = replace(slots, stage=stage, blueprint=stage % 3 - 1, **changes)
+    loss = abs(data.draw(EXTREME))
+    tracker = replace(
+        Tracker.empty(ENVS),
+        losses=torch.full((ENVS, 10), loss),
+        accuracies=torch.linspace(0, 100, 10).repeat(ENVS, 1),
+        plateau=torch.full((ENVS,), 10**6),
+        best_accuracy=torch.full((ENVS,), 100.0),
+    )
+    seen = observe(
+        view(
+            slots,
+            tracker=tracker,
+            step=data.draw(st.integers(0, T)),
+            train_loss=torch.full((ENVS,), loss),
+            train_accuracy=torch.full((ENVS,), 100.0),
+            seed_params=torch.full((ENVS, SLOTS), data.draw(st.integers(0, 10**12))),
+            op=torch.tensor([-1, 0, len(Op) - 1]),
+        )
+    )
+    assert seen.dtype == torch.float32
+    for name, row in columns(SLOTS):
+        column = named(seen)[name]
+        assert column.isfinite().all(), name
+        assert ((column >= row.low) & (column <= row.high)).all(), (name, column, row.low, row.high)
+        if row.flag:
+            assert ((column == 0) | (column == 1)).all(), name
+
+
+def test_missing_values_are_zero_with_their_flag():
+    seen = named(observe(view()))
+    for flag in ("missing_lag_0", "train_missing", "slot0_contribution_missing", "slot1_gradient_missing"):
+        assert seen[flag].eq(1).all(), flag
+    for value in ("loss_lag_0", "accuracy_lag_0", "train_loss", "slot0_contribution", "slot1_gradient_ratio"):
+        assert seen[value].eq(0).all(), value
+    measured = Slots.empty(ENVS, SLOTS)
+    measured = replace(measured, contribution=torch.zeros(ENVS, SLOTS))
+    seen = named(observe(view(measured)))
+    assert seen["slot0_contribution"].eq(0).all() and seen["slot0_contribution_missing"].eq(0).all()
+
+
+def test_known_values_are_where_the_table_says():
+    slots = Slots.empty(ENVS, SLOTS)
+    slots = replace(
+        slots,
+        stage=torch.tensor([[Stage.HOLDING, Stage.DORMANT]] * ENVS),
+        blueprint=torch.tensor([[4, -1]] * ENVS),
+        contribution=torch.tensor([[9.0, math.nan]] * ENVS),
+        dwell=torch.tensor([[3, 0]] * ENVS),
+    )
+    losses = torch.full((ENVS, 10), torch.nan)
+    losses[:, -1] = math.log(10)
+    seen = named(
+        observe(view(slots, tracker=replace(Tracker.empty(ENVS), losses=losses), step=6, op=torch.full((ENVS,), 5)))
+    )
+    expected = {
+        "time": 0.5,
+        "loss_lag_0": 0.5,  # exactly chance: 1/(1+1)
+        "joined_share": 0.5,
+        "last_op_advance": 1.0,
+        "last_op_wait": 0.0,
+        "slot0_stage_holding": 1.0,
+        "slot1_stage_dormant": 1.0,
+        "slot0_occupied": 1.0,
+        "slot1_occupied": 0.0,
+        "slot0_dwell": 0.25,
+        "slot0_contribution": math.log(10) / math.log(101),
+        "slot1_contribution": 0.0,
+    }
+    for name, value in expected.items():
+        assert torch.allclose(seen[name], torch.full((ENVS,), value)), name
+
+
+def test_spec_describes_the_tensor():
+    spec = observations.observation_spec(SLOTS, blueprints=7)
+    table = columns(SLOTS)
+    assert spec.features == len(table) == observe(view()).shape[1]
+    assert spec.raw == tuple(row.flag for _, row in table)
+    assert (spec.categories, spec.cardinality, spec.version) == (SLOTS, 7, observations.VERSION)
+    names = [name for name, _ in table]
+    assert len(set(names)) == len(names)
+
+
+def test_document_lists_every_column_at_its_index():
+    lines = [line.split(" | ") for line in observations.document().splitlines() if line.startswith("| ")]
+    rows = [(cells[0].strip("| "), cells[1]) for cells in lines if cells[0] != "| index"]
+    base, block = len(observations.BASE), len(observations.SLOT)
+    assert len(rows) == base + block
+    names = [name for name, _ in columns(SLOTS)]
+    for index, name in rows[:base]:
+        assert names[int(index)] == name
+    for k in range(SLOTS):
+        for index, name in rows[base:]:
+            start, stride, offset = map(int, re.findall(r"\d+", index))
+            assert names[start + stride * k + offset] == f"slot{k}_{name}"
+
+
+def test_the_committed_page_is_the_generated_one():
+    page = Path(__file__).parents[2] / "docs" / "observations.md"
+    assert page.read_text(encoding="utf-8") == observations.document()

@@ -1,0 +1,80 @@
+"""The single-environment view keeps gymnasium's contract and the legal grammar."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+
+from simic.envs.single_env import ENV_ID, SingleGrowthEnv
+from simic.growth.vocabulary import Op
+from simic.params import PPO, Lifecycle, Train
+
+TRAIN = Train(
+    envs=1,
+    episode_steps=6,
+    batches_per_epoch=1,
+    batch_size=16,
+    ppo=PPO(minibatches=1),
+    lifecycle=Lifecycle(training_dwell=1, min_prune_age=1, embargo_steps=1, auto_advance=False, param_budget=100.0),
+)
+
+
+@pytest.fixture
+def env(digits):
+    return SingleGrowthEnv(TRAIN, *digits)
+
+
+def test_passes_gymnasiums_checker(digits):
+    made = gymnasium.make(ENV_ID, train=TRAIN, dataset_train=digits[0], dataset_val=digits[1])
+    assert made.spec.id == ENV_ID
+    check_env(made.unwrapped, skip_render_check=True)
+
+
+def test_three_slots_and_seven_blueprints_make_1543_actions(env):
+    assert env.action_space.n == 1543
+    assert env.factored(0) == (0,) * 8
+
+
+def test_index_and_factored_are_a_bijection(env):
+    factored = [env.factored(n) for n in range(env.action_space.n)]
+    assert len(set(factored)) == env.action_space.n
+    for n in range(0, env.action_space.n, 41):
+        assert env.index(factored[n]) == n
+    with pytest.raises(ValueError, match="heads that an op does not use must be 0"):
+        env.index((0, 1, 0, 0, 0, 0, 0, 0))
+
+
+def test_masks_say_exactly_what_the_vector_environment_allows(env):
+    """Independent reading: an index is legal when op, slot given op, and blueprint given slot are."""
+    generator = np.random.default_rng(3)
+    env.reset(seed=5)
+    ops = set()
+    for _ in range(6):
+        mask, legal = env.action_masks(), env._env._masks
+        for n in range(0, env.action_space.n, 7):
+            op, slot, blueprint, *_ = env.factored(n)
+            allowed = op == Op.WAIT or bool(legal["slot"][0, op, slot])
+            if op == Op.GERMINATE:
+                allowed = allowed and bool(legal["blueprint"][0, slot, blueprint])
+            assert mask[n] == allowed
+        action = generator.choice(np.flatnonzero(mask))
+        ops.add(env.factored(action)[0])
+        _, reward, _, _, info = env.step(action)
+        assert np.isfinite(reward) and not info["illegal"]
+    assert len(ops) > 1
+
+
+def test_a_forbidden_action_is_played_as_wait_and_marked(env):
+    env.reset(seed=5)
+    forbidden = int(np.flatnonzero(~env.action_masks())[0])
+    *_, info = env.step(forbidden)
+    assert info["illegal"] and info["effective_op"] == Op.WAIT
+
+
+def test_same_seed_same_episode_and_the_next_one_differs(env):
+    first, _ = env.reset(seed=11)
+    second, _ = env.reset()
+    again, _ = env.reset(seed=11)
+    assert np.array_equal(first, again) and not np.array_equal(first, second)
+    assert torch.equal(env._env.env_ids, torch.zeros(1, dtype=torch.int64))

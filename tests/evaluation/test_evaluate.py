@@ -1,0 +1,199 @@
+"""Evaluation on real hosts: paired, repeatable, and honest about what it counts."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from simic.agent.normalization import Normalizers, ObservationNormalizer
+from simic.agent.policy import ActorCritic
+from simic.data.prepare import prepare
+from simic.errors import SimicError
+from simic.evaluation import evaluate, result, statistics
+from simic.evaluation.baselines import FixedSchedule, Static
+from simic.evaluation.evaluate import Subject, Venue
+from simic.evaluation.policies import actors
+from simic.growth.vocabulary import Stage
+from simic.params import Params
+from simic.training.learned import Learned, describe_specs
+
+SEEDS, STEPS, BATCHES, BATCH = 3, 9, 2, 32
+POLICIES = ("learned", "learned_sampled", "static", "random_legal", "heuristic", "fixed_schedule")
+
+
+def small_params(**evaluate_changes):
+    tree = Params().model_dump()
+    tree["train"] |= {"envs": 4, "episode_steps": STEPS, "batches_per_epoch": BATCHES, "batch_size": BATCH}
+    tree["train"]["lifecycle"] |= {"training_dwell": 1}
+    tree["evaluate"] |= {"eval_seeds": SEEDS, "policies": POLICIES, **evaluate_changes}
+    return Params.model_validate(tree)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    params = small_params()
+    prepare(params.prepare, params.rng_seed, folder / "prepared", folder / "raw")
+    return folder / "prepared"
+
+
+@pytest.fixture(scope="module")
+def venue(prepared):
+    return Venue.open(small_params(), prepared)
+
+
+@pytest.fixture(scope="module")
+def learned(venue):
+    """Untrained, but with scales that are not the identity."""
+    env, params = venue.env, small_params()
+    policy = ActorCritic(env.action_spec, env.observation_spec, params.train.policy, 5)
+    normalizer = ObservationNormalizer(env.observation_spec)
+    observation, _ = env.reset(options={"iteration": 3})
+    normalizer.update(observation.features, torch.ones(env.num_envs, dtype=torch.bool))
+    specs = describe_specs(env.action_spec, env.observation_spec)
+    return Learned(policy.eval().requires_grad_(False), Normalizers(normalizer), specs, params.train, 7)
+
+
+@pytest.fixture(scope="module")
+def evaluation(venue, learned):
+    return evaluate.evaluate(venue, actors(small_params(), venue.env, learned), Subject("best", 7))
+
+
+def test_same_checkpoint_and_seeds_give_the_same_bytes(evaluation, prepared, learned):
+    fresh = Venue.open(small_params(), prepared)
+    again = evaluate.evaluate(fresh, actors(small_params(), fresh.env, learned), Subject("best", 7))
+    assert again.to_json() == evaluation.to_json()
+
+
+def test_a_policy_scores_the_same_whoever_else_is_evaluated(evaluation, venue):
+    alone, timeline = evaluate.play(venue, Static())
+    assert alone == evaluation.policies["static"].per_seed
+    assert timeline == evaluation.timelines["static"]
+
+
+def test_all_policies_meet_the_same_hosts_and_data(evaluation):
+    """No op changes the committed network in the first epoch, so after it all must agree to the bit."""
+    firsts = {name: timeline.committed_accuracy_pct[0] for name, timeline in evaluation.timelines.items()}
+    assert len(set(firsts.values())) == 1, firsts
+
+
+def test_evaluation_seeds_are_different_hosts(evaluation):
+    assert len(set(evaluation.policies["static"].per_seed.val_accuracy_pct)) > 1
+
+
+def test_other_rng_seed_gives_other_hosts(prepared, evaluation):
+    other = Venue.open(small_params().model_copy(update={"rng_seed": 2}), prepared)
+    assert evaluate.play(other, Static())[0] != evaluation.policies["static"].per_seed
+
+
+def test_static_keeps_the_bare_host(evaluation):
+    static = evaluation.policies["static"]
+    assert static.growth_ratio == 1.0
+    assert set(static.per_seed.params) == {evaluation.host.params}
+    assert set(static.per_seed.flops_per_sample) == {evaluation.host.flops_per_sample}
+    assert (static.germinated, static.fossilized, static.pruned, static.rollbacks) == (0, 0, 0, 0)
+    assert evaluation.timelines["static"].decisions == ()
+
+
+def test_training_flops_of_the_bare_host_by_hand(evaluation, venue):
+    # 3 passes for each training sample; 3 + K configurations of each validation sample; T steps.
+    samples = 3 * BATCHES * BATCH + (3 + evaluation.host.slots) * venue.validation_samples
+    expected = STEPS * samples * evaluation.host.flops_per_sample
+    assert set(evaluation.policies["static"].per_seed.training_flops) == {expected}
+
+
+def test_grown_networks_count_exactly_their_fossilized_seeds(evaluation, venue):
+    """Host 0 under the schedule: parameters from the blueprints themselves."""
+    timeline, schedule = evaluation.timelines["fixed_schedule"], evaluation.policies["fixed_schedule"].per_seed
+    by_name = {item.name: item for item in venue.env.blueprints}
+    last = list(zip(timeline.stages[-1], timeline.blueprints[-1], venue.env.host.slot_shapes, strict=True))
+    kept = [by_name[name].params(shape) for stage, name, shape in last if stage == Stage.FOSSILIZED]
+    assert kept, "the schedule must fossilize something here"
+    assert schedule.params[0] == evaluation.host.params + sum(kept)
+    assert schedule.fossilized[0] == len(kept)
+
+
+def test_counts_agree_with_the_timeline(evaluation):
+    for name, timeline in evaluation.timelines.items():
+        seeds = evaluation.policies[name].per_seed
+        done = [d.op for d in timeline.decisions if d.refused_by_gate is None]
+        assert seeds.germinated[0] == done.count("GERMINATE"), name
+        assert seeds.fossilized[0] == done.count("FOSSILIZE"), name
+        stages = np.array([[0] * evaluation.host.slots, *timeline.stages])
+        assert seeds.pruned[0] == ((stages[1:] == Stage.PRUNED) & (stages[:-1] != Stage.PRUNED)).sum(), name
+        assert len(timeline.stages) == len(timeline.live_accuracy_pct) == STEPS
+
+
+def test_decisions_name_the_blueprint_they_are_about(evaluation):
+    decisions = evaluation.timelines["random_legal"].decisions + evaluation.timelines["fixed_schedule"].decisions
+    assert decisions
+    assert all(decision.blueprint is not None for decision in decisions)
+
+
+def test_accuracy_is_that_of_the_committed_network_on_the_test_split(evaluation, venue):
+    """Played again by hand; the score equals a forward pass of the population with unfinished seeds off."""
+    _, _ = evaluate.play(venue, FixedSchedule("cnn", small_params().train.lifecycle, (0, 1, 2)))
+    env = venue.env
+    off = env.slots.stage != Stage.FOSSILIZED
+    logits = env.population.logits(env.slots, venue.test.x, off)
+    expected = 100.0 * (logits.argmax(dim=-1) == venue.test.y).double().mean(dim=1)
+    played = evaluation.policies["fixed_schedule"].per_seed.test_accuracy_pct
+    assert played == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_summary_and_comparisons_are_those_of_the_seeds(evaluation):
+    learned = evaluation.policies["learned"]
+    assert learned.test_accuracy_pct.estimate == pytest.approx(np.mean(learned.per_seed.test_accuracy_pct))
+    assert learned.test_accuracy_iqm_pct is None  # 3 seeds are too few for a bootstrap
+    assert [c.second for c in evaluation.comparisons] == [name for name in POLICIES if name != "learned"]
+    for comparison in evaluation.comparisons:
+        other = evaluation.policies[comparison.second].per_seed.test_accuracy_pct
+        expected = statistics.compare(list(learned.per_seed.test_accuracy_pct), list(other), 1)
+        assert comparison.difference_pct == result.Interval.of(expected.difference)
+        assert comparison.endpoint == ("secondary" if comparison.second == "learned_sampled" else "primary")
+
+
+def test_evaluating_leaves_the_policy_as_it_was(venue, learned):
+    before = {name: tensor.clone() for name, tensor in learned.policy.state_dict().items()}
+    scales = {name: tensor.clone() for name, tensor in learned.normalizers.state_dict().items()}
+    for name, actor in actors(small_params(policies=("learned", "learned_sampled")), venue.env, learned).items():
+        evaluate.play(venue, actor)
+        assert all(torch.equal(before[key], tensor) for key, tensor in learned.policy.state_dict().items()), name
+        assert all(torch.equal(scales[key], tensor) for key, tensor in learned.normalizers.state_dict().items()), name
+
+
+def test_file_round_trip_and_damage(evaluation, tmp_path):
+    path = tmp_path / "evaluation.json"
+    path.write_text(evaluation.to_json())
+    assert result.read(path) == evaluation
+    tree = json.loads(path.read_text())
+    for damage in ({**tree, "schema_version": 2}, {**tree, "surprise": 1}, {**tree, "policies": None}):
+        path.write_text(json.dumps(damage))
+        with pytest.raises(SimicError, match=r"evaluation\.json: not an evaluation of schema 1"):
+            result.read(path)
+    path.write_text(evaluation.to_json()[:100])
+    with pytest.raises(SimicError, match="not an evaluation"):
+        result.read(path)
+    with pytest.raises(SimicError, match="no such file; run simic evaluate first"):
+        result.read(tmp_path / "absent.json")
+
+
+def test_a_learned_policy_is_needed_where_one_is_named(venue):
+    with pytest.raises(SimicError, match="'learned': there is no trained policy"):
+        actors(small_params(), venue.env, None)
+    assert set(actors(small_params(policies=("static",)), venue.env, None)) == {"static"}
+
+
+def test_a_policy_of_another_task_is_refused(venue, learned):
+    other = replace(learned.policy.observation_spec, features=3)
+    policy = ActorCritic(learned.policy.action_spec, other, small_params().train.policy, 5)
+    with pytest.raises(SimicError, match="its observations"):
+        actors(small_params(), venue.env, replace(learned, policy=policy))
+
+
+def test_baselines_alone_need_no_checkpoint(venue):
+    alone = evaluate.evaluate(venue, actors(small_params(policies=("static",)), venue.env, None), None)
+    assert alone.comparisons == ()
+    assert alone.checkpoint is None

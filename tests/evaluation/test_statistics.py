@@ -1,0 +1,149 @@
+"""Statistics against textbook numbers, enumeration and scipy's own implementations."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from simic.errors import SimicError
+from simic.evaluation import statistics
+
+DIFFERENCES = np.array([1.2, -0.4, 0.9, 2.1, 0.3, -0.1, 1.7, 0.6])
+
+
+def skewed(n):
+    """Deterministic values with a long right tail."""
+    return np.exp(stats.norm.ppf((np.arange(n) + 0.5) / n) * 0.6) * 10
+
+
+def test_mean_interval_is_students_t():
+    result = statistics.mean_interval(DIFFERENCES)
+    test = stats.ttest_1samp(DIFFERENCES, 0.0).confidence_interval(0.95)
+    assert (result.estimate, result.low, result.high) == pytest.approx((DIFFERENCES.mean(), test.low, test.high))
+
+
+def test_mean_interval_of_two_values_by_hand():
+    # mean 1, sd sqrt(2), se 1; t(0.975, 1) = tan(0.475 pi) = 12.7062
+    result = statistics.mean_interval([0.0, 2.0])
+    assert (result.low, result.high) == pytest.approx((1 - 12.7062, 1 + 12.7062), abs=1e-4)
+
+
+def test_sign_flip_p_counts_every_sign_pattern():
+    observed = abs(DIFFERENCES.sum())
+    hits = sum(
+        abs(np.dot(signs, DIFFERENCES)) >= observed - 1e-12
+        for signs in itertools.product((1, -1), repeat=len(DIFFERENCES))
+    )
+    assert statistics.sign_flip_p(DIFFERENCES, 1) == hits / 2 ** len(DIFFERENCES)
+
+
+def test_sign_flip_p_of_one_sided_data_is_two_over_two_to_the_n():
+    assert statistics.sign_flip_p(np.arange(1.0, 11.0), 1) == 2 / 2**10
+
+
+def test_sign_flip_p_of_no_difference_is_one():
+    assert statistics.sign_flip_p(np.zeros(5), 1) == 1.0
+    assert statistics.sign_flip_p(np.zeros(30), 1) == 1.0
+
+
+def test_sampled_sign_flips_agree_with_scipys_permutation_test():
+    values = np.tile(DIFFERENCES, 3) - 0.5
+    sampled = statistics.sign_flip_p(values, 7)
+    oracle = stats.permutation_test(
+        (values,), lambda x, axis: x.mean(axis=axis), permutation_type="samples", n_resamples=60_000, rng=3,
+        vectorized=True,
+    )  # fmt: skip
+    assert sampled == pytest.approx(oracle.pvalue, abs=0.006)
+    assert sampled == statistics.sign_flip_p(values, 7)
+    assert sampled != statistics.sign_flip_p(values, 8)
+
+
+def test_sampled_p_is_never_zero():
+    assert statistics.sign_flip_p(np.full(40, 5.0), 1) == pytest.approx(1 / (1 + 2**16))
+
+
+def test_probability_of_improvement_counts_ties_half():
+    assert statistics.probability_of_improvement(np.array([1.0, 0.0, -1.0, 2.0])) == 0.625
+
+
+def test_minimum_detectable_effect_matches_power_tables():
+    # Cohen's d of a one-sample t test, two-sided 5 %, power 80 %: 0.6604 at n = 20, 1.0 needs n = 10 (G*Power: 0.9957).
+    unit = np.tile([1.0, -1.0], 10)
+    unit = unit / unit.std(ddof=1)
+    assert statistics.minimum_detectable(unit) == pytest.approx(0.6604, abs=5e-4)
+    ten = unit[:10] / unit[:10].std(ddof=1)
+    assert statistics.minimum_detectable(ten) == pytest.approx(0.9957, abs=1e-3)
+
+
+def test_minimum_detectable_effect_has_eighty_percent_power():
+    generator = np.random.default_rng(5)
+    sample = generator.normal(size=12)
+    effect = statistics.minimum_detectable(sample)
+    draws = generator.normal(effect, sample.std(ddof=1), size=(20_000, 12))
+    assert (stats.ttest_1samp(draws, 0.0, axis=1).pvalue < 0.05).mean() == pytest.approx(0.8, abs=0.012)
+
+
+def test_interquartile_mean_drops_the_outer_quarters():
+    assert statistics.interquartile_mean([-100.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 900.0]) == 3.5
+
+
+def test_interquartile_interval_agrees_with_scipys_bca():
+    values = skewed(24)
+    ours = statistics.interquartile_interval(values, 1)
+    oracle = stats.bootstrap(
+        (values,), lambda x, axis: stats.trim_mean(x, 0.25, axis=axis), method="BCa", n_resamples=40_000, rng=1,
+        vectorized=True,
+    ).confidence_interval  # fmt: skip
+    assert ours.estimate == pytest.approx(stats.trim_mean(values, 0.25))
+    assert (ours.low, ours.high) == pytest.approx((oracle.low, oracle.high), rel=0.02)
+    assert ours == statistics.interquartile_interval(values, 1)
+
+
+def test_interquartile_interval_is_refused_below_ten_seeds():
+    assert statistics.interquartile_interval(skewed(9), 1) is None
+    assert statistics.interquartile_interval(skewed(10), 1) is not None
+
+
+def test_interquartile_interval_of_equal_values_is_a_point():
+    result = statistics.interquartile_interval([3.0] * 12, 1)
+    assert (result.estimate, result.low, result.high) == (3.0, 3.0, 3.0)
+
+
+def test_comparison_is_antisymmetric():
+    first, second = skewed(12), skewed(12)[::-1] + 1
+    there, back = statistics.compare(first, second, 1), statistics.compare(second, first, 1)
+    assert there.difference.estimate == -back.difference.estimate
+    assert there.difference.low == pytest.approx(-back.difference.high)
+    assert there.p_value == back.p_value
+    assert there.probability_of_improvement == 1 - back.probability_of_improvement
+    assert there.seeds == 12
+
+
+def test_pairing_removes_what_the_seeds_share():
+    shared = skewed(20) * 10
+    gain = np.tile([0.9, 1.1], 10)
+    result = statistics.compare(shared + gain, shared, 1)
+    assert result.difference.low > 0.9
+    assert statistics.mean_interval(shared + gain).low < shared.mean()
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.lists(st.floats(-50, 50), min_size=2, max_size=10))
+def test_interval_contains_its_estimate_and_p_is_a_probability(values):
+    result = statistics.compare(values, [0.0] * len(values), 3)
+    assert result.difference.low <= result.difference.estimate <= result.difference.high
+    assert 0 < result.p_value <= 1
+
+
+@pytest.mark.parametrize("values", [[1.0], [], [1.0, float("nan")], [1.0, float("inf")]])
+def test_too_few_or_missing_values_are_refused(values):
+    with pytest.raises(SimicError):
+        statistics.mean_interval(values)
+
+
+def test_unpaired_lengths_are_refused():
+    with pytest.raises(SimicError, match=r"3 with 4"):
+        statistics.compare([1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0], 1)

@@ -1,0 +1,95 @@
+"""The flow on a real Prefect server, a real DVC and a real MLflow store; only the stages are toys."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+from prefect import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.exceptions import PrefectHTTPStatusError
+from prefect.types.entrypoint import EntrypointType
+
+from flows import artifacts, pipeline
+from flows.overrides import Overrides
+from simic.errors import SimicError
+from simic.evaluation import result
+from simic.paths import Workspace
+from tests.flows.conftest import Toys
+from tests.test_tracking import episode, update
+
+pytestmark = [pytest.mark.usefixtures("prefect_server"), pytest.mark.xdist_group("prefect")]
+
+
+@pytest.fixture(autouse=True)
+def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toys' evaluation.json is no real one; the table has a test of its own."""
+    monkeypatch.setattr(result, "read", lambda path: None)
+    monkeypatch.setattr(artifacts, "evaluation_rows", lambda evaluation: [{"policy": "learned"}])
+
+
+def artifact(key: str) -> Any:
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+    return found[-1].data
+
+
+def test_flow_runs_records_and_shows_and_then_does_nothing(workspace: Workspace, toys: Toys) -> None:
+    overrides = Overrides.model_validate({"train": {"iterations": 3}})
+    pipeline.simic(overrides)
+    assert toys.ran == ["prepare", "train", "evaluate", "audit"]
+    assert yaml.safe_load(workspace.params.read_text())["train"]["iterations"] == 3
+    status = [sys.executable, "-m", "dvc", "status"]
+    done = subprocess.run(status, cwd=workspace.root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "Data and pipelines are up to date."
+    assert artifact("verdict") == "# Verdict: sound\n"
+    assert artifact("training") == 100.0
+    pipeline.simic()
+    assert toys.ran == ["prepare", "train", "evaluate", "audit"]
+
+
+def test_flow_refuses_rules_over_several_keys_before_anything_runs(workspace: Workspace, toys: Toys) -> None:
+    before = workspace.params.read_bytes()
+    with pytest.raises(SimicError, match=r"multiple of ppo\.minibatches"):
+        pipeline.simic(Overrides.model_validate({"train": {"envs": 33}}))
+    assert toys.ran == []
+    assert workspace.params.read_bytes() == before
+
+
+BAD = [
+    {"train": {"envs": 0}},
+    {"train": {"envs": "many"}},
+    {"train": {"ppo": {"lr": 0.1}}},
+    {"train": {"ppo": {"clip_range": -1}}},
+    {"trian": {}},
+    {"prepare": {"task": "imagenet"}},
+    7,
+]
+
+
+def test_deployment_refuses_bad_overrides_at_submission_and_takes_good_ones(workspace: Workspace) -> None:
+    deployment = pipeline.simic.to_deployment("train", entrypoint_type=EntrypointType.MODULE_PATH)
+    deployment_id = deployment.apply()
+    with get_client(sync_client=True) as client:
+        for overrides in BAD:
+            with pytest.raises(PrefectHTTPStatusError, match=r"Validation failed|Unprocessable|Conflict"):
+                client.create_flow_run_from_deployment(deployment_id, parameters={"overrides": overrides})
+        for overrides in ({"train": {"iterations": 50}}, {"train": {"ppo": {"target_kl": None}}}, None):
+            client.create_flow_run_from_deployment(deployment_id, parameters={"overrides": overrides})
+        assert client.read_deployment(deployment_id).entrypoint == "flows.pipeline.simic"
+
+
+def test_progress_without_a_server_costs_one_line_and_no_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise OSError("connection refused")
+
+    monkeypatch.setattr(artifacts, "create_progress_artifact", gone)
+    monkeypatch.setattr(artifacts, "SECONDS_BETWEEN_UPDATES", 0.0)
+    progress = artifacts.Progress(iterations=3)
+    progress.on_start(None)
+    for iteration in range(3):
+        progress.on_iteration(update(iteration), episode(iteration))
+    assert len([record for record in caplog.records if "Prefect does not answer" in record.message]) == 1

@@ -1,0 +1,192 @@
+"""`simic up` with its real children: a project of its own in which only the stages are toys."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import FlowRun
+
+ROOT = Path(__file__).parents[2]
+
+STAGES = """
+import time
+from simic.training.interrupts import Interrupted
+
+def prepare(params, workspace):
+    workspace.prepared.mkdir(parents=True, exist_ok=True)
+    (workspace.prepared / "x").touch()
+
+def train(params, workspace, observers=(), stop=None, fresh=False):
+    saved = workspace.work("toy") / "saved"
+    saved.parent.mkdir(parents=True, exist_ok=True)
+    done = int(saved.read_text()) if saved.exists() else 0
+    with (workspace.root / "starts").open("a") as file:
+        file.write(f"{done} ")
+    while done < params.train.iterations:
+        time.sleep(0.2)
+        done += 1
+        saved.write_text(str(done))
+        if stop is not None and stop.is_set():
+            raise Interrupted(done)
+    for folder in (workspace.checkpoints, workspace.models, workspace.telemetry):
+        folder.mkdir(exist_ok=True)
+        (folder / "x").write_text(str(done))
+    saved.unlink()
+
+def evaluate(params, workspace):
+    workspace.reports.mkdir(exist_ok=True)
+    workspace.evaluation.write_text("{}")
+
+def audit(params, workspace):
+    for name in ("report.html", "report.md", "findings.json"):
+        (workspace.reports / name).write_text("-")
+    (workspace.reports / "figures").mkdir(exist_ok=True)
+
+STAGES = {"prepare": prepare, "train": train, "evaluate": evaluate, "audit": audit}
+"""
+# What looks into the stages' real outputs is left out with them.
+TRACKING = """
+class Tracker:
+    def __init__(self, *_): ...
+    def __getattr__(self, name): return lambda *_: None
+def log_report(*_): ...
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Project:
+    """A checkout in a folder of its own, and the servers of it."""
+
+    def __init__(self, root: Path):
+        self.root, self.port, self.mlflow_port = root, free_port(), free_port()
+        for name in ("simic", "flows", ".dvc", "params.yaml", "dvc.yaml", "pyproject.toml", ".dvcignore"):
+            source, target = ROOT / name, root / name
+            ignore = shutil.ignore_patterns("__pycache__", "tmp", "cache", "config.local")
+            shutil.copytree(source, target, ignore=ignore) if source.is_dir() else shutil.copy(source, target)
+        (root / "simic" / "stages.py").write_text(STAGES)
+        tracking = root / "simic" / "tracking.py"
+        tracking.write_text(tracking.read_text().partition("\nclass RunInfo")[0] + TRACKING)
+        artifacts = root / "flows" / "artifacts.py"
+        artifacts.write_text(artifacts.read_text().partition("\ndef publish")[0] + "\ndef publish(*_): ...\n")
+        self.env = {**os.environ, "PYTHONPATH": str(root), "PREFECT_API_URL": self.api}
+
+    @property
+    def api(self) -> str:
+        return f"http://127.0.0.1:{self.port}/api"
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-c", "from simic.cli import main; main()", *arguments]
+
+    @contextlib.contextmanager
+    def up(self) -> Iterator[subprocess.Popen[str]]:
+        ports = ("--port", str(self.port), "--mlflow-port", str(self.mlflow_port))
+        with subprocess.Popen(
+            self.command("up", *ports), cwd=self.root, env=self.env, text=True, stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line == "ready\n", line + str(process.communicate())
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGINT)
+
+    def submit(self, iterations: int) -> None:
+        overrides = f'overrides={{"train": {{"iterations": {iterations}}}}}'
+        command = [sys.executable, "-m", "prefect", "deployment", "run", "simic/train", "-p", overrides]
+        subprocess.run(command, cwd=self.root, env=self.env, check=True, capture_output=True)
+
+    def run(self) -> FlowRun:
+        with SyncPrefectClient(self.api) as client:
+            return client.read_flow_runs()[0]
+
+    def flow_pids(self) -> list[int]:
+        return [int(path.read_text()) for path in (self.root / ".prefect" / "locks").glob("*.pid")]
+
+    def saved(self) -> int:
+        path = self.root / ".simic" / "work" / "toy" / "saved"
+        return int(path.read_text() or 0) if path.exists() else 0
+
+    def starts(self) -> list[int]:
+        return [int(word) for word in (self.root / "starts").read_text().split()]
+
+
+def wait(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.slow
+def test_killed_runs_resume_and_everything_stops_together(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+
+    with project.up() as process:
+        other = subprocess.run(
+            project.command("up", "--port", str(project.port)), cwd=project.root, env=project.env, capture_output=True
+        )
+        assert other.returncode == 2
+        assert b"simic up runs here already" in other.stderr
+
+        # kill -9 of the run: it goes on from where it was
+        project.submit(iterations=40)
+        wait(lambda: project.saved() >= 3)
+        os.kill(project.flow_pids()[0], signal.SIGKILL)
+        wait(lambda: len(project.starts()) == 2)
+        assert project.starts()[1] >= 3
+
+        # Ctrl-C with a run in progress: saved, to be resumed
+        wait(lambda: project.saved() >= project.starts()[1] + 3)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=40) == 0
+    assert not answers(project.port)
+    assert not answers(project.mlflow_port)
+    saved = project.saved()
+
+    # everything is killed at once, as by a power cut
+    with project.up() as process:
+        wait(lambda: len(project.starts()) == 3)
+        assert project.starts()[2] == saved
+        wait(lambda: project.saved() >= saved + 2)
+        pids = [int(line.split()[0]) for line in (tmp_path / ".prefect" / "up.children").read_text().splitlines()]
+        for pid in (process.pid, *pids, *project.flow_pids()):
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+    with project.up() as process:
+        wait(lambda: project.run().state_name == "Completed")
+        assert project.starts()[3] > saved
+        assert (tmp_path / "checkpoints" / "x").read_text() == "40"
+
+        # cancel is not a crash: saved and not resumed
+        project.submit(iterations=1000)
+        wait(lambda: project.saved() >= 3)
+        run = project.run()
+        cancel = [sys.executable, "-m", "prefect", "flow-run", "cancel", str(run.id)]
+        subprocess.run(cancel, cwd=project.root, env=project.env, check=True, capture_output=True)
+        wait(lambda: project.run().state_name == "Cancelled")
+        assert project.saved() >= 3
+
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=10) == 0  # under 3 s on an idle machine

@@ -1,0 +1,199 @@
+"""The lifecycle a second time, one host and one slot at a time, in plain Python: the oracle of the tensor version."""
+
+import math
+from dataclasses import dataclass, field
+
+from simic.params import Lifecycle
+
+NAN = math.nan
+LIVE = {"GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED"}
+COOLING = {"PRUNED": "EMBARGOED", "EMBARGOED": "RESETTING", "RESETTING": "DORMANT"}
+OPS = ("WAIT", "GERMINATE", "SET_ALPHA_TARGET", "PRUNE", "FOSSILIZE", "ADVANCE")
+STYLE_OPERATOR, STYLE_CURVE = (0, 1, 0, 2), (0, 0, 3, 0)  # add / multiply / add / gate; linear but for sigmoid 12
+TEMPO, TARGET, SPEED = (3, 5, 8), (0.5, 0.7, 1.0), (0, 3, 5, 8)
+NEXT_GATE = {"GERMINATED": ("TRAINING", 1), "TRAINING": ("BLENDING", 2), "BLENDING": ("HOLDING", 3)}
+
+
+@dataclass
+class Seat:
+    stage: str = "DORMANT"
+    dwell: int = 0
+    previous_stage: str = "DORMANT"
+    previous_dwell: int = 0
+    germinations: int = 0
+    stage_accuracy: float = NAN
+    fresh_seed: dict = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.blueprint, self.operator, self.age, self.doomed = -1, 0, 0, False
+        self.alpha = self.start = self.target = self.first_target = 0.0
+        self.ramp, self.curve, self.steps, self.done, self.tempo, self.first_curve = "HOLD", 0, 0, 0, 0, 0
+        self.germination_accuracy = self.accuracy = self.contribution = self.contribution_se = NAN
+        self.velocity = self.ratio = NAN
+        self.unmeasured, self.healthy = 0, False
+
+    def enter(self, stage: str, accuracy: float) -> None:
+        self.previous_stage, self.previous_dwell = self.stage, self.dwell
+        self.stage, self.dwell, self.stage_accuracy = stage, 0, accuracy
+
+    def remove(self) -> None:
+        self.clear()
+        self.enter("PRUNED", NAN)
+
+    def retarget(self, target: float, steps: int, curve: int) -> None:
+        assert self.ramp == "HOLD"
+        self.start, self.target, self.curve, self.steps, self.done = self.alpha, target, curve, steps, 0
+        if steps == 0 or target == self.alpha:
+            self.alpha = target
+        else:
+            self.ramp = "UP" if target > self.alpha else "DOWN"
+
+    def tick(self) -> None:
+        if self.stage != "BLENDING" or self.ramp == "HOLD":
+            return
+        self.done += 1
+        if self.done >= self.steps:
+            self.alpha, self.ramp = self.target, "HOLD"
+            return
+        t = self.done / self.steps
+        if self.curve == 0:
+            f = t
+        elif self.curve == 1:
+            f = 0.5 - 0.5 * math.cos(math.pi * t)
+        else:
+            s = {2: 6.0, 3: 12.0, 4: 24.0}[self.curve]
+            low, high = 1 / (1 + math.exp(s / 2)), 1 / (1 + math.exp(-s / 2))
+            f = (1 / (1 + math.exp(-s * (t - 0.5))) - low) / (high - low)
+        self.alpha = self.start + (self.target - self.start) * f
+
+    def gate(self, target: str, params: Lifecycle) -> bool:
+        strict = params.gates == "strict"
+        if target == "BLENDING":
+            passes = self.dwell >= params.training_dwell and self.healthy
+            if strict:
+                passes = passes and self.accuracy - self.stage_accuracy >= params.min_improvement_pct
+                passes = passes and self.ratio >= params.min_gradient_ratio
+            return passes
+        if target == "HOLDING":
+            passes = self.ramp == "HOLD" and self.target >= 1 - 1e-6 and abs(self.alpha - self.target) <= 1e-6
+            return passes and (not strict or self.dwell >= params.blending_dwell)
+        if target == "FOSSILIZED":
+            passes = math.isfinite(self.contribution) and self.healthy
+            return passes and (not strict or self.contribution >= params.min_contribution_pct)
+        return True
+
+    def advance_to(self, stage: str, accuracy: float) -> None:
+        coming_from = self.stage
+        self.enter(stage, accuracy)
+        if stage == "BLENDING" and coming_from == "TRAINING":
+            self.retarget(self.first_target, self.tempo, self.first_curve)
+        if stage == "HOLDING":
+            self.alpha = self.start = self.target = 1.0
+            self.ramp = "HOLD"
+
+    def record(self, accuracy: float, contribution: float, error: float, ratio: float, healthy: bool) -> None:
+        if self.stage not in LIVE:
+            self.healthy = False
+            return
+        self.age, self.dwell, self.accuracy = self.age + 1, self.dwell + 1, accuracy
+        self.unmeasured += 1
+        if math.isfinite(contribution):
+            if math.isfinite(self.contribution):
+                old = 0.0 if math.isnan(self.velocity) else self.velocity
+                self.velocity = 0.7 * old + 0.3 * (contribution - self.contribution)
+            self.contribution, self.contribution_se, self.unmeasured = contribution, error, 0
+        if math.isfinite(ratio):
+            self.ratio = ratio if math.isnan(self.ratio) else 0.9 * self.ratio + 0.1 * ratio
+        self.healthy = healthy
+
+
+class ScalarHost:
+    """The slots of one host."""
+
+    def __init__(self, slots: int, params: Lifecycle) -> None:
+        self.seats, self.params = [Seat() for _ in range(slots)], params
+
+    def legal(self, op: str, slot: int) -> bool:
+        seat, params = self.seats[slot], self.params
+        if op == "WAIT":
+            return True
+        if op == "GERMINATE":
+            if seat.stage != "DORMANT" or sum(s.stage in LIVE for s in self.seats) >= (params.max_seeds or 99):
+                return False
+            blocked = {"GERMINATED", "TRAINING", "PRUNED", "EMBARGOED", "RESETTING"}
+            return not (params.sequential_development and any(s.stage in blocked for s in self.seats))
+        if op == "SET_ALPHA_TARGET":
+            return seat.stage in {"BLENDING", "HOLDING"} and seat.ramp == "HOLD"
+        if op == "PRUNE":
+            old_enough = seat.age >= params.min_prune_age
+            return seat.stage in LIVE - {"FOSSILIZED"} and seat.ramp == "HOLD" and old_enough
+        if op == "FOSSILIZE":
+            return seat.stage == "HOLDING"
+        return seat.stage in NEXT_GATE and not params.auto_advance
+
+    def step(self, action: dict[str, int], accuracy: float) -> tuple[str, int, bool]:
+        """Effective op, gate asked (-1: none), gate passed."""
+        before = [seat.stage for seat in self.seats]
+        op, seat = OPS[action["op"]], self.seats[action["slot"]]
+        gate, passed, effective = -1, False, "WAIT"
+        if self.legal(op, action["slot"]):
+            effective, gate, passed = self._execute(op, seat, action, accuracy)
+        for each in self.seats:
+            each.tick()
+            if each.doomed and each.ramp == "HOLD":
+                each.remove()
+        for each, stage in zip(self.seats, before, strict=True):
+            if each.stage == stage:
+                self._pass_time(each, accuracy)
+        return effective, gate, passed
+
+    def _execute(self, op: str, seat: Seat, action: dict[str, int], accuracy: float) -> tuple[str, int, bool]:
+        if op == "GERMINATE":
+            seat.clear()
+            seat.enter("GERMINATED", accuracy)
+            seat.blueprint, seat.operator = action["blueprint"], STYLE_OPERATOR[action["style"]]
+            seat.first_curve, seat.tempo = STYLE_CURVE[action["style"]], TEMPO[action["tempo"]]
+            seat.first_target, seat.germinations = TARGET[action["alpha_target"]], seat.germinations + 1
+            seat.germination_accuracy = seat.accuracy = accuracy
+            return op, 0, True
+        if op in ("ADVANCE", "FOSSILIZE"):
+            target, gate = ("FOSSILIZED", 5) if op == "FOSSILIZE" else NEXT_GATE[seat.stage]
+            if not seat.gate(target, self.params):
+                return "WAIT", gate, False
+            seat.advance_to(target, accuracy)
+            return op, gate, True
+        steps, curve = SPEED[action["alpha_speed"]], action["alpha_curve"]
+        if op == "SET_ALPHA_TARGET":
+            target = TARGET[action["alpha_target"]]
+            if seat.stage == "HOLDING" and target < 1:
+                seat.enter("BLENDING", accuracy)
+            seat.operator = STYLE_OPERATOR[action["style"]]
+            seat.retarget(target, steps, curve)
+        elif op == "PRUNE":
+            if seat.stage in {"BLENDING", "HOLDING"} and seat.alpha > 0 and steps > 0:
+                if seat.stage == "HOLDING":
+                    seat.enter("BLENDING", accuracy)
+                seat.retarget(0.0, steps, curve)
+                seat.doomed = True
+            else:
+                seat.remove()
+        return op, -1, False
+
+    def _pass_time(self, seat: Seat, accuracy: float) -> None:
+        if seat.stage in COOLING:
+            seat.dwell += 1
+            wait = {"PRUNED": 0, "EMBARGOED": self.params.embargo_steps, "RESETTING": self.params.reset_steps}
+            if seat.dwell >= wait[seat.stage]:
+                seat.enter(COOLING[seat.stage], NAN)
+        elif self.params.auto_advance and seat.stage in NEXT_GATE:
+            target, _ = NEXT_GATE[seat.stage]
+            if seat.gate(target, self.params):
+                seat.advance_to(target, accuracy)
+
+    def prune_live(self) -> None:
+        for seat in self.seats:
+            if seat.stage in LIVE - {"FOSSILIZED"}:
+                seat.remove()

@@ -1,0 +1,87 @@
+"""Templates: what is redrawn, what stays, what cannot be stacked."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from simic.errors import SimicError
+from simic.growth.blueprints import blueprints_of
+from simic.growth.template import Template
+from simic.rng import Purpose, key
+
+STREAMS = key(5, Purpose.SEED_INIT, torch.arange(64))
+
+
+class Mixed(nn.Module):
+    """One random scalar pair, constants and a layer with a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((1,), 3.0))
+        self.layer = nn.Linear(25, 4)
+        self.single = nn.Linear(1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.single(self.layer(x).sum(-1, keepdim=True)) * self.scale
+
+
+def test_constants_stay_and_random_tensors_are_redrawn_within_their_fan_in() -> None:
+    template = Template(Mixed, "mixed")
+    weights = dict(zip(template.names, template.unpack(template.draw(STREAMS)), strict=True))
+    assert (weights["scale"] == 3.0).all()
+    for name, bound in (("layer.weight", 0.2), ("layer.bias", 0.2), ("single.weight", 1.0), ("single.bias", 1.0)):
+        values = weights[name]
+        assert values.abs().max() <= bound
+        assert values.abs().max() > 0.9 * bound
+        assert len(values.flatten().unique()) > 0.99 * values.numel()
+        # uniform in ±b has standard deviation b/√3
+        assert values.std().item() == pytest.approx(bound / 3**0.5, rel=0.15)
+
+
+def test_the_same_key_draws_the_same_row() -> None:
+    template = Template(Mixed, "mixed")
+    assert torch.equal(template.draw(STREAMS)[7:9], template.draw(STREAMS[7:9]))
+
+
+def test_building_a_template_leaves_the_global_generator_alone() -> None:
+    before = torch.get_rng_state()
+    Template(Mixed, "mixed")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_blueprints_keep_their_zeros_and_threes() -> None:
+    (attention,) = (item for item in blueprints_of("cnn") if item.name == "attention")
+    template = Template(lambda: attention.build((8, 4, 4)), "attention")
+    weights = dict(zip(template.names, template.unpack(template.draw(STREAMS)), strict=True))
+    assert (weights["excite.bias"] == 3.0).all()
+    assert (weights["excite.weight"] == 0.0).all()
+    assert (weights["squeeze.weight"] != 0.0).all()
+
+
+def test_modules_with_buffers_are_refused() -> None:
+    with pytest.raises(SimicError, match="odd: modules with buffers"):
+        Template(lambda: nn.BatchNorm2d(4), "odd")
+
+
+def test_a_random_vector_without_a_weight_is_refused() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.randn(4))
+
+    with pytest.raises(SimicError, match="odd: parameter 'shift' starts at random"):
+        Template(Odd, "odd")
+
+
+def test_columns_find_parameters_by_name() -> None:
+    template = Template(Mixed, "mixed")
+    assert template.columns(["layer.bias"]).sum() == 4
+    assert template.columns([]).sum() == 0
+    with pytest.raises(SimicError, match="no parameter"):
+        template.columns(["nothing"])
+
+
+def test_a_module_without_parameters_runs() -> None:
+    template = Template(nn.Identity, "identity")
+    x = torch.randn(3, 5, 8)
+    assert torch.equal(template.run(template.unpack(template.draw(STREAMS[:3])), x), x)

@@ -1,0 +1,97 @@
+"""Small populations in every mix of stages, and data for them."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from simic.data.batches import Dataset
+from simic.growth.blueprints import blueprints_of
+from simic.growth.hosts import HostSpec, build_host
+from simic.growth.population import Population
+from simic.growth.vocabulary import Blend, Ramp, Slots, Stage
+from simic.params import Host, HostOptimizer
+
+FAMILIES = ("cnn", "mlp")
+LIVE = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
+
+
+def generator(seed: int) -> torch.Generator:
+    """Test data comes from a generator of its own."""
+    return torch.Generator().manual_seed(seed)
+
+
+def make_data(samples: int = 96, seed: int = 0, shape: tuple[int, int, int] = (1, 8, 8), classes: int = 4) -> Dataset:
+    """Learnable: the label is the brightest of ``classes`` bands of rows."""
+    x = torch.randn(samples, *shape, generator=generator(seed))
+    bands = x.mean((1, 3)).view(samples, classes, -1).mean(-1)
+    return Dataset(x, bands.argmax(1), classes)
+
+
+def make_order(envs: int, batches: int, batch: int, samples: int = 96, seed: int = 0) -> Tensor:
+    """Sample indices ``[E, n, B]``, other ones for each host."""
+    return torch.randint(samples, (envs, batches, batch), generator=generator(seed))
+
+
+def make_host(family: str, preset: str = "impaired") -> HostSpec:
+    return build_host(Host(family=family, preset=preset), (1, 8, 8), 4)
+
+
+def make_population(
+    family: str, envs: int = 8, backend: str = "vmap", optimizer: HostOptimizer | None = None, preset: str = "impaired"
+) -> Population:
+    optimizer = optimizer or HostOptimizer()
+    host, kinds = make_host(family, preset), blueprints_of(family)
+    population = Population(host, kinds, torch.arange(envs), 3, optimizer, "cpu", backend)
+    population.reset(0)
+    return population
+
+
+def one_seed(
+    population: Population,
+    stage: Stage,
+    kind: int | Tensor,
+    operator: Blend = Blend.ADD,
+    alpha: float = 0.0,
+    slot: int = 0,
+) -> Slots:
+    """A seed in every host, germinated: the same blueprint, or that of ``kind [E]``."""
+    slots = Slots.empty(len(population), population.host.slots)
+    column = torch.arange(population.host.slots) == slot
+    changes = {
+        "stage": int(stage),
+        "blueprint": torch.as_tensor(kind).view(-1, 1),
+        "operator": int(operator),
+        "alpha": alpha,
+        "germinations": 1,
+    }
+    slots = replace(slots, **{k: torch.where(column, v, getattr(slots, k)) for k, v in changes.items()})
+    population.germinate(slots, slots.stage > 0)
+    return slots
+
+
+def mixed_slots(population: Population, seed: int = 0) -> Slots:
+    """Every live stage, blueprint and operator somewhere, some down-ramps, some empty slots; seeds germinated."""
+    envs, slots = len(population), population.host.slots
+    draw = generator(seed)
+    shape = (envs, slots)
+    stage = torch.randint(6, shape, generator=draw)
+    alpha = 0.1 + 0.8 * torch.rand(shape, generator=draw)
+    alpha = torch.where(stage == Stage.BLENDING, alpha, (stage >= Stage.HOLDING).float())
+    down = (stage == Stage.BLENDING) & (torch.rand(shape, generator=draw) < 0.4)
+    mixed = replace(
+        Slots.empty(envs, slots),
+        stage=stage,
+        blueprint=torch.where(stage > 0, torch.randint(len(population.blueprints), shape, generator=draw), -1),
+        operator=torch.where(stage > 0, torch.randint(3, shape, generator=draw), 0),
+        alpha=alpha,
+        ramp=torch.where(down, int(Ramp.DOWN), int(Ramp.HOLD)),
+        germinations=(stage > 0).long(),
+    )
+    population.germinate(mixed, stage > 0)
+    return mixed
+
+
+def parameters(population: Population) -> dict[str, Tensor]:
+    """All parameter rows by the name of their store."""
+    return {name: tensor for name, tensor in population.state_dict().items() if name.endswith("/param")}

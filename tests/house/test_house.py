@@ -1,0 +1,199 @@
+"""The house around the stages: what is ignored, pinned, declared, imported."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from simic import params, stages
+from simic.paths import Workspace
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+WORKSPACE = Workspace(Path())
+
+# No dependency of any record: recorded params hold the values, DVC knows outputs by their place, messages are words.
+NOT_RECORDED = {"simic/__init__.py", "simic/params.py", "simic/paths.py", "simic/errors.py"}
+
+
+def source_files() -> list[str]:
+    folders = ("simic", "flows", "tests")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    return [str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts]
+
+
+def test_git_ignores_nothing_of_the_code(tmp_path: Path) -> None:
+    """Also not names that only exist later: simic/data would fall to an unanchored pattern for /data."""
+    later = [
+        f"simic/{name}/new.py" for name in ("data", "models", "telemetry", "reports", "checkpoints", "build", "dist")
+    ]
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
+    names = "\n".join(source_files() + later)
+    command = ["git", "-C", str(tmp_path), "check-ignore", "--stdin"]
+    done = subprocess.run(command, input=names, capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+    assert done.returncode == 1  # 1 = none ignored; 0 = some, 128 = the command failed
+
+
+@pytest.mark.parametrize(
+    "output", ["data/x", "models/x", "checkpoints/x", "telemetry/x", "reports/x", "mlflow.db", "mlruns/x", ".prefect/x"]
+)
+def test_git_ignores_outputs_and_state(tmp_path: Path, output: str) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
+    assert subprocess.run(["git", "-C", str(tmp_path), "check-ignore", "-q", output], check=False).returncode == 0
+
+
+def test_stages_are_the_same_in_dvc_and_in_code_and_in_order() -> None:
+    assert list(DVC) == list(stages.STAGES) == ["prepare", "train", "evaluate", "audit"]
+    assert [stage["cmd"] for stage in DVC.values()] == [f"simic stage {name}" for name in DVC]
+
+
+def test_each_stage_records_its_own_params_section_and_never_runtime() -> None:
+    known = set(params.Params.model_fields)
+    for name, stage in DVC.items():
+        assert name in stage["params"]
+        assert "rng_seed" in stage["params"]
+        assert set(stage["params"]) <= known - {"runtime"}
+
+
+def outputs(name: str) -> set[str]:
+    return {out for kind in ("outs", "metrics") for out in DVC[name].get(kind, [])}
+
+
+def test_outputs_are_where_the_code_puts_them() -> None:
+    assert outputs("prepare") == {str(WORKSPACE.prepared)}
+    assert outputs("train") == {str(WORKSPACE.checkpoints), str(WORKSPACE.models), str(WORKSPACE.telemetry)}
+    assert outputs("evaluate") == {str(WORKSPACE.evaluation)}
+    assert {Path(out).parent for out in outputs("audit")} == {WORKSPACE.reports}
+
+
+def test_every_output_that_a_stage_reads_is_its_dependency() -> None:
+    """A stage depends on outputs of earlier ones only, and everything an earlier stage made is used or a product."""
+    made: set[str] = set()
+    for name, stage in DVC.items():
+        data = {dep for dep in stage["deps"] if not dep.startswith("simic")}
+        assert data <= made, name
+        made |= outputs(name)
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Files of simic that a piece of code imports, directly."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    candidates = {name.replace(".", "/") + ".py" for name in names if name.split(".")[0] == "simic"}
+    return {candidate for candidate in candidates if (ROOT / candidate).exists()}
+
+
+def closure(files: set[str]) -> set[str]:
+    """With all that they import, directly or not."""
+    seen: set[str] = set()
+    while files:
+        file = files.pop()
+        seen.add(file)
+        files |= imported(ast.parse((ROOT / file).read_text())) - seen
+    return seen
+
+
+def run_by(stage: str) -> set[str]:
+    """The files that a stage function and the private functions it calls import."""
+    module = ast.parse((ROOT / "simic" / "stages.py").read_text())
+    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    called = {node.id for node in ast.walk(functions[stage]) if isinstance(node, ast.Name) and node.id.startswith("_")}
+    return set().union(*(imported(functions[name]) for name in {stage, *called} & functions.keys()))
+
+
+def test_fingerprint_and_record_of_training_look_at_the_same_code() -> None:
+    listed = {dep for dep in DVC["train"]["deps"] if dep.startswith("simic")}
+    assert listed == {f"simic/{place}" for place in stages.TRAIN_CODE}
+
+
+@pytest.mark.parametrize("name", list(DVC))
+def test_dependencies_are_all_the_code_that_a_stage_runs(name: str) -> None:
+    """What a stage imports, directly or not, is a dependency of its record: no change of code escapes it."""
+    listed = tuple(dep for dep in DVC[name]["deps"] if dep.startswith("simic"))
+    files = closure(run_by(name)) - NOT_RECORDED
+    assert files
+    assert {file for file in files if not file.startswith(listed)} == set()
+    assert [dep for dep in listed if not any(file.startswith(dep) for file in files)] == []  # and nothing more is
+
+
+def test_every_dependency_is_pinned_and_every_pin_is_exact_and_public() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    pins = dict(line.split("==") for line in lines)
+    assert not [version for version in pins.values() if "+" in version]  # a local version exists on one machine only
+    pins = {canonicalize_name(name): version for name, version in pins.items()}
+    project = PYPROJECT["project"]
+    for text in project["dependencies"] + project["optional-dependencies"]["dev"]:
+        requirement = Requirement(text)
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), text
+
+
+def test_version_is_stated_once() -> None:
+    import simic
+
+    assert PYPROJECT["project"]["version"] == simic.__version__
+
+
+def test_prefect_server_can_be_imported() -> None:
+    """A fastapi that pip admits has broken it before, more than once."""
+    subprocess.run(
+        [sys.executable, "-c", "import prefect.server.api.server"], cwd=ROOT, check=True, capture_output=True
+    )
+
+
+CORE = ["params", "rng", "data.batches", "growth.population", "envs.growth_env", "agent.ppo", "training.trainer"]
+TOOLS = ["prefect", "mlflow", "dvc", "sklearn", "scipy", "matplotlib", "jinja2", "pyarrow", "pandas", "typer", "ruamel"]
+
+
+def test_core_runs_without_the_tools_around_it() -> None:
+    program = (
+        "import importlib, sys\n"
+        f"for tool in {TOOLS!r}: sys.modules[tool] = None\n"
+        f"for module in {CORE!r}: importlib.import_module('simic.' + module)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_dvc_and_mlflow_have_one_door_each() -> None:
+    """Who names the command or the library in code (words in comments aside)."""
+    doors: dict[str, set[str]] = {"dvc": set(), "mlflow": set()}
+    for file in (*(ROOT / "simic").rglob("*.py"), *(ROOT / "flows").rglob("*.py")):
+        tree = ast.parse(file.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and node.value == "dvc" and "subprocess" in file.read_text():
+                doors["dvc"].add(file.name)
+            if isinstance(node, ast.ImportFrom | ast.Import):
+                modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+                if any(module.split(".")[0] == "mlflow" for module in modules):
+                    doors["mlflow"].add(file.name)
+    assert doors == {"dvc": {"versioning.py"}, "mlflow": {"tracking.py"}}
+
+
+def test_ci_runs_check_and_test() -> None:
+    script = ROOT / ".ci" / "run"
+    assert script.stat().st_mode & 0o111
+    commands = [line for line in script.read_text().splitlines() if "make" in line and not line.startswith("#")]
+    assert [command.split()[-1] for command in commands] == ["check", "test"]
+
+
+def test_settings_of_prefect_keep_everything_here() -> None:
+    settings = PYPROJECT["tool"]["prefect"]
+    assert settings["home"] == ".prefect"
+    assert settings["api"]["url"].startswith("http://127.0.0.1:")
+    assert settings["server"]["analytics_enabled"] is False
+    assert settings["cloud"]["enable_orchestration_telemetry"] is False
+    assert settings["flows"]["heartbeat_frequency"] >= 30  # Prefect refuses less

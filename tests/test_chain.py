@@ -1,0 +1,76 @@
+"""The whole chain with its real stages, as a user runs it: in a fresh copy, by both entries."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TINY = [
+    "train.iterations=2",
+    "train.envs=4",
+    "train.episode_steps=4",
+    "train.batches_per_epoch=2",
+    "evaluate.eval_seeds=2",
+    "evaluate.policies=[learned, static]",
+    "runtime.progress=none",
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """An unpacked archive: the tracked files, no git."""
+    for name in ("simic", "flows", ".dvc", ".dvcignore", "params.yaml", "dvc.yaml", "pyproject.toml"):
+        source, target = ROOT / name, tmp_path / name
+        ignore = shutil.ignore_patterns("__pycache__", "tmp", "cache", "config.local")
+        shutil.copytree(source, target, ignore=ignore) if source.is_dir() else shutil.copy(source, target)
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    simic = commands / "simic"
+    simic.write_text(f"#!{sys.executable}\nfrom simic.cli import main\nmain()\n")
+    simic.chmod(0o755)
+    return tmp_path
+
+
+def call(project: Path, *command: str) -> str:
+    """Standard output; the command must succeed."""
+    path = f"{project / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "PYTHONPATH": str(project)}
+    done = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# Times differ, so dvc.lock does, whose hash the report states.
+DIFFER = {"timing.jsonl", "report.html", "report.md"}
+
+
+def contents(project: Path) -> dict[str, bytes]:
+    """Every output that must not depend on who computed it, and when."""
+    folders = ("data", "checkpoints", "models", "telemetry", "reports")
+    files = [file for folder in folders for file in (project / folder).rglob("*") if file.is_file()]
+    return {str(f.relative_to(project)): f.read_bytes() for f in files if f.name not in DIFFER}
+
+
+@pytest.mark.slow
+def test_both_entries_compute_the_same_and_then_neither_does_anything(project: Path) -> None:
+    overrides = [word for value in TINY for word in ("-S", value)]
+    first = call(project, "simic", "run", *overrides)
+    assert "report " in first
+    assert (project / "reports" / "report.html").stat().st_size > 1000
+    assert call(project, "dvc", "status").strip() == "Data and pipelines are up to date."
+    assert call(project, "simic", "run").count("up to date") == 4
+    by_run = contents(project)
+
+    for folder in ("data", "checkpoints", "models", "telemetry", "reports"):
+        shutil.rmtree(project / folder)
+    shutil.rmtree(project / ".dvc" / "cache")
+    (project / "dvc.lock").unlink()
+    call(project, "dvc", "repro", "--no-run-cache")
+    assert call(project, "simic", "run").count("up to date") == 4
+    by_repro = contents(project)
+    assert sorted(by_run) == sorted(by_repro)
+    assert [name for name in by_run if by_run[name] != by_repro[name]] == []

@@ -1,0 +1,156 @@
+"""The command line as a user meets it: exit codes, one line per mistake, no traceback."""
+
+import copy
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import filelock
+import pytest
+import yaml
+
+from simic import cli, engine
+from simic.paths import Workspace
+
+ROOT = Path(__file__).parents[1]
+TREE = yaml.safe_load((ROOT / "params.yaml").read_text())
+
+
+def simic(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> int | str | None:
+    """Exit code of the command in ``folder``."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["simic", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    return stopped.value.code
+
+
+def leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in tree.items():
+        yield (*path, key), value
+        if isinstance(value, dict):
+            yield from leaves(value, (*path, key))
+
+
+def wrong_values(value: Any) -> list[Any]:
+    """Values that no key with such a default can admit."""
+    if isinstance(value, dict):
+        return [3, "banana", [1], {**value, "surprise": 1}]
+    if isinstance(value, bool):
+        return ["banana", 3, [True]]
+    if isinstance(value, int | float):
+        return ["banana", float("nan"), float("inf"), [1], {"a": 1}, True]
+    return ["banana", {"a": 1}, 2.5]
+
+
+def mutations() -> Iterator[tuple[str, bytes]]:
+    """Key (or description) and content of broken params files: every key with every wrong value, and broken files."""
+    for path, value in leaves(TREE):
+        for wrong in wrong_values(value):
+            if path in {("prepare", "source"), ("train", "reward", "gamma")} and wrong in ("banana", 2.5):
+                continue  # refused too, by rules over two keys, which name the section
+            tree = copy.deepcopy(TREE)
+            section = tree
+            for key in path[:-1]:
+                section = section[key]
+            section[path[-1]] = wrong
+            yield path[-1], yaml.safe_dump(tree).encode()
+    broken = {
+        "empty": b"",
+        "list": b"- 1",
+        "binary": bytes(range(256)),
+        "utf-16": "a: 1".encode("utf-16"),
+        "tab": b"\ta: 1",
+    }
+    broken |= {
+        "unclosed": b"train: {envs: 1",
+        "text": b"hello",
+        "two": b"a: 1\n---\nb: 2",
+        "tag": b"a: !!python/name:os.system",
+    }
+    yield from (("params.yaml", content) for content in broken.values())
+
+
+def test_every_mutated_params_file_is_refused_in_one_line_that_names_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cases = list(mutations())
+    assert len(cases) >= 200
+    for key, content in cases:
+        (tmp_path / "params.yaml").write_bytes(content)
+        assert simic(monkeypatch, tmp_path, "run") == 2, (key, content)
+        error = capfd.readouterr().err
+        assert error.startswith("simic: ")
+        assert error.count("\n") == 1, error
+        assert key in error or "surprise" in error, (key, error)
+        assert "Traceback" not in error
+
+
+def test_missing_params_says_where_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert simic(monkeypatch, tmp_path, "run") == 2
+    assert "run from the project's root" in capfd.readouterr().err
+
+
+def test_bad_override_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    content = (ROOT / "params.yaml").read_bytes()
+    (tmp_path / "params.yaml").write_bytes(content)
+    assert simic(monkeypatch, tmp_path, "train", "-S", "train.envs=32", "-S", "train.ppo.lr=1") == 2
+    assert "train.ppo.lr: unknown key" in capfd.readouterr().err
+    assert (tmp_path / "params.yaml").read_bytes() == content
+
+
+def test_second_run_in_a_workspace_names_the_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+    program = (
+        "import sys, time; from pathlib import Path; from simic import engine; from simic.paths import Workspace\n"
+        "with engine.workspace_lock(Workspace(Path(sys.argv[1]))):\n    print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, cwd=ROOT) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        assert simic(monkeypatch, tmp_path, "run", "-S", "train.envs=4") == 2
+        error = capfd.readouterr().err
+        other.kill()
+    assert f"another process (pid {other.pid}) runs here" in error
+    assert yaml.safe_load((tmp_path / "params.yaml").read_text())["train"]["envs"] != 4
+    with engine.workspace_lock(Workspace(tmp_path)):
+        pass  # the lock of a dead process is taken over
+
+
+def test_lock_is_released_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), engine.workspace_lock(Workspace(tmp_path)):
+        raise KeyError
+    with filelock.FileLock(tmp_path / ".simic" / "workspace.lock", timeout=0):
+        pass
+
+
+def test_unknown_stage_and_unknown_command_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert simic(monkeypatch, ROOT, "stage", "deploy") == 2
+    assert "stage 'deploy': must be one of prepare, train, evaluate, audit" in capfd.readouterr().err
+    assert simic(monkeypatch, ROOT, "deploy") == 2
+
+
+def test_help_loads_nothing_heavy_and_answers_within_half_a_second() -> None:
+    heavy = "torch numpy pydantic yaml mlflow prefect dvc scipy"
+    program = f"import sys; from simic import cli; print([m for m in {heavy.split()!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+    def seconds() -> float:
+        started = time.perf_counter()
+        program = "import sys; sys.argv = ['simic', '--help']; from simic.cli import main; main()"
+        subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=True)
+        return time.perf_counter() - started
+
+    assert min(seconds() for _ in range(5)) < 0.5

@@ -1,0 +1,209 @@
+"""A checkpoint is whole and verified, or it is not used; nothing that is written is ever lost to a failed write."""
+
+import json
+import math
+import resource
+
+import pytest
+import torch
+
+from simic import durable
+from simic.errors import SimicError
+from simic.training import checkpoint
+from simic.training.checkpoint import CheckpointStore, Damaged, Manifest, read, read_manifest
+from simic.training.machine import Machine
+
+MACHINE = Machine(
+    python="3", libraries={"torch": "2"}, cpu_capability="A", threads=1, device="cpu", tf32=False, backend="auto"
+)
+
+
+def manifest(iteration: int, best: int | None = None, **scalars: object) -> Manifest:
+    return Manifest(
+        iteration=iteration,
+        best_iteration=best,
+        telemetry_offset=10 * iteration,
+        params={"rng_seed": 1},
+        params_sha256="p",
+        data_sha256="d",
+        machine=MACHINE,
+        specs={},
+        scalars={"iteration": iteration, "score": 0.1 + 0.2, "none": None, **scalars},
+    )
+
+
+def tensors(value: float) -> dict[str, torch.Tensor]:
+    return {
+        "a/weight": torch.full((3, 2), value),
+        "b/count": torch.tensor(7),
+        "c/wide": torch.tensor([math.pi], dtype=torch.float64),
+        "d/flag": torch.tensor([True, False]),
+        "e/empty": torch.zeros(0, 4),
+    }
+
+
+@pytest.fixture
+def store(tmp_path) -> CheckpointStore:
+    store = CheckpointStore(tmp_path / "checkpoints", keep_last=2)
+    for iteration in (1, 2):
+        store.write(tensors(float(iteration)), manifest(iteration))
+    return store
+
+
+def snapshot(store: CheckpointStore) -> dict[str, bytes]:
+    return {str(path.relative_to(store.root)): path.read_bytes() for path in store.root.rglob("*") if path.is_file()}
+
+
+def test_what_is_written_is_read_back_bit_for_bit(store):
+    found = store.read(2)
+    for name, tensor in tensors(2.0).items():
+        assert found.tensors[name].dtype == tensor.dtype
+        assert torch.equal(found.tensors[name], tensor)
+    assert found.manifest.scalars == manifest(2).scalars
+    assert found.manifest.scalars["score"] == 0.1 + 0.2  # not 0.3
+    assert found.manifest.machine == MACHINE
+
+
+def test_the_bytes_depend_on_neither_the_path_nor_the_time(store, tmp_path):
+    other = CheckpointStore(tmp_path / "some" / "where" / "else", keep_last=2)
+    for iteration in (1, 2):
+        other.write(tensors(float(iteration)), manifest(iteration))
+    assert snapshot(other) == snapshot(store)
+
+
+def test_the_last_ones_and_the_best_stay(tmp_path):
+    store = CheckpointStore(tmp_path, keep_last=2)
+    for iteration in range(1, 8):
+        store.write(tensors(1.0), manifest(iteration, best=3 if iteration >= 3 else None))
+    assert store.iterations() == [3, 6, 7]
+
+
+def test_every_flipped_bit_in_either_file_is_noticed(store):
+    for name in ("state.safetensors", "manifest.json"):
+        path = store.path(2) / name
+        content = path.read_bytes()
+        for at in range(0, len(content), 7):
+            if content[at : at + 1].isspace():  # white space of JSON says nothing
+                continue
+            path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+            with pytest.raises(Damaged, match="000002"):
+                store.read(2)
+        path.write_bytes(content)
+    assert store.read(2).manifest.iteration == 2
+
+
+def test_every_truncation_is_noticed(store):
+    for name in ("state.safetensors", "manifest.json"):
+        path = store.path(2) / name
+        content = path.read_bytes()
+        for length in range(0, len(content) - 2, 31):
+            path.write_bytes(content[:length])
+            with pytest.raises(Damaged, match="000002"):
+                store.read(2)
+        path.unlink()
+        with pytest.raises(Damaged, match="not readable: No such file"):
+            store.read(2)
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_state_that_is_not_finite_is_never_written(store, bad):
+    before = snapshot(store)
+    with pytest.raises(SimicError, match=r"state after 3 iterations: a/weight is not finite"):
+        store.write(tensors(bad), manifest(3))
+    with pytest.raises(SimicError, match=r"state after 3 iterations: best is not finite"):
+        store.write(tensors(1.0), manifest(3, best_score=None).model_copy(update={"scalars": {"best": bad}}))
+    assert snapshot(store) == before
+
+
+def test_a_full_disk_loses_nothing_and_says_what_is_kept(store):
+    before = snapshot(store)
+    large = {"weight": torch.zeros(100_000)}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(SimicError) as error:
+            store.write(large, manifest(3))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "000003: checkpoint cannot be written: File too large" in str(error.value)
+    assert "the checkpoint after 2 iterations is kept" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert snapshot(store) == before
+    assert store.write(large, manifest(3)) == store.path(3)
+
+
+def test_a_place_that_cannot_be_written_is_one_message(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    store = CheckpointStore(tmp_path / "file", keep_last=2)
+    with pytest.raises(SimicError, match="checkpoint cannot be written"):
+        store.write(tensors(1.0), manifest(1))
+
+
+def test_a_write_cut_off_by_a_kill_is_invisible_and_cleared_by_the_next(store):
+    leftover = store.root / ".000003.xyz.tmp"
+    leftover.mkdir()
+    (leftover / "state.safetensors").write_bytes(b"half")
+    assert store.iterations() == [1, 2]
+    store.write(tensors(3.0), manifest(3))
+    assert sorted(path.name for path in store.root.iterdir()) == ["000002", "000003"]
+
+
+def test_one_set_aside_is_kept_and_not_tried_again(store):
+    aside = store.set_aside(2)
+    assert store.iterations() == [1]
+    assert read(aside).manifest.iteration == 2
+
+
+def test_best_and_latest_are_published_under_their_names_as_a_whole(store, tmp_path):
+    store.publish(tmp_path / "out", best=1, latest=2)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["best", "latest"]
+    assert read(tmp_path / "out" / "best").manifest.iteration == 1
+    assert read(tmp_path / "out" / "latest").manifest.iteration == 2
+    (store.path(1) / "state.safetensors").write_bytes(b"")
+    with pytest.raises(Damaged):
+        store.publish(tmp_path / "out", best=1, latest=2)
+    assert read(tmp_path / "out" / "best").manifest.iteration == 1
+
+
+def rewrite(path, **changes) -> None:
+    """A manifest that is consistent in itself, but not one that this version wrote."""
+    content = json.loads((path / "manifest.json").read_text()) | changes
+    del content["checksum"]
+    checksum = durable.sha256_of(json.dumps(content, sort_keys=True).encode())
+    (path / "manifest.json").write_text(json.dumps({**content, "checksum": checksum}))
+
+
+def test_a_format_of_another_version_is_refused_by_name(store):
+    rewrite(store.path(2), format_version=99)
+    with pytest.raises(SimicError, match=r"format version 99, this version reads 1") as error:
+        store.read(2)
+    assert not isinstance(error.value, Damaged), "it is good, so no older one may be taken instead"
+
+
+def test_an_older_format_is_migrated_step_by_step(store, monkeypatch):
+    rewrite(store.path(2), format_version=-1)
+    monkeypatch.setitem(checkpoint.MIGRATIONS, -1, lambda content: {**content, "data_sha256": "from -1"})
+    monkeypatch.setitem(
+        checkpoint.MIGRATIONS, 0, lambda content: {**content, "data_sha256": content["data_sha256"] + ", 0"}
+    )
+    assert read_manifest(store.path(2)).data_sha256 == "from -1, 0"
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x80\x04cos\nsystem\n(S'true'\ntR.", b"[" * 100_000, b"[]", b"{}", b'{"checksum": 3}', b"\xff"]
+)
+def test_a_crafted_manifest_is_refused_in_one_line(store, content):
+    (store.path(2) / "manifest.json").write_bytes(content)
+    with pytest.raises(Damaged) as error:
+        store.read(2)
+    assert "\n" not in str(error.value)
+
+
+def test_a_pickle_in_place_of_tensors_is_refused_also_with_the_right_checksum(store, tmp_path):
+    content = b"\x80\x04cposix\nsystem\n(S'touch " + str(tmp_path / "ran").encode() + b"'\ntR."
+    (store.path(2) / "state.safetensors").write_bytes(content)
+    rewrite(store.path(2), sha256={"state.safetensors": durable.sha256_of(content)})
+    with pytest.raises(Damaged, match="not a safetensors file"):
+        store.read(2)
+    assert not (tmp_path / "ran").exists()

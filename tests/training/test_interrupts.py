@@ -1,0 +1,62 @@
+"""The first signal asks, the second acts; afterwards signals are as before."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from simic.training.interrupts import Interrupted, stop_on_signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_only_sets_the_event(number):
+    stop, former = threading.Event(), signal.getsignal(number)
+    with stop_on_signals(stop):
+        assert not stop.is_set()
+        os.kill(os.getpid(), number)
+        assert stop.wait(1)
+    assert signal.getsignal(number) is former
+
+
+def test_the_second_signal_interrupts_at_once():
+    stop = threading.Event()
+
+    def two_signals():
+        with stop_on_signals(stop):
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.wait(1)
+            os.kill(os.getpid(), signal.SIGINT)
+            stop.clear()  # not reached
+
+    with pytest.raises(KeyboardInterrupt):
+        two_signals()
+    assert stop.is_set()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_stop_set_by_someone_else_is_no_first_signal():
+    stop = threading.Event()
+    stop.set()
+    with stop_on_signals(stop):
+        os.kill(os.getpid(), signal.SIGINT)
+        stop.wait(0.01)
+
+
+def test_in_another_thread_signals_are_left_alone():
+    former, seen = signal.getsignal(signal.SIGINT), []
+
+    def work():
+        with stop_on_signals(threading.Event()):
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [former]
+
+
+def test_the_exception_says_how_to_go_on():
+    error = Interrupted(7, "simic train")
+    assert error.resume_command == "simic train"
+    assert str(error) == "stopped after 7 iterations, nothing is lost; to go on: simic train"

@@ -1,0 +1,61 @@
+"""A trained policy taken out of its run decides as it did inside."""
+
+import pytest
+import torch
+from small_runs import small_params
+
+from simic.errors import SimicError
+from simic.training.checkpoint import read
+from simic.training.learned import Learned, describe_specs, parse_specs
+from simic.training.session import open_session
+
+
+@pytest.fixture
+def learned(finished) -> Learned:
+    return Learned.of(read(finished / "checkpoints" / "000004"))
+
+
+def test_specs_survive_json(copied, prepared):
+    with open_session(small_params(), copied, prepared) as session:
+        specs = session.env.action_spec, session.env.observation_spec
+    assert parse_specs(describe_specs(*specs)) == specs
+
+
+def test_it_decides_as_the_policy_in_the_run(learned, copied, prepared, tmp_path):
+    learned.save(tmp_path / "policy")
+    loaded = Learned.load(tmp_path / "policy")
+    with open_session(small_params(), copied, prepared) as session:
+        observation, _ = session.env.reset(options={"iteration": 77})
+        noise = torch.linspace(0, 0.99, 4 * 8).reshape(4, 8)
+        policies = [(session.policy, session.state.normalizers)]
+        policies += [(each.policy, each.normalizers) for each in (learned, loaded)]
+        steps = [policy.act(scales.see(observation), policy.initial_state(4), noise) for policy, scales in policies]
+    for step in steps[1:]:
+        assert torch.equal(step.actions, steps[0].actions)
+        assert torch.equal(step.log_probs, steps[0].log_probs)
+        assert torch.equal(step.value, steps[0].value)
+    assert steps[0].actions.unique().numel() > 1
+    assert learned.iteration == loaded.iteration == 4
+    assert loaded.train == small_params().train
+
+
+def test_saving_twice_gives_the_same_bytes(learned, tmp_path):
+    for name in ("one", "two"):
+        learned.save(tmp_path / name)
+    for file in ("weights.safetensors", "policy.json"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+@pytest.mark.parametrize("file", ["weights.safetensors", "policy.json"])
+def test_a_damaged_or_missing_file_is_named(learned, tmp_path, file):
+    learned.save(tmp_path)
+    path = tmp_path / file
+    content = path.read_bytes()
+    for damaged in (b"", content[: len(content) // 2], content[:50] + b"\x00" + content[51:]):
+        path.write_bytes(damaged)
+        with pytest.raises(SimicError, match=str(tmp_path)) as error:
+            Learned.load(tmp_path)
+        assert "\n" not in str(error.value)
+    path.unlink()
+    with pytest.raises(SimicError, match=f"{file}: policy not readable"):
+        Learned.load(tmp_path)

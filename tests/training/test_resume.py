@@ -1,0 +1,172 @@
+"""Damage is met by going back and saying so; other settings and another holder are refused by name."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from small_runs import assert_same_run, small_params
+
+from simic.data.prepare import prepare
+from simic.errors import SimicError
+from simic.params import Prepare
+from simic.telemetry import recorder
+from simic.telemetry.rows import FindingRow
+from simic.training import resume
+from simic.training.checkpoint import read
+from simic.training.machine import Machine
+from simic.training.session import open_session
+from simic.training.trainer import train
+
+
+def findings(work) -> list[FindingRow]:
+    return [row for row in recorder.read(work / "telemetry.jsonl") if isinstance(row, FindingRow)]
+
+
+def without_findings(path) -> list[bytes]:
+    return [recorder.encode(row) for row in recorder.read(path) if not isinstance(row, FindingRow)]
+
+
+def flip(path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 4
+    path.write_bytes(content)
+
+
+def resumed(work, prepared, params=None):
+    with open_session(params or small_params(), work, prepared) as session:
+        start = session.state.counters.iteration
+        train(session)
+    return start
+
+
+def test_a_damaged_checkpoint_is_set_aside_reported_and_done_again(copied, finished, prepared):
+    flip(copied / "checkpoints" / "000004" / "state.safetensors", 3000)
+    assert resumed(copied, prepared) == 3
+    [found] = findings(copied)
+    assert (found.check, found.severity) == ("damaged_checkpoint", "medium")
+    assert "000004/state.safetensors: damaged" in found.message
+    assert (copied / "checkpoints" / "damaged-000004").exists()
+    own, theirs = read(copied / "checkpoints" / "000004"), read(finished / "checkpoints" / "000004")
+    assert own.manifest.scalars == theirs.manifest.scalars, "the hash chain is among them"
+    assert (own.path / "state.safetensors").read_bytes() == (theirs.path / "state.safetensors").read_bytes()
+    assert without_findings(copied / "telemetry.jsonl") == without_findings(finished / "telemetry.jsonl")
+    [_, life] = json.loads((copied / "run.json").read_text())
+    assert life["start_iteration"] == 3
+    assert life["findings"] == [found.message]
+
+
+def test_two_damaged_ones_are_passed_over(copied, finished, prepared):
+    flip(copied / "checkpoints" / "000004" / "manifest.json", 40)
+    flip(copied / "checkpoints" / "000003" / "state.safetensors", 10)
+    assert resumed(copied, prepared) == 2
+    assert [found.iteration for found in findings(copied)] == [4, 3]
+    assert without_findings(copied / "telemetry.jsonl") == without_findings(finished / "telemetry.jsonl")
+
+
+def test_if_none_is_good_nothing_is_thrown_away(copied, prepared):
+    for path in (copied / "checkpoints").iterdir():
+        flip(path / "state.safetensors", 500)
+    log = (copied / "telemetry.jsonl").read_bytes()
+    for _ in range(2):  # asking again is no consent to start anew
+        with pytest.raises(SimicError, match=r"none of the 3 checkpoints can be used, .*; train anew with --fresh"):
+            resumed(copied, prepared)
+    assert (copied / "telemetry.jsonl").read_bytes() == log
+    assert sorted(path.name for path in (copied / "checkpoints").iterdir()) == ["000002", "000003", "000004"]
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate"])
+def test_telemetry_damaged_before_a_checkpoint_is_made_again_from_an_earlier_one(damage, copied, finished, prepared):
+    log = copied / "telemetry.jsonl"
+    offset = read(copied / "checkpoints" / "000003").manifest.telemetry_offset
+    if damage == "flip":
+        flip(log, offset + 100)
+    else:
+        log.write_bytes(log.read_bytes()[: offset + 100])
+    assert resumed(copied, prepared) == 3
+    [found] = findings(copied)
+    assert "telemetry.jsonl: good up to line" in found.message
+    assert without_findings(log) == without_findings(finished / "telemetry.jsonl")
+
+
+def test_rows_after_the_checkpoint_are_dropped_whatever_they_are(copied, finished, prepared):
+    log = copied / "telemetry.jsonl"
+    log.write_bytes(log.read_bytes() + b'garbage\n{"crc32":"torn')
+    assert resumed(copied, prepared) == 4
+    assert_same_run(copied, finished)
+    assert json.loads((copied / "run.json").read_text())[-1]["telemetry_rows_dropped"] == 2
+
+
+def test_fresh_starts_anew_and_gives_the_same_run(copied, finished, prepared):
+    flip(copied / "checkpoints" / "000004" / "state.safetensors", 3000)
+    with open_session(small_params(), copied, prepared, fresh=True) as session:
+        assert session.state.counters.iteration == 0
+        assert session.checkpoints.iterations() == []
+        train(session)
+    assert_same_run(copied, finished)
+
+
+def test_other_params_are_refused_naming_fields_and_both_values(copied, prepared):
+    with pytest.raises(SimicError) as error:
+        resumed(copied, prepared, small_params(batch_size=32, validate_every=1))
+    assert "train.batch_size (64 → 32)" in str(error.value)
+    assert "validate_every" not in str(error.value), "harmless: it does not change what is trained"
+    assert "\n" not in str(error.value)
+
+
+def test_harmless_changes_are_listed_and_go_on(copied, prepared):
+    assert resumed(copied, prepared, small_params(iterations=5)) == 4
+    [found] = findings(copied)
+    assert (found.check, found.severity) == ("resumed_with_changes", "info")
+    assert "train.iterations (4 → 5)" in found.message
+    assert read(copied / "checkpoints" / "000005").manifest.iteration == 5
+
+
+def test_other_data_is_refused(copied, prepared, tmp_path):
+    prepare(Prepare(), 2, tmp_path / "other", tmp_path)
+    with pytest.raises(SimicError, match="prepared data"):
+        resumed(copied, tmp_path / "other")
+
+
+def test_another_machine_is_declared_inexact_never_hidden():
+    here = Machine(
+        python="3.11",
+        libraries={"torch": "2.13"},
+        cpu_capability="AVX2",
+        threads=2,
+        device="cpu",
+        tf32=False,
+        backend="auto",
+    )
+    there = here.model_copy(update={"threads": 4, "libraries": {"torch": "2.14"}})
+    assert here.differences(here) == {}
+    assert here.differences(there) == {"torch": "2.13 → 2.14", "threads": "2 → 4"}
+
+
+def test_more_threads_at_resume_are_a_finding(copied, prepared):
+    assert resumed(copied, prepared, small_params({"threads": 2})) == 4
+    [found] = findings(copied)
+    assert (found.check, found.severity) == ("inexact_resume", "medium")
+    assert found.evidence == {"threads": "1 → 2"}
+
+
+def test_nested_differences_have_dotted_names():
+    old = {"a": 1, "b": {"c": 2, "d": {"e": 3}}, "f": 4}
+    new = {"a": 1, "b": {"c": 5, "d": {"e": 3}}, "g": 6}
+    assert resume.differences(old, new) == {"b.c": "2 → 5", "f": "4 → None", "g": "None → 6"}
+
+
+def test_a_second_run_is_refused_naming_the_holder(copied, prepared):
+    code = (
+        "import sys; from pathlib import Path; from simic.training.session import locked;"
+        "exec('with locked(Path(sys.argv[1])):\\n print(1, flush=True)\\n sys.stdin.read()')"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(copied)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "1\n"
+    with pytest.raises(SimicError, match=f"process {child.pid} on .* trains here"):
+        resumed(copied, prepared)
+    child.kill()  # the lock of a dead process is free
+    child.communicate()
+    assert resumed(copied, prepared) == 4

@@ -1,0 +1,84 @@
+"""Everything that training mutates goes through a checkpoint and comes back, leaf by leaf."""
+
+import pytest
+import torch
+from small_runs import small_params
+
+from simic.errors import SimicError
+from simic.training.session import compose
+from simic.training.state import TrainState
+
+
+@pytest.fixture(scope="module")
+def make(prepared):
+    def new() -> TrainState:
+        return compose(small_params(), prepared, torch.device("cpu"))[1]
+
+    return new
+
+
+def perturbed(tensor: torch.Tensor) -> torch.Tensor:
+    return ~tensor if tensor.dtype == torch.bool else tensor + 1
+
+
+OTHER = {"iteration": 3, "env_steps": 5, "rollbacks": 2, "best_score": 0.1 + 0.2, "best_iteration": 1, "chain": "ab"}
+
+
+def test_each_leaf_perturbed_comes_back_and_alone(make):
+    source, target = make(), make()
+    tensors, scalars = source.tensors(), source.scalars()
+    assert scalars.keys() == OTHER.keys()
+    assert len(tensors) > 50
+    for name in tensors:
+        changed = {**tensors, name: perturbed(tensors[name])}
+        target.load(changed, scalars)
+        found = target.tensors()
+        assert torch.equal(found[name], changed[name]), name
+        assert [other for other in tensors if not torch.equal(found[other], tensors[other])] == [name]
+    for name, value in OTHER.items():
+        target.load(tensors, {**scalars, name: value})
+        assert target.scalars() == {**scalars, name: value}
+
+
+def test_it_holds_policy_optimizer_and_both_normalisers(make):
+    names = make().tensors()
+    for prefix in ("ppo/policy.", "ppo/adam.exp_avg.", "ppo/adam.exp_avg_sq.", "ppo/adam.step", "ppo/counter."):
+        assert any(name.startswith(prefix) for name in names), prefix
+    assert {"normalizers/observation.m2", "normalizers/reward.m2", "normalizers/reward.running"} <= names.keys()
+
+
+def test_a_copy_does_not_move_with_the_state(make):
+    state = make()
+    tensors = state.tensors()
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    with torch.no_grad():
+        for parameter in state.ppo.policy.parameters():
+            parameter.add_(1)
+    assert all(torch.equal(tensors[name], before[name]) for name in tensors)
+
+
+@pytest.mark.parametrize("change", ["missing", "unknown"])
+def test_a_leaf_missing_or_unknown_is_named(make, change):
+    state = make()
+    tensors, scalars = state.tensors(), state.scalars()
+    if change == "missing":
+        del tensors["normalizers/reward.m2"]
+    else:
+        tensors["normalizers/reward.m3"] = torch.zeros(1)
+    with pytest.raises(SimicError, match=rf"normalizers/reward\.m[23] is {change}"):
+        state.load(tensors, scalars)
+
+
+def test_the_chain_depends_on_every_leaf_and_on_the_link_before(make):
+    state = make()
+    tensors, scalars = state.tensors(), state.scalars()
+
+    def link(tensors, scalars) -> str:
+        state.load(tensors, scalars)
+        return state.link()
+
+    links = {link(tensors, scalars)}
+    assert link(tensors, scalars) in links
+    links |= {link({**tensors, name: perturbed(tensors[name])}, scalars) for name in tensors}
+    links |= {link(tensors, {**scalars, name: value}) for name, value in OTHER.items()}
+    assert len(links) == 1 + len(tensors) + len(OTHER)

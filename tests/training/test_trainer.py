@@ -1,0 +1,329 @@
+"""Stopped anywhere and resumed equals never stopped; what is found is recorded and can end a run."""
+
+import itertools
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_runs import assert_same_run, small_params
+
+import simic
+from simic.errors import SimicError
+from simic.evaluation.evaluate import EVALUATION_ITERATION
+from simic.telemetry import recorder
+from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, UpdateRow
+from simic.training.checkpoint import read
+from simic.training.interrupts import Interrupted
+from simic.training.session import open_session
+from simic.training.trainer import StoppedByFinding, numbers, train
+from simic.training.validation import VALIDATION_ITERATION
+
+
+class Watcher:
+    """An observer that writes down what it is told and calls ``act`` after every step."""
+
+    def __init__(self, act=lambda count: None):
+        self.calls, self.findings, self.steps, self._act = [], [], 0, act
+
+    def on_start(self, info):
+        self.info = info
+        self.calls.append("start")
+
+    def on_step(self, row):
+        self.steps += 1
+        self.calls.append(("step", row.iteration, row.step))
+        self._act(self.steps)
+
+    def on_iteration(self, update, episode):
+        self.calls.append(("iteration", update.iteration, episode.iteration))
+
+    def on_checkpoint(self, path, iteration):
+        assert (path / "manifest.json").exists()
+        self.calls.append(("checkpoint", iteration))
+
+    def on_finding(self, finding):
+        self.findings.append(finding)
+
+    def on_end(self, status):
+        self.calls.append(("end", status))
+
+
+def run(work: Path, prepared: Path, observers=(), stop=None, params=None) -> None:
+    with open_session(params or small_params(), work, prepared) as session:
+        train(session, observers, stop)
+
+
+def interrupted_after(steps: int, work: Path, prepared: Path, params=None) -> Watcher:
+    stop = threading.Event()
+    watcher = Watcher(lambda count: stop.set() if count == steps else None)
+    with pytest.raises(Interrupted):
+        run(work, prepared, [watcher], stop, params)
+    assert watcher.steps == steps, "the stop is seen after the very step in which it was asked for"
+    assert watcher.calls[-1] == ("end", "interrupted")
+    return watcher
+
+
+# 4 iterations of 3 steps: in the first (nothing saved yet), in the middle, at the end of an iteration, in the last.
+@pytest.mark.parametrize("steps", [2, 5, 6, 11])
+def test_a_run_that_was_asked_to_stop_and_resumed_is_the_run_that_never_was(steps, finished, prepared, tmp_path):
+    interrupted_after(steps, tmp_path, prepared)
+    run(tmp_path, prepared)
+    assert_same_run(tmp_path, finished)
+    timing = [row.iteration for row in recorder.read(tmp_path / "timing.jsonl")]
+    assert timing == [0, 1, 2, 3]
+
+
+def test_stopped_again_and_again_it_still_is(finished, prepared, tmp_path):
+    for _ in range(3):
+        interrupted_after(4, tmp_path, prepared)
+    run(tmp_path, prepared)
+    assert_same_run(tmp_path, finished)
+
+
+def test_a_stop_saves_the_last_whole_iteration_also_between_checkpoints(finished, prepared, tmp_path):
+    params = small_params({"checkpoint_every": 3})
+    stop = threading.Event()
+    watcher = Watcher(lambda count: stop.set() if count == 4 else None)
+    with pytest.raises(Interrupted, match="stopped after 1 iterations"):
+        run(tmp_path, prepared, [watcher], stop, params)
+    assert ("checkpoint", 1) in watcher.calls
+    rows = list(recorder.read(tmp_path / "telemetry.jsonl"))
+    assert {row.iteration for row in rows} == {0}, "rows of the unfinished iteration are gone"
+    run(tmp_path, prepared, params=params)
+    assert read(tmp_path / "checkpoints/000004").manifest == read(finished / "checkpoints/000004").manifest
+    assert (tmp_path / "telemetry.jsonl").read_bytes() == (finished / "telemetry.jsonl").read_bytes()
+
+
+CHILD = """
+import sys, threading
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+from small_runs import small_params
+from simic.training.interrupts import Interrupted, stop_on_signals
+from simic.training.session import open_session
+from simic.training.trainer import train
+
+stop = threading.Event()
+with stop_on_signals(stop), open_session(small_params(), Path(sys.argv[1]), Path(sys.argv[2])) as session:
+    try:
+        train(session, (), stop)
+    except Interrupted as interrupted:
+        print(interrupted)
+        sys.exit(3)
+"""
+
+
+def start_child(work: Path, prepared: Path) -> subprocess.Popen:
+    arguments = [str(work), str(prepared), str(Path(__file__).parent)]
+    environment = os.environ | {"PYTHONPATH": str(Path(simic.__file__).parents[1])}
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, *arguments], env=environment, stdout=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(path: Path, child: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert child.poll() is None, "the child ended by itself"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_killed_or_terminated_and_resumed_equals_never_stopped(number, finished, prepared, tmp_path):
+    child = start_child(tmp_path, prepared)
+    wait_for(tmp_path / "checkpoints" / "000001", child)
+    child.send_signal(number)
+    out, _ = child.communicate(timeout=60)
+    if number == signal.SIGTERM:
+        assert child.returncode == 3
+        assert "nothing is lost; to go on: simic train" in out
+    else:
+        assert child.returncode == -signal.SIGKILL
+    assert not (tmp_path / "checkpoints" / "000004").exists(), "it was stopped in the middle"
+    run(tmp_path, prepared)
+    assert_same_run(tmp_path, finished)
+
+
+def test_rows_have_every_step_once_and_in_order(finished):
+    rows = list(recorder.read(finished / "telemetry.jsonl"))
+    steps = [(row.iteration, row.step) for row in rows if isinstance(row, StepRow)]
+    assert steps == list(itertools.product(range(4), (1, 2, 3)))
+    updates = [row for row in rows if isinstance(row, UpdateRow)]
+    assert [row.iteration for row in updates] == [0, 1, 2, 3]
+    assert [row.env_steps for row in updates] == [12, 24, 36, 48]
+    assert len({row.state_chain for row in updates}) == 4
+    played = [(row.iteration, row.split) for row in rows if isinstance(row, EpisodeRow)]
+    trained = [(iteration, "train") for iteration in range(4)]
+    assert sorted(played) == sorted([*trained, (1, "validation"), (3, "validation")])
+    iterations = [row.iteration for row in rows]
+    assert iterations == sorted(iterations)
+
+
+def test_an_episode_adds_up_what_its_steps_say(finished):
+    rows = list(recorder.read(finished / "telemetry.jsonl"))
+    for episode in (row for row in rows if isinstance(row, EpisodeRow) and row.split == "train"):
+        steps = [row for row in rows if isinstance(row, StepRow) and row.iteration == episode.iteration]
+        events = [row for row in rows if isinstance(row, EventRow) and row.iteration == episode.iteration]
+        for env in range(4):
+            assert episode.return_[env] == pytest.approx(sum(step.reward[env] for step in steps), abs=1e-6)
+            paid = sum(sum(values[env] for values in step.components.values()) for step in steps)
+            assert episode.return_[env] == pytest.approx(paid, abs=1e-6)
+            assert episode.committed_accuracy[env] == steps[-1].committed_accuracy[env]
+            germinated = [event for event in events if event.env == env and event.name == "germinated"]
+            assert episode.germinated[env] == len(germinated)
+    assert any(isinstance(row, EventRow) for row in rows)
+
+
+def test_the_best_checkpoint_is_the_one_with_the_best_validation_score_and_is_kept(finished):
+    rows = list(recorder.read(finished / "telemetry.jsonl"))
+    scores = {
+        row.iteration + 1: sum(row.committed_accuracy) / 4
+        for row in rows
+        if isinstance(row, EpisodeRow) and row.split == "validation"
+    }
+    best = max(scores, key=lambda done: (scores[done], -done))
+    manifest = read(finished / "checkpoints" / "000004").manifest
+    assert manifest.best_iteration == best
+    assert manifest.scalars["best_score"] == scores[best]
+    assert (finished / "checkpoints" / f"{best:06d}").exists()
+
+
+def test_validation_changes_nothing_that_is_trained(finished, prepared, tmp_path):
+    run(tmp_path, prepared, params=small_params(validate_every=1))
+    own, theirs = read(tmp_path / "checkpoints/000004"), read(finished / "checkpoints/000004")
+    assert all(torch.equal(own.tensors[name], theirs.tensors[name]) for name in theirs.tensors)
+
+
+def test_validation_episodes_are_neither_training_nor_evaluation_episodes():
+    assert VALIDATION_ITERATION > 1_000_000  # the most iterations that params allow
+    assert VALIDATION_ITERATION != EVALUATION_ITERATION
+
+
+def test_nothing_draws_from_a_global_generator(prepared, tmp_path, no_global_rng):
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    with open_session(small_params(iterations=1), tmp_path, prepared) as session, no_global_rng():
+        train(session)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]
+    assert random.getstate() == before[2]
+
+
+def test_a_clock_that_goes_backwards_changes_nothing_but_the_timing(finished, prepared, tmp_path, monkeypatch):
+    ticks = itertools.count()
+    for clock in ("time", "perf_counter", "monotonic"):
+        monkeypatch.setattr(f"time.{clock}", lambda: 1e9 - 7.0 * next(ticks))
+    run(tmp_path, prepared)
+    assert_same_run(tmp_path, finished)
+
+
+def test_observers_are_told_in_order_and_a_checkpoint_comes_after_its_iteration(prepared, tmp_path):
+    watcher = Watcher()
+    run(tmp_path, prepared, [watcher], params=small_params(iterations=2))
+    expected = ["start"]
+    for iteration in range(2):
+        expected += [("step", iteration, step) for step in (1, 2, 3)]
+        expected += [("iteration", iteration, iteration), ("checkpoint", iteration + 1)]
+    assert watcher.calls == [*expected, ("end", "finished")]
+    assert watcher.info.start_iteration == 0
+
+
+def test_an_observer_that_fails_ends_the_run_and_loses_nothing(finished, prepared, tmp_path):
+    def fail(count):
+        if count == 8:
+            raise RuntimeError("observer")
+
+    watcher = Watcher(fail)
+    with pytest.raises(RuntimeError, match="observer"):
+        run(tmp_path, prepared, [watcher])
+    assert watcher.calls[-1] == ("end", "failed")
+    run(tmp_path, prepared)
+    assert_same_run(tmp_path, finished)
+
+
+def test_a_finished_run_has_nothing_left_to_do(copied, finished, prepared):
+    watcher = Watcher()
+    run(copied, prepared, [watcher])
+    assert watcher.calls == ["start", ("end", "finished")]
+    assert_same_run(copied, finished)
+
+
+def test_no_iterations_leave_the_untrained_policy(prepared, tmp_path):
+    run(tmp_path, prepared, params=small_params(iterations=0))
+    manifest = read(tmp_path / "checkpoints" / "000000").manifest
+    assert (manifest.iteration, manifest.best_iteration) == (0, 0)
+
+
+class Reporter(Watcher):
+    """Finds something in the second iteration."""
+
+    def on_iteration(self, update, episode):
+        super().on_iteration(update, episode)
+        if update.iteration == 1:
+            self.info.report(FindingRow(iteration=1, check="mine", severity="high", message="too good"))
+
+
+def test_a_finding_as_grave_as_stop_on_ends_the_run_before_its_checkpoint(prepared, tmp_path):
+    reporter = Reporter()
+    with pytest.raises(StoppedByFinding, match="stopped by finding mine in iteration 1: too good"):
+        run(tmp_path, prepared, [reporter], params=small_params(stop_on="high"))
+    assert [finding.check for finding in reporter.findings] == ["mine"]
+    assert reporter.calls[-1] == ("end", "failed")
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["000001"]
+    found = [row for row in recorder.read(tmp_path / "telemetry.jsonl") if isinstance(row, FindingRow)]
+    assert [row.check for row in found] == ["mine"]
+
+
+def test_a_lesser_finding_is_recorded_and_the_run_goes_on(prepared, tmp_path):
+    run(tmp_path, prepared, [Reporter()], params=small_params(stop_on="critical", iterations=2))
+    found = [row for row in recorder.read(tmp_path / "telemetry.jsonl") if isinstance(row, FindingRow)]
+    assert [row.check for row in found] == ["mine"]
+
+
+def test_a_policy_that_is_not_the_one_that_acted_is_found(prepared, tmp_path):
+    with open_session(small_params(iterations=1), tmp_path, prepared) as session:
+
+        def tamper(count):
+            if count == 3:  # after the last action, before the update replays
+                with torch.no_grad():
+                    session.policy.heads[0].out.weight.mul_(100)
+
+        with pytest.raises(StoppedByFinding, match="replay_differs"):
+            train(session, [Watcher(tamper)])
+
+
+@pytest.mark.parametrize("check", ["non_finite_updates", "rollback_budget"])
+def test_a_spent_budget_ends_the_run(check, prepared, tmp_path):
+    with open_session(small_params(iterations=1), tmp_path, prepared) as session:
+        if check == "non_finite_updates":
+            session.state.ppo.skipped_steps = 11
+        else:
+            session.state.counters.rollbacks = 101
+        with pytest.raises(StoppedByFinding, match=check):
+            train(session)
+
+
+def test_a_state_that_is_not_finite_ends_the_run_and_earlier_checkpoints_stay(finished, prepared, tmp_path):
+    with open_session(small_params(), tmp_path, prepared) as session:
+
+        def poison(count):
+            if count == 9:  # no validation episode follows: only the checkpoint looks
+                session.state.normalizers.observation.moments.m2.fill_(math.nan)
+
+        with pytest.raises(SimicError, match="is not finite"):
+            train(session, [Watcher(poison)])
+    run(tmp_path, prepared)
+    assert_same_run(tmp_path, finished)
+
+
+def test_nested_metrics_have_one_name_each():
+    assert numbers({"a": 1, "by_head": {"op": 0.5, "slot": True}}) == {"a": 1.0, "by_head/op": 0.5, "by_head/slot": 1.0}
