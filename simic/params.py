@@ -162,11 +162,11 @@ class Train(Tree):
     """One training run of the controller."""
 
     host: Host = Host()
-    envs: Count = 32
+    envs: Count = 64
     episode_steps: Count = 25
     batches_per_epoch: Count | Literal["all"] = "all"
     batch_size: Count = 64
-    iterations: Steps = 24
+    iterations: Steps = 12
     host_optimizer: HostOptimizer = HostOptimizer()
     lifecycle: Lifecycle = Lifecycle()
     reward: Reward = Reward()
@@ -174,7 +174,7 @@ class Train(Tree):
     policy: Policy = Policy()
     ppo: PPO = PPO()
     episode_end: Literal["terminate", "truncate"] = "terminate"
-    validate_every: Count = 8  # iterations between validation episodes that choose the best checkpoint
+    validate_every: Count = 4  # iterations between validation episodes that choose the best checkpoint
     stop_on: Literal["never", "critical", "high"] = "critical"
 
     @model_validator(mode="after")

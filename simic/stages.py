@@ -96,7 +96,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     venue = evaluation.Venue.open(params, workspace.prepared, device)
     players = actors(params, venue.env, Learned.of(found, device))
     subject = evaluation.Subject(params.evaluate.checkpoint, found.manifest.iteration)
-    result = evaluation.evaluate(venue, {str(name): player for name, player in players.items()}, subject)
+    result = evaluation.evaluate(venue, players, subject)
     durable.replace_file(workspace.evaluation, result.to_json().encode())
 
 
@@ -127,12 +127,13 @@ def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
     """A policy grows networks on an ``.npz`` of the user's own; the best one is exported to ``asked.out``."""
     from simic.data import prepare as data
     from simic.evaluation import grow as growing
+    from simic.evaluation.policies import BASELINES
     from simic.training import machine
     from simic.training.learned import Learned
 
     machine.configure(params.runtime)
     policy: str | Learned = asked.policy
-    if asked.policy not in growing.BASELINES:
+    if asked.policy not in BASELINES:
         policy = Learned.load(workspace.models / "policy" if asked.policy == "learned" else Path(asked.policy))
     train = params.train if isinstance(policy, str) else policy.train
     if asked.host is not None:

@@ -1,6 +1,12 @@
 """Fixtures shared by all tests."""
 
-from collections.abc import Callable
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and in children: parallel tests share the cores
+
+import ipaddress
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import pytest
@@ -21,3 +27,28 @@ class NoGlobalRandomNumbers(TorchDispatchMode):
 def no_global_rng() -> Callable[[], AbstractContextManager]:
     """``with no_global_rng():`` nothing inside may draw from torch's generators."""
     return NoGlobalRandomNumbers
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection to anywhere but this machine is an error."""
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address, /) -> None:
+        if self.family in (socket.AF_INET, socket.AF_INET6):
+            host = address[0]
+            local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+            assert local, f"a test connects to {host}"
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+@pytest.fixture(autouse=True)
+def process_settings() -> Iterator[None]:
+    """A training session sets threads and determinism for the process; other tests must not inherit that."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = True

@@ -24,6 +24,7 @@ class Info:
     def __init__(self, workspace: Workspace):
         self.work_dir = workspace.work(FINGERPRINT)
         self.data_sha256 = "d" * 64
+        self.params, self.start_iteration = params.Params(), 0
         self.findings: list[FindingRow] = []
         self.report = self.findings.append
 

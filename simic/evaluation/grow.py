@@ -1,6 +1,5 @@
 """A controller let loose on a user's own data: several hosts grow, the best by validation leaves as a plain network."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,30 +9,12 @@ from pydantic import JsonValue
 from simic.data.batches import load_split, load_test, read_meta
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
-from simic.evaluation.baselines import (
-    Actor,
-    Episode,
-    FixedSchedule,
-    Heuristic,
-    RandomLegal,
-    Situation,
-    Static,
-    germination_steps,
-)
-from simic.evaluation.policies import LearnedActor, refuse_other_task
+from simic.evaluation.baselines import Actor, Episode, Situation
+from simic.evaluation.policies import BASELINES, LearnedActor, refuse_other_task
 from simic.growth.export import export_network
 from simic.growth.vocabulary import Action, Op
 from simic.params import Train
 from simic.training.learned import Learned
-
-BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
-    "heuristic": lambda env: Heuristic(env.train.host.family),
-    "fixed_schedule": lambda env: FixedSchedule(
-        env.train.host.family, env.train.lifecycle, germination_steps(env.host.slots, env.steps)
-    ),
-    "random_legal": lambda env: RandomLegal(env.action_spec),
-    "static": lambda env: Static(),
-}
 
 
 @dataclass(frozen=True)

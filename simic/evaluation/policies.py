@@ -41,33 +41,30 @@ class LearnedActor:
         return to_action(decision.actions)
 
 
-def actors(params: Params, env: GrowthEnv, learned: Learned | None) -> dict[PolicyName, Actor]:
+BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
+    "static": lambda env: Static(),
+    "random_legal": lambda env: RandomLegal(env.action_spec),
+    "heuristic": lambda env: Heuristic(env.train.host.family),
+    "fixed_schedule": lambda env: FixedSchedule(
+        env.train.host.family, env.train.lifecycle, germination_steps(env.host.slots, env.steps)
+    ),
+}
+
+
+def actors(params: Params, env: GrowthEnv, learned: Learned | None) -> dict[str, Actor]:
     """Those that ``evaluate.policies`` names, in that order; SimicError when a learned one is named and there is none,
     or it was trained for other observations or actions.
     """
-    names = params.evaluate.policies
-    needing = [name for name in names if name.startswith("learned")]
-    if needing and learned is None:
-        raise SimicError(f"evaluate.policies names {needing[0]!r}: there is no trained policy; run simic train first")
-    if learned is not None:
-        refuse_other_task(learned, env)
-    train = params.train
+    return {name: _actor(name, env, learned) for name in params.evaluate.policies}
 
-    def trained(greedy: bool) -> Actor:
-        assert learned is not None  # refused above
-        return LearnedActor(learned, greedy)
 
-    builders: dict[PolicyName, Callable[[], Actor]] = {
-        "learned": lambda: trained(greedy=True),
-        "learned_sampled": lambda: trained(greedy=False),
-        "static": Static,
-        "random_legal": lambda: RandomLegal(env.action_spec),
-        "heuristic": lambda: Heuristic(train.host.family),
-        "fixed_schedule": lambda: FixedSchedule(
-            train.host.family, train.lifecycle, germination_steps(env.host.slots, env.steps)
-        ),
-    }
-    return {name: builders[name]() for name in names}
+def _actor(name: PolicyName, env: GrowthEnv, learned: Learned | None) -> Actor:
+    if name in BASELINES:
+        return BASELINES[name](env)
+    if learned is None:
+        raise SimicError(f"evaluate.policies names {name!r}: there is no trained policy; run simic train first")
+    refuse_other_task(learned, env)
+    return LearnedActor(learned, greedy=name == "learned")
 
 
 def refuse_other_task(learned: Learned, env: GrowthEnv) -> None:

@@ -141,7 +141,7 @@ def test_a_flipped_byte_in_a_checkpoint_is_found(copy):
 
 def test_other_params_than_those_trained_with_are_found(copy):
     tree = small().model_dump()
-    tree["train"]["ppo"]["learning_rate"] = 1e-3
+    tree["train"]["ppo"]["learning_rate"] *= 2
     found = examined(copy, Params.model_validate(tree))["X6"]
     assert found.status is Status.FINDING
     assert "other params" in str(found.evidence[0]["artifact"])

@@ -1,27 +1,15 @@
 """Small real runs: real digits, real hosts, real policy."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from small_runs import small_params
 
 from simic.data.prepare import prepare
 from simic.params import Prepare
 from simic.training.session import open_session
 from simic.training.trainer import train
-
-
-@pytest.fixture(autouse=True)
-def process_settings() -> Iterator[None]:
-    """A session sets threads and determinism for the process; other tests must not inherit that."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(False)
-    torch.utils.deterministic.fill_uninitialized_memory = True
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,67 @@
+"""Does the controller learn to grow? Several training seeds, each trained and evaluated, compared with the baselines.
+
+The unit is the training seed: its evaluation seeds are averaged, then a paired t interval over training seeds says how
+the learned policy differs from each baseline on committed test accuracy.
+
+    python -m benchmarks.learning [--seeds 5] [--jobs 2] [-S KEY=VALUE] [--work DIR] [--out FILE.json]
+"""
+
+import argparse
+import json
+import multiprocessing
+from pathlib import Path
+
+from simic import params, stages
+from simic.evaluation import result
+from simic.evaluation.statistics import compare, mean_interval
+from simic.paths import Workspace
+
+
+def train_and_evaluate(seed: int, overrides: list[str], root: Path) -> dict[str, float]:
+    """Mean committed test accuracy (points) of every policy for one training seed; a finished one is not run again."""
+    workspace = Workspace(root / f"seed-{seed}")
+    fixed = [f"rng_seed={seed}", "runtime.threads=1", "runtime.progress=plain", *overrides]
+    tree = params.load(Path("params.yaml"), fixed)
+    if not workspace.evaluation.exists():
+        for name in ("prepare", "train", "evaluate"):
+            stages.STAGES[name](tree, workspace)
+    found = result.read(workspace.evaluation)
+    return {name: policy.test_accuracy_pct.estimate for name, policy in found.policies.items()}
+
+
+def summary(runs: list[dict[str, float]], overrides: list[str]) -> dict[str, object]:
+    """Means with intervals over training seeds, and the paired differences of the learned policy."""
+    columns = {name: [run[name] for run in runs] for name in runs[0]}
+    learned = columns["learned"]
+    differences = {name: compare(learned, other, 0) for name, other in columns.items() if name != "learned"}
+    return {
+        "training_seeds": len(runs),
+        "overrides": overrides,
+        "test_accuracy_pct": {name: vars(mean_interval(values)) for name, values in columns.items()},
+        "per_seed_pct": columns,
+        "learned_minus_pct": {
+            name: {**vars(found.difference), "p_value": found.p_value} for name, found in differences.items()
+        },
+    }
+
+
+def main() -> None:
+    """Run the seeds of the command line, a process each, and print the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-S", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--work", type=Path, default=Path(".simic/benchmarks/learning"))
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    jobs = [(seed, arguments.overrides, arguments.work) for seed in range(1, arguments.seeds + 1)]
+    with multiprocessing.get_context("spawn").Pool(arguments.jobs, maxtasksperchild=1) as pool:
+        runs = pool.starmap(train_and_evaluate, jobs, chunksize=1)
+    text = json.dumps(summary(runs, arguments.overrides), indent=2)
+    if arguments.out:
+        arguments.out.write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
