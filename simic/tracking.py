@@ -42,6 +42,8 @@ BATCH_METRICS = 1000  # MLflow's limit of one log_batch, which is one transactio
 TROUBLE = (MlflowException, SQLAlchemyError, OSError)
 
 _log = logging.getLogger(__name__)
+for _noisy in ("mlflow", "alembic"):  # creating the store is a matter of course, not news between lines of progress
+    logging.getLogger(_noisy).setLevel(logging.WARNING)
 
 
 class Point(BaseModel, frozen=True):
