@@ -19,8 +19,11 @@ def test_the_first_signal_only_sets_the_event(number):
     assert signal.getsignal(number) is former
 
 
-def test_the_second_signal_interrupts_at_once():
+def test_the_second_signal_interrupts_at_once(request):
     stop = threading.Event()
+    # A shell's background job starts with SIGINT ignored; the law is about a handler that is there.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, former))
 
     def two_signals():
         with stop_on_signals(stop):
