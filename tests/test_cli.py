@@ -3,7 +3,6 @@
 import copy
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,16 +140,15 @@ def test_unknown_stage_and_unknown_command_are_refused(
     assert simic(monkeypatch, ROOT, "deploy") == 2
 
 
-def test_help_loads_nothing_heavy_and_answers_within_half_a_second() -> None:
+def test_help_loads_nothing_heavy() -> None:
+    """What makes --help answer at once; a time would depend on the machine's other work."""
     heavy = "torch numpy pydantic yaml mlflow prefect dvc scipy"
-    program = f"import sys; from simic import cli; print([m for m in {heavy.split()!r} if m in sys.modules])"
+    program = f"""
+import sys
+from simic.cli import app
+from typer.testing import CliRunner
+assert "Usage" in CliRunner().invoke(app, ["--help"]).output
+print([m for m in {heavy.split()!r} if m in sys.modules])
+"""
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-    def seconds() -> float:
-        started = time.perf_counter()
-        program = "import sys; sys.argv = ['simic', '--help']; from simic.cli import main; main()"
-        subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=True)
-        return time.perf_counter() - started
-
-    assert min(seconds() for _ in range(5)) < 0.5
