@@ -66,9 +66,14 @@ def _threads(_: Workspace) -> Answer:
 
 
 def _ports(workspace: Workspace) -> Answer:
-    ports = (supervisor.configured_port(workspace.root), supervisor.MLFLOW_PORT)
-    taken = [str(port) for port in ports if not supervisor.is_free(port)]
-    return Answer("ports for simic up", not taken, f"taken: {', '.join(taken)}" if taken else "free")
+    def ask() -> str:
+        ports = (supervisor.configured_port(workspace.root), supervisor.MLFLOW_PORT)
+        taken = [str(port) for port in ports if not supervisor.is_free(port)]
+        if taken:
+            raise SimicError(f"taken: {', '.join(taken)}")
+        return "free"
+
+    return _asked("ports for simic up", ask)
 
 
 def _asked(question: str, ask: Callable[[], str]) -> Answer:

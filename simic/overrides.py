@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
-from simic import params
+from simic import durable, params
 
 
 def write(path: Path, overrides: list[str]) -> list[str]:
@@ -23,7 +22,7 @@ def write(path: Path, overrides: list[str]) -> list[str]:
     params.validate(after, str(path))
     changes = [change for override in overrides if (change := _change(before, after, override))]
     if changes:
-        _replace(path, _edited(path, after, overrides))
+        durable.replace_file(path, _edited(path, after, overrides).encode())
     return changes
 
 
@@ -75,9 +74,3 @@ def _edited(path: Path, after: dict[str, Any], overrides: list[str]) -> str:
 def _null(representer: Any, _: None) -> Any:
     """``null`` in words: ruamel would leave the value empty."""
     return representer.represent_scalar("tag:yaml.org,2002:null", "null")
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
