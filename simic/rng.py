@@ -33,6 +33,9 @@ class Purpose(IntEnum):
     BASELINE = 9
     BOOTSTRAP = 10
     ENV_SEED = 11
+    SUBSAMPLE = 12
+    SYNTHETIC = 13
+    SHAPLEY = 14
 
 
 def _signed(value: int) -> int:

@@ -17,7 +17,7 @@ from simic import durable
 from simic.errors import SimicError
 from simic.rng import Purpose, key, permutation
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 META_FILE = "meta.json"
 TRAINVAL_FILE = "trainval.safetensors"
 TEST_FILE = "test.safetensors"
@@ -34,19 +34,21 @@ class Meta(BaseModel):
     source_sha256: str
     licence: str
     classes: int
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     samples: dict[str, int]
     duplicates_dropped: int
     split_fractions: dict[str, float]
     split_rng_seed: int
-    mean: list[float]
+    mean: list[float]  # empty for text, as std
     std: list[float]
     sha256: dict[str, str]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """One split: ``x [N, C, H, W]`` float32, standardised with the training split's statistics; ``y [N]`` int64."""
+    """One split: ``x [N, C, H, W]`` float32, standardised with the training split's statistics, and ``y [N]`` int64; or
+    byte sequences ``x [N, L]`` int64 and the byte that follows each position, ``y [N, L]`` int64, with 256 classes.
+    """
 
     x: Tensor
     y: Tensor
@@ -57,7 +59,7 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample: (C, H, W)."""
+        """Of one sample: (C, H, W), or (L,) for text."""
         return tuple(self.x.shape[1:])
 
 
@@ -84,7 +86,8 @@ def _load(prepared_dir: Path, name: str, split: str, device: torch.device | str)
     except SafetensorError as error:
         raise SimicError(f"{path}: not a safetensors file: {error}") from None
     x, y = arrays[f"x_{split}"].to(device), arrays[f"y_{split}"].to(device)
-    return Dataset(x, y, meta.classes)
+    # Bytes are kept as bytes on disk: an eighth of the size.
+    return Dataset(x if x.is_floating_point() else x.long(), y.long(), meta.classes)
 
 
 def _read(path: Path) -> bytes:

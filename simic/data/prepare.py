@@ -1,5 +1,6 @@
 """From a source to three disjoint, stratified, standardised splits on disk, whole or not at all."""
 
+import hashlib
 from pathlib import Path
 
 import torch
@@ -8,29 +9,34 @@ from torch import Tensor
 
 from simic import durable
 from simic.data.batches import META_FILE, SCHEMA_VERSION, TEST_FILE, TRAINVAL_FILE, Meta
-from simic.data.sources import Source, read_digits, read_npz
+from simic.data.sources import Source
+from simic.data.tasks import TASKS
 from simic.errors import SimicError
 from simic.params import Prepare, Split
 from simic.rng import Purpose, key, permutation
 
 SPLITS = ("train", "val", "test")
+NOT_STANDARDISED = torch.empty(0), torch.empty(0)  # bytes are tokens, not numbers
 
 
 def prepare(params: Prepare, rng_seed: int, out_dir: Path, data_dir: Path) -> None:
     """Writes ``out_dir`` anew: trainval.safetensors, test.safetensors, meta.json.
 
-    ``data_dir`` is where the paths of user data start. SimicError naming the file for missing, damaged or unusable
-    input; ``out_dir`` is as before then.
+    ``data_dir`` is where published files are looked for (and fetched to) and the paths of user data start. SimicError
+    naming the file for missing, damaged or unusable input; ``out_dir`` is as before then.
     """
-    source = read_digits() if params.task == "digits" else read_npz(data_dir, params.source)
-    source, dropped = drop_duplicates(source)
-    indices = stratified_split(source.y, params.split, rng_seed, source.name)
-    mean, std = statistics(source.x[indices["train"]])
+    source, dropped = drop_duplicates(TASKS[params.task](params, rng_seed, data_dir))
+    if source.part is None and params.samples is not None:
+        source = subsample(source, params.samples, rng_seed)
+    indices = split_indices(source, params.split, rng_seed)
+    mean, std = statistics(source.x[indices["train"]]) if source.part is None else NOT_STANDARDISED
     arrays = {}
     for split, chosen in indices.items():
-        arrays[f"x_{split}"] = as_images((source.x[chosen] - mean) / std)
-        arrays[f"y_{split}"] = source.y[chosen].clone()
+        x = source.x[chosen]
+        arrays[f"x_{split}"] = as_images((x - mean) / std) if source.part is None else x
+        arrays[f"y_{split}"] = source.y[chosen]
     with durable.new_directory(out_dir) as folder:
+        shape = tuple(arrays["x_train"].shape[1:])
         test = {name: arrays.pop(name) for name in ("x_test", "y_test")}
         durable.write_synced(folder / TRAINVAL_FILE, save(arrays))
         durable.write_synced(folder / TEST_FILE, save(test))
@@ -40,8 +46,8 @@ def prepare(params: Prepare, rng_seed: int, out_dir: Path, data_dir: Path) -> No
             source=source.name,
             source_sha256=source.sha256,
             licence=source.licence,
-            classes=int(source.y.max()) + 1,
-            shape=tuple(arrays["x_train"].shape[1:]),
+            classes=source.classes,
+            shape=shape,
             samples={split: len(chosen) for split, chosen in indices.items()},
             duplicates_dropped=dropped,
             split_fractions=params.split.model_dump(),
@@ -56,13 +62,43 @@ def prepare(params: Prepare, rng_seed: int, out_dir: Path, data_dir: Path) -> No
 def drop_duplicates(source: Source) -> tuple[Source, int]:
     """The source without exact copies of a sample (the first stays), and how many there were.
 
-    A copy in another split would make the splits overlap.
+    A copy in another split would make the splits overlap; which answer it carries does not matter.
     """
     rows = source.x.flatten(1)
-    _, group = torch.unique(rows, dim=0, return_inverse=True)
-    first = torch.full((int(group.max()) + 1,), len(rows)).scatter_reduce(0, group, torch.arange(len(rows)), "amin")
-    kept = first.sort().values
-    return Source(source.name, source.sha256, source.licence, source.x[kept], source.y[kept]), len(rows) - len(kept)
+    if rows.is_floating_point():
+        rows = rows + 0.0  # −0 and 0 are one value with two patterns of bits
+    first: dict[bytes, int] = {}
+    for index, row in enumerate(rows.numpy()):
+        first.setdefault(hashlib.sha256(row.tobytes()).digest(), index)
+    dropped = len(source) - len(first)
+    return (source.take(torch.tensor(list(first.values()))) if dropped else source), dropped
+
+
+def subsample(source: Source, samples: int, rng_seed: int) -> Source:
+    """So many samples, of each class its share (largest remainders first, of equal ones the lower label), in order."""
+    if samples > len(source):
+        raise SimicError(f"prepare.samples = {samples}: must be at most {len(source)}, all that {source.name} has")
+    counts = torch.bincount(source.y)
+    share = counts * samples
+    quota = share // len(source)
+    remainders = (share % len(source)).argsort(descending=True, stable=True)
+    quota[remainders[: samples - int(quota.sum())]] += 1
+    kept = []
+    for label, keep in enumerate(quota.tolist()):
+        members = torch.nonzero(source.y == label).flatten()
+        kept.append(members[permutation(key(rng_seed, Purpose.SUBSAMPLE, label), len(members))[:keep]])
+    return source.take(torch.cat(kept).sort().values)
+
+
+def split_indices(source: Source, fractions: Split, rng_seed: int) -> dict[str, Tensor]:
+    """Sorted sample indices per split: the parts that the source came in, else a stratified split."""
+    if source.part is None:
+        return stratified_split(source.y, fractions, rng_seed, source.name)
+    parts = {split: torch.nonzero(source.part == number).flatten() for number, split in enumerate(SPLITS)}
+    for split, chosen in parts.items():
+        if not len(chosen):
+            raise SimicError(f"{source.name}: every sequence of {split} is a copy of an earlier one: nothing is left")
+    return parts
 
 
 def stratified_split(y: Tensor, fractions: Split, rng_seed: int, name: str) -> dict[str, Tensor]:

@@ -1,9 +1,15 @@
-"""Where samples come from: readers that return checked arrays or say which file is wrong and why."""
+"""What every reader returns, the checks that all of them share, and the two sources that need no other file of ours.
+
+Raw files lie in the data directory: ``SIMIC_DATA_DIR``, or ``data/raw``. DVC tracks the stage's code and params and its
+output ``data/prepared``, not the raw files, which may lie on another disk and be read-only. A user's own file that is
+changed in place is therefore noticed only by ``dvc repro -f prepare``; from then on its sha256, in meta.json, makes
+everything after it stale.
+"""
 
 import io
 import zipfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +19,35 @@ from torch import Tensor
 from simic import durable
 from simic.errors import SimicError
 
+BYTES = 256  # what a token of byte-level text can be
+
 
 @dataclass(frozen=True)
 class Source:
-    """Raw samples ``x [N, C, H, W]`` or ``[N, D]`` float32, finite; labels ``y [N]`` int64, each of 0…C-1 present."""
+    """Raw samples. Images and vectors: ``x [N, C, H, W]`` or ``[N, D]``, float32 and finite, or uint8; ``y [N]`` int64
+    with each of 0…C-1 present. Byte sequences: ``x [N, L]`` and ``y [N, L]`` uint8, and ``part [N]``, which of train
+    (0), val (1) and test (2) a sequence belongs to.
+    """
 
     name: str
     sha256: str
     licence: str
     x: Tensor
     y: Tensor
+    part: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def classes(self) -> int:
+        """How many answers there are; every byte is one, seen or not."""
+        return BYTES if self.part is not None else int(self.y.max()) + 1
+
+    def take(self, indices: Tensor) -> "Source":
+        """These samples alone, in this order."""
+        part = None if self.part is None else self.part[indices]
+        return replace(self, x=self.x[indices], y=self.y[indices], part=part)
 
 
 def read_digits() -> Source:
@@ -37,12 +62,10 @@ def read_digits() -> Source:
     return Source("scikit-learn digits", digest, licence, images, targets)
 
 
-def read_npz(data_dir: Path, source: str | None) -> Source:
+def read_npz(data_dir: Path, source: str) -> Source:
     """A user's ``.npz`` with ``x [N, D]``, ``[N, H, W]`` or ``[N, C, H, W]`` and integer ``y [N]``."""
-    if source is None:
-        raise SimicError("prepare.source: task npz needs the path of an .npz file")
-    path = _inside(data_dir, source)
-    content = _read(path)
+    path = inside(data_dir, source)
+    content = read_file(path)
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             missing = sorted({"x", "y"} - set(arrays.files))
@@ -56,7 +79,7 @@ def read_npz(data_dir: Path, source: str | None) -> Source:
     return Source(path.name, durable.sha256_of(content), "the user's own", images, targets)
 
 
-def _inside(data_dir: Path, source: str) -> Path:
+def inside(data_dir: Path, source: str) -> Path:
     """The file's path; a path from params cannot leave the data directory."""
     path = (data_dir / source).resolve()
     if not path.is_relative_to(data_dir.resolve()):
@@ -66,7 +89,8 @@ def _inside(data_dir: Path, source: str) -> Path:
     return path
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
+    """All bytes, or a SimicError that says which file to put where."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -76,19 +100,22 @@ def _read(path: Path) -> bytes:
 
 
 def checked(where: str, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
-    """The arrays as float32 and int64 tensors, or a SimicError naming ``where`` and what is wrong with them."""
+    """The arrays as float32 (bytes stay bytes) and int64 tensors; SimicError naming ``where`` and what is wrong."""
     if x.dtype.kind not in "fiub" or x.ndim not in (2, 4) or x.size == 0:
         raise SimicError(f"{where}: x is {x.dtype} {list(x.shape)}: must be numbers [N, D], [N, H, W] or [N, C, H, W]")
     if y.dtype.kind not in "iu" or y.shape != x.shape[:1]:
         raise SimicError(f"{where}: y is {y.dtype} {list(y.shape)}: must be integers [{x.shape[0]}], one per sample")
+    _check_labels(where, y)
+    targets = torch.from_numpy(y.astype(np.int64))
+    if x.dtype == np.uint8:
+        return torch.from_numpy(np.array(x, order="C")), targets
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is refused below
         values = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
     finite = values.flatten(1).isfinite().all(dim=1)
     if not finite.all():
         bad = int(torch.nonzero(~finite)[0])
         raise SimicError(f"{where}: sample {bad} of x has a value that is not a finite float32")
-    _check_labels(where, y)
-    return values, torch.from_numpy(y.astype(np.int64))
+    return values, targets
 
 
 def _check_labels(where: str, y: np.ndarray) -> None:

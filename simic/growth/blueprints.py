@@ -17,6 +17,8 @@ Tensors that a fresh module draws at random are redrawn by hash at germination (
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +26,13 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from simic.errors import SimicError
-from simic.growth.layers import OpenReLU, group_norm
+from simic.growth.layers import ATTENTION_HEADS, CausalAttention, OpenReLU, group_norm, merge_heads, split_heads
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 Shape = tuple[int, ...]
-LORA_RANK = 8
+LORA_RANK, LORA_LARGE_RANK = 8, 32
 SE_SCALE_BIAS = 3.0  # sigmoid(3) ≈ 0.95: a squeeze-excitation seed starts as almost the identity
 
 
@@ -36,11 +41,11 @@ def count_params(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def count_flops(module: nn.Module, shape: Shape) -> int:
+def count_flops(module: nn.Module, shape: Shape, dtype: torch.dtype = torch.float32) -> int:
     """FLOPs of one sample's forward pass: 2 per multiply-add of convolutions and matrix products, nothing else."""
     module = module.to("meta")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        module(torch.empty(1, *shape, device="meta"))
+        module(torch.empty(1, *shape, device="meta", dtype=dtype))
     return counter.get_total_flops()
 
 
@@ -48,12 +53,22 @@ def count_flops(module: nn.Module, shape: Shape) -> int:
 class Blueprint:
     """A kind of seed. ``closing`` names the parameters of a fresh module that, all zero, make it the identity; they
     start at zero under the MULTIPLY operator (facts §2.5). One zero factor is enough: two in a row would never learn.
+    ``device``: the only type of device it runs on, if there is such a limit; elsewhere the masks leave it out.
+    ``work_of``: whose FLOPs it has, where its own kernel cannot be counted.
     """
 
     name: str
     family: str
     build: Callable[[Shape], nn.Module]
     closing: tuple[str, ...] = ()
+    device: str | None = None
+    work_of: str | None = None
+
+    def unavailable(self, device: torch.device) -> str | None:
+        """Why it cannot be germinated on this device; None where it can."""
+        if self.device in (None, device.type):
+            return None
+        return f"blueprint {self.name} of family {self.family} runs on {self.device} only; this is {device.type}"
 
     def params(self, shape: Shape) -> int:
         """Exact number of parameters at a slot of this feature shape."""
@@ -61,6 +76,8 @@ class Blueprint:
 
     def flops(self, shape: Shape) -> int:
         """Exact FLOPs per sample at a slot of this feature shape (``count_flops``)."""
+        if self.work_of is not None:
+            return _REGISTRY[self.family, self.work_of].flops(shape)
         return count_flops(self._meta(shape), shape)
 
     def _meta(self, shape: Shape) -> nn.Module:
@@ -69,15 +86,29 @@ class Blueprint:
 
 
 _REGISTRY: dict[tuple[str, str], Blueprint] = {}
+_SHARED: dict[str, str] = {}  # family -> whose blueprints it grows
 
 
-def blueprint(name: str, family: str, closing: tuple[str, ...] = ()) -> Callable[[type[nn.Module]], type[nn.Module]]:
+def share_blueprints(family: str, of: str) -> None:
+    """Let a family grow the blueprints of another; SimicError where it has some already."""
+    if _SHARED.get(family, of) != of or any(owner == family for owner, _ in _REGISTRY):
+        raise SimicError(f"family {family!r} has blueprints already: it cannot grow those of {of!r} too")
+    _SHARED[family] = of
+
+
+def blueprint(
+    name: str,
+    family: str,
+    closing: tuple[str, ...] = (),
+    device: str | None = None,
+    work_of: str | None = None,
+) -> Callable[[type[nn.Module]], type[nn.Module]]:
     """Class decorator: register a module ``cls(shape)`` as a blueprint of a host family."""
 
     def register(cls: type[nn.Module]) -> type[nn.Module]:
         if (family, name) in _REGISTRY:
             raise SimicError(f"blueprint {name!r} of family {family!r} is registered already")
-        _REGISTRY[family, name] = Blueprint(name, family, cls, closing)
+        _REGISTRY[family, name] = Blueprint(name, family, cls, closing, device, work_of)
         return cls
 
     return register
@@ -85,7 +116,8 @@ def blueprint(name: str, family: str, closing: tuple[str, ...] = ()) -> Callable
 
 def blueprints_of(family: str) -> tuple[Blueprint, ...]:
     """The family's blueprints in the order of registration, which is their action index."""
-    found = tuple(item for item in _REGISTRY.values() if item.family == family)
+    owner = _SHARED.get(family, family)
+    found = tuple(item for item in _REGISTRY.values() if item.family == owner)
     if not found:
         families = sorted({item.family for item in _REGISTRY.values()})
         raise SimicError(f"family {family!r} has no blueprints; known families: {', '.join(families)}")
@@ -209,34 +241,65 @@ class ConvHeavy(nn.Module):
         return x + self.second(self.first(x))
 
 
-# --- mlp: shape = (D,); formulas of facts §3.3 -----------------------------------------------------------------------
+# --- vectors: shape = (D,) for mlp, (L, D) for transformer; formulas of facts §3.3 ------------------------------------
 
 
 @blueprint("norm", "mlp", closing=("weight",))
+@blueprint("norm", "transformer", closing=("weight",))
 class VectorNorm(nn.Module):
     """x + tanh(w)·(LN(x) − x), w = 0: 2D + 1 parameters."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1))
-        self.norm = nn.LayerNorm(shape[0])
+        self.norm = nn.LayerNorm(shape[-1])
 
     def forward(self, x: Tensor) -> Tensor:
         return x + torch.tanh(self.weight) * (self.norm(x) - x)
 
 
-@blueprint("lora", "mlp", closing=("up.weight",))
-class LowRank(nn.Module):
-    """x + up(down x), rank 8, up = 0: 16D parameters (arXiv 2106.09685)."""
+class _LowRank(nn.Module):
+    """x + up(down x), up = 0: 2rD parameters (arXiv 2106.09685)."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, width: int, rank: int) -> None:
         super().__init__()
-        self.down = nn.Linear(shape[0], LORA_RANK, bias=False)
-        self.up = nn.Linear(LORA_RANK, shape[0], bias=False)
+        self.down = nn.Linear(width, rank, bias=False)
+        self.up = nn.Linear(rank, width, bias=False)
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.up(self.down(x))
+
+
+@blueprint("lora", "mlp", closing=("up.weight",))
+@blueprint("lora", "transformer", closing=("up.weight",))
+class LowRank(_LowRank):
+    """Rank 8: 16D parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape[-1], LORA_RANK)
+
+
+@blueprint("lora_large", "transformer", closing=("up.weight",))
+class LargeLowRank(_LowRank):
+    """Rank 32: 64D parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape[-1], LORA_LARGE_RANK)
+
+
+@blueprint("attention", "transformer", closing=("attention.out.weight", "attention.out.bias"))
+class AttentionSeed(nn.Module):
+    """x + attention(x), its output projection 0: 4D² + 4D parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.attention = CausalAttention(shape[-1])
+        nn.init.zeros_(self.attention.out.weight)
+        nn.init.zeros_(self.attention.out.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.attention(x)
 
 
 class _ResidualMLP(nn.Module):
@@ -254,16 +317,56 @@ class _ResidualMLP(nn.Module):
 
 
 @blueprint("mlp_small", "mlp", closing=("second.weight", "second.bias"))
+@blueprint("mlp_small", "transformer", closing=("second.weight", "second.bias"))
 class MLPSmall(_ResidualMLP):
     """Hidden layer of 2D: 4D² + 3D parameters."""
 
     def __init__(self, shape: Shape) -> None:
-        super().__init__(shape[0], 2)
+        super().__init__(shape[-1], 2)
 
 
 @blueprint("mlp", "mlp", closing=("second.weight", "second.bias"))
+@blueprint("mlp", "transformer", closing=("second.weight", "second.bias"))
 class MLP(_ResidualMLP):
     """Hidden layer of 4D: 8D² + 5D parameters."""
 
     def __init__(self, shape: Shape) -> None:
-        super().__init__(shape[0], 4)
+        super().__init__(shape[-1], 4)
+
+
+@blueprint(
+    "flex_attention",
+    "transformer",
+    closing=("out.weight", "out.bias"),
+    device="cuda",  # no backward on the CPU; no stand-in goes under its name
+    work_of="attention",
+)
+class FlexAttentionSeed(nn.Module):
+    """``attention`` through FlexAttention with a causal block mask: 4D² + 4D parameters."""
+
+    vmap = False  # its kernel has no batching rule: hosts run one by one
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        width = shape[-1]
+        if width % ATTENTION_HEADS:
+            raise SimicError(f"attention over {width} features: must be a multiple of its {ATTENTION_HEADS} heads")
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (split_heads(part) for part in self.qkv(x).chunk(3, -1))
+        # Imported where it is used: it pulls in torch's compiler, which takes seconds.
+        from torch.nn.attention.flex_attention import flex_attention
+
+        attended = flex_attention(q, k, v, block_mask=_causal_blocks(x.shape[-2], x.device))
+        return x + self.out(merge_heads(attended))
+
+
+@lru_cache(maxsize=8)
+def _causal_blocks(length: int, device: torch.device) -> "BlockMask":
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    return create_block_mask(lambda b, h, query, key: query >= key, None, None, length, length, device=str(device))

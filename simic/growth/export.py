@@ -1,7 +1,7 @@
 """A grown network as a product: one host of a population as a plain ``nn.Module``, in files anyone can open.
 
-A directory holds ``structure.json`` (what it is made of), ``weights.safetensors``, ``history.json`` (how it grew) and
-``network.pt2`` (torch.export; runs without this package). ``load_grown`` reads the first two.
+A directory holds ``structure.json`` (what it is made of), ``weights.safetensors``, ``history.json`` (how it grew),
+``network.pt2`` (torch.export; runs without this package) and a model card. ``load_grown`` reads the first two.
 """
 
 import json
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from simic.errors import SimicError
 from simic.growth.blueprints import blueprints_of
-from simic.growth.grafting import Gate, blend
+from simic.growth.grafting import blend
 from simic.growth.groups import SlotState
 from simic.growth.hosts import HostSpec, build_host
 from simic.growth.kernels import stackable
@@ -29,6 +29,7 @@ from simic.params import Host
 
 FORMAT = 1
 STRUCTURE, WEIGHTS, HISTORY, PROGRAM = "structure.json", "weights.safetensors", "history.json", "network.pt2"
+CARD = "README.md"
 
 
 class Record(BaseModel):
@@ -53,7 +54,7 @@ class Structure(Record):
 
     format: Literal[1] = FORMAT
     host: Host
-    input_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
     classes: int
     seeds: tuple[SeedRecord, ...]
     params: int
@@ -73,17 +74,18 @@ class Joint(nn.Module):
 
 
 class GrownNetwork(nn.Module):
-    """Host segments with a joint after each (identity where nothing grew), then the classifier;
-    ``[B, C, H, W] → [B, classes]`` logits.
+    """Host segments with a joint after each (identity where nothing grew), then the head: logits ``[B, classes]`` of
+    images ``[B, C, H, W]``, ``[B, L, classes]`` of tokens ``[B, L]``.
     """
 
     def __init__(self, structure: Structure) -> None:
         super().__init__()
         self.structure = structure
         host = build_host(structure.host, structure.input_shape, structure.classes)
-        self.segments = nn.ModuleList(build() for build in host.segments)
+        segments, self.head = host.modules()
+        self.segments = nn.ModuleList(segments)
         self.joints = nn.ModuleList(_joint(host, k, structure.seeds) for k in range(host.slots))
-        self.head = host.head()
+        self.tied = {f"head.{name}": f"segments.0.{source}" for name, source in host.tied.items()}
 
     @classmethod
     def fresh(cls, structure: Structure) -> Self:
@@ -94,6 +96,10 @@ class GrownNetwork(nn.Module):
             network = cls(structure).eval()
         stackable(network)
         return network
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every tensor once: of tied ones, the first segment's name."""
+        return {name: tensor for name, tensor in self.state_dict().items() if name not in self.tied}
 
     def forward(self, x: Tensor) -> Tensor:
         for segment, joint in zip(self.segments, self.joints, strict=True):
@@ -107,9 +113,12 @@ def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
         return nn.Identity()
     by_name = {item.name: item for item in blueprints_of(host.family)}
     if record.blueprint not in by_name:
-        raise SimicError(f"blueprint {record.blueprint!r}: not registered; known here are {', '.join(by_name)}")
+        raise SimicError(
+            f"blueprint {record.blueprint!r}: not registered; known here are {', '.join(by_name)}; "
+            "of one's own, import the module that defines it first"
+        )
     operator, shape = Blend[record.operator], host.slot_shapes[slot]
-    gate = Gate(shape) if operator is Blend.GATE else None
+    gate = host.gate(shape) if operator is Blend.GATE else None
     return Joint(by_name[record.blueprint].build(shape), gate, operator, record.alpha)
 
 
@@ -130,10 +139,9 @@ def grown_network(population: Population, slots: Slots, row: int, committed: boo
         for k in range(population.host.slots)
         if acting[k]
     )
-    channels, height, width = population.host.input_shape
     structure = Structure(
         host=population.host.config,
-        input_shape=(channels, height, width),
+        input_shape=population.host.input_shape,
         classes=population.host.classes,
         seeds=seeds,
         params=population.host.params + sum(seed.params for seed in seeds),
@@ -143,24 +151,17 @@ def grown_network(population: Population, slots: Slots, row: int, committed: boo
     return network
 
 
-def export_network(
-    population: Population,
-    slots: Slots,
-    row: int,
-    path: Path,
-    history: Sequence[JsonValue],
-    committed: bool = False,
-) -> Path:
-    """Write host ``row`` as a new directory ``path``, whole or not at all; ``history`` is the caller's account."""
+def write_network(network: GrownNetwork, path: Path, history: Sequence[JsonValue], card: str) -> Path:
+    """Write it as a new directory ``path``, whole or not at all; ``history`` and ``card`` are the caller's account."""
     if path.exists():
         raise SimicError(f"{path}: exists already; choose another directory or remove it")
-    network = grown_network(population, slots, row, committed)
     partial = path.with_name(path.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     (partial / STRUCTURE).write_text(network.structure.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (partial / CARD).write_text(card, encoding="utf-8")
     (partial / HISTORY).write_text(json.dumps(list(history), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    save_file({name: tensor.contiguous() for name, tensor in network.state_dict().items()}, partial / WEIGHTS)
+    save_file({name: tensor.contiguous() for name, tensor in network.weights().items()}, partial / WEIGHTS)
     _save_program(network, partial / PROGRAM)
     os.replace(partial, path)
     return path
@@ -168,13 +169,15 @@ def export_network(
 
 def _save_program(network: GrownNetwork, path: Path) -> None:
     """The network as one graph for any batch size; needs torch alone to run."""
-    example = torch.zeros(2, *network.structure.input_shape)
+    shape = network.structure.input_shape
+    example = torch.zeros(2, *shape, dtype=torch.int64 if len(shape) == 1 else torch.float32)
     batch = torch.export.Dim("batch", min=1)
     torch.export.save(torch.export.export(network, (example,), dynamic_shapes=({0: batch},)), path)
 
 
-def load_grown(path: Path) -> GrownNetwork:
-    """The network of a directory that ``export_network`` wrote, in evaluation mode; SimicError on anything wrong."""
+def load_grown(path: Path | str) -> GrownNetwork:
+    """The network of a directory that ``write_network`` wrote, in evaluation mode; SimicError on anything wrong."""
+    path = Path(path)
     try:
         text = (path / STRUCTURE).read_text(encoding="utf-8")
         weights = load_file(path / WEIGHTS)
@@ -190,10 +193,11 @@ def load_grown(path: Path) -> GrownNetwork:
 
 
 def _load(network: GrownNetwork, weights: dict[str, Tensor], source: str) -> None:
-    expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
+    expected = {name: tensor.shape for name, tensor in network.weights().items()}
     for name in expected.keys() - weights.keys():
         raise SimicError(f"{source}: tensor {name} is missing")
     for name, shape in expected.items():
         if weights[name].shape != shape:
             raise SimicError(f"{source}: tensor {name} has shape {tuple(weights[name].shape)}, must be {tuple(shape)}")
-    network.load_state_dict({name: weights[name] for name in expected})
+    found = {name: weights[name] for name in expected}
+    network.load_state_dict(found | {name: found[source] for name, source in network.tied.items()})

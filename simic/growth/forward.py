@@ -13,7 +13,7 @@ from torch import Tensor
 
 from simic.errors import SimicError
 from simic.growth.blueprints import Blueprint
-from simic.growth.grafting import Gate, blend, seed_input, straight_through
+from simic.growth.grafting import blend, seed_input, straight_through
 from simic.growth.groups import Plan, SlotGroups
 from simic.growth.hosts import HostSpec
 from simic.growth.template import Template
@@ -27,22 +27,28 @@ class Templates:
     host: tuple[Template, ...]  # K segments, then the head
     seeds: tuple[tuple[Template, ...], ...]  # [slot][blueprint]
     gates: tuple[Template, ...]  # [slot]
+    lenders: tuple[int, ...] = ()  # which parameters of the first segment the head borrows
 
     @classmethod
     def of(cls, host: HostSpec, blueprints: tuple[Blueprint, ...]) -> Self:
         """Built once, at composition."""
-        segments = [Template(build, f"host segment {k}") for k, build in enumerate((*host.segments, host.head))]
+        template = partial(Template, features_last=host.features_last)
+        segments = [template(build, f"host segment {k}") for k, build in enumerate(host.segments)]
+        head = template(host.head, "host head", borrowed=tuple(host.tied))
         seeds = tuple(
-            tuple(Template(partial(item.build, shape), f"blueprint {item.name} at slot {k}") for item in blueprints)
+            tuple(template(partial(item.build, shape), f"blueprint {item.name} at slot {k}") for item in blueprints)
             for k, shape in enumerate(host.slot_shapes)
         )
-        gates = tuple(Template(partial(Gate, shape), f"gate at slot {k}") for k, shape in enumerate(host.slot_shapes))
-        return cls(tuple(segments), seeds, gates)
+        gates = [template(partial(host.gate, shape), f"gate at slot {k}") for k, shape in enumerate(host.slot_shapes)]
+        lenders = tuple(segments[0].names.index(name) for name in host.tied.values())
+        return cls((*segments, head), seeds, tuple(gates), lenders)
 
     def unpack_host(self, rows: Tensor) -> list[list[Tensor]]:
         """Rows ``[E, params]`` as the parameter tensors of each segment and the head."""
         parts = rows.split([template.params for template in self.host], 1)
-        return [template.unpack(part) for template, part in zip(self.host, parts, strict=True)]
+        tensors = [template.unpack(part) for template, part in zip(self.host, parts, strict=True)]
+        tensors[-1] += [tensors[0][index] for index in self.lenders]
+        return tensors
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,21 @@ class Gate(nn.Module):
         return torch.sigmoid(self.out(torch.relu(self.hidden(pooled))))
 
 
+class TokenGate(nn.Module):
+    """The gate of each position by itself, ``[B, L, D] → [B, L, 1]``: a mean over positions would show each the ones
+    after it.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        units = max(MIN_GATE_UNITS, shape[-1] // 4)
+        self.hidden = nn.Linear(shape[-1], units)
+        self.out = nn.Linear(units, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(self.out(torch.relu(self.hidden(x))))
+
+
 class _SeedInput(Function):
     """Rows of the host's features; the gradient flows back from the positions in ``open`` alone."""
 
@@ -81,7 +96,8 @@ def straight_through(h: Tensor, s: Tensor, rows: Tensor) -> Tensor:
 
 
 def blend(operator: Blend, h: Tensor, s: Tensor, x: Tensor, alpha: Tensor, gate: Tensor | None) -> Tensor:
-    """The blended features of facts §2.5, ``[R, B, …, C]``; ``alpha [R]``, ``gate [R, B, 1]``; exactly h at alpha 0.
+    """The blended features of facts §2.5, ``[R, B, …, C]``; ``alpha [R]``, ``gate [R, B, 1]`` or ``[R, B, L, 1]``;
+    exactly h at alpha 0.
 
     ``x`` is what the seed saw (detached under isolation), so MULTIPLY's tanh adds no gradient to an isolated host.
     """
@@ -89,5 +105,5 @@ def blend(operator: Blend, h: Tensor, s: Tensor, x: Tensor, alpha: Tensor, gate:
     if operator is Blend.MULTIPLY:
         return h * (1 + amplitude * torch.tanh(s - x))
     if gate is not None:
-        amplitude = amplitude * gate.view(*gate.shape[:2], *[1] * (h.dim() - 2))
+        amplitude = amplitude * gate.view(*gate.shape[:-1], *[1] * (h.dim() - gate.dim() + 1))
     return torch.lerp(h, s, amplitude)

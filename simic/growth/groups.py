@@ -4,6 +4,7 @@ A *stream* is one network to be run: in training, stream i is host i; in evaluat
 seeds are switched, and a stream splits only at the first slot where its configurations differ.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +17,6 @@ from simic.growth.vocabulary import Blend, Ramp, Slots, Stage
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-# The seed's input is cut from the host's graph here; with lerp, an isolated seed at alpha 1 would leave the host's
-# lower segments without any gradient, so HOLDING and FOSSILIZED seeds are open.
-ISOLATED_STAGES = (Stage.TRAINING, Stage.BLENDING)
 
 
 @dataclass(frozen=True)
@@ -95,11 +93,11 @@ class Plan:
     slots: tuple[SlotGroups | None, ...]
 
 
-def training_plan(state: SlotState, alpha: Tensor) -> Plan:
-    """Every host is one stream; ``alpha [E, K]``."""
+def training_plan(state: SlotState, alpha: Tensor, isolated: Set[Stage]) -> Plan:
+    """Every host is one stream; ``alpha [E, K]``; seeds in ``isolated`` stages send the host no gradient."""
     envs, slots = state.stage.shape
     everyone = np.arange(envs)
-    groups = tuple(_group(state, slot, everyone, state.learning[:, slot], alpha) for slot in range(slots))
+    groups = tuple(_group(state, slot, everyone, state.learning[:, slot], alpha, isolated) for slot in range(slots))
     return Plan((None,) * (slots + 1), (None,) * slots, groups)
 
 
@@ -117,7 +115,7 @@ def evaluation_plan(state: SlotState, off: Flags, alpha: Tensor) -> tuple[Plan, 
         codes, stream_of = np.unique(stream_of * 2 + on[:, :, slot].reshape(-1), return_inverse=True)
         parents.append(_index(codes // 2, alpha) if len(codes) > len(owner) else None)
         owner = owner[codes // 2]
-        groups.append(_group(state, slot, owner, codes % 2 == 1, alpha))
+        groups.append(_group(state, slot, owner, codes % 2 == 1, alpha, frozenset()))
         hosts.append(_index(owner, alpha) if len(owner) > envs else None)
     return Plan(tuple(hosts), tuple(parents), tuple(groups)), _index(stream_of, alpha).view(configurations, envs)
 
@@ -126,7 +124,9 @@ def _index(values: Integers, like: Tensor) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values)).to(like.device)
 
 
-def _group(state: SlotState, slot: int, owner: Integers, runs: Flags, alpha: Tensor) -> SlotGroups | None:
+def _group(
+    state: SlotState, slot: int, owner: Integers, runs: Flags, alpha: Tensor, isolated: Set[Stage]
+) -> SlotGroups | None:
     """Groups of the streams in ``runs`` at a slot; stable order, so equal structure means equal groups."""
     streams = np.flatnonzero(runs)
     if not len(streams):
@@ -147,7 +147,7 @@ def _group(state: SlotState, slot: int, owner: Integers, runs: Flags, alpha: Ten
         streams=_index(streams, alpha),
         hosts=_index(hosts, alpha),
         blueprints=tuple(zip(kinds.tolist(), first.tolist(), [*first[1:].tolist(), len(streams)], strict=True)),
-        open=_index(np.flatnonzero(~np.isin(stage, ISOLATED_STAGES)), alpha),
+        open=_index(np.flatnonzero(~np.isin(stage, list(isolated))), alpha),
         straight=_index(straight, alpha),
         straight_streams=_index(streams[straight], alpha),
         blended=tuple(blended),

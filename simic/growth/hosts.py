@@ -1,56 +1,34 @@
-"""Hosts: the networks to be grown, as an ordered list of segments with a slot after each, and a classifier."""
+"""Hosts: the networks to be grown, as an ordered list of segments with a slot after each, and a head."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from simic.errors import SimicError
+from simic.growth import cnn, mlp, transformer
 from simic.growth.blueprints import count_flops, count_params
-from simic.growth.layers import check_norm, group_norm
+from simic.growth.family import Anatomy, Builder, Shape, family_of
+from simic.growth.vocabulary import Stage
 from simic.params import Host
 
-Shape = tuple[int, ...]
-Builder = Callable[[], nn.Module]
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Widths of the segments; ``kernel_size`` of a cnn; ``linear``: an mlp without nonlinearities that sees only the
-    mean of the image over its rows.
-    """
-
-    widths: tuple[int, ...]
-    kernel_size: int = 3
-    linear: bool = False
-
-
-# baseline: facts §3.1, three blocks from base 8; deep: five blocks. impaired: too weak alone, so growth pays: a cnn
-# that mixes no neighbouring pixels (digits, 25 epochs, 3 hosts each: 27 % alone, 68 % with a bottleneck in slot 0), an
-# mlp that is one narrow linear map of a blurred image (50 % alone, 59 % with an mlp_small in slot 0).
-PRESETS: dict[str, dict[str, Preset]] = {
-    "cnn": {
-        "baseline": Preset((8, 16, 32)),
-        "deep": Preset((8, 16, 32, 64, 128)),
-        "impaired": Preset((4, 8, 16), kernel_size=1),
-    },
-    "mlp": {
-        "baseline": Preset((64, 64, 64)),
-        "deep": Preset((64, 64, 64, 64, 64)),
-        "impaired": Preset((16, 16, 16), linear=True),
-    },
+# What ships; importing them is what registers the families.
+PRESETS: dict[str, tuple[str, ...]] = {
+    "cnn": tuple(cnn.PRESETS),
+    "mlp": tuple(mlp.PRESETS),
+    "transformer": tuple(transformer.PRESETS),
 }
-MIN_POOLED_PIXELS = 2
+_INPUTS = {1: "tokens (context,)", 3: "images (channels, height, width)"}
+_DIMENSIONS = {"cnn": (3,), "mlp": (3,), "transformer": (1,)}  # of a user's family: any
 
 
 @dataclass(frozen=True)
 class HostSpec:
-    """How to build one host: fresh plain modules from ``segments`` and ``head``, run one after another.
+    """How to build one host: fresh plain modules from ``segments`` and ``head`` (growth/family.py says what they are).
 
-    ``slot_shapes[k]`` is the feature shape per sample after segment k, where slot k is. ``params`` and
-    ``flops_per_sample`` are exact counts of the bare host (``blueprints.count_flops``).
+    ``params`` and ``flops_per_sample`` are exact counts of the bare host (``blueprints.count_flops``), tied parameters
+    counted once.
     """
 
     family: str
@@ -60,111 +38,66 @@ class HostSpec:
     segments: tuple[Builder, ...]
     head: Builder
     slot_shapes: tuple[Shape, ...]
+    features_last: bool
+    tied: Mapping[str, str]
+    isolated: frozenset[Stage]
+    gate: Callable[[Shape], nn.Module]
     params: int
     flops_per_sample: int
-    config: Host  # with widths and kernel size filled in, so that it names the network whatever the presets become
+    config: Host  # with what the preset decides filled in: it names the network whatever the presets become
 
     @property
     def slots(self) -> int:
         """K."""
         return len(self.segments)
 
-
-class ConvBlock(nn.Module):
-    """Convolution (no bias) → GroupNorm → max pooling, if ``pool`` → ReLU; ``[B, C, H, W]``.
-
-    Maximum and ReLU commute; pooled first, the ReLU meets a quarter of the values.
-    """
-
-    def __init__(self, channels: int, width: int, kernel_size: int, pool: bool) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(channels, width, kernel_size, padding=kernel_size // 2, bias=False)
-        self.norm = group_norm(width)
-        self.pool = nn.MaxPool2d(2) if pool else nn.Identity()
-        self.relu = nn.ReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.relu(self.pool(self.norm(self.conv(x))))
-
-
-class ConvHead(nn.Module):
-    """Global average pool → linear; ``[B, C, H, W] → [B, classes]``."""
-
-    def __init__(self, channels: int, classes: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(channels, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x.mean((-2, -1)))
-
-
-class LinearBlock(nn.Module):
-    """Linear → ReLU (or linear alone); flattens an image, averaged over its rows if ``linear``; ``[B, …] → [B, D]``."""
-
-    def __init__(self, features: int, width: int, linear: bool) -> None:
-        super().__init__()
-        self.blurred = linear
-        self.linear = nn.Linear(features, width)
-        self.activation = nn.Identity() if linear else nn.ReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.blurred and x.dim() > 2:
-            x = x.mean(2)
-        return self.activation(self.linear(x.flatten(1)))
+    def modules(self) -> tuple[list[nn.Module], nn.Module]:
+        """A fresh host as plain modules, segments and head, with their tied parameters shared."""
+        segments, head = [build() for build in self.segments], self.head()
+        for name, source in self.tied.items():
+            owner, _, leaf = name.rpartition(".")
+            setattr(head.get_submodule(owner), leaf, segments[0].get_parameter(source))
+        return segments, head
 
 
 def build_host(host: Host, input_shape: Shape, classes: int) -> HostSpec:
-    """The host of ``params`` for inputs ``(C, H, W)``; SimicError names what does not fit."""
-    if len(input_shape) != 3 or min(input_shape) < 1:
-        raise SimicError(f"input shape {input_shape}: must be (channels, height, width), each at least 1")
+    """The host of ``params`` for inputs ``(C, H, W)`` or ``(L,)``; SimicError names what does not fit."""
+    family = family_of(host.family)
+    allowed = _DIMENSIONS.get(host.family, tuple(_INPUTS))
+    if len(input_shape) not in allowed or min(input_shape) < 1:
+        expected = " or ".join(_INPUTS[dimensions] for dimensions in allowed)
+        raise SimicError(f"input shape {input_shape}: family {host.family} takes {expected}, each at least 1")
     if classes < 2:
         raise SimicError(f"classes = {classes}: must be at least 2")
-    preset = PRESETS[host.family][host.preset]
-    widths = host.widths or preset.widths
-    if host.family == "cnn":
-        segments, shapes, head = _cnn(widths, host.kernel_size or preset.kernel_size, input_shape, classes)
-    else:
-        if host.kernel_size is not None:
-            raise SimicError(f"train.host.kernel_size = {host.kernel_size}: must be null for family mlp")
-        segments, shapes, head = _mlp(widths, preset.linear, input_shape, classes)
-    for slot, shape in enumerate(shapes):
-        check_norm(shape, f"host {host.family}/{host.preset}, slot {slot}")
-    params, flops = _count(segments, head, shapes, input_shape)
-    kernel = host.kernel_size or preset.kernel_size if host.family == "cnn" else None
-    config = host.model_copy(update={"widths": widths, "kernel_size": kernel})
-    return HostSpec(host.family, host.preset, input_shape, classes, segments, head, shapes, params, flops, config)
+    if host.kernel_size is not None and host.family in ("mlp", "transformer"):
+        raise SimicError(f"train.host.kernel_size = {host.kernel_size}: must be null for family {host.family}")
+    anatomy = family.build(host, input_shape, classes)
+    params, flops = _count(anatomy, input_shape)
+    return HostSpec(
+        family=host.family,
+        preset=host.preset,
+        input_shape=input_shape,
+        classes=classes,
+        segments=anatomy.segments,
+        head=anatomy.head,
+        slot_shapes=anatomy.slot_shapes,
+        features_last=anatomy.features_last,
+        tied=anatomy.tied,
+        isolated=family.isolated,
+        gate=family.gate,
+        params=params,
+        flops_per_sample=flops,
+        config=anatomy.config,
+    )
 
 
-def _cnn(
-    widths: tuple[int, ...], kernel: int, shape: Shape, classes: int
-) -> tuple[tuple[Builder, ...], tuple[Shape, ...], Builder]:
-    """Blocks that pool while at least 2 × 2 pixels remain: a norm after the last needs values to be over."""
-    channels, height, width = shape
-    segments, shapes = [], []
-    for slot, out in enumerate(widths):
-        check_norm((out, height, width), f"host cnn, block {slot}")
-        pool = min(height, width) >= 2 * MIN_POOLED_PIXELS
-        segments.append(partial(ConvBlock, channels, out, kernel, pool))
-        height, width = (height // 2, width // 2) if pool else (height, width)
-        channels = out
-        shapes.append((out, height, width))
-    return tuple(segments), tuple(shapes), partial(ConvHead, channels, classes)
-
-
-def _mlp(
-    widths: tuple[int, ...], linear: bool, shape: Shape, classes: int
-) -> tuple[tuple[Builder, ...], tuple[Shape, ...], Builder]:
-    features = shape[0] * shape[2] * (1 if linear else shape[1])
-    inputs = (features, *widths[:-1])
-    segments = tuple(partial(LinearBlock, *sizes, linear) for sizes in zip(inputs, widths, strict=True))
-    return segments, tuple((width,) for width in widths), partial(nn.Linear, widths[-1], classes)
-
-
-def _count(segments: tuple[Builder, ...], head: Builder, shapes: tuple[Shape, ...], inputs: Shape) -> tuple[int, int]:
+def _count(anatomy: Anatomy, inputs: Shape) -> tuple[int, int]:
     params = flops = 0
-    for build, shape in zip((*segments, head), (inputs, *shapes), strict=True):
+    for build, shape in zip((*anatomy.segments, anatomy.head), (inputs, *anatomy.slot_shapes), strict=True):
         with torch.device("meta"):
             module = build()
         params += count_params(module)
-        flops += count_flops(module, shape)
+        flops += count_flops(module, shape, torch.int64 if shape is inputs and len(inputs) == 1 else torch.float32)
+        if build is anatomy.head:
+            params -= sum(module.get_parameter(name).numel() for name in anatomy.tied)
     return params, flops

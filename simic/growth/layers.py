@@ -1,5 +1,8 @@
-"""Layers that hosts and blueprints share: the group rule of GroupNorm, and a ReLU that a zero branch wakes up from."""
+"""Layers that hosts and blueprints share: the group rule of GroupNorm, a ReLU that a zero branch wakes up from, causal
+attention.
+"""
 
+import torch
 from torch import Tensor, nn
 
 from simic.errors import SimicError
@@ -7,6 +10,7 @@ from simic.errors import SimicError
 GROUP_CHOICES = (32, 16, 8, 4, 2)
 MIN_CHANNELS_PER_GROUP = 16
 MIN_NORM_VALUES = 8
+ATTENTION_HEADS = 4
 
 
 class OpenReLU(nn.Module):
@@ -44,3 +48,35 @@ def check_norm(shape: tuple[int, ...], where: str) -> None:
             f"{where} has shape {shape}: a norm there is over {values} values, at least {MIN_NORM_VALUES} are needed; "
             "use a wider or shallower host or a larger input"
         )
+
+
+def split_heads(x: Tensor) -> Tensor:
+    """``[B, L, D] → [B, heads, L, D/heads]``."""
+    return x.unflatten(-1, (ATTENTION_HEADS, -1)).transpose(-3, -2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """The way back."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
+class CausalAttention(nn.Module):
+    """Multi-head self-attention of each position to itself and those before it: 4D² + 4D parameters; ``[B, L, D]``.
+
+    Written out as matrix products: torch's fused kernel for the CPU has no batching rule under vmap, and these are
+    counted exactly on every device.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        if width % ATTENTION_HEADS:
+            raise SimicError(f"attention over {width} features: must be a multiple of its {ATTENTION_HEADS} heads")
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (split_heads(part) for part in self.qkv(x).chunk(3, -1))
+        past = torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool, device=x.device).tril()
+        scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
+        weights = scores.masked_fill(~past, -torch.inf).softmax(-1)
+        return self.out(merge_heads(weights @ v))

@@ -1,5 +1,6 @@
 """E growing hosts as one computation: initialise, train an epoch, evaluate configurations, save and restore."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,7 +26,7 @@ from simic.growth.vocabulary import Blend, Slots
 from simic.params import HostOptimizer
 from simic.rng import Purpose
 
-EVALUATION_SAMPLES = 192  # per pass, so that features stay in cache
+EVALUATION_POSITIONS = 192  # samples (of sequences: tokens) per pass, so that features stay in cache
 SEED_MODULE, GATE_MODULE = 0, 1  # last counter of the initialisation keys
 
 
@@ -33,7 +34,7 @@ SEED_MODULE, GATE_MODULE = 0, 1  # last counter of the initialisation keys
 class Evaluation:
     """Answers of every configuration on every sample; a network with non-finite logits is never correct."""
 
-    correct: Tensor  # [Cfg, E, N] bool
+    correct: Tensor  # [Cfg, E, N]: bool, of sequences the share of right tokens in float32
     loss: Tensor  # [Cfg, E] mean cross-entropy in nats
 
 
@@ -109,15 +110,21 @@ class Population:
 
     # --- training ---
 
-    def train_epoch(self, slots: Slots, data: Dataset, order: Tensor) -> TrainStats:
-        """One pass over ``order [E, n, B]`` (sample indices); hosts and learning seeds are updated in place."""
+    def train_epoch(
+        self, slots: Slots, data: Dataset, order: Tensor, augment: Callable[[Tensor, int], Tensor] | None = None
+    ) -> TrainStats:
+        """One pass over ``order [E, n, B]`` (sample indices); hosts and learning seeds are updated in place.
+
+        ``augment`` gets the samples of a minibatch ``[E, B, …]`` and its number.
+        """
         state = SlotState.read(slots)
-        plan = training_plan(state, slots.alpha)
+        plan = training_plan(state, slots.alpha, self.host.isolated)
         blocks, names = self._blocks(plan)
         arena = Arena(blocks, self.learning_rate, self.optimizer)
         losses, corrects, norms = [], [], []
-        for batch in order.unbind(1):
-            x, y = channels_last(data.x[batch]), data.y[batch]
+        for number, batch in enumerate(order.unbind(1)):
+            x, y = data.x[batch], data.y[batch]
+            x = channels_last(augment(x, number) if augment else x)
             loss, correct = _score(self._run(self.templates, self._unpack(arena.leaves(), names), plan, x), y)
             loss = loss.mean(1)
             # A sum over hosts: each host's gradient is its own loss's.
@@ -186,9 +193,10 @@ class Population:
         correct, loss = [], []
         plan, stream_of = self._evaluation_plan(slots, off)
         weights = self._evaluation_weights(plan)
-        for x, y in zip(data.x.split(EVALUATION_SAMPLES), data.y.split(EVALUATION_SAMPLES), strict=True):
+        chunk = max(1, EVALUATION_POSITIONS // data.y[0].numel())
+        for x, y in zip(data.x.split(chunk), data.y.split(chunk), strict=True):
             logits = self._run(self.templates, weights, plan, self._same_for_all(x))
-            scored = _score(logits, y.expand(len(logits), -1))
+            scored = _score(logits, y.expand(len(logits), *y.shape))
             loss.append(scored[0])
             correct.append(scored[1])
         return Evaluation(torch.cat(correct, 1)[stream_of], torch.cat(loss, 1).mean(1)[stream_of])
@@ -319,7 +327,12 @@ def _gate_name(slot: int) -> str:
 
 
 def _score(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy and whether the answer is right, per sample: ``[R, B, classes], [R, B] → [R, B], [R, B]`` bool."""
-    loss = F.cross_entropy(logits.float().flatten(0, 1), y.reshape(-1), reduction="none").view(y.shape)
+    """Cross-entropy and whether the answer is right, per sample: ``[R, B, classes], [R, B] → [R, B], [R, B]`` bool;
+    of sequences, ``[R, B, L, classes], [R, B, L]``, the means over their tokens, both float.
+    """
+    loss = F.cross_entropy(logits.float().flatten(0, -2), y.reshape(-1), reduction="none").view(y.shape)
     values = logits.detach()
-    return loss, (values.argmax(-1) == y) & values.isfinite().all(-1)
+    right = (values.argmax(-1) == y) & values.isfinite().all(-1)
+    if y.dim() == 2:
+        return loss, right
+    return loss.flatten(2).mean(2), right.flatten(2).float().mean(2)

@@ -18,22 +18,35 @@ from simic.rng import uniform
 
 
 class Template:
-    """Names, shapes and initial distribution of a module's parameters, and how to run it for many rows at once."""
+    """Names, shapes and initial distribution of a module's parameters, and how to run it for many rows at once.
 
-    def __init__(self, build: Callable[[], nn.Module], name: str) -> None:
+    ``features_last``: the module takes and gives features in the last dimension. ``borrowed`` parameters are not in the
+    row: who runs it hands them in. A module with ``vmap = False`` is run row by row.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        name: str,
+        features_last: bool = False,
+        borrowed: Sequence[str] = (),
+    ) -> None:
         first, second = _build(build, 0), _build(build, 1)
         if next(first.buffers(), None) is not None:
             raise SimicError(
                 f"{name}: modules with buffers (running statistics, constants) cannot be stacked over hosts"
             )
+        own = {key: parameter for key, parameter in first.named_parameters() if key not in borrowed}
         self.name = name
-        self.names = [key for key, _ in first.named_parameters()]
-        self.shapes = [parameter.shape for parameter in first.parameters()]
+        self.names, self.borrowed = list(own), list(borrowed)
+        self.shapes = [parameter.shape for parameter in own.values()]
         self.sizes = [shape.numel() for shape in self.shapes]
         self.params = sum(self.sizes)
         other = dict(second.named_parameters())
-        constant = [torch.equal(parameter, other[key]) for key, parameter in first.named_parameters()]
-        self._start, self._bound = _initial(first, constant, name)
+        constant = [torch.equal(parameter, other[key]) for key, parameter in own.items()]
+        self._start, self._bound = _initial(first, own, constant, name)
+        self._enter, self._leave = (_as_it_is, _as_it_is) if features_last else (channels_first, channels_last)
+        self._vmap = getattr(first, "vmap", True)
         self.module = first.to("meta")
         self._stacked = stackable(second.to("meta"))
 
@@ -56,19 +69,29 @@ class Template:
         return [column.view(-1, *shape) for column, shape in zip(columns, self.shapes, strict=True)]
 
     def run(self, weights: list[Tensor], x: Tensor) -> Tensor:
-        """The module of every row on its own features: ``x [R, B, …, C] → [R, B, …, C]``."""
-        return channels_last(vmap(self._call)(channels_first(x), *weights))
+        """The module of every row on its own features: ``x [R, B, …, C] → [R, B, …, C]``; ``weights`` as unpacked, then
+        the borrowed ones.
+        """
+        if not self._vmap:
+            return torch.cat([self.run_one([w[row] for w in weights], x[row : row + 1]) for row in range(len(x))])
+        return self._leave(vmap(self._call)(self._enter(x), *weights))
 
     def run_one(self, weights: list[Tensor], x: Tensor) -> Tensor:
         """The plain module of one row, ``weights [*shape]``, on ``x [1, B, …, C]``.
 
         Contiguous, because the backward of torch's GroupNorm crashes on channels-last strides (2.13, CPU).
         """
-        named = dict(zip(self.names, weights, strict=True))
-        return channels_last(functional_call(self.module, named, (channels_first(x)[0].contiguous(),))[None])
+        return self._leave(functional_call(self.module, self._named(weights), (self._enter(x)[0].contiguous(),))[None])
 
     def _call(self, x: Tensor, *weights: Tensor) -> Tensor:
-        return functional_call(self._stacked, dict(zip(self.names, weights, strict=True)), (x,))
+        return functional_call(self._stacked, self._named(weights), (x,))
+
+    def _named(self, weights: Sequence[Tensor]) -> dict[str, Tensor]:
+        return dict(zip((*self.names, *self.borrowed), weights, strict=True))
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
 
 
 def channels_first(x: Tensor) -> Tensor:
@@ -88,10 +111,10 @@ def _build(build: Callable[[], nn.Module], seed: int) -> nn.Module:
         return build()
 
 
-def _initial(module: nn.Module, constant: list[bool], name: str) -> tuple[Tensor, Tensor]:
+def _initial(module: nn.Module, own: dict[str, nn.Parameter], constant: list[bool], name: str) -> tuple[Tensor, Tensor]:
     """Row of constants (0 where random) and row of half widths (0 where constant)."""
     starts, bounds = [torch.zeros(0)], [torch.zeros(0)]
-    for (key, parameter), fixed in zip(module.named_parameters(), constant, strict=True):
+    for (key, parameter), fixed in zip(own.items(), constant, strict=True):
         flat = parameter.detach().flatten().float()
         bound = 0.0 if fixed else 1 / math.sqrt(_fan_in(module, key, name))
         starts.append(flat if fixed else torch.zeros_like(flat))

@@ -55,8 +55,8 @@ def test_every_damaged_or_truncated_file_is_named(prepared, name):
 
 def test_another_schema_version_is_refused(prepared):
     path = prepared / "meta.json"
-    path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 2'))
-    with pytest.raises(SimicError, match="schema version 2, this version reads 1"):
+    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 3'))
+    with pytest.raises(SimicError, match="schema version 3, this version reads 2"):
         read_meta(prepared)
 
 

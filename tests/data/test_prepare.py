@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from simic.data.batches import load_split, load_test, read_meta
-from simic.data.prepare import drop_duplicates, prepare, stratified_split
+from simic.data.prepare import drop_duplicates, prepare, stratified_split, subsample
 from simic.data.sources import Source
 from simic.errors import SimicError
 from simic.params import Prepare, Split
@@ -126,6 +126,40 @@ def test_split_sizes_follow_the_fractions_per_class():
         "test": [2, 4],
     }
     assert torch.cat(list(parts.values())).sort().values.tolist() == list(range(30))
+
+
+def test_minus_zero_is_a_copy_of_zero():
+    x = torch.tensor([[0.0, 1.0], [-0.0, 1.0], [1.0, 0.0]])
+    source, dropped = drop_duplicates(Source("s", "", "", x, torch.tensor([0, 1, 1])))
+    assert dropped == 1 and source.y.tolist() == [0, 1]
+
+
+def test_a_subsample_keeps_the_shares_and_the_order_and_is_chosen_by_the_seed():
+    y = torch.tensor([0, 1, 1, 2, 1, 2] * 50)  # 50, 150, 100
+    source = Source("s", "", "", torch.arange(300.0)[:, None], y)
+    found = subsample(source, 100, 1)
+    # 16⅔, 50, 33⅓: the largest remainder is that of class 0
+    assert torch.bincount(found.y).tolist() == [17, 50, 33]
+    assert found.x.flatten().tolist() == sorted(found.x.flatten().tolist())
+    assert torch.equal(found.y, y[found.x.flatten().long()])
+    assert torch.equal(found.x, subsample(source, 100, 1).x)
+    assert not torch.equal(found.x, subsample(source, 100, 2).x)
+    assert torch.equal(subsample(source, 300, 1).x, source.x)
+
+
+def test_samples_bound_what_is_prepared(tmp_path):
+    prepare(Prepare(samples=100), 1, tmp_path / "out", tmp_path)
+    assert sum(read_meta(tmp_path / "out").samples.values()) == 100
+    with pytest.raises(SimicError, match=r"prepare.samples = 1798: must be at most 1797, all that scikit-learn digits"):
+        prepare(Prepare(samples=1798), 1, tmp_path / "out", tmp_path)
+
+
+def test_bytes_and_the_same_numbers_as_floats_are_prepared_alike(tmp_path):
+    x = (sample_arrays((2, 4, 6))["x"] * 100 + 100).astype(np.uint8)
+    for name, values in (("bytes", x), ("floats", x.astype(np.float32))):
+        prepare(write_npz(tmp_path, x=values, y=np.arange(30) % 3), 1, tmp_path / name, tmp_path)
+    for file in ("trainval.safetensors", "test.safetensors"):
+        assert (tmp_path / "bytes" / file).read_bytes() == (tmp_path / "floats" / file).read_bytes()
 
 
 BAD_ARRAYS = {

@@ -6,27 +6,30 @@ from pathlib import Path
 import pytest
 import torch
 
+import simic.growth
 from simic.errors import SimicError
-from simic.growth.export import export_network, grown_network, load_grown
+from simic.growth.export import grown_network, load_grown, write_network
 from simic.growth.vocabulary import Slots, Stage
 
-from .worlds import FAMILIES, make_data, make_order, make_population, mixed_slots
+from .worlds import DATA, FAMILIES, make_order, make_population, mixed_slots
 
-DATA = make_data()
+CARD = "# A network\n"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_host_of_a_mixed_population_keeps_its_outputs(family: str) -> None:
     population = make_population(family)
     slots = mixed_slots(population)
-    population.train_epoch(slots, DATA, make_order(8, 4, 16))
-    logits = population.logits(slots, DATA.x)
-    committed = population.logits(slots, DATA.x, slots.stage != Stage.FOSSILIZED)
+    population.train_epoch(slots, DATA[family], make_order(8, 4, 16))
+    logits = population.logits(slots, DATA[family].x)
+    committed = population.logits(slots, DATA[family].x, slots.stage != Stage.FOSSILIZED)
     with torch.no_grad():
         for row in range(8):
-            torch.testing.assert_close(grown_network(population, slots, row)(DATA.x), logits[row], rtol=0, atol=1e-6)
+            torch.testing.assert_close(
+                grown_network(population, slots, row)(DATA[family].x), logits[row], rtol=0, atol=1e-6
+            )
             network = grown_network(population, slots, row, committed=True)
-            torch.testing.assert_close(network(DATA.x), committed[row], rtol=0, atol=1e-6)
+            torch.testing.assert_close(network(DATA[family].x), committed[row], rtol=0, atol=1e-6)
             assert network.structure.params == sum(p.numel() for p in network.parameters())
 
 
@@ -35,31 +38,33 @@ def test_a_directory_gives_the_network_back(family: str, tmp_path: Path) -> None
     population = make_population(family, 4)
     slots = mixed_slots(population)
     history = [{"step": 3, "op": "GERMINATE", "slot": 1}]
-    path = export_network(population, slots, 2, tmp_path / "grown", history)
+    path = write_network(grown_network(population, slots, 2), tmp_path / "grown", history, CARD)
     assert path == tmp_path / "grown"
     assert sorted(item.name for item in path.iterdir()) == [
+        "README.md",
         "history.json",
         "network.pt2",
         "structure.json",
         "weights.safetensors",
     ]
     assert json.loads((path / "history.json").read_text()) == history
+    assert (path / "README.md").read_text() == CARD
     state = torch.get_rng_state()
-    network = load_grown(path)
+    network = simic.growth.load_grown(str(path))
     assert torch.equal(state, torch.get_rng_state())
-    expected = population.logits(slots, DATA.x)[2]
+    expected = population.logits(slots, DATA[family].x)[2]
     program = torch.export.load(path / "network.pt2").module()
     with torch.no_grad():
-        torch.testing.assert_close(network(DATA.x), expected, rtol=0, atol=1e-6)
-        torch.testing.assert_close(program(DATA.x), expected, rtol=0, atol=1e-6)
-        torch.testing.assert_close(program(DATA.x[:1]), expected[:1], rtol=0, atol=1e-6)
+        torch.testing.assert_close(network(DATA[family].x), expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(program(DATA[family].x), expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(program(DATA[family].x[:1]), expected[:1], rtol=0, atol=1e-6)
     with pytest.raises(SimicError, match="exists already"):
-        export_network(population, slots, 2, path, history)
+        write_network(grown_network(population, slots, 2), path, history, CARD)
 
 
 def test_a_damaged_directory_is_refused_by_name(tmp_path: Path) -> None:
     population = make_population("mlp", 2)
-    path = export_network(population, Slots.empty(2, 3), 0, tmp_path / "grown", [])
+    path = write_network(grown_network(population, Slots.empty(2, 3), 0), tmp_path / "grown", [], CARD)
     with pytest.raises(SimicError, match="not a grown network"):
         load_grown(tmp_path)
     text = (path / "structure.json").read_text()
@@ -80,7 +85,7 @@ def test_an_unknown_blueprint_is_named(tmp_path: Path) -> None:
     slots = mixed_slots(population, 1)
     path = tmp_path / "grown"
     row = int((slots.stage >= Stage.HOLDING).any(1).nonzero()[0])
-    export_network(population, slots, row, path, [])
+    write_network(grown_network(population, slots, row), path, [], CARD)
     structure = json.loads((path / "structure.json").read_text())
     structure["seeds"][0]["blueprint"] = "mine"
     (path / "structure.json").write_text(json.dumps(structure))

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch import nn
 
 from simic.errors import SimicError
 from simic.growth.hosts import PRESETS, build_host
@@ -29,14 +30,16 @@ def test_flops_of_a_host_by_hand() -> None:
 @pytest.mark.parametrize("family", list(PRESETS))
 @pytest.mark.parametrize("preset", ["baseline", "deep", "impaired"])
 def test_features_have_the_promised_shapes(family: str, preset: str) -> None:
-    host = build_host(Host(family=family, preset=preset), (1, 8, 8), 10)
-    x = torch.rand(3, 1, 8, 8)
-    for build, shape in zip(host.segments, host.slot_shapes, strict=True):
-        x = build()(x)
-        assert x.shape == (3, *shape)
-    assert host.head()(x).shape == (3, 10)
-    params = sum(p.numel() for build in (*host.segments, host.head) for p in build().parameters())
-    assert params == host.params
+    shape = (12,) if family == "transformer" else (1, 8, 8)
+    host = build_host(Host(family=family, preset=preset), shape, 10)
+    x = torch.randint(10, (3, *shape)) if family == "transformer" else torch.rand(3, *shape)
+    segments, head = host.modules()
+    for segment, expected in zip(segments, host.slot_shapes, strict=True):
+        x = segment(x)
+        assert x.shape == (3, *expected)
+    assert head(x).shape == ((3, 12, 10) if family == "transformer" else (3, 10))
+    # a tied parameter counts once
+    assert sum(p.numel() for p in nn.ModuleList([*segments, head]).parameters()) == host.params
 
 
 def test_the_last_slot_of_a_cnn_keeps_two_by_two_pixels() -> None:

@@ -1,5 +1,7 @@
 """Templates: what is redrawn, what stays, what cannot be stacked."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -85,3 +87,27 @@ def test_a_module_without_parameters_runs() -> None:
     template = Template(nn.Identity, "identity")
     x = torch.randn(3, 5, 8)
     assert torch.equal(template.run(template.unpack(template.draw(STREAMS[:3])), x), x)
+
+
+class OneByOne(nn.Linear):
+    """A module whose kernel has no batching rule."""
+
+    vmap = False
+
+
+def test_a_module_that_cannot_be_batched_runs_row_by_row() -> None:
+    plain, alone = Template(partial(nn.Linear, 3, 3), "plain"), Template(partial(OneByOne, 3, 3), "alone")
+    rows = torch.randn(4, plain.params)
+    x = torch.randn(4, 5, 3, requires_grad=True)
+    expected, found = plain.run(plain.unpack(rows), x), alone.run(alone.unpack(rows), x)
+    torch.testing.assert_close(found, expected)
+    (grad,) = torch.autograd.grad(found.square().sum(), x)
+    torch.testing.assert_close(grad, torch.autograd.grad(expected.square().sum(), x)[0])
+
+
+def test_borrowed_parameters_are_not_in_the_row() -> None:
+    template = Template(partial(nn.Linear, 3, 2), "head", borrowed=("weight",))
+    assert (template.names, template.params) == (["bias"], 2)
+    rows, lent, x = torch.randn(4, 2), torch.randn(4, 2, 3), torch.randn(4, 5, 3)
+    expected = torch.einsum("rbi,roi->rbo", x, lent) + rows[:, None]
+    torch.testing.assert_close(template.run([*template.unpack(rows), lent], x), expected)

@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from simic.data.batches import Dataset
-from simic.growth.blueprints import blueprints_of
+from simic.growth.blueprints import Blueprint, blueprints_of
 from simic.growth.hosts import HostSpec, build_host
 from simic.growth.population import Population
 from simic.growth.vocabulary import Blend, Ramp, Slots, Stage
 from simic.params import Host, HostOptimizer
 
-FAMILIES = ("cnn", "mlp")
+FAMILIES = ("cnn", "mlp", "transformer")
+IMAGE, CONTEXT, TOKENS = (1, 8, 8), 6, 11
 LIVE = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
 
 
@@ -28,20 +29,40 @@ def make_data(samples: int = 96, seed: int = 0, shape: tuple[int, int, int] = (1
     return Dataset(x, bands.argmax(1), classes)
 
 
+def make_tokens(samples: int = 96, seed: int = 0) -> Dataset:
+    """Byte sequences whose next token is the sum of the last two."""
+    x = torch.randint(TOKENS, (samples, CONTEXT), generator=generator(seed))
+    before = torch.cat((x[:, :1] * 0, x[:, :-1]), 1)
+    return Dataset(x, (x + before) % TOKENS, TOKENS)
+
+
+DATA = {"cnn": make_data(), "mlp": make_data(), "transformer": make_tokens()}
+
+
 def make_order(envs: int, batches: int, batch: int, samples: int = 96, seed: int = 0) -> Tensor:
     """Sample indices ``[E, n, B]``, other ones for each host."""
     return torch.randint(samples, (envs, batches, batch), generator=generator(seed))
 
 
 def make_host(family: str, preset: str = "impaired") -> HostSpec:
-    return build_host(Host(family=family, preset=preset), (1, 8, 8), 4)
+    if family == "transformer":
+        return build_host(Host(family=family, preset=preset), (CONTEXT,), TOKENS)
+    return build_host(Host(family=family, preset=preset), IMAGE, 4)
+
+
+def runnable(family: str) -> tuple[Blueprint, ...]:
+    """The family's blueprints that a CPU can run; those that it cannot come last."""
+    kinds = blueprints_of(family)
+    found = tuple(item for item in kinds if item.unavailable(torch.device("cpu")) is None)
+    assert kinds[: len(found)] == found
+    return found
 
 
 def make_population(
     family: str, envs: int = 8, backend: str = "vmap", optimizer: HostOptimizer | None = None, preset: str = "impaired"
 ) -> Population:
     optimizer = optimizer or HostOptimizer()
-    host, kinds = make_host(family, preset), blueprints_of(family)
+    host, kinds = make_host(family, preset), runnable(family)
     population = Population(host, kinds, torch.arange(envs), 3, optimizer, "cpu", backend)
     population.reset(0)
     return population

@@ -1,0 +1,190 @@
+"""Planted tasks: generated data whose best growth decision is known because it was put there.
+
+Each names the host it is for, how it is trained, the budget, and the one decision (slot, blueprint, as early as
+possible) that beats all others; ``tests/envs/test_planted.py`` plays every single decision in the real environment and
+finds the plant. A policy is graded on them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from simic import durable
+from simic.data.sources import Source
+from simic.errors import SimicError
+from simic.params import Prepare
+from simic.rng import Purpose, bits, key, normal, uniform
+
+CELL_NOISE = 0.8  # of orientation; high and low are 2 apart
+DIMENSIONS = 16  # of radius
+RADII_SQUARED = 2.5  # of radius: the larger half's over the smaller one's
+SYMBOLS = 9  # of recall: keys, questions and answers
+SEQUENCE = 12
+KEYS, QUESTIONS, ANSWERS = ord("0"), ord("a"), ord("A")  # the first byte of each kind
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One task as data: plain names and numbers of params, and the decision that is best under them: a seed of
+    ``blueprint`` in ``slot``, germinated at ``step`` and fossilized as soon as it may.
+    """
+
+    name: str
+    family: str
+    preset: str
+    widths: tuple[int, ...]
+    param_budget: float
+    batches_per_epoch: int
+    batch_size: int
+    optimizer: str
+    learning_rate: float
+    classes: int
+    samples: int  # unless prepare.samples says otherwise
+    slot: int
+    blueprint: str
+    step: int
+    generate: Callable[[int, int], tuple[Tensor, Tensor]]  # (rng_seed, samples) -> x, y
+
+    @property
+    def overrides(self) -> list[str]:
+        """The task as overrides of params.yaml, ``KEY.PATH=VALUE``."""
+        return [
+            "prepare.task=synthetic",
+            f"prepare.source={self.name}",
+            f"train.host.family={self.family}",
+            f"train.host.preset={self.preset}",
+            f"train.host.widths={list(self.widths)}",
+            f"train.batches_per_epoch={self.batches_per_epoch}",
+            f"train.batch_size={self.batch_size}",
+            f"train.host_optimizer.name={self.optimizer}",
+            f"train.host_optimizer.learning_rate={self.learning_rate}",
+            f"train.lifecycle.param_budget={self.param_budget}",
+            "train.lifecycle.auto_advance=true",
+        ]
+
+
+def orientation(rng_seed: int, samples: int) -> tuple[Tensor, Tensor]:
+    """Horizontal or vertical pairs: ``x [N, 1, 8, 8]`` float32, ``y [N]``: 0 = horizontal, 1 = vertical.
+
+    4 × 4 cells of 2 × 2 equal pixels, so that the first pooling loses nothing. Each block of 2 × 2 cells holds two high
+    and two low values, high above or below low (0), or high left or right of low (1), by a fair coin per block; every
+    cell has noise of its own. So the values in a block, their places forgotten, have one distribution for both labels,
+    and blocks are independent: no map of single cells can tell, nor anything behind the second pooling, which forgets
+    places within blocks. A 3 × 3 seed in slot 0 stands between the two and sees neighbours.
+    """
+    counter = torch.arange(samples)
+    label = counter % 2
+    coin = bits(key(rng_seed, Purpose.SYNTHETIC, 0, counter), (2, 2)) & 1  # one per block
+    side = coin.repeat_interleave(2, 1).repeat_interleave(2, 2)
+    place = torch.arange(4) % 2  # of a row or column within its block
+    high = torch.where(label[:, None, None] == 0, place[:, None] == side, place == side)
+    cells = 2.0 * high - 1.0 + CELL_NOISE * normal(key(rng_seed, Purpose.SYNTHETIC, 1, counter), (4, 4))
+    return cells.repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None], label
+
+
+def radius(rng_seed: int, samples: int) -> tuple[Tensor, Tensor]:
+    """Which half of ``x [N, 16]`` is the longer one, ``y [N]``: 0 = the first, 1 = the second.
+
+    Both halves point anywhere; one's squared length is 2.5 times the other's, both scaled at random. x and −x have one
+    label and one probability, so a linear host is at chance, and so is any linear seed. The length of a single
+    projection, all that a normalisation adds, says little, because the scale hides it: only a comparison of two even
+    functions tells. The directions count alike, so a layer that keeps 8 of 16 dimensions loses much of both lengths.
+    """
+    counter = torch.arange(samples)
+    label = counter % 2
+    direction = normal(key(rng_seed, Purpose.SYNTHETIC, 2, counter), (2, DIMENSIONS // 2))
+    direction = direction / direction.square().mean(2, keepdim=True).sqrt()
+    coins = uniform(key(rng_seed, Purpose.SYNTHETIC, 3, counter), (2,))
+    scale = (1.0 + coins[:, :1]) * torch.where(coins[:, 1:] < 0.5, 0.5, 1.0)  # 0.5 … 2, about evenly on a log scale
+    longer = label[:, None] == torch.arange(2)
+    length = scale * torch.where(longer, RADII_SQUARED**0.5, 1.0)
+    return (direction * length[:, :, None]).reshape(samples, DIMENSIONS), label
+
+
+def recall(rng_seed: int, samples: int) -> tuple[Tensor, Tensor]:
+    """Bytes ``x [N, 12]`` and the next at each position ``y [N, 12]`` uint8: a key, then questions and their answers.
+
+    Answer = (question + key) mod 9, all questions and keys equally likely: a question alone says nothing about its
+    answer, nor does the key alone, nor any earlier answer without its question. Only a seed that looks back finds the
+    key. Adding two numbers mod 9 is quickly learned by an MLP of the host behind it; an attention in the last slot can
+    learn it with its own heads, but slower, and most do not within an episode.
+    """
+    drawn = (bits(key(rng_seed, Purpose.SYNTHETIC, 4, torch.arange(samples)), (SEQUENCE + 1,)) & 0x7FFFFFFF) % SYMBOLS
+    text = drawn + QUESTIONS
+    text[:, 0] = drawn[:, 0] + KEYS
+    text[:, 2::2] = (drawn[:, 1:-1:2] + drawn[:, :1]) % SYMBOLS + ANSWERS
+    return text[:, :-1].to(torch.uint8), text[:, 1:].to(torch.uint8)
+
+
+PLANTED = {
+    task.name: task
+    for task in (
+        Planted(
+            name="orientation",
+            family="cnn",
+            preset="impaired",
+            widths=(4, 8, 16),
+            param_budget=0.6,  # depthwise in slot 0, and no other seed that mixes neighbours
+            batches_per_epoch=2,
+            batch_size=64,
+            optimizer="sgd",
+            learning_rate=0.05,
+            classes=2,
+            samples=3000,
+            slot=0,
+            blueprint="depthwise",
+            step=0,
+            generate=orientation,
+        ),
+        Planted(
+            name="radius",
+            family="mlp",
+            preset="impaired",
+            widths=(16, 8, 8),
+            param_budget=2.5,  # mlp_small in slot 0, not mlp
+            batches_per_epoch=50,
+            batch_size=64,
+            optimizer="sgd",
+            learning_rate=0.05,
+            classes=2,
+            samples=6000,
+            slot=0,
+            blueprint="mlp_small",
+            step=0,
+            generate=radius,
+        ),
+        Planted(
+            name="recall",
+            family="transformer",
+            preset="impaired",
+            widths=(16, 16),
+            param_budget=0.2,  # one attention in either slot
+            batches_per_epoch=42,
+            batch_size=32,
+            optimizer="adamw",
+            learning_rate=0.005,
+            classes=256,
+            samples=2400,
+            slot=0,
+            blueprint="attention",
+            step=0,
+            generate=recall,
+        ),
+    )
+}
+
+
+def read_planted(name: str, params: Prepare, rng_seed: int) -> Source:
+    """The task's samples; with ``prepare.samples``, so many. SimicError for a name that is none."""
+    if name not in PLANTED:
+        raise SimicError(f"prepare.source = {name!r}: must be a planted task: {', '.join(PLANTED)}")
+    planted = PLANTED[name]
+    x, y = planted.generate(rng_seed, params.samples or planted.samples)
+    part = None
+    if y.ndim == 2:  # sequences are independent, so any cut is fair
+        shares = torch.tensor([params.split.train, params.split.train + params.split.val], dtype=torch.float64)
+        part = torch.searchsorted((shares * len(x)).round(), torch.arange(len(x)).double(), right=True)
+    digest = durable.sha256_of(x.numpy().tobytes() + y.numpy().tobytes())
+    return Source(f"planted: {name}", digest, "generated", x, y, part)

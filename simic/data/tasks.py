@@ -1,0 +1,48 @@
+"""Which reader serves which task. A user adds one in a file of their own::
+
+from simic.data.tasks import task
+
+@task("moons")
+def moons(params, rng_seed, data_dir) -> Source:
+    ...
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from simic import registry
+from simic.data.cifar import read_cifar10
+from simic.data.idx import read_mnist_like
+from simic.data.sources import Source, read_digits, read_npz
+from simic.data.synthetic import read_planted
+from simic.data.text import read_text
+from simic.errors import SimicError
+from simic.params import Prepare
+
+# All raw samples of a task from its params, the root of random numbers and the folder that files are in; of text and
+# planted sequences, as many as asked for.
+Reader = Callable[[Prepare, int, Path], Source]
+TASKS: dict[str, Reader] = {}
+
+
+def task(name: str) -> Callable[[Reader], Reader]:
+    """Decorator: register a function ``(params, rng_seed, data_dir) -> Source``; SimicError where the name is taken."""
+
+    def register(reader: Reader) -> Reader:
+        if name in TASKS:
+            raise SimicError(f"task {name!r} is registered already")
+        TASKS[name] = reader
+        registry.add(registry.TASK, name)
+        return reader
+
+    return register
+
+
+task("digits")(lambda params, rng_seed, data_dir: read_digits())
+task("mnist")(lambda params, rng_seed, data_dir: read_mnist_like("mnist", data_dir))
+task("fashion_mnist")(lambda params, rng_seed, data_dir: read_mnist_like("fashion_mnist", data_dir))
+task("cifar10")(lambda params, rng_seed, data_dir: read_cifar10(data_dir))
+# That a source is named where one is needed is checked where params are.
+task("text")(lambda params, rng_seed, data_dir: read_text(data_dir, params, rng_seed))
+task("npz")(lambda params, rng_seed, data_dir: read_npz(data_dir, params.source or ""))
+task("synthetic")(lambda params, rng_seed, data_dir: read_planted(params.source or "", params, rng_seed))

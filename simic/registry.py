@@ -1,0 +1,68 @@
+"""The names that params may use: what simic ships, and what a user's extensions add.
+
+Below everything else, so that a misspelt task, host or reward mode in params.yaml is refused before anything heavy is
+imported. What registers such a thing also adds its name here; a test holds both equal.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from simic.errors import SimicError
+
+FAMILY, PRESET, TASK, REWARD_MODE = "host family", "host preset", "task", "reward mode"
+_SHIPPED: dict[str, tuple[str, ...]] = {
+    FAMILY: ("cnn", "mlp", "transformer"),
+    PRESET: ("baseline", "deep", "impaired"),
+    TASK: ("digits", "mnist", "fashion_mnist", "cifar10", "text", "npz", "synthetic"),
+    REWARD_MODE: ("shaped", "simplified", "sparse", "minimal", "basic", "basic_plus", "escrow", "loss"),
+}
+_KNOWN = {kind: list(names) for kind, names in _SHIPPED.items()}
+
+
+def shipped(kind: str) -> tuple[str, ...]:
+    """The names of a kind that are simic's own."""
+    return _SHIPPED[kind]
+
+
+def known(kind: str) -> tuple[str, ...]:
+    """All names of a kind, the shipped ones first."""
+    return tuple(_KNOWN[kind])
+
+
+def add(kind: str, name: str) -> None:
+    """Make a name valid in params; adding it again changes nothing."""
+    if name not in _KNOWN[kind]:
+        _KNOWN[kind].append(name)
+
+
+def check(kind: str, name: str) -> str:
+    """The name itself; ValueError naming what is known, for pydantic to report."""
+    if name not in _KNOWN[kind]:
+        raise ValueError(f"one of {', '.join(_KNOWN[kind])}")
+    return name
+
+
+def load_extension(path: Path) -> ModuleType:
+    """Import a user's file once per process; what it registers is known from then on. SimicError naming the file."""
+    path = path.resolve()
+    name = f"simic_extension_{path.stem}"
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__file__ == str(path):
+        return loaded
+    if loaded is not None:
+        raise SimicError(f"extensions: {path} and {loaded.__file__} have the same name; rename one of them")
+    if not path.is_file():
+        raise SimicError(f"extensions: {path}: no such file")
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SimicError(f"extensions: {path}: must be a Python file (.py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise SimicError(f"extensions: {path}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+    return module

@@ -1,0 +1,131 @@
+"""Planted tasks are what they say by construction; that the plant is found in the environment: tests/envs."""
+
+import numpy as np
+import pytest
+import torch
+
+from simic import params
+from simic.data.batches import load_split, read_meta
+from simic.data.prepare import prepare
+from simic.data.synthetic import PLANTED, orientation, radius, recall
+from simic.errors import SimicError
+from simic.params import Prepare
+
+N = 20_000
+FIVE_SIGMA = 5 * (0.25 / N) ** 0.5  # of a share, at most
+
+
+def best_threshold(score: torch.Tensor, label: torch.Tensor) -> float:
+    """Share of labels that the best cut of one number gets right, whichever side is 1."""
+    hits = (2 * label[score.argsort()] - 1).cumsum(0).abs().max()
+    return 0.5 + float(hits) / len(label)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_samples_are_a_hash_of_seed_and_number(name, no_global_rng):
+    with no_global_rng():
+        x, y = PLANTED[name].generate(3, 50)
+    again, more, other = (PLANTED[name].generate(seed, n) for seed, n in ((3, 50), (3, 80), (4, 50)))
+    assert torch.equal(x, again[0]) and torch.equal(y, again[1])
+    assert torch.equal(x, more[0][:50]) and torch.equal(y, more[1][:50])
+    assert not torch.equal(x, other[0])
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_prepared_like_any_other_data(name, tmp_path):
+    prepare(Prepare(task="synthetic", source=name, samples=300), 1, tmp_path / "out", tmp_path)
+    meta, train = read_meta(tmp_path / "out"), load_split(tmp_path / "out", "train")
+    assert meta.source == f"planted: {name}"
+    assert sum(meta.samples.values()) + meta.duplicates_dropped == 300 and meta.duplicates_dropped <= 5
+    assert 177 <= meta.samples["train"] <= 180
+    assert train.classes == PLANTED[name].classes
+    assert train.shape == {"orientation": (1, 8, 8), "radius": (1, 1, 16), "recall": (12,)}[name]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_overrides_are_valid_params(name, tmp_path):
+    (tmp_path / "params.yaml").write_text("{}")
+    tree = params.load(tmp_path / "params.yaml", PLANTED[name].overrides)
+    assert tree.prepare.source == name
+    assert tree.train.host.widths == PLANTED[name].widths
+    assert tree.train.lifecycle.param_budget == PLANTED[name].param_budget
+
+
+def test_a_name_that_is_no_task_is_refused(tmp_path):
+    with pytest.raises(
+        SimicError, match=r"prepare.source = 'xor': must be a planted task: orientation, radius, recall"
+    ):
+        prepare(Prepare(task="synthetic", source="xor"), 1, tmp_path / "out", tmp_path)
+
+
+def blocks(x: torch.Tensor) -> torch.Tensor:
+    """``[N, 4, 2, 2]``: cells of each block of 2 × 2 cells."""
+    cells = x[:, 0, ::2, ::2]
+    return cells.unfold(1, 2, 2).unfold(2, 2, 2).reshape(len(x), 4, 2, 2)
+
+
+def test_orientation_is_made_of_cells_that_pooling_keeps():
+    x, _ = orientation(1, 100)
+    pooled = torch.nn.functional.max_pool2d(x, 2)
+    assert torch.equal(pooled.repeat_interleave(2, 2).repeat_interleave(2, 3), x)
+
+
+def test_orientation_is_told_by_neighbours():
+    x, y = orientation(1, N)
+    found = blocks(x)
+    across = (found.sum(3)[..., 0] - found.sum(3)[..., 1]).abs().sum(1)  # rows of a block differ
+    along = (found.sum(2)[..., 0] - found.sum(2)[..., 1]).abs().sum(1)
+    assert float(((along > across).long() == y).float().mean()) > 0.98
+
+
+def test_orientation_is_not_told_by_cells_nor_by_blocks_without_places():
+    """Every function of cells, of sorted blocks and of pairs of sorted blocks that is looked at is at chance."""
+    x, y = orientation(2, N)
+    ordered = blocks(x).flatten(2).sort(dim=2).values  # [N, 4, 4]
+    scores = [x[:, 0, 2 * i, 2 * j] for i in range(4) for j in range(4)]
+    scores += [ordered[:, block, rank] for block in range(4) for rank in range(4)]
+    scores += [ordered[:, 0, 3] * ordered[:, 1, 3], ordered[:, 0, 0] * ordered[:, 2, 3], x.mean((1, 2, 3))]
+    scores += [x.var((1, 2, 3)), ordered.var(2).mean(1), ordered[..., 3].amax(1)]
+    # The best of all cuts exceeds chance by about the supremum of a random walk: below 2.5 / (2 √N) at 5 sigma.
+    assert max(best_threshold(score, y) for score in scores) < 0.5 + 2.5 / N**0.5
+
+
+def test_radius_is_told_by_two_lengths_and_hardly_by_one():
+    x, y = radius(1, N)
+    first, second = x.view(N, 2, 8).square().sum(2).unbind(1)
+    assert torch.equal((second > first).long(), y)
+    assert max(best_threshold(length, y) for length in (first, second)) < 0.72
+    assert best_threshold(first + second, y) < 0.5 + FIVE_SIGMA
+    half = x.view(N, 2, 8)[:, :, :4].square().sum(2)
+    assert 0.8 < float(((half[:, 1] > half[:, 0]).long() == y).float().mean()) < 0.9
+
+
+def test_radius_is_symmetric_so_linear_maps_are_at_chance():
+    x, y = radius(1, N)
+    sides = torch.randn(16, 50, generator=torch.Generator().manual_seed(1))
+    right = ((x @ sides > 0) == y[:, None].bool()).float().mean(0)
+    assert float((right - 0.5).abs().max()) < FIVE_SIGMA
+    fitted = torch.linalg.lstsq(x[: N // 2], 2.0 * y[: N // 2, None] - 1.0).solution
+    assert float((((x[N // 2 :] @ fitted)[:, 0] > 0) == y[N // 2 :]).float().mean()) < 0.5 + 1.5 * FIVE_SIGMA
+
+
+def test_recall_answers_the_question_with_the_key():
+    """An oracle that reads the text from left to right."""
+    x, y = recall(1, 200)
+    for text in torch.cat((x, y[:, -1:]), 1).tolist():
+        letters = bytes(text).decode()
+        number = int(letters[0])
+        for question, answer in zip(letters[1::2], letters[2::2], strict=True):
+            assert answer == "ABCDEFGHI"[("abcdefghi".index(question) + number) % 9]
+    assert torch.equal(x[:, 1:], y[:, :-1])
+
+
+def test_recall_neither_question_nor_key_nor_earlier_answers_say_anything_alone():
+    x, y = recall(2, N)
+    symbols = torch.cat((x, y[:, -1:]), 1) - torch.tensor([ord("0")] + [ord("a"), ord("A")] * 6)
+    for at in range(2, 13, 2):
+        for other in {0, at - 1, max(0, at - 2)}:
+            counts = np.zeros((9, 9))
+            np.add.at(counts, (symbols[:, other], symbols[:, at]), 1)
+            rows = counts.sum(1, keepdims=True)
+            assert np.abs(counts / rows - 1 / 9).max() < 5 * (8 / 81 / rows.min()) ** 0.5

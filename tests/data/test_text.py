@@ -1,0 +1,113 @@
+"""Text: every window predicts the next byte, the parts share no byte, other files are refused."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from simic.data.batches import load_split, load_test, read_meta
+from simic.data.prepare import prepare
+from simic.errors import SimicError
+from simic.params import Prepare, Split
+
+TEXT = " ".join(f"{n} × {n} = {n * n}," for n in range(400)).encode()
+
+
+def text(folder, content: bytes = TEXT, **changes) -> Prepare:
+    (folder / "mine.txt").write_bytes(content)
+    return Prepare(task="text", source="mine.txt", **{"context": 16, **changes})
+
+
+def windows_of(folder) -> dict[str, torch.Tensor]:
+    """``[N, L + 1]`` bytes of each split."""
+    splits = {"train": load_split(folder, "train"), "val": load_split(folder, "val"), "test": load_test(folder)}
+    return {name: torch.cat((data.x, data.y[:, -1:]), 1) for name, data in splits.items()}
+
+
+def test_targets_are_the_next_bytes_as_int64_and_every_byte_is_a_class(tmp_path):
+    prepare(text(tmp_path), 1, tmp_path / "out", tmp_path)
+    data, meta = load_split(tmp_path / "out", "train"), read_meta(tmp_path / "out")
+    assert data.x.dtype == data.y.dtype == torch.int64
+    assert data.shape == meta.shape == (16,) and data.y.shape == data.x.shape
+    assert data.classes == meta.classes == 256
+    assert torch.equal(data.x[:, 1:], data.y[:, :-1])
+    assert meta.mean == meta.std == [] and meta.source == "mine.txt"
+
+
+def test_the_parts_are_the_text_in_its_order_and_share_no_byte(tmp_path):
+    """Put together again by an oracle that walks the file: each part is one stretch, none overlaps the next."""
+    prepare(text(tmp_path), 1, tmp_path / "out", tmp_path)
+    at = 0
+    sizes = {}
+    for name, windows in windows_of(tmp_path / "out").items():
+        stretch = windows[0].tolist()
+        for previous, following in pairwise(windows):
+            assert previous[-1] == following[0], "windows share the byte between them"
+            stretch += following[1:].tolist()
+        assert bytes(stretch) == TEXT[at : at + len(stretch)]
+        at += len(stretch)
+        sizes[name] = len(windows)
+    assert len(TEXT) - 16 < at <= len(TEXT)
+    total = sum(sizes.values())
+    assert sizes["val"] == sizes["test"] == round(0.2 * total)
+
+
+def test_some_samples_are_one_contiguous_piece_chosen_by_the_seed(tmp_path):
+    starts = []
+    for seed in (1, 1, 2, 3):
+        params = text(tmp_path, samples=40, split=Split(train=0.5, val=0.25, test=0.25))
+        prepare(params, seed, tmp_path / "out", tmp_path)
+        found = windows_of(tmp_path / "out")
+        assert [len(windows) for windows in found.values()] == [20, 10, 10]
+        piece = bytes(found["train"][0].tolist())
+        assert TEXT.count(piece) == 1
+        starts.append(TEXT.index(piece))
+        last = bytes(found["test"][-1].tolist())
+        assert TEXT.index(last) + len(last) - starts[-1] == 40 * 16 + 3
+    assert starts[0] == starts[1] and len(set(starts)) == 3
+
+
+def test_copies_are_dropped_across_parts(tmp_path):
+    once = bytes(range(32, 127)) * 4
+    prepare(text(tmp_path, once + TEXT[:200], context=19), 1, tmp_path / "out", tmp_path)
+    found = [bytes(row.tolist())[:-1] for windows in windows_of(tmp_path / "out").values() for row in windows]
+    assert len(set(found)) == len(found)
+    assert read_meta(tmp_path / "out").duplicates_dropped > 0
+
+
+BAD = {
+    "invalid UTF-8": (b"abc \xff" + TEXT, {}, "byte 4 is 0xff"),
+    "cut in a letter": (TEXT + "é".encode()[:1], {}, "not UTF-8 text"),
+    "empty": (b"", {}, "0 bytes make 0 windows"),
+    "too short": (TEXT[:40], {}, "too few to split as"),
+    "too many samples": (TEXT, {"samples": 10**6}, "prepare.samples asks for 1000000"),
+    "a part of copies": (b"a" * 1000, {}, "every sequence of val is a copy of an earlier one"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_unusable_text_is_refused_in_one_line_naming_the_file(tmp_path, case):
+    content, changes, message = BAD[case]
+    params = text(tmp_path, content, **changes)
+    with pytest.raises(SimicError) as error:
+        prepare(params, 1, tmp_path / "out", tmp_path)
+    assert "mine.txt" in str(error.value) and message in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_file_says_where_to_put_it(tmp_path):
+    with pytest.raises(SimicError, match=r"absent\.txt: no such file; put it there, or set SIMIC_DATA_DIR"):
+        prepare(Prepare(task="text", source="absent.txt"), 1, tmp_path / "out", tmp_path)
+
+
+def test_real_shakespeare(shared_data, tmp_path):
+    folder = shared_data("text")
+    prepare(Prepare(task="text", source="tinyshakespeare.txt"), 1, tmp_path / "out", folder)
+    meta = read_meta(tmp_path / "out")
+    whole = folder.joinpath("tinyshakespeare.txt").read_bytes()
+    assert sum(meta.samples.values()) + meta.duplicates_dropped == (len(whole) - 3) // 64
+    assert bytes(load_split(tmp_path / "out", "train").x[0].tolist()) == whole[:64]
+    hashes = [row.tobytes() for rows in windows_of(tmp_path / "out").values() for row in rows[:, :-1].numpy()]
+    assert len(set(hashes)) == len(hashes)
+    assert np.isin(load_test(tmp_path / "out").x.numpy(), np.unique(np.frombuffer(whole, np.uint8))).all()
