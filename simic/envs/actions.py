@@ -44,11 +44,6 @@ def to_action(actions: Tensor) -> Action:
     return Action(*actions.unbind(dim=1))
 
 
-def to_tensor(action: Action) -> Tensor:
-    """The factored action as int64 ``[E, 8]``."""
-    return torch.stack(tuple(action), dim=1)
-
-
 def waiting_where(rows: Tensor, action: Action) -> Action:
     """``action`` with WAIT in the given rows ``[E]``."""
     return Action(*(torch.where(rows, 0, head) for head in action))

@@ -1,9 +1,13 @@
-"""What each seed is worth: accuracies with seeds left out, at live alpha, on the same validation samples (facts §11.1).
+"""What each seed is worth: accuracies with seeds left out, at live alpha, on the same validation samples (facts §11).
 
-Configurations in order: main, all off, committed (only FOSSILIZED seeds on), then one per slot without its seed.
+Configurations in order: main, all off, committed (only FOSSILIZED seeds on), one per slot without its seed, one per
+slot with its seed alone, one per pair of slots with these two alone. Equal networks are equal rows, and run once: with
+two acting seeds the pair is main and each alone is the other left out.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -16,9 +20,10 @@ MAIN, ALL_OFF, COMMITTED, WITHOUT = range(4)  # WITHOUT + k leaves out slot k
 
 @dataclass(frozen=True)
 class Attribution:
-    """Accuracies ``[E]``, contributions and their paired standard errors ``[E, K]``, all in points; losses ``[E]``.
+    """Accuracies ``[E]``, contributions, interactions and their paired standard errors ``[E, K]``, all in points;
+    losses ``[E]`` in nats.
 
-    NaN = not measured: no seed that acts on the network, or a network whose loss is not finite.
+    NaN = not measured: no seed that acts on the network (of interactions: no two), or a loss that is not finite.
     """
 
     accuracy: Tensor
@@ -28,6 +33,17 @@ class Attribution:
     committed_loss: Tensor
     contribution: Tensor
     contribution_se: Tensor
+    interaction: Tensor  # sum over the other acting seeds
+    interaction_se: Tensor
+    boost: Tensor  # the largest of these interactions, at least 0
+
+    def replaced(self, rows: Tensor, other: Self) -> Self:
+        """``other`` in the given rows ``[E]``, this elsewhere."""
+        merged = {}
+        for name, value in vars(self).items():
+            chosen = rows[:, None] if value.ndim == 2 else rows
+            merged[name] = torch.where(chosen, getattr(other, name), value)
+        return replace(self, **merged)
 
 
 def measurable(slots: Slots) -> Tensor:
@@ -35,22 +51,49 @@ def measurable(slots: Slots) -> Tensor:
     return in_stages(slots.stage, ACTIVE_STAGES) & (slots.alpha > 0)
 
 
+def pairs(slots: int) -> list[tuple[int, int]]:
+    """Pairs of slots in the order of their configurations."""
+    return list(combinations(range(slots), 2))
+
+
+def alone(slots: int, slot: int) -> int:
+    """The configuration in which only the seed of ``slot`` is on."""
+    return WITHOUT + slots + slot
+
+
+def together(slots: int, first: int, second: int) -> int:
+    """The configuration in which only the seeds of two slots are on, ``first < second``."""
+    return WITHOUT + 2 * slots + pairs(slots).index((first, second))
+
+
+def most_networks(slots: int) -> int:
+    """How many different networks one validation of a host runs, at most."""
+    return min(2**slots, WITHOUT + 2 * slots + len(pairs(slots)))
+
+
 def configurations(slots: Slots) -> Tensor:
-    """Seeds forced out of the forward, bool ``[3 + K, E, K]``; only seeds that act appear, so equal networks are equal
-    rows and need to be run once."""
+    """Seeds forced out of the forward, bool ``[3 + 2K + K(K-1)/2, E, K]``; only seeds that act appear."""
     acting = measurable(slots)
-    envs, count = acting.shape
-    alone = torch.eye(count, dtype=torch.bool, device=acting.device)[:, None, :].expand(count, envs, count)
+    one = torch.eye(acting.shape[1], dtype=torch.bool, device=acting.device)
     off = torch.stack((torch.zeros_like(acting), acting, acting & (slots.stage != Stage.FOSSILIZED)))
-    return torch.cat((off, alone & acting))
+    parts = [off, one[:, None] & acting, ~one[:, None] & acting]
+    if couples := pairs(acting.shape[1]):
+        first, second = (list(side) for side in zip(*couples, strict=True))
+        parts.append(~(one[first] | one[second])[:, None] & acting)
+    return torch.cat(parts)
 
 
 def attribute(slots: Slots, correct: Tensor, loss: Tensor) -> Attribution:
-    """Contributions from ``correct [3 + K, E, N]`` bool and ``loss [3 + K, E]`` of ``configurations(slots)``."""
+    """Contributions and interactions from ``correct [Cfg, E, N]`` (bool, or shares of a sequence) and ``loss [Cfg, E]``
+    of ``configurations(slots)``.
+    """
     finite = loss.isfinite()
-    accuracy = torch.where(finite, 100.0 * correct.float().mean(dim=2), torch.nan)
-    difference, error = paired_difference(correct[MAIN], correct[WITHOUT:])
-    measured = measurable(slots) & (finite[MAIN] & finite[WITHOUT:]).T
+    count = slots.stage.shape[1]
+    accuracy = torch.where(finite[:WITHOUT], 100.0 * correct[:WITHOUT].float().mean(dim=2), torch.nan)
+    left_out = slice(WITHOUT, WITHOUT + count)
+    difference, error = paired_difference(correct[MAIN], correct[left_out])
+    measured = measurable(slots) & (finite[MAIN] & finite[left_out]).T
+    interaction, interaction_error, boost = _interactions(measurable(slots), correct, finite)
     return Attribution(
         accuracy=accuracy[MAIN],
         all_off_accuracy=accuracy[ALL_OFF],
@@ -59,14 +102,46 @@ def attribute(slots: Slots, correct: Tensor, loss: Tensor) -> Attribution:
         committed_loss=loss[COMMITTED],
         contribution=torch.where(measured, difference.T, torch.nan),
         contribution_se=torch.where(measured, error.T, torch.nan),
+        interaction=interaction,
+        interaction_se=interaction_error,
+        boost=boost,
     )
 
 
 def paired_difference(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of ``first - second`` over samples, in points, and its standard error; bool ``[..., N]``.
+    """Mean of ``first - second`` over samples, in points, and its standard error; ``[..., N]``.
 
-    Paired: the two networks meet the same samples, so the error is that of the per-sample difference in {-1, 0, 1}.
+    Paired: the two networks meet the same samples, so the error is that of the per-sample difference.
     """
-    difference = first.float() - second.float()
-    samples = difference.shape[-1]
-    return 100.0 * difference.mean(dim=-1), 100.0 * difference.std(dim=-1) / samples**0.5
+    return mean_and_error(first.float() - second.float())
+
+
+def mean_and_error(differences: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean over samples ``[..., N]``, in points, and its standard error."""
+    samples = differences.shape[-1]
+    return 100.0 * differences.mean(dim=-1), 100.0 * differences.std(dim=-1) / samples**0.5
+
+
+def interaction(correct: Tensor, slots: int, first: int, second: int) -> Tensor:
+    """I_ij = f({i,j}) - f({i}) - f({j}) + f(∅) per sample ``[E, N]``, ``first < second``, on ``configurations``."""
+    both = correct[together(slots, first, second)].float()
+    each = correct[alone(slots, first)].float() + correct[alone(slots, second)].float()
+    return both - each + correct[ALL_OFF].float()
+
+
+def _interactions(acting: Tensor, correct: Tensor, finite: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sum over partners, its paired standard error and the largest one, ``[E, K]`` points; NaN where there is none."""
+    envs, count = acting.shape
+    summed = correct.new_zeros((count, envs, correct.shape[2]), dtype=torch.float32)
+    boost = torch.full((envs, count), torch.nan, device=acting.device)
+    for i, j in pairs(count):
+        used = [ALL_OFF, alone(count, i), alone(count, j), together(count, i, j)]
+        measured = acting[:, i] & acting[:, j] & finite[used].all(dim=0)
+        samples = torch.where(measured[:, None], interaction(correct, count, i, j), 0.0)
+        strength = torch.where(measured, 100.0 * samples.mean(dim=1).clamp(min=0.0), torch.nan)
+        for k in (i, j):
+            summed[k] += samples
+            boost[:, k] = torch.fmax(boost[:, k], strength)
+    mean, error = mean_and_error(summed)
+    missing = boost.isnan()
+    return torch.where(missing, torch.nan, mean.T), torch.where(missing, torch.nan, error.T), boost

@@ -7,6 +7,7 @@ observation and masks of s'. An episode is T steps of all hosts; nothing resets 
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from gymnasium import spaces
@@ -14,24 +15,28 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
+from simic import rng
 from simic.agent.spec import Observation
+from simic.data.augment import augment_stream, crop_flip
 from simic.data.batches import Dataset, epoch_order
 from simic.envs import governor, rewards, tracker
 from simic.envs.actions import action_spec, to_action, waiting_where
-from simic.envs.attribution import COMMITTED, Attribution, attribute, configurations
+from simic.envs.attribution import COMMITTED, Attribution, attribute, configurations, measurable
 from simic.envs.governor import Cause, Vitals
 from simic.envs.masks import action_masks, seed_budget
 from simic.envs.observations import View, columns, observation_spec, observe
-from simic.envs.records import State, StepInfo
-from simic.envs.rewards import Setting, Transition
+from simic.envs.records import Played, State, StepInfo, step_info, transition
+from simic.envs.rewards import Ledgers, Setting, Transition
+from simic.envs.shapley import Shapley, shapley
 from simic.envs.tracker import Tracker
 from simic.errors import SimicError
 from simic.growth.blueprints import blueprints_of
 from simic.growth.hosts import build_host
 from simic.growth.lifecycle import Events, Measurements, advance, prune_live, record
 from simic.growth.population import Population, TrainStats
-from simic.growth.vocabulary import Action, Op, Slots, Stage
+from simic.growth.vocabulary import Action, Op, Slots
 from simic.params import Train
+from simic.rng import Purpose
 
 
 class GrowthEnv(VectorEnv):
@@ -59,6 +64,8 @@ class GrowthEnv(VectorEnv):
                 f"validation data has {dataset_val.classes} classes: allowed is the training data's "
                 f"{dataset_train.classes}"
             )
+        if train.augment != "none" and len(dataset_train.shape) != 3:
+            raise SimicError(f"train.augment = {train.augment!r}: must be none for a task without images")
         self.train, self.rng_seed, self.iteration, self.steps = train, rng_seed, -1, train.episode_steps
         self.device = torch.device(device)
         self.env_ids = torch.arange(train.envs) if env_ids is None else env_ids
@@ -70,7 +77,8 @@ class GrowthEnv(VectorEnv):
         self.population = compose(
             self.host, self.blueprints, self.env_ids, rng_seed, train.host_optimizer, self.device, backend
         )
-        self.setting = Setting.of(train, self.host.params)
+        self.chance_loss = governor.chance_loss(self.host.classes)
+        self.setting = Setting.of(train, self.host.params, self.chance_loss)
         self.budget = seed_budget(self.host, self.blueprints, train.lifecycle.param_budget, self.device)
         self._describe()
         self._state: State | None = None
@@ -130,6 +138,7 @@ class GrowthEnv(VectorEnv):
             effective_op=torch.full((self.num_envs,), -1, device=self.device),
             succeeded=yes,
             seed_params=self.population.seed_params(slots),
+            ledgers=Ledgers.start(self.host.slots, measured.loss, measured.committed_accuracy, self.chance_loss),
         )
         self._snapshot = self.population.snapshot()
         return self._observe(), self._info(None, {}, torch.full_like(self.env_ids, Cause.NONE), yes)
@@ -155,13 +164,15 @@ class GrowthEnv(VectorEnv):
             effective_op=events.effective_op,
             succeeded=(events.gate < 0) | events.gate_passed,
             seed_params=self.population.seed_params(slots),
+            ledgers=before.ledgers,
         )
-        transition = self._transition(before, action, events)
-        parts = rewards.components(self.train.reward.mode, transition, self.setting)
+        paid = self._transition(before, action, events)
+        self._state = replace(self.state, ledgers=rewards.advance(paid, self.setting))
+        parts = rewards.components(self.train.reward.mode, paid, self.setting)
         parts = {name: torch.where(before.alive, value, 0.0) for name, value in parts.items()}
-        truncated = transition.ended & ~transition.terminal
+        truncated = paid.ended & ~paid.terminal
         info = self._info(events, parts, cause, before.alive)
-        return self._observe(), rewards.total(parts), transition.terminal, truncated, info
+        return self._observe(), rewards.total(parts), paid.terminal, truncated, info
 
     def committed(self, data: Dataset) -> tuple[Tensor, Tensor]:
         """Accuracy (points) and loss ``[E]`` of host + FOSSILIZED seeds alone on any data: an episode's score."""
@@ -169,6 +180,11 @@ class GrowthEnv(VectorEnv):
         found = self.population.evaluate(self.slots, data, off)
         accuracy = 100.0 * found.correct[0].float().mean(dim=1)
         return torch.where(found.loss[0].isfinite(), accuracy, torch.nan), found.loss[0]
+
+    def shapley(self, data: Dataset) -> Shapley:
+        """Shapley values of the seeds that act now, at live alpha, on any data; costs up to 64 networks per host."""
+        stream = rng.key(self.rng_seed, Purpose.SHAPLEY, self.iteration, self.env_ids, self._step, device=self.device)
+        return shapley(measurable(self.slots), partial(self.population.evaluate, self.slots, data), stream)
 
     def _playable(self, actions: Action | Tensor) -> Action:
         """The factored action with WAIT for ended rows; SimicError naming the first host whose masks forbid it."""
@@ -187,21 +203,11 @@ class GrowthEnv(VectorEnv):
 
     def _transition(self, before: State, action: Action, events: Events) -> Transition:
         """(s, effective op, s') with s' the present state, and how the step ended."""
-        after = self.state
-        panicked = before.alive & ~after.alive
-        ended = after.alive & (self._step == self.steps)
-        return Transition(
-            before=before.slots,
-            after=after.slots,
-            op=events.effective_op,
-            slot=action.slot,
-            seed_params_before=before.seed_params,
-            seed_params_after=after.seed_params,
-            committed_accuracy=after.measured.committed_accuracy,
-            ended=ended,
-            terminal=panicked | (ended & (self.train.episode_end == "terminate")),
-            panicked=panicked,
-        )
+        panicked = before.alive & ~self.state.alive
+        ended = self.state.alive & (self._step == self.steps)
+        terminal = panicked | (ended & (self.train.episode_end == "terminate"))
+        played = Played(events.effective_op, action.slot, self._step, ended, terminal, panicked)
+        return transition(before, self.state, played, self.train.reward)
 
     def _train_epoch(self, slots: Slots, alive: Tensor) -> TrainStats:
         """One epoch of every host; a host that ended by a rollback is put back to its snapshot."""
@@ -214,10 +220,15 @@ class GrowthEnv(VectorEnv):
             self.train.batch_size,
             self.train.batches_per_epoch,
         )
-        stats = self.population.train_epoch(slots, self._training, order)
+        augment = self._augment if self.train.augment == "crop_flip" else None
+        stats = self.population.train_epoch(slots, self._training, order, augment)
         if not self._all_alive:
             self.population.restore(self._snapshot, ~alive)
         return stats
+
+    def _augment(self, x: Tensor, batch: int) -> Tensor:
+        """The samples of one minibatch of every host, shifted and mirrored by a hash of what they are for."""
+        return crop_flip(x, augment_stream(self.rng_seed, self.iteration, self.env_ids, self._step, batch))
 
     def _measure(self, slots: Slots, stats: TrainStats, before: State) -> tuple[Slots, Attribution, Vitals, Tensor]:
         """Validation with ablations, vital signs, rollback of broken hosts, snapshot of healthy ones."""
@@ -232,7 +243,7 @@ class GrowthEnv(VectorEnv):
             self._all_alive = False
             self.population.restore(self._snapshot, panicked)
             slots, _ = prune_live(slots, panicked)
-            measured = _merge(panicked, self._validate(slots), measured)
+            measured = measured.replaced(panicked, self._validate(slots))
         self._snapshot = self.population.snapshot(self._snapshot, healthy & before.alive)
         return slots, measured, vitals, cause
 
@@ -247,11 +258,13 @@ class GrowthEnv(VectorEnv):
             tracker=state.tracker,
             step=self._step,
             episode_steps=self.steps,
-            chance_loss=governor.chance_loss(self.host.classes),
+            chance_loss=self.chance_loss,
             train_loss=state.train_loss,
             train_accuracy=state.train_accuracy,
             op=state.effective_op,
             succeeded=state.succeeded,
+            interaction=state.measured.interaction,
+            boost=state.measured.boost,
             seed_params=state.seed_params,
             host_params=self.host.params,
             param_budget=self.train.lifecycle.param_budget,
@@ -260,31 +273,8 @@ class GrowthEnv(VectorEnv):
         return Observation(observe(view), state.slots.blueprint, self._masks)
 
     def _info(self, events: Events | None, parts: dict[str, Tensor], cause: Tensor, valid: Tensor) -> StepInfo:
-        state = self.state
-        slots, measured = state.slots, state.measured
-        kept = torch.where(slots.stage == Stage.FOSSILIZED, state.seed_params, 0)
-        return StepInfo(
-            effective_op=state.effective_op,
-            gate=events.gate if events else torch.full_like(cause, -1),
-            gate_passed=events.gate_passed if events else torch.zeros_like(valid),
-            components=parts,
-            live_accuracy=measured.accuracy,
-            committed_accuracy=measured.committed_accuracy,
-            all_off_accuracy=measured.all_off_accuracy,
-            val_loss=measured.loss,
-            train_loss=state.train_loss,
-            contribution=measured.contribution,
-            contribution_se=measured.contribution_se,
-            stage=slots.stage,
-            blueprint=slots.blueprint,
-            alpha=slots.alpha,
-            params=self.host.params + state.seed_params.sum(dim=1),
-            committed_params=self.host.params + kept.sum(dim=1),
-            flops=self.host.flops_per_sample + self.population.seed_flops(slots).sum(dim=1),
-            panicked=cause != Cause.NONE,
-            cause=cause,
-            valid=valid,
-        )
+        live = self.population.seed_flops(self.slots).sum(dim=1)
+        return step_info(self.state, events, parts, cause, valid, self.host, self.host.flops_per_sample + live)
 
 
 def _measurements(measured: Attribution, stats: TrainStats) -> Measurements:
@@ -295,12 +285,3 @@ def _measurements(measured: Attribution, stats: TrainStats) -> Measurements:
         gradient_ratio=stats.gradient_ratio,
         gradient_healthy=stats.gradient_healthy,
     )
-
-
-def _merge(rows: Tensor, new: Attribution, old: Attribution) -> Attribution:
-    """``new`` in the given rows ``[E]``, ``old`` elsewhere."""
-    merged = {}
-    for name, value in vars(new).items():
-        chosen = rows[:, None] if value.ndim == 2 else rows
-        merged[name] = torch.where(chosen, value, getattr(old, name))
-    return replace(old, **merged)

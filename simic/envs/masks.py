@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from simic.growth.blueprints import Blueprint, count_params
-from simic.growth.grafting import Gate
 from simic.growth.hosts import HostSpec
 from simic.growth.lifecycle import legal_ops
 from simic.growth.vocabulary import Op, Slots
@@ -20,11 +19,13 @@ from simic.params import Lifecycle
 @dataclass(frozen=True)
 class Budget:
     """``reserve [K, P]``: the most parameters a seed of a blueprint can have in a slot, its gate included, because a
-    gate can be added to a living seed; ``limit``: what all seeds of a host may have together.
+    gate can be added to a living seed; ``limit``: what all seeds of a host may have together; ``runs [P]``: the
+    blueprints that this device can run.
     """
 
     reserve: Tensor
     limit: float
+    runs: Tensor
 
     def fits(self, slots: Slots) -> Tensor:
         """Bool ``[E, K, P]``: live seeds plus this candidate stay within the limit."""
@@ -33,7 +34,7 @@ class Budget:
         by_slot = self.reserve.expand(envs, count, -1)
         held = by_slot.gather(2, slots.blueprint.clamp(min=0)[:, :, None])[:, :, 0]
         total = torch.where(live, held, 0).sum(dim=1)
-        return total[:, None, None] + self.reserve <= self.limit
+        return (total[:, None, None] + self.reserve <= self.limit) & self.runs
 
 
 def action_masks(slots: Slots, params: Lifecycle, budget: Budget) -> dict[str, Tensor]:
@@ -48,8 +49,9 @@ def action_masks(slots: Slots, params: Lifecycle, budget: Budget) -> dict[str, T
 def seed_budget(host: HostSpec, blueprints: tuple[Blueprint, ...], param_budget: float, device: torch.device) -> Budget:
     """What every blueprint reserves in every slot of a host, and ``param_budget`` times the host's parameters."""
     with torch.device("meta"):
-        gates = [count_params(Gate(shape)) for shape in host.slot_shapes]
+        gates = [count_params(host.gate(shape)) for shape in host.slot_shapes]
     reserve = [
         [item.params(shape) + gate for item in blueprints] for shape, gate in zip(host.slot_shapes, gates, strict=True)
     ]
-    return Budget(torch.tensor(reserve, device=device), param_budget * host.params)
+    runs = torch.tensor([item.unavailable(device) is None for item in blueprints], device=device)
+    return Budget(torch.tensor(reserve, device=device), param_budget * host.params, runs)

@@ -16,7 +16,7 @@ from simic.envs.tracker import Tracker
 from simic.growth.lifecycle import in_stages
 from simic.growth.vocabulary import TEMPO_STEPS, Blend, Op, Ramp, Slots, Stage
 
-VERSION = 1  # of the table below; a checkpoint of another version is refused
+VERSION = 2  # of the table below; a checkpoint of another version is refused
 HISTORY = 5  # validation results shown, the newest first
 
 
@@ -33,6 +33,8 @@ class View:
     train_accuracy: Tensor  # [E], points
     op: Tensor  # effective op of the last step [E], -1 before the first
     succeeded: Tensor  # bool [E]: no gate refused the last op
+    interaction: Tensor  # [E, K] points, sum over partners; NaN = not measured now
+    boost: Tensor  # [E, K] points, the largest of them
     seed_params: Tensor  # [E, K], with gates
     host_params: int
     param_budget: float
@@ -152,6 +154,9 @@ SLOT: tuple[Feature, ...] = (
     Feature("contribution_missing", "flag", 0, 1, "attribution", _missing("contribution")),
     Feature("velocity", "points, symlog", -1, 1, "attribution", lambda v: points(v.slots.contribution_velocity)),
     Feature("velocity_missing", "flag", 0, 1, "attribution", _missing("contribution_velocity")),
+    Feature("interaction", "points, symlog", -1, 1, "attribution", lambda v: points(v.interaction)),
+    Feature("boost", "points, symlog", 0, 1, "attribution", lambda v: points(v.boost)),
+    Feature("interaction_missing", "flag", 0, 1, "attribution", lambda v: v.interaction.isnan()),
     Feature("freshness", "1 / (1 + steps since measured)", 0, 1, "attribution",
             lambda v: torch.where(v.slots.contribution.isnan(), 0.0, 1.0 / (1.0 + v.slots.steps_since_measured))),
     Feature("progress", "points, symlog", -1, 1, "slots.accuracy",

@@ -2,12 +2,17 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from simic.envs.attribution import Attribution
-from simic.envs.governor import Vitals
+from simic.envs.governor import Cause, Vitals
+from simic.envs.rewards import Ledgers, Transition, significant
 from simic.envs.tracker import Tracker
-from simic.growth.vocabulary import Slots
+from simic.growth.hosts import HostSpec
+from simic.growth.lifecycle import Events
+from simic.growth.vocabulary import Slots, Stage
+from simic.params import Reward
 
 
 @dataclass(frozen=True)
@@ -50,3 +55,74 @@ class State:
     effective_op: Tensor
     succeeded: Tensor
     seed_params: Tensor  # [E, K]
+    ledgers: Ledgers
+
+
+def step_info(
+    state: State,
+    events: Events | None,
+    parts: dict[str, Tensor],
+    cause: Tensor,
+    valid: Tensor,
+    host: HostSpec,
+    flops: Tensor,
+) -> StepInfo:
+    """Of the step that led to ``state``; no ``events`` and no ``parts`` for a reset."""
+    slots, measured = state.slots, state.measured
+    kept = torch.where(slots.stage == Stage.FOSSILIZED, state.seed_params, 0)
+    return StepInfo(
+        effective_op=state.effective_op,
+        gate=events.gate if events else torch.full_like(cause, -1),
+        gate_passed=events.gate_passed if events else torch.zeros_like(valid),
+        components=parts,
+        live_accuracy=measured.accuracy,
+        committed_accuracy=measured.committed_accuracy,
+        all_off_accuracy=measured.all_off_accuracy,
+        val_loss=measured.loss,
+        train_loss=state.train_loss,
+        contribution=measured.contribution,
+        contribution_se=measured.contribution_se,
+        stage=slots.stage,
+        blueprint=slots.blueprint,
+        alpha=slots.alpha,
+        params=host.params + state.seed_params.sum(dim=1),
+        committed_params=host.params + kept.sum(dim=1),
+        flops=flops,
+        panicked=cause != Cause.NONE,
+        cause=cause,
+        valid=valid,
+    )
+
+
+@dataclass(frozen=True)
+class Played:
+    """What was done in a step, and how it ended; ``[E]`` where it is not a number."""
+
+    op: Tensor  # effective
+    slot: Tensor
+    step: int  # 1…T
+    ended: Tensor
+    terminal: Tensor
+    panicked: Tensor
+
+
+def transition(before: State, after: State, played: Played, weights: Reward) -> Transition:
+    """What a reward looks at, from the states around a step."""
+
+    def interaction(measured: Attribution) -> Tensor:
+        return significant(measured.interaction, measured.interaction_se, weights.contribution_threshold_pct)
+
+    return Transition(
+        before=before.slots,
+        after=after.slots,
+        seed_params_before=before.seed_params,
+        seed_params_after=after.seed_params,
+        interaction_before=interaction(before.measured),
+        interaction_after=interaction(after.measured),
+        stable_accuracy=after.tracker.stable_accuracy(weights.escrow_window),
+        committed_accuracy=after.measured.committed_accuracy,
+        loss=after.measured.loss,
+        committed_loss=after.measured.committed_loss,
+        ledgers=before.ledgers,
+        **vars(played),
+    )

@@ -46,12 +46,6 @@ class Tracker:
         """Gain over the measurement before ``[E]``, points; NaN where one of the two is missing."""
         return self.accuracies[:, -1] - self.accuracies[:, -2]
 
-    @property
-    def best_loss(self) -> Tensor:
-        """Least loss of the window ``[E]``; NaN where none was finite."""
-        least = torch.where(self.losses.isfinite(), self.losses, torch.inf).amin(dim=1)
-        return torch.where(least.isfinite(), least, torch.nan)
-
     def stable_accuracy(self, epochs: int) -> Tensor:
         """Least of the last ``epochs`` accuracies ``[E]``, of fewer where fewer exist; NaN where there is none."""
         recent = self.accuracies[:, -epochs:]

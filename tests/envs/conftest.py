@@ -10,6 +10,7 @@ from torch import Tensor
 
 from simic import rng
 from simic.data.batches import Dataset
+from simic.envs import growth_env, rewards
 from simic.envs.actions import random_legal
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.vocabulary import Op, Slots, Stage
@@ -52,23 +53,49 @@ def digits() -> tuple[Dataset, Dataset]:
 
 
 @pytest.fixture(scope="session")
-def make_env(digits) -> Callable[..., GrowthEnv]:
-    """``make_env(envs=8, family="mlp", lifecycle=Lifecycle(…))``: a short quick environment on the digits."""
+def tokens() -> tuple[Dataset, Dataset]:
+    """Sequences of 11 tokens whose next one is the sum of the last two; the same sizes as the digits."""
+    x = torch.randint(11, (480, 6), generator=torch.Generator().manual_seed(5))
+    y = (x + torch.cat((x[:, :1] * 0, x[:, :-1]), dim=1)) % 11
+    return Dataset(x[:320], y[:320], 11), Dataset(x[320:], y[320:], 11)
+
+
+@pytest.fixture
+def transitions(monkeypatch) -> list[tuple[rewards.Transition, rewards.Setting]]:
+    """Every transition that an environment pays for, as it pays."""
+    seen = []
+    pay = rewards.components
+
+    def remember(mode, transition, setting):
+        seen.append((transition, setting))
+        return pay(mode, transition, setting)
+
+    monkeypatch.setattr(growth_env.rewards, "components", remember)
+    return seen
+
+
+@pytest.fixture(scope="session")
+def make_env(digits, tokens) -> Callable[..., GrowthEnv]:
+    """``make_env(envs=8, family="mlp", lifecycle=Lifecycle(…))``: a short quick environment on the digits (of the
+    transformer: on tokens)."""
 
     def build(
         envs: int = 6, family: str = "cnn", steps: int = 12, backend: str = "loop", rng_seed: int = 7, **changes
     ) -> GrowthEnv:
+        host = changes.pop("host", Host(family=family))
+        data = tokens if host.family == "transformer" else digits
         keywords = {name: changes.pop(name) for name in ("env_ids", "compose") if name in changes}
+        if validation := changes.pop("validation", None):  # so many samples of it
+            data = data[0], Dataset(data[1].x[:validation], data[1].y[:validation], data[1].classes)
         train = Train(
-            host=Host(family=family),
             envs=envs,
             episode_steps=steps,
-            batches_per_epoch=2,
             batch_size=32,
             ppo=PPO(minibatches=1),
-            **{"lifecycle": QUICK, **changes},
+            host=host,
+            **{"lifecycle": QUICK, "batches_per_epoch": 2, **changes},
         )
-        return GrowthEnv(train, rng_seed, *digits, backend=backend, **keywords)
+        return GrowthEnv(train, rng_seed, *data, backend=backend, **keywords)
 
     return build
 
@@ -77,10 +104,16 @@ def make_env(digits) -> Callable[..., GrowthEnv]:
 def play() -> Callable[..., list]:
     """``play(env, iteration)``: one random-legal episode; (observation, actions, result of step) of every step.
 
-    ``never`` names ops that the player leaves alone.
+    ``never`` names ops that the player leaves alone, ``prefer`` those that it takes whenever one of them is legal.
     """
 
-    def episode(env: GrowthEnv, iteration: int = 0, noise_seed: int = 1, never: tuple[Op, ...] = ()) -> list:
+    def episode(
+        env: GrowthEnv,
+        iteration: int = 0,
+        noise_seed: int = 1,
+        never: tuple[Op, ...] = (),
+        prefer: tuple[Op, ...] = (),
+    ) -> list:
         observation, _ = env.reset(options={"iteration": iteration})
         steps = []
         for step in range(env.steps):
@@ -88,6 +121,8 @@ def play() -> Callable[..., list]:
             noise = rng.uniform(stream, (len(env.action_spec.heads),))
             masks = {name: mask.clone() for name, mask in observation.masks.items()}
             masks["op"][:, list(never)] = False
+            preferred = masks["op"] & torch.isin(torch.arange(len(Op)), torch.tensor(prefer, dtype=torch.int64))
+            masks["op"] = torch.where(preferred.any(dim=1, keepdim=True), preferred, masks["op"])
             actions = random_legal(env.action_spec, replace(observation, masks=masks), noise)
             result = env.step(actions)
             steps.append((observation, actions, result))

@@ -43,16 +43,17 @@ def test_heads_are_the_fields_of_action_in_order():
     assert all(set(names) <= set(Action._fields) for names in actions.RELEVANT.values())
 
 
-def test_tensor_and_factored_form_are_inverse():
+def test_a_tensor_is_the_factored_form_stacked():
     tensor = torch.arange(5 * 8).reshape(5, 8)
-    assert torch.equal(actions.to_tensor(actions.to_action(tensor)), tensor)
+    assert torch.equal(torch.stack(actions.to_action(tensor), dim=1), tensor)
     with pytest.raises(SimicError, match=r"shape \(5, 7\): allowed is \(envs, 8\)"):
         actions.to_action(tensor[:, :7])
 
 
 def test_waiting_where_changes_only_those_rows():
     tensor = torch.arange(1, 3 * 8 + 1).reshape(3, 8)
-    waited = actions.to_tensor(actions.waiting_where(torch.tensor([False, True, False]), actions.to_action(tensor)))
+    waiting = actions.waiting_where(torch.tensor([False, True, False]), actions.to_action(tensor))
+    waited = torch.stack(waiting, dim=1)
     assert torch.equal(waited[[0, 2]], tensor[[0, 2]]) and waited[1].eq(0).all()
 
 

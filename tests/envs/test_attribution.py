@@ -1,7 +1,9 @@
-"""Configurations, contributions and their standard errors."""
+"""Configurations, contributions, interactions and their standard errors."""
 
 import math
+from itertools import combinations
 
+import pytest
 import torch
 
 from simic.envs import attribution
@@ -19,20 +21,26 @@ def example(make_slots):
 
 def test_configurations_leave_out_what_they_say(make_slots):
     off = attribution.configurations(example(make_slots))
-    assert off.shape == (3 + 3, 2, 3)
+    assert off.shape == (3 + 3 + 3 + 3, 2, 3)
     assert not off[MAIN].any()
     assert off[ALL_OFF].tolist() == [[False, True, True], [False, True, False]]
     assert off[COMMITTED].tolist() == [[False, True, False], [False, True, False]]
+    acting = [[False, True, True], [False, True, False]]
     for k in range(3):
-        acting = [[False, True, True], [False, True, False]]
+        solo = [[row[j] and j != k for j in range(3)] for row in acting]
+        assert off[attribution.alone(3, k)].tolist() == solo
+    for a, b in combinations(range(3), 2):
+        others = [[row[j] and j not in (a, b) for j in range(3)] for row in acting]
+        assert off[attribution.together(3, a, b)].tolist() == others
+    for k in range(3):
         assert off[WITHOUT + k].tolist() == [[row[j] and j == k for j in range(3)] for row in acting]
 
 
 def test_contribution_is_the_difference_of_accuracies_and_nan_where_nothing_acts(make_slots):
     slots = example(make_slots)
     generator = torch.Generator().manual_seed(3)
-    correct = torch.rand(6, 2, 400, generator=generator) < 0.6
-    result = attribution.attribute(slots, correct, torch.ones(6, 2))
+    correct = torch.rand(12, 2, 400, generator=generator) < 0.6
+    result = attribution.attribute(slots, correct, torch.ones(12, 2))
     acting = attribution.measurable(slots)
     assert acting.tolist() == [[False, True, True], [False, True, False]]
     assert torch.equal(result.contribution.isnan(), ~acting) and torch.equal(result.contribution_se.isnan(), ~acting)
@@ -61,10 +69,93 @@ def test_paired_error_is_smaller_than_that_of_independent_samples():
 
 def test_a_network_that_is_not_finite_has_no_accuracy(make_slots):
     slots = example(make_slots)
-    correct = torch.ones(6, 2, 10, dtype=torch.bool)
-    loss = torch.ones(6, 2)
+    correct = torch.ones(12, 2, 10, dtype=torch.bool)
+    loss = torch.ones(12, 2)
     loss[MAIN, 0], loss[WITHOUT + 1, 1] = math.nan, math.inf
     result = attribution.attribute(slots, correct, loss)
     assert result.accuracy[0].isnan() and result.contribution[0].isnan().all()
     assert not result.accuracy[1].isnan() and result.contribution[1].isnan().all()
     assert not result.committed_accuracy.isnan().any()
+
+
+def worth(table: dict[tuple[int, ...], float], slots: int) -> torch.Tensor:
+    """``correct [Cfg, 1, 100]`` of a host whose seeds, when only those of a key are on, answer so many of 100 right."""
+    everyone = tuple(range(slots))
+    sets = [everyone, (), ()] + [tuple(j for j in everyone if j != k) for k in everyone]
+    sets += [(k,) for k in everyone] + list(combinations(everyone, 2))
+    return torch.stack([torch.arange(100) < table[on] for on in sets])[:, None]
+
+
+def test_interactions_are_those_of_a_known_table(make_slots):
+    table = {(): 20, (0,): 35, (1,): 22, (2,): 15, (0, 1): 50, (0, 2): 25, (1, 2): 30, (0, 1, 2): 61}
+    slots = make_slots([[Stage.HOLDING] * 3], alpha=[[1.0, 0.5, 1.0]])
+    correct = worth(table, 3)
+    # I_ij = f({i,j}) - f({i}) - f({j}) + f(∅)
+    known = {(0, 1): 50 - 35 - 22 + 20, (0, 2): 25 - 35 - 15 + 20, (1, 2): 30 - 22 - 15 + 20}
+    for (i, j), value in known.items():
+        samples = attribution.interaction(correct, 3, i, j)
+        assert 100 * float(samples.mean()) == pytest.approx(value, abs=1e-4)
+    result = attribution.attribute(slots, correct, torch.ones(12, 1))
+    expected = [sum(value for pair, value in known.items() if k in pair) for k in range(3)]
+    assert result.interaction[0].tolist() == pytest.approx(expected, abs=1e-4)
+    strongest = [max([0, *(value for pair, value in known.items() if k in pair)]) for k in range(3)]
+    assert result.boost[0].tolist() == pytest.approx(strongest, abs=1e-4)
+    assert result.contribution[0].tolist() == pytest.approx([61 - 30, 61 - 25, 61 - 50], abs=1e-4)
+
+
+def test_error_of_an_interaction_is_that_of_its_samples(make_slots):
+    slots = make_slots([[Stage.HOLDING, Stage.BLENDING]], alpha=[[1.0, 0.5]])
+    correct = torch.rand(8, 1, 300, generator=torch.Generator().manual_seed(2)) < 0.5
+    pair, first, second, nothing = (correct[row, 0].tolist() for row in (7, 5, 6, 1))
+    samples = [a - b - c + d for a, b, c, d in zip(pair, first, second, nothing, strict=True)]
+    mean = sum(samples) / 300
+    error = math.sqrt(sum((value - mean) ** 2 for value in samples) / 299 / 300)
+    result = attribution.attribute(slots, correct, torch.ones(8, 1))
+    assert result.interaction[0].tolist() == pytest.approx([100 * mean] * 2, abs=1e-3)
+    assert result.interaction_se[0].tolist() == pytest.approx([100 * error] * 2, abs=1e-3)
+
+
+def test_a_seed_without_an_acting_partner_has_no_interaction(make_slots):
+    slots = make_slots(
+        [[Stage.HOLDING, Stage.TRAINING], [Stage.HOLDING, Stage.HOLDING]], alpha=[[1.0, 0.0], [1.0, 1.0]]
+    )
+    loss = torch.ones(8, 2)
+    loss[attribution.alone(2, 1), 1] = math.nan  # a network of the second host's pair is broken
+    result = attribution.attribute(slots, torch.ones(8, 2, 10, dtype=torch.bool), loss)
+    for column in (result.interaction, result.interaction_se, result.boost):
+        assert column.isnan().all()
+    whole = attribution.attribute(slots, torch.ones(8, 2, 10, dtype=torch.bool), torch.ones(8, 2))
+    assert whole.interaction[0].isnan().all() and whole.interaction[1].tolist() == [0.0, 0.0]
+
+
+def test_with_two_acting_seeds_every_configuration_is_one_of_four_networks(make_slots):
+    slots = make_slots([[Stage.HOLDING, Stage.DORMANT, Stage.BLENDING]], alpha=[[1.0, 0.0, 0.3]])
+    rows = {tuple(row) for row in attribution.configurations(slots)[:, 0].tolist()}
+    assert len(rows) == 4
+    off = attribution.configurations(slots)
+    assert torch.equal(off[attribution.together(3, 0, 2)], off[MAIN])
+    assert torch.equal(off[attribution.alone(3, 0)], off[WITHOUT + 2])
+
+
+def test_shares_of_sequences_are_measured_like_answers(make_slots):
+    """Float fractions of tokens right: the mean is the accuracy, the error that of the per-sequence differences."""
+    slots = make_slots([[Stage.HOLDING]], alpha=[[1.0]])
+    correct = torch.rand(5, 1, 50, generator=torch.Generator().manual_seed(4))
+    result = attribution.attribute(slots, correct, torch.ones(5, 1))
+    difference = (correct[MAIN] - correct[WITHOUT])[0].double()
+    assert float(result.accuracy) == pytest.approx(100 * float(correct[MAIN].double().mean()), abs=1e-3)
+    assert float(result.contribution) == pytest.approx(100 * float(difference.mean()), abs=1e-3)
+    assert float(result.contribution_se) == pytest.approx(100 * float(difference.std()) / 50**0.5, abs=1e-3)
+
+
+def test_a_rolled_back_row_takes_its_second_measurement(make_slots):
+    slots = example(make_slots)
+    generator = torch.Generator().manual_seed(1)
+    first, second = (
+        attribution.attribute(slots, torch.rand(12, 2, 30, generator=generator) < 0.5, torch.ones(12, 2))
+        for _ in range(2)
+    )
+    merged = first.replaced(torch.tensor([False, True]), second)
+    for name, value in vars(merged).items():
+        assert torch.equal(value[0].nan_to_num(), getattr(first, name)[0].nan_to_num())
+        assert torch.equal(value[1].nan_to_num(), getattr(second, name)[1].nan_to_num())

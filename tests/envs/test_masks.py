@@ -63,7 +63,7 @@ def test_masks_equal_the_scalar_oracle(sequential, max_seeds, limit, auto_advanc
     params = Lifecycle(sequential_development=sequential, max_seeds=max_seeds, auto_advance=auto_advance)
     envs = 60
     slots = random_slots(envs, seed=int(limit) % 97 + (max_seeds or 0))
-    masks = action_masks(slots, params, Budget(RESERVE, limit))
+    masks = action_masks(slots, params, Budget(RESERVE, limit, torch.ones(BLUEPRINTS, dtype=torch.bool)))
     for env in range(envs):
         for op in Op:
             for slot in range(SLOTS):
@@ -75,5 +75,7 @@ def test_masks_equal_the_scalar_oracle(sequential, max_seeds, limit, auto_advanc
 
 
 def test_waiting_is_always_legal():
-    masks = action_masks(random_slots(200, 9), Lifecycle(), Budget(RESERVE, 0.0))
+    masks = action_masks(
+        random_slots(200, 9), Lifecycle(), Budget(RESERVE, 0.0, torch.ones(BLUEPRINTS, dtype=torch.bool))
+    )
     assert masks["op"][:, Op.WAIT].all() and not masks["op"][:, Op.GERMINATE].any()

@@ -30,6 +30,8 @@ def view(slots: Slots | None = None, **changes) -> View:
         train_accuracy=nothing,
         op=torch.full((ENVS,), -1),
         succeeded=torch.ones(ENVS, dtype=torch.bool),
+        interaction=torch.full((ENVS, SLOTS), torch.nan),
+        boost=torch.full((ENVS, SLOTS), torch.nan),
         seed_params=torch.zeros(ENVS, SLOTS, dtype=torch.int64),
         host_params=100,
         param_budget=4.0,

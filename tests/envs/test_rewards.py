@@ -10,74 +10,15 @@ from pydantic import ValidationError
 
 from simic.envs import rewards
 from simic.envs.rewards import MODES, Setting, Transition
+from simic.errors import SimicError
 from simic.growth.vocabulary import Op, Slots, Stage
 from simic.params import PPO, Reward, Train
 
-GAMMA = 0.97
-HOST = 1000
-WEIGHTS = Reward()
-SETTING = Setting(WEIGHTS, GAMMA, episode_steps=10, host_params=HOST, param_budget=4.0)
-
-
-def transition(before: Slots, after: Slots, op: Op = Op.WAIT, slot: int = 0, **changes) -> Transition:
-    envs = before.stage.shape[0]
-    no = torch.zeros(envs, dtype=torch.bool)
-    plain = Transition(
-        before,
-        after,
-        op=torch.full((envs,), int(op)),
-        slot=torch.full((envs,), slot),
-        seed_params_before=100 * (before.blueprint >= 0).long(),
-        seed_params_after=100 * (after.blueprint >= 0).long(),
-        committed_accuracy=torch.full((envs,), 50.0),
-        ended=no,
-        terminal=no,
-        panicked=no,
-    )
-    return replace(plain, **{k: torch.full_like(no, v) if isinstance(v, bool) else v for k, v in changes.items()})
+from .transitions import CHANCE, GAMMA, HOST, SETTING, WEIGHTS, discounted, measured, random_states, transition
 
 
 def shaped(t: Transition) -> dict[str, float]:
     return {name: float(value[0]) for name, value in rewards.components("shaped", t, SETTING).items()}
-
-
-def measured(make_slots, stage: Stage, contribution: float, gain: float, se: float = 0.1, dwell: int = 3, **more):
-    """One slot of one host: a seed of this contribution whose host gained so much since it germinated."""
-    return make_slots(
-        [[stage]],
-        dwell=[[dwell]],
-        contribution=[[contribution]],
-        contribution_se=[[se]],
-        accuracy=[[40.0 + gain]],
-        germination_accuracy=[[40.0]],
-        **more,
-    )
-
-
-def random_states(count: int, envs: int, slots: int) -> list[Slots]:
-    """Arbitrary states, legal or not: telescoping may not depend on the lifecycle."""
-    generator = torch.Generator().manual_seed(5)
-    states = []
-    for _ in range(count):
-        stage = torch.randint(0, len(Stage), (envs, slots), generator=generator)
-        points = 100 * torch.rand(4, envs, slots, generator=generator) - 30
-        points[0, torch.rand(envs, slots, generator=generator) < 0.3] = torch.nan
-        states.append(
-            replace(
-                Slots.empty(envs, slots),
-                stage=stage,
-                dwell=torch.randint(0, 12, (envs, slots), generator=generator),
-                contribution=points[0],
-                contribution_se=points[1].abs() / 20,
-                accuracy=points[2],
-                germination_accuracy=points[3],
-            )
-        )
-    return states
-
-
-def discounted(values: list[torch.Tensor]) -> torch.Tensor:
-    return sum(GAMMA**t * value for t, value in enumerate(values))
 
 
 @pytest.mark.parametrize("ending", ["terminal", "truncated", "rollback"])
@@ -144,7 +85,7 @@ def test_components_sum_to_the_total_in_every_mode():
                 step = transition(before, after, op, slot=1, **flags)
                 for mode, names in MODES.items():
                     parts = rewards.components(mode, step, SETTING)
-                    assert tuple(parts) == names
+                    assert tuple(parts) == tuple(name for name in names if name not in rewards.WEIGHTS)
                     assert all(value.dtype == torch.float64 and value.shape == (5,) for value in parts.values())
                     assert (rewards.total(parts) - sum(parts.values())).abs().max() < 1e-9
                     assert rewards.total(parts).isfinite().all()
@@ -355,10 +296,10 @@ def test_sparse_clips_before_it_scales(make_slots):
 def test_gamma_other_than_the_agents_is_refused():
     with pytest.raises(ValidationError, match=r"reward.gamma \(0.9\) must equal ppo.gamma \(0.995\)"):
         Train(reward=Reward(gamma=0.9))
-    assert Setting.of(Train(ppo=PPO(gamma=0.9), reward=Reward(gamma=0.9)), HOST).gamma == 0.9
+    assert Setting.of(Train(ppo=PPO(gamma=0.9), reward=Reward(gamma=0.9)), HOST, CHANCE).gamma == 0.9
 
 
 def test_a_term_name_can_be_registered_once_only():
-    with pytest.raises(ValueError, match="'rent' is registered twice"):
-        rewards.term("rent")(rewards.rent)
+    with pytest.raises(SimicError, match="'rent' is registered twice"):
+        rewards.term("rent")(rewards.TERMS["rent"])
     assert {name for names in MODES.values() for name in names} <= set(rewards.TERMS)

@@ -1,0 +1,81 @@
+"""What a reward may look at: one step (s, effective op, s') of E hosts, what is remembered, and the run's setting."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from simic.growth.vocabulary import Slots
+from simic.params import Reward, Train
+
+
+@dataclass(frozen=True)
+class Ledgers:
+    """What some modes remember from step to step, float64; advanced in every mode by ``ledgers.advance``.
+
+    ``escrow``: credit advanced to unfossilized seeds. ``drip_rate``: what a fossilized seed pays per step while it
+    contributes ``drip_contribution`` points. ``boosts``: discounted sum of the interactions a seed had.
+    """
+
+    escrow: Tensor  # [E, K]
+    drip_rate: Tensor  # [E, K]
+    drip_contribution: Tensor  # [E, K]
+    boosts: Tensor  # [E, K]
+    tracked_loss: Tensor  # [E] nats: the loss that improvement has been paid down to
+    first_accuracy: Tensor  # [E] points, committed, before anything was trained
+
+    @classmethod
+    def start(cls, slots: int, loss: Tensor, committed_accuracy: Tensor, chance_loss: float) -> "Ledgers":
+        """At a reset, with the first validation's ``loss`` and ``committed_accuracy`` ``[E]``."""
+        nothing = torch.zeros(len(loss), slots, dtype=torch.float64, device=loss.device)
+        level = bounded_loss(loss, chance_loss)
+        return cls(nothing, nothing, nothing, nothing, level, committed_accuracy.double().nan_to_num(0.0))
+
+
+def bounded_loss(loss: Tensor, chance_loss: float) -> Tensor:
+    """Loss in nats, float64, at most that of a uniform guess: nothing is worse than knowing nothing."""
+    return loss.double().nan_to_num(nan=chance_loss, posinf=chance_loss).clamp(max=chance_loss)
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One step of E hosts; ``seed_params`` count parameters incl. gates ``[E, K]``, accuracies are points.
+
+    Interactions ``[E, K]`` are sums over a seed's partners in points, 0 where below two standard errors or unmeasured.
+    """
+
+    before: Slots
+    after: Slots
+    op: Tensor  # effective Op [E]
+    slot: Tensor  # its target [E]
+    step: int  # 1…T
+    seed_params_before: Tensor
+    seed_params_after: Tensor
+    interaction_before: Tensor
+    interaction_after: Tensor
+    stable_accuracy: Tensor  # [E] least live accuracy of the last few validations up to s'
+    committed_accuracy: Tensor  # [E] of s': host and FOSSILIZED seeds only
+    loss: Tensor  # [E] of s', live network, nats
+    committed_loss: Tensor  # [E]
+    ended: Tensor  # bool [E]: this was step T and the host is not panicked
+    terminal: Tensor  # bool [E]: s' is a true terminal (T under episode_end: terminate, or a rollback)
+    panicked: Tensor  # bool [E]: the governor rolled this host back in this step
+    ledgers: Ledgers  # of s
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all transitions of a run share."""
+
+    weights: Reward
+    gamma: float
+    episode_steps: int
+    host_params: int
+    param_budget: float  # times the host's parameters
+    chance_loss: float  # nats, of a uniform guess
+
+    @classmethod
+    def of(cls, train: Train, host_params: int, chance_loss: float) -> "Setting":
+        """The setting of a run; gamma is the agent's (``params`` refuses any other)."""
+        budget = train.lifecycle.param_budget
+        return cls(train.reward, train.ppo.gamma, train.episode_steps, host_params, budget, chance_loss)

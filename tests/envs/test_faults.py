@@ -1,0 +1,213 @@
+"""Faults put in by wrapping the population at composition: what the governor does in the real environment."""
+
+import time
+
+import pytest
+import torch
+
+from simic.envs import rewards
+from simic.envs.governor import Cause
+from simic.growth.lifecycle import LIVE_STAGES, in_stages
+from simic.growth.population import Population
+from simic.growth.vocabulary import Action, Op, Stage
+from simic.params import Governor, Lifecycle
+
+from .scripts import act
+
+
+def host_state(env) -> dict[str, torch.Tensor]:
+    """Parameters, moments and steps of the hosts themselves, ``[E, ...]``."""
+    return {name: value for name, value in env.population.state_dict().items() if name.startswith("host/")}
+
+
+def poisoned(row: int, at_epoch: int) -> type[Population]:
+    """A population whose host ``row`` turns into NaN at the end of its n-th epoch."""
+
+    class Poisoned(Population):
+        epochs = 0
+
+        def train_epoch(self, slots, data, order, augment=None):
+            stats = super().train_epoch(slots, data, order)
+            self.epochs += 1
+            if self.epochs == at_epoch:
+                state = {name: value.clone() for name, value in self.state_dict().items()}
+                for name, value in state.items():
+                    if name.startswith("host/"):
+                        value[row] = torch.nan
+                self.load_state_dict(state)
+            return stats
+
+    return Poisoned
+
+
+@pytest.mark.parametrize("at_epoch", [1, 5, 10])
+@pytest.mark.parametrize(
+    ("family", "backend"),
+    [("cnn", "loop"), ("cnn", "vmap"), ("mlp", "loop"), ("mlp", "vmap"), ("transformer", "loop")],
+)
+def test_rollback_ends_one_row_and_touches_no_other(make_env, play, family, backend, at_epoch):
+    """Parameters, moments, observations and rewards of all other hosts are bit-equal to a run without the panic."""
+    row, steps = 2, 10
+    kind = {"envs": 5, "steps": steps, "family": family, "backend": backend}
+    sick_env = make_env(**kind, compose=poisoned(row, at_epoch))
+    sick, well = play(sick_env), play(well_env := make_env(**kind))
+    others = torch.arange(5) != row
+    for t, ((_, _, a), (_, _, b)) in enumerate(zip(sick, well, strict=True)):
+        now = t + 1 == at_epoch
+        assert a[4].panicked.tolist() == (~others & now).tolist()
+        assert a[4].valid.tolist() == (others | (t + 1 <= at_epoch)).tolist()
+        assert torch.equal(a[0].features[others], b[0].features[others])
+        assert torch.equal(a[1][others], b[1][others])
+        assert a[0].features.isfinite().all() and a[1].isfinite().all()
+        if now:
+            parts = a[4].components
+            assert a[2][row] and not a[3][row] and a[4].cause[row] == Cause.NON_FINITE
+            assert parts["death"][row] == -10.0 and parts["terminal"][row] == 0.0
+        elif t + 1 > at_epoch:
+            assert a[1][row] == 0.0 and not a[2][row] and not a[3][row]
+            assert all(value[row] == 0 for value in a[4].components.values())
+    mine, theirs = host_state(sick_env), host_state(well_env)
+    assert all(torch.equal(mine[name][others], theirs[name][others]) for name in theirs)
+
+
+def test_a_rolled_back_host_is_what_it_was_at_its_last_healthy_step(make_env, play):
+    row, at_epoch = 1, 4
+    env = make_env(envs=3, steps=8, compose=poisoned(row, at_epoch))
+    env.reset(options={"iteration": 0})
+    states, infos = [], []
+    germinate = Action.wait(3)._replace(op=torch.full((3,), int(Op.GERMINATE)))
+    for step in range(8):
+        *_, info = env.step(germinate if step == 0 else Action.wait(3))
+        states.append({name: value[row] for name, value in host_state(env).items()})
+        infos.append(info)
+    healthy = at_epoch - 2  # index of the step before the panic
+    stage = infos[at_epoch - 1].stage[row]
+    assert (stage == Stage.PRUNED).any() and not in_stages(stage, LIVE_STAGES).any()
+    for later in range(at_epoch - 1, 8):
+        # The germinated seed never acted, so the committed network is the host at its snapshot.
+        assert torch.equal(infos[later].committed_accuracy[row], infos[healthy].committed_accuracy[row])
+        assert torch.equal(infos[later].live_accuracy[row], infos[later].committed_accuracy[row])
+        assert all(torch.equal(value, states[healthy][name]) for name, value in states[later].items())
+    assert not torch.equal(infos[-1].committed_accuracy[0], infos[healthy].committed_accuracy[0])
+
+
+def test_fossilized_seeds_survive_a_rollback(make_env, transitions):
+    """Slot 0 is fossilized, then the host turns to NaN: the committed network is that of the last healthy step."""
+    env = make_env(envs=2, steps=12, compose=poisoned(0, 9), lifecycle=Lifecycle(training_dwell=1, auto_advance=False))
+    env.reset(options={"iteration": 0})
+    wait = Action.wait(2)
+    plan = [act(2, Op.GERMINATE, blueprint=5), act(2, Op.ADVANCE), wait, act(2, Op.ADVANCE), wait, wait]
+    plan += [act(2, Op.ADVANCE), act(2, Op.FOSSILIZE), wait, wait]
+    infos = [env.step(action)[4] for action in plan]
+    assert infos[7].stage[:, 0].tolist() == [Stage.FOSSILIZED] * 2
+    assert infos[8].panicked.tolist() == [True, False]
+    assert infos[8].stage[0, 0] == Stage.FOSSILIZED
+    for later in (8, 9):
+        assert torch.equal(infos[later].committed_accuracy[0], infos[7].committed_accuracy[0])
+    # The row is a true terminal: F = -wΦ(s), with Φ(s) = 7.5 of the one FOSSILIZED seed.
+    assert rewards.potential(transitions[8][0].before)[0] == 7.5
+    assert abs(float(infos[8].components["shaping"][0]) + 0.3 * 7.5) < 1e-9
+
+
+def exploding(row: int, from_epoch: int) -> type[Population]:
+    """A population whose host ``row`` leaves every epoch from the n-th on with head and segments blown up."""
+
+    class Exploding(Population):
+        epochs = 0
+
+        def train_epoch(self, *arguments):
+            stats = super().train_epoch(*arguments)
+            self.epochs += 1
+            if self.epochs >= from_epoch:
+                state = self.state_dict()
+                state["host/param"][row] *= 30.0
+                self.load_state_dict(state)
+            return stats
+
+    return Exploding
+
+
+def test_an_exploding_loss_is_rolled_back_to_before_it_began(make_env):
+    """Two epochs above all thresholds end the host; the snapshot is that of the epoch before the first of them."""
+    row, begins = 1, 6
+    watch = Governor(min_history=3, consecutive_panics=2)
+    env = make_env(envs=3, steps=9, governor=watch, compose=exploding(row, begins))
+    env.reset(options={"iteration": 0})
+    states, infos = [], []
+    for _ in range(9):
+        *_, info = env.step(Action.wait(3))
+        states.append({name: value.clone() for name, value in host_state(env).items()})
+        infos.append(info)
+    causes = [Cause(int(info.cause[row])) for info in infos]
+    assert causes == [Cause.NONE] * begins + [Cause.DIVERGENCE] + [Cause.NONE] * (8 - begins)
+    assert infos[begins - 1].val_loss[row] > 5 * env.chance_loss  # an anomaly, not a panic yet: no snapshot of it
+    healthy = begins - 2
+    for later in range(begins, 9):
+        assert torch.equal(infos[later].val_loss[row], infos[healthy].val_loss[row])
+        for name, value in states[later].items():
+            assert torch.equal(value[row], states[healthy][name][row]), name
+    assert infos[begins].components["death"].tolist() == [0.0, -10.0, 0.0]
+    assert not any(info.panicked[0] or info.panicked[2] for info in infos)
+
+
+def test_a_seed_that_turns_to_nan_before_it_acts_harms_nobody_until_it_does(make_env):
+    """In TRAINING it is off the network: the host goes on, bit-equal. Its gate refuses to let it blend."""
+
+    class BadSeed(Population):
+        def train_epoch(self, *arguments):
+            stats = super().train_epoch(*arguments)
+            state = self.state_dict()
+            for name in state:
+                if name.startswith("seed.0.") and name.endswith("/param"):
+                    state[name][1] = torch.nan
+            self.load_state_dict(state)
+            return stats
+
+    lifecycle = Lifecycle(training_dwell=1, auto_advance=False)
+    plan = [act(3, Op.GERMINATE, blueprint=5), act(3, Op.ADVANCE), Action.wait(3), act(3, Op.ADVANCE), Action.wait(3)]
+    plan += [Action.wait(3)]
+    runs = []
+    for compose in (BadSeed, Population):
+        env = make_env(envs=3, steps=len(plan), lifecycle=lifecycle, compose=compose)
+        env.reset(options={"iteration": 0})
+        runs.append([env.step(action)[4] for action in plan])
+    sick, well = runs
+    assert not any(info.panicked.any() for info in sick)
+    assert sick[3].effective_op.tolist() == [Op.ADVANCE, Op.WAIT, Op.ADVANCE] and int(sick[3].gate[1]) == 2
+    for a, b in zip(sick, well, strict=True):
+        assert torch.equal(a.live_accuracy[[0, 2]], b.live_accuracy[[0, 2]])
+        assert a.live_accuracy.isfinite().all()
+    assert torch.equal(sick[2].val_loss, well[2].val_loss)  # all three, while nobody blends
+
+
+def test_a_slow_host_changes_nothing_but_the_time(make_env, play):
+    class Slow(Population):
+        def train_epoch(self, *arguments):
+            time.sleep(0.01)
+            return super().train_epoch(*arguments)
+
+    slow, quick = (play(make_env(envs=3, family="mlp", steps=6, compose=kind)) for kind in (Slow, Population))
+    for (_, _, a), (_, _, b) in zip(slow, quick, strict=True):
+        assert torch.equal(a[0].features, b[0].features) and torch.equal(a[1], b[1])
+        assert not a[4].panicked.any()
+
+
+def test_every_host_may_fail_and_the_episode_still_ends(make_env):
+    class AllBad(Population):
+        def train_epoch(self, *arguments):
+            stats = super().train_epoch(*arguments)
+            state = self.state_dict()
+            state["host/param"][:] = torch.nan
+            self.load_state_dict(state)
+            return stats
+
+    env = make_env(envs=3, steps=4, compose=AllBad)
+    first, start = env.reset(options={"iteration": 0})
+    for step in range(4):
+        observation, reward, terminated, truncated, info = env.step(Action.wait(3))
+        assert info.panicked.all() == (step == 0) and info.valid.all() == (step == 0)
+        assert terminated.all() == (step == 0) and not truncated.any()
+        assert observation.features.isfinite().all() and reward.isfinite().all()
+        # A host that panics is scored as the snapshot it is put back to: here, as it was initialised.
+        assert torch.equal(info.committed_accuracy, start.committed_accuracy)
+    assert first.features.shape == observation.features.shape

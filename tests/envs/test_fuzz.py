@@ -1,0 +1,148 @@
+"""Random legal play in every host family and preset: laws of every step, with every reward mode on the same steps."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from simic import registry
+from simic.envs import rewards
+from simic.envs.observations import columns
+from simic.growth.lifecycle import LIVE_STAGES, TRANSITIONS, in_stages
+from simic.growth.vocabulary import Op, Slots, Stage
+from simic.params import Host, Reward
+
+from .transitions import FULL
+
+FAMILIES, PRESETS = registry.known(registry.FAMILY), registry.known(registry.PRESET)
+every_host = pytest.mark.parametrize(("family", "preset"), [(f, p) for f in FAMILIES for p in PRESETS])
+DWELL_MAX = 7  # from here on the potential's ramp is full
+KEEPING = {"fossilize", "basic_fossilize", "basic_plus_fossilize", "hindsight"}
+COSTS = {"ratio_penalty", "blending_warning", "indecision", "occupancy", "rent", "basic_rent", "loss_rent", "toxic"}
+LARGEST = 10.0  # of a step's reward, apart from the death penalty
+
+
+def check_step(env, transition, actions, result) -> None:
+    observation, reward, *_, info = result
+    before, after = transition.before.stage, transition.after.stage
+    sampled = torch.where(info.valid, actions[:, 0], int(Op.WAIT))
+    was_refused = (info.gate >= 0) & ~info.gate_passed
+    assert torch.equal(info.effective_op, torch.where(was_refused, int(Op.WAIT), sampled))
+    allowed = torch.eye(len(Stage), dtype=torch.bool)
+    for stage, following in TRANSITIONS.items():
+        allowed[int(stage), [int(to) for to in following]] = True
+    assert (allowed[before, after] | info.panicked[:, None]).all()
+    seed_params = transition.seed_params_after
+    assert torch.equal(info.params, env.host.params + seed_params.sum(dim=1)) and (seed_params >= 0).all()
+    assert (info.params >= env.host.params).all() and (info.committed_params >= env.host.params).all()
+    assert (seed_params.sum(dim=1) <= env.train.lifecycle.param_budget * env.host.params).all()
+    assert (in_stages(after, LIVE_STAGES).sum(dim=1) <= (env.train.lifecycle.max_seeds or env.host.slots)).all()
+    table = [row for _, row in columns(env.host.slots)]
+    low, high = torch.tensor([row.low for row in table]), torch.tensor([row.high for row in table])
+    assert ((observation.features >= low) & (observation.features <= high)).all()
+    assert (observation.categories >= -1).all() and (observation.categories < len(env.blueprints)).all()
+    assert observation.masks["op"][:, Op.WAIT].all()
+    assert (sum(info.components.values()) - reward).abs().max() < 1e-6
+
+
+def check_modes(transition, setting, info) -> None:
+    """Finite, the sum of its components, of order 10 at most, in every mode."""
+    lives = info.valid & ~info.panicked
+    for mode, names in rewards.MODES.items():
+        parts = rewards.components(mode, transition, setting)
+        assert tuple(parts) == names
+        paid = rewards.total(parts)
+        assert paid.isfinite().all() and (paid - torch.stack(list(parts.values())).sum(dim=0)).abs().max() < 1e-6
+        assert (paid.abs() <= LARGEST)[lives].all(), (mode, {name: float(v.abs().max()) for name, v in parts.items()})
+        gain = rewards.progress(transition.before).gather(1, transition.slot[:, None])[:, 0]
+        for name in KEEPING & parts.keys():
+            assert (parts[name][(gain <= 0) & lives] <= 0).all(), name  # ransomware
+        for name in COSTS & parts.keys():
+            assert (parts[name] <= 0).all(), name
+
+
+def check_episode(env, transitions) -> None:
+    """Differences telescope: shaping to nothing, credits to what was fossilized; no closed loop earns."""
+    gamma = env.setting.gamma
+    alive = torch.ones(env.num_envs, dtype=torch.bool)
+    shaping, kept = [], torch.zeros(env.num_envs, dtype=torch.float64)
+    credited = torch.zeros(env.num_envs, dtype=torch.float64)
+    for t, (transition, setting) in enumerate(transitions):
+        parts = {name: torch.where(alive, v, 0.0) for name, v in rewards.components("shaped", *transitions[t]).items()}
+        shaping.append(gamma**t * parts["shaping"])
+        credited += gamma**t * parts["attribution"]
+        joined = (transition.after.stage == Stage.FOSSILIZED) & (transition.before.stage != Stage.FOSSILIZED)
+        held = torch.where(joined, rewards.credit(transition.before, setting.weights), 0.0).sum(dim=1)
+        kept += gamma**t * torch.where(alive, held, 0.0)
+        alive = alive & ~transition.panicked
+    sums = torch.stack([torch.zeros_like(kept), *shaping]).cumsum(dim=0)
+    assert sums[-1].abs().max() < 1e-6
+    assert (credited - kept).abs().max() < 1e-6
+    check_loops([transition.before for transition, _ in transitions], sums, gamma)
+
+
+def check_loops(states: list[Slots], sums: torch.Tensor, gamma: float) -> None:
+    """``sums [T + 1, E]``: discounted shaping paid before each state. Between equal states it is at most 0."""
+    codes = []
+    for slots in states:
+        ramped = in_stages(slots.stage, LIVE_STAGES - {Stage.FOSSILIZED})
+        dwell = torch.where(ramped, slots.dwell.clamp(max=DWELL_MAX), 0)
+        places = (len(Stage) * (DWELL_MAX + 1)) ** torch.arange(slots.stage.shape[1])
+        codes.append(((slots.stage * (DWELL_MAX + 1) + dwell) * places).sum(dim=1))
+    visited = torch.stack(codes)
+    for start in range(len(states)):
+        again = visited[start + 1 :] == visited[start]
+        earned = (sums[start + 1 : len(states)] - sums[start]) / gamma**start
+        assert (earned[again] <= 1e-9).all()
+
+
+def walk(env, play, transitions, episodes: int) -> tuple[Counter, int]:
+    """Plays and checks; how often each op was executed, and how many were refused by a gate.
+
+    Every other episode hurries: otherwise hardly a seed lives to be fossilized.
+    """
+    executed, refused = Counter(), 0
+    for iteration in range(episodes):
+        transitions.clear()
+        steps = play(env, iteration, prefer=() if iteration % 2 else (Op.ADVANCE, Op.FOSSILIZE))
+        recorded = list(transitions)
+        for (transition, setting), (_, actions, result) in zip(recorded, steps, strict=True):
+            check_step(env, transition, actions, result)
+            check_modes(transition, setting, result[4])
+            executed.update(result[4].effective_op.tolist())
+            refused += int(((result[4].gate >= 0) & ~result[4].gate_passed).sum())
+        check_episode(env, recorded)
+    return executed, refused
+
+
+@every_host
+def test_random_legal_play_keeps_every_law(make_env, play, transitions, family, preset):
+    host = Host(family=family, preset=preset)
+    env = make_env(envs=6, steps=13, host=host, batches_per_epoch=1, backend="auto", reward=FULL.weights)
+    executed, refused = walk(env, play, transitions, episodes=2)
+    assert set(executed) == set(map(int, Op)) and refused > 0  # the walk saw what it is about
+
+
+@pytest.mark.prove
+@every_host
+def test_ten_thousand_steps_of_random_legal_play_keep_every_law(make_env, play, transitions, family, preset):
+    host = Host(family=family, preset=preset)
+    samples = 96 if family != "transformer" else 16  # of a sequence every token is one
+    env = make_env(
+        envs=64, steps=25, host=host, batches_per_epoch=1, backend="auto", reward=FULL.weights, validation=samples
+    )
+    executed, refused = walk(env, play, transitions, episodes=7)
+    assert sum(executed.values()) >= 10_000
+    assert set(executed) == set(map(int, Op)) and refused > 0
+
+
+def test_every_mode_pays_in_its_own_run_what_it_says_of_recorded_steps(make_env, play, transitions):
+    """The ledgers of one run serve all modes: playing under a mode gives what the record gives for it."""
+    for mode in rewards.MODES:
+        transitions.clear()
+        env = make_env(envs=6, family="mlp", steps=12, reward=Reward(mode=mode))
+        paid = [result[1] for _, _, result in play(env)]
+        if mode == "shaped":
+            recorded = list(transitions)
+        expected = [rewards.total(rewards.components(mode, *step)) for step in recorded]
+        assert all(torch.equal(a, b) for a, b in zip(paid, expected, strict=True)), mode

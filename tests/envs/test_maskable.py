@@ -1,0 +1,80 @@
+"""An agent that is not ours trains on the single-environment view, unchanged: sb3-contrib's MaskablePPO."""
+
+from pathlib import Path
+
+import gymnasium
+import pytest
+import torch
+from sb3_contrib import MaskablePPO
+from stable_baselines3.common.callbacks import BaseCallback
+
+from simic.data.prepare import prepare
+from simic.params import PPO, Lifecycle, Prepare, Train
+
+TRAIN = Train(
+    envs=1,
+    episode_steps=16,
+    batches_per_epoch=1,
+    batch_size=16,
+    ppo=PPO(minibatches=1),
+    lifecycle=Lifecycle(training_dwell=1, min_prune_age=3, embargo_steps=1),
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A project folder with prepared digits, as ``simic prepare`` leaves it."""
+    prepare(Prepare(samples=300), 1, tmp_path / "data" / "prepared", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def global_generators():
+    """stable-baselines3 draws from torch's own generator; other tests must not notice."""
+    with torch.random.fork_rng():
+        yield
+
+
+class Watch(BaseCallback):
+    """What was played, and whether it was legal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.illegal: list[bool] = []
+        self.ops: set[int] = set()
+        self.episodes = 0
+
+    def _on_step(self) -> bool:
+        self.illegal += [info["illegal"] for info in self.locals["infos"]]
+        self.ops |= {info["effective_op"] for info in self.locals["infos"]}
+        self.episodes += int(self.locals["dones"].sum())
+        return True
+
+
+def learn(root: Path, steps: int) -> tuple[Watch, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """What was played and the policy's parameters before and after."""
+    env = gymnasium.make("simic.envs.single_env:simic/Growth-v0", train=TRAIN, root=root)
+    agent = MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=32, n_epochs=2, seed=3, device="cpu")
+    before = {name: parameter.clone() for name, parameter in agent.policy.state_dict().items()}
+    watch = Watch()
+    agent.learn(steps, callback=watch)
+    env.close()
+    return watch, before, agent.policy.state_dict()
+
+
+def check(root: Path, steps: int, least_ops: int) -> None:
+    watch, before, after = learn(root, steps)
+    assert len(watch.illegal) >= steps and not any(watch.illegal)
+    assert watch.episodes == len(watch.illegal) // TRAIN.episode_steps
+    assert len(watch.ops) >= least_ops
+    assert all(parameter.isfinite().all() for parameter in after.values())
+    assert all(not torch.equal(before[name], parameter) for name, parameter in after.items())
+
+
+def test_maskable_ppo_learns_on_it_and_plays_nothing_illegal(root):
+    check(root, steps=128, least_ops=3)
+
+
+@pytest.mark.slow
+def test_maskable_ppo_2000_steps(root):
+    check(root, steps=2000, least_ops=4)

@@ -1,0 +1,122 @@
+"""Constructed transitions, and what a mode pays along a path of them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from simic.envs import rewards
+from simic.envs.rewards import Ledgers, Setting, Transition
+from simic.growth.vocabulary import Op, Slots, Stage
+from simic.params import Reward
+
+GAMMA = 0.97
+HOST = 1000
+CHANCE = math.log(10)
+WEIGHTS = Reward()
+SETTING = Setting(WEIGHTS, GAMMA, episode_steps=10, host_params=HOST, param_budget=4.0, chance_loss=CHANCE)
+# Every optional term at the strength it had in the earlier system.
+FULL = replace(
+    SETTING,
+    weights=Reward(
+        synergy_weight=0.1,
+        hindsight_weight=0.2,
+        ratio_penalty_weight=1.0,
+        blending_warning_weight=1.0,
+        indecision_weight=1.0,
+        occupancy_weight=1.0,
+    ),
+)
+# (mode, setting): all shipped modes, and the default one with all it can have.
+VARIANTS = [(mode, SETTING) for mode in rewards.MODES] + [("shaped", FULL), ("escrow", FULL)]
+VARIANT_NAMES = [*rewards.MODES, "shaped_full", "escrow_full"]
+
+
+def transition(before: Slots, after: Slots, op: Op = Op.WAIT, slot: int = 0, **changes) -> Transition:
+    """A step of hosts whose seeds have 100 parameters each, at 50 points and a loss of 1.5."""
+    envs, count = before.stage.shape
+    no = torch.zeros(envs, dtype=torch.bool)
+    plain = Transition(
+        before,
+        after,
+        op=torch.full((envs,), int(op)),
+        slot=torch.full((envs,), slot),
+        step=1,
+        seed_params_before=100 * (before.blueprint >= 0).long(),
+        seed_params_after=100 * (after.blueprint >= 0).long(),
+        interaction_before=torch.zeros(envs, count),
+        interaction_after=torch.zeros(envs, count),
+        stable_accuracy=torch.full((envs,), 50.0),
+        committed_accuracy=torch.full((envs,), 50.0),
+        loss=torch.full((envs,), 1.5),
+        committed_loss=torch.full((envs,), 1.5),
+        ended=no,
+        terminal=no,
+        panicked=no,
+        ledgers=start(envs, count),
+    )
+    return replace(plain, **{k: torch.full_like(no, v) if isinstance(v, bool) else v for k, v in changes.items()})
+
+
+def start(envs: int, slots: int, loss: float = 1.5, accuracy: float = 10.0) -> Ledgers:
+    return Ledgers.start(slots, torch.full((envs,), loss), torch.full((envs,), accuracy), CHANCE)
+
+
+def measured(make_slots, stage: Stage, contribution: float, gain: float, se: float = 0.1, dwell: int = 3, **more):
+    """One slot of one host: a seed of this contribution whose host gained so much since it germinated."""
+    return make_slots(
+        [[stage]],
+        dwell=[[dwell]],
+        contribution=[[contribution]],
+        contribution_se=[[se]],
+        accuracy=[[40.0 + gain]],
+        germination_accuracy=[[40.0]],
+        **more,
+    )
+
+
+def random_states(count: int, envs: int, slots: int) -> list[Slots]:
+    """Arbitrary states, legal or not: telescoping may not depend on the lifecycle."""
+    generator = torch.Generator().manual_seed(5)
+    states = []
+    for _ in range(count):
+        stage = torch.randint(0, len(Stage), (envs, slots), generator=generator)
+        points = 100 * torch.rand(4, envs, slots, generator=generator) - 30
+        points[0, torch.rand(envs, slots, generator=generator) < 0.3] = torch.nan
+        states.append(
+            replace(
+                Slots.empty(envs, slots),
+                stage=stage,
+                dwell=torch.randint(0, 12, (envs, slots), generator=generator),
+                age=torch.randint(0, 12, (envs, slots), generator=generator),
+                contribution=points[0],
+                contribution_se=points[1].abs() / 20,
+                accuracy=points[2],
+                germination_accuracy=points[3],
+            )
+        )
+    return states
+
+
+def discounted(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    return sum((GAMMA**t * value for t, value in enumerate(values)), torch.zeros((), dtype=torch.float64))
+
+
+def paid(mode: str, steps: Sequence[Transition], setting: Setting = SETTING) -> list[dict[str, torch.Tensor]]:
+    """Components of each step of a path, the ledgers carried along."""
+    ledgers, found = steps[0].ledgers, []
+    for t, step in enumerate(steps):
+        step = replace(step, ledgers=ledgers, step=t + 1)
+        found.append(rewards.components(mode, step, setting))
+        ledgers = rewards.advance(step, setting)
+    return found
+
+
+def value(mode: str, steps: Sequence[Transition], setting: Setting = SETTING, objective: bool = True) -> float:
+    """Discounted return of host 0 along a path, with or without the terms that are what the mode is about."""
+    parts = [
+        {name: term for name, term in step.items() if objective or name not in rewards.OBJECTIVES}
+        for step in paid(mode, steps, setting)
+    ]
+    return float(discounted([sum(step.values(), torch.zeros(1, dtype=torch.float64)) for step in parts])[0])
