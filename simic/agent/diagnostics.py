@@ -1,36 +1,46 @@
 """What is worth knowing of an update besides its losses: exact distributions, health of the features, scales."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 from simic.agent.distributions import Joint
-from simic.agent.normalization import Reduce
+from simic.agent.metrics import HEALTH
+from simic.agent.normalization import OBSERVATION_CLIP, Reduce
 from simic.agent.policy import ActorCritic, Evaluation
 from simic.agent.rollout import Rollout
+from simic.agent.spec import Observation
 
 DORMANT_SHARE = 0.025  # of the mean activation of the layer (Sokar et al. 2023, arXiv 2302.12902)
 SATURATED = 0.99
-RANK_SHARE = 0.99
-RANK_ROWS = 512  # the decomposition is cubic
-PROBE_ROWS = 512  # each enumerates ops × slots × heads
+RANK_ROWS = 256  # the decomposition is cubic
+PROBE_ROWS = 64  # each enumerates ops × slots × heads, before and after; benchmarks/agent_health.py has what it costs
 
 
 class Probe:
-    """The policy's exact distribution on some whole rows of a minibatch, kept to be compared with a later one."""
+    """The policy's exact distribution on some rows of a minibatch, or the first steps of one, kept to be compared with
+    a later one.
+    """
 
     def __init__(self, policy: ActorCritic, batch: Rollout, seen: Evaluation) -> None:
-        steps, envs = batch.valid.shape
+        steps, envs = min(len(batch.valid), PROBE_ROWS), batch.valid.shape[1]
         rows = torch.arange(min(envs, max(1, PROBE_ROWS // steps)), device=batch.valid.device)
-        self.policy, self.batch = policy, batch.select(rows)
-        self.before = self._joint(seen.z[:, : len(rows)])
+        some = batch.select(rows)
+        masks = {name: mask[:steps] for name, mask in some.masks.items()}
+        self.policy, self.state = policy, some.state
+        self.observation = Observation(some.features[:steps], some.categories[:steps], masks)
+        self.starts = some.starts[:steps] if some.starts_inside else None
+        self.valid = some.valid[:steps].flatten()
+        self.before = self._joint(seen.z[:steps, : len(rows)])
 
     def _joint(self, z: Tensor) -> Joint:
         with torch.no_grad():
-            masks = {name: mask.flatten(0, 1) for name, mask in self.batch.masks.items()}
+            masks = {name: mask.flatten(0, 1) for name, mask in self.observation.masks.items()}
             return self.policy.joint(z.flatten(0, 1), masks)
 
     def _mean(self, x: Tensor, reduce: Reduce | None) -> Tensor:
-        valid = self.batch.valid.flatten()
+        valid = self.valid
         total = torch.stack((torch.where(valid, x, 0.0).sum(), valid.sum().to(x.dtype)))
         total = total if reduce is None else reduce(total, "sum")
         return total[0] / total[1]
@@ -42,8 +52,8 @@ class Probe:
     def divergence(self, reduce: Reduce | None) -> Tensor:
         """Mean KL(as it was ‖ as it is now) of whole actions in nats."""
         with torch.no_grad():
-            now = replay(self.policy, self.batch)
-        return self._mean(self.before.kl(self._joint(now.z)), reduce)
+            z = self.policy.trunk(self.observation, self.state, self.starts)[-1]
+        return self._mean(self.before.kl(self._joint(z)), reduce)
 
 
 def replay(policy: ActorCritic, batch: Rollout) -> Evaluation:
@@ -54,25 +64,40 @@ def replay(policy: ActorCritic, batch: Rollout) -> Evaluation:
 
 @torch.no_grad()
 def health(seen: Evaluation) -> dict[str, Tensor]:
-    """Hidden norm, growth and saturation, dormant units and rank, of one minibatch of this process."""
-    names = ("hidden_norm", "hidden_growth", "hidden_saturated", "dormant_units", "feature_rank")
+    """Hidden norm, growth and saturation, dormant units and the Gram matrix of z, of one minibatch of this process."""
     if seen.values.numel() == 0:
-        return dict.fromkeys(names, seen.values.new_tensor(torch.nan))
+        return unmeasured(seen.values, HEALTH)
     rms = seen.hidden.square().mean(dim=(1, 2)).sqrt()
     activity = seen.encoded.abs().mean(dim=(0, 1))
     saturated = (seen.hidden.abs() > SATURATED).float().mean()
     dormant = (activity <= DORMANT_SHARE * activity.mean()).float().mean()
     growth = rms[-1] / rms[0].clamp(min=1e-8)
-    measured = (seen.hidden.square().mean().sqrt(), growth, saturated, dormant, _rank(seen.z.flatten(0, 1)))
-    return dict(zip(names, measured, strict=True))
+    measured = (seen.hidden.square().mean().sqrt(), growth, saturated, dormant, _gram(seen.z.flatten(0, 1)))
+    return dict(zip(HEALTH, measured, strict=True))
 
 
-def _rank(z: Tensor) -> Tensor:
-    """Smallest k whose largest singular values hold 99 % of the sum (Kumar et al. 2021, arXiv 2010.14498)."""
-    stride = -(-len(z) // RANK_ROWS)
-    singular = torch.linalg.svdvals(z[::stride].float().nan_to_num())
-    share = singular.cumsum(dim=0) / singular.sum().clamp(min=1e-12)
-    return (share < RANK_SHARE).sum() + 1
+def unmeasured(like: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
+    """NaN for each."""
+    return {name: like.new_full((1, 1) if name == "feature_gram" else (), torch.nan) for name in names}
+
+
+def _gram(z: Tensor) -> Tensor:
+    """The smaller of z zᵀ and zᵀ z over some rows: its eigenvalues are the squares of z's singular values. They are
+    left to the host, since a decomposition makes it wait for the device.
+    """
+    z = z[:: -(-len(z) // RANK_ROWS)].double().nan_to_num()
+    return z @ z.t() if len(z) < z.shape[1] else z.t() @ z
+
+
+@torch.no_grad()
+def clipped(policy: ActorCritic, rollout: Rollout, reduce: Reduce | None) -> Tensor:
+    """Share of the values of normalised columns that lie on the clip; NaN if no column is normalised."""
+    spec = policy.observation_spec
+    raw = torch.tensor(spec.raw or (False,) * spec.features, device=rollout.valid.device)
+    cells = rollout.valid[..., None] & ~raw
+    counts = torch.stack(((cells & (rollout.features.abs() >= OBSERVATION_CLIP)).sum(), cells.sum())).double()
+    counts = counts if reduce is None else reduce(counts, "sum")
+    return counts[0] / counts[1]
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """The clipped objective of PPO (Schulman et al. 2017, arXiv 1707.06347) for factored actions; the value loss."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,11 +27,11 @@ class Usage:
     open: Tensor  # [T, E, heads] bool
     rows: Tensor  # N
     open_rows: Tensor  # [heads]
+    relevant_rows: Tensor  # [heads]
     parts: int
 
     def select(self, envs: Tensor) -> "Usage":
-        relevant, open_ = self.relevant.index_select(1, envs), self.open.index_select(1, envs)
-        return Usage(relevant, open_, self.rows, self.open_rows, self.parts)
+        return replace(self, relevant=self.relevant.index_select(1, envs), open=self.open.index_select(1, envs))
 
 
 @torch.no_grad()
@@ -39,9 +39,11 @@ def usage(policy: ActorCritic, rollout: Rollout, parts: int, reduce: Reduce | No
     """Read off the sampled actions and the masks they were sampled under."""
     relevant = policy.relevance[rollout.actions[..., 0]] & rollout.valid[..., None]
     several = torch.stack([_options(policy, rollout, head) > 1 for head in range(len(policy.heads))], dim=-1)
-    counts = torch.cat((rollout.valid.sum()[None], (relevant & several).sum(dim=(0, 1)))).to(rollout.values.dtype)
+    by_head = ((relevant & several).sum(dim=(0, 1)), relevant.sum(dim=(0, 1)))
+    counts = torch.cat((rollout.valid.sum()[None], *by_head)).to(rollout.values.dtype)
     counts = counts if reduce is None else reduce(counts, "sum")
-    return Usage(relevant, relevant & several, counts[0].clamp(min=1), counts[1:], parts)
+    open_rows, relevant_rows = counts[1:].chunk(2)
+    return Usage(relevant, relevant & several, counts[0].clamp(min=1), open_rows, relevant_rows, parts)
 
 
 def _options(policy: ActorCritic, rollout: Rollout, head: int) -> Tensor:
@@ -57,16 +59,19 @@ def surrogate(log_ratio: Tensor, advantages: Tensor, clip_range: float) -> Tenso
     return torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * advantages)
 
 
-def policy_objective(log_ratio: Tensor, relevant: Tensor, advantages: Tensor, settings: params.PPO) -> Tensor:
+def policy_objective(
+    log_ratio: Tensor, relevant: Tensor, advantages: Tensor, settings: params.PPO, weights: Tensor | None = None
+) -> Tensor:
     """What PPO maximises, per row ``[T, N]``, from log-ratios per head ``[T, N, heads]``.
 
     ``joint``: one ratio of the whole action. ``per_head``: a clipped term for each relevant head, summed, so that at
-    ratio 1 both have the same gradient.
+    ratio 1 both have the same gradient, unless the heads have ``weights``.
     """
     if settings.ratio == "joint":
         joint = log_ratio.sum(dim=-1).clamp(-JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT)
         return surrogate(joint, advantages, settings.clip_range)
     terms = surrogate(log_ratio, advantages[..., None], settings.clip_range)
+    terms = terms if weights is None else terms * weights
     return torch.where(relevant, terms, 0.0).sum(dim=-1)
 
 
@@ -95,9 +100,33 @@ class Terms:
     sums: dict[str, Tensor]
     peaks: dict[str, Tensor]
 
+    def joined(self, other: "Terms") -> "Terms":
+        """Of both parts of a minibatch; the loss of the first alone, since its gradient is taken already."""
+        sums = {name: value + other.sums[name] for name, value in self.sums.items()}
+        peaks = {name: torch.maximum(value, other.peaks[name]) for name, value in self.peaks.items()}
+        return Terms(self.loss, sums, peaks)
 
-def terms(seen: Evaluation, batch: Rollout, used: Usage, settings: params.PPO, entropy_coef: float) -> Terms:
-    """Loss = policy + c_v · value − c_e · Σ_k mean normalised entropy of head k, as sums scaled by parts / N."""
+
+def head_weights(used: Usage, settings: params.PPO) -> Tensor | None:
+    """``head_weight: mean`` gives every head its own mean, however seldom it mattered: N / n_k (facts §8.2)."""
+    return used.rows / used.relevant_rows.clamp(min=1) if settings.head_weight == "mean" else None
+
+
+def mean_entropy(seen: Evaluation, used: Usage) -> Tensor:
+    """Normalised entropy ``[heads]`` over open rows; a head that was never open has none to speak of: 0."""
+    return torch.where(used.open, seen.entropy, 0.0).sum(dim=(0, 1)) * used.parts / used.open_rows.clamp(min=1)
+
+
+def floor_pull(entropy: Tensor, floors: Tensor, coefficient: float) -> Tensor:
+    """−d/dH of c · max(0, f − H)², ``[heads]``: what the penalty for an entropy below its floor weighs it with."""
+    return 2.0 * coefficient * (floors - entropy).clamp(min=0)
+
+
+def terms(seen: Evaluation, batch: Rollout, used: Usage, settings: params.PPO, entropy_coef: float | Tensor) -> Terms:
+    """Loss = policy + c_v · value − Σ_k c_k · mean normalised entropy of head k, as sums scaled by parts / N.
+
+    ``entropy_coef`` is one number for all heads, or one for each ``[heads]``.
+    """
     assert batch.advantages is not None
     assert batch.returns is not None
     difference = torch.where(used.relevant, seen.log_probs - batch.log_probs, 0.0)
@@ -107,11 +136,12 @@ def terms(seen: Evaluation, batch: Rollout, used: Usage, settings: params.PPO, e
     def over_rows(x: Tensor) -> Tensor:
         return scale * torch.where(batch.valid, x, 0.0).sum()
 
-    policy = -over_rows(policy_objective(log_ratio, used.relevant, batch.advantages, settings))
+    weights = head_weights(used, settings)
+    policy = -over_rows(policy_objective(log_ratio, used.relevant, batch.advantages, settings, weights))
     value = over_rows(value_loss(seen.values, batch.values, batch.returns, settings.value_clip))
-    # A head that was never open has no entropy to speak of: weight 0.
-    entropy = torch.where(used.open, seen.entropy, 0.0).sum(dim=(0, 1)) * used.parts / used.open_rows.clamp(min=1)
-    loss = policy + settings.value_coef * value - entropy_coef * entropy.sum()
+    entropy = mean_entropy(seen, used)
+    bonus = (entropy_coef * entropy).sum() if isinstance(entropy_coef, Tensor) else entropy_coef * entropy.sum()
+    loss = policy + settings.value_coef * value - bonus
     with torch.no_grad():
         return Terms(
             loss,

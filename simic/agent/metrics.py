@@ -3,10 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, get_type_hints
+from itertools import accumulate
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
+
+from simic import params
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,9 @@ class UpdateMetrics:
     grad_norm: Annotated[float, "Global gradient norm before clipping, mean over steps."]
     grad_norm_max: Annotated[float, "Largest such norm."]
     grad_norm_by_part: Annotated[dict[str, float], "Mean norm before clipping of encoder, core, value, each head."]
+    grad_share_by_head: Annotated[dict[str, float], "Share of each head in the sum of the heads' gradient norms."]
     grad_clipped_fraction: Annotated[float, "Share of steps whose gradient was clipped."]
+    learning_rate: Annotated[float, "Learning rate after the update; constant unless the schedule is adaptive."]
     update_ratio: Annotated[float, "‖change of the weights‖ / ‖weights‖ over the whole update."]
     max_second_moment: Annotated[float, "Largest second moment that Adam holds."]
     explained_variance: Annotated[float, "1 − Var(R − V) / Var(R) of the values when acting."]
@@ -48,6 +53,7 @@ class UpdateMetrics:
     value_mean: Annotated[float, "Mean V when acting."]
     samples: Annotated[int, "Valid rows of the rollout."]
     samples_by_head: Annotated[dict[str, int], "Rows where the head mattered and had more than one legal choice."]
+    observation_clipped: Annotated[float, "Share of normalised observation values that lie on the clip of ±10."]
     hidden_norm: Annotated[float, "Root mean square of the core's output."]
     hidden_growth: Annotated[float, "Root mean square of the core's output at the last step over the first."]
     hidden_saturated: Annotated[float, "Share of the core's outputs beyond ±0.99."]
@@ -58,6 +64,26 @@ class UpdateMetrics:
     skipped_steps: Annotated[int, "Steps not taken because loss or gradient was not finite."]
     stopped_early: Annotated[bool, "Whether the divergence ended the update before its last minibatch."]
     updates: Annotated[int, "Updates with at least one step so far, this one included."]
+    compiled: Annotated[bool, "Whether the loss ran through torch.compile."]
+
+
+RANK_SHARE = 0.99
+HEALTH = ("hidden_norm", "hidden_growth", "hidden_saturated", "dormant_units", "feature_gram")
+SCALES = ("advantage_mean", "advantage_std", "advantage_max_abs", "return_mean", "return_std", "return_max_abs")
+# Measured once in an update and reported as they are.
+ONCE = (
+    *SCALES,
+    *HEALTH[:-1],
+    "feature_rank",
+    "value_mean",
+    "observation_clipped",
+    "explained_variance",
+    "joint_entropy",
+    "exact_kl",
+    "update_ratio",
+    "max_second_moment",
+    "learning_rate",
+)
 
 
 def explanations() -> dict[str, str]:
@@ -66,47 +92,75 @@ def explanations() -> dict[str, str]:
     return {name: hint.__metadata__[0] for name, hint in hints.items()}
 
 
+def feature_rank(gram: Tensor) -> float:
+    """Smallest k whose largest singular values hold 99 % of the sum (Kumar et al. 2021, arXiv 2010.14498), of the
+    matrix whose Gram matrix is given, on the host; NaN of one that was not measured.
+    """
+    if math.isnan(math.fsum(gram.diagonal().tolist())):
+        return math.nan
+    singular = [math.sqrt(max(value, 0.0)) for value in reversed(torch.linalg.eigvalsh(gram).tolist())]
+    enough = RANK_SHARE * math.fsum(singular)
+    return 1 + sum(share < enough for share in accumulate(singular))
+
+
+class Course(NamedTuple):
+    """How an update went, on the host: which of the minibatches looked at were stepped on, and why not."""
+
+    stepped: list[bool]
+    stopped: bool
+    skipped: int
+    epochs: int
+
+
 @dataclass
 class Log:
-    """What happened in one update, on the device until it ends. Lists are by minibatch, ``norms`` by step taken."""
+    """What happened in one update, by minibatch, on the device until it ends."""
 
     sums: list[dict[str, Tensor]] = field(default_factory=list)
     peaks: list[dict[str, Tensor]] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)  # by part of the policy, the total last
-    stepped: list[bool] = field(default_factory=list)
+    verdicts: list[Tensor] = field(default_factory=list)  # [2]: too far from the old policy; loss and gradient finite
+    epochs: list[int] = field(default_factory=list)
     once: dict[str, Tensor] = field(default_factory=dict)
-    epochs: int = 0
-    skipped: int = 0
-    stopped: bool = False
 
-    def to_host(self) -> dict[str, Any]:
-        """Everything as nested lists by name, in one transfer."""
+    def to_host(self) -> tuple[dict[str, Any], Course]:
+        """Everything as nested lists by name, in one transfer. Minibatches after the one that ended the update are left
+        out: where nothing waits for the device they were computed in vain.
+        """
         tensors = dict(self.once)
         for rows in (self.sums, self.peaks):
             tensors |= {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-        if self.norms:
-            tensors["norms"] = torch.stack(self.norms)
+        tensors |= {"norms": torch.stack(self.norms), "verdicts": torch.stack(self.verdicts)}
         flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors.values()]).cpu()
         parts = flat.split([tensor.numel() for tensor in tensors.values()])
-        return {
-            name: part.view_as(tensor).tolist() for (name, tensor), part in zip(tensors.items(), parts, strict=True)
-        }
+        named = {name: part.view_as(tensor) for (name, tensor), part in zip(tensors.items(), parts, strict=True)}
+        rank = feature_rank(named.pop("feature_gram"))
+        host: dict[str, Any] = {name: part.tolist() for name, part in named.items()}
+        host["feature_rank"] = rank
+        verdicts = [(bool(diverged), bool(finite)) for diverged, finite in host.pop("verdicts")]
+        ends = [index for index, (diverged, finite) in enumerate(verdicts) if diverged and finite]
+        looked = ends[0] + 1 if ends else len(verdicts)
+        host |= {name: host[name][:looked] for name in (*self.sums[0], *self.peaks[0], "norms")}
+        stepped = [finite and not diverged for diverged, finite in verdicts[:looked]]
+        skipped = sum(not finite for _, finite in verdicts[:looked])
+        return host, Course(stepped, bool(ends), skipped, self.epochs[looked - 1])
 
 
 def summarize(
-    log: Log,
+    host: dict[str, Any],
+    course: Course,
     heads: Sequence[str],
     parts: Sequence[str],
-    entropy_coef: float,
+    settings: params.PPO,
     ratio_tolerance: float,
-    max_grad_norm: float,
-    updates: int,
+    **known: Any,
 ) -> UpdateMetrics:
-    """The log as numbers."""
-    host = log.to_host()
-    taken = [index for index, stepped in enumerate(log.stepped) if stepped]
-    norms = host.pop("norms", [])
+    """A log's numbers; ``known`` are metrics that need no log."""
+    taken = [index for index, stepped in enumerate(course.stepped) if stepped]
+    norms = [host["norms"][index] for index in taken]
     totals = [row[-1] for row in norms]
+    by_part = {part: _mean([row[k] for row in norms]) for k, part in enumerate(parts)}
+    of_heads = {head: by_part[f"head_{head}"] for head in heads}
 
     def stepped(name: str) -> list[Any]:
         return [host[name][index] for index in taken]
@@ -120,19 +174,18 @@ def summarize(
 
     kl = [_share(sum(heads_kl), rows) for heads_kl, rows in zip(host["kl"], host["rows"], strict=True)]
     deviation = host["deviation"][0]
-    samples = dict(zip(heads, map(int, host.pop("samples_by_head")), strict=True))
+    samples = dict(zip(heads, map(int, host["samples_by_head"]), strict=True))
     entropy = {
         head: _mean(column) if samples[head] else math.nan
         for head, column in zip(heads, _columns(stepped("entropy"), heads), strict=True)
     }
     last_kl = zip(heads, host["kl"][-1], host["relevant"][-1], strict=True)
-    once = {name: host[name] for name in log.once if name not in ("samples_by_head", "samples")}
+    once = {name: host[name] for name in ONCE}
     return UpdateMetrics(
         policy_loss=_mean(stepped("policy_loss")),
         value_loss=_mean(stepped("value_loss")),
         entropy=_mean([value for value in entropy.values() if not math.isnan(value)]),
         entropy_by_head=entropy,
-        entropy_coef=entropy_coef,
         approx_kl=kl[-1],
         approx_kl_max=_peak(kl),
         kl_by_head={head: _share(total, count) for head, total, count in last_kl},
@@ -147,16 +200,17 @@ def summarize(
         max_abs_log_prob=_peak(host["log_prob"]),
         grad_norm=_mean(totals),
         grad_norm_max=_peak(totals),
-        grad_norm_by_part={part: _mean([row[k] for row in norms]) for k, part in enumerate(parts)},
-        grad_clipped_fraction=_mean([float(total > max_grad_norm) for total in totals]),
+        grad_norm_by_part=by_part,
+        grad_share_by_head={head: _share(norm, math.fsum(of_heads.values())) for head, norm in of_heads.items()},
+        grad_clipped_fraction=_mean([float(total > settings.max_grad_norm) for total in totals]),
         samples=int(host["samples"]),
         samples_by_head=samples,
-        epochs=log.epochs,
+        epochs=course.epochs,
         steps=len(taken),
-        skipped_steps=log.skipped,
-        stopped_early=log.stopped,
-        updates=updates,
+        skipped_steps=course.skipped,
+        stopped_early=course.stopped,
         **once,
+        **known,
     )
 
 

@@ -5,6 +5,7 @@ The value never depends on the action.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -74,6 +75,8 @@ class ActorCritic(nn.Module):
         super().__init__()
         check(action_spec)
         self.action_spec, self.observation_spec = action_spec, observation_spec
+        self.reduced = sizes.precision == "bfloat16"
+        self.floors = action_spec.by_head(sizes.probability_floor, 0.0, "policy.probability_floor")
         with torch.random.fork_rng(devices=[]):  # torch's constructors draw weights, which the next line replaces
             self._build(sizes)
         initialization.initialize(self, self._gains(), rng_seed)
@@ -108,6 +111,19 @@ class ActorCritic(nn.Module):
         named = list(self.named_parameters())
         return {part: [p for name, p in named if name.startswith(prefix)] for part, prefix in parts.items()}
 
+    @property
+    def coarsest(self) -> torch.dtype:
+        """What its matrix products are rounded to."""
+        return torch.bfloat16 if self.reduced else self.encoder.weight.dtype
+
+    def rounding(self) -> AbstractContextManager[object]:
+        """Matrix products in the policy's precision. Casts of weights are not cached: one made while acting, without
+        gradients, would be found again by an update, which then learned nothing.
+        """
+        if not self.reduced:
+            return nullcontext()
+        return torch.autocast(self.encoder.weight.device.type, torch.bfloat16, cache_enabled=False)
+
     def initial_state(self, envs: int) -> State:
         """Nothing remembered."""
         return self.core.initial_state(envs, self.encoder.weight)
@@ -126,17 +142,20 @@ class ActorCritic(nn.Module):
         ``noise [E, heads]`` is uniform in [0, 1) (ignored and not needed when greedy). Rows where ``valid [E]`` is
         False are over: their action means nothing. SimicError when a head has no legal choice or no finite logits.
         """
-        z, state = self.remember(observation, state)
-        choices = self.choose(z, observation.masks, noise=None if greedy else noise, valid=valid)
+        with self.rounding():
+            z, state = self.remember(observation, state)
+            choices = self.choose(z, observation.masks, noise=None if greedy else noise, valid=valid)
+            value = self.state_value(z)
         refuse_faults(self.action_spec, choices)
         log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
         actions = torch.stack([choice.index for choice in choices], dim=-1)
-        return Step(actions, log_probs, log_probs.sum(dim=-1), self.state_value(z), state)
+        return Step(actions, log_probs, log_probs.sum(dim=-1), value, state)
 
     @torch.no_grad()
     def value(self, observation: Observation, state: State) -> Tensor:
         """V(s) ``[E]`` of the observation that follows the remembered ones."""
-        return self.state_value(self.remember(observation, state)[0])
+        with self.rounding():
+            return self.state_value(self.remember(observation, state)[0])
 
     def evaluate(
         self, seen: Observation, actions: Tensor, state: State, valid: Tensor, starts: Tensor | None
@@ -145,13 +164,20 @@ class ActorCritic(nn.Module):
 
         Rows where ``valid`` is False contribute exactly nothing.
         """
-        encoded = self._encode(seen)
-        hidden = self.core.over(encoded, state, starts)
-        z = self.core_norm(hidden)
-        choices = self.choose(z, seen.masks, actions=actions, valid=valid)
+        encoded, hidden, z = self.trunk(seen, state, starts)
+        with self.rounding():
+            choices = self.choose(z, seen.masks, actions=actions, valid=valid)
+            values = self.state_value(z)
         log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
         entropy = torch.stack([choice.normalized_entropy() for choice in choices], dim=-1)
-        return Evaluation(log_probs, entropy, self.state_value(z), encoded, hidden, z)
+        return Evaluation(log_probs, entropy, values, encoded, hidden, z)
+
+    def trunk(self, seen: Observation, state: State, starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Encoder's output, core's output and z ``[T, N, ·]`` of whole rows."""
+        with self.rounding():
+            encoded = self._encode(seen)
+            hidden = self.core.over(encoded, state, starts)
+            return encoded, hidden, self.core_norm(hidden)
 
     def remember(self, observation: Observation, state: State) -> tuple[Tensor, State]:
         """z ``[E, H]`` of one more observation."""
@@ -177,16 +203,17 @@ class ActorCritic(nn.Module):
             relevant = used if valid is None else (valid if used is None else used & valid)
             logits = layers.finish(first + self._given(layers, chosen) if head else first)
             mask = legal(self.action_spec, masks, head, chosen)
-            choices.append(Choice.of(logits, mask, relevant, _chooser(head, noise, actions)))
+            choices.append(Choice.of(logits, mask, relevant, _chooser(head, noise, actions), self.floors[head]))
         return choices
 
     def joint(self, z: Tensor, masks: dict[str, Tensor]) -> Joint:
         """The exact distribution over whole actions at N states z ``[N, H]``, every op and slot enumerated."""
-        (head, first), *later = self._first_layers(z)
-        op = masked_log_softmax(head.finish(first), masks.get(self.action_spec.heads[0].name))
-        if not later:
-            return Joint(self.relevance, op)
-        levels = [self._enumerated(k, *layers, masks) for k, layers in enumerate(later, start=1)]
+        with self.rounding():
+            (head, first), *later = self._first_layers(z)
+            op = masked_log_softmax(head.finish(first), masks.get(self.action_spec.heads[0].name), self.floors[0])
+            if not later:
+                return Joint(self.relevance, op)
+            levels = [self._enumerated(k, *layers, masks) for k, layers in enumerate(later, start=1)]
         return Joint(self.relevance, op, levels[0], tuple(levels[1:]))
 
     def _enumerated(self, head: int, layers: Head, first: Tensor, masks: dict[str, Tensor]) -> Tensor:
@@ -199,14 +226,14 @@ class ActorCritic(nn.Module):
         described = self.action_spec.heads[head]
         mask = masks.get(described.name)
         if mask is None:
-            return masked_log_softmax(logits, None)
+            return masked_log_softmax(logits, None, self.floors[head])
         if logits.ndim == 4 and described.mask_given == "op":
             mask = mask[:, :, None]
         elif logits.ndim == 4 and described.mask_given == "slot":
             mask = mask[:, None]
         elif described.mask_given == "nothing":
             mask = mask.view(len(mask), *(1 for _ in shift.shape[:-1]), mask.shape[-1])
-        return masked_log_softmax(logits, mask.expand_as(logits))
+        return masked_log_softmax(logits, mask.expand_as(logits), self.floors[head])
 
     def _first_layers(self, z: Tensor) -> list[tuple[Head, Tensor]]:
         """Each head with its first layer at z, all in one product."""

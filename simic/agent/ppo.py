@@ -1,23 +1,46 @@
 """Proximal policy optimisation over whole recurrent rows (Schulman et al. 2017, arXiv 1707.06347)."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from simic import params, rng
 from simic.agent.advantages import normalized
-from simic.agent.diagnostics import Probe, health, replay, scales
-from simic.agent.losses import Terms, Usage, terms, usage
-from simic.agent.metrics import Log, UpdateMetrics, summarize
+from simic.agent.compiled import Compiled
+from simic.agent.diagnostics import Probe, clipped, health, replay, scales, unmeasured
+from simic.agent.losses import Terms, Usage, floor_pull, mean_entropy, terms, usage
+from simic.agent.metrics import HEALTH, Log, UpdateMetrics, summarize
 from simic.agent.normalization import Reduce
 from simic.agent.optimizer import Adam, refuse_mismatch
-from simic.agent.policy import ActorCritic
+from simic.agent.policy import ActorCritic, Evaluation
 from simic.agent.rollout import Rollout
 
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
 RATIO_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 5e-2}
+# The adaptive learning rate of rsl_rl (Rudin et al. 2022, arXiv 2109.11978): ÷ 1.5 above 2 × target_kl, × 1.5 below
+# half of it.
+RATE_FACTOR, RATE_BAND, RATE_MIN, RATE_MAX = 1.5, 2.0, 1e-5, 1e-2
+
+
+def score(
+    policy: ActorCritic, batch: Rollout, used: Usage, settings: params.PPO, entropy_coef: float | Tensor
+) -> tuple[Evaluation, Terms]:
+    """The recorded decisions under the present weights, and the loss of that."""
+    seen = replay(policy, batch)
+    return seen, terms(seen, batch, used, settings, entropy_coef)
+
+
+@dataclass
+class Pass:
+    """One update under way."""
+
+    start: Tensor  # weights before it
+    entropy_coef: float
+    log: Log
+    probe: Probe | None = None
+    alive: Tensor | None = field(default=None)  # deferred: 1 until the divergence ends the update
 
 
 class PPO:
@@ -25,6 +48,10 @@ class PPO:
 
     ``total_updates`` is the length of the entropy schedule. Over several processes ``reduce(tensor, "sum" | "max")``
     combines a tensor of all of them and ``all_env_ids`` names every environment; all then take the same steps.
+
+    ``deferred`` (default: on a GPU) leaves to the device what depends on the data: a step that must not be taken is
+    skipped there, and the host reads one tensor per update. Otherwise it looks at each minibatch and stops at once.
+    Without ``watch`` the health of the network is not measured (NaN).
     """
 
     def __init__(
@@ -36,14 +63,39 @@ class PPO:
         total_updates: int,
         reduce: Reduce | None = None,
         all_env_ids: Tensor | None = None,
+        deferred: bool | None = None,
+        watch: bool = True,
     ) -> None:
         self.policy, self.settings, self.rng_seed = policy, settings, rng_seed
-        self.total_updates, self.reduce = total_updates, reduce
+        self.total_updates, self.reduce, self.watch = total_updates, reduce, watch
         self.all_env_ids = None if all_env_ids is None else all_env_ids.cpu()
-        self.adam = Adam(policy, settings.learning_rate, settings.adam_eps)
+        self.score = Compiled(score) if settings.compile else score
         self.groups = policy.groups()
+        like = policy.encoder.weight
+        self.deferred = like.is_cuda if deferred is None else deferred
+        self.adam = Adam(
+            policy,
+            settings.learning_rate,
+            settings.adam_eps,
+            decayed=self.groups["value"],
+            weight_decay=settings.value_weight_decay,
+            fused=self.deferred,
+        )
+        # Float32 on the device, as a fused optimizer wants it; a host counts in float64.
+        self.learning_rate = torch.tensor(settings.learning_rate, dtype=torch.float64)
+        if self.deferred:
+            self.learning_rate = self.learning_rate.to(like.device, torch.float32)
+        spec = policy.action_spec
+        self.entropy_scale = like.new_tensor(spec.by_head(settings.entropy_scale, 1.0, "ppo.entropy_scale"))
+        self.entropy_floor = like.new_tensor(spec.by_head(settings.entropy_floor, 0.0, "ppo.entropy_floor"))
         self.updates = 0  # with at least one step: schedules count what was executed
         self.skipped_steps = 0
+        self._known_ids: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def compile_error(self) -> str | None:
+        """Why torch.compile was given up; None: it was not, or not asked for."""
+        return self.score.error if isinstance(self.score, Compiled) else None
 
     def entropy_coef(self) -> float:
         """Linear from ``entropy_coef`` in the first update to ``entropy_coef_final`` in the last."""
@@ -55,19 +107,23 @@ class PPO:
         if rollout.advantages is None:
             raise ValueError("the rollout has no advantages: call with_advantages first")
         batch = replace(rollout, advantages=normalized(rollout.advantages, rollout.valid, self.reduce))
-        everyone = rollout.env_ids.cpu() if self.all_env_ids is None else self.all_env_ids
+        own = self._on_host(rollout.env_ids)
+        everyone = own if self.all_env_ids is None else self.all_env_ids
         used = usage(self.policy, rollout, min(self.settings.minibatches, len(everyone)), self.reduce)
         log = Log(once={**scales(rollout, self.reduce), "samples_by_head": used.open_rows})
-        start, entropy_coef = self._weights(), self.entropy_coef()
-        probe: Probe | None = None
-        for epoch, envs in self._minibatches(rollout.env_ids.cpu(), everyone.sort().values, iteration, used.parts):
-            log.epochs = epoch + 1
-            rows = envs.to(rollout.env_ids.device)
-            part = batch.select(rows)
-            probe = self._minibatch(part, used.select(rows), entropy_coef, log, probe)
-            if log.stopped:
+        log.once["observation_clipped"] = clipped(self.policy, rollout, self.reduce)
+        current = Pass(self._weights(), self.entropy_coef(), log)
+        for epoch, envs in self._minibatches(own, everyone.sort().values, iteration, used.parts):
+            log.epochs.append(epoch + 1)
+            if not self._minibatch(batch, used, envs, current):
                 break
-        return self._finish(log, probe, start, entropy_coef)
+        return self._finish(current)
+
+    def _on_host(self, env_ids: Tensor) -> Tensor:
+        """The same tensor in every rollout is fetched once."""
+        if self._known_ids is None or self._known_ids[0] is not env_ids:
+            self._known_ids = env_ids, env_ids.cpu()
+        return self._known_ids[1]
 
     def _minibatches(
         self, env_ids: Tensor, everyone: Tensor, iteration: int, parts: int
@@ -78,32 +134,102 @@ class PPO:
             for chosen in everyone[order].tensor_split(parts):
                 yield epoch, torch.isin(env_ids, chosen).nonzero().flatten()
 
-    def _minibatch(self, part: Rollout, used: Usage, entropy_coef: float, log: Log, probe: Probe | None) -> Probe:
-        """One step, unless the divergence is too large (then the update ends) or something is not finite."""
-        seen = replay(self.policy, part)
-        found = terms(seen, part, used, self.settings, entropy_coef)
-        if probe is None:
-            probe = Probe(self.policy, part, seen)
-            log.once |= health(seen) | {"joint_entropy": probe.entropy(self.reduce)}
-        self.adam.backward(found.loss, self.reduce)
-        norms = self._norms()
+    def _minibatch(self, batch: Rollout, used: Usage, envs: Tensor, current: Pass) -> bool:
+        """One step, unless the divergence is too large or something is not finite; whether to go on."""
+        log = current.log
+        pieces = envs.to(batch.valid.device).tensor_split(self.settings.gradient_accumulation)
+        entropy_coef = self._entropy_coefs(batch, used, pieces, current)
+        gradients, found = self._gradients(batch, used, pieces, entropy_coef, current)
+        self.adam.take(gradients, self.reduce)
+        log.norms.append(self._norms())
         self._record(found, log)
-        diverged, finite = self._verdict(log.sums[-1], norms[-1])
-        log.stopped = diverged and finite
-        log.skipped += not finite
-        log.stepped.append(finite and not diverged)
-        if log.stepped[-1]:
-            log.norms.append(norms)
-            self.adam.step(norms[-1], self.settings.max_grad_norm)
-        return probe
+        kl = self._verdict(log)
+        if self.settings.learning_rate_schedule == "adaptive" and len(log.verdicts) > 1:
+            self._adapt(kl, current.alive)
+        if self.deferred:
+            self._step_on_device(current)
+            return True
+        diverged, finite = log.verdicts[-1].tolist()
+        if finite and not diverged:
+            self.adam.step(log.norms[-1][-1], self.settings.max_grad_norm, self._rate())
+        return not (finite and diverged)
 
-    def _verdict(self, sums: dict[str, Tensor], norm: Tensor) -> tuple[bool, bool]:
-        """Too far from the old policy? Loss and gradient finite? From sums over all processes, so all agree."""
+    def _gradients(
+        self, batch: Rollout, used: Usage, pieces: tuple[Tensor, ...], entropy_coef: float | Tensor, current: Pass
+    ) -> tuple[tuple[Tensor, ...], Terms]:
+        """Of a minibatch, piece by piece: losses are sums, so their gradients add up to that of the whole."""
+        gradients: tuple[Tensor, ...] | None = None
+        found: Terms | None = None
+        for rows in pieces:
+            part = batch.select(rows)
+            seen, loss = self.score(self.policy, part, used.select(rows), self.settings, entropy_coef)
+            if "joint_entropy" not in current.log.once:
+                self._look(part, seen, current)
+            new = self.adam.gradients(loss.loss)
+            gradients = new if gradients is None else tuple(map(torch.add, gradients, new))
+            found = loss if found is None else found.joined(loss)
+        assert gradients is not None
+        assert found is not None
+        return gradients, found
+
+    def _look(self, part: Rollout, seen: Evaluation, current: Pass) -> None:
+        """Health of the network on the first rows of the update."""
+        if not self.watch:
+            current.log.once |= unmeasured(seen.values, (*HEALTH, "joint_entropy"))
+            return
+        current.probe = Probe(self.policy, part, seen)
+        current.log.once |= health(seen) | {"joint_entropy": current.probe.entropy(self.reduce)}
+
+    def _entropy_coefs(self, batch: Rollout, used: Usage, pieces: tuple[Tensor, ...], current: Pass) -> float | Tensor:
+        """What each head's entropy is worth: one number unless heads differ. A floor needs the entropy of the whole
+        minibatch, over all processes, before its gradient: one more look at it.
+        """
+        if not (self.settings.entropy_scale or self.settings.entropy_floor):
+            return current.entropy_coef
+        coefs = current.entropy_coef * self.entropy_scale
+        if not self.settings.entropy_floor:
+            return coefs
+        with torch.no_grad():
+            entropy = torch.stack(
+                [mean_entropy(replay(self.policy, batch.select(rows)), used.select(rows)) for rows in pieces]
+            ).sum(dim=0)
+        entropy = entropy if self.reduce is None else self.reduce(entropy, "sum")
+        pull = floor_pull(entropy, self.entropy_floor, self.settings.entropy_floor_coef)
+        return coefs + torch.where(used.open_rows > 0, pull, 0.0)
+
+    def _verdict(self, log: Log) -> Tensor:
+        """Too far from the old policy? Loss and gradient finite? From sums over all processes, so all agree. The
+        divergence.
+        """
+        sums = log.sums[-1]
         kl = sums["kl"].sum() / sums["rows"].clamp(min=1)
         limit = torch.inf if self.settings.target_kl is None else EARLY_STOP * self.settings.target_kl
         loss = sums["policy_loss"] + sums["value_loss"] + sums["entropy"].sum()
-        diverged, finite = torch.stack((kl > limit, (norm + kl + loss).isfinite())).tolist()
-        return diverged, finite
+        log.verdicts.append(torch.stack((kl > limit, (log.norms[-1][-1] + kl + loss).isfinite())))
+        return kl
+
+    def _step_on_device(self, current: Pass) -> None:
+        """The same decisions as on the host, as numbers that the optimizer reads."""
+        log = current.log
+        diverged, finite = log.verdicts[-1].unbind()
+        alive = torch.ones_like(finite) if current.alive is None else current.alive
+        skip = (~(alive & finite & ~diverged)).float()
+        current.alive = alive & ~(diverged & finite)
+        self.adam.step(log.norms[-1][-1], self.settings.max_grad_norm, self._rate(), skip)
+
+    def _adapt(self, kl: Tensor, alive: Tensor | None) -> None:
+        """The first minibatch of an update has no divergence to learn from; after the end nothing moves."""
+        target, rate = self.settings.target_kl, self.learning_rate
+        assert target is not None
+        slower, faster = (rate / RATE_FACTOR).clamp(min=RATE_MIN), (rate * RATE_FACTOR).clamp(max=RATE_MAX)
+        new = torch.where(kl > RATE_BAND * target, slower, torch.where(kl < target / RATE_BAND, faster, rate))
+        self.learning_rate = new if alive is None else torch.where(alive, new, rate)
+
+    def _rate(self) -> float | Tensor | None:
+        """None: what the optimizer was made with."""
+        if self.settings.learning_rate_schedule == "constant":
+            return None
+        return self.learning_rate if self.deferred else float(self.learning_rate)
 
     def _record(self, found: Terms, log: Log) -> None:
         sums, peaks = found.sums, found.peaks
@@ -123,25 +249,38 @@ class PPO:
     def _weights(self) -> Tensor:
         return torch.cat([parameter.flatten() for parameter in self.adam.parameters])
 
-    def _finish(self, log: Log, probe: Probe | None, start: Tensor, entropy_coef: float) -> UpdateMetrics:
-        assert probe is not None  # there is at least one epoch and one environment
-        log.once["exact_kl"] = probe.divergence(self.reduce)
+    def _finish(self, current: Pass) -> UpdateMetrics:
+        log, start = current.log, current.start
+        missing = start.new_tensor(torch.nan)
+        log.once["exact_kl"] = missing if current.probe is None else current.probe.divergence(self.reduce)
         log.once["update_ratio"] = (self._weights() - start).norm() / start.norm()
         log.once["max_second_moment"] = self.adam.largest_second_moment()
-        self.updates += any(log.stepped)
-        self.skipped_steps += log.skipped
+        log.once["learning_rate"] = self.learning_rate
+        host, course = log.to_host()
+        self.updates += any(course.stepped)
+        self.skipped_steps += course.skipped
         heads = tuple(head.name for head in self.policy.action_spec.heads)
-        tolerance = RATIO_TOLERANCE[self.policy.encoder.weight.dtype]
-        max_norm = self.settings.max_grad_norm
-        return summarize(log, heads, tuple(self.groups), entropy_coef, tolerance, max_norm, self.updates)
+        return summarize(
+            host,
+            course,
+            heads,
+            tuple(self.groups),
+            self.settings,
+            RATIO_TOLERANCE[self.policy.coarsest],
+            entropy_coef=current.entropy_coef,
+            updates=self.updates,
+            compiled=self.settings.compile and self.compile_error is None,
+        )
 
     def state_dict(self) -> dict[str, Tensor]:
         """Weights, moments and counters as plain tensors by name; copies."""
-        counters = {"updates": self.updates, "skipped_steps": self.skipped_steps}
+        counters = {"updates": torch.tensor(self.updates), "skipped_steps": torch.tensor(self.skipped_steps)}
+        if self.settings.learning_rate_schedule == "adaptive":
+            counters["learning_rate"] = self.learning_rate.detach().cpu().double()
         parts = {
             "policy": {name: tensor.detach().clone() for name, tensor in self.policy.state_dict().items()},
             "adam": self.adam.state_dict(),
-            "counter": {name: torch.tensor(value) for name, value in counters.items()},
+            "counter": counters,
         }
         return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
@@ -156,6 +295,8 @@ class PPO:
         self.adam.load_state_dict(parts["adam"])
         self.updates = int(parts["counter"]["updates"])
         self.skipped_steps = int(parts["counter"]["skipped_steps"])
+        if "learning_rate" in parts["counter"]:
+            self.learning_rate = parts["counter"]["learning_rate"].to(self.learning_rate)
 
 
 def _reduced(tensors: dict[str, Tensor], how: str, reduce: Reduce) -> dict[str, Tensor]:

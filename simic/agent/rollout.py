@@ -29,7 +29,9 @@ class Environment(Protocol[Info]):
     num_envs: int
     env_ids: Tensor
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Any]: ...
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, object]: ...
 
     def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, Info]: ...
 

@@ -6,6 +6,8 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
+from simic.errors import SimicError
+
 
 @dataclass(frozen=True)
 class Head:
@@ -37,6 +39,14 @@ class ActionSpec:
         """The trivial spec of a Discrete (one size) or MultiDiscrete space: every head always matters."""
         heads = tuple(Head(f"action_{k}", size) for k, size in enumerate(sizes))
         return cls(heads, tuple((True,) * len(sizes) for _ in range(sizes[0])))
+
+    def by_head(self, values: dict[str, float], default: float, what: str) -> tuple[float, ...]:
+        """A number per head, ``default`` where it is not named. SimicError naming ``what`` and an unknown head."""
+        names = [head.name for head in self.heads]
+        for name in values:
+            if name not in names:
+                raise SimicError(f"{what}: there is no head {name!r}; the heads are {', '.join(names)}")
+        return tuple(values.get(name, default) for name in names)
 
     def relevance_table(self, device: torch.device | str = "cpu") -> Tensor:
         """Bool ``[ops, heads]``."""

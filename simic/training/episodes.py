@@ -93,7 +93,7 @@ class Tally:
         return EpisodeRow(iteration=iteration, split=split, **to_lists(columns))
 
 
-def events(row: StepRow, before: list[list[int]]) -> list[EventRow]:
+def events(row: StepRow, before: list[list[int]], episode_steps: int) -> list[EventRow]:
     """What happened in a step; ``before [E][K]`` are the stages at its beginning."""
     found = []
 
@@ -102,7 +102,7 @@ def events(row: StepRow, before: list[list[int]]) -> list[EventRow]:
 
     for env, stages in enumerate(row.stage):
         if row.panicked[env]:
-            add("rollback", env, -1, Cause(row.cause[env]).name)
+            add("rollback", env, -1, f"{Cause(row.cause[env]).name}, {episode_steps - row.step} rows lost")
         if row.gate[env] >= 0 and not row.gate_passed[env]:
             add("gate_refused", env, row.slot[env], f"G{row.gate[env]} {Op(row.op[env]).name}")
         for slot, (old, new) in enumerate(zip(before[env], stages, strict=True)):

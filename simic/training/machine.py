@@ -25,6 +25,7 @@ class Machine(BaseModel):
     device: str
     tf32: bool
     backend: str  # of the population, as asked for
+    processes: int = 1
 
     def differences(self, other: "Machine") -> dict[str, str]:
         """Fields that differ, each as "own → other"."""
@@ -62,7 +63,7 @@ def _device(runtime: Runtime) -> torch.device:
     return torch.device(name)
 
 
-def describe(runtime: Runtime, device: torch.device) -> Machine:
+def describe(runtime: Runtime, device: torch.device, processes: int = 1) -> Machine:
     """The machine as ``configure`` left it."""
     return Machine(
         python=platform.python_version(),
@@ -72,4 +73,5 @@ def describe(runtime: Runtime, device: torch.device) -> Machine:
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         tf32=runtime.tf32,
         backend=runtime.backend,
+        processes=processes,
     )

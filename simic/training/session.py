@@ -14,18 +14,26 @@ import filelock
 import torch
 
 from simic import durable
-from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
+from simic.agent.normalization import (
+    REWARD_CLIP,
+    Normalizers,
+    ObservationNormalizer,
+    RewardNormalizer,
+    ValueNormalizer,
+)
 from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
 from simic.data.batches import data_hash, load_split
 from simic.envs.growth_env import GrowthEnv
+from simic.envs.rewards import MODES
 from simic.errors import SimicError
-from simic.params import Params
+from simic.params import Params, Train
 from simic.telemetry import recorder
 from simic.telemetry.recorder import Recorder
 from simic.telemetry.rows import FindingRow
 from simic.training import machine, resume
 from simic.training.checkpoint import CheckpointStore, Manifest
+from simic.training.distributed import ALONE, Ranks, Silent
 from simic.training.learned import describe_specs
 from simic.training.resume import Identity
 from simic.training.state import TrainState
@@ -49,16 +57,21 @@ class Session:
     checkpoints: CheckpointStore
     identity: Identity
     findings: list[FindingRow]
+    ranks: Ranks = ALONE
 
     @property
     def policy(self) -> ActorCritic:
         return self.state.ppo.policy
 
     def save(self) -> Path:
-        """Telemetry first, then the state that refers to it; the new checkpoint's directory."""
+        """Telemetry first, then the state that refers to it; the new checkpoint's directory. All processes have to be
+        asked, and the first one writes.
+        """
         offset = self.recorder.flush_and_sync()
         self.timing.flush_and_sync()
-        counters = self.state.counters
+        counters, tensors = self.state.counters, self.state.tensors()
+        if not self.ranks.leads:
+            return self.checkpoints.path(counters.iteration)
         manifest = Manifest(
             iteration=counters.iteration,
             best_iteration=counters.best_iteration,
@@ -70,47 +83,87 @@ class Session:
             specs=describe_specs(self.env.action_spec, self.env.observation_spec),
             scalars=self.state.scalars(),
         )
-        return self.checkpoints.write(self.state.tensors(), manifest)
+        return self.checkpoints.write(tensors, manifest)
 
 
 @contextmanager
-def open_session(params: Params, work_dir: Path, prepared_dir: Path, fresh: bool = False) -> Iterator[Session]:
+def open_session(
+    params: Params, work_dir: Path, prepared_dir: Path, fresh: bool = False, ranks: Ranks = ALONE
+) -> Iterator[Session]:
     """The run in ``work_dir`` under a lock, at its newest good checkpoint; at its start with ``fresh`` or without one.
 
-    SimicError when another process holds it, or when what is there belongs to other params or data.
+    Of several processes that train together the first one holds the lock, reads and writes. SimicError when another
+    process holds it, or when what is there belongs to other params or data.
     """
     device = machine.configure(params.runtime)
-    with locked(work_dir), ExitStack() as files:
-        if fresh:
-            _clear(work_dir)
-        identity = Identity.of(params, data_hash(prepared_dir), machine.describe(params.runtime, device))
-        store = CheckpointStore(work_dir / CHECKPOINTS, params.runtime.keep_last)
-        log = work_dir / TELEMETRY_FILE
-        start = resume.choose(store, log, identity)
-        env, state = compose(params, prepared_dir, device)
+    this = machine.describe(params.runtime, device, ranks.size)
+    identity = Identity.of(params, data_hash(prepared_dir), this)
+    store = CheckpointStore(work_dir / CHECKPOINTS, params.runtime.keep_last)
+    with ExitStack() as files:
+        start = ranks.from_first(lambda: _begin(files, work_dir, store, identity, fresh))
+        env, state = compose(params, prepared_dir, device, ranks)
         offset = 0
+        findings = list(start.findings)
         if start.checkpoint is not None:
             state.load(start.checkpoint.tensors, start.checkpoint.manifest.scalars)
             offset = start.checkpoint.manifest.telemetry_offset
-        recorder.keep_before(work_dir / TIMING_FILE, state.counters.iteration)
-        rows = files.enter_context(Recorder(log))
-        dropped = rows.truncate(offset)
-        _note_start(work_dir / RUN_FILE, state.counters.iteration, dropped, start.findings)
-        timing = files.enter_context(Recorder(work_dir / TIMING_FILE))
-        yield Session(params, work_dir, env, state, rows, timing, store, identity, start.findings)
+        else:
+            findings += _missing_blueprints(env)
+        rows, timing = Silent(), Silent()
+        if ranks.leads:
+            recorder.keep_before(work_dir / TIMING_FILE, state.counters.iteration)
+            rows = files.enter_context(Recorder(work_dir / TELEMETRY_FILE))
+            dropped = rows.truncate(offset)
+            _note_start(work_dir / RUN_FILE, state.counters.iteration, dropped, start.findings)
+            timing = files.enter_context(Recorder(work_dir / TIMING_FILE))
+        del start  # the checkpoint's tensors are not kept beside the state they were loaded into
+        yield Session(params, work_dir, env, state, rows, timing, store, identity, findings, ranks)
 
 
-def compose(params: Params, prepared_dir: Path, device: torch.device) -> tuple[GrowthEnv, TrainState]:
+def _begin(files: ExitStack, work_dir: Path, store: CheckpointStore, identity: Identity, fresh: bool) -> resume.Start:
+    """Where to go on, under the lock, which ``files`` gives back."""
+    files.enter_context(locked(work_dir))
+    if fresh:
+        _clear(work_dir)
+    return resume.choose(store, work_dir / TELEMETRY_FILE, identity)
+
+
+def _missing_blueprints(env: GrowthEnv) -> list[FindingRow]:
+    """Why the masks of this device leave blueprints out; once per run, since every resumed life would say it again."""
+    reasons = [reason for item in env.blueprints if (reason := item.unavailable(env.device)) is not None]
+    return [FindingRow(iteration=-1, check="blueprint_available", severity="info", message=r) for r in reasons]
+
+
+def _reward_normalizer(train: Train, env: GrowthEnv) -> RewardNormalizer:
+    """Without a clip where shaping is paid: it would no longer telescope. Outliers are the audit's to find."""
+    clip = None if "shaping" in MODES[train.reward.mode] else REWARD_CLIP
+    return RewardNormalizer(env.num_envs, train.ppo.gamma, env.device, clip)
+
+
+def compose(
+    params: Params, prepared_dir: Path, device: torch.device, ranks: Ranks = ALONE
+) -> tuple[GrowthEnv, TrainState]:
     """Environment and learner as they are before the first iteration."""
     train, settings = params.train, params.train.ppo
     training, validation = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
-    env = GrowthEnv(train, params.rng_seed, training, validation, device=device, backend=params.runtime.backend)
+    backend, env_ids = params.runtime.backend, ranks.env_ids(train.envs)
+    env = GrowthEnv(train, params.rng_seed, training, validation, env_ids, device=device, backend=backend)
     policy = ActorCritic(env.action_spec, env.observation_spec, train.policy, params.rng_seed).to(device)
+    momentum = settings.observation_momentum
     normalizers = Normalizers(
-        ObservationNormalizer(env.observation_spec, device) if settings.normalize_observations else None,
-        RewardNormalizer(env.num_envs, settings.gamma, device) if settings.normalize_rewards else None,
+        ObservationNormalizer(env.observation_spec, device, momentum) if settings.normalize_observations else None,
+        _reward_normalizer(train, env) if settings.normalize_rewards else None,
+        ValueNormalizer(device) if settings.normalize_values else None,
     )
-    return env, TrainState(PPO(policy, settings, params.rng_seed, total_updates=train.iterations), normalizers)
+    ppo = PPO(
+        policy,
+        settings,
+        params.rng_seed,
+        total_updates=train.iterations,
+        reduce=ranks.reduce,
+        all_env_ids=torch.arange(train.envs),
+    )
+    return env, TrainState(ppo, normalizers, ranks)
 
 
 @contextmanager

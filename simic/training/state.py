@@ -11,6 +11,9 @@ from simic.agent.normalization import Normalizers
 from simic.agent.ppo import PPO
 from simic.errors import SimicError
 from simic.training.checkpoint import Scalar
+from simic.training.distributed import ALONE, Ranks
+
+BY_ENVIRONMENT = "reward.running"  # of the normalisers: one entry per environment, a part of them in each process
 
 
 @dataclass
@@ -26,14 +29,19 @@ class Counters:
 
 
 class TrainState:
-    """Policy, optimizer, normalisers and counters; tensors and scalars by path, and back."""
+    """Policy, optimizer, normalisers and counters; tensors and scalars by path, and back. Of several processes each has
+    the same state, those of all environments included.
+    """
 
-    def __init__(self, ppo: PPO, normalizers: Normalizers):
-        self.ppo, self.normalizers, self.counters = ppo, normalizers, Counters()
+    def __init__(self, ppo: PPO, normalizers: Normalizers, ranks: Ranks = ALONE):
+        self.ppo, self.normalizers, self.ranks, self.counters = ppo, normalizers, ranks, Counters()
 
     def tensors(self) -> dict[str, Tensor]:
         """CPU copies, ``ppo/…`` and ``normalizers/…``."""
-        parts = {"ppo": self.ppo.state_dict(), "normalizers": self.normalizers.state_dict()}
+        normalizers = self.normalizers.state_dict()
+        if BY_ENVIRONMENT in normalizers:
+            normalizers[BY_ENVIRONMENT] = self.ranks.whole(normalizers[BY_ENVIRONMENT])
+        parts = {"ppo": self.ppo.state_dict(), "normalizers": normalizers}
         return {
             f"{part}/{name}": tensor.detach().to("cpu", copy=True).contiguous()
             for part, tensors in parts.items()
@@ -50,7 +58,10 @@ class TrainState:
         for name in sorted(own ^ given):
             raise SimicError(f"checkpoint: {name} is {'missing' if name in own else 'unknown here'}")
         self.ppo.load_state_dict(_part(tensors, "ppo/"))
-        self.normalizers.load_state_dict(_part(tensors, "normalizers/"))
+        normalizers = _part(tensors, "normalizers/")
+        if BY_ENVIRONMENT in normalizers:
+            normalizers[BY_ENVIRONMENT] = self.ranks.part(normalizers[BY_ENVIRONMENT])
+        self.normalizers.load_state_dict(normalizers)
         for field in fields(Counters):
             setattr(self.counters, field.name, scalars[field.name])
 

@@ -13,8 +13,9 @@ from simic.agent.metrics import UpdateMetrics
 from simic.agent.rollout import Rollout, Transition, collect
 from simic.errors import SimicError
 from simic.growth.vocabulary import Stage
-from simic.telemetry.rows import EpisodeRow, FindingRow, Severity, TimingRow, UpdateRow
+from simic.telemetry.rows import EpisodeRow, FindingRow, Severity, StepRow, TimingRow, UpdateRow
 from simic.training import episodes, validation
+from simic.training.distributed import merged
 from simic.training.interrupts import Interrupted
 from simic.training.observers import Observer, Observers, RunInfo, Status
 from simic.training.session import Session
@@ -56,10 +57,10 @@ class Run:
     """The steps of ``train``, and what they share."""
 
     def __init__(self, session: Session, observers: Sequence[Observer], stop: threading.Event):
-        self.session, self.observers, self.stop = session, Observers(observers), stop
+        self.session, self.observers, self.stop, self.ranks = session, Observers(observers), stop, session.ranks
         self.state, self.counters = session.state, session.state.counters
         self.settings = session.params.train
-        self.saved = session.checkpoints.iterations()[-1:] == [self.counters.iteration]
+        self.saved = self.ranks.from_first(lambda: session.checkpoints.iterations()[-1:] == [self.counters.iteration])
         self.offset = session.recorder.flush_and_sync()  # of the telemetry of whole iterations
         self.whole = True  # nothing of the state has moved since the last whole iteration
         self.seconds: dict[str, float] = {}
@@ -88,37 +89,53 @@ class Run:
             self.observers.on_end(status)
 
     def collect(self, iteration: int) -> tuple[Rollout, EpisodeRow]:
-        """One episode of every host with frozen policy and scales; each step is recorded as it happens."""
+        """One episode of every host with frozen policy and scales; each step is recorded as it happens, of several
+        processes at the end.
+        """
         self.seconds = {}
-        env, tally = self.session.env, episodes.Tally(self.session.env)
-        before = [[int(Stage.DORMANT)] * env.host.slots for _ in range(env.num_envs)]
+        env, tally, alone = self.session.env, episodes.Tally(self.session.env), self.ranks.size == 1
+        before = [[int(Stage.DORMANT)] * env.host.slots for _ in range(self.settings.envs)]
+        kept: list[StepRow] = []
 
-        def on_step(transition: Transition) -> None:
+        def tell(row: StepRow) -> None:
             nonlocal before
-            row = episodes.step_row(iteration, transition)
             self.session.recorder.append(row)
-            for event in episodes.events(row, before):
+            for event in episodes.events(row, before, env.steps):
                 self.session.recorder.append(event)
             before = row.stage
-            tally.add(transition.reward, transition.info)
             self.observers.on_step(row)
+
+        def on_step(transition: Transition) -> None:
+            row = episodes.step_row(iteration, transition)
+            if alone:
+                tell(row)
+            else:
+                kept.append(row)
+            tally.add(transition.reward, transition.info)
             self._look_for_stop()
 
         ppo, normalizers, rng_seed = self.state.ppo, self.state.normalizers, self.session.params.rng_seed
         rollout, _ = self._timed(
             "collect", lambda: collect(env, ppo.policy, normalizers, iteration, rng_seed, env.steps, on_step)
         )
-        return rollout, tally.row(iteration, "train")
+        for rows in zip(*self.ranks.gather(kept), strict=True):
+            tell(merged(rows))
+        return rollout, merged(self.ranks.gather(tally.row(iteration, "train")))
 
     def advantages(self, rollout: Rollout) -> Rollout:
         """The one place where the scales move, then GAE on the scaled rewards."""
         self.whole = False
-        rewards = self.state.normalizers.update(rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid)
-        return with_advantages(rollout, rewards, self.settings.ppo.gamma, self.settings.ppo.gae_lambda)
+        normalizers, ppo, reduce = self.state.normalizers, self.settings.ppo, self.ranks.reduce
+        seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
+        rewards = normalizers.update(*seen, reduce)
+        return with_advantages(rollout, rewards, ppo.gamma, ppo.gae_lambda, normalizers.value, reduce)
 
     def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
         """One PPO update, and the checks of it that can end a run."""
+        compiled = self.state.ppo.compile_error is None
         metrics = self._timed("update", lambda: self.state.ppo.update(rollout, iteration))
+        if compiled and (error := self.state.ppo.compile_error):
+            self._found(iteration, "not_compiled", "low", f"torch.compile failed, going on without it: {error}", 1)
         self.counters.env_steps += metrics.samples
         if not metrics.first_ratio_ok:
             deviation = metrics.first_ratio_deviation
@@ -139,6 +156,7 @@ class Run:
             "validate",
             lambda: validation.play(env, ppo.policy, self.state.normalizers, iteration, self._look_for_stop),
         )
+        row = merged(self.ranks.gather(row))
         self.session.recorder.append(row)
         self.validation_accuracy = validation.score(row)
         if self.counters.best_score is None or self.validation_accuracy > self.counters.best_score:
@@ -202,10 +220,11 @@ class Run:
         )
 
     def _end_if_grave(self) -> None:
-        if self.gravest is not None:
+        gravest = next((finding for finding in self.ranks.gather(self.gravest) if finding is not None), None)
+        if gravest is not None:
             raise StoppedByFinding(
-                f"stopped by finding {self.gravest.check} in iteration {self.gravest.iteration}: "
-                f"{self.gravest.message}; earlier checkpoints are kept; train.stop_on decides what stops a run"
+                f"stopped by finding {gravest.check} in iteration {gravest.iteration}: "
+                f"{gravest.message}; earlier checkpoints are kept; train.stop_on decides what stops a run"
             )
 
     def _save(self) -> Path:
@@ -215,7 +234,7 @@ class Run:
         return path
 
     def _look_for_stop(self) -> None:
-        if self.stop.is_set():
+        if self.ranks.any(self.stop.is_set()):
             raise _StopRequested
 
     def _interrupted(self) -> Interrupted:

@@ -67,13 +67,6 @@ def test_observations_are_centred_scaled_and_clipped_but_flags_pass() -> None:
     assert normalizer.normalize(torch.full((3,), torch.nan)).isnan().all()
 
 
-def test_clipped_share_counts_valid_cells_of_normalised_columns() -> None:
-    normalizer = ObservationNormalizer(ObservationSpec(2, raw=(False, True)))
-    features = torch.tensor([[10.0, 50.0], [0.0, 50.0], [-10.0, 0.0], [10.0, 0.0]])
-    valid = torch.tensor([True, True, True, False])
-    assert normalizer.clipped_share(features, valid).item() == pytest.approx(2 / 3)
-
-
 def test_reward_scale_is_the_deviation_of_the_running_discounted_return() -> None:
     generator = torch.Generator().manual_seed(4)
     rewards = torch.randn(6, 2, generator=generator)
@@ -94,6 +87,8 @@ def test_reward_scale_is_the_deviation_of_the_running_discounted_return() -> Non
     assert normalizer.sigma.item() == pytest.approx(np.std(returns), rel=1e-6)
     assert normalizer.normalize(torch.tensor(2.0)).item() == pytest.approx(2.0 / np.std(returns), rel=1e-5)
     assert normalizer.normalize(torch.tensor(-1e9)) == -10.0
+    free = RewardNormalizer(2, gamma=0.9, clip=None)
+    assert free.normalize(torch.tensor(-1e9)) == -1e9
 
 
 def test_constant_rewards_hit_the_floor_and_not_infinity() -> None:

@@ -15,7 +15,7 @@ from simic.agent.ppo import PPO
 from simic.agent.rollout import collect
 from simic.errors import SimicError
 
-from .worlds import TensorWorld, episodes, forget_masks, in_processes, make_policy, make_rollout
+from .worlds import SEEN, TensorWorld, episodes, forget_masks, in_processes, make_policy, make_rollout
 
 SETTINGS = params.PPO(
     learning_rate=1e-2, epochs=2, minibatches=2, target_kl=None, entropy_coef=0.05, entropy_coef_final=0.01
@@ -91,6 +91,36 @@ def test_raw_advantages_and_values_are_reported_before_normalisation() -> None:
     assert metrics.advantage_max_abs == pytest.approx(abs(advantages).max(), rel=1e-4)
     assert metrics.return_std == pytest.approx(returns.std(), rel=1e-4)
     assert metrics.explained_variance == pytest.approx(1 - residual.var() / returns.var(), rel=1e-3)
+
+
+def test_the_share_of_clipped_observations_counts_valid_cells_of_normalised_columns() -> None:
+    raw = (False, True, False, True, True)
+    policy = make_policy(seen=replace(SEEN, raw=raw))
+    rollout = make_rollout(policy, episodes(6, 8), 8)
+    features = rollout.features.clone()
+    features[:, :, 0] = 10.0
+    features[0, 0, 2], features[:, :, 1] = -10.0, 50.0
+    cells = 2 * int(rollout.valid.sum())
+    metrics = make_ppo(policy).update(replace(rollout, features=features), 0)
+    assert metrics.observation_clipped == pytest.approx((cells // 2 + 1) / cells)
+
+
+def test_shares_of_the_heads_in_the_gradient_sum_to_one() -> None:
+    ppo = make_ppo()
+    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+    assert sum(metrics.grad_share_by_head.values()) == pytest.approx(1.0)
+    norms = [metrics.grad_norm_by_part[f"head_{head}"] for head in metrics.grad_share_by_head]
+    assert list(metrics.grad_share_by_head.values()) == pytest.approx([norm / sum(norms) for norm in norms])
+
+
+def test_without_watching_the_same_is_learned_and_health_is_not_measured() -> None:
+    watched, blind = make_ppo(), PPO(make_policy(), SETTINGS, rng_seed=1, total_updates=5, watch=False)
+    for ppo in (watched, blind):
+        metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+    assert torch.equal(weights(watched), weights(blind))
+    for name in ("exact_kl", "joint_entropy", "hidden_norm", "dormant_units", "feature_rank"):
+        assert math.isnan(getattr(metrics, name)), name
+    assert metrics.approx_kl > 0
 
 
 def test_a_good_action_becomes_likelier_and_the_norm_is_reported_before_clipping() -> None:

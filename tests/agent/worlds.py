@@ -30,9 +30,11 @@ SEEN = ObservationSpec(FEATURES, categories=SLOTS, cardinality=BLUEPRINTS)
 SMALL = params.Policy(encoder_units=12, core_units=10, head_units=8, embedding_units=3)
 
 
-def make_policy(core: str = "lstm", spec: ActionSpec = HIERARCHY, seen: ObservationSpec = SEEN) -> ActorCritic:
+def make_policy(
+    core: str = "lstm", spec: ActionSpec = HIERARCHY, seen: ObservationSpec = SEEN, sizes: params.Policy = SMALL
+) -> ActorCritic:
     """With weights far from the nearly uniform start, so that every term of a law is visible."""
-    policy = ActorCritic(spec, seen, SMALL.model_copy(update={"core": core}), rng_seed=5)
+    policy = ActorCritic(spec, seen, sizes.model_copy(update={"core": core}), rng_seed=5)
     with torch.no_grad():
         for index, parameter in enumerate(policy.parameters()):
             parameter += 0.3 * rng.normal(rng.key(9, rng.Purpose.BASELINE, index), tuple(parameter.shape))

@@ -1,0 +1,137 @@
+"""One training run of one algorithm on one task: ours by its own functions, the peers by theirs."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.agent_tasks import ENVS, EPISODES, MINIBATCHES, ROLLOUT, SHARED, TASKS, UNITS, Task
+from simic import params
+from simic.agent.learner import Learner, vectorized
+
+WINDOW = 20  # episodes whose mean return is looked at
+
+
+@dataclass
+class Cell:
+    """What one run came to. ``curve``: environment steps, and the mean return of the last 20 episodes then."""
+
+    task: str
+    algorithm: str
+    config: dict[str, Any]
+    rng_seed: int
+    steps: int
+    returns: list[float] = field(default_factory=list)  # of greedy episodes after training
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    steps_to_solve: int | None = None
+    seconds: float = 0.0  # training alone
+    load: float = 0.0  # of the machine when it began
+
+    @property
+    def steps_per_second(self) -> float:
+        return self.steps / self.seconds
+
+    def note(self, steps: int, returns: list[float]) -> None:
+        """One rollout is done; ``returns`` of all episodes so far."""
+        if len(returns) >= WINDOW:
+            mean = float(np.mean(returns[-WINDOW:]))
+            self.curve.append((steps, round(mean, 3)))
+            if self.steps_to_solve is None and mean >= TASKS[self.task].solved:
+                self.steps_to_solve = steps
+
+
+def run(task: str, algorithm: str, config: dict[str, Any], rng_seed: int, steps: int | None = None) -> dict[str, Any]:
+    """A finished cell as plain data. One thread."""
+    torch.set_num_threads(1)
+    rollouts = -(-(steps or TASKS[task].steps) // (ENVS * ROLLOUT))
+    cell = Cell(task, algorithm, config, rng_seed, rollouts * ENVS * ROLLOUT, load=os.getloadavg()[0])
+    play = ours if algorithm.startswith("simic") else peer
+    play(cell, TASKS[task])
+    return asdict(cell) | {"steps_per_second": cell.steps_per_second, "torch": torch.__version__}
+
+
+def ours(cell: Cell, task: Task) -> None:
+    """The agent, with scales of observations and rewards as in its defaults."""
+    core = "lstm" if "LSTM" in cell.algorithm else "none"
+    sizes = params.Policy(encoder_units=UNITS, core=core, core_units=UNITS, head_units=UNITS)
+    entropy = {"entropy_coef": 0.0, "entropy_coef_final": 0.0}
+    settings = params.PPO(minibatches=MINIBATCHES, target_kl=None, **SHARED, **entropy, **cell.config)
+    mask_method = "action_masks" if task.masked else None
+    env, fresh = (vectorized(task.make, ENVS, cell.rng_seed, mask_method) for _ in range(2))
+    iterations = cell.steps // (ENVS * ROLLOUT)
+    learner = Learner(env, sizes, settings, cell.rng_seed, iterations, ROLLOUT)
+    started = time.perf_counter()
+    for _ in range(iterations):
+        progress = learner.iterate()
+        cell.note(progress.env_steps, learner.returns.finished)
+    cell.seconds = time.perf_counter() - started
+    cell.returns = learner.evaluate(fresh, EPISODES)
+
+
+def peer(cell: Cell, task: Task) -> None:
+    """Stable-Baselines3 and its contributions, with VecNormalize as its documentation advises."""
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    class Watch(BaseCallback):
+        """Returns of finished episodes, looked at after each rollout."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: list[float] = []
+
+        def _on_step(self) -> bool:
+            self.found += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
+            return True
+
+        def _on_rollout_end(self) -> None:
+            cell.note(self.num_timesteps, self.found)
+
+    env = VecNormalize(make_vec_env(task.make, ENVS, seed=cell.rng_seed), gamma=SHARED["gamma"])
+    model, evaluate = build(cell, env)
+    started = time.perf_counter()
+    model.learn(cell.steps, callback=Watch())
+    cell.seconds = time.perf_counter() - started
+    fresh = VecNormalize(make_vec_env(task.make, ENVS, seed=cell.rng_seed + 10_000), training=False, norm_reward=False)
+    fresh.obs_rms = env.obs_rms
+    returns, _ = evaluate(model, fresh, EPISODES, deterministic=True, return_episode_rewards=True)
+    cell.returns = [float(value) for value in returns]
+
+
+def build(cell: Cell, env: Any) -> tuple[Any, Callable]:
+    """The peer's model with the settings everybody has, and what evaluates it."""
+    from sb3_contrib import MaskablePPO, RecurrentPPO
+    from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_masked
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    layers = {"net_arch": [UNITS, UNITS]}
+    recurrent = {"net_arch": [UNITS], "lstm_hidden_size": UNITS}
+    kind, policy, sizes, evaluate = {
+        "sb3 PPO": (PPO, "MlpPolicy", layers, evaluate_policy),
+        "sb3-contrib RecurrentPPO": (RecurrentPPO, "MlpLstmPolicy", recurrent, evaluate_policy),
+        "sb3-contrib MaskablePPO": (MaskablePPO, "MlpPolicy", layers, evaluate_masked),
+    }[cell.algorithm]
+    model = kind(
+        policy,
+        env,
+        learning_rate=cell.config["learning_rate"],
+        n_epochs=SHARED["epochs"],
+        n_steps=ROLLOUT,
+        batch_size=ENVS * ROLLOUT // MINIBATCHES,
+        gamma=SHARED["gamma"],
+        gae_lambda=SHARED["gae_lambda"],
+        clip_range=SHARED["clip_range"],
+        vf_coef=SHARED["value_coef"],
+        max_grad_norm=SHARED["max_grad_norm"],
+        ent_coef=0.0,
+        seed=cell.rng_seed,
+        device="cpu",
+        policy_kwargs=sizes,
+    )
+    return model, evaluate

@@ -1,0 +1,125 @@
+"""The tasks on which the agent is compared with its peers, and the settings that all of them share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+ENVS, ROLLOUT, MINIBATCHES = 8, 128, 4
+UNITS = 64  # of every layer and of the LSTM
+SHARED = {
+    "epochs": 10,
+    "gamma": 0.99,
+    "gae_lambda": 0.95,
+    "clip_range": 0.2,
+    "value_coef": 0.5,
+    "max_grad_norm": 0.5,
+}
+GRID = [{"learning_rate": rate} for rate in (3e-4, 1e-3, 3e-3)]  # the same for everybody
+EPISODES = 24  # after training, greedy
+
+
+class HideVelocities(gymnasium.ObservationWrapper):
+    """CartPole's positions alone: how fast it falls must be remembered."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        assert isinstance(self.env.observation_space, Box)
+        rows = [0, 2]
+        self.observation_space = Box(self.env.observation_space.low[rows], self.env.observation_space.high[rows])
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return observation[[0, 2]]
+
+
+class PickLegal(gymnasium.Env):
+    """Six numbers are seen and three choices are legal: 1 for the legal one with the largest number. 50 times."""
+
+    CHOICES, LEGAL, LENGTH = 6, 3, 50
+    observation_space, action_space = Box(-1.0, 1.0, (CHOICES,)), Discrete(CHOICES)
+
+    def _look(self) -> np.ndarray:
+        self.numbers = self.np_random.uniform(-1, 1, self.CHOICES).astype(np.float32)
+        self.legal = np.zeros(self.CHOICES, dtype=bool)
+        self.legal[self.np_random.choice(self.CHOICES, self.LEGAL, replace=False)] = True
+        return self.numbers
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.time = 0
+        return self._look(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        if not self.legal[action]:
+            raise ValueError(f"{action} is not legal")
+        best = np.where(self.legal, self.numbers, -np.inf).argmax()
+        self.time += 1
+        reward = float(action == best)
+        return self._look(), reward, self.time == self.LENGTH, False, {}
+
+    def action_masks(self) -> np.ndarray:
+        return self.legal
+
+
+class Maze(gymnasium.Env):
+    """From any cell to the one in the corner; walls and edges are forbidden. 1 for arriving, −0.02 for every step."""
+
+    WALLS = ("..#....", ".##.##.", "....#..", ".##...#", "..#.#..", "#...##.", "..#....")
+    SIDE, LENGTH, MOVES = 7, 80, ((-1, 0), (1, 0), (0, -1), (0, 1))
+    observation_space, action_space = Box(0.0, 1.0, (SIDE * SIDE,)), Discrete(4)
+
+    def _free(self, row: int, column: int) -> bool:
+        inside = 0 <= row < self.SIDE and 0 <= column < self.SIDE
+        return inside and self.WALLS[row][column] == "."
+
+    def _look(self) -> np.ndarray:
+        seen = np.zeros(self.SIDE * self.SIDE, dtype=np.float32)
+        seen[self.cell[0] * self.SIDE + self.cell[1]] = 1.0
+        return seen
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        goal = (self.SIDE - 1, self.SIDE - 1)
+        cells = [(r, c) for r in range(self.SIDE) for c in range(self.SIDE) if self._free(r, c) and (r, c) != goal]
+        self.goal, self.time, self.cell = goal, 0, cells[self.np_random.integers(len(cells))]
+        return self._look(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        if not self.action_masks()[action]:
+            raise ValueError(f"{action} is not legal")
+        self.cell = (self.cell[0] + self.MOVES[action][0], self.cell[1] + self.MOVES[action][1])
+        self.time += 1
+        arrived = self.cell == self.goal
+        return self._look(), float(arrived) - 0.02, arrived, self.time == self.LENGTH, {}
+
+    def action_masks(self) -> np.ndarray:
+        return np.array([self._free(self.cell[0] + row, self.cell[1] + column) for row, column in self.MOVES])
+
+
+@dataclass(frozen=True)
+class Task:
+    """``rivals``: ours and the peer it is compared with; ``others`` are run for orientation."""
+
+    make: Callable[[], gymnasium.Env]
+    solved: float  # mean return of 20 episodes in training
+    steps: int
+    rivals: tuple[tuple[str, str], ...]
+    masked: bool = False
+
+    @property
+    def margin(self) -> float:
+        """How far behind counts as not behind: 5 % of the threshold."""
+        return 0.05 * abs(self.solved)
+
+
+FEEDFORWARD, RECURRENT = ("simic", "sb3 PPO"), ("simic LSTM", "sb3-contrib RecurrentPPO")
+MASKED = ("simic", "sb3-contrib MaskablePPO")
+TASKS = {
+    "CartPole-v1": Task(lambda: gymnasium.make("CartPole-v1"), 475.0, 60_000, (FEEDFORWARD, RECURRENT)),
+    "Acrobot-v1": Task(lambda: gymnasium.make("Acrobot-v1"), -100.0, 60_000, (FEEDFORWARD, RECURRENT)),
+    "CartPole without velocities": Task(HideVelocities, 475.0, 100_000, (RECURRENT,)),
+    "Maze": Task(Maze, 0.8, 30_000, (MASKED,), masked=True),
+    "PickLegal": Task(PickLegal, 45.0, 100_000, (MASKED,), masked=True),
+}

@@ -1,0 +1,186 @@
+"""docs/benchmarks.md out of benchmarks/results/*.json; run this module to write it. Numbers come from there alone.
+
+python -m benchmarks.page
+"""
+
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from simic import durable
+
+RESULTS, PAGE, FIGURE = Path("benchmarks/results"), Path("docs/benchmarks.md"), Path("docs/images/benchmark_agent.png")
+
+
+def provenance() -> dict[str, Any]:
+    """Where and on what a result was measured."""
+    revision = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "revision": revision.stdout.strip() or "unknown",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
+def write_result(path: Path, found: dict[str, Any]) -> None:
+    """With its provenance, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"provenance": provenance()} | found, indent=1, allow_nan=False)
+    durable.replace_file(path, (text + "\n").encode())
+
+
+def text(results: dict[str, dict[str, Any]]) -> str:
+    """The page of the results that are there, by name of their file."""
+    parts = [
+        "# Benchmarks",
+        "",
+        "Written by `python -m benchmarks.page` from `benchmarks/results/*.json`. Machines are shared: compare the",
+        "columns of a table, which were measured in turns in one run, and not figures of different tables.",
+    ]
+    for name, section in SECTIONS.items():
+        if name in results:
+            parts += ["", *section(results[name]), "", _measured(results[name]["provenance"])]
+    return "\n".join(parts) + "\n"
+
+
+def _measured(at: dict[str, Any]) -> str:
+    return (
+        f"Measured {at['date']} at {at['revision']}: {at['cores']} cores, {at['threads']} thread(s), load {at['load']} "
+        f"at the end, torch {at['torch']}."
+    )
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    """Markdown."""
+    return ["| " + " | ".join(line) + " |" for line in (head, ("---",) * len(head), *rows)]
+
+
+def _learning(found: dict[str, Any]) -> list[str]:
+    lines = [
+        "## The agent beside its peers",
+        "",
+        "`python -m benchmarks.agent run`, then `report`. Everyone has the same environments, sizes, rollouts and grid",
+        "of learning rates, each tuned on seeds of its own. Final return: mean of greedy episodes after training, by",
+        "rng seed. *Not behind*: the 95 % Welch interval of the difference of means lies above −5 % of the solve",
+        "threshold.",
+    ]
+    for name, task in found["tasks"].items():
+        rows = [_algorithm(algorithm, row) for algorithm, row in task["rows"].items()]
+        head = ("algorithm", "rng seeds", "learning rate", "final return", "solved", "median steps to solve", "steps/s")
+        lines += ["", f"### {name} (solved at {task['solved']:g})", "", *table(head, rows), ""]
+        lines += [_verdict(pair, task["margin"]) for pair in task["pairs"] if "low" in pair]
+    return [*lines, "", f"![Returns while learning]({FIGURE.relative_to(PAGE.parent)})"]
+
+
+def _algorithm(name: str, row: dict[str, Any]) -> tuple[str, ...]:
+    steps = row["median_steps_to_solve"]
+    runs = len(row["rng_seeds"])
+    return (
+        name,
+        str(runs),
+        f"{row['config']['learning_rate']:g}",
+        f"{row['mean']:.1f} ({min(row['final_returns']):.1f} … {max(row['final_returns']):.1f})",
+        f"{row['solved_runs']} of {runs}",
+        "never" if steps is None else f"{steps:,.0f}",
+        f"{row['steps_per_second']:,.0f}",
+    )
+
+
+def _verdict(pair: dict[str, Any], margin: float) -> str:
+    word = "not behind" if pair["not_behind"] else "not shown to be level"
+    interval = f"{pair['difference']:+.1f}, 95 % interval {pair['low']:.1f} … {pair['high']:.1f}"
+    return f"- {pair['ours']} − {pair['theirs']}: {interval}; {word} (margin −{margin:g})"
+
+
+def _speed(found: dict[str, Any]) -> list[str]:
+    cartpole = found["cartpole"]
+    rows = [
+        (
+            str(row["envs"]),
+            "yes" if row["starts_inside"] else "no",
+            f"{row['samples_per_second']:,.0f}",
+            f"{row['their_samples_per_second']:,.0f}",
+            f"{row['ratio']:.2f}",
+            f"{row['parameters']:,} / {row['their_parameters']:,}",
+        )
+        for row in found["updates"]
+    ]
+    head = ("environments", "episodes start inside", "ours, samples/s", "theirs", "ratio", "parameters ours / theirs")
+    return [
+        "## Speed of the agent beside sb3-contrib RecurrentPPO",
+        "",
+        "`python -m benchmarks.agent_speed`; what is compared is said there.",
+        "",
+        "Training on CartPole-v1 (LSTM 64, 8 × 128, 4 epochs): "
+        f"{cartpole['steps_per_second']:,.0f} environment steps/s against "
+        f"{cartpole['their_steps_per_second']:,.0f}, ratio {cartpole['ratio']:.2f}.",
+        "",
+        "Update, observation 128, LSTM 512, eight heads, T = 150:",
+        "",
+        *table(head, rows),
+    ]
+
+
+def _health(found: dict[str, Any]) -> list[str]:
+    return [
+        "## What watching the agent costs",
+        "",
+        f"`python -m benchmarks.agent_health`: {1000 * found['watching_seconds']:.1f} ms per update, "
+        f"{100 * found['share_of_update']:.1f} % of the update and {100 * found['share_of_iteration']:.2f} % of an "
+        "iteration of the default run.",
+    ]
+
+
+SECTIONS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
+    "agent": _learning,
+    "agent_speed": _speed,
+    "agent_health": _health,
+}
+
+
+def draw(found: dict[str, Any], path: Path) -> None:
+    """Return while learning: mean over rng seeds, and the range of all."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    tasks = found["tasks"]
+    figure, axes = plt.subplots(1, len(tasks), figsize=(4.2 * len(tasks), 3.4), squeeze=False, layout="constrained")
+    for axis, (name, task) in zip(axes[0], tasks.items(), strict=True):
+        for algorithm, row in task["rows"].items():
+            curve = row["curve"]
+            (line,) = axis.plot(curve["steps"], curve["mean"], label=algorithm)
+            axis.fill_between(curve["steps"], curve["low"], curve["high"], color=line.get_color(), alpha=0.15, lw=0)
+        axis.axhline(task["solved"], color="grey", ls=":", lw=1)
+        axis.set(title=name, xlabel="environment steps")
+        axis.legend(fontsize=7)
+    axes[0][0].set_ylabel("return, last 20 episodes")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Write the page, and the figure of the agent if it was measured."""
+    results = {path.stem: json.loads(path.read_bytes()) for path in sorted(RESULTS.glob("*.json"))}
+    if results.get("agent", {}).get("tasks"):
+        draw(results["agent"], FIGURE)
+    durable.replace_file(PAGE, text(results).encode())
+    print(f"{PAGE}: {', '.join(name for name in SECTIONS if name in results) or 'no results yet'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Health of the memory and the features, measured on numbers whose answer is known."""
+
+import math
+
+import pytest
+import torch
+
+from simic.agent.diagnostics import health
+from simic.agent.metrics import feature_rank
+from simic.agent.policy import Evaluation
+
+STEPS, ENVS, UNITS = 5, 4, 40
+
+
+def seen(hidden: torch.Tensor, encoded: torch.Tensor | None = None, z: torch.Tensor | None = None) -> Evaluation:
+    envs = hidden.shape[1]
+    nothing = torch.zeros(STEPS, envs)
+    encoded = torch.ones(STEPS, envs, UNITS) if encoded is None else encoded
+    z = torch.zeros(STEPS, envs, UNITS) if z is None else z
+    return Evaluation(nothing[..., None], nothing[..., None], nothing, encoded, hidden, z)
+
+
+def test_norm_growth_and_saturation_by_hand() -> None:
+    hidden = torch.full((STEPS, ENVS, UNITS), 0.1)
+    hidden[-1] = 0.5
+    found = health(seen(hidden))
+    assert found["hidden_growth"].item() == pytest.approx(5.0)
+    assert found["hidden_norm"].item() == pytest.approx(math.sqrt((4 * 0.01 + 0.25) / 5))
+    assert found["hidden_saturated"] == 0.0
+    hidden[1] = 0.995
+    assert health(seen(hidden))["hidden_saturated"].item() == pytest.approx(1 / 5)
+
+
+def test_units_that_hardly_answer_are_dormant() -> None:
+    encoded = torch.ones(STEPS, ENVS, UNITS)
+    encoded[..., :8] = 0.0
+    encoded[..., 8:10] = 0.01
+    # the mean of activities is (30 + 0.02)/40 = 0.75; 2.5 % of it is 0.019
+    assert health(seen(torch.ones(STEPS, ENVS, UNITS), encoded))["dormant_units"].item() == pytest.approx(10 / 40)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 12])
+def test_features_that_span_few_directions_have_few(rank: int) -> None:
+    generator = torch.Generator().manual_seed(rank)
+    # Orthogonal directions of equal strength: 99 % of the sum needs all of them.
+    left = torch.linalg.qr(torch.randn(STEPS * ENVS, rank, generator=generator))[0]
+    right = torch.linalg.qr(torch.randn(UNITS, rank, generator=generator))[0]
+    z = (left @ right.T).view(STEPS, ENVS, UNITS)
+    assert feature_rank(health(seen(torch.ones(STEPS, ENVS, UNITS), z=z))["feature_gram"]) == rank
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_a_broken_memory_is_not_called_healthy(broken: float) -> None:
+    hidden = torch.full((STEPS, ENVS, UNITS), 0.1)
+    hidden[-1, 2, 3] = broken
+    found = health(seen(hidden))
+    assert not found["hidden_norm"].isfinite()
+    assert not found["hidden_growth"].isfinite()
+
+
+def test_no_environment_is_no_measurement() -> None:
+    nobody = torch.zeros(STEPS, 0, UNITS)
+    found = health(seen(nobody, nobody, nobody))
+    assert found
+    assert all(value.isnan() for value in found.values())

@@ -1,0 +1,431 @@
+"""What can be switched on: each does what it says, and nothing else."""
+
+import logging
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from simic import params
+from simic.agent import compiled
+from simic.agent.advantages import gae, with_advantages
+from simic.agent.diagnostics import replay
+from simic.agent.distributions import masked_log_softmax
+from simic.agent.losses import floor_pull, mean_entropy, terms, usage
+from simic.agent.normalization import Moments, ObservationNormalizer, ValueNormalizer
+from simic.agent.policy import ActorCritic
+from simic.agent.ppo import PPO
+from simic.agent.rollout import Rollout
+from simic.agent.spec import ObservationSpec
+from simic.errors import SimicError
+
+from .worlds import HIERARCHY, SEEN, SMALL, episodes, make_policy, make_rollout
+
+STEPS, ENVS = 8, 6
+
+
+def rollout_of(policy: ActorCritic, iteration: int = 0) -> Rollout:
+    return make_rollout(policy, episodes(ENVS, STEPS), STEPS, iteration)
+
+
+def settings(**changes) -> params.PPO:
+    return params.PPO(**({"learning_rate": 1e-2, "epochs": 2, "minibatches": 2, "target_kl": None} | changes))
+
+
+def make_ppo(policy: ActorCritic | None = None, **changes) -> PPO:
+    return PPO(policy or make_policy().double(), settings(**changes), rng_seed=1, total_updates=5)
+
+
+def weights(ppo: PPO) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in ppo.policy.parameters()])
+
+
+# --- entropy by head ---
+
+
+def gradients(policy: ActorCritic, loss: torch.Tensor) -> torch.Tensor:
+    found = torch.autograd.grad(loss, list(policy.parameters()), allow_unused=True, materialize_grads=True)
+    return torch.cat([gradient.flatten() for gradient in found])
+
+
+def test_each_head_has_its_own_entropy_coefficient() -> None:
+    policy = make_policy().double()
+    rollout = rollout_of(policy)
+    used, seen = usage(policy, rollout, 1, None), replay(policy, rollout)
+    base = settings(value_coef=0.0)
+    with_bonus = terms(seen, rollout, used, base, 0.1 * torch.tensor([1.0, 0.0, 2.0, 1.0]).double()).loss
+    plain = terms(seen, rollout, used, base, 0.0).loss
+    entropy = mean_entropy(seen, used)
+    assert (plain - with_bonus).item() == pytest.approx(0.1 * (entropy[0] + 2 * entropy[2] + entropy[3]).item())
+
+
+def test_unnamed_heads_keep_the_common_coefficient() -> None:
+    scaled, plain = make_ppo(entropy_scale={"op": 1.0, "style": 1.0}), make_ppo()
+    for ppo in (scaled, plain):
+        ppo.update(rollout_of(ppo.policy), 0)
+    assert torch.allclose(weights(scaled), weights(plain), rtol=0, atol=1e-12)
+    other = make_ppo(entropy_scale={"style": 50.0})
+    other.update(rollout_of(other.policy), 0)
+    assert not torch.allclose(weights(other), weights(plain), atol=1e-4)
+
+
+def test_a_floor_is_a_penalty_with_the_gradient_of_its_formula() -> None:
+    policy = make_policy().double()
+    rollout = rollout_of(policy)
+    used, seen = usage(policy, rollout, 1, None), replay(policy, rollout)
+    floors, coefficient = torch.tensor([0.99, 0.0, 0.97, 1.0]).double(), 0.3
+    entropy = mean_entropy(seen, used)
+    penalty = (coefficient * (floors - entropy).clamp(min=0).square()).sum()
+    expected = gradients(policy, penalty)
+    pulled = -(floor_pull(entropy.detach(), floors, coefficient) * mean_entropy(replay(policy, rollout), used)).sum()
+    assert expected.norm() > 1e-4
+    assert torch.allclose(gradients(policy, pulled), expected, rtol=1e-9, atol=1e-15)
+
+
+def test_a_floor_lifts_the_entropy_of_its_head_and_leaves_a_high_one_alone() -> None:
+    def entropy_after(**changes) -> float:
+        ppo = make_ppo(entropy_coef=0.0, entropy_coef_final=0.0, **changes)
+        for iteration in range(6):
+            metrics = ppo.update(rollout_of(ppo.policy, iteration), iteration)
+        return metrics.entropy_by_head["style"]
+
+    plain = entropy_after()
+    assert entropy_after(entropy_floor={"style": 1.0}, entropy_floor_coef=20.0) > plain + 0.02
+    assert entropy_after(entropy_floor={"style": 0.01}, entropy_floor_coef=20.0) == pytest.approx(plain, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["entropy_scale", "entropy_floor"])
+def test_a_head_that_does_not_exist_is_refused_by_name(name: str) -> None:
+    with pytest.raises(SimicError, match=rf"ppo.{name}: there is no head 'ops'; the heads are op, slot"):
+        make_ppo(**{name: {"ops": 0.5}})
+
+
+# --- probability floor ---
+
+
+def test_a_floor_of_probability_is_a_mixture_with_the_uniform() -> None:
+    logits = torch.tensor([[9.0, 0.0, -9.0, 5.0]]).double()
+    mask = torch.tensor([[True, True, True, False]])
+    floored = masked_log_softmax(logits, mask, 0.05).exp()
+    softmax = masked_log_softmax(logits, mask).exp()
+    assert torch.allclose(floored, (1 - 3 * 0.05) * softmax + 0.05 * mask, atol=1e-12)
+    assert floored[0, 3] == 0.0
+    assert floored[mask].min() >= 0.05
+    assert floored.sum().item() == pytest.approx(1.0)
+
+
+def test_a_choice_at_the_floor_still_has_a_gradient() -> None:
+    logits = torch.tensor([8.0, 0.0]).double().requires_grad_()
+    masked_log_softmax(logits, None, 0.05)[1].backward()
+    assert logits.grad is not None
+    assert logits.grad[1] > 0
+
+
+def test_a_floor_never_asks_for_more_than_there_is() -> None:
+    many = masked_log_softmax(torch.zeros(1, 1400), None, 0.1).exp()
+    assert torch.allclose(many, torch.full_like(many, 1 / 1400))
+    single = masked_log_softmax(torch.tensor([[3.0, 1.0]]), torch.tensor([[True, False]]), 0.1)
+    assert single[0, 0] == 0.0
+    assert single[0, 1].exp() == 0.0
+
+
+def test_acting_replay_and_the_exact_distribution_share_the_floor() -> None:
+    sizes = SMALL.model_copy(update={"probability_floor": {"op": 0.05, "blueprint": 0.1}})
+    policy = ActorCritic(HIERARCHY, SEEN, sizes, rng_seed=5)
+    with torch.no_grad():
+        policy.heads[0].out.bias.copy_(torch.tensor([9.0, 0.0, 0.0, 0.0]))
+    ppo = make_ppo(policy)
+    rollout = rollout_of(policy)
+    assert ppo.update(rollout, 0).first_ratio_ok
+    z = torch.zeros(3, policy.core.width)
+    op = policy.joint(z, {}).op.exp()
+    assert op.min() >= 0.05
+    with pytest.raises(SimicError, match=r"policy.probability_floor: there is no head 'ops'"):
+        ActorCritic(HIERARCHY, SEEN, SMALL.model_copy(update={"probability_floor": {"ops": 0.05}}))
+
+
+# --- weight of a head ---
+
+
+def test_head_weight_mean_is_the_mean_over_the_rows_where_the_head_mattered() -> None:
+    policy = make_policy().double()
+    rollout = rollout_of(policy)
+    with torch.no_grad():
+        rollout = replace(rollout, log_probs=replay(policy, rollout).log_probs - 0.05)  # ratio e^0.05, not clipped
+    used = usage(policy, rollout, 1, None)
+    chosen = settings(ratio="per_head", head_weight="mean", value_coef=0.0)
+    found = terms(replay(policy, rollout), rollout, used, chosen, 0.0).loss.item()
+    expected = 0.0
+    for head in range(4):
+        rows = [
+            math.exp(0.05) * rollout.advantages[t, e].item()
+            for t in range(STEPS)
+            for e in range(ENVS)
+            if rollout.valid[t, e] and HIERARCHY.relevance[int(rollout.actions[t, e, 0])][head]
+        ]
+        expected -= sum(rows) / len(rows)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("parts", [[[0, 1, 2], [3, 4, 5]], [[0, 3], [1, 2, 4, 5]]])
+def test_head_means_are_those_of_the_rollout_however_it_is_cut(parts: list[list[int]]) -> None:
+    policy = make_policy().double()
+    rollout = rollout_of(policy)
+    chosen = settings(ratio="per_head", head_weight="mean")
+    whole = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1, None), chosen, 0.05).loss
+    used, losses = usage(policy, rollout, 2, None), []
+    for rows in map(torch.tensor, parts):
+        part = rollout.select(rows)
+        losses.append(terms(replay(policy, part), part, used.select(rows), chosen, 0.05).loss)
+    assert torch.allclose(sum(losses) / 2, whole, rtol=1e-10)
+
+
+# --- gradient accumulation ---
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 7])
+@pytest.mark.parametrize("changes", [{}, {"ratio": "per_head", "head_weight": "mean", "entropy_floor": {"op": 1.0}}])
+def test_accumulated_gradients_are_those_of_the_whole_minibatch(pieces: int, changes: dict) -> None:
+    whole, split = make_ppo(**changes), make_ppo(gradient_accumulation=pieces, **changes)
+    for iteration in range(2):
+        one, other = (ppo.update(rollout_of(ppo.policy, iteration), iteration) for ppo in (whole, split))
+        assert other.approx_kl == pytest.approx(one.approx_kl, rel=1e-9)
+        assert other.policy_loss == pytest.approx(one.policy_loss, rel=1e-9)
+        assert other.steps == one.steps
+    assert torch.allclose(weights(split), weights(whole), rtol=0, atol=1e-12)
+
+
+# --- learning rate ---
+
+
+def test_the_learning_rate_follows_the_divergence() -> None:
+    """rsl_rl's rule: ÷ 1.5 above twice the target, × 1.5 below half of it; the first minibatch says nothing."""
+    ppo = make_ppo(learning_rate_schedule="adaptive", target_kl=0.01)
+    rate, expected = ppo.learning_rate, []
+    for kl in (0.021, 0.021, 0.019, 0.006, 0.004, 0.0):
+        ppo._adapt(torch.tensor(kl), None)
+        expected.append(ppo.learning_rate.item() / rate.item())
+        rate = ppo.learning_rate
+    assert expected == pytest.approx([1 / 1.5, 1 / 1.5, 1.0, 1.0, 1.5, 1.5])
+    for _ in range(40):
+        ppo._adapt(torch.tensor(1.0), None)
+    assert ppo.learning_rate == 1e-5
+    for _ in range(40):
+        ppo._adapt(torch.tensor(0.0), None)
+    assert ppo.learning_rate == 1e-2
+    ppo._adapt(torch.tensor(torch.nan), None)
+    assert ppo.learning_rate == 1e-2
+
+
+def test_an_adaptive_rate_is_used_reported_and_resumed() -> None:
+    changes = {"learning_rate_schedule": "adaptive", "target_kl": 0.5, "learning_rate": 1e-4}
+    ppo, constant = make_ppo(**changes), make_ppo(learning_rate=1e-4, target_kl=0.5)
+    for each in (ppo, constant):
+        metrics = each.update(rollout_of(each.policy), 0)
+        assert metrics.steps == 4
+    assert metrics.learning_rate == pytest.approx(1e-4)
+    assert ppo.learning_rate.item() == pytest.approx(1e-4 * 1.5**3)  # nothing is learned from the first of four
+    assert not torch.equal(weights(ppo), weights(constant))
+    other = make_ppo(**changes)
+    other.load_state_dict(ppo.state_dict())
+    results = [each.update(rollout_of(each.policy, 1), 1) for each in (ppo, other)]
+    assert results[0] == results[1]
+    assert "counter.learning_rate" not in constant.state_dict()
+
+
+# --- weight decay ---
+
+
+def test_weight_decay_reaches_the_value_head_alone() -> None:
+    changes = {"epochs": 1, "minibatches": 1}
+    plain, decayed = make_ppo(**changes), make_ppo(value_weight_decay=0.5, **changes)
+    start = make_policy().double().state_dict()
+    for ppo in (plain, decayed):
+        ppo.update(rollout_of(ppo.policy), 0)
+    for name, tensor in decayed.policy.state_dict().items():
+        expected = plain.policy.state_dict()[name]
+        if name.startswith("value_head"):
+            expected = expected - 1e-2 * 0.5 * start[name]  # decoupled: − lr · decay · θ
+        assert torch.allclose(tensor, expected, rtol=0, atol=1e-12), name
+
+
+# --- scales ---
+
+
+def test_forgetting_is_the_mixture_of_both_sets_of_rows() -> None:
+    generator = torch.Generator().manual_seed(2)
+    old, new = torch.randn(40, 2, generator=generator).double(), 3 + torch.randn(10, 2, generator=generator).double()
+    first, second = (Moments.of(rows, torch.ones(len(rows), dtype=torch.bool)) for rows in (old, new))
+    found = first.blend(second, 0.7)
+    mean = 0.7 * old.mean(0) + 0.3 * new.mean(0)
+    square = 0.7 * old.square().mean(0) + 0.3 * new.square().mean(0)
+    assert torch.allclose(found.mean, mean)
+    assert torch.allclose(found.variance(), square - mean.square())
+    warm = Moments.empty(2).blend(first, 0.7)
+    assert torch.allclose(warm.mean, first.mean)
+    assert torch.allclose(warm.variance(), first.variance())
+    nothing = first.blend(Moments.empty(2), 0.7)
+    assert torch.allclose(nothing.mean, first.mean)
+    assert torch.allclose(nothing.variance(), first.variance())
+
+
+def test_an_observation_scale_with_momentum_forgets() -> None:
+    steady, forgetful = (
+        ObservationNormalizer(ObservationSpec(1)),
+        ObservationNormalizer(ObservationSpec(1), momentum=0.5),
+    )
+    every = torch.ones(100, dtype=torch.bool)
+    for shift in (0.0, 100.0, 100.0, 100.0):
+        rows = shift + torch.linspace(-1, 1, 100)[:, None]
+        for normalizer in (steady, forgetful):
+            normalizer.update(rows, every)
+    assert steady.mean.item() == pytest.approx(75.0)
+    assert forgetful.mean.item() == pytest.approx(87.5)
+
+
+def test_values_are_learned_in_units_of_their_scale_and_advantages_do_not_notice() -> None:
+    policy = make_policy()
+    raw = rollout_of(policy)
+    scale = ValueNormalizer()
+    scale.update(torch.full((4, 1), 5.0), torch.ones(4, 1, dtype=torch.bool))
+    assert scale.scale == 5.0
+    # The same values said in units of 5.
+    said = replace(raw, values=raw.values / 5, next_values=raw.next_values / 5)
+    found = with_advantages(said, raw.rewards, 0.9, 0.8, scale)
+    advantages, returns = gae(
+        raw.rewards, raw.values, raw.next_values, raw.terminated, raw.truncated, raw.valid, 0.9, 0.8
+    )
+    assert torch.allclose(found.advantages, advantages, atol=1e-5)
+    square = returns[raw.valid].double().square().mean()
+    assert scale.scale.item() == pytest.approx((0.9 * 25 + 0.1 * square.item()) ** 0.5)
+    assert torch.allclose(found.returns * scale.scale.float(), returns, atol=1e-4)
+    assert torch.allclose(found.values * scale.scale.float(), raw.values, atol=1e-4)
+
+
+def test_a_constant_return_is_one_and_none_is_no_scale() -> None:
+    scale = ValueNormalizer()
+    assert scale.scale == 1.0
+    scale.update(torch.zeros(3, 1), torch.ones(3, 1, dtype=torch.bool))
+    assert scale.scale == 0.01
+    with_state = ValueNormalizer()
+    with_state.load_state_dict(scale.state_dict())
+    assert with_state.scale == scale.scale
+
+
+# --- bfloat16 ---
+
+
+def coarse_policy() -> ActorCritic:
+    policy = make_policy(sizes=SMALL.model_copy(update={"precision": "bfloat16"}))
+    assert policy.coarsest == torch.bfloat16
+    return policy
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru", "none"])
+def test_reduced_precision_acts_and_replays_alike(core: str) -> None:
+    policy = make_policy(core, sizes=SMALL.model_copy(update={"precision": "bfloat16"}))
+    rollout = rollout_of(policy)
+    exact = make_policy(core).evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
+    assert rollout.log_probs.dtype == rollout.values.dtype == torch.float32
+    assert rollout.state.h.dtype == torch.float32
+    assert 1e-4 < (exact.log_probs - rollout.log_probs).abs().max() < 0.1  # it is another precision
+    metrics = PPO(policy, settings(), rng_seed=1, total_updates=5).update(rollout, 0)
+    assert metrics.first_ratio_ok
+    assert metrics.steps == 4
+    assert all(parameter.dtype == torch.float32 for parameter in policy.parameters())
+
+
+def test_a_cast_made_while_acting_does_not_cut_the_gradient() -> None:
+    policy = coarse_policy()
+    with policy.rounding():  # newer versions of torch do not cache without gradients; torch 2.11 may
+        assert torch.is_autocast_enabled("cpu")
+        assert not torch.is_autocast_cache_enabled()
+    with torch.autocast("cpu", torch.bfloat16):  # the outermost context keeps the cache alive
+        rollout = rollout_of(policy)
+        seen = replay(policy, rollout)
+        loss = terms(seen, rollout, usage(policy, rollout, 1, None), settings(), 0.01).loss
+    gradient = dict(
+        zip(
+            dict(policy.named_parameters()),
+            torch.autograd.grad(loss, list(policy.parameters()), allow_unused=True),
+            strict=True,
+        )
+    )
+    for name in ("encoder.weight", "heads.0.hidden.weight", "heads.0.out.weight", "value_head.out.weight"):
+        assert gradient[name] is not None, name
+        assert gradient[name].any(), name
+
+
+# --- torch.compile ---
+
+
+def test_what_cannot_be_compiled_runs_as_it_is_and_says_so(monkeypatch, caplog) -> None:
+    def refuse(function, backend):
+        def broken(*args):
+            raise RuntimeError("no working C++ compiler\nfound")
+
+        return broken
+
+    monkeypatch.setattr(compiled.torch, "compile", refuse)
+    ppo, plain = make_ppo(compile=True), make_ppo()
+    with caplog.at_level(logging.WARNING):
+        metrics = ppo.update(rollout_of(ppo.policy), 0)
+        again = ppo.update(rollout_of(ppo.policy, 1), 1)
+    assert not metrics.compiled
+    assert not again.compiled
+    assert ppo.compile_error == "no working C++ compiler found"
+    assert [record.getMessage() for record in caplog.records] == [
+        "torch.compile failed, going on without it: no working C++ compiler found"
+    ]
+    for iteration in range(2):
+        plain.update(rollout_of(plain.policy, iteration), iteration)
+    assert torch.equal(weights(ppo), weights(plain))
+
+
+def test_a_fault_of_the_function_itself_is_not_taken_for_one_of_the_compiler() -> None:
+    def faulty(x: int) -> int:
+        raise RuntimeError(f"{x} is out of range")
+
+    with pytest.raises(RuntimeError, match="3 is out of range"):
+        compiled.Compiled(faulty, backend="eager")(3)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # dynamo's own, at a graph break
+def test_compiled_updates_equal_the_others() -> None:
+    """Dynamo with its eager backend: the same operators, traced; inductor's own code is tested on the slow side."""
+    plain, traced = make_ppo(), make_ppo()
+    traced.score = compiled.Compiled(traced.score, backend="eager")
+    for ppo in (plain, traced):
+        ppo.update(rollout_of(ppo.policy), 0)
+    assert traced.compile_error is None
+    assert torch.allclose(weights(traced), weights(plain), rtol=0, atol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # inductor's own imports
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_compiled_code_learns_the_same() -> None:
+    plain, fast = make_ppo(make_policy()), make_ppo(make_policy(), compile=True)
+    for iteration in range(2):
+        for ppo in (plain, fast):
+            metrics = ppo.update(rollout_of(ppo.policy, iteration), iteration)
+            assert metrics.first_ratio_ok
+    assert metrics.compiled
+    assert torch.allclose(weights(fast), weights(plain), rtol=0, atol=1e-3)
+
+
+# --- params ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"learning_rate_schedule": "adaptive", "target_kl": None}, "target_kl must be set"),
+        ({"head_weight": "mean", "ratio": "joint"}, "head_weight must be rows when ratio is joint"),
+        ({"value_clip": 0.2, "epochs": 2}, "value_clip must be null"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(changes: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        params.PPO(**changes)

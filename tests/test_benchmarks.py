@@ -1,0 +1,125 @@
+"""What the benchmarks conclude from their cells, and the page that says it; the measuring itself is no test."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks import agent, page
+from benchmarks.agent_tasks import GRID, TASKS, Maze, PickLegal
+
+ROOT = Path(__file__).parents[1]
+
+
+def fill(work: Path, task: str, algorithm: str, finals: dict[float, float], seeds: int) -> None:
+    """Cells whose final return is by learning rate, plus a little by rng seed."""
+    jobs = agent.tuning(task, algorithm, work)
+    jobs += [agent.Job(task, algorithm, config, seed, work) for config in GRID for seed in range(1, seeds + 1)]
+    for job in jobs:
+        final = finals[job.config["learning_rate"]] + 0.5 * (job.rng_seed % 4)
+        cell = {"config": job.config, "rng_seed": job.rng_seed, "returns": [final, final], "steps_per_second": 100.0}
+        cell |= {"steps_to_solve": 2048 if final > 400 else None, "curve": [[1024, 20.0], [2048, final]]}
+        job.path.parent.mkdir(parents=True, exist_ok=True)
+        job.path.write_text(json.dumps(cell))
+
+
+@pytest.fixture
+def work(tmp_path) -> Path:
+    rates = [config["learning_rate"] for config in GRID]
+    fill(tmp_path, "CartPole-v1", "simic", dict(zip(rates, (100.0, 470.0, 200.0), strict=True)), 5)
+    fill(tmp_path, "CartPole-v1", "sb3 PPO", dict(zip(rates, (100.0, 200.0, 480.0), strict=True)), 5)
+    fill(tmp_path, "CartPole-v1", "simic LSTM", dict(zip(rates, (100.0, 90.0, 80.0), strict=True)), 5)
+    return tmp_path
+
+
+def test_everyone_is_tuned_on_seeds_of_its_own_and_compared_by_welch(work) -> None:
+    found = agent.summary(work)["tasks"]
+    assert list(found) == ["CartPole-v1"]
+    rows, [pair] = found["CartPole-v1"]["rows"], found["CartPole-v1"]["pairs"]
+    assert [row["config"]["learning_rate"] for row in rows.values()] == [1e-3, 3e-3, 3e-4]
+    assert rows["simic"]["rng_seeds"] == [1, 2, 3, 4, 5]
+    ours, theirs = (np.array(rows[name]["final_returns"]) for name in ("simic", "sb3 PPO"))
+    assert pair["difference"] == pytest.approx(-10.0)
+    # Welch by hand: standard error and the degrees of freedom of Satterthwaite.
+    parts = [x.var(ddof=1) / len(x) for x in (ours, theirs)]
+    error = np.sqrt(sum(parts))
+    freedom = sum(parts) ** 2 / sum(part**2 / 4 for part in parts)
+    half = stats.t.ppf(0.975, freedom) * error
+    assert pair["low"] == pytest.approx(-10.0 - half)
+    assert pair["high"] == pytest.approx(-10.0 + half)
+    assert pair["not_behind"]  # 5 % of 475 is 23.75
+    assert rows["simic"]["median_steps_to_solve"] == 2048
+    assert rows["simic LSTM"]["median_steps_to_solve"] is None
+
+
+def test_a_missing_tuning_cell_keeps_an_algorithm_out(work) -> None:
+    job = agent.tuning("CartPole-v1", "simic", work)[0]
+    job.path.unlink()
+    assert agent.best("CartPole-v1", "simic", work) is None
+    assert "simic" not in agent.summary(work)["tasks"]["CartPole-v1"]["rows"]
+
+
+def test_what_exists_is_not_run_again(work, monkeypatch) -> None:
+    monkeypatch.setattr(agent, "execute", None)  # would be called
+    agent.run(agent.tuning("CartPole-v1", "simic", work), 1)
+
+
+def test_the_page_says_what_the_results_say(work) -> None:
+    results = {"agent": {"provenance": page.provenance()} | agent.summary(work)}
+    text = page.text(results)
+    assert "| simic | 5 | 0.001 | 470.7 (470.0 … 471.5) | 5 of 5 | 2,048 | 100 |" in text
+    assert "- simic − sb3 PPO: -10.0, 95 % interval" in text
+    assert "not behind (margin −23.75)" in text
+    assert "What watching" not in text
+
+
+def test_the_page_is_what_its_results_say() -> None:
+    results = {path.stem: json.loads(path.read_bytes()) for path in (ROOT / page.RESULTS).glob("*.json")}
+    assert (ROOT / page.PAGE).read_text(encoding="utf-8") == page.text(results), "run python -m benchmarks.page"
+
+
+def test_masked_task_pays_for_the_best_legal_choice_alone() -> None:
+    env = PickLegal()
+    env.reset(seed=3)
+    total = 0.0
+    for _ in range(PickLegal.LENGTH):
+        assert env.action_masks().sum() == PickLegal.LEGAL
+        best = max(np.flatnonzero(env.action_masks()), key=lambda choice: env.numbers[choice])
+        _, reward, ended, _, _ = env.step(int(best))
+        total += reward
+    assert total == PickLegal.LENGTH
+    assert ended
+    with pytest.raises(ValueError, match="not legal"):
+        env.step(int(np.flatnonzero(~env.action_masks())[0]))
+
+
+def test_maze_can_be_left_from_everywhere_and_forbids_its_walls() -> None:
+    env = Maze()
+    env.reset(seed=1)
+    free = {(r, c) for r in range(7) for c in range(7) if Maze.WALLS[r][c] == "."}
+    distance, edge = {(6, 6): 0}, [(6, 6)]
+    for cell in edge:  # breadth first, from the goal
+        for row, column in Maze.MOVES:
+            following = (cell[0] + row, cell[1] + column)
+            if following in free and following not in distance:
+                distance[following] = distance[cell] + 1
+                edge.append(following)
+    assert distance.keys() == free
+    best = np.mean([1 - 0.02 * steps for cell, steps in distance.items() if steps])
+    assert best > TASKS["Maze"].solved + TASKS["Maze"].margin
+    for cell in free - {(6, 6)}:
+        env.cell = cell
+        for action, legal in enumerate(env.action_masks()):
+            after = (cell[0] + Maze.MOVES[action][0], cell[1] + Maze.MOVES[action][1])
+            assert legal == (after in free)
+        for action in np.flatnonzero(~env.action_masks()):
+            with pytest.raises(ValueError, match="not legal"):
+                env.step(int(action))
+
+
+def test_every_task_has_a_peer_and_a_margin() -> None:
+    for task in TASKS.values():
+        assert task.margin > 0
+        assert all(ours.startswith("simic") and theirs.startswith("sb3") for ours, theirs in task.rivals)

@@ -1,0 +1,65 @@
+"""One of several processes that learn together on a world of tensors; ``python distributed_worker.py OUT``."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of the tests, as pytest has it
+
+from agent.worlds import SEEN, TensorWorld, episodes, make_policy
+
+from simic import params
+from simic.agent.advantages import with_advantages
+from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer, ValueNormalizer
+from simic.agent.ppo import PPO
+from simic.agent.rollout import collect
+from simic.training.distributed import Ranks, joined
+
+ENVS, STEPS = 8, 6
+CASES = {
+    "joint": {},
+    "per_head": {"ratio": "per_head", "head_weight": "mean"},
+    "options": {"entropy_floor": {"op": 0.9}, "gradient_accumulation": 2, "learning_rate_schedule": "adaptive"},
+    "stops": {"target_kl": 1e-3},
+}
+
+
+def learn(ranks: Ranks, case: str, dtype: torch.dtype) -> dict:
+    """Three updates with every scale; what all processes must agree on."""
+    settings = params.PPO(**({"learning_rate": 1e-2, "minibatches": 3, "target_kl": 0.05} | CASES[case]))
+    policy = make_policy().to(dtype)
+    everyone = torch.arange(ENVS)
+    ppo = PPO(policy, settings, 1, total_updates=3, reduce=ranks.reduce, all_env_ids=everyone)
+    own = ranks.env_ids(ENVS)
+    world = TensorWorld(own.tolist(), episodes(ENVS, STEPS).ends)
+    normalizers = Normalizers(ObservationNormalizer(SEEN), RewardNormalizer(len(own), 0.9), ValueNormalizer())
+    metrics = []
+    for iteration in range(3):
+        rollout, _ = collect(world, policy, normalizers, iteration, 1, STEPS)
+        seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
+        rewards = normalizers.update(*seen, ranks.reduce)
+        rollout = with_advantages(rollout, rewards, 0.9, 0.8, normalizers.value, ranks.reduce)
+        metrics.append(asdict(ppo.update(rollout, iteration)))
+    scales = normalizers.state_dict()
+    scales["reward.running"] = ranks.whole(scales["reward.running"])
+    weights = torch.cat([parameter.detach().double().flatten() for parameter in policy.parameters()])
+    return {
+        "weights": weights.tolist(),
+        "scales": {name: tensor.tolist() for name, tensor in scales.items()},
+        "metrics": metrics,
+        "learning_rate": ppo.learning_rate.item(),
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with joined(params.Runtime(device="cpu")) as ranks:
+        found = {
+            f"{case} {name}": learn(ranks, case, dtype)
+            for case in CASES
+            for name, dtype in (("float64", torch.float64), ("float32", torch.float32))
+        }
+        Path(sys.argv[1]).with_suffix(f".{ranks.rank}").write_text(json.dumps(found))

@@ -1,0 +1,238 @@
+"""Several processes with parts of the environments learn what one learns with all of them; the processes are real."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import distributed_worker
+import numpy as np
+import pytest
+import torch
+import yaml
+from small_runs import small_params
+
+from simic.errors import SimicError
+from simic.params import Params
+from simic.telemetry import recorder
+from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, UpdateRow
+from simic.training.checkpoint import read
+from simic.training.distributed import ALONE, Ranks, Silent, joined, merged
+from simic.training.session import locked, open_session
+from simic.training.trainer import train
+
+ROOT = Path(__file__).parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def start(command: list[str], processes: int = 2) -> list[subprocess.Popen]:
+    """As torchrun starts them, with the environment variables it sets."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)}
+    shared |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return [
+        subprocess.Popen(
+            [sys.executable, *command],
+            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(processes)
+    ]
+
+
+def finish(processes: list[subprocess.Popen], timeout: float = 120) -> list[str]:
+    """Their output; whoever still runs is ended."""
+    try:
+        return [process.communicate(timeout=timeout)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory) -> list[dict]:
+    """What each of two processes has after three updates of every case."""
+    out = tmp_path_factory.mktemp("two") / "found"
+    processes = start([distributed_worker.__file__, str(out)])
+    said = finish(processes)
+    assert [process.returncode for process in processes] == [0, 0], said
+    return [json.loads(out.with_suffix(f".{rank}").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("case", distributed_worker.CASES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
+def test_two_processes_with_half_the_environments_equal_one_with_all(case, dtype, tolerance, learned) -> None:
+    expected = distributed_worker.learn(ALONE, case, dtype)
+    for rank in learned:
+        found = rank[f"{case} {str(dtype).removeprefix('torch.')}"]
+        assert np.abs(np.array(found["weights"]) - np.array(expected["weights"])).max() <= tolerance
+        for name, values in expected["scales"].items():
+            assert np.allclose(found["scales"][name], values, rtol=tolerance, atol=tolerance), name
+        assert found["learning_rate"] == expected["learning_rate"]
+        for one, other in zip(expected["metrics"], found["metrics"], strict=True):
+            assert other["first_ratio_ok"]
+            for name in ("steps", "samples", "samples_by_head", "stopped_early", "epochs"):
+                assert other[name] == one[name], name
+            for name in ("policy_loss", "value_loss", "approx_kl", "exact_kl", "explained_variance", "grad_norm"):
+                assert other[name] == pytest.approx(one[name], rel=100 * tolerance, abs=tolerance), name
+
+
+def test_parameters_are_identical_on_every_rank(learned) -> None:
+    for case, found in learned[0].items():
+        assert learned[1][case]["weights"] == found["weights"], case
+        assert learned[1][case]["scales"] == found["scales"], case
+        assert np.std(found["weights"]) > 0.05, case
+
+
+def test_early_stop_is_a_decision_of_all(learned) -> None:
+    for rank in learned:
+        assert any(metrics["stopped_early"] for metrics in rank["stops float64"]["metrics"])
+
+
+def rows_of(work: Path, kind: type) -> list:
+    return [row for row in recorder.read(work / "telemetry.jsonl") if isinstance(row, kind)]
+
+
+def write_params(folder: Path, tree: Params) -> Path:
+    path = folder / "params.yaml"
+    path.write_text(yaml.safe_dump(tree.model_dump(mode="json")))
+    return path
+
+
+def small(**changes: object) -> Params:
+    return small_params({"progress": "plain", "device": "cpu"}, **changes)
+
+
+@pytest.fixture(scope="module")
+def together(prepared, tmp_path_factory) -> tuple[Path, str]:
+    """The work directory of a whole training run of two processes, by the documented command; and what it said."""
+    folder = tmp_path_factory.mktemp("together")
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "simic.training.distributed", "--params", str(write_params(folder, small()))]
+    command += ["--prepared", str(prepared), "--work", str(folder / "work")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        [sys.executable, *command], env=environment, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "work", done.stdout
+
+
+def test_the_first_process_writes_the_rows_of_all_hosts(together, finished) -> None:
+    work, _ = together
+    for kind in (StepRow, EpisodeRow, UpdateRow):
+        own, theirs = rows_of(work, kind), rows_of(finished, kind)
+        assert len(own) == len(theirs), kind
+        assert [row.iteration for row in own] == [row.iteration for row in theirs]
+    for own, theirs in zip(rows_of(work, EpisodeRow), rows_of(finished, EpisodeRow), strict=True):
+        assert own.env_id == theirs.env_id == [0, 1, 2, 3]
+    # Before the first update nothing but rounding can differ.
+    pairs = zip(rows_of(work, StepRow), rows_of(finished, StepRow), strict=True)
+    for own, theirs in [pair for pair in pairs if pair[0].iteration == 0]:
+        assert (own.op, own.slot, own.blueprint) == (theirs.op, theirs.slot, theirs.blueprint)
+        assert own.stage == theirs.stage
+        assert own.reward == pytest.approx(theirs.reward, abs=1e-3)
+        assert own.components.keys() == theirs.components.keys()
+    events = [[row for row in rows_of(path, EventRow) if row.iteration == 0] for path in (work, finished)]
+    assert events[0] == events[1]
+
+
+def test_one_update_of_two_processes_is_that_of_one_up_to_rounding(together, finished) -> None:
+    work, _ = together
+    own, theirs = (rows_of(path, UpdateRow)[0] for path in (work, finished))
+    assert own.env_steps == theirs.env_steps
+    for name in ("policy_loss", "value_loss", "approx_kl", "grad_norm", "return_mean", "explained_variance"):
+        assert own.metrics[name] == pytest.approx(theirs.metrics[name], rel=2e-2, abs=1e-4), name
+
+
+def test_progress_is_told_once(together) -> None:
+    assert sum("4/4" in line for line in together[1].splitlines()) == 1
+
+
+def test_any_number_of_processes_goes_on_from_a_checkpoint(together, prepared) -> None:
+    work, _ = together
+    manifest = read(work / "checkpoints" / "000004").manifest
+    assert manifest.machine.processes == 2
+    assert len(read(work / "checkpoints" / "000004").tensors["normalizers/reward.running"]) == 4
+    with open_session(small(iterations=5), work, prepared) as session:
+        assert session.state.counters.iteration == 4
+        assert train(session).iteration == 5
+    messages = [row.message for row in rows_of(work, FindingRow) if row.check == "inexact_resume"]
+    assert len(messages) == 1
+    assert "processes (2 → 1)" in messages[0]
+
+
+def test_a_signal_to_one_process_stops_all_with_nothing_lost(prepared, tmp_path) -> None:
+    path = write_params(tmp_path, small(iterations=1000, validate_every=1000))
+    given = ["--params", str(path), "--prepared", str(prepared), "--work", str(tmp_path / "work")]
+    processes = start(["-m", "simic.training.distributed", *given])
+    assert processes[0].stdout is not None
+    first = next(line for line in processes[0].stdout if "1/1000" in line)
+    processes[1].send_signal(signal.SIGTERM)
+    said = finish(processes, 60)
+    assert [process.returncode for process in processes] == [3, 3], (first, said)
+    assert "nothing is lost" in said[0]
+    saved = sorted((tmp_path / "work" / "checkpoints").iterdir())[-1]
+    assert read(saved).manifest.iteration >= 1
+
+
+def test_an_error_of_the_first_process_is_everyones(prepared, tmp_path) -> None:
+    path, work = write_params(tmp_path, small()), tmp_path / "work"
+    given = ["--params", str(path), "--prepared", str(prepared), "--work", str(work)]
+    with locked(work):
+        processes = start(["-m", "simic.training.distributed", *given])
+        said = finish(processes, 60)
+    assert [process.returncode for process in processes] == [1, 1], said
+    for text in said:
+        assert f"process {os.getpid()} on" in text
+        assert "trains here" in text
+
+
+# --- without other processes ---
+
+
+def test_environments_are_shared_out_evenly_or_not_at_all() -> None:
+    assert [Ranks(rank, 3).env_ids(6).tolist() for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    with pytest.raises(SimicError, match=r"train.envs = 7: must be a multiple of the 3 processes"):
+        Ranks(0, 3).env_ids(7)
+
+
+def test_alone_nothing_is_exchanged() -> None:
+    with joined(Params().runtime, {}) as ranks:
+        assert ranks == ALONE
+    assert ALONE.reduce is None
+    assert ALONE.gather(3) == [3]
+    assert ALONE.from_first(lambda: 4) == 4
+    assert ALONE.any(True)
+    assert not ALONE.any(False)
+    x = torch.ones(2)
+    assert ALONE.whole(x) is x
+
+
+def test_rows_are_merged_list_by_list() -> None:
+    def row(ids: list[int]) -> EpisodeRow:
+        numbers = {name: [float(i) for i in ids] for name in ("return", "committed_accuracy", "live_accuracy")}
+        counts = dict.fromkeys(
+            ("env_id", "length", "params", "committed_params", "germinated", "fossilized", "pruned"), ids
+        )
+        return EpisodeRow(iteration=3, split="train", panicked=[False] * len(ids), **numbers, **counts)
+
+    assert merged([row([0, 1]), row([2])]) == row([0, 1, 2])
+    assert merged([row([5])]) == row([5])
+
+
+def test_a_silent_log_keeps_nothing() -> None:
+    log = Silent()
+    log.append(FindingRow(iteration=0, check="x", severity="low", message="y"))
+    assert (log.flush_and_sync(), log.truncate(5)) == (0, 0)
+    log.close()

@@ -1,0 +1,112 @@
+"""Scales stand still while episodes are played and move once, before the update; every phase is timed for itself."""
+
+import torch
+from small_runs import small_params
+
+from simic.params import Params
+from simic.telemetry import recorder
+from simic.telemetry.rows import EventRow, StepRow
+from simic.training import session as sessions
+from simic.training import trainer
+from simic.training.session import open_session
+from simic.training.trainer import train
+
+
+class Silent:
+    """An observer that does nothing but what a test gives it to do."""
+
+    def __init__(self, on_step=lambda row: None):
+        self.on_step = on_step
+
+    def __getattr__(self, name):
+        return lambda *given: None
+
+
+def test_scales_move_once_per_iteration_between_the_rollout_and_the_update(prepared, tmp_path, monkeypatch):
+    with open_session(small_params(iterations=3, validate_every=1), tmp_path, prepared) as session:
+        normalizers, ppo = session.state.normalizers, session.state.ppo
+        history: list[tuple[str, float]] = []
+
+        def look(where):
+            history.append((where, float(sum(x.sum() for x in normalizers.state_dict().values()))))
+
+        update = ppo.update
+
+        def watched(rollout, iteration):
+            look("update")
+            # What is replayed is what was seen: the scales of the rollout, not those of now.
+            assert not torch.equal(rollout.features, normalizers.observation.normalize(rollout.raw_features))
+            result = update(rollout, iteration)
+            look("updated")
+            return result
+
+        monkeypatch.setattr(ppo, "update", watched)
+        train(session, [Silent(lambda row: look("step"))])
+    values = [value for _, value in history]
+    places = [where for where, _ in history]
+    assert places == ["step", "step", "step", "update", "updated"] * 3
+    for i in range(3):
+        steps, before, after = values[5 * i : 5 * i + 3], values[5 * i + 3], values[5 * i + 4]
+        assert len(set(steps)) == 1
+        assert before != steps[0]
+        assert after == before
+        assert i == 0 or steps[0] == values[5 * i - 1]  # validation moved nothing either
+
+
+def test_every_iteration_is_timed_for_itself_and_in_full(prepared, tmp_path, monkeypatch):
+    """A clock that ticks with every step: collecting three steps takes three ticks, in each iteration."""
+    now = [100.0]
+
+    def tick(row):
+        now[0] += 1.0
+
+    monkeypatch.setattr(trainer.time, "perf_counter", lambda: now[0])
+    with open_session(small_params(iterations=3), tmp_path, prepared) as session:
+        train(session, [Silent(tick)])
+    timing = list(recorder.read(tmp_path / "timing.jsonl"))
+    assert [row.collect_seconds for row in timing] == [3.0, 3.0, 3.0]
+    assert [row.update_seconds for row in timing] == [0.0, 0.0, 0.0]
+
+
+def test_a_rollback_is_in_the_telemetry_with_host_and_cause_and_ends_the_hosts_experience(
+    prepared, tmp_path, monkeypatch
+):
+    class Poisoned(sessions.GrowthEnv):
+        """Host 2 turns into NaN in the second step of every episode."""
+
+        def _train_epoch(self, slots, alive):
+            stats = super()._train_epoch(slots, alive)
+            if self._step == 2:
+                state = self.population.state_dict()
+                state["host/param"][2] = torch.nan
+                self.population.load_state_dict(state)
+            return stats
+
+    monkeypatch.setattr(sessions, "GrowthEnv", Poisoned)
+    with open_session(small_params(iterations=1, validate_every=9), tmp_path, prepared) as session:
+        train(session)
+        assert session.state.counters.rollbacks == 1
+        assert session.state.counters.env_steps == 4 * 3 - 1
+    rows = list(recorder.read(tmp_path / "telemetry.jsonl"))
+    rollbacks = [row for row in rows if isinstance(row, EventRow) and row.name == "rollback"]
+    assert [(row.step, row.env, row.detail) for row in rollbacks] == [(2, 2, "NON_FINITE, 1 rows lost")]
+    steps = [row for row in rows if isinstance(row, StepRow)]
+    assert [row.panicked[2] for row in steps] == [False, True, False]
+    assert [row.valid for row in steps] == [[True] * 4, [True] * 4, [True, True, False, True]]
+    assert [row.components["death"][2] for row in steps] == [0.0, -10.0, 0.0]
+    assert steps[2].reward[2] == 0.0
+
+
+def test_one_host_one_slot_one_step_is_a_whole_run(prepared, tmp_path):
+    tree = small_params(iterations=2).model_dump()
+    tree["train"] |= {"envs": 1, "episode_steps": 1, "ppo": {**tree["train"]["ppo"], "minibatches": 1}}
+    tree["train"]["host"] |= {"family": "mlp", "widths": (8,)}
+    with open_session(Params.model_validate(tree), tmp_path, prepared) as session:
+        assert session.env.host.slots == 1
+        train(session)
+        assert session.state.counters.env_steps == 2
+    steps = [row for row in recorder.read(tmp_path / "telemetry.jsonl") if isinstance(row, StepRow)]
+    assert [(row.iteration, row.step, len(row.reward), len(row.stage[0])) for row in steps] == [
+        (0, 1, 1, 1),
+        (1, 1, 1, 1),
+    ]
