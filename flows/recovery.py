@@ -45,6 +45,7 @@ def living(root: Path) -> list[int]:
 
 
 def exists(pid: int) -> bool:
+    """Whether a process has this id now."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -30,6 +30,14 @@ Overrides = Annotated[
         "-S", "--set", metavar="KEY=VALUE", help="Write a value into params.yaml first, as dvc exp run -S does."
     ),
 ]
+ParamsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--params",
+        metavar="FILE",
+        help="Write this file's values into params.yaml first, of keys it leaves out the defaults; see examples/.",
+    ),
+]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Throw unfinished training away and train anew.")]
 
 
@@ -43,33 +51,33 @@ def main() -> None:
 
 
 @app.command()
-def prepare(set_: Overrides = None) -> None:
+def prepare(set_: Overrides = None, params: ParamsFile = None) -> None:
     """Read the data, check it, split it."""
-    _chain("prepare", set_)
+    _chain("prepare", set_, params)
 
 
 @app.command()
-def train(set_: Overrides = None, fresh: Fresh = False) -> None:
+def train(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False) -> None:
     """Train the controller (and what it needs first); an interrupted run resumes."""
-    _chain("train", set_, fresh)
+    _chain("train", set_, params, fresh)
 
 
 @app.command()
-def evaluate(set_: Overrides = None) -> None:
+def evaluate(set_: Overrides = None, params: ParamsFile = None) -> None:
     """Compare the trained policy with the baselines on the test split (and what that needs first)."""
-    _chain("evaluate", set_)
+    _chain("evaluate", set_, params)
 
 
 @app.command()
-def audit(set_: Overrides = None) -> None:
+def audit(set_: Overrides = None, params: ParamsFile = None) -> None:
     """Check the run and write the report (and what that needs first)."""
-    _chain("audit", set_)
+    _chain("audit", set_, params)
 
 
 @app.command()
-def run(set_: Overrides = None, fresh: Fresh = False) -> None:
+def run(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False) -> None:
     """The whole chain: prepare, train, evaluate, audit; whatever is up to date is skipped."""
-    _chain("audit", set_, fresh)
+    _chain("audit", set_, params, fresh)
     _say(f"report   {_workspace().reports / 'report.html'}")
     _say("runs     mlflow ui   then http://127.0.0.1:5000/#/experiments?workflowType=machine_learning")
     _say("all UIs  simic up    (activate the environment first: . .venv/bin/activate)")
@@ -104,7 +112,12 @@ def up(
 
 @app.command()
 def grow(
-    data: Annotated[Path, typer.Argument(help="An .npz file with arrays x [N, ...] and y [N].")],
+    data: Annotated[
+        str | None, typer.Argument(help="An .npz file with arrays x [N, ...] and y [N]; with --task, its source.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="A task of params.yaml instead of an .npz: digits, mnist, text, ...")
+    ] = None,
     policy: Annotated[
         str, typer.Option(help="learned, a policy's directory, heuristic, fixed_schedule, random_legal or static.")
     ] = "learned",
@@ -118,11 +131,33 @@ def grow(
     from simic import params, stages
 
     workspace = _workspace()
-    found = stages.grow(params.load(workspace.params), workspace, stages.Growth(data, out, policy, host, n))
+    found = stages.grow(params.load(workspace.params), workspace, stages.Growth(data, out, task, policy, host, n))
     _say(f"grown    {found.path}: host {found.host} of {n}")
     _say(f"size     {found.params} parameters (the host alone {found.host_params})")
     _say(f"accuracy {found.val_accuracy_pct:.1f} % validation, {found.test_accuracy_pct:.1f} % test")
-    _say(f"use it   python -c \"from simic.growth.export import load_grown; print(load_grown('{found.path}'))\"")
+    _say(f"card     {found.path / 'README.md'}")
+    _say(f"use it   python -c \"from simic.growth import load_grown; print(load_grown('{found.path}'))\"")
+
+
+@app.command("train-gym")
+def train_gym(
+    env: Annotated[str, typer.Argument(metavar="ENV", help="A Gymnasium id, for example CartPole-v1.")],
+    steps: Annotated[int, typer.Option(min=1, help="Environment steps in all.")] = 50_000,
+    envs: Annotated[int, typer.Option(min=1, help="Environments side by side.")] = 8,
+    rollout: Annotated[int, typer.Option(min=1, help="Steps of each environment per update.")] = 128,
+    out: Annotated[Path | None, typer.Option(help="New folder for the trained policy as a program.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("-S", "--set", metavar="KEY=VALUE", help="For this run; nothing is written.")
+    ] = None,
+) -> None:
+    """Train the controller's own agent on a Gymnasium environment, with train.policy and train.ppo of params.yaml."""
+    from simic import params
+    from simic.training.gym_training import GymRun
+    from simic.training.gym_training import train_gym as train_on
+
+    if out is not None and out.exists():
+        raise SimicError(f"{out}: exists already; choose another --out or remove it")
+    train_on(params.load(_workspace().params, set_), GymRun(env, steps, envs, rollout, out=out), _say)
 
 
 @app.command()
@@ -137,20 +172,29 @@ def doctor() -> None:
         raise SimicError("what is marked BAD above needs attention")
 
 
-def _chain(last: str, overrides: list[str] | None, fresh: bool = False) -> None:
+def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = False) -> None:
     from simic import engine, params
 
     workspace = _workspace()
+    overrides = [*_values(file), *(set_ or [])]
     params.load(workspace.params, overrides)  # refused in a millisecond, before anything heavy is imported
 
     def body() -> None:
         with engine.workspace_lock(workspace):
-            _override(workspace, overrides or [])
+            _override(workspace, overrides)
             engine.run_chain(workspace, last, _execution(fresh), _say)
 
     _interruptible(body)
     if overrides:
         _say("params.yaml holds the overrides; to undo them: git checkout params.yaml")
+
+
+def _values(file: Path | None) -> list[str]:
+    if file is None:
+        return []
+    from simic import overrides
+
+    return overrides.from_file(file)
 
 
 def _override(workspace: "Workspace", overrides: list[str]) -> None:

@@ -19,11 +19,17 @@ def write(path: Path, overrides: list[str]) -> list[str]:
     """
     before = params.read_tree(path)
     after = params.read_tree(path, overrides)
-    params.validate(after, str(path))
-    changes = [change for override in overrides if (change := _change(before, after, override))]
+    params.validate(after, str(path), path.parent / params.EXTENSIONS_FOLDER)
+    # A key may be given twice, by a file and on the command line; the later value counts, and is reported once.
+    changes = list(dict.fromkeys(change for override in overrides if (change := _change(before, after, override))))
     if changes:
         durable.replace_file(path, _edited(path, after, overrides).encode())
     return changes
+
+
+def from_file(path: Path) -> list[str]:
+    """Every value of a params file, of which the keys it leaves out have their defaults, as overrides."""
+    return [f"{name}={json.dumps(value)}" for name, value in _leaves(params.load(path).model_dump(mode="json"))]
 
 
 def from_model(model: BaseModel) -> list[str]:
@@ -59,6 +65,7 @@ def _edited(path: Path, after: dict[str, Any], overrides: list[str]) -> str:
     editor.width = 4096
     editor.preserve_quotes = True
     editor.representer.add_representer(type(None), _null)
+    editor.representer.add_representer(float, _float)
     tree = editor.load(path.read_text(encoding="utf-8"))
     for override in overrides:
         *sections, leaf = override.partition("=")[0].split(".")
@@ -69,6 +76,13 @@ def _edited(path: Path, after: dict[str, Any], overrides: list[str]) -> str:
     text = io.StringIO()
     editor.dump(tree, text)
     return text.getvalue()
+
+
+def _float(representer: Any, value: float) -> Any:
+    """YAML 1.1 takes 1e-05 for a word; it wants 1.0e-05."""
+    mantissa, exponent, power = repr(value).partition("e")
+    text = f"{mantissa}.0e{power}" if exponent and "." not in mantissa else repr(value)
+    return representer.represent_scalar("tag:yaml.org,2002:float", text)
 
 
 def _null(representer: Any, _: None) -> Any:

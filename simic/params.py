@@ -2,12 +2,24 @@
 
 import hashlib
 import json
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
+from simic import registry
 from simic.errors import SimicError
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -15,12 +27,26 @@ NonNegative = Annotated[float, Field(ge=0.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Steps = Annotated[int, Field(ge=0, le=1_000_000)]
+EXTENSIONS_FOLDER = "extensions"
 
 
 class Tree(BaseModel):
     """A frozen section; unknown keys, NaN and values of another type are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Marks a string that must be a registered name of a kind, in validation and in the JSON schema of deployments."""
+
+    kind: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(partial(registry.check, self.kind), handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "enum": list(registry.known(self.kind))}
 
 
 class Split(Tree):
@@ -38,24 +64,30 @@ class Split(Tree):
 
 
 class Prepare(Tree):
-    """Which data, and how it is split."""
+    """Which data, how much of them, and how they are split."""
 
-    task: Literal["digits", "npz"] = "digits"
-    source: str | None = None  # for npz: a file with arrays x [N, ...] and y [N]
+    task: Annotated[str, Known(registry.TASK)] = "digits"
+    source: str | None = None  # npz, text: a file in the data directory; synthetic: the name of a planted task
+    samples: Count | None = None  # null: all; else so many, stratified, chosen by hash (text: windows of one piece)
+    context: Count = 64  # text: bytes that one window predicts the next bytes of
     split: Split = Split()
 
     @model_validator(mode="after")
-    def _npz_has_source(self) -> Self:
-        if (self.task == "npz") != (self.source is not None):
-            raise ValueError("source is the path of the .npz file: required for task npz, null otherwise")
+    def _source_where_needed(self) -> Self:
+        own = self.task not in registry.shipped(registry.TASK)  # a user's task may take one or not
+        if not own and (self.task in ("npz", "text", "synthetic")) != (self.source is not None):
+            raise ValueError(
+                "source is the .npz file of task npz, the file of task text or the name of a planted task for task "
+                "synthetic: required there, null otherwise"
+            )
         return self
 
 
 class Host(Tree):
     """The network to be grown: a preset of a family, single properties overridden where not null."""
 
-    family: Literal["cnn", "mlp"] = "cnn"
-    preset: Literal["baseline", "deep", "impaired"] = "impaired"
+    family: Annotated[str, Known(registry.FAMILY)] = "cnn"
+    preset: Annotated[str, Known(registry.PRESET)] = "impaired"
     widths: Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=12)] | None = None
     kernel_size: Literal[1, 3, 5] | None = None
 
@@ -92,7 +124,7 @@ class Lifecycle(Tree):
 class Reward(Tree):
     """Weights of the reward terms (docs/metrics.md); accuracies in points 0–100."""
 
-    mode: Literal["shaped", "sparse"] = "shaped"
+    mode: Annotated[str, Known(registry.REWARD_MODE)] = "shaped"
     gamma: Fraction | None = None  # null: the agent's; anything else than the agent's is refused
     pbrs_weight: NonNegative = 0.3
     contribution_weight: NonNegative = 0.1
@@ -107,6 +139,28 @@ class Reward(Tree):
     param_penalty: NonNegative = 0.1
     intervention_cost: NonNegative = 0.01
     death_penalty: Annotated[float, Field(le=0.0)] = -10.0
+    synergy_weight: NonNegative = 0.0  # this and the next five: optional terms, not computed at 0; earlier system 0.1
+    hindsight_weight: NonNegative = 0.0  # 0.2
+    ratio_penalty_weight: NonNegative = 0.0  # 1
+    blending_warning_weight: NonNegative = 0.0  # 1
+    indecision_weight: NonNegative = 0.0  # 1
+    occupancy_weight: NonNegative = 0.0  # 1
+    early_prune_age: Steps = 5  # minimal: below it a prune costs
+    early_prune_penalty: Annotated[float, Field(le=0.0)] = -0.1
+    simplified_accuracy_weight: NonNegative = 3.0
+    simplified_seed_weight: NonNegative = 2.0
+    basic_accuracy_weight: NonNegative = 5.0
+    basic_fossilize_base: NonNegative = 0.3
+    basic_fossilize_scale: NonNegative = 0.1  # per point
+    basic_rent_weight: NonNegative = 1.0  # of the whole budget over a whole episode
+    drip_fraction: Fraction = 0.7  # basic_plus: of the fossilize bonus, paid while the seed goes on contributing
+    escrow_clip: Positive = 2.0  # most that escrowed credit rises in a step
+    escrow_window: Annotated[int, Field(ge=1, le=10)] = 3  # validations whose least accuracy counts as stable
+    loss_weight: NonNegative = 0.2  # of an improvement by one sigma
+    loss_sigma_chances: Positive = 0.02  # sigma, as a share of the loss of a uniform guess
+    loss_target_chances: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.13  # loss that earns the whole terminal reward
+    loss_terminal_weight: NonNegative = 1.0
+    loss_rent_weight: NonNegative = 0.05
 
 
 class Governor(Tree):
@@ -129,32 +183,52 @@ class Policy(Tree):
     core_units: Count = 128
     head_units: Count = 64
     embedding_units: Count = 4
+    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products, acting and learning alike
+    probability_floor: dict[str, Annotated[float, Field(ge=0.0, le=0.1)]] = {}  # of every legal choice, by head
 
 
 class PPO(Tree):
     """Proximal policy optimisation; names follow the paper (arXiv 1707.06347)."""
 
     learning_rate: Positive = 1e-3
+    learning_rate_schedule: Literal["constant", "adaptive"] = "constant"  # adaptive: kept where KL is near target_kl
     adam_eps: Positive = 1e-5
+    value_weight_decay: NonNegative = 0.0  # of the value head alone: none on actor and shared parts
     clip_range: Positive = 0.2
     epochs: Count = 4
     minibatches: Count = 4
+    gradient_accumulation: Count = 1  # parts of a minibatch that are in memory one after the other
     target_kl: Positive | None = 0.015  # an epoch stops at 1.5 × this
     entropy_coef: NonNegative = 0.01
     entropy_coef_final: NonNegative = 0.001
+    entropy_scale: dict[str, NonNegative] = {}  # times entropy_coef, by head; 1 where not named
+    entropy_floor: dict[str, Fraction] = {}  # of the normalised entropy, by head; below it a penalty, never a clamp
+    entropy_floor_coef: NonNegative = 0.1
     value_coef: NonNegative = 0.5
     value_clip: Positive | None = None
     max_grad_norm: Positive = 0.5
     ratio: Literal["joint", "per_head"] = "joint"
+    head_weight: Literal["rows", "mean"] = "rows"  # a head's term over all rows, or over those where it matters
     gamma: Fraction = 0.995
     gae_lambda: Fraction = 0.95
     normalize_observations: bool = True
+    observation_momentum: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None  # null: all rollouts weigh the same
     normalize_rewards: bool = True
+    normalize_values: bool = False  # V learns returns in units of their own running scale
+    compile: bool = False  # the loss through torch.compile; falls back, and says so
 
     @model_validator(mode="after")
     def _value_clip_is_single_epoch(self) -> Self:
         if self.value_clip is not None and self.epochs > 1:
             raise ValueError("value_clip must be null when epochs > 1: old values are stale under a recurrent update")
+        return self
+
+    @model_validator(mode="after")
+    def _options_agree(self) -> Self:
+        if self.learning_rate_schedule == "adaptive" and self.target_kl is None:
+            raise ValueError("target_kl must be set when learning_rate_schedule is adaptive: it is what it aims at")
+        if self.head_weight == "mean" and self.ratio == "joint":
+            raise ValueError("head_weight must be rows when ratio is joint: one ratio has no heads to weigh")
         return self
 
 
@@ -166,6 +240,7 @@ class Train(Tree):
     episode_steps: Count = 25
     batches_per_epoch: Count | Literal["all"] = "all"
     batch_size: Count = 64
+    augment: Literal["none", "crop_flip"] = "none"  # crop_flip: 4 pixels of padding, random crop, horizontal flip
     iterations: Steps = 12
     host_optimizer: HostOptimizer = HostOptimizer()
     lifecycle: Lifecycle = Lifecycle()
@@ -226,7 +301,18 @@ class Runtime(Tree):
     progress: Literal["auto", "rich", "plain", "none"] = "auto"
 
 
-class Params(Tree):
+ExtensionName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class _Extended(BaseModel):
+    """The one key that is read before the others: what it names may make their values valid."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    extensions: Annotated[tuple[ExtensionName, ...], Field(strict=False)] = ()  # extensions/NAME.py, imported first
+
+
+class Params(Tree, _Extended):
     """The whole of params.yaml."""
 
     rng_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
@@ -239,7 +325,7 @@ class Params(Tree):
 
 def load(path: Path, overrides: list[str] | None = None) -> Params:
     """Params of a file, with ``key.path=value`` overrides in DVC's ``-S`` syntax; SimicError on anything wrong."""
-    return validate(read_tree(path, overrides), str(path))
+    return validate(read_tree(path, overrides), str(path), path.parent / EXTENSIONS_FOLDER)
 
 
 def read_tree(path: Path, overrides: list[str] | None = None) -> dict[str, Any]:
@@ -283,9 +369,15 @@ def _number(text: str) -> float | str:
         return text
 
 
-def validate(tree: dict[str, Any], source: str) -> Params:
-    """The frozen tree, or one SimicError that names every offending key, its value and what is allowed."""
+def validate(tree: dict[str, Any], source: str, extensions: Path = Path(EXTENSIONS_FOLDER)) -> Params:
+    """The frozen tree, or one SimicError that names every offending key, its value and what is allowed.
+
+    The user's files that it names are imported first, from the folder ``extensions``: they may add tasks, host families
+    and reward modes.
+    """
     try:
+        for name in _Extended.model_validate(tree).extensions:
+            registry.load_extension(extensions / f"{name}.py")
         return Params.model_validate(tree)
     except ValidationError as error:
         raise SimicError(f"{source}: " + "; ".join(_describe(item) for item in error.errors())) from None
@@ -296,6 +388,7 @@ def _describe(item: Any) -> str:
     if item["type"] == "extra_forbidden":
         return f"{name}: unknown key; known here are {', '.join(_known_keys(item['loc'][:-1]))}"
     message = item["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    message = message.replace("a valid tuple", "a list")
     value = "" if isinstance(item["input"], dict) else f" = {_short(item['input'])}"
     return f"{name}{value}: must be {message}" if value else f"{name}: {message}"
 

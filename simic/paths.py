@@ -44,6 +44,11 @@ class Workspace:
         return self.reports / "evaluation.json"
 
     @property
+    def grown(self) -> Path:
+        """The best network of the evaluation, as a plain module."""
+        return self.reports / "grown"
+
+    @property
     def state(self) -> Path:
         """Unfinished work, locks and caches: never versioned."""
         return self.root / ".simic"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from simic import durable
+from simic import durable, registry
 from simic import params as params_module
 from simic.data.batches import data_hash
 from simic.errors import SimicError
@@ -20,7 +20,7 @@ from simic.params import Host, Params, Prepare, Train
 from simic.paths import Workspace
 
 if TYPE_CHECKING:
-    from simic.evaluation.grow import Grown
+    from simic.evaluation.take_home import Grown
     from simic.training.observers import Observer
     from simic.training.session import Session
 
@@ -29,6 +29,7 @@ PACKAGE = Path(__file__).parent
 # after a change here an unfinished run is not continued.
 TRAIN_CODE = (
     "agent",
+    "data/augment.py",
     "data/batches.py",
     "durable.py",
     "envs",
@@ -85,9 +86,13 @@ def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -
 
 
 def evaluate(params: Params, workspace: Workspace) -> None:
-    """The trained policy and the baselines on the test split, paired: reports/evaluation.json."""
+    """The trained policy and the baselines on the test split, paired: reports/evaluation.json; and the best network
+    that the first policy grew: reports/grown.
+    """
     from simic.evaluation import evaluate as evaluation
+    from simic.evaluation.history import Histories
     from simic.evaluation.policies import actors
+    from simic.evaluation.take_home import export_best
     from simic.training import checkpoint, machine
     from simic.training.learned import Learned
 
@@ -96,7 +101,15 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     venue = evaluation.Venue.open(params, workspace.prepared, device)
     players = actors(params, venue.env, Learned.of(found, device))
     subject = evaluation.Subject(params.evaluate.checkpoint, found.manifest.iteration)
-    result = evaluation.evaluate(venue, players, subject)
+    shutil.rmtree(workspace.grown, ignore_errors=True)
+
+    def take_home(name: str, histories: Histories) -> None:
+        """Of the first policy named, the trained one by default."""
+        if name == params.evaluate.policies[0]:
+            grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
+            export_best(venue.env, histories, venue.test, workspace.prepared, grown_by, workspace.grown)
+
+    result = evaluation.evaluate(venue, players, subject, take_home)
     durable.replace_file(workspace.evaluation, result.to_json().encode())
 
 
@@ -114,17 +127,21 @@ def audit(params: Params, workspace: Workspace, code_revision: str = "") -> None
 
 @dataclass(frozen=True)
 class Growth:
-    """What `grow` is asked for; null = as the policy was trained, or as params.yaml says."""
+    """What `grow` is asked for; null = as the policy was trained, or as params.yaml says.
 
-    data: Path
+    ``data`` is the user's .npz, or with ``task`` the source of that task, if it takes one.
+    """
+
+    data: str | None
     out: Path
+    task: str | None = None
     policy: str = "learned"  # or a baseline's name, or the directory of a policy
     host: str | None = None  # family/preset
     hosts: int = 8
 
 
 def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
-    """A policy grows networks on an ``.npz`` of the user's own; the best one is exported to ``asked.out``."""
+    """A policy grows networks on a task or an ``.npz`` of the user's own; the best is exported to ``asked.out``."""
     from simic.data import prepare as data
     from simic.evaluation import grow as growing
     from simic.evaluation.policies import BASELINES
@@ -138,12 +155,25 @@ def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
     train = params.train if isinstance(policy, str) else policy.train
     if asked.host is not None:
         train = with_host(train, asked.host)
-    own = asked.data.resolve()
-    task = Prepare(task="npz", source=own.name, split=params.prepare.split)
-    with tempfile.TemporaryDirectory(prefix="simic-grow-") as folder:
-        prepared = Path(folder) / "prepared"
-        data.prepare(task, params.rng_seed, prepared, own.parent)
+    task, folder = _asked_data(asked, params, workspace)
+    with tempfile.TemporaryDirectory(prefix="simic-grow-") as scratch:
+        prepared = Path(scratch) / "prepared"
+        data.prepare(task, params.rng_seed, prepared, folder)
         return growing.grow(train, params.rng_seed, prepared, policy, asked.hosts, asked.out)
+
+
+def _asked_data(asked: Growth, params: Params, workspace: Workspace) -> tuple[Prepare, Path]:
+    """What to prepare, and the folder that its sources are in."""
+    if asked.task is None:
+        if asked.data is None:
+            raise SimicError("grow: needs an .npz file, or --task NAME")
+        own = Path(asked.data).resolve()
+        return Prepare(task="npz", source=own.name, split=params.prepare.split), own.parent
+    changes = {"task": asked.task, "source": asked.data}
+    try:
+        return Prepare.model_validate(params.prepare.model_dump() | changes), raw_data(workspace)
+    except ValidationError as error:
+        raise SimicError(f"--task {asked.task}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
 
 
 def with_host(train: Train, name: str) -> Train:
@@ -152,7 +182,10 @@ def with_host(train: Train, name: str) -> Train:
     try:
         host = Host.model_validate({"family": family, "preset": preset})
     except ValidationError:
-        raise SimicError(f"host {name!r}: must be FAMILY/PRESET, cnn or mlp / baseline, deep or impaired") from None
+        families, presets = registry.known(registry.FAMILY), registry.known(registry.PRESET)
+        raise SimicError(
+            f"host {name!r}: must be FAMILY/PRESET, {' or '.join(families)} / {' or '.join(presets)}"
+        ) from None
     return train.model_copy(update={"host": host})
 
 
@@ -170,8 +203,19 @@ def fingerprint(params: Params, workspace: Workspace) -> str:
     from simic.training.checkpoint import FORMAT_VERSION
 
     return params_module.digest(
-        params.rng_seed, params.train, data_hash(workspace.prepared), code_hash(), FORMAT_VERSION
+        params.rng_seed,
+        params.train,
+        data_hash(workspace.prepared),
+        code_hash(),
+        extensions_hash(params, workspace),
+        FORMAT_VERSION,
     )
+
+
+def extensions_hash(params: Params, workspace: Workspace) -> str:
+    """sha256 over names and bytes of the user's files that the params name."""
+    folder = workspace.root / params_module.EXTENSIONS_FOLDER
+    return params_module.digest({name: durable.sha256(folder / f"{name}.py") for name in params.extensions})
 
 
 def code_hash() -> str:

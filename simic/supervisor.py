@@ -281,6 +281,7 @@ def require_free(port: int, what: str, option: str) -> None:
 
 
 def is_free(port: int) -> bool:
+    """Whether a server could listen on the port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -23,7 +23,7 @@ TINY = [
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """An unpacked archive: the tracked files, no git."""
-    for name in ("simic", "flows", ".dvc", ".dvcignore", "params.yaml", "dvc.yaml", "pyproject.toml"):
+    for name in ("simic", "flows", "extensions", ".dvc", ".dvcignore", "params.yaml", "dvc.yaml", "pyproject.toml"):
         source, target = ROOT / name, tmp_path / name
         ignore = shutil.ignore_patterns("__pycache__", "tmp", "cache", "config.local")
         shutil.copytree(source, target, ignore=ignore) if source.is_dir() else shutil.copy(source, target)

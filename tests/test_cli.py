@@ -36,6 +36,8 @@ def leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[t
 
 def wrong_values(value: Any) -> list[Any]:
     """Values that no key with such a default can admit."""
+    if value == {}:  # by head of the policy, whose names the agent checks
+        return [3, "banana", [1], {"op": "banana"}]
     if isinstance(value, dict):
         return [3, "banana", [1], {**value, "surprise": 1}]
     if isinstance(value, bool):
@@ -152,3 +154,19 @@ print([m for m in {heavy.split()!r} if m in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_train_gym_learns_says_how_it_goes_and_refuses_what_it_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    content = (ROOT / "params.yaml").read_bytes()
+    (tmp_path / "params.yaml").write_bytes(content)
+    small = ("--steps", "256", "--rollout", "32", "-S", "train.policy.core=none", "-S", "runtime.threads=1")
+    assert simic(monkeypatch, tmp_path, "train-gym", "CartPole-v1", *small, "--out", "policy") == 0
+    assert "greedy return" in capfd.readouterr().out
+    assert (tmp_path / "policy").is_dir()
+    assert (tmp_path / "params.yaml").read_bytes() == content  # -S is for this run alone
+    for arguments, words in ((("Nowhere-v0",), "Nowhere"), (("CartPole-v1", "--out", "policy"), "exists already")):
+        assert simic(monkeypatch, tmp_path, "train-gym", *arguments, *small) == 2
+        error = capfd.readouterr().err
+        assert words in error and error.count("\n") == 1, error

@@ -34,6 +34,17 @@ def test_only_the_overridden_lines_change(path: Path) -> None:
     ]
 
 
+def test_a_params_file_gives_every_value_and_defaults_for_what_it_leaves_out(path: Path, tmp_path: Path) -> None:
+    overrides.write(path, ["train.envs=32", "rng_seed=9"])
+    other = tmp_path / "other.yaml"
+    other.write_text("prepare: {task: mnist}\ntrain: {host: {family: mlp}}\n")
+    overrides.write(path, overrides.from_file(other))
+    tree = params.load(path)
+    assert tree == params.validate({"prepare": {"task": "mnist"}, "train": {"host": {"family": "mlp"}}}, "")
+    assert tree.rng_seed == params.Params().rng_seed  # not the 9 that stood there
+    assert "# How to run, not what" in path.read_text()  # comments stay
+
+
 def test_written_file_holds_what_the_overrides_asked_for(path: Path) -> None:
     wanted = ["train.ppo.target_kl=null", "evaluate.policies=[static, learned]", "train.host.widths=[4, 8]"]
     overrides.write(path, wanted)

@@ -19,6 +19,7 @@ from simic.audit.record import RunRecord
 from simic.errors import SimicError
 from simic.evaluation import result
 from simic.evaluation.result import Comparison, Evaluation, Interval
+from simic.growth.vocabulary import Action
 from simic.params import Params
 from simic.paths import Workspace
 
@@ -288,8 +289,8 @@ def _entropy(run: RunRecord) -> Panel | None:
     heads = run.updates.below("entropy_by_head")
     if not heads:
         return None
-    order = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
-    heads = {name: heads[name] for name in sorted(heads, key=lambda h: (order.index(h) if h in order else 99, h))}
+    order = {name: index for index, name in enumerate(Action._fields)}
+    heads = {name: heads[name] for name in sorted(heads, key=lambda h: (order.get(h, len(order)), h))}
     said = [(name, values[np.isfinite(values)]) for name, values in heads.items()]
     last = ", ".join(f"{name} {values[-1]:.2f}" if values.size else f"{name} never" for name, values in said)
     iterations = run.updates.column("iteration").astype(float)

@@ -104,10 +104,12 @@ PENALTY_PER_PRUNE = 2.0
 PENALTY_DECAY = 0.5
 PENALTY_FORGOTTEN = 0.1
 PENALTY_SKIPS = 3.0
-# Which blueprints are tried, in turn. The convolutional order is facts §14's; the MLP's is ours, cheapest last.
+# Which blueprints are tried, in turn: of a user's family all of its own. The convolutional order is facts §14's; the
+# others are ours, cheapest last.
 ROTATION = {
     "cnn": ("conv_light", "conv_heavy", "attention", "norm", "depthwise"),
     "mlp": ("mlp_small", "mlp", "lora", "norm"),
+    "transformer": ("attention", "mlp_small", "lora", "norm"),
 }
 STYLE, TEMPO = STYLE_NAMES.index("sigmoid_add"), TEMPO_STEPS.index(5)
 FULL_ALPHA, AT_ONCE = ALPHA_TARGETS.index(1.0), ALPHA_SPEED_STEPS.index(0)
@@ -115,11 +117,13 @@ FULL_ALPHA, AT_ONCE = ALPHA_TARGETS.index(1.0), ALPHA_SPEED_STEPS.index(0)
 
 def rotation_of(family: str) -> tuple[int, ...]:
     """Action indices of the family's rotation; SimicError when a name in it is no blueprint of the family."""
-    names = [item.name for item in blueprints_of(family)]
-    unknown = [name for name in ROTATION[family] if name not in names]
+    kinds = blueprints_of(family)
+    names = [item.name for item in kinds]
+    rotation = ROTATION.get(kinds[0].family, tuple(names))
+    unknown = [name for name in rotation if name not in names]
     if unknown:
         raise SimicError(f"heuristic rotation of family {family!r} names {unknown[0]!r}: known are {', '.join(names)}")
-    return tuple(names.index(name) for name in ROTATION[family])
+    return tuple(names.index(name) for name in rotation)
 
 
 class Heuristic:
@@ -214,7 +218,7 @@ def _manage(slots: Slots, managed: Tensor) -> Tensor:
 
 # --- fixed schedule --------------------------------------------------------------------------------------------------
 
-SCHEDULED_BLUEPRINT = {"cnn": "conv_light", "mlp": "mlp_small"}
+SCHEDULED_BLUEPRINT = {"cnn": "conv_light", "mlp": "mlp_small", "transformer": "attention"}
 SHORT_TEMPO = TEMPO_STEPS.index(3)
 
 
@@ -231,8 +235,9 @@ class FixedSchedule:
     """
 
     def __init__(self, family: str, lifecycle: Lifecycle, steps: tuple[int, ...], blueprint: str | None = None) -> None:
-        names = [item.name for item in blueprints_of(family)]
-        name = blueprint or SCHEDULED_BLUEPRINT[family]
+        kinds = blueprints_of(family)
+        names = [item.name for item in kinds]
+        name = blueprint or SCHEDULED_BLUEPRINT.get(kinds[0].family, names[0])
         if name not in names:
             raise SimicError(f"fixed schedule: blueprint {name!r} of family {family!r}; known are {', '.join(names)}")
         self.blueprint, self.lifecycle, self.steps = names.index(name), lifecycle, steps

@@ -4,7 +4,7 @@ An evaluation seed is one environment id in an iteration namespace of its own, s
 order are those of no training episode and equal for every policy. The test split is opened here and nowhere else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from simic.data.batches import Dataset, data_hash, load_split, load_test
-from simic.envs.attribution import WITHOUT
+from simic.envs.attribution import most_networks
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.records import StepInfo
 from simic.envs.rewards import total
 from simic.evaluation import result, statistics
 from simic.evaluation.baselines import Actor, Episode, Situation
+from simic.evaluation.history import Histories
 from simic.growth.vocabulary import Action, Op, Stage
 from simic.params import Params
 
@@ -75,9 +76,22 @@ class Trace:
     rollback_steps: list[int] = field(default_factory=list)
 
 
-def evaluate(venue: Venue, actors: Mapping[str, Actor], subject: Subject | None) -> result.Evaluation:
-    """Every actor plays the same episodes; ``learned`` is compared with each other one on committed test accuracy."""
-    outcomes = {name: play(venue, actor) for name, actor in actors.items()}
+def evaluate(
+    venue: Venue,
+    actors: Mapping[str, Actor],
+    subject: Subject | None,
+    on_end: Callable[[str, Histories], None] | None = None,
+) -> result.Evaluation:
+    """Every actor plays the same episodes; ``learned`` is compared with each other one on committed test accuracy.
+
+    ``on_end`` is called with each actor's name and account while the environment is still at the end of its episodes.
+    """
+    outcomes = {}
+    for name, actor in actors.items():
+        histories = Histories(venue.env)
+        outcomes[name] = play(venue, actor, histories)
+        if on_end is not None:
+            on_end(name, histories)
     seeds = {name: per_seed for name, (per_seed, _) in outcomes.items()}
     env, host = venue.env, venue.env.host
     return result.Evaluation(
@@ -88,7 +102,7 @@ def evaluate(venue: Venue, actors: Mapping[str, Actor], subject: Subject | None)
         eval_seeds=env.num_envs,
         episode_steps=env.steps,
         test_samples=len(venue.test),
-        host=result.Host(
+        host=result.HostDescription(
             family=host.family,
             preset=host.preset,
             slots=host.slots,
@@ -101,7 +115,7 @@ def evaluate(venue: Venue, actors: Mapping[str, Actor], subject: Subject | None)
     )
 
 
-def play(venue: Venue, actor: Actor) -> tuple[result.PerSeed, result.Timeline]:
+def play(venue: Venue, actor: Actor, histories: Histories | None = None) -> tuple[result.PerSeed, result.Timeline]:
     """One episode of every evaluation seed under one actor, and its score on the test split."""
     env = venue.env
     actor.start(Episode(env.env_ids, EVALUATION_ITERATION, env.rng_seed))
@@ -114,6 +128,8 @@ def play(venue: Venue, actor: Actor) -> tuple[result.PerSeed, result.Timeline]:
         held = env.slots.blueprint
         observation, _, _, _, info = env.step(action)
         _record(trace, venue, step, action, before, held, alive, info)
+        if histories is not None:
+            histories.add(step, action, info)
     return _score(venue, trace), _timeline(trace)
 
 
@@ -153,8 +169,8 @@ def _step_flops(venue: Venue, info: StepInfo) -> Tensor:
     """FLOPs ``[E]`` of one host epoch and of its validation with all ablations (an upper bound for the latter: equal
     configurations are run once).
     """
-    configurations = WITHOUT + venue.env.host.slots
-    return info.flops * (BACKWARD_AND_FORWARD * venue.epoch_samples + configurations * venue.validation_samples)
+    networks = most_networks(venue.env.host.slots)
+    return info.flops * (BACKWARD_AND_FORWARD * venue.epoch_samples + networks * venue.validation_samples)
 
 
 def _measured(value: Tensor) -> float | None:
@@ -198,10 +214,10 @@ def _timeline(trace: Trace) -> result.Timeline:
     )
 
 
-def _summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.Policy:
+def _summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.PolicyResult:
     accuracy, params = np.array(seeds.test_accuracy_pct), np.array(seeds.params)
     iqm = statistics.interquartile_interval(accuracy, rng_seed)
-    return result.Policy(
+    return result.PolicyResult(
         test_accuracy_pct=result.Interval.of(statistics.mean_interval(accuracy)),
         test_accuracy_iqm_pct=None if iqm is None else result.Interval.of(iqm),
         val_accuracy_pct=float(np.mean(seeds.val_accuracy_pct)),

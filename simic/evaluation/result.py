@@ -46,7 +46,7 @@ class PerSeed(Frozen):
     rollbacks: tuple[int, ...]
 
 
-class Policy(Frozen):
+class PolicyResult(Frozen):
     """One growth policy on all evaluation seeds; means over seeds where no interval is given."""
 
     test_accuracy_pct: Interval
@@ -102,7 +102,7 @@ class Timeline(Frozen):
     rollback_steps: tuple[int, ...]
 
 
-class Host(Frozen):
+class HostDescription(Frozen):
     """The bare network that is grown."""
 
     family: str
@@ -124,8 +124,8 @@ class Evaluation(Frozen):
     eval_seeds: int
     episode_steps: int
     test_samples: int
-    host: Host
-    policies: dict[str, Policy]
+    host: HostDescription
+    policies: dict[str, PolicyResult]
     comparisons: tuple[Comparison, ...]
     timelines: dict[str, Timeline]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import BinaryIO, NamedTuple, Self
 
 from pydantic import ValidationError
 
@@ -77,7 +77,7 @@ def intact(path: Path) -> Intact:
     return Intact(length, lines, False)
 
 
-def _opened(path: Path):
+def _opened(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as error:

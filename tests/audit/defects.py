@@ -146,6 +146,7 @@ DEFECTS = {
     "M2": [("high", lambda p: p.column("steps", "panicked", put((8, 0), True))),
            ("high", lambda p: p.column("steps", "valid", put((8, 0), False)))],
     "S2": [("high", one_panic), ("high", lambda p: p.column("steps", "valid", put(slice(0, 40), False)))],
+    "N4": [("medium", lambda p: p.column("steps", "reward", put((17, 2), -1e4)))],
     "N1": [("medium", params(lambda tree: tree["train"]["ppo"].update(normalize_rewards=False)))],
     "F1": [("critical", versus("static", -3.0, -1.0)), ("low", versus("static", -1.0, 1.0)),
            ("critical", versus("static", 0.0, 0.0))],

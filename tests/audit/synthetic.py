@@ -12,10 +12,10 @@ from simic.evaluation.result import (
     Comparison,
     Decision,
     Evaluation,
-    Host,
+    HostDescription,
     Interval,
     PerSeed,
-    Policy,
+    PolicyResult,
     Timeline,
 )
 from simic.growth.vocabulary import Op, Stage
@@ -53,12 +53,14 @@ def metrics(i):
         "return_std": 0.7, "return_max_abs": 2.6 + 0.1 * wobble, "value_mean": 1.0, "samples": 24.0, "hidden_norm": 0.3,
         "hidden_growth": 2.0, "hidden_saturated": 0.01, "dormant_units": 0.08, "feature_rank": 40.0, "epochs": 4.0,
         "steps": 16.0, "skipped_steps": 0.0, "stopped_early": 0.0, "updates": i + 1.0,
+        "learning_rate": 1e-3, "observation_clipped": 0.0, "compiled": 0.0,
     }  # fmt: skip
     for k, head in enumerate(HEADS):
         flat[f"entropy_by_head/{head}"] = 0.95 - (0.3 + 0.05 * k) * progress + 0.01 * noise(i, k)
         flat[f"samples_by_head/{head}"] = 400.0 - 20 * k
         flat[f"kl_by_head/{head}"] = flat[f"clip_fraction_by_head/{head}"] = 0.01
         flat[f"grad_norm_by_part/head_{head}"] = 0.1 + 0.01 * k
+        flat[f"grad_share_by_head/{head}"] = (0.1 + 0.01 * k) / 1.08
     flat |= {f"grad_norm_by_part/{part}": 0.2 for part in ("encoder", "core", "value")}
     return flat
 
@@ -122,9 +124,11 @@ def policy(level, count=20):
     seeds = PerSeed(test_accuracy_pct=accuracy, val_accuracy_pct=accuracy, params=flat, flops_per_sample=flat,
                     training_flops=flat, germinated=(1,) * count, fossilized=(1,) * count, pruned=(0,) * count,
                     rollbacks=(0,) * count)  # fmt: skip
-    return Policy(test_accuracy_pct=interval(level), test_accuracy_iqm_pct=interval(level), val_accuracy_pct=level,
-                  params=400.0 + level, flops_per_sample=500, training_flops=5e8, accuracy_per_kparam=80.0,
-                  growth_ratio=1.5, germinated=1, fossilized=1, pruned=0, rollbacks=0, per_seed=seeds)  # fmt: skip
+    return PolicyResult(
+        test_accuracy_pct=interval(level), test_accuracy_iqm_pct=interval(level), val_accuracy_pct=level,
+        params=400.0 + level, flops_per_sample=500, training_flops=5e8, accuracy_per_kparam=80.0, growth_ratio=1.5,
+        germinated=1, fossilized=1, pruned=0, rollbacks=0, per_seed=seeds,
+    )  # fmt: skip
 
 
 def timeline():
@@ -150,7 +154,8 @@ def evaluation(eval_seeds=20):
     )  # fmt: skip
     return Evaluation(checkpoint="best", checkpoint_iteration=16, data_sha256="d" * 64, rng_seed=1,
                       eval_seeds=eval_seeds, episode_steps=STEPS, test_samples=360,
-                      host=Host(family="cnn", preset="impaired", slots=SLOTS, params=390, flops_per_sample=900),
+                      host=HostDescription(
+                          family="cnn", preset="impaired", slots=SLOTS, params=390, flops_per_sample=900),
                       policies=policies, comparisons=versus, timelines={"learned": timeline()})  # fmt: skip
 
 

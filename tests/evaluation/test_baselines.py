@@ -38,7 +38,7 @@ class World:
         self.tracker = tracking.Tracker.empty(self.envs)
         names = blueprints_of(self.family)
         self.spec = action_spec(SLOTS, len(names))
-        self.budget = Budget(torch.full((SLOTS, len(names)), 10), limit=1000.0)
+        self.budget = Budget(torch.full((SLOTS, len(names)), 10), 1000.0, torch.ones(len(names), dtype=torch.bool))
         self.accuracy = torch.full((self.envs,), 50.0)
         self.validate(0)
 

@@ -98,8 +98,9 @@ def test_static_keeps_the_bare_host(evaluation):
 
 
 def test_training_flops_of_the_bare_host_by_hand(evaluation, venue):
-    # 3 passes for each training sample; 3 + K configurations of each validation sample; T steps.
-    samples = 3 * BATCHES * BATCH + (3 + evaluation.host.slots) * venue.validation_samples
+    # 3 passes for each training sample; the 2³ ways to switch three seeds for each validation sample; T steps.
+    assert evaluation.host.slots == 3
+    samples = 3 * BATCHES * BATCH + 8 * venue.validation_samples
     expected = STEPS * samples * evaluation.host.flops_per_sample
     assert set(evaluation.policies["static"].per_seed.training_flops) == {expected}
 

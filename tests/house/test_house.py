@@ -19,8 +19,9 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 WORKSPACE = Workspace(Path())
 
-# No dependency of any record: recorded params hold the values, DVC knows outputs by their place, messages are words.
-NOT_RECORDED = {"simic/__init__.py", "simic/params.py", "simic/paths.py", "simic/errors.py"}
+# No dependency of any record: recorded params hold the values and what is valid, DVC knows outputs by their
+# place, messages are words.
+NOT_RECORDED = {"simic/__init__.py", "simic/params.py", "simic/registry.py", "simic/paths.py", "simic/errors.py"}
 
 
 def source_files() -> list[str]:
@@ -52,6 +53,16 @@ def test_git_ignores_outputs_and_state(tmp_path: Path, output: str) -> None:
     assert subprocess.run(["git", "-C", str(tmp_path), "check-ignore", "-q", output], check=False).returncode == 0
 
 
+EXTENSIONS = params.EXTENSIONS_FOLDER
+
+
+def test_stages_that_run_user_code_depend_on_it() -> None:
+    assert (ROOT / EXTENSIONS / "README.md").is_file()  # DVC wants the folder to exist
+    for name in ("prepare", "train", "evaluate"):
+        assert EXTENSIONS in DVC[name]["deps"]
+        assert "extensions" in DVC[name]["params"]
+
+
 def test_stages_are_the_same_in_dvc_and_in_code_and_in_order() -> None:
     assert list(DVC) == list(stages.STAGES) == ["prepare", "train", "evaluate", "audit"]
     assert [stage["cmd"] for stage in DVC.values()] == [f"simic stage {name}" for name in DVC]
@@ -72,7 +83,7 @@ def outputs(name: str) -> set[str]:
 def test_outputs_are_where_the_code_puts_them() -> None:
     assert outputs("prepare") == {str(WORKSPACE.prepared)}
     assert outputs("train") == {str(WORKSPACE.checkpoints), str(WORKSPACE.models), str(WORKSPACE.telemetry)}
-    assert outputs("evaluate") == {str(WORKSPACE.evaluation)}
+    assert outputs("evaluate") == {str(WORKSPACE.evaluation), str(WORKSPACE.grown)}
     assert {Path(out).parent for out in outputs("audit")} == {WORKSPACE.reports}
 
 
@@ -80,7 +91,7 @@ def test_every_output_that_a_stage_reads_is_its_dependency() -> None:
     """A stage depends on outputs of earlier ones only, and everything an earlier stage made is used or a product."""
     made: set[str] = set()
     for name, stage in DVC.items():
-        data = {dep for dep in stage["deps"] if not dep.startswith("simic")}
+        data = {dep for dep in stage["deps"] if not dep.startswith("simic")} - {EXTENSIONS}
         assert data <= made, name
         made |= outputs(name)
 
@@ -93,8 +104,11 @@ def imported(tree: ast.AST) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    candidates = {name.replace(".", "/") + ".py" for name in names if name.split(".")[0] == "simic"}
-    return {candidate for candidate in candidates if (ROOT / candidate).exists()}
+    places = {name.replace(".", "/") for name in names if name.split(".")[0] == "simic"}
+    files = {
+        place + ending for place in places for ending in (".py", "/__init__.py") if (ROOT / (place + ending)).exists()
+    }
+    return {file for file in files if len(ast.parse((ROOT / file).read_text()).body) > 1}  # more than a sentence
 
 
 def closure(files: set[str]) -> set[str]:
@@ -116,6 +130,7 @@ def run_by(stage: str) -> set[str]:
 
 
 def test_fingerprint_and_record_of_training_look_at_the_same_code() -> None:
+    assert EXTENSIONS in DVC["train"]["deps"]
     listed = {dep for dep in DVC["train"]["deps"] if dep.startswith("simic")}
     assert listed == {f"simic/{place}" for place in stages.TRAIN_CODE}
 

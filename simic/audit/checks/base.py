@@ -14,6 +14,7 @@ from simic.telemetry.rows import Severity
 
 Values = NDArray[np.float64]
 OURS = "ours, uncalibrated"
+ENOUGH_ROWS = 32  # what is measured of a head on fewer rows is noise
 LIVE_SOURCES = ("params", "updates", "steps")  # what exists while training runs
 
 

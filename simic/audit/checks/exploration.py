@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from simic.audit.checks.base import OURS, Check, Outcome, Values, check, found, passed, undecided
+from simic.audit.checks.base import ENOUGH_ROWS, OURS, Check, Outcome, Values, check, found, passed, undecided
 from simic.audit.record import RunRecord
 from simic.growth.vocabulary import Op
 
-ENOUGH_ROWS = 32  # a head's entropy of fewer rows is noise
 PEAK_TO_PEAK = 0.3
 WINDOW = 5
 

@@ -2,10 +2,20 @@
 
 import numpy as np
 
-from simic.audit.checks.base import OURS, Check, Outcome, check, found, longest_run, passed, undecided, where
+from simic.audit.checks.base import (
+    ENOUGH_ROWS,
+    OURS,
+    Check,
+    Outcome,
+    check,
+    found,
+    longest_run,
+    passed,
+    undecided,
+    where,
+)
 from simic.audit.record import RunRecord
 
-ENOUGH_ROWS = 32
 STARVED_UPDATES = 10
 HEAD = "head_"
 

@@ -1,7 +1,9 @@
 """How far an update moved the policy: replay, ratios, divergence, clipping, Adam."""
 
 import numpy as np
+import torch
 
+from simic.agent.ppo import EARLY_STOP, RATIO_TOLERANCE
 from simic.audit.checks.base import (
     OURS,
     Check,
@@ -28,16 +30,17 @@ class FirstRatio(Check):
     title = "Replay does not reproduce what acted"
     severity = "critical"
     question = "Is the ratio of the first minibatch 1 before any step?"
-    needs = ("updates.first_ratio_deviation",)
+    needs = ("updates.first_ratio_deviation", "params")
     complete = False
-    threshold = "max |ratio - 1| <= 1e-4 (float32)"
+    threshold = "max |ratio - 1| <= 1e-4 in float32, 5e-2 in bfloat16 (the trainer's own tolerance)"
     source = "Huang et al. 2022, 37 implementation details of PPO: the ratio must be 1"
     fix = "Replay the same normalised observations, masks, precision and initial hidden state that were acted on."
-    passes_when = "the largest deviation of every update is within 1e-4"
+    passes_when = "the largest deviation of every update is within the tolerance of its precision"
 
     def examine(self, run: RunRecord) -> Outcome:
         deviation = run.updates.column("first_ratio_deviation")
-        bad = ~(deviation <= 1e-4)  # NaN is bad
+        tolerance = RATIO_TOLERANCE[getattr(torch, run.params.train.policy.precision)]
+        bad = ~(deviation <= tolerance)  # NaN is bad
         worst = f"largest |ratio - 1| {np.max(deviation):.3g}"
         return found(worst, None, where(run, "first_ratio_deviation", bad)) if bad.any() else passed(worst)
 
@@ -95,7 +98,7 @@ class Divergence(Check):
         kl = run.updates.column("approx_kl")
         sustained = float(rolling_median(kl, PERSISTENT).max())
         measured = f"largest median KL of {PERSISTENT} updates {sustained:.3g}"
-        usual = max(0.02, 1.5 * (run.params.train.ppo.target_kl or 0.0))
+        usual = max(0.02, EARLY_STOP * (run.params.train.ppo.target_kl or 0.0))
         limits: tuple[tuple[float, Severity], ...] = ((0.1, "critical"), (0.05, "high"), (usual, "medium"))
         for limit, severity in limits:
             if sustained > limit:

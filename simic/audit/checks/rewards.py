@@ -2,13 +2,14 @@
 
 import numpy as np
 
+from simic.agent.normalization import REWARD_CLIP, REWARD_SIGMA_FLOOR
 from simic.audit.checks.base import OURS, Check, Outcome, Values, check, found, longest_run, passed, spearman, undecided
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
+from simic.envs.rewards import OBJECTIVES
 from simic.growth.vocabulary import Op
 
 TOLERANCE = 1e-6
-OBJECTIVE = ("terminal", "sparse")  # components that are the objective itself may dominate
 LONG = 20
 
 
@@ -103,6 +104,38 @@ def _where_steps(run: RunRecord, bad: np.ndarray, values: Values, most: int = 5)
 
 
 @check
+class Outlier(Check):
+    """N4: potential-based rewards are not clipped (that would break their sum), so a huge one must be seen instead."""
+
+    id = "N4"
+    title = "Rewards far out of scale"
+    severity = "medium"
+    question = "Is every reward within 10 standard deviations of the discounted return so far?"
+    needs = ("params", "steps.reward", "steps.valid")
+    threshold = "|r| <= 10 sigma, sigma of the running discounted return of all iterations before"
+    source = "Schulman, Nuts and Bolts (clip((x - mu) / sigma, -10, 10)), as a limit instead of a clip"
+    fix = "Look which component it was; lower its weight, or death_penalty."
+    passes_when = "no reward is beyond 10 sigma"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        gamma, valid = run.params.train.ppo.gamma, run.steps.column("valid")
+        reward = np.where(valid, run.steps.column("reward"), 0.0)
+        sigmas, returns = np.zeros_like(reward), []
+        for rows in _episodes(run):
+            if returns:  # its own iteration would hide an outlier: it is part of the sigma
+                sigmas[rows] = np.abs(reward[rows]) / max(float(np.concatenate(returns).std()), REWARD_SIGMA_FLOOR)
+            discounted = np.zeros(reward.shape[1])
+            for row in rows:
+                discounted = gamma * discounted + reward[row]
+                returns.append(discounted[valid[row]])
+        if np.unique(run.steps.column("iteration")).size < 2:
+            return undecided("one iteration has none before it")
+        measured = f"largest reward {sigmas.max():.1f} sigma"
+        bad = ~(sigmas <= REWARD_CLIP)
+        return found(measured, None, _where_steps(run, bad, sigmas)) if bad.any() else passed(measured)
+
+
+@check
 class ComponentShare(Check):
     """P2: one shaping component that drowns the others is what the policy will really optimise."""
 
@@ -133,7 +166,7 @@ class ComponentShare(Check):
         bad = [
             {"component": name, "median_share": float(np.median(share))}
             for name, share in shares.items()
-            if name not in OBJECTIVE and longest_run(share > 0.8) >= min(5, len(episodes))
+            if name not in OBJECTIVES and longest_run(share > 0.8) >= min(5, len(episodes))
         ]
         return found(measured, None, tuple(bad)) if bad else passed(measured)
 

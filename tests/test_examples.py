@@ -1,0 +1,65 @@
+"""The params files of examples/: valid, and each goes through the whole chain as its first line says."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simic import params, stages
+from simic.paths import Workspace
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT.parent / "shared" / "data"
+FOLDERS = {"mnist": DATA, "text": DATA / "text"}
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+
+
+def test_there_is_an_example_of_each_kind_of_data() -> None:
+    assert {path.stem for path in EXAMPLES} >= set(FOLDERS)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_valid_and_says_how_to_run_it(path: Path) -> None:
+    params.load(path)
+    assert f"simic run --params examples/{path.name}" in path.read_text()
+
+
+@pytest.mark.parametrize("name", list(FOLDERS))
+def test_the_data_of_an_example_are_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not FOLDERS[name].is_dir():
+        pytest.skip("needs the files in ../shared/data")
+    monkeypatch.setenv("SIMIC_DATA_DIR", str(FOLDERS[name]))
+    tree = params.load(ROOT / "examples" / f"{name}.yaml")
+    stages.prepare(tree, Workspace(tmp_path))
+    meta = json.loads((tmp_path / "data" / "prepared" / "meta.json").read_text())
+    assert meta["task"] == name
+    assert sum(meta["samples"].values()) + meta["duplicates_dropped"] == tree.prepare.samples
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(FOLDERS))
+def test_an_example_goes_through_the_whole_chain(name: str, tmp_path: Path) -> None:
+    if not FOLDERS[name].is_dir():
+        pytest.skip("needs the files in ../shared/data")
+    for item in ("simic", "flows", "extensions", "examples", ".dvc"):
+        ignore = shutil.ignore_patterns("__pycache__", "tmp", "cache", "config.local")
+        shutil.copytree(ROOT / item, tmp_path / item, ignore=ignore)
+    for item in (".dvcignore", "params.yaml", "dvc.yaml", "pyproject.toml"):
+        shutil.copy(ROOT / item, tmp_path)
+    environment = os.environ | {
+        "SIMIC_DATA_DIR": str(FOLDERS[name]),
+        "PYTHONPATH": str(tmp_path),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    program = "from simic.cli import main; main()"
+    command = [sys.executable, "-c", program, "run", "--params", f"examples/{name}.yaml", "-S", "runtime.progress=none"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    evaluation = json.loads((tmp_path / "reports" / "evaluation.json").read_text())
+    assert set(evaluation["policies"]) >= {"learned", "static"}
+    assert (tmp_path / "reports" / "report.html").is_file()
+    assert (tmp_path / "reports" / "grown" / "network.pt2").is_file()
