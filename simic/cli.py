@@ -152,12 +152,12 @@ def train_gym(
 ) -> None:
     """Train the controller's own agent on a Gymnasium environment, with train.policy and train.ppo of params.yaml."""
     from simic import params
-    from simic.training.gym_training import GymRun
-    from simic.training.gym_training import train_gym as train_on
+    from simic.training import gym_training
 
     if out is not None and out.exists():
         raise SimicError(f"{out}: exists already; choose another --out or remove it")
-    train_on(params.load(_workspace().params, set_), GymRun(env, steps, envs, rollout, out=out), _say)
+    asked = gym_training.GymRun(env, steps, envs, rollout, out=out)
+    gym_training.train_gym(params.load(_workspace().params, set_), asked, _say)
 
 
 @app.command()
@@ -186,7 +186,7 @@ def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = F
 
     _interruptible(body)
     if overrides:
-        _say("params.yaml holds the overrides; to undo them: git checkout params.yaml")
+        _say("params.yaml holds the overrides now")
 
 
 def _values(file: Path | None) -> list[str]:

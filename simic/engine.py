@@ -13,7 +13,7 @@ from typing import Any
 import filelock
 import yaml
 
-from simic import params, versioning
+from simic import durable, params, versioning
 from simic.errors import SimicError
 from simic.paths import Workspace
 
@@ -77,6 +77,9 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
     started = time.monotonic()
     forced = execution.fresh and name == "train"
     stale = forced or versioning.is_stale(workspace.root, name)
+    if not stale and name == "prepare" and (changed := changed_source(workspace)) is not None:
+        say(f"{name}: {changed} is not what it was")
+        stale = True
     if stale:
         say(f"{name}: running")
         perform(name, workspace, execution)
@@ -84,6 +87,19 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
     outcome = Outcome(name, stale, time.monotonic() - started)
     say(f"{name}: {f'done in {outcome.wall_seconds:.1f} s' if stale else 'up to date'}")
     return outcome
+
+
+def changed_source(workspace: Workspace) -> Path | None:
+    """The user's own file, where it no longer holds what data/prepared was made from; DVC does not watch it."""
+    task = params.load(workspace.params).prepare
+    meta = workspace.prepared / "meta.json"
+    if task.task not in ("npz", "text") or task.source is None or not meta.exists():
+        return None
+    from simic.stages import raw_data
+
+    file = raw_data(workspace) / task.source
+    recorded = json.loads(meta.read_bytes())["source_sha256"]
+    return file if file.exists() and durable.sha256(file) != recorded else None
 
 
 def perform(name: str, workspace: Workspace, execution: Execution) -> None:

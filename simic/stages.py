@@ -148,10 +148,11 @@ def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
     from simic.training import machine
     from simic.training.learned import Learned
 
-    machine.configure(params.runtime)
+    device = machine.configure(params.runtime)
     policy: str | Learned = asked.policy
     if asked.policy not in BASELINES:
-        policy = Learned.load(workspace.models / "policy" if asked.policy == "learned" else Path(asked.policy))
+        folder = workspace.models / "policy" if asked.policy == "learned" else Path(asked.policy)
+        policy = Learned.load(folder, device)
     train = params.train if isinstance(policy, str) else policy.train
     if asked.host is not None:
         train = with_host(train, asked.host)
@@ -159,7 +160,8 @@ def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
     with tempfile.TemporaryDirectory(prefix="simic-grow-") as scratch:
         prepared = Path(scratch) / "prepared"
         data.prepare(task, params.rng_seed, prepared, folder)
-        return growing.grow(train, params.rng_seed, prepared, policy, asked.hosts, asked.out)
+        venue = growing.Venue(train, params.rng_seed, prepared, device, params.runtime.backend)
+        return growing.grow(venue, policy, asked.hosts, asked.out)
 
 
 def _asked_data(asked: Growth, params: Params, workspace: Workspace) -> tuple[Prepare, Path]:

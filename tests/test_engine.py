@@ -1,5 +1,6 @@
 """Stale? -> run -> record, with real DVC and stages of one line each, through the interface of the real ones."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simic import engine
+from simic import durable, engine
 from simic.errors import SimicError
 from simic.params import Params
 from simic.paths import Workspace
@@ -127,3 +128,30 @@ def test_stopped_training_is_not_recorded_and_goes_on_next_time(workspace: Works
     with pytest.raises(Stopped):
         chain(workspace, Stages(), stop=stop)
     assert chain(workspace, Stages()) == ["train"]
+
+
+def test_a_users_file_that_was_edited_is_prepared_again(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DVC knows its place in params.yaml, not what it holds."""
+    tree = yaml.safe_load(workspace.params.read_text())
+    tree["prepare"] |= {"task": "text", "source": "mine.txt"}
+    workspace.params.write_text(yaml.safe_dump(tree))
+    raw = workspace.root / "raw"
+    raw.mkdir()
+    monkeypatch.setenv("SIMIC_DATA_DIR", str(raw))
+    stages = Stages()
+    prepare = stages.functions["prepare"]
+
+    def with_meta(params: Params, workspace: Workspace) -> None:
+        prepare(params, workspace)
+        found = {"source_sha256": durable.sha256(raw / "mine.txt")}
+        (workspace.prepared / "meta.json").write_text(json.dumps(found))
+
+    stages.functions["prepare"] = with_meta
+    (raw / "mine.txt").write_text("one")
+    assert chain(workspace, stages) == ["prepare", "train"]
+    assert chain(workspace, stages) == []
+    (raw / "mine.txt").write_text("two")
+    assert chain(workspace, stages) == ["prepare", "train"]
+    assert chain(workspace, stages) == []
+    (raw / "mine.txt").unlink()  # what was made from it is still there
+    assert chain(workspace, stages) == []

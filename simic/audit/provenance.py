@@ -41,7 +41,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What ``simic verify-resume`` found: how many iterations were reproduced, and whether all that were tried."""
+    """From each checkpoint run again: how many iterations were reproduced, and whether all that were tried."""
 
     exact: bool
     iterations: int

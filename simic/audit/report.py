@@ -238,7 +238,7 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
         *found.hardware.items(),
     ]
     certificate = run.certificate
-    certified = "NOT EVALUATED; simic verify-resume RUN makes one" if certificate is None else str(certificate)
+    certified = "NOT EVALUATED" if certificate is None else str(certificate)
     return [(name, "not recorded" if value is None else str(value)) for name, value in rows] + [
         ("resume certificate", certified)
     ]

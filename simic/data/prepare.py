@@ -9,13 +9,14 @@ from torch import Tensor
 
 from simic import durable
 from simic.data.batches import META_FILE, SCHEMA_VERSION, TEST_FILE, TRAINVAL_FILE, Meta
-from simic.data.sources import Source
+from simic.data.sources import Source, complete
 from simic.data.tasks import TASKS
 from simic.errors import SimicError
 from simic.params import Prepare, Split
 from simic.rng import Purpose, key, permutation
 
 SPLITS = ("train", "val", "test")
+MIN_SEQUENCES = 2  # of a single one no standard error is known
 NOT_STANDARDISED = torch.empty(0), torch.empty(0)  # bytes are tokens, not numbers
 
 
@@ -25,7 +26,7 @@ def prepare(params: Prepare, rng_seed: int, out_dir: Path, data_dir: Path) -> No
     ``data_dir`` is where published files are looked for (and fetched to) and the paths of user data start. SimicError
     naming the file for missing, damaged or unusable input; ``out_dir`` is as before then.
     """
-    source, dropped = drop_duplicates(TASKS[params.task](params, rng_seed, data_dir))
+    source, dropped = drop_duplicates(complete(TASKS[params.task](params, rng_seed, data_dir)))
     if source.part is None and params.samples is not None:
         source = subsample(source, params.samples, rng_seed)
     indices = split_indices(source, params.split, rng_seed)
@@ -96,8 +97,11 @@ def split_indices(source: Source, fractions: Split, rng_seed: int) -> dict[str, 
         return stratified_split(source.y, fractions, rng_seed, source.name)
     parts = {split: torch.nonzero(source.part == number).flatten() for number, split in enumerate(SPLITS)}
     for split, chosen in parts.items():
-        if not len(chosen):
-            raise SimicError(f"{source.name}: every sequence of {split} is a copy of an earlier one: nothing is left")
+        if len(chosen) < MIN_SEQUENCES:
+            raise SimicError(
+                f"{source.name}: {split} has {len(chosen)} sequences that are no copies of earlier ones, at least "
+                f"{MIN_SEQUENCES} are needed"
+            )
     return parts
 
 

@@ -99,6 +99,23 @@ def read_file(path: Path) -> bytes:
         raise SimicError(f"{path}: not readable: {error.strerror}") from None
 
 
+def complete(source: Source) -> Source:
+    """The source as ``prepare`` needs it, whoever wrote its reader; SimicError naming it and what is wrong."""
+    if not isinstance(source, Source):
+        raise SimicError(f"task reader: gave {type(source).__name__}, must be a Source")
+    x, y, part = source.x, source.y, source.part
+    if part is None:
+        x, y = checked(source.name, x.numpy(), y.numpy())
+        return replace(source, x=x, y=y)
+    tokens = x.dtype == y.dtype == torch.uint8 and x.ndim == 2 and x.shape == y.shape and x.numel() > 0
+    if not tokens:
+        given = f"{x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}"
+        raise SimicError(f"{source.name}: x and y are {given}: must both be uint8 [N, L] where there is a part")
+    if part.shape != x.shape[:1] or not torch.isin(part, torch.tensor([0, 1, 2])).all():
+        raise SimicError(f"{source.name}: part must be [{len(x)}], each 0 (train), 1 (val) or 2 (test)")
+    return source
+
+
 def checked(where: str, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     """The arrays as float32 (bytes stay bytes) and int64 tensors; SimicError naming ``where`` and what is wrong."""
     if x.dtype.kind not in "fiub" or x.ndim not in (2, 4) or x.size == 0:

@@ -64,7 +64,7 @@ class GrowthEnv(VectorEnv):
                 f"validation data has {dataset_val.classes} classes: allowed is the training data's "
                 f"{dataset_train.classes}"
             )
-        if train.augment != "none" and len(dataset_train.shape) != 3:
+        if train.augment != "none" and (len(dataset_train.shape) != 3 or min(dataset_train.shape[1:]) == 1):
             raise SimicError(f"train.augment = {train.augment!r}: must be none for a task without images")
         self.train, self.rng_seed, self.iteration, self.steps = train, rng_seed, -1, train.episode_steps
         self.device = torch.device(device)
@@ -181,8 +181,12 @@ class GrowthEnv(VectorEnv):
         accuracy = 100.0 * found.correct[0].float().mean(dim=1)
         return torch.where(found.loss[0].isfinite(), accuracy, torch.nan), found.loss[0]
 
-    def shapley(self, data: Dataset) -> Shapley:
-        """Shapley values of the seeds that act now, at live alpha, on any data; costs up to 64 networks per host."""
+    def shapley(self, data: Dataset | None = None) -> Shapley:
+        """Shapley values of the seeds that act now, at live alpha, on any data (default: the validation split).
+
+        Costs up to 64 networks per host.
+        """
+        data = self._validation if data is None else data
         stream = rng.key(self.rng_seed, Purpose.SHAPLEY, self.iteration, self.env_ids, self._step, device=self.device)
         return shapley(measurable(self.slots), partial(self.population.evaluate, self.slots, data), stream)
 
@@ -192,13 +196,17 @@ class GrowthEnv(VectorEnv):
         if self._step >= self.steps:
             raise SimicError(f"environment: the episode ended at step {self.steps}; call reset first")
         action = waiting_where(~alive, to_action(actions) if isinstance(actions, Tensor) else actions)
+        sizes = torch.tensor([head.size for head in self.action_spec.heads], device=self.device)[:, None]
+        chosen = torch.stack(tuple(action))
+        outside = ((chosen < 0) | (chosen >= sizes)).any(dim=0)
+        action = waiting_where(outside, action)  # so that the masks can be looked up at all
         rows = torch.arange(self.num_envs, device=self.device)
         affordable = self._masks["blueprint"][rows, action.slot, action.blueprint] | (action.op != Op.GERMINATE)
-        illegal = ~(self._masks["slot"][rows, action.op, action.slot] & affordable)
+        illegal = outside | ~(self._masks["slot"][rows, action.op, action.slot] & affordable)
         if bool(illegal.any()):
             row = int(illegal.nonzero()[0])
-            chosen = {name: int(head[row]) for name, head in action._asdict().items()}
-            raise SimicError(f"action {chosen} of host {row} at step {self._step}: forbidden by the masks")
+            heads = dict(zip(Action._fields, chosen[:, row].tolist(), strict=True))
+            raise SimicError(f"action {heads} of host {row} at step {self._step}: forbidden by the masks")
         return action
 
     def _transition(self, before: State, action: Action, events: Events) -> Transition:

@@ -30,6 +30,8 @@ class StepInfo:
     train_loss: Tensor
     contribution: Tensor  # [E, K]
     contribution_se: Tensor  # [E, K]
+    interaction: Tensor  # [E, K], sum over the other acting seeds
+    interaction_se: Tensor  # [E, K]
     stage: Tensor  # [E, K]
     blueprint: Tensor  # [E, K]
     alpha: Tensor  # [E, K]
@@ -82,6 +84,8 @@ def step_info(
         train_loss=state.train_loss,
         contribution=measured.contribution,
         contribution_se=measured.contribution_se,
+        interaction=measured.interaction,
+        interaction_se=measured.interaction_se,
         stage=slots.stage,
         blueprint=slots.blueprint,
         alpha=slots.alpha,

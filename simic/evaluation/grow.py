@@ -1,5 +1,6 @@
 """A controller let loose on a user's own data: several hosts grow, the best by validation leaves as a plain network."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,8 +15,21 @@ from simic.evaluation.take_home import Grown, export_best
 from simic.params import Train
 from simic.training.learned import Learned
 
+GROW_ITERATION = 1 << 42  # a namespace of its own: hosts that no training or evaluation episode has seen
 
-def grow(train: Train, rng_seed: int, prepared: Path, policy: str | Learned, hosts: int, out: Path) -> Grown:
+
+@dataclass(frozen=True)
+class Venue:
+    """Where networks grow: how hosts are trained, on which prepared data, on what."""
+
+    train: Train
+    rng_seed: int
+    prepared: Path
+    device: torch.device
+    backend: str
+
+
+def grow(venue: Venue, policy: str | Learned, hosts: int, out: Path) -> Grown:
     """Grows ``hosts`` networks side by side and exports the one with the best committed validation accuracy.
 
     ``policy`` is a trained one or the name of a baseline. SimicError when ``out`` exists or the policy was trained for
@@ -23,11 +37,13 @@ def grow(train: Train, rng_seed: int, prepared: Path, policy: str | Learned, hos
     """
     if out.exists():
         raise SimicError(f"{out}: exists already; choose another --out or remove it")
-    training, validation = load_split(prepared, "train"), load_split(prepared, "val")
-    env = GrowthEnv(train, rng_seed, training, validation, torch.arange(hosts))
+    training = load_split(venue.prepared, "train", venue.device)
+    validation = load_split(venue.prepared, "val", venue.device)
+    env_ids = torch.arange(hosts)
+    env = GrowthEnv(venue.train, venue.rng_seed, training, validation, env_ids, venue.device, venue.backend)
     histories = _play(env, _actor(policy, env))
     name = f"the policy {policy}" if isinstance(policy, str) else f"a policy trained for {policy.iteration} iterations"
-    return export_best(env, histories, load_test(prepared), prepared, name, out)
+    return export_best(env, histories, load_test(venue.prepared, venue.device), venue.prepared, name, out)
 
 
 def _actor(policy: str | Learned, env: GrowthEnv) -> Actor:
@@ -41,8 +57,8 @@ def _actor(policy: str | Learned, env: GrowthEnv) -> Actor:
 
 def _play(env: GrowthEnv, actor: Actor) -> Histories:
     """One episode, and the account of it."""
-    observation, _ = env.reset(options={"iteration": 0})
-    actor.start(Episode(env.env_ids, 0, env.rng_seed))
+    observation, _ = env.reset(options={"iteration": GROW_ITERATION})
+    actor.start(Episode(env.env_ids, GROW_ITERATION, env.rng_seed))
     histories = Histories(env)
     for step in range(env.steps):
         action = actor.act(Situation(observation, env.slots, env.state.tracker, step))

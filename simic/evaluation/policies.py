@@ -69,13 +69,17 @@ def _actor(name: PolicyName, env: GrowthEnv, learned: Learned | None) -> Actor:
 
 def refuse_other_task(learned: Learned, env: GrowthEnv) -> None:
     """SimicError when the policy was trained for other observations or actions than the environment's."""
-    policy = learned.policy
-    for name, trained, here in (
-        ("observations", policy.observation_spec, env.observation_spec),
-        ("actions", policy.action_spec, env.action_spec),
-    ):
-        if trained != here:
-            raise SimicError(
-                f"policy after {learned.iteration} iterations: its {name} ({trained}) are not this task's ({here}); "
-                "evaluate it with the host family and slots it was trained on"
-            )
+    policy, host = learned.policy, learned.train.host
+    if policy.observation_spec == env.observation_spec and policy.action_spec == env.action_spec:
+        return
+    described = [
+        f"{family}/{preset}, {spec.categories} slots, {spec.cardinality} blueprints, observations v{spec.version}"
+        for family, preset, spec in (
+            (host.family, host.preset, policy.observation_spec),
+            (env.host.family, env.host.preset, env.observation_spec),
+        )
+    ]
+    raise SimicError(
+        f"the policy after {learned.iteration} iterations was trained on {described[0]}; this is {described[1]}: "
+        "take a host it was trained on, or another policy (a baseline fits any)"
+    )

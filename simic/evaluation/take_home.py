@@ -1,12 +1,15 @@
 """The best host of a finished episode as a product: a plain network with its history and a model card."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from pydantic import JsonValue
 
 from simic.data.batches import Dataset, Meta, read_meta
 from simic.envs.growth_env import GrowthEnv
+from simic.errors import SimicError
 from simic.evaluation.history import Histories
 from simic.growth.export import Structure, grown_network, write_network
 
@@ -29,6 +32,8 @@ def export_best(env: GrowthEnv, histories: Histories, test: Dataset, prepared: P
     ``policy`` says in words what grew it. SimicError when ``out`` exists.
     """
     score = env.state.measured.committed_accuracy
+    if not score.isfinite().any():
+        raise SimicError(f"{out}: no host has a committed accuracy that is a number, so there is nothing to export")
     best = int(score.nan_to_num(-1.0).argmax())
     accuracy, _ = env.committed(test)
     network = grown_network(env.population, env.slots, best, committed=True)
@@ -41,20 +46,31 @@ def export_best(env: GrowthEnv, histories: Histories, test: Dataset, prepared: P
         params=network.structure.params,
     )
     meta = read_meta(prepared)
-    # The network was trained on standardised inputs: whoever uses it needs these two.
-    preprocessing: JsonValue = {"input": "(x - mean) / std", "mean": [*meta.mean], "std": [*meta.std]}
-    history: list[JsonValue] = [{"preprocessing": preprocessing}] if meta.mean else []
-    write_network(network, out, history + histories.entries[best], card(found, network.structure, meta, env, policy))
+    history: list[JsonValue] = [{"preprocessing": _preprocessing(meta)}] if meta.mean else []
+    shares = [round(value, 2) for value in env.shapley().value[best].tolist()]
+    text = card(found, network.structure, meta, env, policy, shares)
+    write_network(network, out, history + histories.entries[best], text)
     return found
 
 
-def card(found: Grown, structure: Structure, meta: Meta, env: GrowthEnv, policy: str) -> str:
-    """The model card, Markdown."""
+def _preprocessing(meta: Meta) -> JsonValue:
+    """The network was trained on standardised inputs: whoever uses it needs mean and std, as they broadcast against a
+    sample: [C, 1, 1] for images, [1, 1, D] for vectors.
+    """
+    shape = (-1, 1, 1) if len(meta.mean) == meta.shape[0] else (1, 1, -1)
+    mean, std = (torch.tensor(values, dtype=torch.float64).view(shape).tolist() for values in (meta.mean, meta.std))
+    return {"input": "(x - mean) / std", "mean": mean, "std": std}
+
+
+def card(found: Grown, structure: Structure, meta: Meta, env: GrowthEnv, policy: str, shapley: Sequence[float]) -> str:
+    """The model card, Markdown; ``shapley`` per slot in points, NaN where no seed acts."""
     seeds = [
-        f"| {seed.slot} | {seed.blueprint} | {seed.operator} | {seed.alpha:g} | {seed.params} |"
-        for seed in structure.seeds
-    ] or ["| – | nothing was kept | – | – | 0 |"]
-    inputs = "tokens `int64 [B, L]`" if len(structure.input_shape) == 1 else "images `float32 [B, C, H, W]`"
+        f"| {seed.slot} | {seed.blueprint} | {seed.operator} | {seed.alpha:g} | {seed.params} | {share:+.1f} |"
+        for seed, share in ((seed, shapley[seed.slot]) for seed in structure.seeds)
+    ] or ["| – | nothing was kept | – | – | 0 | – |"]
+    tokens, vectors = len(structure.input_shape) == 1, structure.input_shape[:-1] == (1, 1)
+    inputs = "images `float32 [B, C, H, W]`" if not vectors else "vectors of D values as `float32 [B, 1, 1, D]`"
+    inputs = "tokens `int64 [B, L]`" if tokens else inputs
     shape = ", ".join(map(str, structure.input_shape))
     scale = (
         f"Standardise the input first: `(x - mean) / std`, mean {_short(meta.mean)}, std {_short(meta.std)}"
@@ -69,9 +85,12 @@ Input: {inputs}, one sample is [{shape}]. Output: logits over {structure.classes
 {scale}
 {structure.params} parameters, of which the host alone has {found.host_params}.
 
-| slot | seed | joined by | alpha | parameters |
-|---|---|---|---|---|
+| slot | seed | joined by | alpha | parameters | Shapley value |
+|---|---|---|---|---|---|
 {chr(10).join(seeds)}
+
+A Shapley value is the seed's share, in points of validation accuracy, of what all seeds that acted at the end are
+worth.
 
 ## How it was grown
 By {policy}, in {env.steps} steps of one epoch each, beside {env.num_envs - 1} other hosts (rng_seed {env.rng_seed}).

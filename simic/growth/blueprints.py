@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from simic.errors import SimicError
-from simic.growth.layers import ATTENTION_HEADS, CausalAttention, OpenReLU, group_norm, merge_heads, split_heads
+from simic.growth.layers import CausalAttention, OpenReLU, group_norm
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -49,12 +49,25 @@ def count_flops(module: nn.Module, shape: Shape, dtype: torch.dtype = torch.floa
     return counter.get_total_flops()
 
 
+def probe(module: nn.Module, name: str, shape: Shape, expected: Shape, dtype: torch.dtype = torch.float32) -> None:
+    """SimicError naming the module unless it makes ``expected`` of ``shape``, both without the batch (facts §2.7)."""
+    try:
+        with torch.no_grad():
+            found = module.to("meta")(torch.empty(2, *shape, device="meta", dtype=dtype))
+    except Exception as error:
+        raise SimicError(f"{name}: fails on features {list(shape)}: {' '.join(str(error).split())}") from error
+    if not isinstance(found, torch.Tensor) or found.shape != (2, *expected):
+        given = list(found.shape[1:]) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise SimicError(f"{name}: makes {given} of features {list(shape)}: must be {list(expected)}")
+
+
 @dataclass(frozen=True)
 class Blueprint:
     """A kind of seed. ``closing`` names the parameters of a fresh module that, all zero, make it the identity; they
     start at zero under the MULTIPLY operator (facts §2.5). One zero factor is enough: two in a row would never learn.
     ``device``: the only type of device it runs on, if there is such a limit; elsewhere the masks leave it out.
-    ``work_of``: whose FLOPs it has, where its own kernel cannot be counted.
+    ``twin``: the blueprint of the same function and parameter names without that limit; its FLOPs are counted, and
+    exported networks are built of it.
     """
 
     name: str
@@ -62,7 +75,11 @@ class Blueprint:
     build: Callable[[Shape], nn.Module]
     closing: tuple[str, ...] = ()
     device: str | None = None
-    work_of: str | None = None
+    twin: str | None = None
+
+    def portable(self) -> "Blueprint":
+        """The same function on any device: its twin, or itself."""
+        return self if self.twin is None else _REGISTRY[self.family, self.twin]
 
     def unavailable(self, device: torch.device) -> str | None:
         """Why it cannot be germinated on this device; None where it can."""
@@ -76,8 +93,8 @@ class Blueprint:
 
     def flops(self, shape: Shape) -> int:
         """Exact FLOPs per sample at a slot of this feature shape (``count_flops``)."""
-        if self.work_of is not None:
-            return _REGISTRY[self.family, self.work_of].flops(shape)
+        if self.twin is not None:
+            return self.portable().flops(shape)
         return count_flops(self._meta(shape), shape)
 
     def _meta(self, shape: Shape) -> nn.Module:
@@ -101,17 +118,26 @@ def blueprint(
     family: str,
     closing: tuple[str, ...] = (),
     device: str | None = None,
-    work_of: str | None = None,
+    twin: str | None = None,
 ) -> Callable[[type[nn.Module]], type[nn.Module]]:
     """Class decorator: register a module ``cls(shape)`` as a blueprint of a host family."""
 
     def register(cls: type[nn.Module]) -> type[nn.Module]:
+        if family in _SHARED:
+            raise SimicError(
+                f"family {family!r} grows the blueprints of {_SHARED[family]!r}: it cannot have its own too"
+            )
         if (family, name) in _REGISTRY:
             raise SimicError(f"blueprint {name!r} of family {family!r} is registered already")
-        _REGISTRY[family, name] = Blueprint(name, family, cls, closing, device, work_of)
+        _REGISTRY[family, name] = Blueprint(name, family, cls, closing, device, twin)
         return cls
 
     return register
+
+
+def families_with_blueprints() -> set[str]:
+    """Those that somebody has registered a blueprint for."""
+    return {family for family, _ in _REGISTRY}
 
 
 def blueprints_of(family: str) -> tuple[Blueprint, ...]:
@@ -288,18 +314,25 @@ class LargeLowRank(_LowRank):
         super().__init__(shape[-1], LORA_LARGE_RANK)
 
 
-@blueprint("attention", "transformer", closing=("attention.out.weight", "attention.out.bias"))
-class AttentionSeed(nn.Module):
-    """x + attention(x), its output projection 0: 4D² + 4D parameters."""
+class _AttentionSeed(nn.Module):
+    """x + attention(x), its output projection 0."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, attention: CausalAttention) -> None:
         super().__init__()
-        self.attention = CausalAttention(shape[-1])
-        nn.init.zeros_(self.attention.out.weight)
-        nn.init.zeros_(self.attention.out.bias)
+        self.attention = attention
+        nn.init.zeros_(attention.out.weight)
+        nn.init.zeros_(attention.out.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.attention(x)
+
+
+@blueprint("attention", "transformer", closing=("attention.out.weight", "attention.out.bias"))
+class AttentionSeed(_AttentionSeed):
+    """Causal attention: 4D² + 4D parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(CausalAttention(shape[-1]))
 
 
 class _ResidualMLP(nn.Module):
@@ -334,35 +367,33 @@ class MLP(_ResidualMLP):
         super().__init__(shape[-1], 4)
 
 
+class FlexAttention(CausalAttention):
+    """The same function by torch's FlexAttention with a causal block mask."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """As above, on the device's own kernel."""
+        # Imported where it is used: it pulls in torch's compiler, which takes seconds.
+        from torch.nn.attention.flex_attention import flex_attention
+
+        attended = flex_attention(q, k, v, block_mask=_causal_blocks(q.shape[-2], q.device))
+        assert isinstance(attended, Tensor)
+        return attended
+
+
 @blueprint(
     "flex_attention",
     "transformer",
-    closing=("out.weight", "out.bias"),
+    closing=("attention.out.weight", "attention.out.bias"),
     device="cuda",  # no backward on the CPU; no stand-in goes under its name
-    work_of="attention",
+    twin="attention",
 )
-class FlexAttentionSeed(nn.Module):
-    """``attention`` through FlexAttention with a causal block mask: 4D² + 4D parameters."""
+class FlexAttentionSeed(_AttentionSeed):
+    """``attention`` through FlexAttention: 4D² + 4D parameters."""
 
     vmap = False  # its kernel has no batching rule: hosts run one by one
 
     def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        width = shape[-1]
-        if width % ATTENTION_HEADS:
-            raise SimicError(f"attention over {width} features: must be a multiple of its {ATTENTION_HEADS} heads")
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        nn.init.zeros_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (split_heads(part) for part in self.qkv(x).chunk(3, -1))
-        # Imported where it is used: it pulls in torch's compiler, which takes seconds.
-        from torch.nn.attention.flex_attention import flex_attention
-
-        attended = flex_attention(q, k, v, block_mask=_causal_blocks(x.shape[-2], x.device))
-        return x + self.out(merge_heads(attended))
+        super().__init__(FlexAttention(shape[-1]))
 
 
 @lru_cache(maxsize=8)

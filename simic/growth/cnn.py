@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from simic.growth.family import Anatomy, Shape, host_family, preset_of
+from simic.growth.family import Anatomy, Shape, host_family
 from simic.growth.layers import check_norm, group_norm
 from simic.params import Host
 
@@ -60,7 +60,7 @@ class ConvHead(nn.Module):
 @host_family("cnn", presets=tuple(PRESETS))
 def cnn(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     """Blocks that pool while at least 2 × 2 pixels remain: a norm after the last needs values to be over."""
-    preset = preset_of(PRESETS, host)
+    preset = PRESETS[host.preset]
     widths, kernel = host.widths or preset.widths, host.kernel_size or preset.kernel_size
     channels, height, width = input_shape
     segments, shapes = [], []
@@ -71,6 +71,5 @@ def cnn(host: Host, input_shape: Shape, classes: int) -> Anatomy:
         height, width = (height // 2, width // 2) if pool else (height, width)
         channels = out
         shapes.append((out, height, width))
-        check_norm(shapes[-1], f"host cnn/{host.preset}, slot {slot}")
     config = host.model_copy(update={"widths": widths, "kernel_size": kernel})
     return Anatomy(tuple(segments), partial(ConvHead, channels, classes), tuple(shapes), config)

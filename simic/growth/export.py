@@ -119,7 +119,7 @@ def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
         )
     operator, shape = Blend[record.operator], host.slot_shapes[slot]
     gate = host.gate(shape) if operator is Blend.GATE else None
-    return Joint(by_name[record.blueprint].build(shape), gate, operator, record.alpha)
+    return Joint(by_name[record.blueprint].portable().build(shape), gate, operator, record.alpha)
 
 
 def grown_network(population: Population, slots: Slots, row: int, committed: bool = False) -> GrownNetwork:
@@ -158,13 +158,21 @@ def write_network(network: GrownNetwork, path: Path, history: Sequence[JsonValue
     partial = path.with_name(path.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
+    try:
+        _write(network, partial, history, card)
+    except BaseException:
+        shutil.rmtree(partial)
+        raise
+    os.replace(partial, path)
+    return path
+
+
+def _write(network: GrownNetwork, partial: Path, history: Sequence[JsonValue], card: str) -> None:
     (partial / STRUCTURE).write_text(network.structure.model_dump_json(indent=2) + "\n", encoding="utf-8")
     (partial / CARD).write_text(card, encoding="utf-8")
     (partial / HISTORY).write_text(json.dumps(list(history), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     save_file({name: tensor.contiguous() for name, tensor in network.weights().items()}, partial / WEIGHTS)
     _save_program(network, partial / PROGRAM)
-    os.replace(partial, path)
-    return path
 
 
 def _save_program(network: GrownNetwork, path: Path) -> None:
@@ -172,7 +180,12 @@ def _save_program(network: GrownNetwork, path: Path) -> None:
     shape = network.structure.input_shape
     example = torch.zeros(2, *shape, dtype=torch.int64 if len(shape) == 1 else torch.float32)
     batch = torch.export.Dim("batch", min=1)
-    torch.export.save(torch.export.export(network, (example,), dynamic_shapes=({0: batch},)), path)
+    try:
+        torch.export.save(torch.export.export(network, (example,), dynamic_shapes=({0: batch},)), path)
+    except Exception as error:  # of many kinds; a user's blueprint may do what cannot be traced
+        names = ", ".join(sorted({seed.blueprint for seed in network.structure.seeds})) or "no seeds"
+        reason = " ".join(str(error).split())[:200]
+        raise SimicError(f"{path.name}: torch.export cannot write a network with {names}: {reason}") from error
 
 
 def load_grown(path: Path | str) -> GrownNetwork:

@@ -11,7 +11,6 @@ A user adds a family by writing a function that returns plain modules::
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from torch import nn
 
@@ -86,18 +85,13 @@ def host_family(
     return register
 
 
+def families() -> tuple[str, ...]:
+    """The names of all that are registered."""
+    return tuple(_FAMILIES)
+
+
 def family_of(name: str) -> Family:
     """The family of that name; SimicError naming what is known."""
     if name not in _FAMILIES:
         raise SimicError(f"train.host.family = {name!r}: must be one of {', '.join(_FAMILIES)}")
     return _FAMILIES[name]
-
-
-Preset = TypeVar("Preset")
-
-
-def preset_of(table: Mapping[str, Preset], host: Host) -> Preset:
-    """The preset that the params name; SimicError naming the family's own."""
-    if host.preset not in table:
-        raise SimicError(f"train.host.preset = {host.preset!r}: family {host.family} has {', '.join(table)}")
-    return table[host.preset]

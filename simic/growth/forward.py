@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from simic.errors import SimicError
-from simic.growth.blueprints import Blueprint
+from simic.growth.blueprints import Blueprint, probe
 from simic.growth.grafting import blend, seed_input, straight_through
 from simic.growth.groups import Plan, SlotGroups
 from simic.growth.hosts import HostSpec
@@ -40,6 +40,7 @@ class Templates:
             for k, shape in enumerate(host.slot_shapes)
         )
         gates = [template(partial(host.gate, shape), f"gate at slot {k}") for k, shape in enumerate(host.slot_shapes)]
+        _check(host, blueprints, seeds)
         lenders = tuple(segments[0].names.index(name) for name in host.tied.values())
         return cls((*segments, head), seeds, tuple(gates), lenders)
 
@@ -49,6 +50,16 @@ class Templates:
         tensors = [template.unpack(part) for template, part in zip(self.host, parts, strict=True)]
         tensors[-1] += [tensors[0][index] for index in self.lenders]
         return tensors
+
+
+def _check(host: HostSpec, blueprints: tuple[Blueprint, ...], seeds: tuple[tuple[Template, ...], ...]) -> None:
+    """A seed keeps its features' shape and has something to learn."""
+    for shape, kinds in zip(host.slot_shapes, seeds, strict=True):
+        for item, template in zip(blueprints, kinds, strict=True):
+            if template.params == 0:
+                raise SimicError(f"{template.name}: has no parameters, so nothing of it could learn")
+            if item.twin is None:  # else its kernel may not run here; its twin is probed
+                probe(template.module, template.name, shape, shape)
 
 
 @dataclass(frozen=True)

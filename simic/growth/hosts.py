@@ -8,8 +8,9 @@ from torch import nn
 
 from simic.errors import SimicError
 from simic.growth import cnn, mlp, transformer
-from simic.growth.blueprints import count_flops, count_params
-from simic.growth.family import Anatomy, Builder, Shape, family_of
+from simic.growth.blueprints import count_flops, count_params, families_with_blueprints, probe
+from simic.growth.family import Anatomy, Builder, Shape, families, family_of
+from simic.growth.layers import check_norm
 from simic.growth.vocabulary import Stage
 from simic.params import Host
 
@@ -63,6 +64,10 @@ class HostSpec:
 def build_host(host: Host, input_shape: Shape, classes: int) -> HostSpec:
     """The host of ``params`` for inputs ``(C, H, W)`` or ``(L,)``; SimicError names what does not fit."""
     family = family_of(host.family)
+    if strays := families_with_blueprints() - set(families()):
+        raise SimicError(
+            f"blueprints of family {sorted(strays)[0]!r}: no such host family; known: {', '.join(families())}"
+        )
     allowed = _DIMENSIONS.get(host.family, tuple(_INPUTS))
     if len(input_shape) not in allowed or min(input_shape) < 1:
         expected = " or ".join(_INPUTS[dimensions] for dimensions in allowed)
@@ -71,8 +76,15 @@ def build_host(host: Host, input_shape: Shape, classes: int) -> HostSpec:
         raise SimicError(f"classes = {classes}: must be at least 2")
     if host.kernel_size is not None and host.family in ("mlp", "transformer"):
         raise SimicError(f"train.host.kernel_size = {host.kernel_size}: must be null for family {host.family}")
+    if host.preset not in family.presets:
+        raise SimicError(f"train.host.preset = {host.preset!r}: family {host.family} has {', '.join(family.presets)}")
     anatomy = family.build(host, input_shape, classes)
-    params, flops = _count(anatomy, input_shape)
+    if len(anatomy.slot_shapes) != len(anatomy.segments):
+        counts = f"{len(anatomy.segments)} segments and {len(anatomy.slot_shapes)} slot shapes"
+        raise SimicError(f"host family {host.family}: {counts}: must be as many")
+    for slot, shape in enumerate(anatomy.slot_shapes):
+        check_norm(shape[-1:] if anatomy.features_last else shape, f"host {host.family}/{host.preset}, slot {slot}")
+    params, flops = _count(anatomy, input_shape, classes)
     return HostSpec(
         family=host.family,
         preset=host.preset,
@@ -91,13 +103,18 @@ def build_host(host: Host, input_shape: Shape, classes: int) -> HostSpec:
     )
 
 
-def _count(anatomy: Anatomy, inputs: Shape) -> tuple[int, int]:
+def _count(anatomy: Anatomy, inputs: Shape, classes: int) -> tuple[int, int]:
+    """Parameters and FLOPs; every module must make of its features what the next one takes."""
+    tokens = len(inputs) == 1
+    shapes = (inputs, *anatomy.slot_shapes, (*inputs, classes) if tokens else (classes,))
     params = flops = 0
-    for build, shape in zip((*anatomy.segments, anatomy.head), (inputs, *anatomy.slot_shapes), strict=True):
+    for k, build in enumerate((*anatomy.segments, anatomy.head)):
         with torch.device("meta"):
             module = build()
+        dtype = torch.int64 if tokens and k == 0 else torch.float32
+        probe(module, "host head" if build is anatomy.head else f"host segment {k}", shapes[k], shapes[k + 1], dtype)
         params += count_params(module)
-        flops += count_flops(module, shape, torch.int64 if shape is inputs and len(inputs) == 1 else torch.float32)
+        flops += count_flops(module, shapes[k], dtype)
         if build is anatomy.head:
             params -= sum(module.get_parameter(name).numel() for name in anatomy.tied)
     return params, flops

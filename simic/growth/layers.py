@@ -76,7 +76,11 @@ class CausalAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (split_heads(part) for part in self.qkv(x).chunk(3, -1))
-        past = torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool, device=x.device).tril()
+        return self.out(merge_heads(self.attend(q, k, v)))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """softmax(q kᵀ / √d) v over the past; ``[B, heads, L, d]``."""
+        past = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
         scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
         weights = scores.masked_fill(~past, -torch.inf).softmax(-1)
-        return self.out(merge_heads(weights @ v))
+        return weights @ v

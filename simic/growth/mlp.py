@@ -5,8 +5,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from simic.growth.family import Anatomy, Shape, host_family, preset_of
-from simic.growth.layers import check_norm
+from simic.growth.family import Anatomy, Shape, host_family
 from simic.params import Host
 
 
@@ -44,12 +43,10 @@ class LinearBlock(nn.Module):
 @host_family("mlp", presets=tuple(PRESETS))
 def mlp(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     """One layer per slot, then a linear classifier."""
-    preset = preset_of(PRESETS, host)
+    preset = PRESETS[host.preset]
     widths = host.widths or preset.widths
     channels, height, width = input_shape
     inputs = (channels * width * (1 if preset.linear else height), *widths[:-1])
     segments = tuple(partial(LinearBlock, *sizes, preset.linear) for sizes in zip(inputs, widths, strict=True))
-    for slot, size in enumerate(widths):
-        check_norm((size,), f"host mlp/{host.preset}, slot {slot}")
     config = host.model_copy(update={"widths": widths})
     return Anatomy(segments, partial(nn.Linear, widths[-1], classes), tuple((size,) for size in widths), config)

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from simic.errors import SimicError
-from simic.growth.family import Anatomy, Shape, host_family, preset_of
+from simic.growth.family import Anatomy, Shape, host_family
 from simic.growth.grafting import TokenGate
-from simic.growth.layers import ATTENTION_HEADS, CausalAttention, check_norm
+from simic.growth.layers import ATTENTION_HEADS, CausalAttention
 from simic.growth.vocabulary import Stage
 from simic.params import Host
 
@@ -93,14 +93,13 @@ class TiedHead(nn.Module):
 )
 def transformer(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     """One block per segment; ``input_shape`` is ``(context,)``, ``classes`` the number of tokens."""
-    preset = preset_of(PRESETS, host)
+    preset = PRESETS[host.preset]
     widths = host.widths or preset.widths
     width = widths[0]
     if len(set(widths)) > 1 or width % ATTENTION_HEADS:
         raise SimicError(
             f"train.host.widths = {list(widths)}: a transformer's must all be equal and a multiple of {ATTENTION_HEADS}"
         )
-    check_norm((width,), f"host transformer/{host.preset}")
     context = input_shape[0]
     how = (preset.attention, preset.factor)
     first = partial(FirstSegment, classes, context, width, *how)

@@ -60,11 +60,13 @@ class StepRow(Row):
     all_off_accuracy: list[float]
     val_loss: list[float]
     train_loss: list[float]
-    stage: list[list[int]]  # [E][K], like all that follow up to contribution_se
+    stage: list[list[int]]  # [E][K], like all that follow up to interaction_se
     slot_blueprint: list[list[int]]
     alpha: list[list[float]]
     contribution: list[list[float]]
     contribution_se: list[list[float]]
+    interaction: list[list[float]]  # points, sum over the other acting seeds
+    interaction_se: list[list[float]]
     params: list[int]
     committed_params: list[int]
     flops: list[int]

@@ -27,7 +27,7 @@ class GymRun:
 
     @property
     def iterations(self) -> int:
-        return max(1, self.steps // (self.envs * self.rollout))
+        return -(-self.steps // (self.envs * self.rollout))  # at least what was asked for
 
 
 def train_gym(tree: Params, asked: GymRun, say: Callable[[str], None] = print) -> list[float]:

@@ -85,7 +85,8 @@ def step(iteration, t, gamma):
         value=[0.5] * ENVS, reward=[a + b for a, b in zip(*parts.values(), strict=True)], components=parts,
         live_accuracy=accuracy, committed_accuracy=accuracy, all_off_accuracy=accuracy, val_loss=[1.0] * ENVS,
         train_loss=[1.0] * ENVS, stage=[[int(stage), 0]] * ENVS, slot_blueprint=[[0 if t else -1, -1]] * ENVS,
-        alpha=per_slot, contribution=[[3.0, float("nan")]] * ENVS, contribution_se=per_slot, params=[500] * ENVS,
+        alpha=per_slot, contribution=[[3.0, float("nan")]] * ENVS, contribution_se=per_slot,
+        interaction=per_slot, interaction_se=per_slot, params=[500] * ENVS,
         committed_params=[500] * ENVS, flops=[1000] * ENVS, panicked=[False] * ENVS, cause=nothing, valid=[True] * ENVS,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from simic.data import tasks
 from simic.data.batches import load_split, load_test, read_meta
 from simic.data.prepare import drop_duplicates, prepare, stratified_split, subsample
 from simic.data.sources import Source
@@ -234,3 +235,38 @@ def test_a_failed_run_leaves_the_earlier_one_as_it_was(tmp_path):
         prepare(Prepare(task="npz", source="mine.npz"), 2, tmp_path / "out", tmp_path)
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["mine.npz", "out"]
+
+
+BYTES = (torch.arange(60 * 8) * 37 % 251).view(60, 8).to(torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"y": torch.tensor([-1, 0, 1] * 20)}, "labels reach from -1"),
+        ({"y": torch.zeros(60, dtype=torch.int64)}, "every label is 0"),
+        ({"y": torch.rand(60)}, "must be integers"),
+        ({"x": torch.full((60, 4), torch.nan)}, "not a finite float32"),
+        ({"x": torch.rand(60, 5, 5)}, r"x is float32 \[60, 5, 5\]"),
+        ({"part": torch.zeros(60, dtype=torch.int64)}, "must both be uint8"),
+        ({"x": BYTES, "y": BYTES, "part": torch.full((60,), 3)}, "part must be"),
+        ({"x": BYTES, "y": BYTES, "part": torch.tensor([0] * 59 + [1])}, "val has 1 sequences"),
+    ],
+)
+def test_what_a_users_reader_returns_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, torch.Tensor], words: str
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    whole = {"x": torch.randn(60, 4, generator=generator), "y": torch.arange(60) % 3} | changes
+    monkeypatch.setitem(tasks.TASKS, "digits", lambda *_: Source("mine", "", "none", **whole))
+    with pytest.raises(SimicError, match=words) as caught:
+        prepare(Prepare(), 1, tmp_path / "prepared", tmp_path)
+    assert "mine" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_users_doubles_become_floats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source("mine", "", "none", torch.randn(60, 4, dtype=torch.float64), torch.arange(60) % 3)
+    monkeypatch.setitem(tasks.TASKS, "digits", lambda *_: source)
+    prepare(Prepare(), 1, tmp_path / "prepared", tmp_path)
+    assert load_split(tmp_path / "prepared", "train").x.dtype == torch.float32

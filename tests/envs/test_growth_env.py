@@ -52,6 +52,30 @@ def test_a_forbidden_action_is_refused_by_name(make_env):
     action = Action.wait(2)._replace(op=torch.tensor([0, int(Op.FOSSILIZE)]))
     with pytest.raises(SimicError, match=r"'op': 4.* of host 1 at step 0: forbidden"):
         env.step(action)
+    for head, value in (("slot", -1), ("slot", 3), ("style", 4), ("op", 6), ("blueprint", -1)):
+        action = Action.wait(2)._replace(**{"op": torch.tensor([0, 1]), head: torch.tensor([0, value])})
+        with pytest.raises(SimicError, match=rf"'{head}': {value}.* of host 1 at step 0: forbidden"):
+            env.step(action)
+    assert env.slots.stage.eq(Stage.DORMANT).all()  # nothing was half done
+
+
+def test_augmentation_is_for_images_with_two_sides(make_env, digits):
+    rows = [Dataset(each.x.reshape(-1, 1, 1, 64), each.y, each.classes) for each in digits]
+    train = make_env(family="mlp", augment="crop_flip").train
+    with pytest.raises(SimicError, match=r"train.augment = 'crop_flip': must be none for a task without images"):
+        growth_env.GrowthEnv(train, 1, *rows)
+
+
+def test_augmented_hosts_see_other_samples_and_any_grouping_sees_the_same(make_env):
+    together, alone = (
+        make_env(envs=3, augment="crop_flip"),
+        make_env(envs=1, augment="crop_flip", env_ids=torch.tensor([2])),
+    )
+    plain, losses = make_env(envs=3), []
+    for env in (together, alone, plain):
+        env.reset()
+        losses.append(env.step(Action.wait(env.num_envs))[4].train_loss)
+    assert torch.equal(losses[0][2:], losses[1]) and not torch.equal(losses[0], losses[2])
 
 
 def test_reset_measures_fresh_hosts_before_anything_is_trained(make_env, digits):

@@ -219,6 +219,9 @@ def test_synergy_is_a_credit_that_comes_and_goes(make_slots):
     assert one("shaped", leaves, FULL)["synergy"] == pytest.approx(-level)
     ransom = measured(make_slots, Stage.HOLDING, 10.0, -20.0)
     assert one("shaped", transition(ransom, ransom, **strong), FULL)["synergy"] == 0.0
+    # Its weight alone decides, not that of another term.
+    without = replace(FULL, weights=FULL.weights.model_copy(update={"contribution_weight": 0.0}))
+    assert one("shaped", arrives, without)["synergy"] == pytest.approx(GAMMA * level)
 
 
 def test_warnings_are_bounded_and_cost_by_dwell(make_slots):

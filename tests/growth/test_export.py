@@ -8,10 +8,11 @@ import torch
 
 import simic.growth
 from simic.errors import SimicError
-from simic.growth.export import grown_network, load_grown, write_network
+from simic.growth import blueprints
+from simic.growth.export import GrownNetwork, SeedRecord, grown_network, load_grown, write_network
 from simic.growth.vocabulary import Slots, Stage
 
-from .worlds import DATA, FAMILIES, make_order, make_population, mixed_slots
+from .worlds import DATA, FAMILIES, make_order, make_population, mixed_slots, one_seed
 
 CARD = "# A network\n"
 
@@ -91,3 +92,45 @@ def test_an_unknown_blueprint_is_named(tmp_path: Path) -> None:
     (path / "structure.json").write_text(json.dumps(structure))
     with pytest.raises(SimicError, match="blueprint 'mine': not registered; known here are norm, lora, mlp_small, mlp"):
         load_grown(path)
+
+
+def test_a_seed_bound_to_a_device_leaves_as_its_twin(tmp_path: Path) -> None:
+    """FlexAttention can neither be traced nor run backward on a CPU; the same weights in plain attention can."""
+    population = make_population("transformer", 2)
+    slots = one_seed(population, Stage.FOSSILIZED, 3, alpha=1.0)  # attention
+    plain = grown_network(population, slots, 1)
+    record = plain.structure.seeds[0]
+    seeds = (record.model_copy(update={"blueprint": "flex_attention"}),)
+    network = GrownNetwork.fresh(plain.structure.model_copy(update={"seeds": seeds}))
+    network.load_state_dict(plain.state_dict())
+    path = write_network(network, tmp_path / "grown", [], CARD)
+    assert json.loads((path / "structure.json").read_text())["seeds"][0]["blueprint"] == "flex_attention"
+    x = DATA["transformer"].x[:4]
+    program = torch.export.load(path / "network.pt2").module()
+    assert torch.equal(load_grown(path)(x), plain(x))
+    torch.testing.assert_close(program(x), plain(x), rtol=0, atol=1e-6)
+
+
+class Untraceable(torch.nn.Module):
+    """Decides by a value, which no graph can hold."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight if float(x.detach().sum()) > 0 else x
+
+
+def test_what_cannot_be_exported_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blueprints, "_REGISTRY", dict(blueprints._REGISTRY))
+    structure = grown_network(make_population("mlp", 2), Slots.empty(2, 3), 0).structure
+    blueprints.blueprint("untraceable", family="mlp")(Untraceable)
+    record = SeedRecord(slot=0, blueprint="untraceable", stage="FOSSILIZED", operator="ADD", alpha=1.0, params=1)
+    network = GrownNetwork.fresh(structure.model_copy(update={"seeds": (record,)}))
+    with pytest.raises(SimicError, match=r"torch\.export cannot write a network with untraceable") as caught:
+        write_network(network, tmp_path / "grown", [], CARD)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

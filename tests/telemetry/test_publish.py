@@ -14,6 +14,7 @@ from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, Timi
 def step(iteration: int, number: int) -> StepRow:
     ints = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve", "effective_op")
     more = ("gate", "params", "committed_params", "flops", "cause")
+    measured = ("alpha", "contribution", "contribution_se", "interaction", "interaction_se")
     floats = ("log_prob", "value", "reward", "live_accuracy", "committed_accuracy", "all_off_accuracy")
     return StepRow(
         iteration=iteration,
@@ -22,7 +23,7 @@ def step(iteration: int, number: int) -> StepRow:
         **{name: [0.5, math.nan] for name in (*floats, "val_loss", "train_loss")},
         components={"rent": [-0.25, 0.0], "death": [0.0, -10.0]},
         **{name: [[1, 2, 3], [4, 5, 6]] for name in ("stage", "slot_blueprint")},
-        **{name: [[0.0, 0.5, 1.0], [math.nan] * 3] for name in ("alpha", "contribution", "contribution_se")},
+        **{name: [[0.0, 0.5, 1.0], [math.nan] * 3] for name in measured},
         **{name: [True, False] for name in ("gate_passed", "panicked", "valid")},
     )
 

@@ -192,7 +192,7 @@ class Replay(Check):
     threshold = "equal hash chains"
     source = "design; PyTorch reproducibility notes (deterministic within one platform and release)"
     fix = "Find the first differing link; look for state that is not in the checkpoint."
-    passes_when = "simic verify-resume RUN reproduces every link"
+    passes_when = "a run from each checkpoint reproduces the next"
 
     def examine(self, run: RunRecord) -> Outcome:
         assert run.certificate is not None

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from simic.envs.rewards.potential import credit, of_target, progress, unfinished
+from simic.envs.rewards.potential import helps, of_target, progress, unfinished
 from simic.envs.rewards.registration import term
 from simic.envs.rewards.transition import Setting, Transition
 from simic.growth.vocabulary import Op, Stage
@@ -84,7 +84,7 @@ def indecision(t: Transition, setting: Setting) -> Tensor:
     hesitation = (INDECISION_FIRST + INDECISION_SLOPE * late).clamp(max=INDECISION_MAX)
     targeted = torch.arange(t.before.stage.shape[1], device=t.slot.device) == t.slot[:, None]
     decided = targeted & ((t.op == Op.FOSSILIZE) | (t.op == Op.PRUNE))[:, None]
-    good = (t.before.stage == Stage.HOLDING) & (credit(t.before, setting.weights) > 0)
+    good = (t.before.stage == Stage.HOLDING) & helps(t.before, setting.weights.contribution_threshold_pct)
     waits = good & (late >= 0) & ~decided
     return -setting.weights.indecision_weight * torch.where(waits, hesitation, 0.0).sum(dim=1)
 

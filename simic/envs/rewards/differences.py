@@ -7,6 +7,7 @@ from simic.envs.rewards.potential import (
     attributed,
     credit,
     discounted_change,
+    helps,
     potential,
     progress,
     significant_contribution,
@@ -51,7 +52,7 @@ def synergy(t: Transition, setting: Setting) -> Tensor:
 
 def _synergy(slots: Slots, interaction: Tensor, setting: Setting) -> Tensor:
     worth = setting.weights.synergy_weight * (SYNERGY_STEEPNESS * interaction.double().clamp(min=0.0)).tanh()
-    return torch.where(credit(slots, setting.weights) > 0, worth, 0.0)
+    return torch.where(helps(slots, setting.weights.contribution_threshold_pct), worth, 0.0)
 
 
 @term("escrow")

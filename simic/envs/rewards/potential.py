@@ -69,6 +69,11 @@ def credit(slots: Slots, weights: Reward) -> Tensor:
     return torch.where(unfinished(slots), weights.contribution_weight * attributed(c, progress(slots)), 0.0)
 
 
+def helps(slots: Slots, threshold: float) -> Tensor:
+    """Bool ``[E, K]``: unfossilized seeds with a contribution beyond noise and progress since germination."""
+    return unfinished(slots) & (significant_contribution(slots, threshold) > 0) & (progress(slots) > 0)
+
+
 def discounted_change(before: Tensor, after: Tensor, t: Transition, gamma: float) -> Tensor:
     """γ Σ after − Σ before ``[E]`` of credit per slot ``[E, K]``: fossilizing keeps what a seed has, what else is gone
     or unfossilized at a true terminal is taken back.
