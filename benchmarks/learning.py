@@ -11,10 +11,13 @@ import json
 import multiprocessing
 from pathlib import Path
 
+from benchmarks import page
 from simic import params, stages
 from simic.evaluation import result
 from simic.evaluation.statistics import compare, mean_interval
 from simic.paths import Workspace
+
+WORK, RESULT = Path(".simic/benchmarks/learning"), Path("benchmarks/results/learning.json")
 
 
 def train_and_evaluate(seed: int, overrides: list[str], root: Path) -> dict[str, float]:
@@ -51,16 +54,16 @@ def main() -> None:
     parser.add_argument("-S", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--work", type=Path, default=Path(".simic/benchmarks/learning"))
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--work", type=Path, default=WORK)
+    parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
     jobs = [(seed, arguments.overrides, arguments.work) for seed in range(1, arguments.seeds + 1)]
     with multiprocessing.get_context("spawn").Pool(arguments.jobs, maxtasksperchild=1) as pool:
         runs = pool.starmap(train_and_evaluate, jobs, chunksize=1)
-    text = json.dumps(summary(runs, arguments.overrides), indent=2)
-    if arguments.out:
-        arguments.out.write_text(text + "\n", encoding="utf-8")
-    print(text)
+    found = summary(runs, arguments.overrides)
+    page.write_result(arguments.out, found)
+    page.main()
+    print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

@@ -91,7 +91,8 @@ class ActorCritic(nn.Module):
         self.encoder_norm = nn.LayerNorm(sizes.encoder_units)
         self.core = Core(sizes.core, sizes.encoder_units, sizes.core_units)
         width = self.core.width
-        self.core_norm = nn.LayerNorm(width)
+        # Without a core z is the encoder's output, which is normalised already.
+        self.core_norm = nn.Identity() if sizes.core == "none" else nn.LayerNorm(width)
         self.heads = nn.ModuleList(Head(width, sizes.head_units, head.size) for head in heads)
         given = heads[:2] if len(heads) > 1 else ()
         self.given = nn.ParameterList(torch.zeros(head.size, width) for head in given)  # e_op, e_slot
