@@ -72,19 +72,24 @@ def tuning(task: str, algorithm: str, work: Path) -> list[Job]:
     return [Job(task, algorithm, config, seed, work) for config in GRID for seed in TUNING_SEEDS]
 
 
-def best(task: str, algorithm: str, work: Path) -> dict[str, Any] | None:
-    """The setting with the best mean final return over the tuning seeds; None while one is missing."""
-    scores = []
+def tuned(task: str, algorithm: str, work: Path) -> tuple[dict[str, Any] | None, list[Job]]:
+    """The setting with the best mean final return over the tuning seeds, the first of equals; or what has to be run
+    before it is known. Behind a setting that reached the highest possible return none can win.
+    """
+    scores: list[float] = []
     for config in GRID:
-        cells = [job.cell() for job in tuning(task, algorithm, work) if job.config == config]
-        if None in cells:
-            return None
-        scores.append(np.mean([cell["returns"] for cell in cells if cell]))
-    return GRID[int(np.argmax(scores))]
+        jobs = [job for job in tuning(task, algorithm, work) if job.config == config]
+        cells = [cell for job in jobs if (cell := job.cell())]
+        if len(cells) < len(jobs):
+            return None, jobs
+        scores.append(float(np.mean([cell["returns"] for cell in cells])))
+        if scores[-1] == TASKS[task].highest:
+            break
+    return GRID[int(np.argmax(scores))], []
 
 
 def run(jobs: list[Job], processes: int) -> None:
-    """Those that are missing, the shortest way first."""
+    """Those that are missing, each in a process of its own."""
     missing = [job for job in jobs if not job.path.exists()]
     with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
         for number, line in enumerate(pool.imap_unordered(execute, missing, chunksize=1), 1):
@@ -92,7 +97,7 @@ def run(jobs: list[Job], processes: int) -> None:
 
 
 def evaluation(task: str, algorithm: str, seeds: int, work: Path) -> list[Job]:
-    config = best(task, algorithm, work)
+    config, _ = tuned(task, algorithm, work)
     return [] if config is None else [Job(task, algorithm, config, seed, work) for seed in range(1, seeds + 1)]
 
 
@@ -172,7 +177,8 @@ def main() -> None:
         jobs = [Job(*pair, GRID[0], 1, given.work / "smoke", steps=4 * ENVS * ROLLOUT) for pair in pairs]
         run(jobs, given.jobs)
     elif given.what == "run":
-        run([job for pair in pairs for job in tuning(*pair, given.work)], given.jobs)
+        while jobs := [job for pair in pairs for job in tuned(*pair, given.work)[1]]:
+            run(jobs, given.jobs)
         run([job for pair in pairs for job in evaluation(*pair, given.seeds, given.work)], given.jobs)
     else:
         from benchmarks import page

@@ -60,8 +60,7 @@ def ours(cell: Cell, task: Task) -> None:
     sizes = params.Policy(encoder_units=UNITS, core=core, core_units=UNITS, head_units=UNITS)
     entropy = {"entropy_coef": 0.0, "entropy_coef_final": 0.0}
     settings = params.PPO(minibatches=MINIBATCHES, target_kl=None, **SHARED, **entropy, **cell.config)
-    mask_method = "action_masks" if task.masked else None
-    env, fresh = (vectorized(task.make, ENVS, cell.rng_seed, mask_method) for _ in range(2))
+    env, fresh = (vectorized(task.make, ENVS, cell.rng_seed) for _ in range(2))
     iterations = cell.steps // (ENVS * ROLLOUT)
     learner = Learner(env, sizes, settings, cell.rng_seed, iterations, ROLLOUT)
     started = time.perf_counter()

@@ -292,7 +292,8 @@ class Runtime(Tree):
     """How to run: no stage's parameter, never in a fingerprint."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Count | Literal["auto"] = "auto"
+    threads: Count | Literal["auto"] = "auto"  # of each process
+    processes: Count = 1  # that share the hosts in training; with CUDA a GPU each
     backend: Literal["auto", "loop", "vmap"] = "auto"
     checkpoint_every: Count = 1
     keep_last: Count = 3

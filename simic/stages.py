@@ -57,13 +57,17 @@ def train(
     """Trains the controller in its work directory, going on where an earlier life stopped, and publishes the whole:
     checkpoints/, models/, telemetry/. Raises ``Interrupted`` when asked to stop; the work directory stays then.
     """
-    from simic.training import progress, trainer
+    from simic.training import progress, team, trainer
     from simic.training.interrupts import stop_on_signals
     from simic.training.session import open_session
 
     asked = stop or threading.Event()
-    work = workspace.work(fingerprint(params, workspace))
-    with stop_on_signals(asked), open_session(params, work, workspace.prepared, fresh) as session:
+    work, prepared = workspace.work(fingerprint(params, workspace)), workspace.prepared
+    with (
+        stop_on_signals(asked),
+        team.gathered(params, work, prepared, workspace.root / params_module.EXTENSIONS_FOLDER, fresh) as ranks,
+        open_session(params, work, prepared, fresh, ranks) as session,
+    ):
         watching = (*progress.choose(params.runtime.progress), *observers)
         counters = trainer.train(session, watching, asked)
         best = counters.best_iteration or counters.iteration

@@ -15,29 +15,34 @@ from simic.agent.spec import Observation
 DORMANT_SHARE = 0.025  # of the mean activation of the layer (Sokar et al. 2023, arXiv 2302.12902)
 SATURATED = 0.99
 RANK_ROWS = 256  # the decomposition is cubic
-PROBE_ROWS = 64  # each enumerates ops × slots × heads, before and after; benchmarks/agent_health.py has what it costs
+# Each row enumerates ops × slots × heads, before and after; benchmarks/agent_health.py has what it costs.
+PROBE_ROWS, PROBE_STEPS, PROBE_ENVS = 32, 64, 4
 
 
 class Probe:
-    """The policy's exact distribution on some rows of a minibatch, or the first steps of one, kept to be compared with
-    a later one.
+    """The policy's exact distribution on some rows of the first steps of a minibatch, kept to be compared with a later
+    one.
     """
 
     def __init__(self, policy: ActorCritic, batch: Rollout, seen: Evaluation) -> None:
-        steps, envs = min(len(batch.valid), PROBE_ROWS), batch.valid.shape[1]
-        rows = torch.arange(min(envs, max(1, PROBE_ROWS // steps)), device=batch.valid.device)
-        some = batch.select(rows)
+        steps, envs = min(len(batch.valid), PROBE_STEPS), min(batch.valid.shape[1], PROBE_ENVS)
+        some = batch.select(torch.arange(envs, device=batch.valid.device))
         masks = {name: mask[:steps] for name, mask in some.masks.items()}
         self.policy, self.state = policy, some.state
         self.observation = Observation(some.features[:steps], some.categories[:steps], masks)
         self.starts = some.starts[:steps] if some.starts_inside else None
-        self.valid = some.valid[:steps].flatten()
-        self.before = self._joint(seen.z[:steps, : len(rows)])
+        self._stride = -(-steps * envs // PROBE_ROWS)
+        if envs > 1 and self._stride % envs == 0:
+            self._stride += 1  # else all rows would be one environment's
+        self.valid = self._rows(some.valid[:steps])
+        self.before = self._joint(seen.z[:steps, :envs])
+
+    def _rows(self, x: Tensor) -> Tensor:
+        return x.flatten(0, 1)[:: self._stride]
 
     def _joint(self, z: Tensor) -> Joint:
         with torch.no_grad():
-            masks = {name: mask.flatten(0, 1) for name, mask in self.observation.masks.items()}
-            return self.policy.joint(z.flatten(0, 1), masks)
+            return self.policy.joint(self._rows(z), {k: self._rows(mask) for k, mask in self.observation.masks.items()})
 
     def _mean(self, x: Tensor, reduce: Reduce | None) -> Tensor:
         valid = self.valid
@@ -63,16 +68,23 @@ def replay(policy: ActorCritic, batch: Rollout) -> Evaluation:
 
 
 @torch.no_grad()
-def health(seen: Evaluation) -> dict[str, Tensor]:
-    """Hidden norm, growth and saturation, dormant units and the Gram matrix of z, of one minibatch of this process."""
+def health(seen: Evaluation, valid: Tensor) -> dict[str, Tensor]:
+    """Hidden norm, growth and saturation, dormant units and the Gram matrix of z, of one minibatch of this process;
+    rows where ``valid [T, N]`` is False are left out.
+    """
     if seen.values.numel() == 0:
         return unmeasured(seen.values, HEALTH)
-    rms = seen.hidden.square().mean(dim=(1, 2)).sqrt()
-    activity = seen.encoded.abs().mean(dim=(0, 1))
-    saturated = (seen.hidden.abs() > SATURATED).float().mean()
+    weight = valid[..., None].to(seen.hidden.dtype)
+    cells = seen.hidden.shape[-1] * weight.sum(dim=(1, 2))  # per step
+    square = (seen.hidden.square() * weight).sum(dim=(1, 2))
+    rms = (square / cells.clamp(min=1)).sqrt()
+    last = (torch.arange(len(cells), device=cells.device) * (cells > 0)).max()
+    activity = (seen.encoded.abs() * weight).sum(dim=(0, 1))
+    saturated = ((seen.hidden.abs() > SATURATED) * weight).sum() / cells.sum()
     dormant = (activity <= DORMANT_SHARE * activity.mean()).float().mean()
-    growth = rms[-1] / rms[0].clamp(min=1e-8)
-    measured = (seen.hidden.square().mean().sqrt(), growth, saturated, dormant, _gram(seen.z.flatten(0, 1)))
+    growth = rms.index_select(0, last[None])[0] / rms[0].clamp(min=1e-8)
+    gram = _gram((seen.z * weight).flatten(0, 1))
+    measured = ((square.sum() / cells.sum()).sqrt(), growth, saturated, dormant, gram)
     return dict(zip(HEALTH, measured, strict=True))
 
 

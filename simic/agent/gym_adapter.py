@@ -1,5 +1,6 @@
 """A Gymnasium vector environment with Box observations and (Multi)Discrete actions, as ``collect`` wants it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +26,12 @@ class AdapterInfo:
 
 class GymAdapter:
     """Autoreset must be SAME_STEP, so that no step is a reset in disguise. ``env_ids`` are global (default 0 … E−1);
-    the environments' own generators are seeded from the hash of ``rng_seed``. ``mask_method`` names a method of each
-    environment that returns the legal actions (bool ``[n]``); without it everything is legal.
+    the environments' own generators are seeded from the hash of ``rng_seed``.
+
+    ``mask_method`` names a method of each environment that returns the legal actions; without it everything is legal.
+    It returns bool ``[n]``, of a MultiDiscrete space the dimensions' masks one after the other (as for sb3-contrib), or
+    a mapping from the names of heads to masks, shaped as ``Observation`` says. ``action_spec`` replaces the trivial one
+    of the space, for heads that matter after some ops only; its sizes must be the space's.
     """
 
     def __init__(
@@ -35,6 +40,7 @@ class GymAdapter:
         rng_seed: int,
         env_ids: Tensor | None = None,
         mask_method: str | None = None,
+        action_spec: ActionSpec | None = None,
     ) -> None:
         self.env, self.rng_seed, self.mask_method = env, rng_seed, mask_method
         self.metadata = dict(env.metadata)
@@ -43,7 +49,7 @@ class GymAdapter:
             raise SimicError(f"vector environment: autoreset_mode is {mode}; only SAME_STEP can be learned from")
         self.num_envs = env.num_envs
         self.env_ids = torch.arange(self.num_envs) if env_ids is None else env_ids
-        self.action_spec = _action_spec(env.single_action_space)
+        self.action_spec = _action_spec(env.single_action_space, action_spec)
         self.observation_spec = _observation_spec(env.single_observation_space)
         self._single = isinstance(env.single_action_space, Discrete)
         self._first_action = _first_action(env.single_action_space)
@@ -67,11 +73,19 @@ class GymAdapter:
 
     def _observation(self, values: np.ndarray) -> Observation:
         features = torch.from_numpy(values.reshape(self.num_envs, -1).astype(np.float32))
-        masks = {}
-        if self.mask_method is not None:
-            legal = np.stack(self.env.call(self.mask_method))
-            masks[self.action_spec.heads[0].name] = torch.from_numpy(legal.astype(np.bool_))
+        masks = {} if self.mask_method is None else self._masks(self.env.call(self.mask_method))
         return Observation(features, torch.zeros(self.num_envs, 0, dtype=torch.int64), masks)
+
+    def _masks(self, legal: Sequence[Any]) -> dict[str, Tensor]:
+        """What each environment answered, by head."""
+        if isinstance(legal[0], Mapping):
+            return {name: _stacked([answer[name] for answer in legal]) for name in legal[0]}
+        sizes, together = [head.size for head in self.action_spec.heads], _stacked(legal)
+        if together.shape[1:] != (sum(sizes),):
+            found = list(together.shape[1:])
+            raise SimicError(f"{self.mask_method}() returns an array of shape {found}: must be [{sum(sizes)}]")
+        names = [head.name for head in self.action_spec.heads]
+        return dict(zip(names, together.split(sizes, dim=1), strict=True))
 
     def _final(self, observation: np.ndarray, rows: np.ndarray, info: dict[str, Any]) -> Observation | None:
         """The value of a state does not read masks, so a final observation carries none."""
@@ -86,12 +100,23 @@ class GymAdapter:
         self.env.close()
 
 
-def _action_spec(space: gymnasium.Space) -> ActionSpec:
+def _stacked(masks: Sequence[Any]) -> Tensor:
+    return torch.from_numpy(np.stack(masks).astype(np.bool_))
+
+
+def _action_spec(space: gymnasium.Space, given: ActionSpec | None) -> ActionSpec:
     if isinstance(space, Discrete):
-        return ActionSpec.discrete(int(space.n))
-    if isinstance(space, MultiDiscrete) and space.nvec.ndim == 1:
-        return ActionSpec.discrete(*space.nvec.tolist())
-    raise SimicError(f"action space {space}: must be Discrete, or MultiDiscrete of one dimension")
+        sizes = [int(space.n)]
+    elif isinstance(space, MultiDiscrete) and space.nvec.ndim == 1:
+        sizes = space.nvec.tolist()
+    else:
+        raise SimicError(f"action space {space}: must be Discrete, or MultiDiscrete of one dimension")
+    if given is None:
+        return ActionSpec.discrete(*sizes)
+    own = [head.size for head in given.heads]
+    if own != sizes:
+        raise SimicError(f"action_spec has heads of sizes {own}: must be those of the action space, {sizes}")
+    return given
 
 
 def _first_action(space: gymnasium.Space) -> np.ndarray:

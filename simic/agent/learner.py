@@ -21,16 +21,24 @@ from simic.errors import SimicError
 EVALUATION_ITERATION = 1 << 42  # a namespace of its own: other starts and other noise than in training
 
 
-def vectorized(
-    make: str | Callable[[], gymnasium.Env], envs: int, rng_seed: int, mask_method: str | None = None
-) -> GymAdapter:
-    """So many copies of an environment, by its registered name or by what makes one; in this process, one thread."""
+MASK_METHOD, ACTION_SPEC = "action_masks", "action_spec"
+
+
+def vectorized(make: str | Callable[[], gymnasium.Env], envs: int, rng_seed: int) -> GymAdapter:
+    """So many copies of an environment, by its registered name or by what makes one; in this process, one thread.
+
+    An environment with a method ``action_masks()`` is masked, one with an ``action_spec`` has that (``GymAdapter`` says
+    what they are).
+    """
     try:
         maker = (lambda: gymnasium.make(make)) if isinstance(make, str) else make
         vector = SyncVectorEnv([maker] * envs, autoreset_mode=AutoresetMode.SAME_STEP)
     except gymnasium.error.Error as error:
         raise SimicError(f"environment {make!r}: {' '.join(str(error).split())}") from None
-    return GymAdapter(vector, rng_seed, mask_method=mask_method)
+    first = vector.envs[0]
+    mask_method = MASK_METHOD if first.has_wrapper_attr(MASK_METHOD) else None
+    spec = first.get_wrapper_attr(ACTION_SPEC) if first.has_wrapper_attr(ACTION_SPEC) else None
+    return GymAdapter(vector, rng_seed, mask_method=mask_method, action_spec=spec)
 
 
 @dataclass

@@ -178,7 +178,7 @@ class PPO:
             current.log.once |= unmeasured(seen.values, (*HEALTH, "joint_entropy"))
             return
         current.probe = Probe(self.policy, part, seen)
-        current.log.once |= health(seen) | {"joint_entropy": current.probe.entropy(self.reduce)}
+        current.log.once |= health(seen, part.valid) | {"joint_entropy": current.probe.entropy(self.reduce)}
 
     def _entropy_coefs(self, batch: Rollout, used: Usage, pieces: tuple[Tensor, ...], current: Pass) -> float | Tensor:
         """What each head's entropy is worth: one number unless heads differ. A floor needs the entropy of the whole

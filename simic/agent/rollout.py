@@ -159,6 +159,7 @@ def collect(
     of each draw is keyed by (iteration, global env, step), so grouping and history do not matter.
     """
     position = position or _begin(env, policy, iteration)
+    policy.action_spec.check_masks(position.observation.masks, env.num_envs)
     noise = _noise(env.env_ids, rng_seed, iteration, steps, len(policy.heads))
     autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     observation, starts = position.observation, position.starts

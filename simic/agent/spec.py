@@ -48,6 +48,24 @@ class ActionSpec:
                 raise SimicError(f"{what}: there is no head {name!r}; the heads are {', '.join(names)}")
         return tuple(values.get(name, default) for name in names)
 
+    def mask_shape(self, head: int) -> tuple[int, ...]:
+        """What a mask of this head must be for each environment."""
+        described = self.heads[head]
+        given = {"nothing": (), "op": (self.heads[0].size,), "slot": (self.heads[min(1, head)].size,)}
+        return (*given[described.mask_given], described.size)
+
+    def check_masks(self, masks: dict[str, Tensor], envs: int) -> None:
+        """SimicError for a mask of a head that is not there, or one that is not bool of the head's shape: it would be
+        broadcast without a word.
+        """
+        shapes = {head.name: (envs, *self.mask_shape(k)) for k, head in enumerate(self.heads)}
+        for name, mask in masks.items():
+            if name not in shapes:
+                raise SimicError(f"mask {name!r}: there is no such head; the heads are {', '.join(shapes)}")
+            if mask.shape != shapes[name] or mask.dtype != torch.bool:
+                found = f"{str(mask.dtype).removeprefix('torch.')} {list(mask.shape)}"
+                raise SimicError(f"mask {name!r} is {found}: must be bool {list(shapes[name])}")
+
     def relevance_table(self, device: torch.device | str = "cpu") -> Tensor:
         """Bool ``[ops, heads]``."""
         return torch.tensor(self.relevance, dtype=torch.bool, device=device)

@@ -121,7 +121,7 @@ def _reduce(tensor: Tensor, how: Literal["sum", "max"]) -> Tensor:
 
 @contextmanager
 def joined(runtime: "Runtime", environ: Mapping[str, str] = os.environ) -> Iterator[Ranks]:
-    """The processes that torchrun started (its environment variables say so); alone without them."""
+    """The processes that torchrun or ``training/team.py`` started (environment variables say so); alone without."""
     size = int(environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE
@@ -129,7 +129,13 @@ def joined(runtime: "Runtime", environ: Mapping[str, str] = os.environ) -> Itera
     cuda = runtime.device != "cpu" and torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if cuda else "gloo", timeout=PATIENCE)
+    dist.init_process_group(
+        "nccl" if cuda else "gloo",
+        init_method=environ.get("SIMIC_MEETING", "env://"),
+        timeout=PATIENCE,
+        rank=int(environ["RANK"]),
+        world_size=size,
+    )
     try:
         yield Ranks(dist.get_rank(), size)
     finally:

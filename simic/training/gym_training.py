@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simic.agent.export import export_policy
+from simic.agent.gym_adapter import GymAdapter
 from simic.agent.learner import Learner, Progress, vectorized
 from simic.errors import SimicError
 from simic.params import Params
@@ -39,6 +40,7 @@ def train_gym(tree: Params, asked: GymRun, say: Callable[[str], None] = print) -
         raise SimicError("runtime.device = 'cuda': Gymnasium's environments are on the CPU; use cpu or auto")
     machine.configure(runtime.model_copy(update={"device": "cpu"}))
     env = vectorized(asked.env, asked.envs, tree.rng_seed)
+    say(_described(env))
     learner = Learner(env, tree.train.policy, settings, tree.rng_seed, asked.iterations, asked.rollout)
     started = time.perf_counter()
     for _ in range(asked.iterations):
@@ -52,6 +54,12 @@ def train_gym(tree: Params, asked: GymRun, say: Callable[[str], None] = print) -
         export_policy(learner.policy, learner.normalizers.observation, asked.out)
         say(f"policy written to {asked.out}")
     return returns
+
+
+def _described(env: GymAdapter) -> str:
+    heads = ", ".join(f"{head.name} {head.size}" for head in env.action_spec.heads)
+    masks = "masked by the environment" if env.mask_method else "nothing masked"
+    return f"{env.observation_spec.features} observed numbers; action heads {heads}; {masks}"
 
 
 def _line(progress: Progress, returns: list[float], seconds: float) -> str:

@@ -8,6 +8,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from simic.agent.gym_adapter import GymAdapter
+from simic.agent.spec import ActionSpec, Head
 from simic.errors import SimicError
 
 
@@ -32,6 +33,12 @@ class Counter(gymnasium.Env):
 
     def legal(self):
         return np.array([True, self.time > 0, False])
+
+    def both(self):
+        return np.array([True, self.time > 0, False, True, True, True])
+
+    def by_name(self):
+        return {"button": np.array([[True, False, False, False], [True, True, True, self.time > 0]])}
 
 
 def vector(*envs: Counter, mode: AutoresetMode = AutoresetMode.SAME_STEP) -> SyncVectorEnv:
@@ -82,6 +89,28 @@ def test_masks_come_from_the_environments_own_method() -> None:
     adapter = GymAdapter(vector(Counter(), Counter()), 1, mask_method="legal")
     assert adapter.reset()[0].masks["action_0"].tolist() == [[True, False, False]] * 2
     assert adapter.step(torch.zeros(2, 1, dtype=torch.int64))[0].masks["action_0"].tolist() == [[True, True, False]] * 2
+
+
+def test_masks_of_several_heads_come_one_after_the_other() -> None:
+    adapter = GymAdapter(vector(Counter(space=MultiDiscrete([2, 4]))), 1, mask_method="both")
+    masks = adapter.reset()[0].masks
+    assert {name: mask.tolist() for name, mask in masks.items()} == {
+        "action_0": [[True, False]],
+        "action_1": [[False, True, True, True]],
+    }
+    adapter = GymAdapter(vector(Counter(space=MultiDiscrete([2, 4]))), 1, mask_method="legal")
+    with pytest.raises(SimicError, match=r"legal\(\) returns an array of shape \[3\]: must be \[6\]"):
+        adapter.reset()
+
+
+def test_a_spec_of_ones_own_brings_names_relevance_and_masks_by_name() -> None:
+    spec = ActionSpec((Head("op", 2), Head("button", 4, mask_given="op")), ((True, False), (True, True)))
+    space = MultiDiscrete([2, 4])
+    adapter = GymAdapter(vector(Counter(space=space), Counter(space=space)), 1, mask_method="by_name", action_spec=spec)
+    assert adapter.action_spec is spec
+    assert adapter.reset()[0].masks["button"].shape == (2, 2, 4)
+    with pytest.raises(SimicError, match=r"action_spec has heads of sizes \[2, 4\]: must be .*\[3\]"):
+        GymAdapter(vector(Counter()), 1, action_spec=spec)
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])

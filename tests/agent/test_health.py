@@ -20,15 +20,32 @@ def seen(hidden: torch.Tensor, encoded: torch.Tensor | None = None, z: torch.Ten
     return Evaluation(nothing[..., None], nothing[..., None], nothing, encoded, hidden, z)
 
 
+def watched(found: Evaluation, valid: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    return health(found, torch.ones(found.values.shape, dtype=torch.bool) if valid is None else valid)
+
+
+def test_rows_behind_the_end_of_an_episode_count_for_nothing() -> None:
+    hidden = torch.full((STEPS, ENVS, UNITS), 0.1)
+    hidden[3] = 0.2
+    encoded, z = torch.ones(2, STEPS, ENVS, UNITS)
+    valid = torch.ones(STEPS, ENVS, dtype=torch.bool)
+    valid[4], valid[2:, 1] = False, False
+    clean = watched(seen(hidden, encoded, z), valid)
+    spoilt = [x.masked_fill(~valid[..., None], 7.0) for x in (hidden, encoded, z)]
+    for name, value in watched(seen(*spoilt), valid).items():
+        assert torch.equal(value, clean[name]), name
+    assert clean["hidden_growth"].item() == pytest.approx(2.0)  # the last step that anyone plays is the fourth
+
+
 def test_norm_growth_and_saturation_by_hand() -> None:
     hidden = torch.full((STEPS, ENVS, UNITS), 0.1)
     hidden[-1] = 0.5
-    found = health(seen(hidden))
+    found = watched(seen(hidden))
     assert found["hidden_growth"].item() == pytest.approx(5.0)
     assert found["hidden_norm"].item() == pytest.approx(math.sqrt((4 * 0.01 + 0.25) / 5))
     assert found["hidden_saturated"] == 0.0
     hidden[1] = 0.995
-    assert health(seen(hidden))["hidden_saturated"].item() == pytest.approx(1 / 5)
+    assert watched(seen(hidden))["hidden_saturated"].item() == pytest.approx(1 / 5)
 
 
 def test_units_that_hardly_answer_are_dormant() -> None:
@@ -36,7 +53,7 @@ def test_units_that_hardly_answer_are_dormant() -> None:
     encoded[..., :8] = 0.0
     encoded[..., 8:10] = 0.01
     # the mean of activities is (30 + 0.02)/40 = 0.75; 2.5 % of it is 0.019
-    assert health(seen(torch.ones(STEPS, ENVS, UNITS), encoded))["dormant_units"].item() == pytest.approx(10 / 40)
+    assert watched(seen(torch.ones(STEPS, ENVS, UNITS), encoded))["dormant_units"].item() == pytest.approx(10 / 40)
 
 
 @pytest.mark.parametrize("rank", [1, 3, 12])
@@ -46,20 +63,20 @@ def test_features_that_span_few_directions_have_few(rank: int) -> None:
     left = torch.linalg.qr(torch.randn(STEPS * ENVS, rank, generator=generator))[0]
     right = torch.linalg.qr(torch.randn(UNITS, rank, generator=generator))[0]
     z = (left @ right.T).view(STEPS, ENVS, UNITS)
-    assert feature_rank(health(seen(torch.ones(STEPS, ENVS, UNITS), z=z))["feature_gram"]) == rank
+    assert feature_rank(watched(seen(torch.ones(STEPS, ENVS, UNITS), z=z))["feature_gram"]) == rank
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_a_broken_memory_is_not_called_healthy(broken: float) -> None:
     hidden = torch.full((STEPS, ENVS, UNITS), 0.1)
     hidden[-1, 2, 3] = broken
-    found = health(seen(hidden))
+    found = watched(seen(hidden))
     assert not found["hidden_norm"].isfinite()
     assert not found["hidden_growth"].isfinite()
 
 
 def test_no_environment_is_no_measurement() -> None:
     nobody = torch.zeros(STEPS, 0, UNITS)
-    found = health(seen(nobody, nobody, nobody))
+    found = watched(seen(nobody, nobody, nobody))
     assert found
     assert all(value.isnan() for value in found.values())

@@ -98,7 +98,8 @@ def test_a_run_reports_evaluates_and_leaves_its_policy(tmp_path) -> None:
     returns = train_gym(small(), asked, said.append)
     assert len(returns) == 4  # three, rounded up to whole environments
     assert said[-2] == f"greedy return {sum(returns) / 4:.1f} (mean of 4 episodes)"
-    assert [line.split()[0] for line in said[:2]] == ["32", "64"]
+    assert said[0] == "4 observed numbers; action heads action_0 2; nothing masked"
+    assert [line.split()[0] for line in said[1:3]] == ["32", "64"]
     assert sorted(path.name for path in (tmp_path / "policy").iterdir()) == ["policy.json", "policy.pt2"]
 
 

@@ -1,0 +1,35 @@
+"""What an environment tells the agent is checked before it is believed."""
+
+import pytest
+import torch
+
+from simic.agent.spec import ActionSpec, Head
+from simic.errors import SimicError
+
+SPEC = ActionSpec(
+    (Head("op", 2), Head("slot", 3, "op"), Head("kind", 4, "slot")), ((True, False, False), (True, True, True))
+)
+
+
+def masks(**changed: torch.Tensor) -> dict[str, torch.Tensor]:
+    shapes = {"op": (5, 2), "slot": (5, 2, 3), "kind": (5, 3, 4)}
+    return {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()} | changed
+
+
+def test_masks_of_the_right_shape_pass_and_may_be_left_out() -> None:
+    SPEC.check_masks(masks(), 5)
+    SPEC.check_masks({}, 5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"op": torch.ones(5, 1, dtype=torch.bool)}, r"mask 'op' is bool \[5, 1\]: must be bool \[5, 2\]"),
+        ({"slot": torch.ones(5, 3, dtype=torch.bool)}, r"mask 'slot' is bool \[5, 3\]: must be bool \[5, 2, 3\]"),
+        ({"kind": torch.ones(5, 3, 4)}, r"mask 'kind' is float32 \[5, 3, 4\]: must be bool \[5, 3, 4\]"),
+        ({"king": torch.ones(5, 1)}, "mask 'king': there is no such head; the heads are op, slot, kind"),
+    ],
+)
+def test_any_other_would_be_broadcast_and_is_refused(changed: dict[str, torch.Tensor], message: str) -> None:
+    with pytest.raises(SimicError, match=message):
+        SPEC.check_masks(masks(**changed), 5)
