@@ -1,7 +1,7 @@
 """Which ratio, core and entropy setting is the default? Each change alone against params.yaml, on the growth task.
 
-The unit is the training seed; a change and the defaults are paired by it (paired t interval of committed test accuracy).
-The defaults' own runs are those of benchmarks.learning, which are shared.
+The unit is the training seed; a change and the defaults are paired by it: paired t interval of committed test accuracy.
+The defaults' own runs are those of benchmarks.learning.
 
     python -m benchmarks.choices [--seeds 5] [--jobs 2] [--only NAME ...]   # goes on where it was
 """

@@ -143,10 +143,52 @@ def _health(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def _interval(found: dict[str, float], sign: str = "") -> str:
+    return f"{found['estimate']:{sign}.1f} [{found['low']:.1f}, {found['high']:.1f}]"
+
+
+def _growth(found: dict[str, Any]) -> list[str]:
+    accuracy, minus = found["test_accuracy_pct"], found["learned_minus_pct"]
+    rows = [
+        (name, _interval(value), _interval(minus[name], "+") if name in minus else "")
+        for name, value in accuracy.items()
+    ]
+    return [
+        "## Learned growth against the baselines",
+        "",
+        f"`python -m benchmarks.learning`: committed test accuracy in points, mean and 95 % interval over "
+        f"{found['training_seeds']} training seeds (each the mean of its evaluation seeds); differences are paired.",
+        "",
+        *table(("policy", "accuracy", "learned minus it"), rows),
+    ]
+
+
+def _choices(found: dict[str, Any]) -> list[str]:
+    rows = [
+        (
+            name,
+            _interval(change["greedy_pct"]),
+            _interval(change["sampled_pct"]),
+            _interval(change["minus_defaults_pct"], "+") if "minus_defaults_pct" in change else "",
+        )
+        for name, change in found["changes"].items()
+    ]
+    return [
+        "## Which ratio, core and entropy setting is the default",
+        "",
+        "`python -m benchmarks.choices`: each change alone against params.yaml; committed test accuracy of the learned",
+        f"policy in points, mean and 95 % interval over {found['training_seeds']} training seeds, by which runs are paired.",
+        "",
+        *table(("change", "greedy", "sampled", "greedy minus the defaults"), rows),
+    ]
+
+
 SECTIONS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "agent": _learning,
     "agent_speed": _speed,
     "agent_health": _health,
+    "learning": _growth,
+    "choices": _choices,
 }
 
 

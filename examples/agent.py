@@ -1,4 +1,4 @@
-"""The agent on a problem of your own that needs all it can do: memory, masks, and heads that matter after some ops only.
+"""The agent on a problem of your own that needs memory, masks, and heads that matter after some ops only.
 
     python examples/agent.py [--steps 40000]
 

@@ -100,6 +100,15 @@ def stage(name: Annotated[str, typer.Argument(help="prepare, train, evaluate or 
 
 
 @app.command()
+def where() -> None:
+    """Print the directory in which training with these params is, or would be, under way."""
+    from simic import params, stages
+
+    workspace = _workspace()
+    _say(str(workspace.work(stages.fingerprint(params.load(workspace.params), workspace))))
+
+
+@app.command()
 def up(
     port: Annotated[int | None, typer.Option(help="Prefect's port; default: the one in pyproject.toml.")] = None,
     mlflow_port: Annotated[int, typer.Option(help="MLflow's port.")] = 5000,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks import agent, page
+from benchmarks import agent, choices, learning, page
 from benchmarks.agent_tasks import GRID, TASKS, Maze, PickLegal
 
 ROOT = Path(__file__).parents[1]
@@ -135,3 +135,20 @@ def test_every_task_has_a_peer_and_a_margin() -> None:
     for task in TASKS.values():
         assert task.margin > 0
         assert all(ours.startswith("simic") and theirs.startswith("sb3") for ours, theirs in task.rivals)
+
+
+def test_changes_are_paired_with_the_defaults_by_training_seed() -> None:
+    defaults = [{"learned": value, "learned_sampled": value - 10} for value in (60.0, 70.0, 80.0)]
+    changed = [{"learned": run["learned"] + 2, "learned_sampled": 50.0} for run in defaults]
+    found = choices.summary({"defaults": defaults, "core gru": changed})
+    difference = found["changes"]["core gru"]["minus_defaults_pct"]
+    assert (difference["estimate"], difference["low"], difference["high"]) == pytest.approx((2.0, 2.0, 2.0))
+    text = page.text({"choices": {"provenance": page.provenance()} | found})
+    assert "| core gru | 72.0 [47.2, 96.8] | 50.0 [50.0, 50.0] | +2.0 [2.0, 2.0] |" in text
+    assert "| defaults | 70.0 [45.2, 94.8] | 60.0 [35.2, 84.8] |  |" in text
+
+
+def test_learned_growth_is_told_beside_its_baselines() -> None:
+    runs = [{"learned": 60.0 + k, "static": 20.0 + k} for k in range(3)]
+    text = page.text({"learning": {"provenance": page.provenance()} | learning.summary(runs, [])})
+    assert "| static | 21.0 [18.5, 23.5] | +40.0 [40.0, 40.0] |" in text

@@ -11,7 +11,7 @@ import filelock
 import pytest
 import yaml
 
-from simic import cli, engine
+from simic import cli, engine, params, stages
 from simic.paths import Workspace
 
 ROOT = Path(__file__).parents[1]
@@ -154,6 +154,18 @@ print([m for m in {heavy.split()!r} if m in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_where_says_where_training_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+    assert simic(monkeypatch, tmp_path, "where") == 2
+    assert "simic prepare" in capfd.readouterr().err
+    tree, workspace = params.load(tmp_path / "params.yaml"), Workspace(tmp_path)
+    stages.prepare(tree, workspace)
+    assert simic(monkeypatch, tmp_path, "where") == 0
+    assert capfd.readouterr().out.strip() == str(workspace.work(stages.fingerprint(tree, workspace)))
 
 
 def test_train_gym_learns_says_how_it_goes_and_refuses_what_it_cannot(

@@ -20,7 +20,7 @@ from simic.errors import SimicError
 from simic.params import Params
 from simic.paths import Workspace
 from simic.telemetry.rows import EpisodeRow, UpdateRow
-from simic.training import team
+from simic.training import distributed, team
 from simic.training.checkpoint import read
 from simic.training.distributed import ALONE
 from simic.training.interrupts import Interrupted
@@ -75,6 +75,18 @@ def test_the_stage_trains_with_all_processes_and_publishes_once(workspace) -> No
     assert set(episodes["env_id"].to_pylist()) == {0, 1, 2, 3}
     assert torch.get_num_threads() == threads
     assert "GLOO_SOCKET_IFNAME" not in os.environ
+
+
+def test_what_the_module_trained_is_published_without_training_again(workspace) -> None:
+    tree = small(1)
+    (workspace.root / "params.yaml").write_text(yaml.safe_dump(tree.model_dump(mode="json")))
+    work = workspace.work(stages.fingerprint(tree, workspace))
+    given = ["--params", str(workspace.root / "params.yaml"), "--prepared", str(workspace.prepared)]
+    distributed.main([*given, "--work", str(work)])
+    saved = (work / "checkpoints" / "000004" / "state.safetensors").read_bytes()
+    stages.train(tree, workspace, (AfterFirst(lambda: pytest.fail("it trained")),))
+    assert (workspace.checkpoints / "latest" / "state.safetensors").read_bytes() == saved
+    assert not work.exists()
 
 
 def test_a_killed_follower_is_named_and_the_run_goes_on_from_its_checkpoint(workspace) -> None:
