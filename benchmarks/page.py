@@ -177,7 +177,7 @@ def _choices(found: dict[str, Any]) -> list[str]:
         "## Which ratio, core and entropy setting is the default",
         "",
         "`python -m benchmarks.choices`: each change alone against params.yaml; committed test accuracy of the learned",
-        f"policy in points, mean and 95 % interval over {found['training_seeds']} training seeds, by which runs are paired.",
+        f"policy in points, mean and 95 % interval over {found['training_seeds']} training seeds, paired.",
         "",
         *table(("change", "greedy", "sampled", "greedy minus the defaults"), rows),
     ]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -324,6 +325,15 @@ class Params(Tree, _Extended):
     runtime: Runtime = Runtime()
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 reads 1e-4 as a string (it wants 1.0e-4); DVC and YAML 1.2 read it as a number, so do we."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
 def load(path: Path, overrides: list[str] | None = None) -> Params:
     """Params of a file, with ``key.path=value`` overrides in DVC's ``-S`` syntax; SimicError on anything wrong."""
     return validate(read_tree(path, overrides), str(path), path.parent / EXTENSIONS_FOLDER)
@@ -332,7 +342,7 @@ def load(path: Path, overrides: list[str] | None = None) -> Params:
 def read_tree(path: Path, overrides: list[str] | None = None) -> dict[str, Any]:
     """The raw mapping of a params file with overrides applied, not yet validated."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
     except FileNotFoundError:
         raise SimicError(f"{path}: no such file; run from the project's root or pass --params FILE") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -349,25 +359,15 @@ def _apply(tree: dict[str, Any], override: str) -> None:
     if not equals or not all(name.split(".")):
         raise SimicError(f"override {override!r}: must be KEY.PATH=VALUE, for example train.ppo.learning_rate=1e-4")
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError:
         raise SimicError(f"override {override!r}: the value is not YAML") from None
-    if isinstance(value, str):
-        value = _number(value)
     *sections, leaf = name.split(".")
     for section in sections:
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):
             raise SimicError(f"override {override!r}: {section} is a value, not a section")
     tree[leaf] = value
-
-
-def _number(text: str) -> float | str:
-    """YAML 1.1 reads 1e-4 as a string (it wants 1.0e-4); DVC's -S reads it as a number, so do we."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def validate(tree: dict[str, Any], source: str, extensions: Path = Path(EXTENSIONS_FOLDER)) -> Params:

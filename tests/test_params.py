@@ -81,8 +81,13 @@ def test_missing_file_says_what_to_do(tmp_path: Path) -> None:
         params.load(tmp_path / "params.yaml")
 
 
-def test_override_reads_numbers_as_dvc_does() -> None:
+def test_numbers_are_read_as_dvc_does(tmp_path: Path) -> None:
     assert params.load(ROOT / "params.yaml", ["train.ppo.learning_rate=1e-4"]).train.ppo.learning_rate == 1e-4
+    # Of files too: YAML 1.1 reads it as a string, DVC as a number.
+    path = tmp_path / "params.yaml"
+    path.write_text("train: {ppo: {learning_rate: 3e-4, adam_eps: 1.E-6}}\n")
+    assert params.load(path).train.ppo.learning_rate == 3e-4
+    assert params.load(path).train.ppo.adam_eps == 1e-6
 
 
 def test_digest_changes_with_any_value() -> None:

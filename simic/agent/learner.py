@@ -38,7 +38,10 @@ def vectorized(make: str | Callable[[], gymnasium.Env], envs: int, rng_seed: int
     first = vector.envs[0]
     mask_method = MASK_METHOD if first.has_wrapper_attr(MASK_METHOD) else None
     spec = first.get_wrapper_attr(ACTION_SPEC) if first.has_wrapper_attr(ACTION_SPEC) else None
-    return GymAdapter(vector, rng_seed, mask_method=mask_method, action_spec=spec)
+    try:
+        return GymAdapter(vector, rng_seed, mask_method=mask_method, action_spec=spec)
+    except SimicError as error:
+        raise SimicError(f"environment {first.unwrapped.spec.id if first.unwrapped.spec else first}: {error}") from None
 
 
 @dataclass

@@ -87,6 +87,11 @@ def test_a_name_that_is_not_registered_is_refused() -> None:
         vectorized("Nothing-v0", 2, 1)
 
 
+def test_spaces_that_cannot_be_learned_are_refused_by_the_environments_name() -> None:
+    with pytest.raises(SimicError, match=r"environment Pendulum-v1: action space .* must be Discrete"):
+        vectorized("Pendulum-v1", 2, 1)
+
+
 def small(**changes) -> Params:
     train = Train(policy=SIZES, ppo=params.PPO(minibatches=2))
     return Params(train=train, runtime=Runtime(threads=1, **changes))
