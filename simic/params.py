@@ -342,7 +342,7 @@ def load(path: Path, overrides: list[str] | None = None) -> Params:
 def read_tree(path: Path, overrides: list[str] | None = None) -> dict[str, Any]:
     """The raw mapping of a params file with overrides applied, not yet validated."""
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
+        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise SimicError(f"{path}: no such file; run from the project's root or pass --params FILE") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -359,7 +359,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
     if not equals or not all(name.split(".")):
         raise SimicError(f"override {override!r}: must be KEY.PATH=VALUE, for example train.ppo.learning_rate=1e-4")
     try:
-        value = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+        value = yaml.load(text, _Loader)
     except yaml.YAMLError:
         raise SimicError(f"override {override!r}: the value is not YAML") from None
     *sections, leaf = name.split(".")

@@ -88,10 +88,10 @@ class ActorCritic(nn.Module):
         if seen.categories:
             self.category = nn.Embedding(seen.cardinality + 1, sizes.embedding_units)
         self.encoder = nn.Linear(inputs, sizes.encoder_units)
-        self.encoder_norm = nn.LayerNorm(sizes.encoder_units)
         self.core = Core(sizes.core, sizes.encoder_units, sizes.core_units)
         width = self.core.width
-        # Without a core z is the encoder's output, which is normalised already.
+        # Observations come with unit scale and the encoder has no LayerNorm: it would see the direction of a short
+        # observation and lose its length (docs/experiments.md). So would one behind the encoder, without a core between.
         self.core_norm = nn.Identity() if sizes.core == "none" else nn.LayerNorm(width)
         self.heads = nn.ModuleList(Head(width, sizes.head_units, head.size) for head in heads)
         given = heads[:2] if len(heads) > 1 else ()
@@ -254,7 +254,7 @@ class ActorCritic(nn.Module):
         x = observation.features.to(self.encoder.weight.dtype)
         if self.observation_spec.categories:
             x = torch.cat((x, self.category(observation.categories + 1).flatten(-2)), dim=-1)  # -1, none, is row 0
-        return self.encoder_norm(self.encoder(x)).relu()
+        return self.encoder(x).relu()
 
     def state_value(self, z: Tensor) -> Tensor:
         value = self.value_head(z).squeeze(-1)
