@@ -6,7 +6,7 @@
 
 Every run (task, algorithm, setting, rng seed) is a file under --work; what exists is not run again. First two tuning
 seeds for each setting of the grid, then the rng seeds 1, 2, … with the setting of the best mean final return. Needs the
-extra: pip install -e '.[bench]'.
+extra: pip install -e '.[bench]'. The report keeps every run in benchmarks/results/agent_runs.jsonl.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from simic import durable
 
 TUNING_SEEDS = (1001, 1002)
 WORK, RESULTS = Path(".simic/benchmarks/agent"), Path("benchmarks/results/agent.json")
+RUNS = RESULTS.with_name("agent_runs.jsonl")
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,23 @@ def _compared(task: Any, rows: dict[str, Any], ours: str, theirs: str) -> dict[s
     return found | interval | {"not_behind": bool(interval["low"] > -task.margin)}
 
 
+def keep_runs(work: Path, path: Path) -> None:
+    """One line per finished run."""
+    cells = sorted(work.glob("*/*/*.json"))
+    lines = [json.dumps(json.loads(cell.read_bytes())) for cell in cells if cell.parts[-3] != "smoke"]
+    durable.replace_file(path, ("\n".join(lines) + "\n").encode())
+
+
+def put_back(path: Path, work: Path) -> None:
+    """The kept runs as files, where there are none."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        cell = json.loads(line)
+        target = Job(cell["task"], cell["algorithm"], cell["config"], cell["rng_seed"], work).path
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            durable.replace_file(target, (json.dumps(cell) + "\n").encode())
+
+
 def main() -> None:
     """Run what is missing, or report what is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -171,18 +189,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--work", type=Path, default=WORK)
+    parser.add_argument("--continued", action="store_true", help="take the runs of the last report as done")
     given = parser.parse_args()
     pairs = columns(given.task, given.algorithm)
     if given.what == "smoke":
         jobs = [Job(*pair, GRID[0], 1, given.work / "smoke", steps=4 * ENVS * ROLLOUT) for pair in pairs]
         run(jobs, given.jobs)
     elif given.what == "run":
+        if given.continued:
+            put_back(RUNS, given.work)
         while jobs := [job for pair in pairs for job in tuned(*pair, given.work)[1]]:
             run(jobs, given.jobs)
         run([job for pair in pairs for job in evaluation(*pair, given.seeds, given.work)], given.jobs)
     else:
         from benchmarks import page
 
+        keep_runs(given.work, RUNS)
         page.write_result(RESULTS, summary(given.work))
         page.main()
 

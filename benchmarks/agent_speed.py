@@ -37,7 +37,7 @@ NEVER, MEAN_LENGTH, EPOCHS = 10**9, 40, 4
 class Noise(gymnasium.Env):
     """Random observations and rewards of the reference shapes; episodes end after about ``length`` steps."""
 
-    observation_space, action_space = Box(-1.0, 1.0, (FEATURES,)), MultiDiscrete(HEADS)
+    observation_space, action_space = Box(-1.0, 1.0, (FEATURES,)), MultiDiscrete(list(HEADS))
 
     def __init__(self, length: int) -> None:
         self.length = length

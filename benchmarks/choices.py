@@ -3,16 +3,21 @@
 The unit is the training seed; a change and the defaults are paired by it: paired t interval of committed test accuracy.
 The defaults' own runs are those of benchmarks.learning.
 
-    python -m benchmarks.choices [--seeds 5] [--jobs 2] [--only NAME ...]   # goes on where it was
+    python -m benchmarks.choices [--seeds 5] [--jobs 2] [--only NAME ...]
+
+Finished runs are kept in benchmarks/results/choices_runs.jsonl, and not run again while the code that trains is the
+same.
 """
 
 import argparse
+import json
 import multiprocessing
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks import learning, page
+from simic import durable, stages
 from simic.evaluation.statistics import compare, mean_interval
 
 CHANGES = {
@@ -25,13 +30,22 @@ CHANGES = {
 }
 ONLY_WHAT_LEARNS = "evaluate.policies=[learned,learned_sampled]"
 WORK, RESULT = Path(".simic/benchmarks/choices"), Path("benchmarks/results/choices.json")
+RUNS = RESULT.with_name("choices_runs.jsonl")
 
 
-def run(change: str, seed: int) -> dict[str, float]:
-    """Mean committed test accuracy of what was learned under a change; a finished run is not run again."""
+def run(job: tuple[str, int]) -> tuple[tuple[str, int], dict[str, float]]:
+    """The change and training seed, and the mean committed test accuracy of what was learned under them."""
+    change, seed = job
     if change == "defaults":
-        return learning.train_and_evaluate(seed, [], learning.WORK)
-    return learning.train_and_evaluate(seed, [*CHANGES[change], ONLY_WHAT_LEARNS], WORK / change.replace(" ", "_"))
+        return job, learning.train_and_evaluate(seed, [], learning.WORK)
+    overrides = [*CHANGES[change], ONLY_WHAT_LEARNS]
+    return job, learning.train_and_evaluate(seed, overrides, WORK / change.replace(" ", "_"))
+
+
+def complete(runs: dict[tuple[str, int], dict[str, float]], seeds: int) -> dict[str, list[dict[str, float]]]:
+    """By change, in order of the seeds; a change of which one is missing is left out."""
+    wanted = range(1, seeds + 1)
+    return {name: [runs[name, s] for s in wanted] for name in CHANGES if all((name, s) in runs for s in wanted)}
 
 
 def summary(runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
@@ -51,6 +65,24 @@ def summary(runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     return {"training_seeds": len(runs["defaults"]), "changes": found}
 
 
+def finished() -> dict[tuple[str, int], dict[str, float]]:
+    """Runs of an earlier call that trained with the code as it is now."""
+    if not RUNS.exists():
+        return {}
+    kept = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
+    code = stages.code_hash()
+    return {(each["change"], each["seed"]): each["accuracy_pct"] for each in kept if each["code"] == code}
+
+
+def keep(runs: dict[tuple[str, int], dict[str, float]]) -> None:
+    """One line each, with the hash of the code that trained."""
+    code = stages.code_hash()
+    rows = [
+        {"change": change, "seed": seed, "code": code, "accuracy_pct": found} for (change, seed), found in runs.items()
+    ]
+    durable.replace_file(RUNS, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
 def main() -> None:
     """Run what is missing, a process each, and keep the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -59,11 +91,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(CHANGES), default=list(CHANGES), metavar="NAME")
     given = parser.parse_args()
     names = list(dict.fromkeys(["defaults", *given.only]))
-    jobs = list(product(names, range(1, given.seeds + 1)))
+    runs = finished()
+    jobs = [job for job in product(names, range(1, given.seeds + 1)) if job not in runs]
     with multiprocessing.get_context("spawn").Pool(given.jobs, maxtasksperchild=1) as pool:
-        results = dict(zip(jobs, pool.starmap(run, jobs, chunksize=1), strict=True))
-    runs = {name: [results[name, seed] for seed in range(1, given.seeds + 1)] for name in names}
-    page.write_result(RESULT, summary(runs))
+        for job, found in pool.imap_unordered(run, jobs, chunksize=1):
+            runs[job] = found
+            keep(runs)
+            print(job, found, flush=True)
+    page.write_result(RESULT, summary(complete(runs, given.seeds)))
     page.main()
 
 

@@ -30,15 +30,15 @@ def work(tmp_path) -> Path:
     rates = [config["learning_rate"] for config in GRID]
     fill(tmp_path, "CartPole-v1", "simic", dict(zip(rates, (100.0, 470.0, 200.0), strict=True)), 5)
     fill(tmp_path, "CartPole-v1", "sb3 PPO", dict(zip(rates, (100.0, 200.0, 480.0), strict=True)), 5)
-    fill(tmp_path, "CartPole-v1", "simic LSTM", dict(zip(rates, (100.0, 90.0, 80.0), strict=True)), 5)
+    fill(tmp_path, "CartPole without velocities", "simic LSTM", dict(zip(rates, (100.0, 90.0, 80.0), strict=True)), 5)
     return tmp_path
 
 
 def test_everyone_is_tuned_on_seeds_of_its_own_and_compared_by_welch(work) -> None:
     found = agent.summary(work)["tasks"]
-    assert list(found) == ["CartPole-v1"]
+    assert list(found) == ["CartPole-v1", "CartPole without velocities"]
     rows, [pair] = found["CartPole-v1"]["rows"], found["CartPole-v1"]["pairs"]
-    assert [row["config"]["learning_rate"] for row in rows.values()] == [1e-3, 3e-3, 3e-4]
+    assert [row["config"]["learning_rate"] for row in rows.values()] == [1e-3, 3e-3]
     assert rows["simic"]["rng_seeds"] == [1, 2, 3, 4, 5]
     ours, theirs = (np.array(rows[name]["final_returns"]) for name in ("simic", "sb3 PPO"))
     assert pair["difference"] == pytest.approx(-10.0)
@@ -51,7 +51,10 @@ def test_everyone_is_tuned_on_seeds_of_its_own_and_compared_by_welch(work) -> No
     assert pair["high"] == pytest.approx(-10.0 + half)
     assert pair["not_behind"]  # 5 % of 475 is 23.75
     assert rows["simic"]["median_steps_to_solve"] == 2048
-    assert rows["simic LSTM"]["median_steps_to_solve"] is None
+    alone = found["CartPole without velocities"]
+    assert alone["rows"]["simic LSTM"]["config"] == {"learning_rate": 3e-4}
+    assert alone["rows"]["simic LSTM"]["median_steps_to_solve"] is None
+    assert alone["pairs"] == []
 
 
 def test_a_missing_tuning_cell_keeps_an_algorithm_out(work) -> None:
@@ -71,6 +74,17 @@ def test_behind_a_setting_that_cannot_be_beaten_none_is_tried(tmp_path) -> None:
         if job.config == GRID[2]:
             job.path.unlink()
     assert agent.tuned("CartPole-v1", "simic", tmp_path) == (GRID[1], [])
+
+
+def test_runs_are_kept_and_put_back(work, tmp_path) -> None:
+    for path in work.glob("*/*/*.json"):
+        task, algorithm = (name.replace("_", " ") for name in path.parts[-3:-1])
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"task": task, "algorithm": algorithm}))
+    expected = {path.relative_to(work): json.loads(path.read_text()) for path in work.glob("*/*/*.json")}
+    agent.keep_runs(work, tmp_path / "runs.jsonl")
+    agent.put_back(tmp_path / "runs.jsonl", tmp_path / "again")
+    found = tmp_path / "again"
+    assert {path.relative_to(found): json.loads(path.read_text()) for path in found.glob("*/*/*.json")} == expected
 
 
 def test_what_exists_is_not_run_again(work, monkeypatch) -> None:
@@ -95,7 +109,7 @@ def test_the_page_is_what_its_results_say() -> None:
 def test_masked_task_pays_for_the_best_legal_choice_alone() -> None:
     env = PickLegal()
     env.reset(seed=3)
-    total = 0.0
+    total, ended = 0.0, False
     for _ in range(PickLegal.LENGTH):
         assert env.action_masks().sum() == PickLegal.LEGAL
         best = max(np.flatnonzero(env.action_masks()), key=lambda choice: env.numbers[choice])
@@ -146,6 +160,18 @@ def test_changes_are_paired_with_the_defaults_by_training_seed() -> None:
     text = page.text({"choices": {"provenance": page.provenance()} | found})
     assert "| core gru | 72.0 [47.2, 96.8] | 50.0 [50.0, 50.0] | +2.0 [2.0, 2.0] |" in text
     assert "| defaults | 70.0 [45.2, 94.8] | 60.0 [35.2, 84.8] |  |" in text
+
+
+def test_runs_of_other_code_are_not_taken_for_those_of_this(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(choices, "RUNS", tmp_path / "runs.jsonl")
+    assert choices.finished() == {}
+    runs = {("defaults", seed): {"learned": 60.0, "learned_sampled": 50.0} for seed in (1, 2)}
+    choices.keep(runs)
+    assert choices.finished() == runs
+    assert list(choices.complete(runs, 2)) == ["defaults"]
+    assert choices.complete(runs, 3) == {}
+    monkeypatch.setattr(choices.stages, "code_hash", lambda: "other")
+    assert choices.finished() == {}
 
 
 def test_learned_growth_is_told_beside_its_baselines() -> None:

@@ -31,7 +31,7 @@ class Probe:
         self.policy, self.state = policy, some.state
         self.observation = Observation(some.features[:steps], some.categories[:steps], masks)
         self.starts = some.starts[:steps] if some.starts_inside else None
-        self._stride = -(-steps * envs // PROBE_ROWS)
+        self._stride = max(1, -(-steps * envs // PROBE_ROWS))
         if envs > 1 and self._stride % envs == 0:
             self._stride += 1  # else all rows would be one environment's
         self.valid = self._rows(some.valid[:steps])

@@ -90,8 +90,8 @@ class ActorCritic(nn.Module):
         self.encoder = nn.Linear(inputs, sizes.encoder_units)
         self.core = Core(sizes.core, sizes.encoder_units, sizes.core_units)
         width = self.core.width
-        # Observations come with unit scale and the encoder has no LayerNorm: it would see the direction of a short
-        # observation and lose its length (docs/experiments.md). So would one behind the encoder, without a core between.
+        # Observations come with unit scale, and a LayerNorm in the encoder would keep the direction of a short one and
+        # lose its length (docs/experiments.md); so would one right behind the encoder, where there is no core.
         self.core_norm = nn.Identity() if sizes.core == "none" else nn.LayerNorm(width)
         self.heads = nn.ModuleList(Head(width, sizes.head_units, head.size) for head in heads)
         given = heads[:2] if len(heads) > 1 else ()
