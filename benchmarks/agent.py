@@ -47,7 +47,11 @@ class Job:
         )
 
     def cell(self) -> dict[str, Any] | None:
-        return json.loads(self.path.read_bytes()) if self.path.exists() else None
+        """What it came to; None when it has not been run with the code that is here."""
+        if not self.path.exists():
+            return None
+        cell = json.loads(self.path.read_bytes())
+        return cell if cell["code"] == agent_cells.code(self.algorithm) else None
 
 
 def execute(job: Job) -> str:
@@ -91,7 +95,7 @@ def tuned(task: str, algorithm: str, work: Path) -> tuple[dict[str, Any] | None,
 
 def run(jobs: list[Job], processes: int) -> None:
     """Those that are missing, each in a process of its own."""
-    missing = [job for job in jobs if not job.path.exists()]
+    missing = [job for job in jobs if job.cell() is None]
     with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
         for number, line in enumerate(pool.imap_unordered(execute, missing, chunksize=1), 1):
             print(f"{number}/{len(missing)} {line}", flush=True)
@@ -166,8 +170,10 @@ def _compared(task: Any, rows: dict[str, Any], ours: str, theirs: str) -> dict[s
 def keep_runs(work: Path, path: Path) -> None:
     """One line per finished run."""
     cells = sorted(work.glob("*/*/*.json"))
-    lines = [json.dumps(json.loads(cell.read_bytes())) for cell in cells if cell.parts[-3] != "smoke"]
-    durable.replace_file(path, ("\n".join(lines) + "\n").encode())
+    if not cells:
+        raise SystemExit(f"{work}: no runs there; run first, or put the kept ones back with run --continued")
+    lines = [json.dumps(json.loads(cell.read_bytes())) + "\n" for cell in cells]
+    durable.replace_file(path, "".join(lines).encode())
 
 
 def put_back(path: Path, work: Path) -> None:
@@ -193,7 +199,7 @@ def main() -> None:
     given = parser.parse_args()
     pairs = columns(given.task, given.algorithm)
     if given.what == "smoke":
-        jobs = [Job(*pair, GRID[0], 1, given.work / "smoke", steps=4 * ENVS * ROLLOUT) for pair in pairs]
+        jobs = [Job(*pair, GRID[0], 1, given.work.with_name("smoke"), steps=4 * ENVS * ROLLOUT) for pair in pairs]
         run(jobs, given.jobs)
     elif given.what == "run":
         if given.continued:

@@ -1,14 +1,19 @@
 """One training run of one algorithm on one task: ours by its own functions, the peers by theirs."""
 
+import hashlib
 import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+import simic
 from benchmarks.agent_tasks import ENVS, EPISODES, MINIBATCHES, ROLLOUT, SHARED, TASKS, UNITS, Task
 from simic import params
 from simic.agent.learner import Learner, vectorized
@@ -44,6 +49,18 @@ class Cell:
                 self.steps_to_solve = steps
 
 
+@cache
+def code(algorithm: str) -> str:
+    """What a run is the result of: our agent's code and that of its tasks, or the versions of the peers."""
+    if not algorithm.startswith("simic"):
+        return " ".join(
+            f"{name} {version(name)}" for name in ("stable-baselines3", "sb3-contrib", "gymnasium", "torch")
+        )
+    package, here = Path(simic.__file__).parent, Path(__file__).parent
+    files = [*sorted((package / "agent").rglob("*.py")), here / "agent_cells.py", here / "agent_tasks.py"]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
 def run(task: str, algorithm: str, config: dict[str, Any], rng_seed: int, steps: int | None = None) -> dict[str, Any]:
     """A finished cell as plain data. One thread."""
     torch.set_num_threads(1)
@@ -51,7 +68,7 @@ def run(task: str, algorithm: str, config: dict[str, Any], rng_seed: int, steps:
     cell = Cell(task, algorithm, config, rng_seed, rollouts * ENVS * ROLLOUT, load=os.getloadavg()[0])
     play = ours if algorithm.startswith("simic") else peer
     play(cell, TASKS[task])
-    return asdict(cell) | {"steps_per_second": cell.steps_per_second, "torch": torch.__version__}
+    return asdict(cell) | {"steps_per_second": cell.steps_per_second, "code": code(algorithm)}
 
 
 def ours(cell: Cell, task: Task) -> None:
@@ -92,6 +109,7 @@ def peer(cell: Cell, task: Task) -> None:
         def _on_rollout_end(self) -> None:
             cell.note(self.num_timesteps, self.found)
 
+    # Environment k of a run is seeded rng_seed + k: runs share starts of first episodes, not how these go on.
     env = VecNormalize(make_vec_env(task.make, ENVS, seed=cell.rng_seed), gamma=SHARED["gamma"])
     model, evaluate = build(cell, env)
     started = time.perf_counter()

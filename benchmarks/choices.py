@@ -29,17 +29,15 @@ CHANGES = {
     "entropy × 3": ["train.ppo.entropy_coef=0.03", "train.ppo.entropy_coef_final=0.003"],
 }
 ONLY_WHAT_LEARNS = "evaluate.policies=[learned,learned_sampled]"
-WORK, RESULT = Path(".simic/benchmarks/choices"), Path("benchmarks/results/choices.json")
+RESULT = Path("benchmarks/results/choices.json")
 RUNS = RESULT.with_name("choices_runs.jsonl")
 
 
 def run(job: tuple[str, int]) -> tuple[tuple[str, int], dict[str, float]]:
     """The change and training seed, and the mean committed test accuracy of what was learned under them."""
     change, seed = job
-    if change == "defaults":
-        return job, learning.train_and_evaluate(seed, [], learning.WORK)
-    overrides = [*CHANGES[change], ONLY_WHAT_LEARNS]
-    return job, learning.train_and_evaluate(seed, overrides, WORK / change.replace(" ", "_"))
+    overrides = [] if change == "defaults" else [*CHANGES[change], ONLY_WHAT_LEARNS]
+    return job, learning.train_and_evaluate(seed, overrides, learning.WORK)
 
 
 def complete(runs: dict[tuple[str, int], dict[str, float]], seeds: int) -> dict[str, list[dict[str, float]]]:

@@ -21,10 +21,13 @@ WORK, RESULT = Path(".simic/benchmarks/learning"), Path("benchmarks/results/lear
 
 
 def train_and_evaluate(seed: int, overrides: list[str], root: Path) -> dict[str, float]:
-    """Mean committed test accuracy (points) of every policy for one training seed; a finished one is not run again."""
-    workspace = Workspace(root / f"seed-{seed}")
+    """Mean committed test accuracy (points) of every policy for one training seed; what the same code and params have
+    finished is not run again.
+    """
     fixed = [f"rng_seed={seed}", "runtime.threads=1", "runtime.progress=plain", *overrides]
     tree = params.load(Path("params.yaml"), fixed)
+    this = params.digest(tree.prepare, tree.train, tree.evaluate, stages.code_hash())
+    workspace = Workspace(root / this[:12] / f"seed-{seed}")
     if not workspace.evaluation.exists():
         for name in ("prepare", "train", "evaluate"):
             stages.STAGES[name](tree, workspace)

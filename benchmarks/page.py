@@ -46,8 +46,8 @@ def text(results: dict[str, dict[str, Any]]) -> str:
     parts = [
         "# Benchmarks",
         "",
-        "Written by `python -m benchmarks.page` from `benchmarks/results/*.json`. Machines are shared: compare the",
-        "columns of a table, which were measured in turns in one run, and not figures of different tables.",
+        "Written by `python -m benchmarks.page` from `benchmarks/results/*.json`. Machines are shared: speeds are",
+        "compared inside a table whose columns were measured in turns, never between tables.",
     ]
     for name, section in SECTIONS.items():
         if name in results:
@@ -74,7 +74,8 @@ def _learning(found: dict[str, Any]) -> list[str]:
         "`python -m benchmarks.agent run`, then `report`. Everyone has the same environments, sizes, rollouts and grid",
         "of learning rates, each tuned on seeds of its own. Final return: mean of greedy episodes after training, by",
         "rng seed. *Not behind*: the 95 % Welch interval of the difference of means lies above −5 % of the solve",
-        "threshold.",
+        "threshold. Steps per second are for orientation, since runs came one after the other on a shared machine; the",
+        "next section compares them in turns.",
     ]
     for name, task in found["tasks"].items():
         rows = [_algorithm(algorithm, row) for algorithm, row in task["rows"].items()]

@@ -1,5 +1,6 @@
 """What is worth knowing of an update besides its losses: exact distributions, health of the features, scales."""
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -32,8 +33,8 @@ class Probe:
         self.observation = Observation(some.features[:steps], some.categories[:steps], masks)
         self.starts = some.starts[:steps] if some.starts_inside else None
         self._stride = max(1, -(-steps * envs // PROBE_ROWS))
-        if envs > 1 and self._stride % envs == 0:
-            self._stride += 1  # else all rows would be one environment's
+        while math.gcd(self._stride, envs) > 1:
+            self._stride += 1  # else some environments would have no row
         self.valid = self._rows(some.valid[:steps])
         self.before = self._joint(seen.z[:steps, :envs])
 

@@ -79,8 +79,7 @@ def _example(policy: ActorCritic, names: tuple[str, ...]) -> tuple[Tensor, Tenso
     """Three rows: sizes 0 and 1 would be taken for constants."""
     spec, seen = policy.action_spec, policy.observation_spec
     like = policy.encoder.weight.detach()
-    given = {"nothing": (), "op": (spec.heads[0].size,), "slot": (spec.heads[min(1, len(spec.heads) - 1)].size,)}
-    shapes = {head.name: (*given[head.mask_given], head.size) for head in spec.heads}
+    shapes = {head.name: spec.mask_shape(k) for k, head in enumerate(spec.heads)}
     masks = tuple(torch.ones(3, *shapes[name], dtype=torch.bool, device=like.device) for name in names)
     categories = torch.full((3, seen.categories), -1, device=like.device)
     state = policy.initial_state(3)

@@ -51,6 +51,7 @@ class GymAdapter:
         self.env_ids = torch.arange(self.num_envs) if env_ids is None else env_ids
         self.action_spec = _action_spec(env.single_action_space, action_spec)
         self.observation_spec = _observation_spec(env.single_observation_space)
+        self.masked: tuple[str, ...] | None = None  # heads, once something was observed
         self._single = isinstance(env.single_action_space, Discrete)
         self._first_action = _first_action(env.single_action_space)
 
@@ -73,19 +74,38 @@ class GymAdapter:
 
     def _observation(self, values: np.ndarray) -> Observation:
         features = torch.from_numpy(values.reshape(self.num_envs, -1).astype(np.float32))
+        if not features.isfinite().all():
+            row = int((~features.isfinite()).any(dim=1).nonzero()[0])
+            raise SimicError(f"environment {row} observes a number that is not finite")
         masks = {} if self.mask_method is None else self._masks(self.env.call(self.mask_method))
+        if self.masked is None:
+            self.masked = tuple(masks)
+        if tuple(masks) != self.masked:
+            raise SimicError(f"{self.mask_method}() masks {', '.join(masks)}: before it was {', '.join(self.masked)}")
+        self.action_spec.check_masks(masks, self.num_envs)
         return Observation(features, torch.zeros(self.num_envs, 0, dtype=torch.int64), masks)
 
     def _masks(self, legal: Sequence[Any]) -> dict[str, Tensor]:
         """What each environment answered, by head."""
         if isinstance(legal[0], Mapping):
-            return {name: _stacked([answer[name] for answer in legal]) for name in legal[0]}
-        sizes, together = [head.size for head in self.action_spec.heads], _stacked(legal)
+            return {name: self._stacked([answer[name] for answer in legal]) for name in legal[0]}
+        sizes, together = [head.size for head in self.action_spec.heads], self._stacked(legal)
         if together.shape[1:] != (sum(sizes),):
             found = list(together.shape[1:])
             raise SimicError(f"{self.mask_method}() returns an array of shape {found}: must be [{sum(sizes)}]")
         names = [head.name for head in self.action_spec.heads]
         return dict(zip(names, together.split(sizes, dim=1), strict=True))
+
+    def _stacked(self, masks: Sequence[Any]) -> Tensor:
+        """True or False, or 1 or 0: anything else may have meant the opposite."""
+        try:
+            together = np.stack([np.asarray(mask) for mask in masks])
+        except ValueError:
+            raise SimicError(f"{self.mask_method}() returns masks of different shapes") from None
+        if together.dtype != np.bool_ and not np.isin(together, (0, 1)).all():
+            odd = together[~np.isin(together, (0, 1))].flat[0]
+            raise SimicError(f"{self.mask_method}() returns {odd}: must be True where legal, else False")
+        return torch.from_numpy(together.astype(np.bool_))
 
     def _final(self, observation: np.ndarray, rows: np.ndarray, info: dict[str, Any]) -> Observation | None:
         """The value of a state does not read masks, so a final observation carries none."""
@@ -100,10 +120,6 @@ class GymAdapter:
         self.env.close()
 
 
-def _stacked(masks: Sequence[Any]) -> Tensor:
-    return torch.from_numpy(np.stack(masks).astype(np.bool_))
-
-
 def _action_spec(space: gymnasium.Space, given: ActionSpec | None) -> ActionSpec:
     if isinstance(space, Discrete):
         sizes = [int(space.n)]
@@ -113,6 +129,8 @@ def _action_spec(space: gymnasium.Space, given: ActionSpec | None) -> ActionSpec
         raise SimicError(f"action space {space}: must be Discrete, or MultiDiscrete of one dimension")
     if given is None:
         return ActionSpec.discrete(*sizes)
+    if not isinstance(given, ActionSpec):
+        raise SimicError(f"action_spec is {type(given).__name__}: must be a simic.agent.spec.ActionSpec")
     own = [head.size for head in given.heads]
     if own != sizes:
         raise SimicError(f"action_spec has heads of sizes {own}: must be those of the action space, {sizes}")

@@ -18,6 +18,7 @@ from simic.agent.ppo import PPO
 from simic.agent.rollout import Position, Rollout, collect
 from simic.errors import SimicError
 
+LONGEST_EPISODE = 1_000_000  # steps, in evaluation
 EVALUATION_ITERATION = 1 << 42  # a namespace of its own: other starts and other noise than in training
 
 
@@ -33,7 +34,7 @@ def vectorized(make: str | Callable[[], gymnasium.Env], envs: int, rng_seed: int
     try:
         maker = (lambda: gymnasium.make(make)) if isinstance(make, str) else make
         vector = SyncVectorEnv([maker] * envs, autoreset_mode=AutoresetMode.SAME_STEP)
-    except gymnasium.error.Error as error:
+    except (gymnasium.error.Error, ImportError) as error:
         raise SimicError(f"environment {make!r}: {' '.join(str(error).split())}") from None
     first = vector.envs[0]
     mask_method = MASK_METHOD if first.has_wrapper_attr(MASK_METHOD) else None
@@ -121,7 +122,12 @@ class Learner:
         return with_advantages(rollout, rewards, settings.gamma, settings.gae_lambda, scales.value)
 
     def evaluate(self, env: GymAdapter, episodes: int, greedy: bool = True) -> list[float]:
-        """Returns of that many whole episodes, equally many of each environment (else short ones would count more)."""
+        """Returns of that many whole episodes, equally many of each environment (else short ones would count more).
+
+        In the environments of training it ends the episodes that are under way.
+        """
+        if env is self.env:
+            self.position, self.returns.running = None, torch.zeros_like(self.returns.running)
         each, rest = divmod(episodes, env.num_envs)
         if rest:
             raise SimicError(f"episodes = {episodes}: must be a multiple of the {env.num_envs} environments")
@@ -137,4 +143,6 @@ class Learner:
             for index, value in zip(ended.nonzero().flatten().tolist(), tally.add(reward, ended), strict=True):
                 found[index].append(value)
             state, step = decision.state.zeroed(ended), step + 1
+            if step > each * LONGEST_EPISODE:
+                raise SimicError(f"an episode goes on for {LONGEST_EPISODE} steps: wrap the environment in a TimeLimit")
         return [value for values in found for value in values[:each]]

@@ -51,7 +51,7 @@ class ActionSpec:
     def mask_shape(self, head: int) -> tuple[int, ...]:
         """What a mask of this head must be for each environment."""
         described = self.heads[head]
-        given = {"nothing": (), "op": (self.heads[0].size,), "slot": (self.heads[min(1, head)].size,)}
+        given = {"nothing": (), "op": (self.heads[0].size,), "slot": (self.heads[min(1, len(self.heads) - 1)].size,)}
         return (*given[described.mask_given], described.size)
 
     def check_masks(self, masks: dict[str, Tensor], envs: int) -> None:

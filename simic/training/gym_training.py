@@ -1,5 +1,6 @@
 """``simic train-gym ENV``: the controller's own agent, with the params of params.yaml, on a Gymnasium environment."""
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ def train_gym(tree: Params, asked: GymRun, say: Callable[[str], None] = print) -
     if runtime.device == "cuda":
         raise SimicError("runtime.device = 'cuda': Gymnasium's environments are on the CPU; use cpu or auto")
     machine.configure(runtime.model_copy(update={"device": "cpu"}))
+    if str(Path.cwd()) not in sys.path:  # a console script does not look here, where a user's environments are
+        sys.path.insert(0, str(Path.cwd()))
     env = vectorized(asked.env, asked.envs, tree.rng_seed)
     say(_described(env))
     learner = Learner(env, tree.train.policy, settings, tree.rng_seed, asked.iterations, asked.rollout)
@@ -47,12 +50,12 @@ def train_gym(tree: Params, asked: GymRun, say: Callable[[str], None] = print) -
         progress = learner.iterate()
         if progress.iteration % max(1, asked.iterations // REPORTS) == 0:
             say(_line(progress, learner.returns.finished, time.perf_counter() - started))
+    if asked.out is not None:
+        export_policy(learner.policy, learner.normalizers.observation, asked.out, env.masked)
+        say(f"policy written to {asked.out}")
     returns = learner.evaluate(env, -(-asked.episodes // asked.envs) * asked.envs)
     env.close()
     say(f"greedy return {sum(returns) / len(returns):.1f} (mean of {len(returns)} episodes)")
-    if asked.out is not None:
-        export_policy(learner.policy, learner.normalizers.observation, asked.out)
-        say(f"policy written to {asked.out}")
     return returns
 
 

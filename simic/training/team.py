@@ -25,6 +25,7 @@ from simic.training.interrupts import Interrupted
 from simic.training.session import open_session
 
 READY = "ready"
+EXIT_PARTNER_LOST = 4
 GRACE_SECONDS = 30  # for a follower to end after its leader
 DYING_SECONDS = 2  # what is left of a process whose partners noticed that it has gone
 
@@ -41,6 +42,9 @@ def gathered(
     if runtime.processes == 1:
         yield ALONE
         return
+    if runtime.device != "cpu" and 0 < torch.cuda.device_count() < runtime.processes:
+        found = torch.cuda.device_count()
+        raise SimicError(f"runtime.processes = {runtime.processes}: must be at most the {found} GPUs of this machine")
     with tempfile.TemporaryDirectory() as folder, _shared_machine(runtime) as threads:
         meeting = {"SIMIC_MEETING": f"file://{folder}/meeting", "WORLD_SIZE": str(runtime.processes)}
         own = params.model_copy(update={"runtime": runtime.model_copy(update={"threads": threads})})
@@ -84,10 +88,12 @@ def _complete(followers: list["Follower"]) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        lost = [words for follower in followers if (words := follower.last_words()) is not None]
+        lost = [follower for follower in followers if follower.last_words() is not None]
         if not lost:
             raise
-        raise SimicError(lost[0]) from error
+        # Whoever lost a partner died of it: the first cause is one that did not.
+        lost.sort(key=lambda follower: follower.lost_a_partner)
+        raise SimicError(lost[0].last_words()) from error
 
 
 class Follower:
@@ -115,6 +121,11 @@ class Follower:
         assert self._process.stdout is not None
         if self._process.stdout.readline().strip() != READY:
             raise SimicError(self.last_words() or f"training process {self.rank}: ended before it began")
+
+    @property
+    def lost_a_partner(self) -> bool:
+        """Whether it ended because another one had gone."""
+        return self._process.returncode == EXIT_PARTNER_LOST
 
     def last_words(self) -> str | None:
         """Why it is gone; None if it is there, or ended as it should."""
@@ -149,8 +160,10 @@ def follow() -> None:
     """The whole life of a follower: its orders are a line of its standard input."""
     order = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_the_leader, daemon=True).start()
+    leader = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a user's code prints is no answer to the leader
     params = params_module.validate(order["params"], "params of the leader", Path(order["extensions"]))
-    print(READY, flush=True)
+    print(READY, file=leader, flush=True)
     with joined(params.runtime) as ranks:
         work, prepared = Path(order["work"]), Path(order["prepared"])
         with open_session(params, work, prepared, order["fresh"], ranks) as session:
@@ -167,5 +180,11 @@ def _end_with_the_leader() -> None:
 if __name__ == "__main__":
     try:
         follow()
-    except (SimicError, Interrupted) as error:
-        print(error, file=sys.stderr)  # the leader has the same one, and shows it
+    except Interrupted:
+        pass  # so was the leader, which says it
+    except SimicError as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        sys.exit(EXIT_PARTNER_LOST)

@@ -103,6 +103,44 @@ def test_masks_of_several_heads_come_one_after_the_other() -> None:
         adapter.reset()
 
 
+class Odd(Counter):
+    """Answers as told."""
+
+    answers: tuple = ()
+
+    def told(self):
+        return self.answers[self.time]
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (([0.0, -1e9, -1e9],), r"told\(\) returns -1000000000.0: must be True where legal"),
+        (([2, 0, 1],), r"told\(\) returns 2: must be True"),
+        (({"action_0": [True] * 3}, {"king": [True] * 3}), r"told\(\) masks king: before it was action_0"),
+        (({"action_0": [True]},), r"mask 'action_0' is bool \[1, 1\]: must be bool \[1, 3\]"),
+    ],
+)
+def test_masks_that_may_mean_something_else_are_refused(answers: tuple, message: str, monkeypatch) -> None:
+    monkeypatch.setattr(Odd, "answers", answers)
+    adapter = GymAdapter(vector(Odd()), 1, mask_method="told")
+
+    def play() -> None:
+        adapter.reset()
+        adapter.step(torch.zeros(1, 1, dtype=torch.int64))
+
+    with pytest.raises(SimicError, match=message):
+        play()
+
+
+def test_an_observation_that_is_not_finite_is_refused(monkeypatch) -> None:
+    adapter = GymAdapter(vector(Counter(), Counter()), 1)
+    adapter.reset()
+    monkeypatch.setattr(adapter.env.envs[1], "time", np.nan)
+    with pytest.raises(SimicError, match="environment 1 observes a number that is not finite"):
+        adapter.step(torch.zeros(2, 1, dtype=torch.int64))
+
+
 def test_a_spec_of_ones_own_brings_names_relevance_and_masks_by_name() -> None:
     spec = ActionSpec((Head("op", 2), Head("button", 4, mask_given="op")), ((True, False), (True, True)))
     space = MultiDiscrete([2, 4])
@@ -111,6 +149,8 @@ def test_a_spec_of_ones_own_brings_names_relevance_and_masks_by_name() -> None:
     assert adapter.reset()[0].masks["button"].shape == (2, 2, 4)
     with pytest.raises(SimicError, match=r"action_spec has heads of sizes \[2, 4\]: must be .*\[3\]"):
         GymAdapter(vector(Counter()), 1, action_spec=spec)
+    with pytest.raises(SimicError, match="action_spec is function: must be"):
+        GymAdapter(vector(Counter()), 1, action_spec=lambda: spec)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])

@@ -1,5 +1,7 @@
 """The agent on Gymnasium's environments by the trainer's own functions."""
 
+import json
+import sys
 from collections.abc import Callable
 
 import gymnasium
@@ -9,6 +11,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from simic import params
+from simic.agent import learner as learner_module
 from simic.agent.learner import Learner, Returns, vectorized
 from simic.errors import SimicError
 from simic.params import Params, Policy, Runtime, Train
@@ -39,6 +42,23 @@ class Sign(gymnasium.Env):
         reward = float((self.seen > 0) == (action == 1))
         self.time += 1
         return self._look(), reward, False, self.time == self.length, {}
+
+
+MASKED = """
+import gymnasium, numpy as np
+from gymnasium.spaces import Box, MultiDiscrete
+class Masked(gymnasium.Env):
+    observation_space, action_space = Box(-1.0, 1.0, (1,)), MultiDiscrete([2, 3])
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, dtype=np.float32), {}
+    def step(self, action):
+        assert tuple(action) == (1, 2)
+        return np.zeros(1, dtype=np.float32), 1.0, True, False, {}
+    def action_masks(self):
+        return np.array([0, 1, 0, 0, 1])
+gymnasium.register("Masked-v0", Masked)
+"""
 
 
 def learner(iterations: int = 15, make: Callable = Sign) -> Learner:
@@ -76,6 +96,35 @@ def test_every_environment_plays_equally_many_episodes() -> None:
         agent.evaluate(vectorized(Sign, 4, 1), 6)
 
 
+def test_training_goes_on_afresh_after_an_evaluation_in_its_own_environments() -> None:
+    agent = learner()
+    agent.iterate()
+    agent.evaluate(agent.env, 4)
+    assert agent.position is None
+    assert agent.returns.running.tolist() == [0.0] * 4
+    assert len(agent.iterate().returns) == 16
+
+
+def test_an_episode_without_end_is_an_error(monkeypatch) -> None:
+    monkeypatch.setattr(learner_module, "LONGEST_EPISODE", 20)
+    agent = learner(1, lambda: Sign(10**9))
+    agent.iterate()
+    with pytest.raises(SimicError, match="an episode goes on for 20 steps: wrap the environment in a TimeLimit"):
+        agent.evaluate(agent.env, 4)
+
+
+def test_an_exported_policy_takes_every_mask_of_the_environment(tmp_path, monkeypatch) -> None:
+    (tmp_path / "masked_here.py").write_text(MASKED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    asked = GymRun("masked_here:Masked-v0", steps=64, envs=2, rollout=16, episodes=2, out=tmp_path / "policy")
+    train_gym(small(), asked, lambda line: None)
+    inputs = json.loads((tmp_path / "policy" / "policy.json").read_text())["inputs"]
+    assert [name for name in inputs if name.startswith("mask")] == ["mask_action_0", "mask_action_1"]
+    with pytest.raises(SimicError, match="environment 'nowhere:X-v0': No module named 'nowhere'"):
+        vectorized("nowhere:X-v0", 2, 1)
+
+
 def test_the_same_run_twice_is_the_same() -> None:
     one, other = learner(3), learner(3)
     for _ in range(3):
@@ -102,7 +151,7 @@ def test_a_run_reports_evaluates_and_leaves_its_policy(tmp_path) -> None:
     asked = GymRun("CartPole-v1", steps=64, envs=2, rollout=16, episodes=3, out=tmp_path / "policy")
     returns = train_gym(small(), asked, said.append)
     assert len(returns) == 4  # three, rounded up to whole environments
-    assert said[-2] == f"greedy return {sum(returns) / 4:.1f} (mean of 4 episodes)"
+    assert said[-1] == f"greedy return {sum(returns) / 4:.1f} (mean of 4 episodes)"
     assert said[0] == "4 observed numbers; action heads action_0 2; nothing masked"
     assert [line.split()[0] for line in said[1:3]] == ["32", "64"]
     assert sorted(path.name for path in (tmp_path / "policy").iterdir()) == ["policy.json", "policy.pt2"]

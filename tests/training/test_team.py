@@ -91,12 +91,21 @@ def test_what_the_module_trained_is_published_without_training_again(workspace) 
 
 def test_a_killed_follower_is_named_and_the_run_goes_on_from_its_checkpoint(workspace) -> None:
     def kill() -> None:
-        os.kill(followers_of(os.getpid())[0], signal.SIGKILL)
+        os.kill(followers_of(os.getpid())[-1], signal.SIGKILL)  # the other one will lose its partner
 
-    with pytest.raises(SimicError, match=r"training process 1 was ended by signal 9 .*to go on: simic train"):
-        stages.train(small(), workspace, (AfterFirst(kill),))
-    stages.train(small(), workspace)
+    tree = small(3, envs=12)
+    with pytest.raises(SimicError, match=r"training process 2 was ended by signal 9 .*to go on: simic train"):
+        stages.train(tree, workspace, (AfterFirst(kill),))
+    stages.train(small(1, envs=12), workspace)
     assert read(workspace.checkpoints / "latest").manifest.iteration == 4
+
+
+def test_what_a_users_file_prints_is_no_answer_to_the_leader(workspace) -> None:
+    (workspace.root / "extensions").mkdir()
+    (workspace.root / "extensions" / "loud.py").write_text("print('loaded' * 20_000)\n")
+    tree = small(iterations=1).model_copy(update={"extensions": ("loud",)})
+    stages.train(tree, workspace)
+    assert read(workspace.checkpoints / "latest").manifest.machine.processes == 2
 
 
 def test_a_stop_request_reaches_every_process(workspace) -> None:
