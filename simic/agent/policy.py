@@ -39,7 +39,7 @@ class Evaluation:
     log_probs: Tensor  # [T, N, heads], exactly 0 where irrelevant
     entropy: Tensor  # [T, N, heads], H / ln(#legal)
     values: Tensor  # [T, N]
-    encoded: Tensor  # [T, N, units], after the encoder's ReLU
+    encoded: Tensor  # [T, N, units], after the encoder's tanh
     hidden: Tensor  # [T, N, H], the core's output
     z: Tensor  # [T, N, H], what the heads read
 
@@ -90,8 +90,8 @@ class ActorCritic(nn.Module):
         self.encoder = nn.Linear(inputs, sizes.encoder_units)
         self.core = Core(sizes.core, sizes.encoder_units, sizes.core_units)
         width = self.core.width
-        # Observations come with unit scale, and a LayerNorm in the encoder would keep the direction of a short one and
-        # lose its length (docs/experiments.md); so would one right behind the encoder, where there is no core.
+        # What enters the core is bounded by the encoder's tanh. A LayerNorm there would keep the direction of a short
+        # observation and lose its length (docs/experiments.md); so would one right behind it, where there is no core.
         self.core_norm = nn.Identity() if sizes.core == "none" else nn.LayerNorm(width)
         self.heads = nn.ModuleList(Head(width, sizes.head_units, head.size) for head in heads)
         given = heads[:2] if len(heads) > 1 else ()
@@ -254,7 +254,7 @@ class ActorCritic(nn.Module):
         x = observation.features.to(self.encoder.weight.dtype)
         if self.observation_spec.categories:
             x = torch.cat((x, self.category(observation.categories + 1).flatten(-2)), dim=-1)  # -1, none, is row 0
-        return self.encoder(x).relu()
+        return self.encoder(x).tanh()
 
     def state_value(self, z: Tensor) -> Tensor:
         value = self.value_head(z).squeeze(-1)

@@ -94,6 +94,10 @@ def test_what_leaves_the_memory_is_normalised_and_what_enters_it_keeps_its_lengt
         return policy.evaluate(observation, rollout.actions, rollout.state, rollout.valid, None)
 
     grown = seen(scale * features)
-    assert torch.allclose(grown.encoded, scale * seen(features).encoded, rtol=1e-4, atol=1e-5)  # its biases start at 0
+    before = policy.encoder(
+        torch.cat((scale * features, torch.zeros(8, 5, policy.encoder.in_features - features.shape[-1])), dim=-1)
+    )
+    assert torch.allclose(grown.encoded, before.tanh(), atol=1e-5)
+    assert grown.encoded.abs().max() <= 1.0
     assert torch.allclose(grown.z.mean(dim=-1), torch.zeros(8, 5), atol=1e-4)
     assert torch.allclose(grown.z.square().mean(dim=-1), torch.ones(8, 5), atol=0.05)
