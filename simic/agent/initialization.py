@@ -1,7 +1,8 @@
 """Initial weights of the policy as a hash of the parameter's name: equal on any machine, drawn from no generator.
 
 Gains after facts of practice (Huang et al. 2022, "The 37 implementation details of PPO"): orthogonal with √2 where a
-tanh or ReLU follows, 0.01 for the policy's last layers (the first policy is nearly uniform), 1 for the value's and the core.
+tanh or ReLU follows, 0.01 for the policy's last layers (the first policy is nearly uniform), 1 for the value's and the
+core.
 """
 
 import math
