@@ -47,11 +47,12 @@ class Job:
         )
 
     def cell(self) -> dict[str, Any] | None:
-        """What it came to; None when it has not been run with the code that is here."""
+        """What it came to; None when it has not been run, or with other code or for another number of steps."""
         if not self.path.exists():
             return None
         cell = json.loads(self.path.read_bytes())
-        return cell if cell["code"] == agent_cells.code(self.algorithm) else None
+        wanted = agent_cells.code(self.algorithm), agent_cells.whole_steps(self.task, self.steps)
+        return cell if (cell["code"], cell["steps"]) == wanted else None
 
 
 def execute(job: Job) -> str:

@@ -61,11 +61,15 @@ def code(algorithm: str) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
+def whole_steps(task: str, steps: int | None = None) -> int:
+    """The task's steps, or those wished for, in whole rollouts."""
+    return -(-(steps or TASKS[task].steps) // (ENVS * ROLLOUT)) * ENVS * ROLLOUT
+
+
 def run(task: str, algorithm: str, config: dict[str, Any], rng_seed: int, steps: int | None = None) -> dict[str, Any]:
     """A finished cell as plain data. One thread."""
     torch.set_num_threads(1)
-    rollouts = -(-(steps or TASKS[task].steps) // (ENVS * ROLLOUT))
-    cell = Cell(task, algorithm, config, rng_seed, rollouts * ENVS * ROLLOUT, load=os.getloadavg()[0])
+    cell = Cell(task, algorithm, config, rng_seed, whole_steps(task, steps), load=os.getloadavg()[0])
     play = ours if algorithm.startswith("simic") else peer
     play(cell, TASKS[task])
     return asdict(cell) | {"steps_per_second": cell.steps_per_second, "code": code(algorithm)}

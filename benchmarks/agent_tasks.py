@@ -118,7 +118,7 @@ FEEDFORWARD, RECURRENT = ("simic", "sb3 PPO"), ("simic LSTM", "sb3-contrib Recur
 MASKED = ("simic", "sb3-contrib MaskablePPO")
 TASKS = {
     "CartPole-v1": Task(lambda: gymnasium.make("CartPole-v1"), 475.0, 500.0, 60_000, (FEEDFORWARD,)),
-    "Acrobot-v1": Task(lambda: gymnasium.make("Acrobot-v1"), -100.0, 0.0, 60_000, (FEEDFORWARD,)),
+    "Acrobot-v1": Task(lambda: gymnasium.make("Acrobot-v1"), -100.0, 0.0, 100_000, (FEEDFORWARD,)),
     "CartPole without velocities": Task(HideVelocities, 475.0, 500.0, 100_000, (RECURRENT,)),
     "Maze": Task(Maze, 0.8, 0.98, 30_000, (MASKED,)),
     "PickLegal": Task(PickLegal, 45.0, 50.0, 100_000, (MASKED,)),

@@ -20,7 +20,7 @@ def fill(work: Path, task: str, algorithm: str, finals: dict[float, float], seed
     for job in jobs:
         final = finals[job.config["learning_rate"]] + 0.5 * (job.rng_seed % 4)
         cell = {"config": job.config, "rng_seed": job.rng_seed, "returns": [final, final], "steps_per_second": 100.0}
-        cell["code"] = agent_cells.code(algorithm)
+        cell |= {"code": agent_cells.code(algorithm), "steps": agent_cells.whole_steps(task)}
         cell |= {"steps_to_solve": 2048 if final > 400 else None, "curve": [[1024, 20.0], [2048, final]]}
         job.path.parent.mkdir(parents=True, exist_ok=True)
         job.path.write_text(json.dumps(cell))
@@ -90,8 +90,11 @@ def test_runs_are_kept_and_put_back(work, tmp_path) -> None:
 
 def test_runs_of_other_code_are_run_again_and_nothing_is_kept_of_nothing(work, tmp_path) -> None:
     job = agent.tuning("CartPole-v1", "simic", work)[0]
-    job.path.write_text(json.dumps(json.loads(job.path.read_text()) | {"code": "other"}))
-    assert job.cell() is None
+    done = json.loads(job.path.read_text())
+    assert job.cell() == done
+    for other in ({"code": "other"}, {"steps": 2 * done["steps"]}):
+        job.path.write_text(json.dumps(done | other))
+        assert job.cell() is None
     with pytest.raises(SystemExit, match="no runs there"):
         agent.keep_runs(tmp_path / "nowhere", tmp_path / "runs.jsonl")
     assert not (tmp_path / "runs.jsonl").exists()

@@ -66,7 +66,7 @@ def test_an_example_goes_through_the_whole_chain(name: str, tmp_path: Path) -> N
 
 
 def test_the_agents_example_learns_what_needs_memory_masks_and_heads() -> None:
-    command = [sys.executable, str(ROOT / "examples" / "agent.py"), "--steps", "12000"]
+    command = [sys.executable, str(ROOT / "examples" / "agent.py"), "--steps", "20000"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
     assert float(done.stdout.splitlines()[-1].split()[2]) > 0.8  # without memory: 0

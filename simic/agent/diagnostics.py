@@ -26,7 +26,8 @@ class Probe:
     """
 
     def __init__(self, policy: ActorCritic, batch: Rollout, seen: Evaluation) -> None:
-        steps, envs = min(len(batch.valid), PROBE_STEPS), min(batch.valid.shape[1], PROBE_ENVS)
+        steps = min(len(batch.valid), PROBE_STEPS)
+        envs = min(batch.valid.shape[1], max(PROBE_ENVS, -(-PROBE_ROWS // steps)))
         some = batch.select(torch.arange(envs, device=batch.valid.device))
         masks = {name: mask[:steps] for name, mask in some.masks.items()}
         self.policy, self.state = policy, some.state

@@ -15,7 +15,7 @@ from simic.agent.metrics import HEALTH, Log, UpdateMetrics, summarize
 from simic.agent.normalization import Reduce
 from simic.agent.optimizer import Adam, refuse_mismatch
 from simic.agent.policy import ActorCritic, Evaluation
-from simic.agent.rollout import Rollout
+from simic.agent.rollout import Rollout, single_step_ids
 
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
 RATIO_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 5e-2}
@@ -103,12 +103,18 @@ class PPO:
         return self.settings.entropy_coef + done * (self.settings.entropy_coef_final - self.settings.entropy_coef)
 
     def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
-        """Several epochs of minibatches over environments; the rollout must carry advantages and returns."""
+        """Several epochs of minibatches over environments, of a policy without memory over single steps; the rollout
+        must carry advantages and returns.
+        """
         if rollout.advantages is None:
             raise ValueError("the rollout has no advantages: call with_advantages first")
-        batch = replace(rollout, advantages=normalized(rollout.advantages, rollout.valid, self.reduce))
         own = self._on_host(rollout.env_ids)
         everyone = own if self.all_env_ids is None else self.all_env_ids
+        if self.policy.core.kind == "none":
+            # Steps of one episode resemble each other; a minibatch of steps from everywhere has a better gradient.
+            own, everyone = (single_step_ids(ids, len(rollout.valid)) for ids in (own, everyone))
+            rollout = rollout.single_steps()
+        batch = replace(rollout, advantages=normalized(rollout.advantages, rollout.valid, self.reduce))
         used = usage(self.policy, rollout, min(self.settings.minibatches, len(everyone)), self.reduce)
         log = Log(once={**scales(rollout, self.reduce), "samples_by_head": used.open_rows})
         log.once["observation_clipped"] = clipped(self.policy, rollout, self.reduce)

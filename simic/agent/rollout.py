@@ -142,6 +142,24 @@ class Rollout:
         masks = {name: mask.index_select(1, rows) for name, mask in self.masks.items()}
         return replace(self, env_ids=self.env_ids[rows], state=self.state.select(rows), masks=masks, **per_env)
 
+    def single_steps(self) -> "Rollout":
+        """Every step as a row of its own, ``[1, T·E]``; for a policy without memory, whose steps need no others."""
+        steps, envs = self.valid.shape
+        flat = {
+            field.name: value.flatten(0, 1)[None]
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor) and field.name != "env_ids"
+        }
+        masks = {name: mask.flatten(0, 1)[None] for name, mask in self.masks.items()}
+        state = State(*(part.new_zeros(steps * envs, part.shape[1]) for part in self.state))
+        ids = single_step_ids(self.env_ids, steps)
+        return replace(self, env_ids=ids, state=state, masks=masks, starts_inside=False, **flat)
+
+
+def single_step_ids(env_ids: Tensor, steps: int) -> Tensor:
+    """A number for every step of every environment ``[T·E]``, in the order of ``Rollout.single_steps``."""
+    return (env_ids * steps + torch.arange(steps, device=env_ids.device)[:, None]).flatten()
+
 
 def collect(
     env: Environment,

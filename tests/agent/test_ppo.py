@@ -265,14 +265,38 @@ def test_episodes_that_start_inside_a_rollout_are_replayed_as_they_were() -> Non
     assert not make_ppo(ppo.policy).update(forgotten, 5).first_ratio_ok
 
 
+def test_without_memory_a_minibatch_is_of_steps_from_everywhere() -> None:
+    ppo = make_ppo(make_policy("none"))
+    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
+    flat = rollout.single_steps()
+    assert flat.valid.shape == (1, 48)
+    assert flat.env_ids.unique().numel() == 48
+    assert torch.equal(flat.features[0].view(8, 6, -1), rollout.features)
+    assert torch.equal(flat.advantages[0].view(8, 6), rollout.advantages)
+    assert torch.equal(flat.masks["slot"][0].view_as(rollout.masks["slot"]), rollout.masks["slot"])
+    sizes = []
+    select = type(rollout).select
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            type(rollout), "select", lambda self, rows: sizes.append(self.env_ids[rows]) or select(self, rows)
+        )
+        assert ppo.update(rollout, 0).first_ratio_ok
+    first = sizes[0]
+    assert len(first) == 24
+    assert (first // 8).unique().tolist() == list(range(6))  # of every environment
+    assert (first // 8).bincount().max() < 8  # and of none the whole episode
+
+
 @pytest.mark.parametrize("split", [[[0, 1, 2], [3, 4, 5]], [[5], [0, 2, 4, 1, 3]]])
-@pytest.mark.parametrize("ratio", ["joint", "per_head"])
-def test_two_processes_with_parts_of_the_environments_equal_one_with_all(split: list[list[int]], ratio: str) -> None:
+@pytest.mark.parametrize(("ratio", "core"), [("joint", "lstm"), ("per_head", "lstm"), ("joint", "none")])
+def test_two_processes_with_parts_of_the_environments_equal_one_with_all(
+    split: list[list[int]], ratio: str, core: str
+) -> None:
     settings = SETTINGS.model_copy(update={"minibatches": 3, "target_kl": 0.05, "ratio": ratio})
     everyone = torch.arange(6)
 
     def run(env_ids: list[int], reduce=None) -> tuple[torch.Tensor, list[UpdateMetrics]]:
-        policy, metrics = make_policy().double(), []
+        policy, metrics = make_policy(core).double(), []
         ppo = PPO(policy, settings, rng_seed=1, total_updates=3, reduce=reduce, all_env_ids=everyone)
         for iteration in range(3):
             rollout = make_rollout(policy, TensorWorld(env_ids, episodes(6, 8).ends), 8, iteration)
