@@ -76,12 +76,14 @@ def run(task: str, algorithm: str, config: dict[str, Any], rng_seed: int, steps:
 
 
 def ours(cell: Cell, task: Task) -> None:
-    """The agent, with scales of observations and rewards as in its defaults."""
+    """The agent; what the shared settings leave open (scales of observations and rewards, the divergence that ends an
+    update) is as in its defaults, as it is with the peers.
+    """
     core = "lstm" if "LSTM" in cell.algorithm else "none"
     sizes = params.Policy(encoder_units=UNITS, core=core, core_units=UNITS, head_units=UNITS)
     entropy = {"entropy_coef": 0.0, "entropy_coef_final": 0.0}
     shared = SHARED | {"value_coef": 2 * SHARED["value_coef"]}  # ours is of ½ (V − R)², theirs of (V − R)²
-    settings = params.PPO(minibatches=MINIBATCHES, target_kl=None, **shared, **entropy, **cell.config)
+    settings = params.PPO(minibatches=MINIBATCHES, **shared, **entropy, **cell.config)
     env, fresh = (vectorized(task.make, ENVS, cell.rng_seed) for _ in range(2))
     iterations = cell.steps // (ENVS * ROLLOUT)
     learner = Learner(env, sizes, settings, cell.rng_seed, iterations, ROLLOUT)

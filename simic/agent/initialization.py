@@ -1,8 +1,8 @@
 """Initial weights of the policy as a hash of the parameter's name: equal on any machine, drawn from no generator.
 
 Gains after facts of practice (Huang et al. 2022, "The 37 implementation details of PPO"): orthogonal with √2 where a
-tanh or ReLU follows, 0.01 for the policy's last layers (the first policy is nearly uniform), 1 for the value's and the
-core.
+tanh follows, 0.01 for the policy's last layers (the first policy is nearly uniform), 1 for the value's. ½ for the core,
+about the scale of torch's own start: at 1 a policy with memory learns slower and falls back (docs/experiments.md).
 """
 
 import math
@@ -16,7 +16,7 @@ from simic import rng
 HIDDEN_GAIN = math.sqrt(2.0)
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
-CORE_GAIN = 1.0
+CORE_GAIN = 0.5
 FORGET_BIAS = 1.0  # on one of the two biases that are added, so 1 and not 2
 
 

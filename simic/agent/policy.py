@@ -45,7 +45,7 @@ class Evaluation:
 
 
 class Head(nn.Module):
-    """Linear → ReLU → Linear."""
+    """Linear → tanh → Linear."""
 
     def __init__(self, inputs: int, units: int, outputs: int) -> None:
         super().__init__()
@@ -53,15 +53,15 @@ class Head(nn.Module):
         self.out = nn.Linear(units, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.hidden(x).relu())
+        return self.out(self.hidden(x).tanh())
 
     def shift(self, given: Tensor) -> Tensor:
         """What an embedding ``[..., H]`` added to the input adds to the first layer, which is linear."""
         return functional.linear(given, self.hidden.weight)
 
     def finish(self, first: Tensor) -> Tensor:
-        """From the first layer before its ReLU to the output."""
-        return self.out(first.relu())
+        """From the first layer before its tanh to the output."""
+        return self.out(first.tanh())
 
 
 class ActorCritic(nn.Module):

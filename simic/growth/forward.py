@@ -1,9 +1,10 @@
 """The forward pass of a population: host segments and grafted seeds of all streams, batched or one by one.
 
-Both backends take the same weights and plan. ``Loop`` runs each stream on its own, in the obvious way; it is the oracle
-of the batched one, and gives bit-equal results for a host whatever the structure of the others.
+Both ways take the same weights and plan. ``loop`` runs each stream on its own, in the obvious way; it is the oracle of
+the batched one, and gives bit-equal results for a host whatever the structure of the others.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, Self
@@ -16,7 +17,7 @@ from simic.growth.blueprints import Blueprint, probe
 from simic.growth.grafting import blend, seed_input, straight_through
 from simic.growth.groups import Plan, SlotGroups
 from simic.growth.hosts import HostSpec
-from simic.growth.template import Template
+from simic.growth.template import Template, by_row
 from simic.growth.vocabulary import Blend
 
 
@@ -79,28 +80,30 @@ class Backend(Protocol):
     def __call__(self, templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor: ...
 
 
-def batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
-    """All streams at once: vmap over stacked parameters, one group per slot and blueprint."""
+def batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor, apart: float = math.inf) -> Tensor:
+    """All streams at once: vmap over stacked parameters, one group per slot and blueprint; large convolutions apart
+    (``Template.run``).
+    """
     h = x
     for k, (template, stacked, hosts) in enumerate(zip(templates.host, weights.host, plan.hosts, strict=True)):
         if hosts is not None:
             stacked = [tensor.index_select(0, hosts) for tensor in stacked]
-        h = template.run(stacked, h)
+        h = template.run(stacked, h, apart)
         if k == len(plan.slots):
             break
         parents, groups = plan.parents[k], plan.slots[k]
         if parents is not None:
             h = h.index_select(0, parents)
         if groups is not None:
-            h = _graft(templates, weights, groups, k, h)
+            h = _graft(templates, weights, groups, k, h, apart)
     return h
 
 
-def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, h: Tensor) -> Tensor:
+def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, h: Tensor, apart: float) -> Tensor:
     """The features after slot ``slot``: every seed there has read its stream and joined it."""
     x = seed_input(h, groups.streams, groups.open)
     outputs = [
-        templates.seeds[slot][kind].run(weights.seeds[slot, kind], x[first:last])
+        templates.seeds[slot][kind].run(weights.seeds[slot, kind], x[first:last], apart)
         for kind, first, last in groups.blueprints
     ]
     s = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
@@ -121,10 +124,9 @@ def loop(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tenso
     """One stream after the other, each on contiguous tensors of its own."""
     features = list(x.contiguous().split(1))
     for k, (template, stacked, hosts) in enumerate(zip(templates.host, weights.host, plan.hosts, strict=True)):
+        rows = by_row(stacked, len(features))
         owners = range(len(features)) if hosts is None else hosts.tolist()
-        features = [
-            template.run_one([tensor[host] for tensor in stacked], h) for host, h in zip(owners, features, strict=True)
-        ]
+        features = [template.run_one(rows[host], h) for host, h in zip(owners, features, strict=True)]
         if k == len(plan.slots):
             break
         parents, groups = plan.parents[k], plan.slots[k]
@@ -141,35 +143,34 @@ def _graft_one_by_one(
     """Replace the features of each stream that has a seed."""
     streams, open_positions = groups.streams.tolist(), set(groups.open.tolist())
     how = {position: (item, row) for item in groups.blended for row, position in enumerate(item.positions.tolist())}
+    gates = by_row(weights.gates[slot], 0) if slot in weights.gates else []
     for kind, first, last in groups.blueprints:
+        seeds = by_row(weights.seeds[slot, kind], last - first)
         for position in range(first, last):
             h = features[streams[position]]
             x = h if position in open_positions else h.detach()
-            own = [tensor[position - first] for tensor in weights.seeds[slot, kind]]
-            s = templates.seeds[slot][kind].run_one(own, x)
+            s = templates.seeds[slot][kind].run_one(seeds[position - first], x)
             if position not in how:
                 h = straight_through(h, s, torch.zeros(1, dtype=torch.int64, device=h.device))
             else:
                 item, row = how[position]
                 gate = None
                 if item.operator is Blend.GATE:
-                    own = [tensor[row] for tensor in weights.gates[slot]]
-                    gate = templates.gates[slot].run_one(own, x)
+                    gate = templates.gates[slot].run_one(gates[row], x)
                 h = blend(item.operator, h, s, x, item.alpha[row : row + 1], gate)
             features[streams[position]] = h
 
 
-BACKENDS: dict[str, Backend] = {"vmap": batched, "loop": loop}
-# On a CPU, convolutions of larger hosts run faster one host at a time (same run, 1 thread, time of loop / vmap): 0.82
-# MFLOP per sample, E = 16, B = 64: 1.1–1.5; 1.4 MFLOP (3×16×16, widths 16-32-64), E = 8, B = 128: 0.75–0.85.
-LOOP_MIN_FLOPS = 1_000_000
+# Multiply-adds of a host's convolutions in a minibatch from which, by device, they run faster apart than as one grouped
+# convolution; decided by the host alone, so that it is the same for any number of hosts.
+APART = {"cpu": 4_000_000}
+BACKENDS = ("auto", "vmap", "loop")
 
 
-def choose_backend(backend: str, host: HostSpec, device: torch.device) -> str:
-    """The backend of that name; ``auto`` decides by the host alone, so that it is the same for any number of hosts."""
-    if backend == "auto":
-        large = host.family == "cnn" and host.flops_per_sample >= LOOP_MIN_FLOPS
-        return "loop" if large and device.type == "cpu" else "vmap"
+def choose_backend(backend: str, device: torch.device) -> Backend:
+    """The backend of that name; ``auto`` is vmap with large convolutions apart, where the device is better off so."""
     if backend not in BACKENDS:
-        raise SimicError(f"backend {backend!r}: must be one of auto, {', '.join(BACKENDS)}")
-    return backend
+        raise SimicError(f"backend {backend!r}: must be one of {', '.join(BACKENDS)}")
+    if backend == "loop":
+        return loop
+    return partial(batched, apart=APART.get(device.type, math.inf)) if backend == "auto" else batched

@@ -10,9 +10,12 @@ product 0.37; 3×3 16→16 at 2×2, 4 hosts: grouped 0.31, dense 0.14; 3×3 8→
 
 from functools import cache
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 DENSE_MAX_PIXELS = 4
@@ -28,6 +31,13 @@ def stackable(module: nn.Module) -> nn.Module:
     if type(module) is nn.GroupNorm:
         return _LastDimNorm(module)
     return module
+
+
+def separable(module: nn.Module) -> nn.Module:
+    """The module for one host at a time on channels-last maps; parameters and their names stay."""
+    for name, child in module.named_children():
+        setattr(module, name, separable(child))
+    return _MapNorm(module) if type(module) is nn.GroupNorm and module.affine else module
 
 
 def _is_same_convolution(conv: nn.Conv2d) -> bool:
@@ -111,6 +121,45 @@ def _neighbourhoods(kernel: int, height: int, width: int, dtype: torch.dtype, de
         if 0 <= source_row < height and 0 <= source_column < width:
             table[i, j, source_row, source_column, row, column] = 1
     return table.view(kernel * kernel, -1).to(device)
+
+
+class _MapNorm(_Adopted):
+    """GroupNorm on channels-last maps; on features without pixels torch's own."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter
+
+    def __init__(self, norm: nn.GroupNorm) -> None:
+        super().__init__(norm)
+        self.groups, self.eps = norm.num_groups, norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 4:
+            return F.group_norm(x, self.groups, self.weight, self.bias, self.eps)
+        normed: Tensor = _MapGroupNorm.apply(x, self.weight, self.bias, self.groups, self.eps)
+        return normed
+
+
+class _MapGroupNorm(Function):
+    """torch's kernels with feature and gradient in one memory format: given two, its backward reads out of bounds
+    (2.13, CPU).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
+        batch, channels, height, width = x.shape
+        ctx.sizes = batch, channels, height * width, groups
+        normed, mean, scale = torch.native_group_norm(x, weight, bias, *ctx.sizes, eps)
+        ctx.save_for_backward(x, mean, scale, weight)
+        return normed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grad = grad.contiguous(memory_format=torch.channels_last)
+        backward = torch.ops.aten.native_group_norm_backward
+        return *backward(grad, *ctx.saved_tensors, *ctx.sizes, [True, True, True]), None, None
 
 
 class _LastDimNorm(_Adopted):

@@ -14,7 +14,7 @@ from simic.data.batches import Dataset
 from simic.errors import SimicError
 from simic.growth.arena import Arena, Block
 from simic.growth.blueprints import Blueprint, count_flops
-from simic.growth.forward import BACKENDS, Templates, Weights, choose_backend
+from simic.growth.forward import Templates, Weights, choose_backend
 from simic.growth.groups import Plan, SlotState, evaluation_plan, training_plan
 from simic.growth.hosts import HostSpec
 from simic.growth.lifecycle import LIVE_STAGES, in_stages
@@ -68,8 +68,7 @@ class Population:
         self.templates = Templates.of(host, blueprints)
         self.host_params, self.host_flops = host.params, host.flops_per_sample
         self.learning_rate = torch.full((len(env_ids),), optimizer.learning_rate, device=self.device)
-        self.backend = choose_backend(backend, host, self.device)
-        self._run = BACKENDS[self.backend]
+        self._run = choose_backend(backend, self.device)
         self._seed_params, self._seed_flops, self._gate_params, self._gate_flops = self._counts()
         self.iteration = -1
         self._stores: dict[str, Rows] = {}

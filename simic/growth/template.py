@@ -5,6 +5,7 @@ ones, 3.0) and stay; the others are redrawn from hashes, uniform in ±1/sqrt(fan
 convolution layers (He et al. 2015 with a = √5).
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from simic.errors import SimicError
-from simic.growth.kernels import stackable
+from simic.growth.kernels import separable, stackable
 from simic.rng import uniform
 
 
@@ -48,7 +49,8 @@ class Template:
         self._enter, self._leave = (_as_it_is, _as_it_is) if features_last else (channels_first, channels_last)
         self._vmap = getattr(first, "vmap", True)
         self.module = first.to("meta")
-        self._stacked = stackable(second.to("meta"))
+        self._single, self._stacked = separable(copy.deepcopy(self.module)), stackable(second.to("meta"))
+        self._conv_weights = sum(m.weight.numel() for m in first.modules() if isinstance(m, nn.Conv2d))
 
     def draw(self, streams: Tensor) -> Tensor:
         """Fresh parameter rows ``[R, params]`` from the keys ``[R]``."""
@@ -68,26 +70,32 @@ class Template:
         columns = rows.split(self.sizes, 1) if self.sizes else ()
         return [column.view(-1, *shape) for column, shape in zip(columns, self.shapes, strict=True)]
 
-    def run(self, weights: list[Tensor], x: Tensor) -> Tensor:
+    def run(self, weights: list[Tensor], x: Tensor, apart: float = math.inf) -> Tensor:
         """The module of every row on its own features: ``x [R, B, …, C] → [R, B, …, C]``; ``weights`` as unpacked, then
-        the borrowed ones.
+        the borrowed ones. One row after the other where each has ``apart`` multiply-adds of convolutions to do.
         """
-        if not self._vmap:
-            return torch.cat([self.run_one([w[row] for w in weights], x[row : row + 1]) for row in range(len(x))])
-        return self._leave(vmap(self._call)(self._enter(x), *weights))
+        if self._vmap and self._work(x) < apart:
+            return self._leave(vmap(self._call)(self._enter(x), *weights))
+        return torch.cat([self.run_one(*row) for row in zip(by_row(weights, len(x)), x.split(1), strict=True)])
 
-    def run_one(self, weights: list[Tensor], x: Tensor) -> Tensor:
-        """The plain module of one row, ``weights [*shape]``, on ``x [1, B, …, C]``.
+    def _work(self, x: Tensor) -> int:
+        """Multiply-adds of the convolutions of a row, as if all of them kept the shape of ``x [R, B, H, W, C]``."""
+        return self._conv_weights * x[0, ..., 0].numel() if self._conv_weights else 0
 
-        Contiguous, because the backward of torch's GroupNorm crashes on channels-last strides (2.13, CPU).
-        """
-        return self._leave(functional_call(self.module, self._named(weights), (self._enter(x)[0].contiguous(),))[None])
+    def run_one(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
+        """The module of one row by itself, ``weights [*shape]``, on ``x [1, B, …, C]``."""
+        return self._leave(functional_call(self._single, self._named(weights), (self._enter(x)[0],))[None])
 
     def _call(self, x: Tensor, *weights: Tensor) -> Tensor:
         return functional_call(self._stacked, self._named(weights), (x,))
 
     def _named(self, weights: Sequence[Tensor]) -> dict[str, Tensor]:
         return dict(zip((*self.names, *self.borrowed), weights, strict=True))
+
+
+def by_row(weights: Sequence[Tensor], rows: int) -> list[tuple[Tensor, ...]]:
+    """Tensors ``[R, *shape]`` as a tuple for each row; taken together, so that their gradients are stacked once."""
+    return list(zip(*(tensor.unbind(0) for tensor in weights), strict=True)) if weights else [()] * rows
 
 
 def _as_it_is(x: Tensor) -> Tensor:

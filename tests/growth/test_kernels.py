@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from simic.growth.kernels import stackable
+from simic.growth.kernels import separable, stackable
 
 from .worlds import generator
 
@@ -53,4 +53,28 @@ def test_fast_layers_equal_torchs_own(name: str, size: tuple[int, int]) -> None:
     for mine, theirs in zip(
         torch.autograd.grad(actual.square().sum(), leaves), torch.autograd.grad(loss, leaves), strict=True
     ):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("gradient", ["contiguous", "channels last", "expanded"])
+@pytest.mark.parametrize("shape", [(3, 6, 4, 4), (3, 1, 5, 2), (3, 6, 1, 1), (3, 6)])
+def test_the_norm_of_one_host_takes_gradients_of_any_layout(shape: tuple[int, ...], gradient: str) -> None:
+    plain = nn.GroupNorm(3 if shape[1] == 6 else 1, shape[1])
+    with torch.no_grad():
+        plain.weight.copy_(torch.randn(shape[1], generator=generator(1)))
+    fast = separable(nn.Sequential(copy.deepcopy(plain)))
+    assert [key for key, _ in fast.named_parameters()] == ["0.weight", "0.bias"]
+    x = torch.randn(shape, generator=generator(2))
+    grad = torch.randn(shape, generator=generator(3))
+    if gradient == "expanded":
+        grad = grad[:, :1].expand(shape)
+    elif gradient == "channels last" and len(shape) == 4:
+        grad = grad.contiguous(memory_format=torch.channels_last)
+    seen = x.movedim(1, -1).contiguous().movedim(-1, 1).requires_grad_()
+    leaf = x.clone().requires_grad_()
+    actual, expected = fast(seen), plain(leaf)
+    torch.testing.assert_close(actual, expected)
+    found = torch.autograd.grad(actual, [seen, *fast.parameters()], grad)
+    wanted = torch.autograd.grad(expected, [leaf, *plain.parameters()], grad.contiguous())
+    for mine, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(mine, theirs)

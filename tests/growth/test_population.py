@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from simic.errors import SimicError
 from simic.growth.blueprints import blueprints_of
+from simic.growth.forward import BACKENDS
 from simic.growth.groups import SlotState
 from simic.growth.hosts import build_host
 from simic.growth.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.population import Population
+from simic.growth.template import Template
 from simic.growth.vocabulary import Blend, Ramp, Slots, Stage
 from simic.params import Host, HostOptimizer
 
@@ -479,10 +481,27 @@ def test_an_unknown_backend_is_refused() -> None:
         make_population("mlp", backend="magic")
 
 
-def test_auto_takes_the_loop_for_large_convolutions_on_a_cpu() -> None:
-    assert make_population("cnn", 2, backend="auto").backend == "vmap"
-    assert make_population("mlp", 2, backend="auto").backend == "vmap"
+def test_large_convolutions_run_apart_on_a_cpu_and_only_they(monkeypatch: pytest.MonkeyPatch) -> None:
     host = build_host(Host(widths=(16, 32, 64), kernel_size=3), (3, 16, 16), 10)
-    assert host.flops_per_sample > 1_000_000
-    large = Population(host, blueprints_of("cnn"), torch.arange(2), 0, HostOptimizer())
-    assert large.backend == "loop"
+    x = torch.randn(128, 3, 16, 16)
+    populations = [
+        Population(host, blueprints_of("cnn"), torch.arange(2), 0, HostOptimizer(), backend=b) for b in BACKENDS
+    ]
+    calls = []
+    run_one = Template.run_one
+    monkeypatch.setattr(Template, "run_one", lambda self, *given: calls.append(self.name) or run_one(self, *given))
+    answers = []
+    for population in populations:
+        population.reset(0)
+        calls.clear()
+        answers.append((population.logits(Slots.empty(2, 3), x), sorted(set(calls))))
+    (auto, apart), (batched, none), (loop, everything) = answers
+    assert apart == ["host segment 0", "host segment 1", "host segment 2"]
+    assert not none
+    assert everything == ["host head", *apart]
+    torch.testing.assert_close(auto, loop, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(batched, loop, rtol=1e-5, atol=1e-5)
+    small = make_population("cnn", 2, backend="auto")
+    calls.clear()
+    small.logits(mixed_slots(small), DATA["cnn"].x[:16])
+    assert not calls

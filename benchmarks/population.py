@@ -1,0 +1,343 @@
+"""How fast hosts train and are validated: every family, number of hosts and backend beside plain loops over modules.
+
+    python -m benchmarks.population [--cases reference ...] [--envs 1 2 4 8 16 64] [--repeats 5] [--device cuda]
+
+Training: seconds of a minibatch of E hosts, without seeds beside the same hosts as plain torch modules with torch.optim
+(contiguous and channels-last; of convolutions also these alone), and with seeds of every blueprint, stage, operator.
+All variants of a row are timed in turns, medians. Phases: one real iteration of training, policy and telemetry
+included. Limits of the machine are measured in the same run: the fastest matrix product and the fastest copy.
+"""
+
+import argparse
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks import page
+from simic import params
+from simic.agent.advantages import with_advantages
+from simic.agent.normalization import Normalizers
+from simic.agent.policy import ActorCritic
+from simic.agent.ppo import PPO
+from simic.agent.rollout import collect
+from simic.data.batches import Dataset
+from simic.envs.attribution import configurations
+from simic.envs.growth_env import GrowthEnv
+from simic.growth.blueprints import blueprints_of
+from simic.growth.forward import BACKENDS
+from simic.growth.hosts import HostSpec, build_host
+from simic.growth.population import Population
+from simic.growth.vocabulary import Blend, Slots, Stage
+from simic.params import Host, HostOptimizer
+
+RESULT = Path("benchmarks/results/population.json")
+TIMED_BATCHES = 3  # of an epoch: its cost is that of its minibatches
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """A host, the shape of its samples, and how many it sees in an epoch and in a validation."""
+
+    host: Host
+    shape: tuple[int, ...]
+    training: int
+    validation: int
+    batch: int
+
+    @property
+    def batches(self) -> int:
+        """Of an epoch."""
+        return self.training // self.batch
+
+    def build(self) -> HostSpec:
+        return build_host(self.host, self.shape, CLASSES)
+
+    def data(self, samples: int, device: torch.device) -> Dataset:
+        """Noise: speed does not depend on what is learned."""
+        draw = torch.Generator().manual_seed(1)
+        if self.host.family == "transformer":
+            x = torch.randint(CLASSES, (samples, *self.shape), generator=draw)
+            return Dataset(x.to(device), x.roll(-1, 1).to(device), CLASSES)
+        x, y = torch.randn(samples, *self.shape, generator=draw), torch.randint(CLASSES, (samples,), generator=draw)
+        return Dataset(x.to(device), y.to(device), CLASSES)
+
+
+CASES = {
+    "reference": Case(Host(family="cnn", preset="baseline", widths=(16, 32, 64)), (3, 16, 16), 1536, 384, 128),
+    "small": Case(Host(family="cnn", preset="baseline"), (1, 8, 8), 1088, 360, 64),
+    "default": Case(Host(family="cnn", preset="impaired"), (1, 8, 8), 1088, 360, 64),
+    "mlp": Case(Host(family="mlp", preset="baseline"), (1, 8, 8), 1088, 360, 64),
+    "transformer": Case(Host(family="transformer", preset="baseline"), (32,), 512, 128, 32),
+}
+
+
+# --- what is timed ---
+
+
+def ours(case: Case, envs: int, backend: str, device: torch.device, seeds: bool) -> Callable[[], object]:
+    """Some minibatches of a population."""
+    population = build(case, envs, backend, device)
+    slots = mixed(population) if seeds else Slots.empty(envs, population.host.slots, device)
+    data, order = case.data(case.training, device), orders(case, envs, device)
+    return lambda: population.train_epoch(slots, data, order)
+
+
+def build(case: Case, envs: int, backend: str, device: torch.device) -> Population:
+    kinds = tuple(kind for kind in blueprints_of(case.host.family) if kind.unavailable(device) is None)
+    ids = torch.arange(envs)
+    population = Population(case.build(), kinds, ids, 1, HostOptimizer(learning_rate=1e-3), device, backend)
+    population.reset(0)
+    return population
+
+
+def orders(case: Case, envs: int, device: torch.device) -> Tensor:
+    """Sample indices ``[E, n, B]``, other ones for each host."""
+    draw = torch.Generator().manual_seed(2)
+    return torch.randint(case.training, (envs, TIMED_BATCHES, case.batch), generator=draw).to(device)
+
+
+def mixed(population: Population) -> Slots:
+    """Seeds in two of three slots: every blueprint, operator and stage from TRAINING on, as an episode has them."""
+    draw, device = torch.Generator().manual_seed(3), population.device
+    shape = (len(population), population.host.slots)
+    live = torch.rand(shape, generator=draw) < 2 / 3
+    stage = torch.where(live, torch.randint(Stage.TRAINING, Stage.FOSSILIZED + 1, shape, generator=draw), 0)
+    kind = torch.where(live, torch.randint(len(population.blueprints), shape, generator=draw), -1)
+    operator = torch.where(live, torch.randint(len(Blend), shape, generator=draw), 0)
+    alpha = torch.where(stage == Stage.BLENDING, 0.5, (stage > Stage.BLENDING).float())
+    slots = replace(
+        Slots.empty(*shape, device),
+        stage=stage.to(device),
+        blueprint=kind.to(device),
+        operator=operator.to(device),
+        alpha=alpha.to(device),
+        germinations=live.long().to(device),
+    )
+    population.germinate(slots, live.to(device))
+    return slots
+
+
+def plain(case: Case, envs: int, device: torch.device, memory: torch.memory_format) -> Callable[[], object]:
+    """The same minibatches of E plain networks, one after the other, as anyone would write it."""
+    networks = [nn.Sequential(*segments, head) for segments, head in (case.build().modules() for _ in range(envs))]
+    images = len(case.shape) == 3
+    networks = [
+        network.to(device=device, memory_format=memory) if images else network.to(device) for network in networks
+    ]
+    optimizers = [torch.optim.SGD(network.parameters(), 1e-3, momentum=0.9) for network in networks]
+    data, order = case.data(case.training, device), orders(case, envs, device)
+
+    def work() -> None:
+        for network, optimizer, batches in zip(networks, optimizers, order, strict=True):
+            for rows in batches:
+                x = data.x[rows].contiguous(memory_format=memory) if images else data.x[rows]
+                loss = F.cross_entropy(network(x).flatten(0, -2), data.y[rows].flatten())
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+    return work
+
+
+def convolutions(case: Case, envs: int, device: torch.device) -> Callable[[], object]:
+    """Forward and backward of a host's convolutions alone, channels-last, for as many minibatches."""
+    layers, shape, todo = [module for part in case.build().modules()[0] for module in part.modules()], case.shape, []
+    for layer in layers:
+        if isinstance(layer, nn.Conv2d):
+            x = torch.randn(case.batch, *shape, device=device).contiguous(memory_format=torch.channels_last)
+            layer = layer.to(device=device, memory_format=torch.channels_last)
+            y = layer(x)
+            todo.append((layer, x.requires_grad_(bool(len(todo))), torch.ones_like(y)))
+            shape = tuple(y.shape[1:])
+        elif isinstance(layer, nn.MaxPool2d):
+            shape = (shape[0], shape[1] // 2, shape[2] // 2)
+
+    def work() -> None:
+        for _ in range(envs * TIMED_BATCHES):
+            for layer, x, grad in todo:
+                torch.autograd.grad(layer(x), [t for t in (x, layer.weight) if t.requires_grad], grad)
+
+    return work
+
+
+def validation(case: Case, envs: int, backend: str, device: torch.device) -> Callable[[], object]:
+    """All configurations of the same mix of seeds on the validation samples."""
+    population = build(case, envs, backend, device)
+    slots, data = mixed(population), case.data(case.validation, device)
+    off = configurations(slots)
+    return lambda: population.evaluate(slots, data, off)
+
+
+# --- timing ---
+
+
+def in_turns(work: dict[str, Callable[[], object]], repeats: int, device: torch.device) -> dict[str, float]:
+    """Median seconds of each, A B C A B C …, after one turn that does not count."""
+    taken: dict[str, list[float]] = {name: [] for name in work}
+    for turn in range(repeats + 1):
+        for name, go in work.items():
+            started = time.perf_counter()
+            go()
+            _wait(device)
+            if turn:
+                taken[name].append(time.perf_counter() - started)
+    return {name: median(times) for name, times in taken.items()}
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def limits(device: torch.device) -> dict[str, float]:
+    """Fastest float32 matrix product (GFLOP/s) and copy (GB/s) that this machine was seen to do."""
+    side, size = (2048, 2**26) if device.type == "cpu" else (8192, 2**30)
+    a, b = (torch.randn(side, side, device=device) for _ in range(2))
+    source = torch.ones(size, device=device)
+    target = torch.empty_like(source)
+    seconds = [_fastest(lambda: torch.mm(a, b), device), _fastest(lambda: target.copy_(source), device)]
+    return {"gflops": 2 * side**3 / seconds[0] / 1e9, "gigabytes_per_second": 2 * 4 * size / seconds[1] / 1e9}
+
+
+def _fastest(work: Callable[[], object], device: torch.device) -> float:
+    return min(in_turns({"": work}, 1, device)[""] for _ in range(8))
+
+
+def row(name: str, envs: int, repeats: int, device: torch.device) -> dict[str, Any]:
+    """One case and number of hosts; times are seconds of one minibatch of all hosts."""
+    case = CASES[name]
+    work = {"plain": plain(case, envs, device, torch.contiguous_format)}
+    if case.host.family == "cnn":
+        work["plain channels-last"] = plain(case, envs, device, torch.channels_last)
+        work["convolutions alone"] = convolutions(case, envs, device)
+    for backend in BACKENDS:
+        work[backend] = ours(case, envs, backend, device, seeds=False)
+        work[f"{backend} with seeds"] = ours(case, envs, backend, device, seeds=True)
+    checks = {backend: validation(case, envs, backend, device) for backend in BACKENDS}
+    training = {key: value / TIMED_BATCHES for key, value in in_turns(work, repeats, device).items()}
+    best = min(training[key] for key in ("plain", "plain channels-last") if key in training)
+    host = case.build()
+    found = {
+        "case": name,
+        "envs": envs,
+        "training_seconds": training,
+        "validation_seconds": in_turns(checks, repeats, device),
+        "speedup": {backend: best / training[backend] for backend in BACKENDS},
+        "gflop": 3 * host.flops_per_sample * case.batch * envs / 1e9,  # backward is twice the forward
+    }
+    if device.type == "cuda":
+        found["peak_bytes"] = torch.cuda.max_memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    gc.collect()
+    return found
+
+
+# --- phases of a real iteration ---
+
+
+class Clock:
+    """Adds up the seconds of calls by name."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.seconds = device, {}
+
+    def watch(self, owner: object, method: str, name: str) -> None:
+        """Time every call of ``owner.method`` from now on."""
+        call = getattr(owner, method)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            _wait(self.device)
+            started = time.perf_counter()
+            found = call(*args, **kwargs)
+            _wait(self.device)
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+            return found
+
+        setattr(owner, method, timed)
+
+
+def phases(name: str, envs: int, device: torch.device, steps: int) -> dict[str, Any]:
+    """One iteration as training does it, after one that does not count: seconds by phase, decisions and host samples
+    per second.
+    """
+    case = CASES[name]
+    train = params.Train(
+        host=case.host,
+        envs=envs,
+        episode_steps=steps,
+        batch_size=case.batch,
+        policy=params.Policy(core_units=128),
+        ppo=params.PPO(minibatches=min(4, envs)),
+    )
+    training, checked = case.data(case.training, device), case.data(case.validation, device)
+    env = GrowthEnv(train, 1, training, checked, device=device)
+    policy = ActorCritic(env.action_spec, env.observation_spec, train.policy, 1).to(device)
+    learner, population, clock = PPO(policy, train.ppo, 1, total_updates=2), env.population, Clock(device)
+    for iteration in range(2):
+        if iteration:
+            clock.watch(population, "train_epoch", "host training")
+            clock.watch(population, "evaluate", "validation with ablations")
+            clock.watch(population, "snapshot", "snapshots")
+            clock.watch(policy, "act", "policy")
+        _wait(device)
+        started = time.perf_counter()
+        rollout, _ = collect(env, policy, Normalizers(), iteration, 1, steps)
+        rollout = with_advantages(rollout, rollout.rewards, train.ppo.gamma, train.ppo.gae_lambda)
+        _wait(device)
+        collected = time.perf_counter()
+        learner.update(rollout, iteration)
+        _wait(device)
+        ended = time.perf_counter()
+    seconds = {**clock.seconds, "PPO update": ended - collected}
+    seconds["everything else of a step"] = ended - started - sum(seconds.values())
+    return {
+        "case": name,
+        "envs": envs,
+        "steps": steps,
+        "seconds": seconds,
+        "total_seconds": ended - started,
+        "decisions_per_second": envs * steps / (ended - started),
+        "host_samples_per_second": envs * steps * case.batches * case.batch / (ended - started),
+    }
+
+
+def main() -> None:
+    """Measure, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--envs", type=int, nargs="+", default=[1, 2, 4, 8, 16, 64])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=25, help="of the iteration whose phases are timed")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, default=RESULT)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    device = torch.device(given.device)
+    found: dict[str, Any] = {"device": _name(device), "limits": limits(device), "rows": [], "phases": []}
+    print(found, flush=True)
+    for name in given.cases:
+        for envs in given.envs:
+            found["rows"].append(row(name, envs, given.repeats, device))
+            print(found["rows"][-1], flush=True)
+    for envs in given.envs:
+        found["phases"].append(phases(given.cases[0], envs, device, given.steps))
+        print(found["phases"][-1], flush=True)
+    page.write_result(given.out, found)
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+if __name__ == "__main__":
+    main()
