@@ -1,8 +1,9 @@
 """Initial weights of the policy as a hash of the parameter's name: equal on any machine, drawn from no generator.
 
 Gains after facts of practice (Huang et al. 2022, "The 37 implementation details of PPO"): orthogonal with √2 where a
-tanh follows, 0.01 for the policy's last layers (the first policy is nearly uniform), 1 for the value's. ½ for the core,
-about the scale of torch's own start: at 1 a policy with memory learns slower and falls back (docs/experiments.md).
+tanh follows, 0.01 for the policy's last layers (the first policy is nearly uniform), 1 for the value's. The core starts
+as torch starts it, uniform in ±1/√H with its biases: orthogonal with gain 1 and an open forget gate, it learnt slower
+and fell back (docs/experiments.md).
 """
 
 import math
@@ -16,8 +17,6 @@ from simic import rng
 HIDDEN_GAIN = math.sqrt(2.0)
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
-CORE_GAIN = 0.5
-FORGET_BIAS = 1.0  # on one of the two biases that are added, so 1 and not 2
 
 
 def orthogonal(shape: tuple[int, int], gain: float, stream: Tensor) -> Tensor:
@@ -30,27 +29,21 @@ def orthogonal(shape: tuple[int, int], gain: float, stream: Tensor) -> Tensor:
 
 @torch.no_grad()
 def initialize(module: nn.Module, gains: dict[str, float], rng_seed: int) -> None:
-    """Matrices orthogonal with the gain of the longest prefix of their name in ``gains``, each gate of a core by
-    itself; gain 0 and vectors are 0, the scale of a LayerNorm is 1, and the forget gate of an LSTM starts open.
+    """Matrices orthogonal with the gain of the longest prefix of their name in ``gains``; gain 0 and vectors are 0, the
+    scale of a LayerNorm is 1. Memories are uniform in ±1/√H.
     """
-    gated = {
-        id(p): layer.hidden_size
-        for layer in module.modules()
-        if isinstance(layer, nn.RNNBase)
-        for p in layer.parameters()
-    }
+    cores = [layer for layer in module.modules() if isinstance(layer, nn.RNNBase)]
+    bounds = {id(parameter): layer.hidden_size**-0.5 for layer in cores for parameter in layer.parameters()}
     for name, parameter in module.named_parameters():
+        stream = rng.key(rng_seed, rng.Purpose.POLICY_INIT, zlib.crc32(name.encode()))
+        if id(parameter) in bounds:
+            parameter.copy_(bounds[id(parameter)] * (2 * rng.uniform(stream, tuple(parameter.shape)) - 1))
+            continue
         gain = gains[max((prefix for prefix in gains if name.startswith(prefix)), key=len)]
         if parameter.ndim == 2 and gain:
-            blocks = parameter.split(gated.get(id(parameter), parameter.shape[0]))
-            for gate, block in enumerate(blocks):
-                stream = rng.key(rng_seed, rng.Purpose.POLICY_INIT, zlib.crc32(name.encode()), gate)
-                block.copy_(orthogonal((block.shape[0], block.shape[1]), gain, stream))
+            parameter.copy_(orthogonal((parameter.shape[0], parameter.shape[1]), gain, stream))
         else:
             parameter.zero_()
     for layer in module.modules():
         if isinstance(layer, nn.LayerNorm):
             layer.weight.fill_(1.0)
-        if isinstance(layer, nn.LSTM):
-            forget = slice(layer.hidden_size, 2 * layer.hidden_size)  # gates: input, forget, cell, out
-            layer.get_parameter("bias_ih_l0")[forget] = FORGET_BIAS

@@ -101,9 +101,9 @@ class ActorCritic(nn.Module):
     def _gains(self) -> dict[str, float]:
         """Gain by prefix of the parameter's name."""
         heads = {f"heads.{k}.out": initialization.POLICY_GAIN for k in range(len(self.heads))}
-        hidden, core = initialization.HIDDEN_GAIN, initialization.CORE_GAIN
+        hidden = initialization.HIDDEN_GAIN
         value = {"value_head": hidden, "value_head.out": initialization.VALUE_GAIN}
-        return {"category": 1.0, "encoder": hidden, "core": core, "heads": hidden, "given": 0.0, **heads, **value}
+        return {"category": 1.0, "encoder": hidden, "core_norm": 0.0, "heads": hidden, "given": 0.0, **heads, **value}
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by the part whose gradient is watched: encoder, core, value and each head by its name."""
