@@ -67,7 +67,7 @@ def parameters(module: torch.nn.Module) -> int:
 
 def our_update(envs: int, length: int, steps: int) -> tuple[Callable[[], object], int]:
     """One update of a fixed rollout, again and again; and how many parameters it moves."""
-    sizes = params.Policy(encoder_units=FEATURES, core_units=UNITS, head_units=56)
+    sizes = params.Policy(encoder_units=FEATURES, core_units=UNITS, head_units=56, critic="shared")
     settings = params.PPO(epochs=EPOCHS, minibatches=4, target_kl=None, learning_rate=1e-9)
     learner = Learner(vectorized(lambda: Noise(length), envs, 1), sizes, settings, 1, 1, steps)
     rollout, _ = collect(learner.env, learner.policy, learner.normalizers, 0, 1, steps)

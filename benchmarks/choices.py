@@ -23,6 +23,7 @@ from simic.evaluation.statistics import compare, mean_interval
 CHANGES = {
     "defaults": [],
     "ratio per_head": ["train.ppo.ratio=per_head"],
+    "critic shared": ["train.policy.critic=shared"],
     "core none": ["train.policy.core=none"],
     "core gru": ["train.policy.core=gru"],
     "entropy 0": ["train.ppo.entropy_coef=0.0", "train.ppo.entropy_coef_final=0.0"],

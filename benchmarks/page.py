@@ -184,12 +184,54 @@ def _choices(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def _population(found: dict[str, Any]) -> list[str]:
+    limits = found["limits"]
+    lines = [
+        "## Many hosts at once",
+        "",
+        f"`python -m benchmarks.population` on {found['device']}; what is compared is said there. The fastest matrix",
+        f"product of this run did {limits['gflops']:,.0f} GFLOP/s, the fastest copy "
+        f"{limits['gigabytes_per_second']:,.1f} GB/s. Times are milliseconds per minibatch of all",
+        "hosts; *of the peak*: operations of the hosts over those of the matrix product in that time; *speed-up*: the",
+        "faster plain loop over ours.",
+    ]
+    for name in dict.fromkeys(row["case"] for row in found["rows"]):
+        rows = [row for row in found["rows"] if row["case"] == name]
+        columns = list(rows[0]["training_seconds"])
+        head = ("hosts", *columns, "validation (auto)", "speed-up of auto", "of the peak")
+        lines += ["", f"### {name}", "", *table(head, [_hosts(row, columns, limits["gflops"]) for row in rows])]
+    phases = list(dict.fromkeys(name for row in found["phases"] for name in row["seconds"]))
+    shares = [
+        (
+            str(row["envs"]),
+            f"{row['decisions_per_second']:.1f}",
+            f"{row['host_samples_per_second']:,.0f}",
+            *(f"{100 * row['seconds'][name] / row['total_seconds']:.1f} %" for name in phases),
+        )
+        for row in found["phases"]
+    ]
+    head = ("hosts", "decisions/s", "host samples/s", *phases)
+    return [*lines, "", f"### Where a whole iteration goes ({found['phases'][0]['case']})", "", *table(head, shares)]
+
+
+def _hosts(row: dict[str, Any], columns: list[str], peak: float) -> tuple[str, ...]:
+    seconds = row["training_seconds"]
+    return (
+        str(row["envs"]),
+        *(f"{1000 * seconds[name]:.1f}" for name in columns),
+        f"{1000 * row['validation_seconds']['auto']:.0f}",
+        f"{row['speedup']['auto']:.2f}",
+        f"{100 * row['gflop'] / seconds['auto'] / peak:.0f} %",
+    )
+
+
 SECTIONS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "agent": _learning,
     "agent_speed": _speed,
     "agent_health": _health,
     "learning": _growth,
     "choices": _choices,
+    "population": _population,
 }
 
 

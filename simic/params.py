@@ -183,6 +183,9 @@ class Policy(Tree):
     core: Literal["lstm", "gru", "none"] = "lstm"
     core_units: Count = 128
     head_units: Count = 64
+    critic: Literal["own", "shared"] = (
+        "own"  # own: encoder and core of its own, so that it does not pull at the actor's
+    )
     embedding_units: Count = 4
     precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products, acting and learning alike
     probability_floor: dict[str, Annotated[float, Field(ge=0.0, le=0.1)]] = {}  # of every legal choice, by head
@@ -194,7 +197,7 @@ class PPO(Tree):
     learning_rate: Positive = 1e-3
     learning_rate_schedule: Literal["constant", "adaptive"] = "constant"  # adaptive: kept where KL is near target_kl
     adam_eps: Positive = 1e-5
-    value_weight_decay: NonNegative = 0.0  # of the value head alone: none on actor and shared parts
+    value_weight_decay: NonNegative = 0.0  # of the value head and its own trunk: none on actor and shared parts
     clip_range: Positive = 0.2
     epochs: Count = 4
     minibatches: Count = 4

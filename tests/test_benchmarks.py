@@ -1,13 +1,14 @@
 """What the benchmarks conclude from their cells, and the page that says it; the measuring itself is no test."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks import agent, agent_cells, choices, learning, page
+from benchmarks import agent, agent_cells, choices, learning, page, population
 from benchmarks.agent_tasks import GRID, TASKS, Maze, PickLegal
 
 ROOT = Path(__file__).parents[1]
@@ -191,3 +192,39 @@ def test_learned_growth_is_told_beside_its_baselines() -> None:
     runs = [{"learned": 60.0 + k, "static": 20.0 + k} for k in range(3)]
     text = page.text({"learning": {"provenance": page.provenance()} | learning.summary(runs, [])})
     assert "| static | 21.0 [18.5, 23.5] | +40.0 [40.0, 40.0] |" in text
+
+
+def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, monkeypatch) -> None:
+    out = tmp_path / "population.json"
+    monkeypatch.setattr(population, "limits", lambda device: {"gflops": 100.0, "gigabytes_per_second": 5.0})
+    monkeypatch.setitem(population.CASES, "small", replace(population.CASES["small"], training=128, validation=32))
+    few = [
+        "--cases",
+        "small",
+        "--envs",
+        "1",
+        "2",
+        "--repeats",
+        "1",
+        "--steps",
+        "2",
+        "--threads",
+        "1",
+        "--out",
+        str(out),
+    ]
+    monkeypatch.setattr("sys.argv", ["population", *few])
+    population.main()
+    found = json.loads(out.read_text())
+    for row in found["rows"]:
+        seconds = row["training_seconds"]
+        best = min(seconds["plain"], seconds["plain channels-last"])
+        assert row["speedup"]["loop"] == pytest.approx(best / seconds["loop"])
+        assert seconds["convolutions alone"] > 0
+    assert found["rows"][1]["gflop"] == pytest.approx(2 * found["rows"][0]["gflop"])
+    for row in found["phases"]:
+        assert sum(row["seconds"].values()) == pytest.approx(row["total_seconds"])
+        assert row["decisions_per_second"] == pytest.approx(row["envs"] * 2 / row["total_seconds"])
+    text = page.text({"population": found})
+    assert "| 2 | " in text
+    assert "host training" in text

@@ -1,5 +1,6 @@
 """The memory of the policy: an LSTM, a GRU or nothing, one step at a time or over whole rows at once."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
@@ -22,6 +23,14 @@ class State(NamedTuple):
 
     def select(self, rows: Tensor) -> "State":
         return State(self.h[rows], self.c[rows])
+
+    def split(self, parts: int) -> "list[State]":
+        """What several memories of equal size remember; ``joined`` is the way back."""
+        return [State(h, c) for h, c in zip(*(part.tensor_split(parts, dim=-1) for part in self), strict=True)]
+
+    @classmethod
+    def joined(cls, states: "Sequence[State]") -> Self:
+        return cls(*(torch.cat(parts, dim=-1) for parts in zip(*states, strict=True)))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class GreedyPolicy(nn.Module):
         super().__init__()
         self.policy, self.masks = policy, masks
         features = policy.observation_spec.features
-        like = policy.encoder.weight.detach()
+        like = policy.like
         self.register_buffer("mean", like.new_zeros(features) if normalizer is None else normalizer.mean.clone())
         self.register_buffer("scale", like.new_ones(features) if normalizer is None else normalizer.scale.clone())
         unlimited = like.new_full((features,), torch.inf)
@@ -78,7 +78,7 @@ def export_policy(
 def _example(policy: ActorCritic, names: tuple[str, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor, Tensor]:
     """Three rows: sizes 0 and 1 would be taken for constants."""
     spec, seen = policy.action_spec, policy.observation_spec
-    like = policy.encoder.weight.detach()
+    like = policy.like
     shapes = {head.name: spec.mask_shape(k) for k, head in enumerate(spec.heads)}
     masks = tuple(torch.ones(3, *shapes[name], dtype=torch.bool, device=like.device) for name in names)
     categories = torch.full((3, seen.categories), -1, device=like.device)

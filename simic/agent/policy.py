@@ -1,4 +1,4 @@
-"""The recurrent actor-critic: encoder → core → LayerNorm → one head per factor of the action, and V(s).
+"""The recurrent actor-critic: a trunk → one head per factor of the action; a trunk of its own, or the same one → V(s).
 
 ``head_k(z + e_op + e_slot)``: later heads know what earlier ones chose through learned embeddings that start at zero.
 The value never depends on the action.
@@ -14,9 +14,10 @@ from torch.nn import functional
 
 from simic import params
 from simic.agent import initialization
-from simic.agent.core import Core, State
+from simic.agent.core import State
 from simic.agent.distributions import Choice, Joint, check, legal, masked_log_softmax, refuse_faults, sample
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
+from simic.agent.trunk import Trunk
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Recorded decisions ``[T, N]`` seen by the present weights."""
+    """Recorded decisions ``[T, N]`` seen by the present weights; of the trunks the actor's."""
 
     log_probs: Tensor  # [T, N, heads], exactly 0 where irrelevant
     entropy: Tensor  # [T, N, heads], H / ln(#legal)
@@ -83,16 +84,10 @@ class ActorCritic(nn.Module):
         self.register_buffer("relevance", action_spec.relevance_table(), persistent=False)
 
     def _build(self, sizes: params.Policy) -> None:
-        seen, heads = self.observation_spec, self.action_spec.heads
-        inputs = seen.features + seen.categories * sizes.embedding_units
-        if seen.categories:
-            self.category = nn.Embedding(seen.cardinality + 1, sizes.embedding_units)
-        self.encoder = nn.Linear(inputs, sizes.encoder_units)
-        self.core = Core(sizes.core, sizes.encoder_units, sizes.core_units)
-        width = self.core.width
-        # What enters the core is bounded by the encoder's tanh. A LayerNorm there would keep the direction of a short
-        # observation and lose its length (docs/experiments.md); so would one right behind it, where there is no core.
-        self.core_norm = nn.Identity() if sizes.core == "none" else nn.LayerNorm(width)
+        heads = self.action_spec.heads
+        self.actor = Trunk(self.observation_spec, sizes)
+        self.critic = Trunk(self.observation_spec, sizes) if sizes.critic == "own" else None
+        width = self.actor.width
         self.heads = nn.ModuleList(Head(width, sizes.head_units, head.size) for head in heads)
         given = heads[:2] if len(heads) > 1 else ()
         self.given = nn.ParameterList(torch.zeros(head.size, width) for head in given)  # e_op, e_slot
@@ -103,19 +98,40 @@ class ActorCritic(nn.Module):
         heads = {f"heads.{k}.out": initialization.POLICY_GAIN for k in range(len(self.heads))}
         hidden = initialization.HIDDEN_GAIN
         value = {"value_head": hidden, "value_head.out": initialization.VALUE_GAIN}
-        return {"category": 1.0, "encoder": hidden, "core_norm": 0.0, "heads": hidden, "given": 0.0, **heads, **value}
+        parts = {"category": 1.0, "encoder": hidden, "core_norm": 0.0}
+        trunks = {f"{trunk}.{part}": gain for trunk in ("actor", "critic") for part, gain in parts.items()}
+        return {"heads": hidden, "given": 0.0, **trunks, **heads, **value}
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """Parameters by the part whose gradient is watched: encoder, core, value and each head by its name."""
-        parts = {"encoder": ("category", "encoder"), "core": ("core", "given"), "value": ("value_head",)}
+        """Parameters by the part whose gradient is watched: encoder, core, value (with a trunk of its own, if it has
+        one) and each head by its name.
+        """
+        parts = {
+            "encoder": ("actor.category", "actor.encoder"),
+            "core": ("actor.core", "given"),
+            "value": ("critic", "value_head"),
+        }
         parts |= {f"head_{head.name}": (f"heads.{k}.",) for k, head in enumerate(self.action_spec.heads)}
         named = list(self.named_parameters())
         return {part: [p for name, p in named if name.startswith(prefix)] for part, prefix in parts.items()}
 
     @property
+    def like(self) -> Tensor:
+        """A weight: device and type of all others."""
+        return self.actor.encoder.weight.detach()
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a decision depends on earlier observations."""
+        return self.actor.core.kind != "none"
+
+    def _trunks(self) -> tuple[Trunk, ...]:
+        return (self.actor,) if self.critic is None else (self.actor, self.critic)
+
+    @property
     def coarsest(self) -> torch.dtype:
         """What its matrix products are rounded to."""
-        return torch.bfloat16 if self.reduced else self.encoder.weight.dtype
+        return torch.bfloat16 if self.reduced else self.like.dtype
 
     def rounding(self) -> AbstractContextManager[object]:
         """Matrix products in the policy's precision. Casts of weights are not cached: one made while acting, without
@@ -123,11 +139,11 @@ class ActorCritic(nn.Module):
         """
         if not self.reduced:
             return nullcontext()
-        return torch.autocast(self.encoder.weight.device.type, torch.bfloat16, cache_enabled=False)
+        return torch.autocast(self.like.device.type, torch.bfloat16, cache_enabled=False)
 
     def initial_state(self, envs: int) -> State:
         """Nothing remembered."""
-        return self.core.initial_state(envs, self.encoder.weight)
+        return State.joined([trunk.initial_state(envs) for trunk in self._trunks()])
 
     @torch.no_grad()
     def act(
@@ -171,19 +187,24 @@ class ActorCritic(nn.Module):
             values = self.state_value(z)
         log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
         entropy = torch.stack([choice.normalized_entropy() for choice in choices], dim=-1)
-        return Evaluation(log_probs, entropy, values, encoded, hidden, z)
+        return Evaluation(log_probs, entropy, values, encoded, hidden, self._actors(z))
 
     def trunk(self, seen: Observation, state: State, starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Encoder's output, core's output and z ``[T, N, ·]`` of whole rows."""
+        """Encoder's and core's output of the actor, and z, all ``[T, N, ·]``, of whole rows."""
         with self.rounding():
-            encoded = self._encode(seen)
-            hidden = self.core.over(encoded, state, starts)
-            return encoded, hidden, self.core_norm(hidden)
+            parts = zip(self._trunks(), state.split(len(self._trunks())), strict=True)
+            found = [trunk.over(seen, own, starts) for trunk, own in parts]
+            encoded, hidden, _ = found[0]
+            return encoded, hidden, torch.cat([z for _, _, z in found], dim=-1)
 
     def remember(self, observation: Observation, state: State) -> tuple[Tensor, State]:
-        """z ``[E, H]`` of one more observation."""
-        hidden, state = self.core.step(self._encode(observation), state)
-        return self.core_norm(hidden), state
+        """z ``[E, ·]`` of one more observation: what the heads read, then what the value reads if that is another."""
+        parts = zip(self._trunks(), state.split(len(self._trunks())), strict=True)
+        found = [trunk.step(observation, own) for trunk, own in parts]
+        return torch.cat([z for z, _ in found], dim=-1), State.joined([own for _, own in found])
+
+    def _actors(self, z: Tensor) -> Tensor:
+        return z[..., : self.actor.width]
 
     def choose(
         self,
@@ -240,6 +261,7 @@ class ActorCritic(nn.Module):
         """Each head with its first layer at z, all in one product."""
         heads = [head for head in self.heads if isinstance(head, Head)]
         weight, bias = (torch.cat([head.hidden.get_parameter(part) for head in heads]) for part in ("weight", "bias"))
+        z = self._actors(z)
         return list(zip(heads, functional.linear(z, weight, bias).chunk(len(heads), dim=-1), strict=True))
 
     def _given(self, layers: Head, chosen: list[Tensor]) -> Tensor:
@@ -250,14 +272,9 @@ class ActorCritic(nn.Module):
         after_slot = functional.embedding(chosen[1], layers.shift(self.given[1]))
         return shift + after_slot * self.relevance[chosen[0], 1, None]
 
-    def _encode(self, observation: Observation) -> Tensor:
-        x = observation.features.to(self.encoder.weight.dtype)
-        if self.observation_spec.categories:
-            x = torch.cat((x, self.category(observation.categories + 1).flatten(-2)), dim=-1)  # -1, none, is row 0
-        return self.encoder(x).tanh()
-
     def state_value(self, z: Tensor) -> Tensor:
-        value = self.value_head(z).squeeze(-1)
+        """V ``[...]`` at z."""
+        value = self.value_head(z[..., -self.actor.width :]).squeeze(-1)
         return value if value.dtype == torch.float64 else value.float()
 
 

@@ -71,7 +71,7 @@ class PPO:
         self.all_env_ids = None if all_env_ids is None else all_env_ids.cpu()
         self.score = Compiled(score) if settings.compile else score
         self.groups = policy.groups()
-        like = policy.encoder.weight
+        like = policy.like
         self.deferred = like.is_cuda if deferred is None else deferred
         self.adam = Adam(
             policy,
@@ -110,7 +110,7 @@ class PPO:
             raise ValueError("the rollout has no advantages: call with_advantages first")
         own = self._on_host(rollout.env_ids)
         everyone = own if self.all_env_ids is None else self.all_env_ids
-        if self.policy.core.kind == "none":
+        if not self.policy.remembers:
             # Steps of one episode resemble each other; a minibatch of steps from everywhere has a better gradient.
             own, everyone = (single_step_ids(ids, len(rollout.valid)) for ids in (own, everyone))
             rollout = rollout.single_steps()

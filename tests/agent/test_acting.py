@@ -32,10 +32,11 @@ def test_the_first_memory_has_the_type_and_device_of_the_weights(kind: str, like
 
 def test_every_width_of_the_memory_comes_from_the_policy() -> None:
     """The rollout states no width of its own: it keeps whatever memory the policy begins with."""
-    for units in (3, 10, 17):
-        policy = ActorCritic(HIERARCHY, SEEN, SMALL.model_copy(update={"core_units": units}), rng_seed=1)
+    for units, critic, width in ((3, "own", 6), (10, "shared", 10), (17, "own", 34)):
+        sizes = SMALL.model_copy(update={"core_units": units, "critic": critic})
+        policy = ActorCritic(HIERARCHY, SEEN, sizes, rng_seed=1)
         rollout = make_rollout(policy, episodes(2, 3), 3)
-        assert rollout.state.h.shape == (2, units)
+        assert rollout.state.h.shape == (2, width)
         seen = policy.evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
         assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
 
@@ -74,7 +75,7 @@ def test_a_rollout_is_one_allocation_that_is_written_in_place_and_keeps_one_memo
     assert rollout.features.shape[:2] == (6, 3)
     assert torch.equal(rollout.features[5], seen.features)
     # Only what replay starts from, not the memory of every step.
-    assert rollout.state.h.shape == (3, SMALL.core_units)
+    assert rollout.state.h.shape == (3, 2 * SMALL.core_units)
     sizes = [x.numel() for x in vars(rollout).values() if isinstance(x, torch.Tensor)]
     assert max(sizes) < 6 * 3 * SMALL.core_units + rollout.features.numel()
 
@@ -85,7 +86,7 @@ def test_what_leaves_the_memory_is_normalised_and_what_enters_it_keeps_its_lengt
     been at work: it would make a small angle and a large one the same.
     """
     policy = ActorCritic(HIERARCHY, SEEN, SMALL, rng_seed=1)
-    torch.nn.init.zeros_(policy.category.weight)
+    torch.nn.init.zeros_(policy.actor.category.weight)
     rollout = make_rollout(policy, episodes(5, 8, None), 8)
     features = rollout.features
 
@@ -94,8 +95,8 @@ def test_what_leaves_the_memory_is_normalised_and_what_enters_it_keeps_its_lengt
         return policy.evaluate(observation, rollout.actions, rollout.state, rollout.valid, None)
 
     grown = seen(scale * features)
-    before = policy.encoder(
-        torch.cat((scale * features, torch.zeros(8, 5, policy.encoder.in_features - features.shape[-1])), dim=-1)
+    before = policy.actor.encoder(
+        torch.cat((scale * features, torch.zeros(8, 5, policy.actor.encoder.in_features - features.shape[-1])), dim=-1)
     )
     assert torch.allclose(grown.encoded, before.tanh(), atol=1e-5)
     assert grown.encoded.abs().max() <= 1.0

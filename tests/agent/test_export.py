@@ -46,8 +46,8 @@ def test_the_description_names_every_input(tmp_path: Path) -> None:
         "mask_op": ["batch", 4],
         "mask_slot": ["batch", 4, 3],
         "mask_blueprint": ["batch", 3, 4],
-        "h": ["batch", 10],
-        "c": ["batch", 10],
+        "h": ["batch", 20],
+        "c": ["batch", 20],
     }
     assert description["inputs"]["mask_op"]["dtype"] == "bool"
     assert [head["name"] for head in description["heads"]] == ["op", "slot", "blueprint", "style"]

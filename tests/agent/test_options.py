@@ -138,7 +138,7 @@ def test_acting_replay_and_the_exact_distribution_share_the_floor() -> None:
     ppo = make_ppo(policy)
     rollout = rollout_of(policy)
     assert ppo.update(rollout, 0).first_ratio_ok
-    z = torch.zeros(3, policy.core.width)
+    z = torch.zeros(3, policy.actor.width)
     op = policy.joint(z, {}).op.exp()
     assert op.min() >= 0.05
     with pytest.raises(SimicError, match=r"policy.probability_floor: there is no head 'ops'"):
@@ -237,7 +237,7 @@ def test_an_adaptive_rate_is_used_reported_and_resumed() -> None:
 # --- weight decay ---
 
 
-def test_weight_decay_reaches_the_value_head_alone() -> None:
+def test_weight_decay_reaches_the_value_and_its_trunk_alone() -> None:
     changes = {"epochs": 1, "minibatches": 1}
     plain, decayed = make_ppo(**changes), make_ppo(value_weight_decay=0.5, **changes)
     start = make_policy().double().state_dict()
@@ -245,7 +245,7 @@ def test_weight_decay_reaches_the_value_head_alone() -> None:
         ppo.update(rollout_of(ppo.policy), 0)
     for name, tensor in decayed.policy.state_dict().items():
         expected = plain.policy.state_dict()[name]
-        if name.startswith("value_head"):
+        if name.startswith(("value_head", "critic")):
             expected = expected - 1e-2 * 0.5 * start[name]  # decoupled: − lr · decay · θ
         assert torch.allclose(tensor, expected, rtol=0, atol=1e-12), name
 
@@ -352,7 +352,7 @@ def test_a_cast_made_while_acting_does_not_cut_the_gradient() -> None:
             strict=True,
         )
     )
-    for name in ("encoder.weight", "heads.0.hidden.weight", "heads.0.out.weight", "value_head.out.weight"):
+    for name in ("actor.encoder.weight", "heads.0.hidden.weight", "heads.0.out.weight", "value_head.out.weight"):
         assert gradient[name] is not None, name
         assert gradient[name].any(), name
 

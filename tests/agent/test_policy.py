@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from simic import params
+from simic.agent.diagnostics import replay
 from simic.agent.initialization import orthogonal
 from simic.agent.policy import ActorCritic
 from simic.agent.spec import ActionSpec, Observation
@@ -103,7 +104,8 @@ def test_initial_policy_is_nearly_uniform_and_ignores_earlier_choices() -> None:
 def test_weights_are_orthogonal_with_the_documented_gains_and_memories_uniform() -> None:
     policy = ActorCritic(HIERARCHY, SEEN, SMALL, rng_seed=1)
     for gain, layer in (
-        (math.sqrt(2), policy.encoder),
+        (math.sqrt(2), policy.actor.encoder),
+        (math.sqrt(2), policy.critic.encoder),
         (math.sqrt(2), policy.heads[0].hidden),
         (0.01, policy.heads[2].out),
         (1.0, policy.value_head.out),
@@ -114,10 +116,10 @@ def test_weights_are_orthogonal_with_the_documented_gains_and_memories_uniform()
         assert torch.allclose(gram, gain**2 * torch.eye(len(gram)), atol=1e-5)
         assert not layer.bias.any()
     bound = SMALL.core_units**-0.5
-    for tensor in policy.core.rnn.parameters():
+    for tensor in policy.actor.core.rnn.parameters():
         assert 0.8 * bound < tensor.abs().max() <= bound
         assert tensor.mean().abs() < 0.3 * bound
-    assert torch.equal(policy.core_norm.weight, torch.ones(SMALL.core_units))
+    assert torch.equal(policy.actor.core_norm.weight, torch.ones(SMALL.core_units))
 
 
 def test_weights_are_a_function_of_the_seed_alone() -> None:
@@ -126,7 +128,7 @@ def test_weights_are_a_function_of_the_seed_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
     for name, tensor in first.state_dict().items():
         assert torch.equal(tensor, second.state_dict()[name])
-    assert not torch.equal(first.encoder.weight, other.encoder.weight)
+    assert not torch.equal(first.actor.encoder.weight, other.actor.encoder.weight)
 
 
 def test_orthogonal_draws_are_uniform_in_sign() -> None:
@@ -143,7 +145,7 @@ def test_a_plain_discrete_space_is_one_head() -> None:
     step = policy.act(observation, policy.initial_state(2), torch.tensor([[0.0], [0.999]]))
     assert step.actions.tolist() == [[0], [2]]
     z = policy.remember(observation, policy.initial_state(2))[0]
-    expected = torch.distributions.Categorical(logits=policy.heads[0](z)).entropy()
+    expected = torch.distributions.Categorical(logits=policy.heads[0](z[:, : policy.actor.width])).entropy()
     assert torch.allclose(policy.joint(z, {}).entropy(), expected)
 
 
@@ -159,3 +161,21 @@ def test_each_parameter_belongs_to_one_part() -> None:
     grouped = [parameter for group in policy.groups().values() for parameter in group]
     assert len(grouped) == len({id(parameter) for parameter in grouped}) == len(list(policy.parameters()))
     assert list(policy.groups()) == ["encoder", "core", "value", "head_op", "head_slot", "head_blueprint", "head_style"]
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru", "none"])
+@pytest.mark.parametrize("critic", ["own", "shared"])
+def test_a_critic_of_its_own_leaves_the_actor_alone(critic: str, core: str) -> None:
+    policy = make_policy(core, sizes=SMALL.model_copy(update={"critic": critic}))
+    rollout = make_rollout(policy, episodes(4, 7), 7)
+    seen = replay(policy, rollout)
+    acted = rollout.valid
+    torch.testing.assert_close(seen.values[acted], rollout.values[acted], rtol=0, atol=1e-5)
+
+    def reached(loss: torch.Tensor) -> set[str]:
+        found = torch.autograd.grad(loss, list(policy.parameters()), retain_graph=True, allow_unused=True)
+        named = zip(dict(policy.named_parameters()), found, strict=True)
+        return {name.partition(".")[0] for name, gradient in named if gradient is not None and gradient.any()}
+
+    assert reached(seen.values.sum()) == ({"critic", "value_head"} if critic == "own" else {"actor", "value_head"})
+    assert reached(seen.log_probs.sum()) == {"actor", "heads", "given"}

@@ -50,7 +50,9 @@ def test_after_a_step_the_memory_is_that_of_the_new_weights(core: str) -> None:
         masks = {name: mask[t] for name, mask in rollout.masks.items()}
         z, state = policy.remember(Observation(rollout.features[t], rollout.categories[t], masks), state)
         hidden.append(z)
-    assert torch.allclose(seen.z, torch.stack(hidden), atol=1e-5)
+    z = torch.stack(hidden)
+    assert torch.allclose(seen.z, z[..., : policy.actor.width], atol=1e-5)
+    assert torch.allclose(seen.values, policy.state_value(z), atol=1e-5)
     assert not torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-2)
 
 
