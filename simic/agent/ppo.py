@@ -106,14 +106,14 @@ class PPO:
         """Several epochs of minibatches over environments, of a policy without memory over single steps; the rollout
         must carry advantages and returns.
         """
-        if rollout.advantages is None:
-            raise ValueError("the rollout has no advantages: call with_advantages first")
         own = self._on_host(rollout.env_ids)
         everyone = own if self.all_env_ids is None else self.all_env_ids
         if not self.policy.remembers:
             # Steps of one episode resemble each other; a minibatch of steps from everywhere has a better gradient.
             own, everyone = (single_step_ids(ids, len(rollout.valid)) for ids in (own, everyone))
             rollout = rollout.single_steps()
+        if rollout.advantages is None:
+            raise ValueError("the rollout has no advantages: call with_advantages first")
         batch = replace(rollout, advantages=normalized(rollout.advantages, rollout.valid, self.reduce))
         used = usage(self.policy, rollout, min(self.settings.minibatches, len(everyone)), self.reduce)
         log = Log(once={**scales(rollout, self.reduce), "samples_by_head": used.open_rows})

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 DENSE_MAX_PIXELS = 4
@@ -155,9 +154,8 @@ class _MapGroupNorm(Function):
         return normed
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grad = grad.contiguous(memory_format=torch.channels_last)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad = grads[0].contiguous(memory_format=torch.channels_last)
         backward = torch.ops.aten.native_group_norm_backward
         return *backward(grad, *ctx.saved_tensors, *ctx.sizes, [True, True, True]), None, None
 
