@@ -78,30 +78,32 @@ def _learning(found: dict[str, Any]) -> list[str]:
         "next section compares them in turns.",
     ]
     for name, task in found["tasks"].items():
-        rows = [_algorithm(algorithm, row) for algorithm, row in task["rows"].items()]
+        digits = 1 if abs(task["solved"]) > 10 else 3
+        rows = [_algorithm(algorithm, row, digits) for algorithm, row in task["rows"].items()]
         head = ("algorithm", "rng seeds", "learning rate", "final return", "solved", "median steps to solve", "steps/s")
         lines += ["", f"### {name} (solved at {task['solved']:g})", "", *table(head, rows), ""]
-        lines += [_verdict(pair, task["margin"]) for pair in task["pairs"] if "low" in pair]
+        lines += [_verdict(pair, task["margin"], digits) for pair in task["pairs"] if "low" in pair]
     return [*lines, "", f"![Returns while learning]({FIGURE.relative_to(PAGE.parent)})"]
 
 
-def _algorithm(name: str, row: dict[str, Any]) -> tuple[str, ...]:
-    steps = row["median_steps_to_solve"]
+def _algorithm(name: str, row: dict[str, Any], digits: int) -> tuple[str, ...]:
+    steps, finals = row["median_steps_to_solve"], row["final_returns"]
     runs = len(row["rng_seeds"])
     return (
         name,
         str(runs),
         f"{row['config']['learning_rate']:g}",
-        f"{row['mean']:.1f} ({min(row['final_returns']):.1f} … {max(row['final_returns']):.1f})",
+        f"{row['mean']:.{digits}f} ({min(finals):.{digits}f} … {max(finals):.{digits}f})",
         f"{row['solved_runs']} of {runs}",
         "never" if steps is None else f"{steps:,.0f}",
         f"{row['steps_per_second']:,.0f}",
     )
 
 
-def _verdict(pair: dict[str, Any], margin: float) -> str:
+def _verdict(pair: dict[str, Any], margin: float, digits: int) -> str:
     word = "not behind" if pair["not_behind"] else "not shown to be level"
-    interval = f"{pair['difference']:+.1f}, 95 % interval {pair['low']:.1f} … {pair['high']:.1f}"
+    difference, low, high = (f"{pair[name]:+.{digits}f}" for name in ("difference", "low", "high"))
+    interval = f"{difference}, 95 % interval {low} … {high}"
     return f"- {pair['ours']} − {pair['theirs']}: {interval}; {word} (margin −{margin:g})"
 
 
