@@ -73,7 +73,7 @@ def _learning(found: dict[str, Any]) -> list[str]:
         "",
         "`python -m benchmarks.agent run`, then `report`. Everyone has the same environments, sizes, rollouts and grid",
         "of learning rates, each tuned on seeds of its own; what is not shared is as each library has it by default,",
-        "so ours ends an update at its `target_kl`, which the peers leave off. Final return: mean of greedy episodes, by",
+        "so ours ends an update at `target_kl`, which the peers leave off. Final return: mean of greedy episodes, by",
         "rng seed. *Not behind*: the 95 % Welch interval of the difference of means lies above −5 % of the solve",
         "threshold. Steps per second are for orientation, since runs came one after the other on a shared machine; the",
         "next section compares them in turns.",
