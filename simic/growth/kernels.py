@@ -36,7 +36,7 @@ def separable(module: nn.Module) -> nn.Module:
     """The module for one host at a time on channels-last maps; parameters and their names stay."""
     for name, child in module.named_children():
         setattr(module, name, separable(child))
-    return _MapNorm(module) if type(module) is nn.GroupNorm and module.affine else module
+    return _MapNorm(module) if type(module) is nn.GroupNorm else module
 
 
 def _is_same_convolution(conv: nn.Conv2d) -> bool:
@@ -125,23 +125,25 @@ def _neighbourhoods(kernel: int, height: int, width: int, dtype: torch.dtype, de
 class _MapNorm(_Adopted):
     """GroupNorm on channels-last maps; on features without pixels torch's own."""
 
-    weight: nn.Parameter
-    bias: nn.Parameter
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
 
     def __init__(self, norm: nn.GroupNorm) -> None:
         super().__init__(norm)
         self.groups, self.eps = norm.num_groups, norm.eps
+        if not norm.affine:
+            self.weight = self.bias = None
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dim() != 4:
+        if self.weight is None or x.dim() != 4:
             return F.group_norm(x, self.groups, self.weight, self.bias, self.eps)
         normed: Tensor = _MapGroupNorm.apply(x, self.weight, self.bias, self.groups, self.eps)
         return normed
 
 
 class _MapGroupNorm(Function):
-    """torch's kernels with feature and gradient in one memory format: given two, its backward reads out of bounds
-    (2.13, CPU).
+    """torch's kernels with every gradient asked for: without the features' own, its backward on channels-last maps
+    writes to a null pointer (2.13, CPU).
     """
 
     @staticmethod

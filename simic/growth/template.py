@@ -50,6 +50,7 @@ class Template:
         self._vmap = getattr(first, "vmap", True)
         self.module = first.to("meta")
         self._single, self._stacked = separable(copy.deepcopy(self.module)), stackable(second.to("meta"))
+        self._foreign = any(not type(m).__module__.startswith(("torch.nn.", "simic.")) for m in first.modules())
         self._conv_weights = sum(m.weight.numel() for m in first.modules() if isinstance(m, nn.Conv2d))
 
     def draw(self, streams: Tensor) -> Tensor:
@@ -84,7 +85,9 @@ class Template:
 
     def run_one(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
         """The module of one row by itself, ``weights [*shape]``, on ``x [1, B, …, C]``."""
-        return self._leave(functional_call(self._single, self._named(weights), (self._enter(x)[0],))[None])
+        h = self._enter(x)[0]
+        h = h.contiguous() if self._foreign else h  # a user's forward may call what kernels._MapGroupNorm avoids
+        return self._leave(functional_call(self._single, self._named(weights), (h,))[None])
 
     def _call(self, x: Tensor, *weights: Tensor) -> Tensor:
         return functional_call(self._stacked, self._named(weights), (x,))

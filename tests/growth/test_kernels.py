@@ -56,9 +56,12 @@ def test_fast_layers_equal_torchs_own(name: str, size: tuple[int, int]) -> None:
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize("frozen_input", [False, True])
 @pytest.mark.parametrize("gradient", ["contiguous", "channels last", "expanded"])
 @pytest.mark.parametrize("shape", [(3, 6, 4, 4), (3, 1, 5, 2), (3, 6, 1, 1), (3, 6)])
-def test_the_norm_of_one_host_takes_gradients_of_any_layout(shape: tuple[int, ...], gradient: str) -> None:
+def test_the_norm_of_one_host_takes_features_and_gradients_of_any_layout(
+    shape: tuple[int, ...], gradient: str, frozen_input: bool
+) -> None:
     plain = nn.GroupNorm(3 if shape[1] == 6 else 1, shape[1])
     with torch.no_grad():
         plain.weight.copy_(torch.randn(shape[1], generator=generator(1)))
@@ -70,11 +73,11 @@ def test_the_norm_of_one_host_takes_gradients_of_any_layout(shape: tuple[int, ..
         grad = grad[:, :1].expand(shape)
     elif gradient == "channels last" and len(shape) == 4:
         grad = grad.contiguous(memory_format=torch.channels_last)
-    seen = x.movedim(1, -1).contiguous().movedim(-1, 1).requires_grad_()
-    leaf = x.clone().requires_grad_()
+    seen = x.movedim(1, -1).contiguous().movedim(-1, 1).requires_grad_(not frozen_input)
+    leaf = x.clone().requires_grad_(not frozen_input)
     actual, expected = fast(seen), plain(leaf)
     torch.testing.assert_close(actual, expected)
-    found = torch.autograd.grad(actual, [seen, *fast.parameters()], grad)
-    wanted = torch.autograd.grad(expected, [leaf, *plain.parameters()], grad.contiguous())
+    found = torch.autograd.grad(actual, [*([] if frozen_input else [seen]), *fast.parameters()], grad)
+    wanted = torch.autograd.grad(expected, [*([] if frozen_input else [leaf]), *plain.parameters()], grad.contiguous())
     for mine, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(mine, theirs)

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from simic.errors import SimicError
 from simic.growth.blueprints import blueprints_of
@@ -111,3 +112,25 @@ def test_borrowed_parameters_are_not_in_the_row() -> None:
     rows, lent, x = torch.randn(4, 2), torch.randn(4, 2, 3), torch.randn(4, 5, 3)
     expected = torch.einsum("rbi,roi->rbo", x, lent) + rows[:, None]
     torch.testing.assert_close(template.run([*template.unpack(rows), lent], x), expected)
+
+
+class OwnNorm(nn.Module):
+    """A user's seed that calls the function, not the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(16)), nn.Parameter(torch.zeros(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.group_norm(x, 4, self.weight, self.bias)
+
+
+def test_a_users_norm_learns_from_features_without_gradient() -> None:
+    """torch's own backward ends the process there on channels-last maps (growth.kernels)."""
+    template = Template(OwnNorm, "own norm")
+    x = torch.randn(1, 5, 4, 4, 16, generator=torch.Generator().manual_seed(1))
+    weight, bias = torch.full((16,), 2.0, requires_grad=True), torch.zeros(16, requires_grad=True)
+    found = torch.autograd.grad(template.run_one((weight, bias), x).square().sum(), [weight, bias])
+    normed = F.group_norm(x[0].movedim(-1, 1).contiguous(), 4)
+    torch.testing.assert_close(found[0], 4 * normed.square().sum((0, 2, 3)))
+    torch.testing.assert_close(found[1], 4 * normed.sum((0, 2, 3)), atol=1e-4, rtol=1e-4)
