@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from simic.errors import SimicError
-from simic.growth.layers import CausalAttention, OpenReLU, group_norm
+from simic.growth.layers import CausalAttention, OpenReLU, Samplewise, group_norm, per_sample
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -154,7 +154,7 @@ def blueprints_of(family: str) -> tuple[Blueprint, ...]:
 
 
 @blueprint("norm", "cnn", closing=("weight",))
-class ConvNorm(nn.Module):
+class ConvNorm(Samplewise):
     """x + tanh(w)·(GN(x) − x), w = 0: 2C + 1 parameters."""
 
     def __init__(self, shape: Shape) -> None:
@@ -163,11 +163,11 @@ class ConvNorm(nn.Module):
         self.norm = group_norm(shape[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + torch.tanh(self.weight) * (self.norm(x) - x)
+        return x + per_sample(torch.tanh(self.weight), x) * (self.norm(x) - x)
 
 
 @blueprint("attention", "cnn")
-class SqueezeExcitation(nn.Module):
+class SqueezeExcitation(Samplewise):
     """x·σ(W₂ relu(W₁ mean(x)) + b), W₂ = 0, b = 3, r = max(1, C/4): 2Cr + C parameters (arXiv 1709.01507)."""
 
     def __init__(self, shape: Shape) -> None:
@@ -184,7 +184,7 @@ class SqueezeExcitation(nn.Module):
 
 
 @blueprint("depthwise", "cnn", closing=("norm.weight", "norm.bias"))
-class DepthwiseSeparable(nn.Module):
+class DepthwiseSeparable(Samplewise):
     """x + relu(GN(1×1(3×3 per channel x))): 9C + C² + 2C parameters."""
 
     def __init__(self, shape: Shape) -> None:
@@ -200,7 +200,7 @@ class DepthwiseSeparable(nn.Module):
 
 
 @blueprint("bottleneck", "cnn", closing=("up.weight",))
-class Bottleneck(nn.Module):
+class Bottleneck(Samplewise):
     """x + GN(up(relu(3×3(relu(down x))))), up = 0, b = max(8, C/4): 2Cb + 9b² + 2C parameters."""
 
     def __init__(self, shape: Shape) -> None:
@@ -216,7 +216,7 @@ class Bottleneck(nn.Module):
         return x + self.norm(self.up(F.relu(self.conv(F.relu(self.down(x))))))
 
 
-class _ConvNormReLU(nn.Module):
+class _ConvNormReLU(Samplewise):
     """relu(GN(k×k x)): k²C² + 2C parameters."""
 
     def __init__(self, channels: int, kernel: int) -> None:
@@ -230,7 +230,7 @@ class _ConvNormReLU(nn.Module):
 
 
 @blueprint("conv_small", "cnn", closing=("branch.conv.weight",))
-class ConvSmall(nn.Module):
+class ConvSmall(Samplewise):
     """x + relu(GN(1×1 x)), the convolution 0: C² + 2C parameters."""
 
     def __init__(self, shape: Shape) -> None:
@@ -243,7 +243,7 @@ class ConvSmall(nn.Module):
 
 
 @blueprint("conv_light", "cnn", closing=("branch.norm.weight", "branch.norm.bias"))
-class ConvLight(nn.Module):
+class ConvLight(Samplewise):
     """x + relu(GN(3×3 x)): 9C² + 2C parameters."""
 
     def __init__(self, shape: Shape) -> None:
@@ -255,7 +255,7 @@ class ConvLight(nn.Module):
 
 
 @blueprint("conv_heavy", "cnn", closing=("second.norm.weight", "second.norm.bias"))
-class ConvHeavy(nn.Module):
+class ConvHeavy(Samplewise):
     """x + two of relu(GN(3×3 ·)) in a row: 18C² + 4C parameters."""
 
     def __init__(self, shape: Shape) -> None:
@@ -272,7 +272,7 @@ class ConvHeavy(nn.Module):
 
 @blueprint("norm", "mlp", closing=("weight",))
 @blueprint("norm", "transformer", closing=("weight",))
-class VectorNorm(nn.Module):
+class VectorNorm(Samplewise):
     """x + tanh(w)·(LN(x) − x), w = 0: 2D + 1 parameters."""
 
     def __init__(self, shape: Shape) -> None:
@@ -281,10 +281,10 @@ class VectorNorm(nn.Module):
         self.norm = nn.LayerNorm(shape[-1])
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + torch.tanh(self.weight) * (self.norm(x) - x)
+        return x + per_sample(torch.tanh(self.weight), x) * (self.norm(x) - x)
 
 
-class _LowRank(nn.Module):
+class _LowRank(Samplewise):
     """x + up(down x), up = 0: 2rD parameters (arXiv 2106.09685)."""
 
     def __init__(self, width: int, rank: int) -> None:
@@ -314,7 +314,7 @@ class LargeLowRank(_LowRank):
         super().__init__(shape[-1], LORA_LARGE_RANK)
 
 
-class _AttentionSeed(nn.Module):
+class _AttentionSeed(Samplewise):
     """x + attention(x), its output projection 0."""
 
     def __init__(self, attention: CausalAttention) -> None:
@@ -335,7 +335,7 @@ class AttentionSeed(_AttentionSeed):
         super().__init__(CausalAttention(shape[-1]))
 
 
-class _ResidualMLP(nn.Module):
+class _ResidualMLP(Samplewise):
     """x + W₂ gelu(W₁ x), W₂ = 0: with f times the width, 2fD² + (f + 1)D parameters."""
 
     def __init__(self, width: int, factor: int) -> None:

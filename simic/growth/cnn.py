@@ -6,7 +6,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from simic.growth.family import Anatomy, Shape, host_family
-from simic.growth.layers import check_norm, group_norm
+from simic.growth.layers import Samplewise, check_norm, group_norm
 from simic.params import Host
 
 MIN_POOLED_PIXELS = 2
@@ -29,7 +29,7 @@ PRESETS = {
 }
 
 
-class ConvBlock(nn.Module):
+class ConvBlock(Samplewise):
     """Convolution (no bias) → GroupNorm → max pooling, if ``pool`` → ReLU; ``[B, C, H, W]``.
 
     Maximum and ReLU commute; pooled first, the ReLU meets a quarter of the values.
@@ -46,7 +46,7 @@ class ConvBlock(nn.Module):
         return self.relu(self.pool(self.norm(self.conv(x))))
 
 
-class ConvHead(nn.Module):
+class ConvHead(Samplewise):
     """Global average pool → linear; ``[B, C, H, W] → [B, classes]``."""
 
     def __init__(self, channels: int, classes: int) -> None:

@@ -22,7 +22,6 @@ from simic.growth.blueprints import blueprints_of
 from simic.growth.grafting import blend
 from simic.growth.groups import SlotState
 from simic.growth.hosts import HostSpec, build_host
-from simic.growth.kernels import stackable
 from simic.growth.population import Population
 from simic.growth.vocabulary import Blend, Slots, Stage
 from simic.params import Host
@@ -89,13 +88,9 @@ class GrownNetwork(nn.Module):
 
     @classmethod
     def fresh(cls, structure: Structure) -> Self:
-        """Not yet loaded, in the layers that the population computes with, so that both agree to the last bits; torch's
-        global generator is left as it was.
-        """
+        """Not yet loaded; torch's global generator is left as it was."""
         with torch.random.fork_rng(devices=[]):
-            network = cls(structure).eval()
-        stackable(network)
-        return network
+            return cls(structure).eval()
 
     def weights(self) -> dict[str, Tensor]:
         """Every tensor once: of tied ones, the first segment's name."""

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 
+from simic.growth.layers import Samplewise
 from simic.growth.vocabulary import Blend
 
 MIN_GATE_UNITS = 8
 
 
-class Gate(nn.Module):
+class Gate(Samplewise):
     """Per-sample amplitude in (0, 1): mean pool → linear → ReLU → linear → sigmoid; ``[B, C, …] → [B, 1]``."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -28,7 +29,7 @@ class Gate(nn.Module):
         return torch.sigmoid(self.out(torch.relu(self.hidden(pooled))))
 
 
-class TokenGate(nn.Module):
+class TokenGate(Samplewise):
     """The gate of each position by itself, ``[B, L, D] → [B, L, 1]``: a mean over positions would show each the ones
     after it.
     """

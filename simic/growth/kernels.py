@@ -1,11 +1,11 @@
-"""Layers with the weights and the results of torch's own, in the form that runs fastest for many hosts at once.
+"""Layers with the results of torch's own, in the form that runs fastest for many networks at once.
 
-Under vmap a convolution is a grouped convolution over hosts, a group norm a chain of small kernels: on small maps most
-of their time is overhead. ``stackable`` replaces such layers of a template by matrix products on channels-last maps.
-Numbers behind the choices (E = 32 or 4, B = 64, forward + backward, ms, 2 CPU threads): 1×1 4→8 at 4×4: grouped 0.79,
-product 0.37; 3×3 16→16 at 2×2, 4 hosts: grouped 0.31, dense 0.14; 3×3 8→16 at 4×4: grouped 2.0, dense 4.5; 3×3 1→8 at
-8×8: grouped 2.0, patches 2.0; GroupNorm 8 at 8×8: 1.9, as a layer norm 1.6; max pooling 8 at 8×8: 2.7, channels last
-0.9.
+``stacked``: weights carry a leading row dimension, features of all rows lie one after the other ``[R · B, …]``. Under
+vmap a convolution is a grouped convolution over rows, a group norm a chain of small kernels, and every operation costs
+its dispatch twice; here convolutions are matrix products on channels-last maps where that is faster. Numbers behind the
+choices (R = 32 or 4, B = 64, forward + backward, ms, 2 CPU threads): 1×1 4→8 at 4×4: grouped 0.79, product 0.37; 3×3
+16→16 at 2×2, 4 rows: grouped 0.31, dense 0.14; 3×3 8→16 at 4×4: grouped 2.0, dense 4.5; 3×3 1→8 at 8×8: grouped 2.0,
+patches 2.0; GroupNorm 8 at 8×8: 1.9, as a layer norm 1.6; max pooling 8 at 8×8: 2.7, channels last 0.9.
 """
 
 from functools import cache
@@ -17,19 +17,42 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
+from simic.growth.layers import Samplewise
+
 DENSE_MAX_PIXELS = 4
 DENSE_MAX_WORK = 16 * 16 * 64  # pixels² × channel pairs, above 2×2 maps
+PARAMETERLESS = (nn.Sequential, nn.Identity, nn.ReLU, nn.GELU, nn.MaxPool2d)
 
 
-def stackable(module: nn.Module) -> nn.Module:
-    """The module with its layers replaced where a faster form is known; parameters and their names stay."""
+def stacked(module: nn.Module) -> nn.Module | None:
+    """The module on features ``[R · B, …]`` with parameters ``[R, *shape]``, put in as attributes; None where a part of
+    it has no such form.
+    """
+    layer = _stacked_layer(module)
+    if layer is not None:
+        return layer
+    if not isinstance(module, Samplewise) and type(module) not in PARAMETERLESS:
+        return None
     for name, child in module.named_children():
-        setattr(module, name, stackable(child))
-    if type(module) is nn.Conv2d and _is_same_convolution(module):
-        return _PointwiseConv(module) if module.kernel_size == (1, 1) else _SameConv(module)
-    if type(module) is nn.GroupNorm:
-        return _LastDimNorm(module)
+        layer = stacked(child)
+        if layer is None:
+            return None
+        setattr(module, name, layer)
+    for name in [name for name, _ in module.named_parameters(recurse=False)]:
+        delattr(module, name)
     return module
+
+
+def _stacked_layer(module: nn.Module) -> nn.Module | None:
+    if type(module) is nn.Conv2d and _is_same_convolution(module):
+        return _PointwiseConv() if module.kernel_size == (1, 1) else _SameConv(module)
+    if type(module) is nn.Linear:
+        return _Linear(module)
+    if type(module) is nn.GroupNorm:
+        return _GroupNorm(module)
+    if type(module) is nn.LayerNorm and module.bias is not None and len(module.normalized_shape) == 1:
+        return _LayerNorm(module)
+    return None
 
 
 def separable(module: nn.Module) -> nn.Module:
@@ -48,67 +71,67 @@ def _is_same_convolution(conv: nn.Conv2d) -> bool:
     return plain and square and (conv.groups == 1 or depthwise)
 
 
-class _Adopted(nn.Module):
-    """Takes over the parameters of a layer."""
+class _PointwiseConv(nn.Module):
+    """1×1 convolution as one matrix product per row over all its pixels."""
 
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        for name, parameter in layer.named_parameters(recurse=False):
-            self.register_parameter(name, parameter)
-
-
-class _PointwiseConv(_Adopted):
-    """1×1 convolution as one matrix product over all pixels."""
-
-    weight: nn.Parameter
+    weight: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, channels, height, width = x.shape
-        pixels = x.permute(0, 2, 3, 1).reshape(-1, channels) @ self.weight.flatten(1).T
-        return pixels.view(batch, height, width, -1).permute(0, 3, 1, 2)
+        samples, channels, height, width = x.shape
+        pixels = x.permute(0, 2, 3, 1).reshape(len(self.weight), -1, channels) @ self.weight.flatten(2).mT
+        return pixels.view(samples, height, width, -1).permute(0, 3, 1, 2)
 
 
-class _SameConv(_Adopted):
+class _SameConv(nn.Module):
     """k×k convolution: a dense matrix on the smallest maps, patches for few inputs, torch's kernel for the rest."""
 
-    weight: nn.Parameter
+    weight: Tensor
 
     def __init__(self, conv: nn.Conv2d) -> None:
-        super().__init__(conv)
+        super().__init__()
         self.groups, self.padding = conv.groups, conv.kernel_size[0] // 2
 
     def forward(self, x: Tensor) -> Tensor:
-        pixels, (outputs, inputs) = x.shape[2] * x.shape[3], self.weight.shape[:2]
+        pixels, (outputs, inputs) = x.shape[2] * x.shape[3], self.weight.shape[1:3]
         if pixels <= DENSE_MAX_PIXELS or pixels**2 * x.shape[1] * outputs <= DENSE_MAX_WORK:
             return self._dense(x)
         if inputs == 1 and self.groups == 1:
             return self._patches(x)
-        return F.conv2d(x, self.weight, padding=self.padding, groups=self.groups)
+        return self._grouped(x)
 
     def _dense(self, x: Tensor) -> Tensor:
         """All pixels and channels to all pixels and channels: weights spread over a constant of neighbourhoods."""
-        batch, channels, height, width = x.shape
-        outputs, inputs, kernel, _ = self.weight.shape
+        samples, channels, height, width = x.shape
+        rows, outputs, inputs, kernel, _ = self.weight.shape
         spread = _neighbourhoods(kernel, height, width, x.dtype, x.device)
         pixels = height * width
-        matrix = (self.weight.reshape(outputs * inputs, -1) @ spread).view(outputs, inputs, pixels, pixels)
+        matrix = (self.weight.reshape(rows * outputs * inputs, -1) @ spread).view(rows, outputs, inputs, pixels, pixels)
         if self.groups == 1:
-            matrix = matrix.permute(2, 1, 3, 0)  # in pixel, in channel, out pixel, out channel
+            matrix = matrix.permute(0, 3, 2, 4, 1)  # in pixel, in channel, out pixel, out channel
         else:
-            matrix = torch.diag_embed(matrix[:, 0].permute(1, 2, 0)).permute(0, 2, 1, 3)
-        flat = x.permute(0, 2, 3, 1).reshape(batch, pixels * channels)
-        flat = flat @ matrix.reshape(pixels * channels, pixels * outputs)
-        return flat.view(batch, height, width, outputs).permute(0, 3, 1, 2)
+            matrix = torch.diag_embed(matrix[:, :, 0].permute(0, 2, 3, 1)).permute(0, 1, 3, 2, 4)
+        flat = x.permute(0, 2, 3, 1).reshape(rows, -1, pixels * channels)
+        flat = flat @ matrix.reshape(rows, pixels * channels, pixels * outputs)
+        return flat.view(samples, height, width, outputs).permute(0, 3, 1, 2)
 
     def _patches(self, x: Tensor) -> Tensor:
-        """The k² neighbours of a single channel's pixels side by side, then one matrix product."""
-        batch, _, height, width = x.shape
-        kernel = self.weight.shape[2]
+        """The k² neighbours of a single channel's pixels side by side, then one matrix product per row."""
+        samples, _, height, width = x.shape
+        kernel = self.weight.shape[3]
         padded = F.pad(x[:, 0], [self.padding] * 4)
         shifts = product(range(kernel), range(kernel))
         patches = torch.stack([padded[:, i : i + height, j : j + width] for i, j in shifts], -1)
-        flat = patches.reshape(-1, kernel * kernel) @ self.weight.flatten(1).T
-        return flat.view(batch, height, width, -1).permute(0, 3, 1, 2)
+        flat = patches.view(len(self.weight), -1, kernel * kernel) @ self.weight.flatten(2).mT
+        return flat.view(samples, height, width, -1).permute(0, 3, 1, 2)
+
+    def _grouped(self, x: Tensor) -> Tensor:
+        """One grouped convolution: a row's channels are groups of their own."""
+        samples, channels, height, width = x.shape
+        rows, outputs = self.weight.shape[:2]
+        side_by_side = x.unflatten(0, (rows, -1)).transpose(0, 1).reshape(-1, rows * channels, height, width)
+        y = F.conv2d(side_by_side, self.weight.flatten(0, 1), padding=self.padding, groups=rows * self.groups)
+        y = y.view(-1, rows, outputs, height, width).permute(1, 0, 3, 4, 2)
+        return y.reshape(samples, height, width, outputs).permute(0, 3, 1, 2)
 
 
 @cache
@@ -122,17 +145,72 @@ def _neighbourhoods(kernel: int, height: int, width: int, dtype: torch.dtype, de
     return table.view(kernel * kernel, -1).to(device)
 
 
-class _MapNorm(_Adopted):
-    """GroupNorm on channels-last maps; on features without pixels torch's own."""
+class _Linear(nn.Module):
+    """One matrix product per row."""
 
-    weight: nn.Parameter | None
-    bias: nn.Parameter | None
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.biased = linear.bias is not None
+
+    def forward(self, x: Tensor) -> Tensor:
+        by_row = x.reshape(len(self.weight), -1, x.shape[-1])
+        y = torch.baddbmm(self.bias[:, None], by_row, self.weight.mT) if self.biased else by_row @ self.weight.mT
+        return y.view(*x.shape[:-1], -1)
+
+
+class _GroupNorm(nn.Module):
+    """GroupNorm as a layer norm over contiguous channels-last features."""
+
+    weight: Tensor
+    bias: Tensor
 
     def __init__(self, norm: nn.GroupNorm) -> None:
-        super().__init__(norm)
+        super().__init__()
+        self.groups, self.eps, self.affine = norm.num_groups, norm.eps, norm.affine
+
+    def forward(self, x: Tensor) -> Tensor:
+        samples, channels, height, width = x.shape
+        last, pixels = x.permute(0, 2, 3, 1), height * width
+        if self.groups == 1:
+            normed = F.layer_norm(last.reshape(samples, -1), (channels * pixels,), eps=self.eps)
+        else:
+            grouped = last.reshape(samples, pixels, self.groups, -1).transpose(1, 2)
+            normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).transpose(1, 2)
+        if self.affine:
+            # Weights repeated over the pixels: a product along C alone would run in loops of a few values.
+            normed = _scaled(normed, self.weight.repeat(1, pixels), self.bias.repeat(1, pixels))
+        return normed.reshape(samples, height, width, channels).permute(0, 3, 1, 2)
+
+
+class _LayerNorm(nn.Module):
+    """LayerNorm over the last dimension."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, norm: nn.LayerNorm) -> None:
+        super().__init__()
+        self.eps = norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _scaled(F.layer_norm(x, x.shape[-1:], eps=self.eps), self.weight, self.bias).view(x.shape)
+
+
+def _scaled(normed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``normed`` as ``[R, …, n]``, times the weights ``[R, n]`` of its row, plus the bias."""
+    return torch.addcmul(bias[:, None], normed.reshape(len(weight), -1, weight.shape[1]), weight[:, None])
+
+
+class _MapNorm(nn.Module):
+    """GroupNorm on channels-last maps; on features without pixels torch's own."""
+
+    def __init__(self, norm: nn.GroupNorm) -> None:
+        super().__init__()
+        self.weight, self.bias = norm.weight, norm.bias
         self.groups, self.eps = norm.num_groups, norm.eps
-        if not norm.affine:
-            self.weight = self.bias = None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.weight is None or x.dim() != 4:
@@ -160,31 +238,3 @@ class _MapGroupNorm(Function):
         grad = grads[0].contiguous(memory_format=torch.channels_last)
         backward = torch.ops.aten.native_group_norm_backward
         return *backward(grad, *ctx.saved_tensors, *ctx.sizes, [True, True, True]), None, None
-
-
-class _LastDimNorm(_Adopted):
-    """GroupNorm as a layer norm over contiguous channels-last features."""
-
-    weight: nn.Parameter
-    bias: nn.Parameter
-
-    def __init__(self, norm: nn.GroupNorm) -> None:
-        super().__init__(norm)
-        self.groups, self.eps, self.affine = norm.num_groups, norm.eps, norm.affine
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, channels, height, width = x.shape
-        last = x.permute(0, 2, 3, 1)
-        if self.groups == 1:
-            # Weights repeated over the pixels: a product along C alone would run in loops of a few values.
-            normed = self._scale(F.layer_norm(last.reshape(batch, -1), (x[0].numel(),), eps=self.eps), height * width)
-        else:
-            grouped = last.reshape(batch, height * width, self.groups, -1).transpose(1, 2)
-            normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).transpose(1, 2)
-            normed = self._scale(normed.reshape(batch, height * width, channels), 1)
-        return normed.view(batch, height, width, channels).permute(0, 3, 1, 2)
-
-    def _scale(self, normed: Tensor, repeats: int) -> Tensor:
-        if not self.affine:
-            return normed
-        return torch.addcmul(self.bias.repeat(repeats), normed, self.weight.repeat(repeats))

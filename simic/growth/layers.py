@@ -13,7 +13,20 @@ MIN_NORM_VALUES = 8
 ATTENTION_HEADS = 4
 
 
-class OpenReLU(nn.Module):
+class Samplewise(nn.Module):
+    """A module whose forward looks at each sample of the first dimension alone, and at parameters through torch's
+    layers or ``per_sample``: samples of many networks may lie there one after the other (``kernels.stacked``).
+    """
+
+
+def per_sample(parameter: Tensor, x: Tensor) -> Tensor:
+    """A scalar of each network, ``[R]``, for each of its samples: ``[R · B, 1, …]`` like ``x [R · B, …]``."""
+    if parameter.numel() == 1:
+        return parameter
+    return parameter.flatten().repeat_interleave(len(x) // parameter.numel()).view(-1, *[1] * (x.dim() - 1))
+
+
+class OpenReLU(Samplewise):
     """max(x, 0) with the subgradient 1 at 0.
 
     A branch that ends in norm → ReLU and starts as zeros has every pre-activation exactly at 0, where ``relu`` passes
@@ -60,7 +73,7 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(-3, -2).flatten(-2)
 
 
-class CausalAttention(nn.Module):
+class CausalAttention(Samplewise):
     """Multi-head self-attention of each position to itself and those before it: 4D² + 4D parameters; ``[B, L, D]``.
 
     Written out as matrix products: torch's fused kernel for the CPU has no batching rule under vmap, and these are

@@ -6,6 +6,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from simic.growth.family import Anatomy, Shape, host_family
+from simic.growth.layers import Samplewise
 from simic.params import Host
 
 
@@ -25,7 +26,7 @@ PRESETS = {
 }
 
 
-class LinearBlock(nn.Module):
+class LinearBlock(Samplewise):
     """Linear → ReLU (or linear alone); flattens an image, averaged over its rows if ``linear``; ``[B, …] → [B, D]``."""
 
     def __init__(self, features: int, width: int, linear: bool) -> None:

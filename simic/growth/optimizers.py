@@ -1,7 +1,7 @@
 """SGD with momentum and AdamW over many networks at once, in place, with their own learning rate, step count and clip.
 
-Everything is elementwise on tensors of one shape (here: a flat vector of all parameters that train this epoch, cut into
-segments, one per host, seed or gate), so a row never sees another. The tests hold both to torch.optim, row by row.
+Everything is elementwise, a row for each host, seed or gate, so a row never sees another. The tests hold both to
+torch.optim, row by row.
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ MOMENTS: dict[str, tuple[str, ...]] = {"sgd": ("momentum",), "adamw": ("mean", "
 
 @dataclass
 class Update:
-    """What one update reads and writes, all broadcastable to ``param``: ``active`` None = every element trains."""
+    """What one update reads and writes, all broadcastable to ``param``: ``active`` None = every row trains."""
 
     param: Tensor
     grad: Tensor
     moments: dict[str, Tensor]
     step: Tensor  # float64, counts this update: 1 at the first
     learning_rate: Tensor
-    weight_decay: Tensor
+    weight_decay: float
     active: Tensor | None = None
 
 
@@ -48,7 +48,9 @@ def apply(update: Update, optimizer: HostOptimizer) -> None:
 def _sgd(update: Update, momentum: float) -> None:
     """v ← μ v + g + λ p;  p ← p − η v (torch.optim.SGD, no dampening)."""
     velocity = update.moments["momentum"]
-    velocity.mul_(momentum).add_(update.grad).addcmul_(update.weight_decay, update.param)
+    velocity.mul_(momentum).add_(update.grad)
+    if update.weight_decay:
+        velocity.add_(update.param, alpha=update.weight_decay)
     update.param.addcmul_(update.learning_rate, velocity, value=-1)
 
 
@@ -56,7 +58,7 @@ def _adamw(update: Update) -> None:
     """Loshchilov and Hutter 2019 (arXiv 1711.05101), as torch.optim.AdamW."""
     beta1, beta2 = ADAM_BETAS
     mean, variance = update.moments["mean"], update.moments["variance"]
-    # float64, then rounded: the last bit of pow would depend on the element's place in the vector.
+    # float64, then rounded: the last bit of pow would depend on the row's place among others.
     correction1 = (1 - beta1**update.step).to(update.param.dtype)
     correction2 = (1 - beta2**update.step).sqrt().to(update.param.dtype)
     update.param.mul_(1 - update.learning_rate * update.weight_decay)
@@ -67,5 +69,5 @@ def _adamw(update: Update) -> None:
 
 
 def clip_scale(norms: Tensor, max_norm: float) -> Tensor:
-    """The factor that brings a gradient of this norm to at most ``max_norm``; NaN stays NaN, in its own segment."""
+    """The factor that brings a gradient of this norm to at most ``max_norm``; NaN stays NaN, in its own row."""
     return (max_norm / (norms + CLIP_EPS)).clamp(max=1.0)

@@ -124,15 +124,14 @@ class Population:
         for number, batch in enumerate(order.unbind(1)):
             x, y = data.x[batch], data.y[batch]
             x = channels_last(augment(x, number) if augment else x)
-            loss, correct = _score(self._run(self.templates, self._unpack(arena.leaves(), names), plan, x), y)
+            loss, correct = _score(self._run(self.templates, self._unpack(arena.params, names), plan, x), y)
             loss = loss.mean(1)
             # A sum over hosts: each host's gradient is its own loss's.
-            (grad,) = torch.autograd.grad(loss.sum(), arena.flat)
-            norms.append(arena.update(grad))
+            norms.append(arena.update(torch.autograd.grad(loss.sum(), arena.params)))
             losses.append(loss.detach())
             corrects.append(correct.float().mean(1))
         arena.scatter()
-        per_block = arena.by_block(torch.stack(norms))
+        per_block = [torch.stack(block) for block in zip(*norms, strict=True)]
         seeds = [
             SeedNorms(int(name.split(".")[1]), block.hosts, norm, block.store.param.shape[1])
             for name, block, norm in zip(names, blocks, per_block, strict=True)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from simic.errors import SimicError
-from simic.growth.kernels import separable, stackable
+from simic.growth.kernels import separable, stacked
 from simic.rng import uniform
 
 
@@ -49,7 +49,10 @@ class Template:
         self._enter, self._leave = (_as_it_is, _as_it_is) if features_last else (channels_first, channels_last)
         self._vmap = getattr(first, "vmap", True)
         self.module = first.to("meta")
-        self._single, self._stacked = separable(copy.deepcopy(self.module)), stackable(second.to("meta"))
+        self._single, self._stacked = separable(copy.deepcopy(self.module)), stacked(second.to("meta"))
+        self._sockets = (
+            [] if self._stacked is None else [_socket(self._stacked, key) for key in (*self.names, *self.borrowed)]
+        )
         self._foreign = any(not type(m).__module__.startswith(("torch.nn.", "simic.")) for m in first.modules())
         self._conv_weights = sum(m.weight.numel() for m in first.modules() if isinstance(m, nn.Conv2d))
 
@@ -75,9 +78,20 @@ class Template:
         """The module of every row on its own features: ``x [R, B, …, C] → [R, B, …, C]``; ``weights`` as unpacked, then
         the borrowed ones. One row after the other where each has ``apart`` multiply-adds of convolutions to do.
         """
-        if self._vmap and self._work(x) < apart:
+        if not self._vmap or self._work(x) >= apart:
+            return torch.cat([self.run_one(*row) for row in zip(by_row(weights, len(x)), x.split(1), strict=True)])
+        if self._stacked is None:
             return self._leave(vmap(self._call)(self._enter(x), *weights))
-        return torch.cat([self.run_one(*row) for row in zip(by_row(weights, len(x)), x.split(1), strict=True)])
+        return self._leave(self._run_stacked(self._stacked, weights, self._enter(x)))
+
+    def _run_stacked(self, module: nn.Module, weights: list[Tensor], x: Tensor) -> Tensor:
+        """All rows as one batch, ``[R, B, C, …]``; ``functional_call`` would cost as much as a small module."""
+        for (owner, leaf), tensor in zip(self._sockets, weights, strict=True):
+            setattr(owner, leaf, tensor)
+        y: Tensor = module(x.flatten(0, 1))
+        for owner, leaf in self._sockets:
+            setattr(owner, leaf, None)  # else the weights would live until the next call
+        return y.unflatten(0, x.shape[:2])
 
     def _work(self, x: Tensor) -> int:
         """Multiply-adds of the convolutions of a row, as if all of them kept the shape of ``x [R, B, H, W, C]``."""
@@ -90,7 +104,7 @@ class Template:
         return self._leave(functional_call(self._single, self._named(weights), (h,))[None])
 
     def _call(self, x: Tensor, *weights: Tensor) -> Tensor:
-        return functional_call(self._stacked, self._named(weights), (x,))
+        return functional_call(self.module, self._named(weights), (x,))
 
     def _named(self, weights: Sequence[Tensor]) -> dict[str, Tensor]:
         return dict(zip((*self.names, *self.borrowed), weights, strict=True))
@@ -99,6 +113,12 @@ class Template:
 def by_row(weights: Sequence[Tensor], rows: int) -> list[tuple[Tensor, ...]]:
     """Tensors ``[R, *shape]`` as a tuple for each row; taken together, so that their gradients are stacked once."""
     return list(zip(*(tensor.unbind(0) for tensor in weights), strict=True)) if weights else [()] * rows
+
+
+def _socket(module: nn.Module, key: str) -> tuple[nn.Module, str]:
+    """The part of a stacked module that takes a parameter, and as what."""
+    owner, _, leaf = key.rpartition(".")
+    return module.get_submodule(owner), leaf
 
 
 def _as_it_is(x: Tensor) -> Tensor:

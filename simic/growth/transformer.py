@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from simic.errors import SimicError
 from simic.growth.family import Anatomy, Shape, host_family
 from simic.growth.grafting import TokenGate
-from simic.growth.layers import ATTENTION_HEADS, CausalAttention
+from simic.growth.layers import ATTENTION_HEADS, CausalAttention, Samplewise
 from simic.growth.vocabulary import Stage
 from simic.params import Host
 
@@ -44,7 +44,7 @@ class Embedding(nn.Module):
         return F.embedding(x, self.tokens) + self.positions[: x.shape[-1]]
 
 
-class Block(nn.Module):
+class Block(Samplewise):
     """x + attention(LN x), then x + W₂ gelu(W₁ LN x); ``[B, L, D]``."""
 
     def __init__(self, width: int, attention: bool, factor: int) -> None:

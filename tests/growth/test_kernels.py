@@ -5,9 +5,10 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call
 
-from simic.growth.kernels import separable, stackable
+from simic.growth.kernels import separable, stacked
+from simic.growth.layers import Samplewise, per_sample
 
 from .worlds import generator
 
@@ -21,39 +22,71 @@ LAYERS = {
     "norm": (lambda: nn.GroupNorm(1, 6), 6),
     "norm in groups": (lambda: nn.GroupNorm(3, 6), 6),
     "norm without affine": (lambda: nn.GroupNorm(2, 6, affine=False), 6),
-    "biased": (lambda: nn.Conv2d(6, 5, 3, padding=1), 6),
-    "strided": (lambda: nn.Conv2d(6, 5, 3, padding=1, stride=2, bias=False), 6),
-    "reflecting": (lambda: nn.Conv2d(6, 5, 3, padding=1, padding_mode="reflect", bias=False), 6),
+    "norm of the last": (lambda: nn.LayerNorm(7), 6),
+    "linear": (lambda: nn.Linear(7, 5), 6),
+    "linear without bias": (lambda: nn.Linear(7, 5, bias=False), 6),
+    "scalar": (lambda: Scaled(), 6),
 }
+
+
+class Scaled(Samplewise):
+    """A parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return per_sample(self.scale, x) * x
+
+
+class Plain(nn.Module):
+    """Nothing says that its samples do not meet."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
 
 
 @pytest.mark.parametrize("size", [(2, 2), (3, 2), (4, 4), (9, 7)])
 @pytest.mark.parametrize("name", LAYERS)
-def test_fast_layers_equal_torchs_own(name: str, size: tuple[int, int]) -> None:
+def test_stacked_layers_equal_torchs_own(name: str, size: tuple[int, int]) -> None:
     build, channels = LAYERS[name]
+    if "linear" in name or "last" in name:
+        size = (size[0], 7)
     plain = nn.Sequential(build()).double()
     for parameter in plain.parameters():
         nn.init.normal_(parameter, generator=generator(1))
-    fast = stackable(copy.deepcopy(plain))
-    assert [key for key, _ in fast.named_parameters()] == [key for key, _ in plain.named_parameters()]
+    fast = stacked(copy.deepcopy(plain))
+    assert isinstance(fast, nn.Sequential)
+    assert not list(fast.parameters())
     x = torch.randn(3, 4, channels, *size, dtype=torch.float64, generator=generator(2)).requires_grad_()
     weights = {key: torch.stack([p.detach() * (i + 1) for i in range(3)]) for key, p in plain.named_parameters()}
     leaves = [x, *(weight.requires_grad_() for weight in weights.values())]
-
-    expected = [functional_call(plain, {k: w[i] for k, w in weights.items()}, (x[i],)) for i in range(3)]
+    expected = torch.stack([functional_call(plain, {k: w[i] for k, w in weights.items()}, (x[i],)) for i in range(3)])
+    for key, weight in weights.items():
+        setattr(fast[0], key.removeprefix("0."), weight)
     # channels-last strides, as the population uses them
     seen = x.movedim(2, -1).contiguous().movedim(-1, 2)
-
-    def run(x: Tensor, weights: dict[str, Tensor]) -> Tensor:
-        return functional_call(fast, weights, (x,))
-
-    actual = vmap(run)(seen, weights)
-    torch.testing.assert_close(actual, torch.stack(expected))
-    loss = torch.stack(expected).square().sum()
-    for mine, theirs in zip(
-        torch.autograd.grad(actual.square().sum(), leaves), torch.autograd.grad(loss, leaves), strict=True
-    ):
+    actual = fast(seen.flatten(0, 1)).unflatten(0, (3, 4))
+    torch.testing.assert_close(actual, expected)
+    wanted = torch.autograd.grad(expected.square().sum(), leaves)
+    for mine, theirs in zip(torch.autograd.grad(actual.square().sum(), leaves), wanted, strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(6, 5, 3, padding=1),
+        nn.Conv2d(6, 5, 3, padding=1, stride=2, bias=False),
+        nn.Conv2d(6, 5, 3, padding=1, padding_mode="reflect", bias=False),
+        nn.Dropout(),
+        Plain(),
+        nn.Sequential(nn.ReLU(), Plain()),
+    ],
+)
+def test_what_is_not_known_is_not_stacked(layer: nn.Module) -> None:
+    assert stacked(layer) is None
 
 
 @pytest.mark.parametrize("frozen_input", [False, True])

@@ -35,7 +35,7 @@ def test_rows_equal_torch_optim_and_inactive_rows_stand_still(name: str, decay: 
         before = [tensor.clone() for tensor in (param, *moments.values())]
         step += active[t]
         mask = None if active[t].all() else active[t][:, None].expand(ROWS, SIZE)
-        update = Update(param, grad.clone(), moments, step[:, None], rates[:, None], torch.full((1, 1), decay), mask)
+        update = Update(param, grad.clone(), moments, step[:, None], rates[:, None], decay, mask)
         optimizers.apply(update, HostOptimizer(name=name, momentum=0.9))
         for row in range(ROWS):
             if active[t, row]:
