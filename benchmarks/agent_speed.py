@@ -4,7 +4,8 @@
 
 Steps per second: CartPole-v1, 8 environments × 128 steps, LSTM of 64, 4 minibatches, 4 epochs, training as a whole.
 Update: observation 128, LSTM 512, heads (3, 13, 4, 3, 3, 4, 5, 6), T = 150, 4 epochs of 4 minibatches, the same number
-of parameters to 5 %, with and without episodes that start inside a row. One thread. Needs the extra `bench`.
+of parameters to 5 %, one memory for actor and critic on both sides (ours: ``critic: shared``, not the default), with
+and without episodes that start inside a row. One thread. Needs the extra `bench`.
 """
 
 import argparse

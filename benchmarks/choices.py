@@ -5,8 +5,8 @@ The defaults' own runs are those of benchmarks.learning.
 
     python -m benchmarks.choices [--seeds 5] [--jobs 2] [--only NAME ...]
 
-Finished runs are kept in benchmarks/results/choices_runs.jsonl, and not run again while the code that trains is the
-same.
+Finished runs are kept in benchmarks/results/choices_runs.jsonl, and not run again while params and code are the same.
+The intervals are not adjusted for the number of changes that are looked at.
 """
 
 import argparse
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import learning, page
-from simic import durable, stages
 from simic.evaluation.statistics import compare, mean_interval
 
 CHANGES = {
@@ -34,14 +33,21 @@ RESULT = Path("benchmarks/results/choices.json")
 RUNS = RESULT.with_name("choices_runs.jsonl")
 
 
-def run(job: tuple[str, int]) -> tuple[tuple[str, int], dict[str, float]]:
-    """The change and training seed, and the mean committed test accuracy of what was learned under them."""
+Job = tuple[str, int]  # change and training seed
+
+
+def overrides(change: str) -> list[str]:
+    """What is set beside the defaults; the baselines are played once, with these."""
+    return [] if change == "defaults" else [*CHANGES[change], ONLY_WHAT_LEARNS]
+
+
+def run(job: Job) -> tuple[Job, dict[str, float]]:
+    """The mean committed test accuracy of what was learned."""
     change, seed = job
-    overrides = [] if change == "defaults" else [*CHANGES[change], ONLY_WHAT_LEARNS]
-    return job, learning.train_and_evaluate(seed, overrides, learning.WORK)
+    return job, learning.train_and_evaluate(seed, overrides(change), learning.WORK)
 
 
-def complete(runs: dict[tuple[str, int], dict[str, float]], seeds: int) -> dict[str, list[dict[str, float]]]:
+def complete(runs: dict[Job, dict[str, float]], seeds: int) -> dict[str, list[dict[str, float]]]:
     """By change, in order of the seeds; a change of which one is missing is left out."""
     wanted = range(1, seeds + 1)
     return {name: [runs[name, s] for s in wanted] for name in CHANGES if all((name, s) in runs for s in wanted)}
@@ -64,22 +70,19 @@ def summary(runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     return {"training_seeds": len(runs["defaults"]), "changes": found}
 
 
-def finished() -> dict[tuple[str, int], dict[str, float]]:
-    """Runs of an earlier call that trained with the code as it is now."""
+def finished(identities: dict[Job, str]) -> dict[Job, dict[str, float]]:
+    """Runs of an earlier call with these params and this code."""
     if not RUNS.exists():
         return {}
-    kept = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
-    code = stages.code_hash()
-    return {(each["change"], each["seed"]): each["accuracy_pct"] for each in kept if each["code"] == code}
+    kept = {row["identity"]: row for row in map(json.loads, RUNS.read_text(encoding="utf-8").splitlines())}
+    return {job: kept[identity]["accuracy_pct"] for job, identity in identities.items() if identity in kept}
 
 
-def keep(runs: dict[tuple[str, int], dict[str, float]]) -> None:
-    """One line each, with the hash of the code that trained."""
-    code = stages.code_hash()
-    rows = [
-        {"change": change, "seed": seed, "code": code, "accuracy_pct": found} for (change, seed), found in runs.items()
-    ]
-    durable.replace_file(RUNS, "".join(json.dumps(row) + "\n" for row in rows).encode())
+def keep(job: Job, identity: str, found: dict[str, float]) -> None:
+    """One more line."""
+    row = {"change": job[0], "seed": job[1], "identity": identity, "accuracy_pct": found}
+    with RUNS.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 def main() -> None:
@@ -90,12 +93,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(CHANGES), default=list(CHANGES), metavar="NAME")
     given = parser.parse_args()
     names = list(dict.fromkeys(["defaults", *given.only]))
-    runs = finished()
-    jobs = [job for job in product(names, range(1, given.seeds + 1)) if job not in runs]
+    identities = {
+        job: learning.identity(job[1], overrides(job[0])) for job in product(names, range(1, given.seeds + 1))
+    }
+    runs = finished(identities)
+    jobs = [job for job in identities if job not in runs]
     with multiprocessing.get_context("spawn").Pool(given.jobs, maxtasksperchild=1) as pool:
         for job, found in pool.imap_unordered(run, jobs, chunksize=1):
             runs[job] = found
-            keep(runs)
+            keep(job, identities[job], found)
             print(job, found, flush=True)
     page.write_result(RESULT, summary(complete(runs, given.seeds)))
     page.main()

@@ -12,22 +12,35 @@ import multiprocessing
 from pathlib import Path
 
 from benchmarks import page
-from simic import params, stages
+from simic import durable, params, stages
 from simic.evaluation import result
 from simic.evaluation.statistics import compare, mean_interval
 from simic.paths import Workspace
 
+EVALUATION_CODE, PACKAGE = ("data", "evaluation"), Path(stages.__file__).parent
 WORK, RESULT = Path(".simic/benchmarks/learning"), Path("benchmarks/results/learning.json")
+
+
+def tree_of(seed: int, overrides: list[str]) -> params.Params:
+    """params.yaml with what a run of this benchmark sets."""
+    fixed = [f"rng_seed={seed}", "runtime.threads=1", "runtime.progress=plain", *overrides]
+    return params.load(Path("params.yaml"), fixed)
+
+
+def identity(seed: int, overrides: list[str]) -> str:
+    """sha256 of all that a run's result depends on: params, and the code that prepares, trains and evaluates."""
+    tree = tree_of(seed, overrides)
+    places = [path for place in EVALUATION_CODE for path in sorted((PACKAGE / place).rglob("*.py"))]
+    code = [durable.sha256(path) for path in places]
+    return params.digest(tree.rng_seed, tree.prepare, tree.train, tree.evaluate, stages.code_hash(), code)
 
 
 def train_and_evaluate(seed: int, overrides: list[str], root: Path) -> dict[str, float]:
     """Mean committed test accuracy (points) of every policy for one training seed; what the same code and params have
     finished is not run again.
     """
-    fixed = [f"rng_seed={seed}", "runtime.threads=1", "runtime.progress=plain", *overrides]
-    tree = params.load(Path("params.yaml"), fixed)
-    this = params.digest(tree.prepare, tree.train, tree.evaluate, stages.code_hash())
-    workspace = Workspace(root / this[:12] / f"seed-{seed}")
+    tree, this = tree_of(seed, overrides), identity(seed, overrides)
+    workspace = Workspace(root / this[:12])
     if not workspace.evaluation.exists():
         for name in ("prepare", "train", "evaluate"):
             stages.STAGES[name](tree, workspace)
@@ -58,13 +71,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--work", type=Path, default=WORK)
-    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    if arguments.overrides and not arguments.out:
+        parser.error("-S needs --out: the page shows the defaults")
     jobs = [(seed, arguments.overrides, arguments.work) for seed in range(1, arguments.seeds + 1)]
     with multiprocessing.get_context("spawn").Pool(arguments.jobs, maxtasksperchild=1) as pool:
         runs = pool.starmap(train_and_evaluate, jobs, chunksize=1)
     found = summary(runs, arguments.overrides)
-    page.write_result(arguments.out, found)
+    page.write_result(arguments.out or RESULT, found)
     page.main()
     print(json.dumps(found, indent=2))
 

@@ -4,8 +4,8 @@
 
 Training: seconds of a minibatch of E hosts, without seeds beside the same hosts as plain torch modules with torch.optim
 (contiguous and channels-last; of convolutions also these alone), and with seeds of every blueprint, stage, operator.
-All variants of a row are timed in turns, medians. Phases: one real iteration of training, policy and telemetry
-included. Limits of the machine are measured in the same run: the fastest matrix product and the fastest copy.
+All variants of a row are timed in turns, medians. Phases: one real rollout of the policy and its update. Limits of the
+machine are measured in the same run: the fastest matrix product and the fastest copy.
 """
 
 import argparse
@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks import page
+from benchmarks.clock import Clock
 from simic import params
 from simic.agent.advantages import with_advantages
 from simic.agent.normalization import Normalizers
@@ -31,12 +31,14 @@ from simic.agent.rollout import collect
 from simic.data.batches import Dataset
 from simic.envs.attribution import configurations
 from simic.envs.growth_env import GrowthEnv
+from simic.growth.autotune import in_turns
 from simic.growth.blueprints import blueprints_of
 from simic.growth.forward import BACKENDS
 from simic.growth.hosts import HostSpec, build_host
 from simic.growth.population import Population
 from simic.growth.vocabulary import Blend, Slots, Stage
 from simic.params import Host, HostOptimizer
+from simic.training import machine
 
 RESULT = Path("benchmarks/results/population.json")
 TIMED_BATCHES = 3  # of an epoch: its cost is that of its minibatches
@@ -78,6 +80,7 @@ CASES = {
     "mlp": Case(Host(family="mlp", preset="baseline"), (1, 8, 8), 1088, 360, 64),
     "transformer": Case(Host(family="transformer", preset="baseline"), (32,), 512, 128, 32),
 }
+GATES = (("reference", 4), ("small", 32))
 
 
 # --- what is timed ---
@@ -180,19 +183,6 @@ def validation(case: Case, envs: int, backend: str, device: torch.device) -> Cal
 # --- timing ---
 
 
-def in_turns(work: dict[str, Callable[[], object]], repeats: int, device: torch.device) -> dict[str, float]:
-    """Median seconds of each, A B C A B C …, after one turn that does not count."""
-    taken: dict[str, list[float]] = {name: [] for name in work}
-    for turn in range(repeats + 1):
-        for name, go in work.items():
-            started = time.perf_counter()
-            go()
-            _wait(device)
-            if turn:
-                taken[name].append(time.perf_counter() - started)
-    return {name: median(times) for name, times in taken.items()}
-
-
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -234,40 +224,39 @@ def row(name: str, envs: int, repeats: int, device: torch.device) -> dict[str, A
         "speedup": {backend: best / training[backend] for backend in BACKENDS},
         "gflop": 3 * host.flops_per_sample * case.batch * envs / 1e9,  # backward is twice the forward
     }
-    if device.type == "cuda":
-        found["peak_bytes"] = torch.cuda.max_memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
+    del work, checks
     gc.collect()
+    if device.type == "cuda":
+        found["peak_bytes"] = peak(case, envs, device)
     return found
+
+
+def peak(case: Case, envs: int, device: torch.device) -> int:
+    """Most memory that the hosts with their seeds, training, ever held."""
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    ours(case, envs, "auto", device, seeds=True)()
+    return torch.cuda.max_memory_allocated(device)
+
+
+def gate(name: str, envs: int, repeats: int = 5) -> dict[str, Any]:
+    """Seconds of hosts one by one over those of ``auto``, training on one thread: the ratio that may not fall in CI."""
+    device, threads = torch.device("cpu"), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        work = {backend: ours(CASES[name], envs, backend, device, seeds=True) for backend in ("loop", "auto")}
+        seconds = in_turns(work, repeats, device)
+    finally:
+        torch.set_num_threads(threads)
+    return {"case": name, "envs": envs, "loop_over_auto": seconds["loop"] / seconds["auto"]}
 
 
 # --- phases of a real iteration ---
 
 
-class Clock:
-    """Adds up the seconds of calls by name."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.seconds = device, {}
-
-    def watch(self, owner: object, method: str, name: str) -> None:
-        """Time every call of ``owner.method`` from now on."""
-        call = getattr(owner, method)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            _wait(self.device)
-            started = time.perf_counter()
-            found = call(*args, **kwargs)
-            _wait(self.device)
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
-            return found
-
-        setattr(owner, method, timed)
-
-
 def phases(name: str, envs: int, device: torch.device, steps: int) -> dict[str, Any]:
-    """One iteration as training does it, after one that does not count: seconds by phase, decisions and host samples
-    per second.
+    """One rollout and update, after one that does not count: seconds by phase, decisions and host samples per second.
+    Telemetry, checkpoints and tracking are in benchmarks.pipeline.
     """
     case = CASES[name]
     train = params.Train(
@@ -281,7 +270,11 @@ def phases(name: str, envs: int, device: torch.device, steps: int) -> dict[str, 
     training, checked = case.data(case.training, device), case.data(case.validation, device)
     env = GrowthEnv(train, 1, training, checked, device=device)
     policy = ActorCritic(env.action_spec, env.observation_spec, train.policy, 1).to(device)
-    learner, population, clock = PPO(policy, train.ppo, 1, total_updates=2), env.population, Clock(device)
+    learner, population, clock = (
+        PPO(policy, train.ppo, 1, total_updates=2),
+        env.population,
+        Clock(lambda: _wait(device)),
+    )
     for iteration in range(2):
         if iteration:
             clock.watch(population, "train_epoch", "host training")
@@ -318,17 +311,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=25, help="of the iteration whose phases are timed")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    device = torch.device(given.device)
+    device = machine.configure(params.Runtime(device=given.device, threads=given.threads))
     found: dict[str, Any] = {"device": _name(device), "limits": limits(device), "rows": [], "phases": []}
     print(found, flush=True)
     for name in given.cases:
         for envs in given.envs:
             found["rows"].append(row(name, envs, given.repeats, device))
             print(found["rows"][-1], flush=True)
+    found["gates"] = [] if device.type == "cuda" else [gate(*which, given.repeats) for which in GATES]
     for envs in given.envs:
         found["phases"].append(phases(given.cases[0], envs, device, given.steps))
         print(found["phases"][-1], flush=True)

@@ -181,6 +181,24 @@ def doctor() -> None:
         raise SimicError("what is marked BAD above needs attention")
 
 
+@app.command()
+def autotune(
+    out: Annotated[Path, typer.Option(metavar="FILE.json", help="Where the table goes.")] = Path(".simic/backend.json"),
+) -> None:
+    """Measure which way convolutions run fastest on this machine; runtime.backend may then name the table."""
+    from simic import params
+    from simic.growth import autotune as tuning
+    from simic.training import machine
+
+    if out.suffix != ".json":
+        raise SimicError(f"--out {str(out)!r}: must end in .json, as runtime.backend knows a table by it")
+    table = tuning.measure(machine.configure(params.load(_workspace().params).runtime))
+    tuning.write(table, out)
+    for device, ways in table.ways.items():
+        _say(f"{device}: {ways}")
+    _say(f"{out} is written; use it with -S runtime.backend={out}")
+
+
 def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = False) -> None:
     from simic import engine, params
 

@@ -298,7 +298,8 @@ class Runtime(Tree):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Count | Literal["auto"] = "auto"  # of each process
     processes: Count = 1  # that share the hosts in training; with CUDA a GPU each
-    backend: Literal["auto", "loop", "vmap"] = "auto"
+    # "auto" by the shipped table of ways, FILE.json by that of simic autotune
+    backend: Annotated[str, Field(pattern=r"^(auto|loop|vmap|.+\.json)$")] = "auto"
     checkpoint_every: Count = 1
     keep_last: Count = 3
     auto_resume: Steps = 5

@@ -205,8 +205,13 @@ def raw_data(workspace: Workspace) -> Path:
 
 
 def fingerprint(params: Params, workspace: Workspace) -> str:
-    """sha256 of all that decides what training computes: params, prepared data, code, checkpoint format."""
+    """sha256 of all that decides what training computes: params, prepared data, code, table of ways, checkpoint
+    format.
+    """
+    from simic.growth.ways import content
     from simic.training.checkpoint import FORMAT_VERSION
+
+    table = content(params.runtime.backend)
 
     return params_module.digest(
         params.rng_seed,
@@ -215,6 +220,7 @@ def fingerprint(params: Params, workspace: Workspace) -> str:
         code_hash(),
         extensions_hash(params, workspace),
         FORMAT_VERSION,
+        *([table] if table else []),
     )
 
 

@@ -176,16 +176,27 @@ def test_changes_are_paired_with_the_defaults_by_training_seed() -> None:
     assert "| defaults | 70.0 [45.2, 94.8] | 60.0 [35.2, 84.8] |  |" in text
 
 
-def test_runs_of_other_code_are_not_taken_for_those_of_this(tmp_path, monkeypatch) -> None:
+def test_runs_of_other_code_or_params_are_not_taken_for_those_of_this(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(choices, "RUNS", tmp_path / "runs.jsonl")
-    assert choices.finished() == {}
-    runs = {("defaults", seed): {"learned": 60.0, "learned_sampled": 50.0} for seed in (1, 2)}
-    choices.keep(runs)
-    assert choices.finished() == runs
+    jobs = [("defaults", 1), ("defaults", 2)]
+
+    def identities() -> dict:
+        return {job: learning.identity(job[1], choices.overrides(job[0])) for job in jobs}
+
+    first = identities()
+    assert choices.finished(first) == {}
+    runs = {job: {"learned": 60.0, "learned_sampled": 50.0} for job in jobs}
+    for job, found in runs.items():
+        choices.keep(job, first[job], found)
+    assert choices.finished(identities()) == runs
     assert list(choices.complete(runs, 2)) == ["defaults"]
     assert choices.complete(runs, 3) == {}
-    monkeypatch.setattr(choices.stages, "code_hash", lambda: "other")
-    assert choices.finished() == {}
+    monkeypatch.setitem(choices.CHANGES, "defaults", ["train.iterations=3"])
+    monkeypatch.setattr(choices, "overrides", lambda change: choices.CHANGES[change])
+    assert choices.finished(identities()) == {}
+    monkeypatch.undo()
+    monkeypatch.setattr(learning.stages, "code_hash", lambda: "other")
+    assert set(identities().values()).isdisjoint(first.values())
 
 
 def test_learned_growth_is_told_beside_its_baselines() -> None:

@@ -19,8 +19,8 @@ from simic.agent.rollout import Rollout, single_step_ids
 
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
 RATIO_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 5e-2}
-# The adaptive learning rate of rsl_rl (Rudin et al. 2022, arXiv 2109.11978): ÷ 1.5 above 2 × target_kl, × 1.5 below
-# half of it.
+# After rsl_rl (Rudin et al. 2022, arXiv 2109.11978), which moves its rate at every minibatch and ends no update early:
+# here once per update, or an update's small first divergences would raise what its last one ends.
 RATE_FACTOR, RATE_BAND, RATE_MIN, RATE_MAX = 1.5, 2.0, 1e-5, 1e-2
 
 
@@ -40,6 +40,7 @@ class Pass:
     entropy_coef: float
     log: Log
     probe: Probe | None = None
+    kl: Tensor | None = None  # the last divergence that was looked at
     alive: Tensor | None = field(default=None)  # deferred: 1 until the divergence ends the update
 
 
@@ -123,6 +124,8 @@ class PPO:
             log.epochs.append(epoch + 1)
             if not self._minibatch(batch, used, envs, current):
                 break
+        if self.settings.learning_rate_schedule == "adaptive" and current.kl is not None and len(log.verdicts) > 1:
+            self._adapt(current.kl)
         return self._finish(current)
 
     def _on_host(self, env_ids: Tensor) -> Tensor:
@@ -150,8 +153,7 @@ class PPO:
         log.norms.append(self._norms())
         self._record(found, log)
         kl = self._verdict(log)
-        if self.settings.learning_rate_schedule == "adaptive" and len(log.verdicts) > 1:
-            self._adapt(kl, current.alive)
+        current.kl = kl if current.alive is None or current.kl is None else torch.where(current.alive, kl, current.kl)
         if self.deferred:
             self._step_on_device(current)
             return True
@@ -223,13 +225,13 @@ class PPO:
         current.alive = alive & ~(diverged & finite)
         self.adam.step(log.norms[-1][-1], self.settings.max_grad_norm, self._rate(), skip)
 
-    def _adapt(self, kl: Tensor, alive: Tensor | None) -> None:
-        """The first minibatch of an update has no divergence to learn from; after the end nothing moves."""
+    def _adapt(self, kl: Tensor) -> None:
+        """÷ 1.5 where the divergence ended the update, × 1.5 where it ended below half of the target."""
         target, rate = self.settings.target_kl, self.learning_rate
         assert target is not None
         slower, faster = (rate / RATE_FACTOR).clamp(min=RATE_MIN), (rate * RATE_FACTOR).clamp(max=RATE_MAX)
-        new = torch.where(kl > RATE_BAND * target, slower, torch.where(kl < target / RATE_BAND, faster, rate))
-        self.learning_rate = new if alive is None else torch.where(alive, new, rate)
+        near = torch.where(kl < target / RATE_BAND, faster, rate)
+        self.learning_rate = torch.where(kl > EARLY_STOP * target, slower, near)
 
     def _rate(self) -> float | Tensor | None:
         """None: what the optimizer was made with."""
@@ -248,7 +250,8 @@ class PPO:
     def _norms(self) -> Tensor:
         """Gradient norms before clipping by part of the policy, and the total last."""
         parts = ([p.grad for p in group if p.grad is not None] for group in self.groups.values())
-        norms = torch.stack([torch.nn.utils.get_total_norm(part) for part in parts])
+        nothing = self.policy.like.new_zeros(())  # of an empty part torch's own would be on the CPU
+        norms = torch.stack([torch.nn.utils.get_total_norm(part) if part else nothing for part in parts])
         return torch.cat((norms, norms.square().sum().sqrt()[None]))
 
     @torch.no_grad()

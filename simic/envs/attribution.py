@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from simic.growth.groups import Flags
 from simic.growth.lifecycle import ACTIVE_STAGES, in_stages
 from simic.growth.vocabulary import Slots, Stage
 
@@ -73,14 +75,20 @@ def most_networks(slots: int) -> int:
 
 def configurations(slots: Slots) -> Tensor:
     """Seeds forced out of the forward, bool ``[3 + 2K + K(K-1)/2, E, K]``; only seeds that act appear."""
-    acting = measurable(slots)
-    one = torch.eye(acting.shape[1], dtype=torch.bool, device=acting.device)
-    off = torch.stack((torch.zeros_like(acting), acting, acting & (slots.stage != Stage.FOSSILIZED)))
-    parts = [off, one[:, None] & acting, ~one[:, None] & acting]
+    acting, fossilized = measurable(slots), slots.stage == Stage.FOSSILIZED
+    off = switched_off(acting.cpu().numpy(), fossilized.cpu().numpy())
+    return torch.from_numpy(off).to(slots.stage.device)
+
+
+def switched_off(acting: Flags, fossilized: Flags) -> Flags:
+    """The same of what the CPU knows about the slots, ``[E, K]``."""
+    one = np.eye(acting.shape[1], dtype=bool)
+    parts = [np.stack((np.zeros_like(acting), acting, acting & ~fossilized)), one[:, None] & acting]
+    parts.append(~one[:, None] & acting)
     if couples := pairs(acting.shape[1]):
         first, second = (list(side) for side in zip(*couples, strict=True))
         parts.append(~(one[first] | one[second])[:, None] & acting)
-    return torch.cat(parts)
+    return np.concatenate(parts)
 
 
 def attribute(slots: Slots, correct: Tensor, loss: Tensor) -> Attribution:

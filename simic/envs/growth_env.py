@@ -21,7 +21,7 @@ from simic.data.augment import augment_stream, crop_flip
 from simic.data.batches import Dataset, epoch_order
 from simic.envs import governor, rewards, tracker
 from simic.envs.actions import action_spec, to_action, waiting_where
-from simic.envs.attribution import COMMITTED, Attribution, attribute, configurations, measurable
+from simic.envs.attribution import COMMITTED, Attribution, attribute, configurations, measurable, switched_off
 from simic.envs.governor import Cause, Vitals
 from simic.envs.masks import action_masks, seed_budget
 from simic.envs.observations import View, columns, observation_spec, observe
@@ -31,10 +31,11 @@ from simic.envs.shapley import Shapley, shapley
 from simic.envs.tracker import Tracker
 from simic.errors import SimicError
 from simic.growth.blueprints import blueprints_of
+from simic.growth.groups import SlotState
 from simic.growth.hosts import build_host
 from simic.growth.lifecycle import Events, Measurements, advance, prune_live, record
 from simic.growth.population import Population, TrainStats
-from simic.growth.vocabulary import Action, Op, Slots
+from simic.growth.vocabulary import Action, Op, Slots, Stage
 from simic.params import Train
 from simic.rng import Purpose
 
@@ -124,7 +125,7 @@ class GrowthEnv(VectorEnv):
         self._step, self._all_alive = 0, True
         self.population.reset(self.iteration)
         slots = Slots.empty(self.num_envs, self.host.slots, self.device)
-        measured = self._validate(slots)
+        measured = self._validate(slots, SlotState.read(slots))
         yes = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         unknown = torch.full((self.num_envs,), torch.nan, device=self.device)
         self._state = State(
@@ -147,12 +148,17 @@ class GrowthEnv(VectorEnv):
         self, actions: Action | Tensor
     ) -> tuple[Observation, Tensor, Tensor, Tensor, StepInfo]:
         """One decision and one host epoch for every host; reward ``[E]`` float64, terminated and truncated ``[E]``."""
-        before, action = self.state, self._playable(actions)
+        before = self.state
+        action, illegal = self._playable(actions)
         slots, events = advance(before.slots, action, self.train.lifecycle, before.tracker.accuracy)
+        read = SlotState.read(slots, events.germinated, illegal[:, None].expand_as(slots.stage))
+        germinated, refused = read.noted
+        if refused.any():
+            raise self._refusal(actions, int(refused[:, 0].argmax()))
         self._step += 1
-        self.population.germinate(slots, events.germinated)
-        stats = self._train_epoch(slots, before.alive)
-        slots, measured, vitals, cause = self._measure(slots, stats, before)
+        self.population.germinate(slots, germinated, read)
+        stats = self._train_epoch(slots, read, before.alive)
+        slots, measured, vitals, cause = self._measure(slots, read, stats, before)
         self._state = State(
             slots=record(slots, _measurements(measured, stats)),
             tracker=tracker.update(before.tracker, measured.loss, measured.accuracy),
@@ -190,8 +196,8 @@ class GrowthEnv(VectorEnv):
         stream = rng.key(self.rng_seed, Purpose.SHAPLEY, self.iteration, self.env_ids, self._step, device=self.device)
         return shapley(measurable(self.slots), partial(self.population.evaluate, self.slots, data), stream)
 
-    def _playable(self, actions: Action | Tensor) -> Action:
-        """The factored action with WAIT for ended rows; SimicError naming the first host whose masks forbid it."""
+    def _playable(self, actions: Action | Tensor) -> tuple[Action, Tensor]:
+        """The factored action with WAIT for ended rows, and which rows ``[E]`` their masks forbid."""
         alive = self.state.alive
         if self._step >= self.steps:
             raise SimicError(f"environment: the episode ended at step {self.steps}; call reset first")
@@ -202,12 +208,13 @@ class GrowthEnv(VectorEnv):
         action = waiting_where(outside, action)  # so that the masks can be looked up at all
         rows = torch.arange(self.num_envs, device=self.device)
         affordable = self._masks["blueprint"][rows, action.slot, action.blueprint] | (action.op != Op.GERMINATE)
-        illegal = outside | ~(self._masks["slot"][rows, action.op, action.slot] & affordable)
-        if bool(illegal.any()):
-            row = int(illegal.nonzero()[0])
-            heads = dict(zip(Action._fields, chosen[:, row].tolist(), strict=True))
-            raise SimicError(f"action {heads} of host {row} at step {self._step}: forbidden by the masks")
-        return action
+        return action, outside | ~(self._masks["slot"][rows, action.op, action.slot] & affordable)
+
+    def _refusal(self, actions: Action | Tensor, row: int) -> SimicError:
+        """Names the host whose masks forbid its action."""
+        action = to_action(actions) if isinstance(actions, Tensor) else actions
+        heads = {name: int(choice[row]) for name, choice in action._asdict().items()}
+        return SimicError(f"action {heads} of host {row} at step {self._step}: forbidden by the masks")
 
     def _transition(self, before: State, action: Action, events: Events) -> Transition:
         """(s, effective op, s') with s' the present state, and how the step ended."""
@@ -217,7 +224,7 @@ class GrowthEnv(VectorEnv):
         played = Played(events.effective_op, action.slot, self._step, ended, terminal, panicked)
         return transition(before, self.state, played, self.train.reward)
 
-    def _train_epoch(self, slots: Slots, alive: Tensor) -> TrainStats:
+    def _train_epoch(self, slots: Slots, read: SlotState, alive: Tensor) -> TrainStats:
         """One epoch of every host; a host that ended by a rollback is put back to its snapshot."""
         order = epoch_order(
             self.rng_seed,
@@ -229,18 +236,20 @@ class GrowthEnv(VectorEnv):
             self.train.batches_per_epoch,
         )
         augment = self._augment if self.train.augment == "crop_flip" else None
-        stats = self.population.train_epoch(slots, self._training, order, augment)
+        stats = self.population.train_epoch(slots, self._training, order, augment, read)
         if not self._all_alive:
             self.population.restore(self._snapshot, ~alive)
         return stats
 
-    def _augment(self, x: Tensor, batch: int) -> Tensor:
-        """The samples of one minibatch of every host, shifted and mirrored by a hash of what they are for."""
-        return crop_flip(x, augment_stream(self.rng_seed, self.iteration, self.env_ids, self._step, batch))
+    def _augment(self, x: Tensor, batch: int, hosts: slice) -> Tensor:
+        """The samples of one minibatch of some hosts, shifted and mirrored by a hash of what they are for."""
+        return crop_flip(x, augment_stream(self.rng_seed, self.iteration, self.env_ids[hosts], self._step, batch))
 
-    def _measure(self, slots: Slots, stats: TrainStats, before: State) -> tuple[Slots, Attribution, Vitals, Tensor]:
+    def _measure(
+        self, slots: Slots, read: SlotState, stats: TrainStats, before: State
+    ) -> tuple[Slots, Attribution, Vitals, Tensor]:
         """Validation with ablations, vital signs, rollback of broken hosts, snapshot of healthy ones."""
-        measured = self._validate(slots)
+        measured = self._validate(slots, read)
         finite = stats.finite & measured.committed_loss.isfinite()
         vitals, cause, healthy = governor.check(
             before.vitals, measured.loss, finite, self.host.classes, self.train.governor
@@ -251,12 +260,13 @@ class GrowthEnv(VectorEnv):
             self._all_alive = False
             self.population.restore(self._snapshot, panicked)
             slots, _ = prune_live(slots, panicked)
-            measured = measured.replaced(panicked, self._validate(slots))
+            measured = measured.replaced(panicked, self._validate(slots, SlotState.read(slots)))
         self._snapshot = self.population.snapshot(self._snapshot, healthy & before.alive)
         return slots, measured, vitals, cause
 
-    def _validate(self, slots: Slots) -> Attribution:
-        found = self.population.evaluate(slots, self._validation, configurations(slots))
+    def _validate(self, slots: Slots, read: SlotState) -> Attribution:
+        off = switched_off(read.acting, read.stage == Stage.FOSSILIZED)
+        found = self.population.evaluate(slots, self._validation, off, read)
         return attribute(slots, found.correct, found.loss)
 
     def _observe(self) -> Observation:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from simic.growth import optimizers
+from simic.growth.groups import Flags
 from simic.growth.optimizers import Update
 from simic.growth.rows import Rows
 from simic.params import HostOptimizer
@@ -18,11 +19,11 @@ from simic.params import HostOptimizer
 
 @dataclass(frozen=True)
 class Block:
-    """Rows ``hosts [G]`` of a store; ``frozen [G]`` bool on the CPU keep their values."""
+    """Rows ``hosts [G]`` of a store; those that are ``frozen [G]`` keep their values."""
 
     store: Rows
     hosts: Tensor
-    frozen: Tensor
+    frozen: Flags
     weight_decay: float
 
 
@@ -35,7 +36,7 @@ class Arena:
         self._moments = [{name: m[block.hosts] for name, m in block.store.moments.items()} for block in blocks]
         self._steps = [block.store.step[block.hosts] for block in blocks]
         self._rates = [learning_rate[block.hosts][:, None] for block in blocks]
-        self._moving = [(~block.frozen).to(learning_rate.device)[:, None] for block in blocks]
+        self._moving = [torch.from_numpy(~block.frozen).to(learning_rate.device)[:, None] for block in blocks]
 
     def update(self, grads: Sequence[Tensor]) -> list[Tensor]:
         """Clip each row apart and step; returns per block the norms before clipping ``[G]``."""
@@ -50,7 +51,7 @@ class Arena:
                 step=self._steps[i][:, None],
                 learning_rate=self._rates[i],
                 weight_decay=block.weight_decay,
-                active=self._moving[i] if bool(block.frozen.any()) else None,
+                active=self._moving[i] if block.frozen.any() else None,
             )
             optimizers.apply(update, self.optimizer)
         return norms

@@ -299,7 +299,7 @@ class _LowRank(Samplewise):
 
 @blueprint("lora", "mlp", closing=("up.weight",))
 @blueprint("lora", "transformer", closing=("up.weight",))
-class LowRank(_LowRank):
+class LowRank(_LowRank, Samplewise):
     """Rank 8: 16D parameters."""
 
     def __init__(self, shape: Shape) -> None:
@@ -307,7 +307,7 @@ class LowRank(_LowRank):
 
 
 @blueprint("lora_large", "transformer", closing=("up.weight",))
-class LargeLowRank(_LowRank):
+class LargeLowRank(_LowRank, Samplewise):
     """Rank 32: 64D parameters."""
 
     def __init__(self, shape: Shape) -> None:
@@ -328,7 +328,7 @@ class _AttentionSeed(Samplewise):
 
 
 @blueprint("attention", "transformer", closing=("attention.out.weight", "attention.out.bias"))
-class AttentionSeed(_AttentionSeed):
+class AttentionSeed(_AttentionSeed, Samplewise):
     """Causal attention: 4D² + 4D parameters."""
 
     def __init__(self, shape: Shape) -> None:
@@ -351,7 +351,7 @@ class _ResidualMLP(Samplewise):
 
 @blueprint("mlp_small", "mlp", closing=("second.weight", "second.bias"))
 @blueprint("mlp_small", "transformer", closing=("second.weight", "second.bias"))
-class MLPSmall(_ResidualMLP):
+class MLPSmall(_ResidualMLP, Samplewise):
     """Hidden layer of 2D: 4D² + 3D parameters."""
 
     def __init__(self, shape: Shape) -> None:
@@ -360,14 +360,14 @@ class MLPSmall(_ResidualMLP):
 
 @blueprint("mlp", "mlp", closing=("second.weight", "second.bias"))
 @blueprint("mlp", "transformer", closing=("second.weight", "second.bias"))
-class MLP(_ResidualMLP):
+class MLP(_ResidualMLP, Samplewise):
     """Hidden layer of 4D: 8D² + 5D parameters."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape[-1], 4)
 
 
-class FlexAttention(CausalAttention):
+class FlexAttention(CausalAttention, Samplewise):
     """The same function by torch's FlexAttention with a causal block mask."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -387,7 +387,7 @@ class FlexAttention(CausalAttention):
     device="cuda",  # no backward on the CPU; no stand-in goes under its name
     twin="attention",
 )
-class FlexAttentionSeed(_AttentionSeed):
+class FlexAttentionSeed(_AttentionSeed, Samplewise):
     """``attention`` through FlexAttention: 4D² + 4D parameters."""
 
     vmap = False  # its kernel has no batching rule: hosts run one by one

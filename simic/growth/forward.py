@@ -19,6 +19,7 @@ from simic.growth.groups import Plan, SlotGroups
 from simic.growth.hosts import HostSpec
 from simic.growth.template import Template, by_row
 from simic.growth.vocabulary import Blend
+from simic.growth.ways import SHIPPED, Ways, is_table
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ class Templates:
     lenders: tuple[int, ...] = ()  # which parameters of the first segment the head borrows
 
     @classmethod
-    def of(cls, host: HostSpec, blueprints: tuple[Blueprint, ...]) -> Self:
+    def of(cls, host: HostSpec, blueprints: tuple[Blueprint, ...], ways: Ways = SHIPPED["cpu"]) -> Self:
         """Built once, at composition."""
-        template = partial(Template, features_last=host.features_last)
+        template = partial(Template, features_last=host.features_last, ways=ways)
         segments = [template(build, f"host segment {k}") for k, build in enumerate(host.segments)]
         head = template(host.head, "host head", borrowed=tuple(host.tied))
         seeds = tuple(
@@ -81,9 +82,7 @@ class Backend(Protocol):
 
 
 def batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor, apart: float = math.inf) -> Tensor:
-    """All streams at once: vmap over stacked parameters, one group per slot and blueprint; large convolutions apart
-    (``Template.run``).
-    """
+    """All streams at once, one group per slot and blueprint; large convolutions ``apart`` (``Template.run``)."""
     h = x
     for k, (template, stacked, hosts) in enumerate(zip(templates.host, weights.host, plan.hosts, strict=True)):
         if hosts is not None:
@@ -161,16 +160,17 @@ def _graft_one_by_one(
             features[streams[position]] = h
 
 
-# Multiply-adds of a host's convolutions in a minibatch from which, by device, they run faster apart than as one grouped
-# convolution; decided by the host alone, so that it is the same for any number of hosts.
-APART = {"cpu": 4_000_000}
 BACKENDS = ("auto", "vmap", "loop")
 
 
-def choose_backend(backend: str, device: torch.device) -> Backend:
-    """The backend of that name; ``auto`` is vmap with large convolutions apart, where the device is better off so."""
-    if backend not in BACKENDS:
-        raise SimicError(f"backend {backend!r}: must be one of {', '.join(BACKENDS)}")
+def choose_backend(backend: str, ways: Ways) -> Backend:
+    """The backend of that name: ``vmap`` runs all rows together, ``loop`` each by itself, ``auto`` or a table as the
+    ways say.
+    """
+    if backend not in BACKENDS and not is_table(backend):
+        raise SimicError(
+            f"backend {backend!r}: must be one of {', '.join(BACKENDS)} or a table of simic autotune, *.json"
+        )
     if backend == "loop":
         return loop
-    return partial(batched, apart=APART.get(device.type, math.inf)) if backend == "auto" else batched
+    return batched if backend == "vmap" else partial(batched, apart=ways.apart_from)

@@ -5,7 +5,8 @@ seeds are switched, and a stream splits only at the first slot where its configu
 """
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -28,15 +29,20 @@ class SlotState:
     operator: Integers
     frozen: Flags  # a down-ramp: forward as ever, parameters fixed
     silent: Flags  # alpha is 0
+    noted: tuple[Flags, ...] = ()  # what else came with the read
 
     @classmethod
-    def read(cls, slots: Slots) -> "SlotState":
-        """Copy what grouping needs."""
-        packed = torch.stack(
-            (slots.stage, slots.blueprint, slots.operator, slots.ramp == Ramp.DOWN, slots.alpha <= 0)
-        ).cpu()
-        stage, blueprint, operator, frozen, silent = packed.numpy()
-        return cls(stage, blueprint, operator, frozen.astype(bool), silent.astype(bool))
+    def read(cls, slots: Slots, *flags: Tensor) -> Self:
+        """Copy what grouping needs, and any further ``flags [E, K]`` bool, in one transfer."""
+        own = (slots.stage, slots.blueprint, slots.operator, slots.ramp == Ramp.DOWN, slots.alpha <= 0)
+        stage, blueprint, operator, *rest = torch.stack((*own, *flags)).cpu().numpy()
+        frozen, silent, *noted = (values.astype(bool) for values in rest)
+        return cls(stage, blueprint, operator, frozen, silent, tuple(noted))
+
+    def of(self, rows: slice) -> Self:
+        """The slots of some hosts."""
+        parts = {name: values[rows] for name, values in vars(self).items() if name != "noted"}
+        return replace(self, **parts, noted=tuple(flags[rows] for flags in self.noted))
 
     @property
     def active(self) -> Flags:
@@ -62,6 +68,7 @@ class Blended:
     positions: Tensor
     streams: Tensor
     alpha: Tensor
+    frozen: Flags  # parameters do not move
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,9 @@ def _group(
         positions = np.flatnonzero(operator == kind)
         if len(positions):
             amplitude = alpha[_index(hosts[positions], alpha), slot]
-            blended.append(Blended(kind, _index(positions, alpha), _index(streams[positions], alpha), amplitude))
+            still = state.frozen[hosts[positions], slot]
+            where = _index(positions, alpha), _index(streams[positions], alpha)
+            blended.append(Blended(kind, *where, amplitude, still))
     return SlotGroups(
         streams=_index(streams, alpha),
         hosts=_index(hosts, alpha),

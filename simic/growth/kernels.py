@@ -18,23 +18,30 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from simic.growth.layers import Samplewise
+from simic.growth.ways import Ways
 
-DENSE_MAX_PIXELS = 4
-DENSE_MAX_WORK = 16 * 16 * 64  # pixels² × channel pairs, above 2×2 maps
+DENSE_PIXELS = 4  # a dense matrix over 2×2 maps has fewer entries for each output than a 3×3 kernel
 PARAMETERLESS = (nn.Sequential, nn.Identity, nn.ReLU, nn.GELU, nn.MaxPool2d)
 
 
-def stacked(module: nn.Module) -> nn.Module | None:
+def stacked(module: nn.Module, ways: Ways) -> nn.Module | None:
     """The module on features ``[R · B, …]`` with parameters ``[R, *shape]``, put in as attributes; None where a part of
-    it has no such form.
+    it has no such form, or is used twice.
     """
-    layer = _stacked_layer(module)
+    uses = (module.named_modules(remove_duplicate=False), module.named_parameters(remove_duplicate=False))
+    if any(len(found := list(each)) > len({id(value) for _, value in found}) for each in uses):
+        return None
+    return _stacked(module, ways)
+
+
+def _stacked(module: nn.Module, ways: Ways) -> nn.Module | None:
+    layer = _stacked_layer(module, ways)
     if layer is not None:
         return layer
-    if not isinstance(module, Samplewise) and type(module) not in PARAMETERLESS:
+    if Samplewise not in type(module).__bases__ and type(module) not in PARAMETERLESS:
         return None
     for name, child in module.named_children():
-        layer = stacked(child)
+        layer = _stacked(child, ways)
         if layer is None:
             return None
         setattr(module, name, layer)
@@ -43,9 +50,9 @@ def stacked(module: nn.Module) -> nn.Module | None:
     return module
 
 
-def _stacked_layer(module: nn.Module) -> nn.Module | None:
+def _stacked_layer(module: nn.Module, ways: Ways) -> nn.Module | None:
     if type(module) is nn.Conv2d and _is_same_convolution(module):
-        return _PointwiseConv() if module.kernel_size == (1, 1) else _SameConv(module)
+        return _PointwiseConv() if module.kernel_size == (1, 1) else _SameConv(module, ways)
     if type(module) is nn.Linear:
         return _Linear(module)
     if type(module) is nn.GroupNorm:
@@ -60,6 +67,17 @@ def separable(module: nn.Module) -> nn.Module:
     for name, child in module.named_children():
         setattr(module, name, separable(child))
     return _MapNorm(module) if type(module) is nn.GroupNorm else module
+
+
+def vmappable(module: nn.Module) -> nn.Module:
+    """The module with group norms that run under vmap, which torch's own do not; parameters and their names stay."""
+    for name, child in module.named_children():
+        setattr(module, name, vmappable(child))
+    if type(module) is not nn.GroupNorm:
+        return module
+    norm = _VmapNorm(module.num_groups, module.num_channels, module.eps, module.affine)
+    norm.weight, norm.bias = module.weight, module.bias
+    return norm
 
 
 def _is_same_convolution(conv: nn.Conv2d) -> bool:
@@ -87,13 +105,13 @@ class _SameConv(nn.Module):
 
     weight: Tensor
 
-    def __init__(self, conv: nn.Conv2d) -> None:
+    def __init__(self, conv: nn.Conv2d, ways: Ways) -> None:
         super().__init__()
-        self.groups, self.padding = conv.groups, conv.kernel_size[0] // 2
+        self.groups, self.padding, self.ways = conv.groups, conv.kernel_size[0] // 2, ways
 
     def forward(self, x: Tensor) -> Tensor:
         pixels, (outputs, inputs) = x.shape[2] * x.shape[3], self.weight.shape[1:3]
-        if pixels <= DENSE_MAX_PIXELS or pixels**2 * x.shape[1] * outputs <= DENSE_MAX_WORK:
+        if pixels <= DENSE_PIXELS or pixels**2 * x.shape[1] * outputs <= self.ways.dense_entries:
             return self._dense(x)
         if inputs == 1 and self.groups == 1:
             return self._patches(x)
@@ -162,7 +180,7 @@ class _Linear(nn.Module):
 
 
 class _GroupNorm(nn.Module):
-    """GroupNorm as a layer norm over contiguous channels-last features."""
+    """GroupNorm as a layer norm over contiguous channels-last maps; on other features torch's own, then scaled."""
 
     weight: Tensor
     bias: Tensor
@@ -172,6 +190,9 @@ class _GroupNorm(nn.Module):
         self.groups, self.eps, self.affine = norm.num_groups, norm.eps, norm.affine
 
     def forward(self, x: Tensor) -> Tensor:
+        return self._maps(x) if x.dim() == 4 else self._vectors(x)
+
+    def _maps(self, x: Tensor) -> Tensor:
         samples, channels, height, width = x.shape
         last, pixels = x.permute(0, 2, 3, 1), height * width
         if self.groups == 1:
@@ -183,6 +204,14 @@ class _GroupNorm(nn.Module):
             # Weights repeated over the pixels: a product along C alone would run in loops of a few values.
             normed = _scaled(normed, self.weight.repeat(1, pixels), self.bias.repeat(1, pixels))
         return normed.reshape(samples, height, width, channels).permute(0, 3, 1, 2)
+
+    def _vectors(self, x: Tensor) -> Tensor:
+        normed = F.group_norm(x, self.groups, eps=self.eps)
+        if not self.affine:
+            return normed
+        values = x[0, 0].numel()  # of a channel
+        spread = (parameter.repeat_interleave(values, 1) for parameter in (self.weight, self.bias))
+        return _scaled(normed, *spread).view(x.shape)
 
 
 class _LayerNorm(nn.Module):
@@ -202,6 +231,18 @@ class _LayerNorm(nn.Module):
 def _scaled(normed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``normed`` as ``[R, …, n]``, times the weights ``[R, n]`` of its row, plus the bias."""
     return torch.addcmul(bias[:, None], normed.reshape(len(weight), -1, weight.shape[1]), weight[:, None])
+
+
+class _VmapNorm(nn.GroupNorm):
+    """GroupNorm of torch's other operations."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        grouped = input.reshape(len(input), self.num_groups, -1)
+        normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).view(input.shape)
+        if not self.affine:
+            return normed
+        weight, bias = (parameter.view(-1, *[1] * (input.dim() - 2)) for parameter in (self.weight, self.bias))
+        return normed * weight + bias
 
 
 class _MapNorm(nn.Module):

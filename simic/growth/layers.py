@@ -16,14 +16,18 @@ ATTENTION_HEADS = 4
 class Samplewise(nn.Module):
     """A module whose forward looks at each sample of the first dimension alone, and at parameters through torch's
     layers or ``per_sample``: samples of many networks may lie there one after the other (``kernels.stacked``).
+
+    Only a class that names it among its own bases is taken at its word; one derived from such a class is not.
     """
 
 
 def per_sample(parameter: Tensor, x: Tensor) -> Tensor:
-    """A scalar of each network, ``[R]``, for each of its samples: ``[R · B, 1, …]`` like ``x [R · B, …]``."""
+    """The scalar parameter, ``[1]``, or of R networks ``[R, 1]`` one for each sample of ``x [R · B, …]``."""
+    if parameter.shape[-1] != 1 or parameter.dim() > 2:
+        raise SimicError(f"per_sample of a parameter {tuple(parameter.shape)}: must be one number per network")
     if parameter.numel() == 1:
         return parameter
-    return parameter.flatten().repeat_interleave(len(x) // parameter.numel()).view(-1, *[1] * (x.dim() - 1))
+    return parameter.repeat_interleave(len(x) // len(parameter), 0).view(-1, *[1] * (x.dim() - 1))
 
 
 class OpenReLU(Samplewise):
@@ -76,8 +80,8 @@ def merge_heads(x: Tensor) -> Tensor:
 class CausalAttention(Samplewise):
     """Multi-head self-attention of each position to itself and those before it: 4D² + 4D parameters; ``[B, L, D]``.
 
-    Written out as matrix products: torch's fused kernel for the CPU has no batching rule under vmap, and these are
-    counted exactly on every device.
+    Written out as matrix products: they are counted exactly on every device, and torch's fused kernel was no faster
+    here (docs/decisions.md).
     """
 
     def __init__(self, width: int) -> None:

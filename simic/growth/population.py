@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from simic.errors import SimicError
 from simic.growth.arena import Arena, Block
 from simic.growth.blueprints import Blueprint, count_flops
 from simic.growth.forward import Templates, Weights, choose_backend
-from simic.growth.groups import Plan, SlotState, evaluation_plan, training_plan
+from simic.growth.groups import Flags, Plan, SlotState, evaluation_plan, training_plan
 from simic.growth.hosts import HostSpec
 from simic.growth.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.optimizers import MOMENTS
@@ -23,11 +24,15 @@ from simic.growth.rows import Rows
 from simic.growth.statistics import SeedNorms, TrainStats, train_statistics
 from simic.growth.template import Template, channels_last
 from simic.growth.vocabulary import Blend, Slots
+from simic.growth.ways import of as ways_of
 from simic.params import HostOptimizer
 from simic.rng import Purpose
 
 EVALUATION_POSITIONS = 192  # samples (of sequences: tokens) per pass, so that features stay in cache
 SEED_MODULE, GATE_MODULE = 0, 1  # last counter of the initialisation keys
+
+Augment = Callable[[Tensor, int, slice], Tensor]  # samples of a minibatch [G, B, …], its number, the hosts
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,11 @@ class Snapshot:
 
 
 class Population:
-    """E hosts of one kind with their seeds, trained together; ``backend``: auto, vmap or loop.
+    """E hosts of one kind with their seeds, trained together; ``backend``: auto, vmap, loop or the file of a table
+    (``ways``).
 
-    ``learning_rate [E]`` may be changed between epochs. Seed and gate rows are allocated per slot and blueprint when
+    ``learning_rate [E]`` may be changed between epochs. ``group`` hosts run at once, as many as the memory was seen to
+    hold; at first all. Seed and gate rows are allocated per slot and blueprint when
     the first host germinates one.
     """
 
@@ -65,10 +72,12 @@ class Population:
         self.host, self.blueprints, self.rng_seed, self.optimizer = host, blueprints, rng_seed, optimizer
         self.device = torch.device(device)
         self.env_ids = env_ids.to(self.device)
-        self.templates = Templates.of(host, blueprints)
+        ways = ways_of(backend, self.device)
+        self.templates = Templates.of(host, blueprints, ways)
         self.host_params, self.host_flops = host.params, host.flops_per_sample
         self.learning_rate = torch.full((len(env_ids),), optimizer.learning_rate, device=self.device)
-        self._run = choose_backend(backend, self.device)
+        self.group = len(env_ids)
+        self._run = choose_backend(backend, ways)
         self._seed_params, self._seed_flops, self._gate_params, self._gate_flops = self._counts()
         self.iteration = -1
         self._stores: dict[str, Rows] = {}
@@ -86,11 +95,13 @@ class Population:
         self._stores = {}
         self._store("host").start(torch.arange(len(self), device=self.device), torch.cat(rows, 1))
 
-    def germinate(self, slots: Slots, rows: Tensor) -> None:
+    def germinate(self, slots: Slots, rows: Tensor | Flags, state: SlotState | None = None) -> None:
         """Initialise the seeds and gates of ``rows [E, K]`` bool by hash of (iteration, env id, slot, nth germination);
         moments and steps are zero. Under MULTIPLY the blueprint's closing parameters start at zero.
+
+        Here as below, ``state`` is what was read of ``slots``, if it was.
         """
-        state, chosen = SlotState.read(slots), rows.cpu().numpy()
+        state, chosen = state or SlotState.read(slots), _flags(rows)
         for slot in np.flatnonzero(chosen.any(0)).tolist():
             for kind in np.unique(state.blueprint[chosen[:, slot], slot]).tolist():
                 which = np.flatnonzero(chosen[:, slot] & (state.blueprint[:, slot] == kind))
@@ -110,34 +121,45 @@ class Population:
     # --- training ---
 
     def train_epoch(
-        self, slots: Slots, data: Dataset, order: Tensor, augment: Callable[[Tensor, int], Tensor] | None = None
+        self,
+        slots: Slots,
+        data: Dataset,
+        order: Tensor,
+        augment: Augment | None = None,
+        state: SlotState | None = None,
     ) -> TrainStats:
-        """One pass over ``order [E, n, B]`` (sample indices); hosts and learning seeds are updated in place.
+        """One pass over ``order [E, n, B]`` (sample indices); hosts and learning seeds are updated in place."""
+        state = state or SlotState.read(slots)
+        parts = self._in_groups(lambda hosts: self._train(hosts, state.of(hosts), slots.alpha, data, order, augment))
+        stats = TrainStats(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+        return replace(stats, finite=stats.finite & self._stores["host"].param.isfinite().all(1))
 
-        ``augment`` gets the samples of a minibatch ``[E, B, …]`` and its number.
-        """
-        state = SlotState.read(slots)
-        plan = training_plan(state, slots.alpha, self.host.isolated)
-        blocks, names = self._blocks(plan)
+    def _train(
+        self, hosts: slice, state: SlotState, alpha: Tensor, data: Dataset, order: Tensor, augment: Augment | None
+    ) -> TrainStats:
+        """The epoch of some hosts; nothing is written before its end."""
+        plan = training_plan(state, alpha[hosts], self.host.isolated)
+        blocks, names = self._blocks(plan, hosts)
         arena = Arena(blocks, self.learning_rate, self.optimizer)
         losses, corrects, norms = [], [], []
-        for number, batch in enumerate(order.unbind(1)):
+        for number, batch in enumerate(order[hosts].unbind(1)):
             x, y = data.x[batch], data.y[batch]
-            x = channels_last(augment(x, number) if augment else x)
+            x = channels_last(augment(x, number, hosts) if augment else x)
             loss, correct = _score(self._run(self.templates, self._unpack(arena.params, names), plan, x), y)
             loss = loss.mean(1)
             # A sum over hosts: each host's gradient is its own loss's.
-            norms.append(arena.update(torch.autograd.grad(loss.sum(), arena.params)))
+            grads = torch.autograd.grad(loss.sum(), arena.params, allow_unused=True, materialize_grads=True)
+            norms.append(arena.update(grads))
             losses.append(loss.detach())
             corrects.append(correct.float().mean(1))
         arena.scatter()
         per_block = [torch.stack(block) for block in zip(*norms, strict=True)]
         seeds = [
-            SeedNorms(int(name.split(".")[1]), block.hosts, norm, block.store.param.shape[1])
+            SeedNorms(int(name.split(".")[1]), block.hosts - hosts.start, norm, block.store.param.shape[1])
             for name, block, norm in zip(names, blocks, per_block, strict=True)
             if name.startswith("seed.")
         ]
-        stats = train_statistics(
+        return train_statistics(
             torch.stack(losses),
             torch.stack(corrects),
             per_block[0],
@@ -146,25 +168,40 @@ class Population:
             self.host.slots,
             self.optimizer.max_grad_norm,
         )
-        return replace(stats, finite=stats.finite & self._stores["host"].param.isfinite().all(1))
 
-    def _blocks(self, plan: Plan) -> tuple[list[Block], list[str]]:
+    def _in_groups(self, work: Callable[[slice], Result]) -> list[Result]:
+        """``work`` on all hosts, ``group`` at a time; where memory does not suffice, the group is halved for good."""
+        done, results = 0, []
+        while done < len(self):
+            hosts = slice(done, min(done + self.group, len(self)))
+            try:
+                results.append(work(hosts))
+            except torch.OutOfMemoryError:
+                if hosts.stop - hosts.start == 1:
+                    raise
+                self.group = (hosts.stop - hosts.start + 1) // 2
+                continue
+            done = hosts.stop
+        return results
+
+    def _blocks(self, plan: Plan, hosts: slice) -> tuple[list[Block], list[str]]:
         """What trains: the hosts, then per slot the groups of seeds and the gates of gated seeds."""
-        everyone = torch.arange(len(self), device=self.device)
-        moving = torch.zeros(len(self), dtype=torch.bool)
+        everyone = torch.arange(hosts.start, hosts.stop, device=self.device)
+        moving = np.zeros(len(everyone), dtype=bool)
         blocks = [Block(self._stores["host"], everyone, moving, self.optimizer.weight_decay)]
         names = ["host"]
         for slot, groups in enumerate(plan.slots):
             if groups is None:
                 continue
-            frozen, decay = torch.from_numpy(groups.frozen), self.optimizer.seed_weight_decay
+            decay = self.optimizer.seed_weight_decay
             for kind, first, last in groups.blueprints:
                 names.append(_seed_name(slot, kind))
-                blocks.append(Block(self._stores[names[-1]], groups.hosts[first:last], frozen[first:last], decay))
+                owners = everyone[groups.hosts[first:last]]
+                blocks.append(Block(self._stores[names[-1]], owners, groups.frozen[first:last], decay))
             if gated := groups.gated():
                 names.append(_gate_name(slot))
-                hosts, still = groups.hosts[gated.positions], frozen[gated.positions.cpu()]
-                blocks.append(Block(self._stores[names[-1]], hosts, still, decay))
+                owners = everyone[groups.hosts[gated.positions]]
+                blocks.append(Block(self._stores[names[-1]], owners, gated.frozen, decay))
         return blocks, names
 
     def _unpack(self, rows: list[Tensor], names: list[str]) -> Weights:
@@ -184,20 +221,31 @@ class Population:
     # --- evaluation ---
 
     @torch.no_grad()
-    def evaluate(self, slots: Slots, data: Dataset, off: Tensor) -> Evaluation:
+    def evaluate(self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None) -> Evaluation:
         """Every configuration ``off [Cfg, E, K]`` bool (seeds forced out of the forward; the others at live alpha) on
         all samples, in one pass that shares what configurations have in common.
         """
+        state, flags = state or SlotState.read(slots), _flags(off)
+        parts = self._in_groups(
+            lambda hosts: self._evaluate(hosts, state.of(hosts), slots.alpha[hosts], data, flags[:, hosts])
+        )
+        correct, loss = zip(*parts, strict=True)
+        return Evaluation(torch.cat(correct, 1), torch.cat(loss, 1))
+
+    def _evaluate(
+        self, hosts: slice, state: SlotState, alpha: Tensor, data: Dataset, off: Flags
+    ) -> tuple[Tensor, Tensor]:
+        """Correct answers ``[Cfg, hosts, N]`` and mean loss ``[Cfg, hosts]``."""
         correct, loss = [], []
-        plan, stream_of = self._evaluation_plan(slots, off)
-        weights = self._evaluation_weights(plan)
+        plan, stream_of = evaluation_plan(state, off, alpha)
+        weights = self._evaluation_weights(plan, hosts)
         chunk = max(1, EVALUATION_POSITIONS // data.y[0].numel())
         for x, y in zip(data.x.split(chunk), data.y.split(chunk), strict=True):
-            logits = self._run(self.templates, weights, plan, self._same_for_all(x))
+            logits = self._run(self.templates, weights, plan, _same_for_all(x, len(alpha)))
             scored = _score(logits, y.expand(len(logits), *y.shape))
             loss.append(scored[0])
             correct.append(scored[1])
-        return Evaluation(torch.cat(correct, 1)[stream_of], torch.cat(loss, 1).mean(1)[stream_of])
+        return torch.cat(correct, 1)[stream_of], torch.cat(loss, 1).mean(1)[stream_of]
 
     @torch.no_grad()
     def logits(self, slots: Slots, x: Tensor, off: Tensor | None = None) -> Tensor:
@@ -205,20 +253,16 @@ class Population:
         as in ``evaluate``.
         """
         nothing = torch.zeros_like(slots.stage, dtype=torch.bool)
-        plan, stream_of = self._evaluation_plan(slots, (nothing if off is None else off)[None])
-        features = self._same_for_all(x) if x.dim() == 1 + len(self.host.input_shape) else channels_last(x)
-        outputs = self._run(self.templates, self._evaluation_weights(plan), plan, features)
-        return outputs[stream_of[0]]
+        flags = _flags((nothing if off is None else off)[None])
+        plan, stream_of = evaluation_plan(SlotState.read(slots), flags, slots.alpha)
+        same = x.dim() == 1 + len(self.host.input_shape)
+        features = _same_for_all(x, len(self)) if same else channels_last(x)
+        weights = self._evaluation_weights(plan, slice(0, len(self)))
+        return self._run(self.templates, weights, plan, features)[stream_of[0]]
 
-    def _evaluation_plan(self, slots: Slots, off: Tensor) -> tuple[Plan, Tensor]:
-        return evaluation_plan(SlotState.read(slots), off.cpu().numpy(), slots.alpha)
-
-    def _evaluation_weights(self, plan: Plan) -> Weights:
-        blocks, names = self._blocks(plan)
+    def _evaluation_weights(self, plan: Plan, hosts: slice) -> Weights:
+        blocks, names = self._blocks(plan, hosts)
         return self._unpack([block.store.param[block.hosts] for block in blocks], names)
-
-    def _same_for_all(self, x: Tensor) -> Tensor:
-        return channels_last(x[None]).expand(len(self), *[-1] * x.dim())
 
     # --- what it weighs ---
 
@@ -284,13 +328,14 @@ class Population:
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that mutates, as copies."""
         state = {"iteration": torch.tensor(self.iteration), "learning_rate": self.learning_rate.clone()}
+        state["group"] = torch.tensor(self.group)
         for name, store in self._stores.items():
             state |= {f"{name}/{part}": tensor.clone() for part, tensor in store.tensors()}
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """The way back, bit for bit; a state of other shapes is a SimicError."""
-        self.iteration = int(state["iteration"])
+        self.iteration, self.group = int(state["iteration"]), int(state["group"])
         self.learning_rate = state["learning_rate"].to(self.device).clone()
         self._stores = {}
         for name in dict.fromkeys(key.partition("/")[0] for key in state if "/" in key):
@@ -322,6 +367,14 @@ def _seed_name(slot: int, kind: int) -> str:
 
 def _gate_name(slot: int) -> str:
     return f"gate.{slot}"
+
+
+def _flags(values: Tensor | Flags) -> Flags:
+    return values.cpu().numpy() if isinstance(values, Tensor) else values
+
+
+def _same_for_all(x: Tensor, hosts: int) -> Tensor:
+    return channels_last(x[None]).expand(hosts, *[-1] * x.dim())
 
 
 def _score(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from simic.errors import SimicError
-from simic.growth.kernels import separable, stacked
+from simic.growth.kernels import separable, stacked, vmappable
+from simic.growth.ways import SHIPPED, Ways
 from simic.rng import uniform
 
 
@@ -22,7 +23,8 @@ class Template:
     """Names, shapes and initial distribution of a module's parameters, and how to run it for many rows at once.
 
     ``features_last``: the module takes and gives features in the last dimension. ``borrowed`` parameters are not in the
-    row: who runs it hands them in. A module with ``vmap = False`` is run row by row.
+    row: who runs it hands them in. Many rows run as one batch through stacked layers where all parts of the module have
+    such a form (``kernels.stacked``), else under vmap; a module with ``vmap = False`` is run row by row.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class Template:
         name: str,
         features_last: bool = False,
         borrowed: Sequence[str] = (),
+        ways: Ways = SHIPPED["cpu"],
     ) -> None:
         first, second = _build(build, 0), _build(build, 1)
         if next(first.buffers(), None) is not None:
@@ -49,7 +52,8 @@ class Template:
         self._enter, self._leave = (_as_it_is, _as_it_is) if features_last else (channels_first, channels_last)
         self._vmap = getattr(first, "vmap", True)
         self.module = first.to("meta")
-        self._single, self._stacked = separable(copy.deepcopy(self.module)), stacked(second.to("meta"))
+        self._single, self._stacked = separable(copy.deepcopy(self.module)), stacked(second.to("meta"), ways)
+        self._batched = vmappable(copy.deepcopy(self.module))
         self._sockets = (
             [] if self._stacked is None else [_socket(self._stacked, key) for key in (*self.names, *self.borrowed)]
         )
@@ -78,7 +82,7 @@ class Template:
         """The module of every row on its own features: ``x [R, B, …, C] → [R, B, …, C]``; ``weights`` as unpacked, then
         the borrowed ones. One row after the other where each has ``apart`` multiply-adds of convolutions to do.
         """
-        if not self._vmap or self._work(x) >= apart:
+        if not self._vmap or self.work(x) >= apart:
             return torch.cat([self.run_one(*row) for row in zip(by_row(weights, len(x)), x.split(1), strict=True)])
         if self._stacked is None:
             return self._leave(vmap(self._call)(self._enter(x), *weights))
@@ -88,12 +92,14 @@ class Template:
         """All rows as one batch, ``[R, B, C, …]``; ``functional_call`` would cost as much as a small module."""
         for (owner, leaf), tensor in zip(self._sockets, weights, strict=True):
             setattr(owner, leaf, tensor)
-        y: Tensor = module(x.flatten(0, 1))
-        for owner, leaf in self._sockets:
-            setattr(owner, leaf, None)  # else the weights would live until the next call
+        try:
+            y: Tensor = module(x.flatten(0, 1))
+        finally:
+            for owner, leaf in self._sockets:
+                setattr(owner, leaf, None)  # else the weights would live until the next call
         return y.unflatten(0, x.shape[:2])
 
-    def _work(self, x: Tensor) -> int:
+    def work(self, x: Tensor) -> int:
         """Multiply-adds of the convolutions of a row, as if all of them kept the shape of ``x [R, B, H, W, C]``."""
         return self._conv_weights * x[0, ..., 0].numel() if self._conv_weights else 0
 
@@ -104,7 +110,7 @@ class Template:
         return self._leave(functional_call(self._single, self._named(weights), (h,))[None])
 
     def _call(self, x: Tensor, *weights: Tensor) -> Tensor:
-        return functional_call(self.module, self._named(weights), (x,))
+        return functional_call(self._batched, self._named(weights), (x,))
 
     def _named(self, weights: Sequence[Tensor]) -> dict[str, Tensor]:
         return dict(zip((*self.names, *self.borrowed), weights, strict=True))

@@ -9,6 +9,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from simic.errors import SimicError
+from simic.growth.ways import content
 from simic.params import Runtime
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -26,7 +27,7 @@ class Machine(BaseModel):
     threads: int
     device: str
     tf32: bool
-    backend: str  # of the population, as asked for
+    backend: str  # of the population, as asked for; of a table its sha256
     processes: int = 1
 
     def differences(self, other: "Machine") -> dict[str, str]:
@@ -69,9 +70,10 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, TypeError, AttributeError):
         return False
-    return all(
-        mallopt(option, value) == 1 for option, value in ((M_MMAP_THRESHOLD, 2**30), (M_TRIM_THRESHOLD, 2**31 - 1))
-    )
+    # Older versions of glibc refuse more than half of a thread's heap.
+    mapped = mallopt(M_MMAP_THRESHOLD, 2**30) or mallopt(M_MMAP_THRESHOLD, 2**25)
+    trimmed = mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    return bool(mapped and trimmed)
 
 
 def _device(runtime: Runtime) -> torch.device:
@@ -90,6 +92,6 @@ def describe(runtime: Runtime, device: torch.device, processes: int = 1) -> Mach
         threads=torch.get_num_threads(),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         tf32=runtime.tf32,
-        backend=runtime.backend,
+        backend=content(runtime.backend) or runtime.backend,
         processes=processes,
     )

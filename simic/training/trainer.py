@@ -64,6 +64,8 @@ class Run:
         self.offset = session.recorder.flush_and_sync()  # of the telemetry of whole iterations
         self.whole = True  # nothing of the state has moved since the last whole iteration
         self.seconds: dict[str, float] = {}
+        if self.counters.group:
+            session.env.population.group = self.counters.group
         self.validation_accuracy = float("nan")
         self.gravest: FindingRow | None = None
 
@@ -118,9 +120,19 @@ class Run:
         rollout, _ = self._timed(
             "collect", lambda: collect(env, ppo.policy, normalizers, iteration, rng_seed, env.steps, on_step)
         )
+        self._look_at_memory(iteration)
         for rows in zip(*self.ranks.gather(kept), strict=True):
             tell(merged(rows))
         return rollout, merged(self.ranks.gather(tally.row(iteration, "train")))
+
+    def _look_at_memory(self, iteration: int) -> None:
+        """Fewer hosts at once since the last look: a finding, and part of the state, as it changes the last bits."""
+        population = self.session.env.population
+        population.group = min(self.ranks.gather(population.group))
+        if population.group < (self.counters.group or len(population)):
+            self.counters.group = population.group
+            text = f"not enough memory for all hosts at once; from here on {population.group} at a time"
+            self._found(iteration, "out_of_memory", "low", text, population.group)
 
     def advantages(self, rollout: Rollout) -> Rollout:
         """The one place where the scales move, then GAE on the scaled rewards."""

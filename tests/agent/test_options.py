@@ -3,6 +3,7 @@
 import logging
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -200,22 +201,37 @@ def test_accumulated_gradients_are_those_of_the_whole_minibatch(pieces: int, cha
 
 
 def test_the_learning_rate_follows_the_divergence() -> None:
-    """rsl_rl's rule: ÷ 1.5 above twice the target, × 1.5 below half of it; the first minibatch says nothing."""
+    """÷ 1.5 where it ended the update, above 1.5 × the target; × 1.5 below half of the target."""
     ppo = make_ppo(learning_rate_schedule="adaptive", target_kl=0.01)
     rate, expected = ppo.learning_rate, []
-    for kl in (0.021, 0.021, 0.019, 0.006, 0.004, 0.0):
-        ppo._adapt(torch.tensor(kl), None)
+    for kl in (0.021, 0.0151, 0.0149, 0.006, 0.004, 0.0):
+        ppo._adapt(torch.tensor(kl))
         expected.append(ppo.learning_rate.item() / rate.item())
         rate = ppo.learning_rate
     assert expected == pytest.approx([1 / 1.5, 1 / 1.5, 1.0, 1.0, 1.5, 1.5])
     for _ in range(40):
-        ppo._adapt(torch.tensor(1.0), None)
+        ppo._adapt(torch.tensor(1.0))
     assert ppo.learning_rate == 1e-5
     for _ in range(40):
-        ppo._adapt(torch.tensor(0.0), None)
+        ppo._adapt(torch.tensor(0.0))
     assert ppo.learning_rate == 1e-2
-    ppo._adapt(torch.tensor(torch.nan), None)
+    ppo._adapt(torch.tensor(torch.nan))
     assert ppo.learning_rate == 1e-2
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_the_adaptive_rate_lets_updates_run_to_their_end(deferred: bool) -> None:
+    """From a rate far too high it falls until the early stop no longer ends every update, and stays there."""
+    adaptive = settings(learning_rate_schedule="adaptive", target_kl=0.01, epochs=4)
+    ppo = PPO(make_policy().double(), adaptive, rng_seed=1, total_updates=30, deferred=deferred)
+    steps, rates = [], []
+    for iteration in range(30):
+        metrics = ppo.update(rollout_of(ppo.policy, iteration), iteration)
+        steps.append(metrics.steps)
+        rates.append(metrics.learning_rate)
+    assert sum(steps[:2]) < 8
+    assert max(b / a for a, b in pairwise(rates)) <= 1.5 + 1e-6
+    assert sum(steps[-20:]) > 0.8 * 20 * 8
 
 
 def test_an_adaptive_rate_is_used_reported_and_resumed() -> None:
@@ -225,12 +241,14 @@ def test_an_adaptive_rate_is_used_reported_and_resumed() -> None:
         metrics = each.update(rollout_of(each.policy), 0)
         assert metrics.steps == 4
     assert metrics.learning_rate == pytest.approx(1e-4)
-    assert ppo.learning_rate.item() == pytest.approx(1e-4 * 1.5**3)  # nothing is learned from the first of four
-    assert not torch.equal(weights(ppo), weights(constant))
+    assert ppo.learning_rate.item() == pytest.approx(1e-4 * 1.5)
+    assert torch.equal(weights(ppo), weights(constant))  # the first update was made with what was asked for
     other = make_ppo(**changes)
     other.load_state_dict(ppo.state_dict())
     results = [each.update(rollout_of(each.policy, 1), 1) for each in (ppo, other)]
     assert results[0] == results[1]
+    constant.update(rollout_of(constant.policy, 1), 1)
+    assert not torch.equal(weights(ppo), weights(constant))
     assert "counter.learning_rate" not in constant.state_dict()
 
 

@@ -26,8 +26,8 @@ def poisoned(row: int, at_epoch: int) -> type[Population]:
     class Poisoned(Population):
         epochs = 0
 
-        def train_epoch(self, slots, data, order, augment=None):
-            stats = super().train_epoch(slots, data, order)
+        def train_epoch(self, slots, data, order, augment=None, state=None):
+            stats = super().train_epoch(slots, data, order, augment, state)
             self.epochs += 1
             if self.epochs == at_epoch:
                 state = {name: value.clone() for name, value in self.state_dict().items()}

@@ -147,8 +147,8 @@ class Ransom(Population):
     It keeps what the seeds are worth high while the host is far worse than when they germinated.
     """
 
-    def evaluate(self, slots, data, off):
-        found = super().evaluate(slots, data, off)
+    def evaluate(self, slots, data, off, state=None):
+        found, off = super().evaluate(slots, data, off, state), torch.as_tensor(off)
         holding = (slots.stage == Stage.HOLDING) | (slots.stage == Stage.FOSSILIZED)
         with_seed = (holding & ~off).any(dim=2)  # [Cfg, E]
         broken = holding.any(dim=1).expand_as(with_seed)

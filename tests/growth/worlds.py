@@ -59,11 +59,16 @@ def runnable(family: str) -> tuple[Blueprint, ...]:
 
 
 def make_population(
-    family: str, envs: int = 8, backend: str = "vmap", optimizer: HostOptimizer | None = None, preset: str = "impaired"
+    family: str,
+    envs: int = 8,
+    backend: str = "vmap",
+    optimizer: HostOptimizer | None = None,
+    preset: str = "impaired",
+    kind: type[Population] = Population,
 ) -> Population:
     optimizer = optimizer or HostOptimizer()
     host, kinds = make_host(family, preset), runnable(family)
-    population = Population(host, kinds, torch.arange(envs), 3, optimizer, "cpu", backend)
+    population = kind(host, kinds, torch.arange(envs), 3, optimizer, "cpu", backend)
     population.reset(0)
     return population
 

@@ -74,8 +74,8 @@ def test_a_rollback_is_in_the_telemetry_with_host_and_cause_and_ends_the_hosts_e
     class Poisoned(sessions.GrowthEnv):
         """Host 2 turns into NaN in the second step of every episode."""
 
-        def _train_epoch(self, slots, alive):
-            stats = super()._train_epoch(slots, alive)
+        def _train_epoch(self, slots, read, alive):
+            stats = super()._train_epoch(slots, read, alive)
             if self._step == 2:
                 state = self.population.state_dict()
                 state["host/param"][2] = torch.nan

@@ -1,0 +1,204 @@
+"""What everything around the hosts costs, how cost grows with length, and how long the commands take.
+
+    python -m benchmarks.pipeline [--iterations 1000] [--shares 3] [--out FILE.json]
+
+Shares: the default run, cut to a few iterations, with telemetry, checkpoints, live audit and MLflow as `simic run` has
+them; seconds of each part over those of the run. Growth: runs of small hosts, a quarter as long and in full: seconds of
+an iteration and resident memory early and late, MLflow calls, seconds of the audit with its report. Commands: with
+nothing to do, in the workspace of the shares; best of three. Everything happens in clones of the last commit.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from mlflow import MlflowClient
+
+from benchmarks import page
+from benchmarks.clock import Clock
+from simic import engine, overrides, params, stages, tracking
+from simic.agent.policy import ActorCritic
+from simic.agent.ppo import PPO
+from simic.audit.live import LiveAudit
+from simic.envs.growth_env import GrowthEnv
+from simic.growth.population import Population
+from simic.paths import Workspace
+from simic.telemetry.recorder import Recorder
+from simic.telemetry.rows import EpisodeRow, UpdateRow
+from simic.training import episodes, trainer
+from simic.training.checkpoint import CheckpointStore
+from simic.training.state import TrainState
+
+RESULT = Path("benchmarks/results/pipeline.json")
+PLAIN, FEW_EPISODES = ["runtime.progress=none"], "evaluate.eval_seeds=2"
+SMALL = [
+    *PLAIN,
+    "runtime.threads=1",
+    "train.host.family=mlp",
+    "train.envs=4",
+    "train.episode_steps=5",
+    "train.batches_per_epoch=1",
+    "train.policy.encoder_units=16",
+    "train.policy.core_units=16",
+    "train.policy.head_units=8",
+    "train.ppo.epochs=1",
+    "train.ppo.minibatches=1",
+    FEW_EPISODES,
+]
+COMMANDS = {
+    "simic --help": [str(Path(sys.executable).with_name("simic")), "--help"],
+    "simic run": [str(Path(sys.executable).with_name("simic")), "run"],
+    "dvc repro": [sys.executable, "-m", "dvc", "repro"],
+    "Prefect flow": [sys.executable, "-c", "from flows.pipeline import simic; simic()"],
+}
+
+
+def workspace(folder: Path, changes: list[str]) -> Workspace:
+    """A clone of the last commit with these params."""
+    subprocess.run(["git", "clone", "--quiet", str(Path.cwd()), str(folder)], check=True)
+    found = Workspace(folder)
+    overrides.write(found.params, changes)
+    return found
+
+
+def perform(place: Workspace, name: str, observers: Sequence[object] = ()) -> float:
+    """Seconds of one stage."""
+    started = time.perf_counter()
+    engine.perform(name, place, engine.Execution(stages.STAGES, observers))
+    return time.perf_counter() - started
+
+
+# --- shares ---
+
+
+def watched() -> Clock:
+    """Every part of training that has a name; the time between them belongs to the environment."""
+    clock = Clock()
+    for method in ("train_epoch", "evaluate"):
+        clock.watch(Population, method, "hosts")
+    clock.watch(ActorCritic, "act", "policy")
+    clock.watch(PPO, "update", "PPO update")
+    clock.watch(trainer, "with_advantages", "advantages")
+    clock.watch(GrowthEnv, "step", "environment")
+    for owner, method in (
+        (episodes, "step_row"),
+        (episodes, "events"),
+        (Recorder, "append"),
+        (Recorder, "flush_and_sync"),
+    ):
+        clock.watch(owner, method, "telemetry")
+    clock.watch(CheckpointStore, "write", "checkpoints")
+    clock.watch(TrainState, "link", "checkpoints")
+    for owner, name in ((tracking.Tracker, "MLflow"), (LiveAudit, "live audit")):
+        for method in ("on_start", "on_step", "on_iteration", "on_checkpoint", "on_end"):
+            clock.watch(owner, method, name)
+    return clock
+
+
+def shares(place: Workspace) -> dict[str, Any]:
+    """Seconds by part of the train stage, and in all."""
+    perform(place, "prepare")
+    clock = watched()
+    try:
+        total = perform(place, "train")
+    finally:
+        clock.stop()
+    seconds = dict(clock.seconds)
+    seconds["start, end and the rest"] = total - sum(seconds.values())
+    return {"iterations": params.load(place.params).train.iterations, "total_seconds": total, "seconds": seconds}
+
+
+# --- growth ---
+
+
+class Diary:
+    """When each iteration ended, and how much memory was held."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.megabytes: list[float] = []
+
+    def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
+        self.times.append(time.perf_counter())
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        self.megabytes.append(pages * resource.getpagesize() / 2**20)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return lambda *args: None
+
+
+def growth(folder: Path, iterations: int) -> dict[str, Any]:
+    """A run of small hosts, looked at early (from a tenth on) and late, and its audit."""
+    place = workspace(folder, [*SMALL, f"train.iterations={iterations}", f"train.validate_every={iterations}"])
+    perform(place, "prepare")
+    diary, clock = Diary(), Clock()
+    for method in ("log_batch", "log_metric", "log_param", "set_tag", "log_params", "log_inputs", "update_run"):
+        clock.watch(MlflowClient, method, "MLflow")
+    try:
+        perform(place, "train", [diary])
+    finally:
+        clock.stop()
+    perform(place, "evaluate")
+    steps = [after - before for before, after in zip(diary.times, diary.times[1:], strict=False)]
+    tenth = max(1, iterations // 10)
+    return {
+        "iterations": iterations,
+        "early_seconds": median(steps[tenth : 2 * tenth]),
+        "late_seconds": median(steps[-tenth:]),
+        "early_megabytes": diary.megabytes[tenth],
+        "late_megabytes": diary.megabytes[-1],
+        "mlflow_calls_per_iteration": clock.calls.get("MLflow", 0) / iterations,
+        "audit_seconds": perform(place, "audit"),
+    }
+
+
+# --- commands ---
+
+
+def commands(place: Workspace) -> dict[str, float]:
+    """Seconds of each with nothing to do; the chain is completed first."""
+    subprocess.run(COMMANDS["simic run"], cwd=place.root, check=True, capture_output=True)
+    found = {}
+    for name, line in COMMANDS.items():
+        taken = []
+        for _ in range(3):
+            started = time.perf_counter()
+            subprocess.run(line, cwd=place.root, check=True, capture_output=True)
+            taken.append(time.perf_counter() - started)
+        found[name] = min(taken)
+    return found
+
+
+def main() -> None:
+    """Measure, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--iterations", type=int, default=1000)
+    parser.add_argument("--shares", type=int, default=3, metavar="ITERATIONS")
+    parser.add_argument("--out", type=Path, default=RESULT)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        default = workspace(Path(folder) / "default", [*PLAIN, FEW_EPISODES, f"train.iterations={given.shares}"])
+        found: dict[str, Any] = {"shares": shares(default)}
+        print(found, flush=True)
+        found["growth"] = [
+            growth(Path(folder) / str(length), length) for length in (given.iterations // 4, given.iterations)
+        ]
+        print(found["growth"], flush=True)
+        found["commands"] = commands(default)
+    page.write_result(given.out, found)
+    page.main()
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
