@@ -2,12 +2,16 @@
 
 import traceback
 from collections import Counter
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+import simic
+
+PACKAGE = Path(simic.__file__).parent
 READS = {"cpu", "item", "tolist", "nonzero", "unique", "masked_select", "__bool__", "__int__", "__float__"}
 
 
@@ -26,8 +30,8 @@ class Reads(TorchFunctionMode):
             isinstance(leaf, Tensor) and leaf.dtype == torch.bool for leaf in tree_leaves(args[1:])
         )
         if name in READS or by_mask:
-            frames = [frame for frame in traceback.extract_stack() if "/simic/" in frame.filename]
-            self.found[f"{frames[-1].filename.rpartition('/simic/')[2]}:{frames[-1].name}"] += 1
+            *_, last = (frame for frame in traceback.extract_stack() if Path(frame.filename).is_relative_to(PACKAGE))
+            self.found[f"{Path(last.filename).relative_to(PACKAGE)}:{last.name}"] += 1
         return func(*args, **(kwargs or {}))
 
 
