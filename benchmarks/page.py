@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
+from benchmarks import figures
 from simic import durable
 
-RESULTS, PAGE, FIGURE = Path("benchmarks/results"), Path("docs/benchmarks.md"), Path("docs/images/benchmark_agent.png")
+RESULTS, PAGE = Path("benchmarks/results"), Path("docs/benchmarks.md")
 
 
 def provenance() -> dict[str, Any]:
@@ -55,6 +56,11 @@ def text(results: dict[str, dict[str, Any]]) -> str:
     return "\n".join(parts) + "\n"
 
 
+def _image(name: str, what: str) -> str:
+    """The figure of a result."""
+    return f"![{what}]({figures.DRAWN[name][1].relative_to(PAGE.parent)})"
+
+
 def _measured(at: dict[str, Any]) -> str:
     return (
         f"Measured {at['date']} at {at['revision']}: {at['cores']} cores, {at['threads']} thread(s), load {at['load']} "
@@ -86,7 +92,7 @@ def _learning(found: dict[str, Any]) -> list[str]:
         head = ("algorithm", "rng seeds", "learning rate", "final return", "solved", "median steps to solve", "steps/s")
         lines += ["", f"### {name} (solved at {task['solved']:g})", "", *table(head, rows), ""]
         lines += [_verdict(pair, task["margin"], digits) for pair in task["pairs"] if "low" in pair]
-    return [*lines, "", f"![Returns while learning]({FIGURE.relative_to(PAGE.parent)})"]
+    return [*lines, "", _image("agent", "Returns while learning")]
 
 
 def _algorithm(name: str, row: dict[str, Any], digits: int) -> tuple[str, ...]:
@@ -219,7 +225,8 @@ def _population(found: dict[str, Any]) -> list[str]:
         for row in found["phases"]
     ]
     head = ("hosts", "decisions/s", "host samples/s", *phases)
-    return [*lines, "", f"### Where a whole iteration goes ({found['phases'][0]['case']})", "", *table(head, shares)]
+    lines += ["", f"### Where a whole iteration goes ({found['phases'][0]['case']})", "", *table(head, shares)]
+    return [*lines, "", _image("population", "Speed-up over plain loops, and phases, by number of hosts")]
 
 
 def _hosts(row: dict[str, Any], columns: list[str], peak: float) -> tuple[str, ...]:
@@ -231,6 +238,32 @@ def _hosts(row: dict[str, Any], columns: list[str], peak: float) -> tuple[str, .
         f"{row['speedup']['auto']:.2f}",
         f"{100 * row['gflop'] / seconds['auto'] / peak:.0f} %",
     )
+
+
+def _host_profile(found: dict[str, Any]) -> list[str]:
+    kinds = list(found["rows"][0]["seconds"])
+    rows = [
+        (
+            f"{row['case']}, {row['envs']} hosts, {'with' if row['seeds'] else 'without'} seeds",
+            f"{1000 * sum(row['seconds'].values()):.1f}",
+            f"{row['operations']:,.0f}",
+            *(f"{100 * row['seconds'][kind] / sum(row['seconds'].values()):.0f} %" for kind in kinds),
+            row["largest"][0]["name"].removeprefix("aten::"),
+        )
+        for row in found["rows"]
+    ]
+    return [
+        "## What a minibatch of hosts is spent on",
+        "",
+        f"`python -m benchmarks.host_profile` on {found['device']}: torch's profiler, milliseconds of one minibatch of "
+        "all hosts,",
+        "operations in it, and shares by kind of operation; with `--trace FOLDER` also as traces for",
+        "https://ui.perfetto.dev. *Outside operations* is Python and the building of the graph.",
+        "",
+        *table(("hosts", "ms", "operations", *kinds, "largest"), rows),
+        "",
+        _image("host_profile", "Milliseconds per host by kind of operation"),
+    ]
 
 
 def _pipeline(found: dict[str, Any]) -> list[str]:
@@ -273,38 +306,17 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "learning": _growth,
     "choices": _choices,
     "population": _population,
+    "host_profile": _host_profile,
     "pipeline": _pipeline,
 }
-
-
-def draw(found: dict[str, Any], path: Path) -> None:
-    """Return while learning: mean over rng seeds, and the range of all."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    tasks = found["tasks"]
-    figure, axes = plt.subplots(1, len(tasks), figsize=(4.2 * len(tasks), 3.4), squeeze=False, layout="constrained")
-    for axis, (name, task) in zip(axes[0], tasks.items(), strict=True):
-        for algorithm, row in task["rows"].items():
-            curve = row["curve"]
-            (line,) = axis.plot(curve["steps"], curve["mean"], label=algorithm)
-            axis.fill_between(curve["steps"], curve["low"], curve["high"], color=line.get_color(), alpha=0.15, lw=0)
-        axis.axhline(task["solved"], color="grey", ls=":", lw=1)
-        axis.set(title=name, xlabel="environment steps")
-        axis.legend(fontsize=7)
-    axes[0][0].set_ylabel("return, last 20 episodes")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
 def main() -> None:
     """Write the page, and the figure of the agent if it was measured."""
     results = {path.stem: json.loads(path.read_bytes()) for path in sorted(RESULTS.glob("*.json"))}
-    if results.get("agent", {}).get("tasks"):
-        draw(results["agent"], FIGURE)
+    for name, (draw, path) in figures.DRAWN.items():
+        if name in results:
+            draw(results[name], path)
     durable.replace_file(PAGE, text(results).encode())
     print(f"{PAGE}: {', '.join(name for name in SECTIONS if name in results) or 'no results yet'}")
 

@@ -183,7 +183,8 @@ def validation(case: Case, envs: int, backend: str, device: torch.device) -> Cal
 # --- timing ---
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -273,7 +274,7 @@ def phases(name: str, envs: int, device: torch.device, steps: int) -> dict[str, 
     learner, population, clock = (
         PPO(policy, train.ppo, 1, total_updates=2),
         env.population,
-        Clock(lambda: _wait(device)),
+        Clock(lambda: wait(device)),
     )
     for iteration in range(2):
         if iteration:
@@ -281,14 +282,14 @@ def phases(name: str, envs: int, device: torch.device, steps: int) -> dict[str, 
             clock.watch(population, "evaluate", "validation with ablations")
             clock.watch(population, "snapshot", "snapshots")
             clock.watch(policy, "act", "policy")
-        _wait(device)
+        wait(device)
         started = time.perf_counter()
         rollout, _ = collect(env, policy, Normalizers(), iteration, 1, steps)
         rollout = with_advantages(rollout, rollout.rewards, train.ppo.gamma, train.ppo.gae_lambda)
-        _wait(device)
+        wait(device)
         collected = time.perf_counter()
         learner.update(rollout, iteration)
-        _wait(device)
+        wait(device)
         ended = time.perf_counter()
     seconds = {**clock.seconds, "PPO update": ended - collected}
     seconds["everything else of a step"] = ended - started - sum(seconds.values())

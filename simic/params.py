@@ -97,6 +97,7 @@ class HostOptimizer(Tree):
     """How hosts and seeds are trained (facts §4)."""
 
     name: Literal["sgd", "adamw"] = "sgd"
+    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products, training and validating alike
     learning_rate: Positive = 0.05
     momentum: Fraction = 0.9
     weight_decay: NonNegative = 5e-4

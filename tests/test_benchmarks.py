@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks import agent, agent_cells, choices, learning, page, population
+from benchmarks import agent, agent_cells, choices, host_profile, learning, page, population
 from benchmarks.agent_tasks import GRID, TASKS, Maze, PickLegal
 
 ROOT = Path(__file__).parents[1]
@@ -239,3 +239,33 @@ def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, mo
     text = page.text({"population": found})
     assert "| 2 | " in text
     assert "host training" in text
+
+
+def test_operations_are_told_by_their_kind() -> None:
+    kinds = {
+        "aten::mkldnn_convolution": "convolutions",
+        "aten::convolution_backward": "convolutions",
+        "aten::baddbmm": "matrix products",
+        "aten::native_group_norm_backward": "norms",
+        "aten::max_pool2d_with_indices": "pooling",
+        "aten::index_select": "copies",
+        "aten::addcmul_": host_profile.OTHER,
+    }
+    assert {name: host_profile.kind_of(name) for name in kinds} == kinds
+    found = host_profile.by_kind([("aten::bmm", 1.0), ("aten::mm", 2.0), ("aten::add", 0.5)])
+    assert found["matrix products"] == 3.0
+    assert sum(found.values()) == 3.5
+
+
+def test_a_minibatch_is_taken_apart_and_the_page_tells_it(tmp_path, monkeypatch) -> None:
+    out = tmp_path / "host_profile.json"
+    monkeypatch.setattr(host_profile, "RUNS", (("mlp", 2),))
+    monkeypatch.setattr("sys.argv", ["host_profile", "--out", str(out), "--trace", str(tmp_path / "traces")])
+    host_profile.main()
+    found = json.loads(out.read_text())
+    bare, seeded = found["rows"]
+    assert bare["seconds"]["matrix products"] > 0
+    assert bare["seconds"]["convolutions"] == 0
+    assert seeded["operations"] > bare["operations"] > 10
+    assert sorted(path.name for path in (tmp_path / "traces").iterdir()) == ["mlp-2-seeds.json.gz", "mlp-2.json.gz"]
+    assert "mlp, 2 hosts, with seeds" in page.text({"host_profile": found})

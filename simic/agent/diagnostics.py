@@ -59,7 +59,7 @@ class Probe:
     def divergence(self, reduce: Reduce | None) -> Tensor:
         """Mean KL(as it was ‖ as it is now) of whole actions in nats."""
         with torch.no_grad():
-            z = self.policy.trunk(self.observation, self.state, self.starts)[-1]
+            z = self.policy.read_by_heads(self.observation, self.state, self.starts)
         return self._mean(self.before.kl(self._joint(z)), reduce)
 
 

@@ -56,14 +56,6 @@ class Head(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.hidden(x).tanh())
 
-    def shift(self, given: Tensor) -> Tensor:
-        """What an embedding ``[..., H]`` added to the input adds to the first layer, which is linear."""
-        return functional.linear(given, self.hidden.weight)
-
-    def finish(self, first: Tensor) -> Tensor:
-        """From the first layer before its tanh to the output."""
-        return self.out(first.tanh())
-
 
 class ActorCritic(nn.Module):
     """Weights are a hash of ``rng_seed``; torch's global generator is left as it was. SimicError on a bad spec."""
@@ -197,6 +189,11 @@ class ActorCritic(nn.Module):
             encoded, hidden, _ = found[0]
             return encoded, hidden, torch.cat([z for _, _, z in found], dim=-1)
 
+    def read_by_heads(self, seen: Observation, state: State, starts: Tensor | None) -> Tensor:
+        """z ``[T, N, H]`` of whole rows as the heads read it: the actor's trunk alone."""
+        with self.rounding():
+            return self.actor.over(seen, state.split(len(self._trunks()))[0], starts)[-1]
+
     def remember(self, observation: Observation, state: State) -> tuple[Tensor, State]:
         """z ``[E, ·]`` of one more observation: what the heads read, then what the value reads if that is another."""
         parts = zip(self._trunks(), state.split(len(self._trunks())), strict=True)
@@ -219,11 +216,18 @@ class ActorCritic(nn.Module):
         likeliest choice. The same walk acts and replays.
         """
         choices: list[Choice] = []
-        for head, (layers, first) in enumerate(self._first_layers(z)):
+        weight, bias = self._first_layers()
+        units = len(weight) // len(self.heads)
+        ahead = functional.linear(self._actors(z), weight, bias)  # the first layers of the heads to come
+        for head, layers in enumerate(self.heads):
             chosen = [choice.index for choice in choices[:2]]
+            if head:
+                weight, ahead = weight[units:], ahead[..., units:]
+            if 0 < head <= len(self.given):
+                ahead = ahead + self._given(weight, chosen)
             used = self.relevance[chosen[0], head] if head else None
             relevant = used if valid is None else (valid if used is None else used & valid)
-            logits = layers.finish(first + self._given(layers, chosen) if head else first)
+            logits = layers.get_submodule("out")(ahead[..., :units].tanh())
             mask = legal(self.action_spec, masks, head, chosen)
             choices.append(Choice.of(logits, mask, relevant, _chooser(head, noise, actions), self.floors[head]))
         return choices
@@ -231,20 +235,27 @@ class ActorCritic(nn.Module):
     def joint(self, z: Tensor, masks: dict[str, Tensor]) -> Joint:
         """The exact distribution over whole actions at N states z ``[N, H]``, every op and slot enumerated."""
         with self.rounding():
-            (head, first), *later = self._first_layers(z)
-            op = masked_log_softmax(head.finish(first), masks.get(self.action_spec.heads[0].name), self.floors[0])
-            if not later:
+            weight, bias = self._first_layers()
+            units = len(weight) // len(self.heads)
+            ahead = functional.linear(self._actors(z), weight, bias)
+            op = self._level(0, ahead[..., :units], masks)
+            if not self.given:
                 return Joint(self.relevance, op)
-            levels = [self._enumerated(k, *layers, masks) for k, layers in enumerate(later, start=1)]
-        return Joint(self.relevance, op, levels[0], tuple(levels[1:]))
+            # [N, O, heads × units]
+            ahead = ahead[:, None, units:] + functional.linear(self.given[0], weight[units:])
+            slot = self._level(1, ahead[..., :units], masks)
+            # [N, O, K, heads × units]. An op without a slot is followed by no slot embedding, whichever slot is
+            # enumerated beside it.
+            after_slot = functional.linear(self.given[1], weight[2 * units :])
+            ahead = ahead[:, :, None, units:] + self.relevance[:, 1, None, None] * after_slot
+            later = enumerate(ahead.split(units, dim=-1)[: len(self.heads) - 2], start=2)
+            return Joint(self.relevance, op, slot, tuple(self._level(head, piece, masks) for head, piece in later))
 
-    def _enumerated(self, head: int, layers: Head, first: Tensor, masks: dict[str, Tensor]) -> Tensor:
-        """Log-probabilities ``[N, O, (K,) n]``; combinations that cannot happen have weight 0."""
-        shift = layers.shift(self.given[0])
-        if head > 1:
-            # An op without a slot is followed by no slot embedding, whichever slot is enumerated beside it.
-            shift = shift[:, None] + self.relevance[:, 1, None, None] * layers.shift(self.given[1])
-        logits = layers.finish(first.view(len(first), *(1 for _ in shift.shape[:-1]), first.shape[1]) + shift)
+    def _level(self, head: int, first: Tensor, masks: dict[str, Tensor]) -> Tensor:
+        """Log-probabilities ``[N, (O, (K,)) n]`` from the head's first layer; combinations that cannot happen have
+        weight 0.
+        """
+        logits = self.heads[head].get_submodule("out")(first.tanh())
         described = self.action_spec.heads[head]
         mask = masks.get(described.name)
         if mask is None:
@@ -254,23 +265,21 @@ class ActorCritic(nn.Module):
         elif logits.ndim == 4 and described.mask_given == "slot":
             mask = mask[:, None]
         elif described.mask_given == "nothing":
-            mask = mask.view(len(mask), *(1 for _ in shift.shape[:-1]), mask.shape[-1])
+            mask = mask.view(len(mask), *(1 for _ in logits.shape[1:-1]), mask.shape[-1])
         return masked_log_softmax(logits, mask.expand_as(logits), self.floors[head])
 
-    def _first_layers(self, z: Tensor) -> list[tuple[Head, Tensor]]:
-        """Each head with its first layer at z, all in one product."""
-        heads = [head for head in self.heads if isinstance(head, Head)]
-        weight, bias = (torch.cat([head.hidden.get_parameter(part) for head in heads]) for part in ("weight", "bias"))
-        z = self._actors(z)
-        return list(zip(heads, functional.linear(z, weight, bias).chunk(len(heads), dim=-1), strict=True))
+    def _first_layers(self) -> tuple[Tensor, Tensor]:
+        """Weights and biases of the heads' first layers, one under the other: all are one product."""
+        hidden = [head.get_submodule("hidden") for head in self.heads]
+        weight, bias = (torch.cat([layer.get_parameter(part) for layer in hidden]) for part in ("weight", "bias"))
+        return weight, bias
 
-    def _given(self, layers: Head, chosen: list[Tensor]) -> Tensor:
-        """The first layer of e_op for the second head, of e_op + e_slot later (no e_slot if the op uses no slot)."""
-        shift = functional.embedding(chosen[0], layers.shift(self.given[0]))
-        if len(chosen) == 1:
-            return shift
-        after_slot = functional.embedding(chosen[1], layers.shift(self.given[1]))
-        return shift + after_slot * self.relevance[chosen[0], 1, None]
+    def _given(self, weight: Tensor, chosen: list[Tensor]) -> Tensor:
+        """What the newest choice's embedding, added to z, adds to the first layers to come, which are linear: e_op, or
+        e_slot if the op uses a slot.
+        """
+        shift = functional.embedding(chosen[-1], functional.linear(self.given[len(chosen) - 1], weight))
+        return shift if len(chosen) == 1 else shift * self.relevance[chosen[0], 1, None]
 
     def state_value(self, z: Tensor) -> Tensor:
         """V ``[...]`` at z."""

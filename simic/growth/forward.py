@@ -32,9 +32,15 @@ class Templates:
     lenders: tuple[int, ...] = ()  # which parameters of the first segment the head borrows
 
     @classmethod
-    def of(cls, host: HostSpec, blueprints: tuple[Blueprint, ...], ways: Ways = SHIPPED["cpu"]) -> Self:
+    def of(
+        cls,
+        host: HostSpec,
+        blueprints: tuple[Blueprint, ...],
+        ways: Ways = SHIPPED["cpu"],
+        precision: str = "float32",
+    ) -> Self:
         """Built once, at composition."""
-        template = partial(Template, features_last=host.features_last, ways=ways)
+        template = partial(Template, features_last=host.features_last, ways=ways, precision=precision)
         segments = [template(build, f"host segment {k}") for k, build in enumerate(host.segments)]
         head = template(host.head, "host head", borrowed=tuple(host.tied))
         seeds = tuple(

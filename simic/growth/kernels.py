@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from simic.growth.layers import Samplewise
+from simic.growth.layers import Samplewise, at_least_float32
 from simic.growth.ways import Ways
 
 DENSE_PIXELS = 4  # a dense matrix over 2×2 maps has fewer entries for each output than a 3×3 kernel
@@ -190,6 +190,7 @@ class _GroupNorm(nn.Module):
         self.groups, self.eps, self.affine = norm.num_groups, norm.eps, norm.affine
 
     def forward(self, x: Tensor) -> Tensor:
+        x = at_least_float32(x)
         return self._maps(x) if x.dim() == 4 else self._vectors(x)
 
     def _maps(self, x: Tensor) -> Tensor:
@@ -225,7 +226,8 @@ class _LayerNorm(nn.Module):
         self.eps = norm.eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return _scaled(F.layer_norm(x, x.shape[-1:], eps=self.eps), self.weight, self.bias).view(x.shape)
+        normed = F.layer_norm(at_least_float32(x), x.shape[-1:], eps=self.eps)
+        return _scaled(normed, self.weight, self.bias).view(x.shape)
 
 
 def _scaled(normed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -237,7 +239,7 @@ class _VmapNorm(nn.GroupNorm):
     """GroupNorm of torch's other operations."""
 
     def forward(self, input: Tensor) -> Tensor:
-        grouped = input.reshape(len(input), self.num_groups, -1)
+        grouped = at_least_float32(input).reshape(len(input), self.num_groups, -1)
         normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).view(input.shape)
         if not self.affine:
             return normed
@@ -256,7 +258,7 @@ class _MapNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.weight is None or x.dim() != 4:
             return F.group_norm(x, self.groups, self.weight, self.bias, self.eps)
-        normed: Tensor = _MapGroupNorm.apply(x, self.weight, self.bias, self.groups, self.eps)
+        normed: Tensor = _MapGroupNorm.apply(at_least_float32(x), self.weight, self.bias, self.groups, self.eps)
         return normed
 
 

@@ -30,6 +30,11 @@ def per_sample(parameter: Tensor, x: Tensor) -> Tensor:
     return parameter.repeat_interleave(len(x) // len(parameter), 0).view(-1, *[1] * (x.dim() - 1))
 
 
+def at_least_float32(x: Tensor) -> Tensor:
+    """As it is, but bfloat16 as float32: what norms, blending and losses are computed in."""
+    return x.float() if x.dtype == torch.bfloat16 else x
+
+
 class OpenReLU(Samplewise):
     """max(x, 0) with the subgradient 1 at 0.
 

@@ -73,7 +73,7 @@ class Population:
         self.device = torch.device(device)
         self.env_ids = env_ids.to(self.device)
         ways = ways_of(backend, self.device)
-        self.templates = Templates.of(host, blueprints, ways)
+        self.templates = Templates.of(host, blueprints, ways, optimizer.precision)
         self.host_params, self.host_flops = host.params, host.flops_per_sample
         self.learning_rate = torch.full((len(env_ids),), optimizer.learning_rate, device=self.device)
         self.group = len(env_ids)

@@ -15,7 +15,7 @@ from simic.growth.forward import BACKENDS
 from simic.growth.groups import SlotState
 from simic.growth.hosts import build_host
 from simic.growth.lifecycle import LIVE_STAGES, in_stages
-from simic.growth.population import Population, TrainStats
+from simic.growth.population import Population
 from simic.growth.template import Template
 from simic.growth.vocabulary import Blend, Ramp, Slots, Stage
 from simic.params import Host, HostOptimizer
@@ -505,55 +505,3 @@ def test_large_convolutions_run_apart_on_a_cpu_and_only_they(monkeypatch: pytest
     calls.clear()
     small.logits(mixed_slots(small), DATA["cnn"].x[:16])
     assert not calls
-
-
-# --- memory ---
-
-
-class Full(Population):
-    """Memory for ``room`` hosts at once: a mock, since the CPU's allocator raises no such error."""
-
-    room = 3
-    refused = 0
-
-    def _train(self, hosts: slice, *given: object) -> TrainStats:
-        self._ask(hosts)
-        return super()._train(hosts, *given)  # pyright: ignore[reportArgumentType]
-
-    def _evaluate(self, hosts: slice, *given: object) -> tuple[Tensor, Tensor]:
-        self._ask(hosts)
-        return super()._evaluate(hosts, *given)  # pyright: ignore[reportArgumentType]
-
-    def _ask(self, hosts: slice) -> None:
-        if hosts.stop - hosts.start > self.room:
-            self.refused += 1
-            raise torch.OutOfMemoryError
-
-
-@BOTH
-def test_without_memory_for_all_hosts_they_run_in_groups(family: str) -> None:
-    whole, full = make_population(family, 8, backend="loop"), make_population(family, 8, backend="loop", kind=Full)
-    slots, order, data = mixed_slots(whole), make_order(8, 3, 16), DATA[family]
-    mixed_slots(full)
-    stats, same = (population.train_epoch(slots, data, order) for population in (whole, full))
-    assert full.group == 2
-    assert full.refused == 2  # 8, then 4
-    for name, value in vars(stats).items():
-        assert torch.equal(value.nan_to_num(-1), getattr(same, name).nan_to_num(-1)), name
-    off = nothing_off(whole)
-    first, second = whole.evaluate(slots, data, off), full.evaluate(slots, data, off)
-    assert torch.equal(first.correct, second.correct)
-    assert torch.equal(first.loss, second.loss)
-    assert full.refused == 2
-    ours, theirs = full.state_dict(), whole.state_dict()
-    assert all(torch.equal(value, theirs[name]) for name, value in ours.items() if name != "group")
-    again = make_population(family, 8, backend="loop")
-    again.load_state_dict(ours)
-    assert again.group == 2
-
-
-def test_memory_that_does_not_hold_one_host_is_an_error() -> None:
-    full = make_population("mlp", 2, kind=Full)
-    full.room = 0
-    with pytest.raises(torch.OutOfMemoryError):
-        full.train_epoch(mixed_slots(full), DATA["mlp"], make_order(2, 1, 16))

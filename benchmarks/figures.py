@@ -1,0 +1,80 @@
+"""The plots of docs/benchmarks.md, each from one result."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+
+def _save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def returns(found: dict[str, Any], path: Path) -> None:
+    """Of agents while learning: mean over rng seeds, and the range of all."""
+    tasks = found["tasks"]
+    if not tasks:
+        return
+    figure, axes = plt.subplots(1, len(tasks), figsize=(4.2 * len(tasks), 3.4), squeeze=False, layout="constrained")
+    for axis, (name, task) in zip(axes[0], tasks.items(), strict=True):
+        for algorithm, row in task["rows"].items():
+            curve = row["curve"]
+            (line,) = axis.plot(curve["steps"], curve["mean"], label=algorithm)
+            axis.fill_between(curve["steps"], curve["low"], curve["high"], color=line.get_color(), alpha=0.15, lw=0)
+        axis.axhline(task["solved"], color="grey", ls=":", lw=1)
+        axis.set(title=name, xlabel="environment steps")
+        axis.legend(fontsize=7)
+    axes[0][0].set_ylabel("return, last 20 episodes")
+    _save(figure, path)
+
+
+def hosts(found: dict[str, Any], path: Path) -> None:
+    """How much faster than plain loops by number of hosts, and where a whole iteration goes."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+    for name in dict.fromkeys(row["case"] for row in found["rows"]):
+        rows = [row for row in found["rows"] if row["case"] == name]
+        left.plot([row["envs"] for row in rows], [row["speedup"]["auto"] for row in rows], marker="o", label=name)
+    left.axhline(1.0, color="grey", ls=":", lw=1)
+    left.set_xscale("log", base=2)
+    left.set(xlabel="hosts", ylabel="speed-up over the faster plain loop", title="Training without seeds")
+    left.legend(fontsize=8)
+    names = [str(row["envs"]) for row in found["phases"]]
+    _stack(right, names, [row["seconds"] for row in found["phases"]], share=True)
+    right.set(xlabel="hosts", ylabel="share of an iteration", title=f"Phases, {found['phases'][0]['case']} case")
+    _save(figure, path)
+
+
+def operations(found: dict[str, Any], path: Path) -> None:
+    """Milliseconds per host and minibatch by kind of operation."""
+    figure, axis = plt.subplots(figsize=(10, 3.8), layout="constrained")
+    names = [f"{row['case']}\n{'with' if row['seeds'] else 'no'} seeds" for row in found["rows"]]
+    bars = [{kind: 1000 * value / row["envs"] for kind, value in row["seconds"].items()} for row in found["rows"]]
+    _stack(axis, names, bars)
+    axis.set(ylabel="ms per host and minibatch", yscale="linear")
+    _save(figure, path)
+
+
+def _stack(axis: plt.Axes, names: list[str], bars: list[dict[str, float]], share: bool = False) -> None:
+    """One bar each, of parts one upon the other."""
+    bottom = [0.0] * len(bars)
+    for part in dict.fromkeys(part for bar in bars for part in bar):
+        values = [bar.get(part, 0.0) / (sum(bar.values()) if share else 1.0) for bar in bars]
+        axis.bar(names, values, bottom=bottom, label=part)
+        bottom = [low + value for low, value in zip(bottom, values, strict=True)]
+    axis.legend(fontsize=7)
+
+
+IMAGES = Path("docs/images")
+DRAWN: dict[str, tuple[Callable[[dict[str, Any], Path], None], Path]] = {
+    "agent": (returns, IMAGES / "benchmark_agent.png"),
+    "population": (hosts, IMAGES / "benchmark_hosts.png"),
+    "host_profile": (operations, IMAGES / "benchmark_operations.png"),
+}
