@@ -10,7 +10,7 @@ from simic.errors import SimicError
 
 
 class Adam:
-    """Fused on a GPU or when asked for, else foreach. All state exists from the start, so every checkpoint has the same
+    """torch's fused form, which passes over the weights once. All state exists from the start, so every checkpoint has the same
     names. ``decayed`` parameters have a weight decay of their own (Loshchilov, Hutter 2019, arXiv 1711.05101).
     """
 
@@ -22,22 +22,19 @@ class Adam:
         *,
         decayed: Sequence[nn.Parameter] = (),
         weight_decay: float = 0.0,
-        fused: bool = False,
     ) -> None:
         self.named = dict(module.named_parameters())
         self.parameters = list(self.named.values())
-        self.fused = fused or self.parameters[0].is_cuda
         self.adam = torch.optim.AdamW(
             self._groups(decayed, weight_decay),
             lr=learning_rate,
             eps=eps,
             weight_decay=0.0,
-            fused=self.fused,
-            foreach=not self.fused,
+            fused=True,
         )
         for parameter in self.parameters:
             self.adam.state[parameter] = {
-                "step": torch.zeros((), device=parameter.device if self.fused else "cpu"),
+                "step": torch.zeros((), device=parameter.device),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }

@@ -80,7 +80,6 @@ class PPO:
             settings.adam_eps,
             decayed=self.groups["value"],
             weight_decay=settings.value_weight_decay,
-            fused=self.deferred,
         )
         # Float32 on the device, as a fused optimizer wants it; a host counts in float64.
         self.learning_rate = torch.tensor(settings.learning_rate, dtype=torch.float64)
