@@ -1,21 +1,24 @@
 """What everything around the hosts costs, how cost grows with length, and how long the commands take.
 
-    python -m benchmarks.pipeline [--iterations 1000] [--shares 3] [--out FILE.json]
+    python -m benchmarks.pipeline [--iterations 1000] [--shares 3] [--repeats 2] [--out FILE.json]
 
 Shares: the default run, cut to a few iterations, with telemetry, checkpoints, live audit and MLflow as `simic run` has
 them; seconds of each part over those of the run. Growth: runs of small hosts, a quarter as long and in full: seconds of
-an iteration and resident memory early and late, MLflow calls, seconds of the audit with its report. Commands: with
-nothing to do, in the workspace of the shares; best of three. Everything happens in clones of the last commit.
+an iteration and resident memory early and late, MLflow calls, seconds of the audit with its report. Processes: an
+iteration of the default run in one process and in one per core, in turns. Commands: with nothing to do, in the
+workspace of the shares; best of three. Everything happens in clones of the last commit.
 """
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -113,7 +116,20 @@ def shares(place: Workspace) -> dict[str, Any]:
         clock.stop()
     seconds = dict(clock.seconds)
     seconds["start, end and the rest"] = total - sum(seconds.values())
-    return {"iterations": params.load(place.params).train.iterations, "total_seconds": total, "seconds": seconds}
+    train = params.load(place.params).train
+    return {
+        "iterations": train.iterations,
+        "envs": train.envs,
+        "episode_steps": train.episode_steps,
+        "total_seconds": total,
+        "seconds": seconds,
+        "telemetry_bytes": _bytes(place.telemetry),
+        "checkpoint_bytes": _bytes(place.checkpoints),
+    }
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 # --- growth ---
@@ -162,6 +178,23 @@ def growth(folder: Path, iterations: int) -> dict[str, Any]:
     }
 
 
+# --- several processes ---
+
+
+def together(folder: Path, repeats: int) -> dict[str, float]:
+    """Seconds of the second iteration of the default run, in one process with all threads and in one for each core."""
+    cores, found = len(os.sched_getaffinity(0)), dict[str, list[float]]()
+    for turn, processes in product(range(repeats), (1, cores)):
+        place = workspace(
+            folder / f"{turn}-{processes}", [*PLAIN, "train.iterations=2", f"runtime.processes={processes}"]
+        )
+        perform(place, "prepare")
+        diary = Diary()
+        perform(place, "train", [diary])
+        found.setdefault(f"{processes} × {cores // processes}", []).append(diary.times[1] - diary.times[0])
+    return {name: median(seconds) for name, seconds in found.items()}
+
+
 # --- commands ---
 
 
@@ -184,6 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=1000)
     parser.add_argument("--shares", type=int, default=3, metavar="ITERATIONS")
+    parser.add_argument("--repeats", type=int, default=2, help="of the runs in several processes")
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -194,6 +228,8 @@ def main() -> None:
             growth(Path(folder) / str(length), length) for length in (given.iterations // 4, given.iterations)
         ]
         print(found["growth"], flush=True)
+        found["processes"] = together(Path(folder) / "together", given.repeats)
+        print(found["processes"], flush=True)
         found["commands"] = commands(default)
     page.write_result(given.out, found)
     page.main()

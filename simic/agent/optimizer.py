@@ -10,8 +10,8 @@ from simic.errors import SimicError
 
 
 class Adam:
-    """torch's fused form, which passes over the weights once. All state exists from the start, so every checkpoint has the same
-    names. ``decayed`` parameters have a weight decay of their own (Loshchilov, Hutter 2019, arXiv 1711.05101).
+    """torch's fused form, which passes over the weights once. All state exists from the start, so every checkpoint has
+    the same names. ``decayed`` parameters have a weight decay of their own (Loshchilov, Hutter 2019, arXiv 1711.05101).
     """
 
     def __init__(
