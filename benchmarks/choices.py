@@ -94,10 +94,10 @@ def main() -> None:
     given = parser.parse_args()
     names = list(dict.fromkeys(["defaults", *given.only]))
     identities = {
-        job: learning.identity(job[1], overrides(job[0])) for job in product(names, range(1, given.seeds + 1))
+        job: learning.identity(job[1], overrides(job[0])) for job in product(CHANGES, range(1, given.seeds + 1))
     }
     runs = finished(identities)
-    jobs = [job for job in identities if job not in runs]
+    jobs = [job for job in identities if job not in runs and job[0] in names]
     with multiprocessing.get_context("spawn").Pool(given.jobs, maxtasksperchild=1) as pool:
         for job, found in pool.imap_unordered(run, jobs, chunksize=1):
             runs[job] = found

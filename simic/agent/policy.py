@@ -216,46 +216,31 @@ class ActorCritic(nn.Module):
         likeliest choice. The same walk acts and replays.
         """
         choices: list[Choice] = []
-        weight, bias = self._first_layers()
-        units = len(weight) // len(self.heads)
-        ahead = functional.linear(self._actors(z), weight, bias)  # the first layers of the heads to come
-        for head, layers in enumerate(self.heads):
+        for group in self._in_steps():
             chosen = [choice.index for choice in choices[:2]]
-            if head:
-                weight, ahead = weight[units:], ahead[..., units:]
-            if 0 < head <= len(self.given):
-                ahead = ahead + self._given(weight, chosen)
-            used = self.relevance[chosen[0], head] if head else None
-            relevant = used if valid is None else (valid if used is None else used & valid)
-            logits = layers.get_submodule("out")(ahead[..., :units].tanh())
-            mask = legal(self.action_spec, masks, head, chosen)
-            choices.append(Choice.of(logits, mask, relevant, _chooser(head, noise, actions), self.floors[head]))
+            for head, first in zip(group, self._first_layers(group, z, chosen), strict=True):
+                used = self.relevance[chosen[0], head] if head else None
+                relevant = used if valid is None else (valid if used is None else used & valid)
+                logits = self._logits(head, first)
+                mask = legal(self.action_spec, masks, head, chosen)
+                choices.append(Choice.of(logits, mask, relevant, _chooser(head, noise, actions), self.floors[head]))
         return choices
 
     def joint(self, z: Tensor, masks: dict[str, Tensor]) -> Joint:
         """The exact distribution over whole actions at N states z ``[N, H]``, every op and slot enumerated."""
         with self.rounding():
-            weight, bias = self._first_layers()
-            units = len(weight) // len(self.heads)
-            ahead = functional.linear(self._actors(z), weight, bias)
-            op = self._level(0, ahead[..., :units], masks)
-            if not self.given:
-                return Joint(self.relevance, op)
-            # [N, O, heads × units]
-            ahead = ahead[:, None, units:] + functional.linear(self.given[0], weight[units:])
-            slot = self._level(1, ahead[..., :units], masks)
-            # [N, O, K, heads × units]. An op without a slot is followed by no slot embedding, whichever slot is
-            # enumerated beside it.
-            after_slot = functional.linear(self.given[1], weight[2 * units :])
-            ahead = ahead[:, :, None, units:] + self.relevance[:, 1, None, None] * after_slot
-            later = enumerate(ahead.split(units, dim=-1)[: len(self.heads) - 2], start=2)
-            return Joint(self.relevance, op, slot, tuple(self._level(head, piece, masks) for head, piece in later))
+            levels = [
+                self._level(head, first, masks)
+                for group in self._in_steps()
+                for head, first in zip(group, self._all_first_layers(group, z), strict=True)
+            ]
+        return Joint(self.relevance, levels[0], levels[1] if self.given else None, tuple(levels[2:]))
 
     def _level(self, head: int, first: Tensor, masks: dict[str, Tensor]) -> Tensor:
         """Log-probabilities ``[N, (O, (K,)) n]`` from the head's first layer; combinations that cannot happen have
         weight 0.
         """
-        logits = self.heads[head].get_submodule("out")(first.tanh())
+        logits = self._logits(head, first)
         described = self.action_spec.heads[head]
         mask = masks.get(described.name)
         if mask is None:
@@ -268,18 +253,45 @@ class ActorCritic(nn.Module):
             mask = mask.view(len(mask), *(1 for _ in logits.shape[1:-1]), mask.shape[-1])
         return masked_log_softmax(logits, mask.expand_as(logits), self.floors[head])
 
-    def _first_layers(self) -> tuple[Tensor, Tensor]:
-        """Weights and biases of the heads' first layers, one under the other: all are one product."""
-        hidden = [head.get_submodule("hidden") for head in self.heads]
+    def _in_steps(self) -> list[range]:
+        """The heads that know of no choice, of the op alone, and of op and slot."""
+        heads = len(self.heads)
+        return [heads_of for heads_of in (range(1), range(1, min(2, heads)), range(2, heads)) if heads_of]
+
+    def _joined(self, group: range) -> tuple[Tensor, Tensor]:
+        """Weights and biases of their first layers, one under the other: they are one product."""
+        hidden = [self.heads[head].get_submodule("hidden") for head in group]
         weight, bias = (torch.cat([layer.get_parameter(part) for layer in hidden]) for part in ("weight", "bias"))
         return weight, bias
 
-    def _given(self, weight: Tensor, chosen: list[Tensor]) -> Tensor:
-        """What the newest choice's embedding, added to z, adds to the first layers to come, which are linear: e_op, or
-        e_slot if the op uses a slot.
+    def _first_layers(self, group: range, z: Tensor, chosen: list[Tensor]) -> tuple[Tensor, ...]:
+        """Before their tanh, of z + e_op + e_slot (no e_slot if the op uses no slot). They are linear, so each
+        embedding is multiplied once and looked up.
         """
-        shift = functional.embedding(chosen[-1], functional.linear(self.given[len(chosen) - 1], weight))
-        return shift if len(chosen) == 1 else shift * self.relevance[chosen[0], 1, None]
+        weight, bias = self._joined(group)
+        first = functional.linear(self._actors(z), weight, bias)
+        if group[0] > 0:
+            first = first + functional.embedding(chosen[0], functional.linear(self.given[0], weight))
+        if group[0] > 1:
+            after_slot = functional.embedding(chosen[1], functional.linear(self.given[1], weight))
+            first = first + after_slot * self.relevance[chosen[0], 1, None]
+        return first.chunk(len(group), dim=-1)
+
+    def _all_first_layers(self, group: range, z: Tensor) -> tuple[Tensor, ...]:
+        """The same for every op ``[N, O, units]`` and slot ``[N, O, K, units]``. An op without a slot is followed by no
+        slot embedding, whichever slot is enumerated beside it.
+        """
+        weight, bias = self._joined(group)
+        first = functional.linear(self._actors(z), weight, bias)
+        if group[0] > 0:
+            first = first[:, None] + functional.linear(self.given[0], weight)
+        if group[0] > 1:
+            after_slot = functional.linear(self.given[1], weight)
+            first = first[:, :, None] + self.relevance[:, 1, None, None] * after_slot
+        return first.chunk(len(group), dim=-1)
+
+    def _logits(self, head: int, first: Tensor) -> Tensor:
+        return self.heads[head].get_submodule("out")(first.tanh())
 
     def state_value(self, z: Tensor) -> Tensor:
         """V ``[...]`` at z."""
