@@ -3,10 +3,11 @@
     python -m benchmarks.pipeline [--iterations 1000] [--shares 3] [--repeats 2] [--out FILE.json]
 
 Shares: the default run, cut to a few iterations, with telemetry, checkpoints, live audit and MLflow as `simic run` has
-them; seconds of each part over those of the run. Growth: runs of small hosts, a quarter as long and in full: seconds of
-an iteration and resident memory early and late, MLflow calls, seconds of the audit with its report. Processes: an
-iteration of the default run in one process and in one per core, in turns. Commands: with nothing to do, in the
-workspace of the shares; best of three. Everything happens in clones of the last commit.
+them; seconds of each part over those of the train stage, and of the stages after it. Growth: runs of small hosts, a
+quarter as long and in full: seconds of an iteration and resident memory early and late, MLflow calls, seconds of the
+audit with its report. Processes: an iteration of the default run in one process and in one per core, in turns.
+Commands: with nothing to do, in the workspace of the shares; best of three. Everything happens in clones of the last
+commit.
 """
 
 import argparse
@@ -116,6 +117,7 @@ def shares(place: Workspace) -> dict[str, Any]:
         clock.stop()
     seconds = dict(clock.seconds)
     seconds["start, end and the rest"] = total - sum(seconds.values())
+    sizes = {"telemetry_bytes": _bytes(place.telemetry), "checkpoint_bytes": _bytes(place.checkpoints)}
     train = params.load(place.params).train
     return {
         "iterations": train.iterations,
@@ -123,8 +125,9 @@ def shares(place: Workspace) -> dict[str, Any]:
         "episode_steps": train.episode_steps,
         "total_seconds": total,
         "seconds": seconds,
-        "telemetry_bytes": _bytes(place.telemetry),
-        "checkpoint_bytes": _bytes(place.checkpoints),
+        "evaluate_seconds": perform(place, "evaluate"),
+        "audit_seconds": perform(place, "audit"),
+        **sizes,
     }
 
 
@@ -174,6 +177,7 @@ def growth(folder: Path, iterations: int) -> dict[str, Any]:
         "early_megabytes": diary.megabytes[tenth],
         "late_megabytes": diary.megabytes[-1],
         "mlflow_calls_per_iteration": clock.calls.get("MLflow", 0) / iterations,
+        "mlflow_seconds_per_call": clock.seconds.get("MLflow", 0.0) / max(1, clock.calls.get("MLflow", 0)),
         "audit_seconds": perform(place, "audit"),
     }
 
@@ -221,7 +225,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        default = workspace(Path(folder) / "default", [*PLAIN, FEW_EPISODES, f"train.iterations={given.shares}"])
+        default = workspace(Path(folder) / "default", [*PLAIN, f"train.iterations={given.shares}"])
         found: dict[str, Any] = {"shares": shares(default)}
         print(found, flush=True)
         found["growth"] = [

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
-from benchmarks import agent, agent_cells, choices, host_profile, learning, page, population
+from benchmarks import agent, agent_cells, choices, host_profile, learning, page, population, scaling
 from benchmarks.agent_tasks import GRID, TASKS, Maze, PickLegal
 
 ROOT = Path(__file__).parents[1]
@@ -269,3 +270,40 @@ def test_a_minibatch_is_taken_apart_and_the_page_tells_it(tmp_path, monkeypatch)
     assert seeded["operations"] > bare["operations"] > 10
     assert sorted(path.name for path in (tmp_path / "traces").iterdir()) == ["mlp-2-seeds.json.gz", "mlp-2.json.gz"]
     assert "mlp, 2 hosts, with seeds" in page.text({"host_profile": found})
+
+
+PIPELINE = {
+    "provenance": {"cores": 2},
+    "shares": {
+        "iterations": 2,
+        "envs": 10,
+        "episode_steps": 5,
+        "seconds": {"environment": 1.0, "telemetry": 0.5},
+        "evaluate_seconds": 30.0,
+        "audit_seconds": 10.0,
+        "telemetry_bytes": 4e6,
+        "checkpoint_bytes": 1e6,
+    },
+    "processes": {"1 × 2": 30.0, "2 × 1": 20.0},
+    "growth": [{"iterations": 100, "mlflow_calls_per_iteration": 1.0, "mlflow_seconds_per_call": 0.01}],
+}
+
+
+def test_a_study_is_computed_from_what_was_measured() -> None:
+    text = " ".join(scaling.study(PIPELINE, iterations=10))
+    # 10 × 20 s + 40 s = 4 minutes on 2 cores; 10,000 of them.
+    assert "so 4.0 minutes a run and 1,333 core hours" in text
+    assert "| 100 | 6.7 | 4.17 |" in text  # 100 workers: 10,000 × 240 s / 100, and 10 calls each in 240 s
+    assert "21.0 MB of telemetry and checkpoints a run, 210 GB in all" in text
+    assert "up to about 2,400 workers" in text  # 10 calls of 10 ms in 240 s keep the store busy for 1/2,400 of the time
+
+
+def test_what_a_host_weighs_is_counted() -> None:
+    case = population.CASES["mlp"]
+    hosts = population.build(case, 2, "vmap", torch.device("cpu"))
+    hosts.germinate(population.mixed(hosts), torch.zeros(2, hosts.host.slots, dtype=torch.bool))
+    widths = {name: store.param.shape[1] for name, store in hosts.snapshot().stores.items()}
+    assert scaling.parameter_bytes(hosts) >= 4 * 2 * 2 * sum(widths.values())
+    kept = scaling.kept_bytes(case)
+    inputs = 4 * case.batch * 64
+    assert inputs < kept < 100 * inputs
