@@ -43,10 +43,11 @@ def train(params, workspace, observers=(), stop=None, fresh=False):
     saved.unlink()
 
 def evaluate(params, workspace):
-    workspace.reports.mkdir(exist_ok=True)
+    workspace.grown.mkdir(parents=True, exist_ok=True)
+    (workspace.grown / "x").touch()
     workspace.evaluation.write_text("{}")
 
-def audit(params, workspace):
+def audit(params, workspace, revision):
     for name in ("report.html", "report.md", "findings.json"):
         (workspace.reports / name).write_text("-")
     (workspace.reports / "figures").mkdir(exist_ok=True)
@@ -73,7 +74,7 @@ class Project:
 
     def __init__(self, root: Path):
         self.root, self.port, self.mlflow_port = root, free_port(), free_port()
-        for name in ("simic", "flows", ".dvc", "params.yaml", "dvc.yaml", "pyproject.toml", ".dvcignore"):
+        for name in ("simic", "flows", "extensions", ".dvc", "params.yaml", "dvc.yaml", "pyproject.toml", ".dvcignore"):
             source, target = ROOT / name, root / name
             ignore = shutil.ignore_patterns("__pycache__", "tmp", "cache", "config.local")
             shutil.copytree(source, target, ignore=ignore) if source.is_dir() else shutil.copy(source, target)
