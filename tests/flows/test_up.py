@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.sorting import FlowRunSort
 
 ROOT = Path(__file__).parents[2]
 
@@ -113,8 +114,9 @@ class Project:
         subprocess.run(command, cwd=self.root, env=self.env, check=True, capture_output=True)
 
     def run(self) -> FlowRun:
+        """The one that started last."""
         with SyncPrefectClient(self.api) as client:
-            return client.read_flow_runs()[0]
+            return client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC)[0]
 
     def flow_pids(self) -> list[int]:
         return [int(path.read_text()) for path in (self.root / ".prefect" / "locks").glob("*.pid")]
