@@ -63,10 +63,12 @@ def kept_bytes(case: Case) -> float:
 def study(found: dict[str, Any], iterations: int) -> list[str]:
     """Core hours, time by number of workers, disk, and who is asked too often first."""
     shares, cores = found["shares"], found["provenance"]["cores"]
-    longest = max(found["growth"], key=lambda run: run["iterations"])
+    short, long = sorted(found["growth"], key=lambda run: run["iterations"])
+    per_iteration = (long["mlflow_calls"] - short["mlflow_calls"]) / (long["iterations"] - short["iterations"])
     name, iteration = min(found["processes"].items(), key=lambda each: each[1])
     run = iteration * iterations + shares["evaluate_seconds"] + shares["audit_seconds"]
-    calls, per_call = longest["mlflow_calls_per_iteration"] * iterations, longest["mlflow_seconds_per_call"]
+    calls = short["mlflow_calls"] + per_iteration * (iterations - short["iterations"])
+    per_call = long["mlflow_seconds_per_call"]
     disk = shares["telemetry_bytes"] / shares["iterations"] * iterations + shares["checkpoint_bytes"]
     full = run / (calls * per_call)
     rows = [

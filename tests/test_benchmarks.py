@@ -285,7 +285,10 @@ PIPELINE = {
         "checkpoint_bytes": 1e6,
     },
     "processes": {"1 × 2": 30.0, "2 × 1": 20.0},
-    "growth": [{"iterations": 100, "mlflow_calls_per_iteration": 1.0, "mlflow_seconds_per_call": 0.01}],
+    "growth": [
+        {"iterations": 50, "mlflow_calls": 70, "mlflow_seconds_per_call": 0.02},
+        {"iterations": 100, "mlflow_calls": 120, "mlflow_seconds_per_call": 0.01},
+    ],
 }
 
 
@@ -293,9 +296,9 @@ def test_a_study_is_computed_from_what_was_measured() -> None:
     text = " ".join(scaling.study(PIPELINE, iterations=10))
     # 10 × 20 s + 40 s = 4 minutes on 2 cores; 10,000 of them.
     assert "so 4.0 minutes a run and 1,333 core hours" in text
-    assert "| 100 | 6.7 | 4.17 |" in text  # 100 workers: 10,000 × 240 s / 100, and 10 calls each in 240 s
+    assert "| 100 | 6.7 | 12.50 |" in text  # 100 workers: 10,000 × 240 s / 100, and 20 + 10 calls each in 240 s
     assert "21.0 MB of telemetry and checkpoints a run, 210 GB in all" in text
-    assert "up to about 2,400 workers" in text  # 10 calls of 10 ms in 240 s keep the store busy for 1/2,400 of the time
+    assert "up to about 800 workers" in text  # 30 calls of 10 ms in 240 s keep the store busy for 1/800 of the time
 
 
 def test_what_a_host_weighs_is_counted() -> None:
