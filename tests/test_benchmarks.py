@@ -310,3 +310,24 @@ def test_what_a_host_weighs_is_counted() -> None:
     kept = scaling.kept_bytes(case)
     inputs = 4 * case.batch * 64
     assert inputs < kept < 100 * inputs
+
+
+def test_the_page_tells_what_is_around_the_hosts() -> None:
+    run = {
+        "early_seconds": 0.1,
+        "late_seconds": 0.11,
+        "early_megabytes": 800,
+        "late_megabytes": 801.0,
+        "audit_seconds": 2,
+    }
+    found = {
+        "provenance": {"date": "", "revision": "", "cores": 2, "threads": 1, "load": 0.1, "torch": ""},
+        "shares": {"iterations": 2, "total_seconds": 20.0, "seconds": {"telemetry": 0.2, "hosts": 19.8}},
+        "growth": [{"iterations": 1000, "mlflow_calls": 1020, **run}],
+        "processes": {"1 × 2": 30.0, "2 × 1": 20.0},
+        "commands": {"dvc repro": 1.5},
+    }
+    text = page.text({"pipeline": found})
+    for line in ("| hosts | 99.0 % |", "| 1,000 | 100.0 | 110.0 | 800 | 801 | 1,020 | 2.0 |", "| `dvc repro` | 1.50 |"):
+        assert line in text
+    assert "| 2 × 1 | 20.0 |" in text
