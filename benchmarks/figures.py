@@ -4,18 +4,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 
-matplotlib.use("Agg")
+def _pyplot() -> Any:
+    """Imported when something is drawn: a GPU machine may measure without matplotlib."""
+    import matplotlib
 
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
 
 
-def _save(figure: Figure, path: Path) -> None:
+def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
-    plt.close(figure)
+    _pyplot().close(figure)
 
 
 def returns(found: dict[str, Any], path: Path) -> None:
@@ -23,7 +26,9 @@ def returns(found: dict[str, Any], path: Path) -> None:
     tasks = found["tasks"]
     if not tasks:
         return
-    figure, axes = plt.subplots(1, len(tasks), figsize=(4.2 * len(tasks), 3.4), squeeze=False, layout="constrained")
+    figure, axes = _pyplot().subplots(
+        1, len(tasks), figsize=(4.2 * len(tasks), 3.4), squeeze=False, layout="constrained"
+    )
     for axis, (name, task) in zip(axes[0], tasks.items(), strict=True):
         for algorithm, row in task["rows"].items():
             curve = row["curve"]
@@ -38,7 +43,7 @@ def returns(found: dict[str, Any], path: Path) -> None:
 
 def hosts(found: dict[str, Any], path: Path) -> None:
     """How much faster than plain loops by number of hosts, and where a whole iteration goes."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+    figure, (left, right) = _pyplot().subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     for name in dict.fromkeys(row["case"] for row in found["rows"]):
         rows = [row for row in found["rows"] if row["case"] == name]
         left.plot([row["envs"] for row in rows], [row["speedup"]["auto"] for row in rows], marker="o", label=name)
@@ -54,15 +59,15 @@ def hosts(found: dict[str, Any], path: Path) -> None:
 
 def operations(found: dict[str, Any], path: Path) -> None:
     """Milliseconds per host and minibatch by kind of operation."""
-    figure, axis = plt.subplots(figsize=(10, 3.8), layout="constrained")
+    figure, axis = _pyplot().subplots(figsize=(10, 3.8), layout="constrained")
     names = [f"{row['case']}\n{'with' if row['seeds'] else 'no'} seeds" for row in found["rows"]]
     bars = [{kind: 1000 * value / row["envs"] for kind, value in row["seconds"].items()} for row in found["rows"]]
     _stack(axis, names, bars)
-    axis.set(ylabel="ms per host and minibatch", yscale="linear")
+    axis.set(ylabel="ms per host and minibatch")
     _save(figure, path)
 
 
-def _stack(axis: plt.Axes, names: list[str], bars: list[dict[str, float]], share: bool = False) -> None:
+def _stack(axis: Any, names: list[str], bars: list[dict[str, float]], share: bool = False) -> None:
     """One bar each, of parts one upon the other."""
     bottom = [0.0] * len(bars)
     for part in dict.fromkeys(part for bar in bars for part in bar):

@@ -1,6 +1,8 @@
 """What the benchmarks conclude from their cells, and the page that says it; the measuring itself is no test."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -331,3 +333,8 @@ def test_the_page_tells_what_is_around_the_hosts() -> None:
     for line in ("| hosts | 99.0 % |", "| 1,000 | 100.0 | 110.0 | 800 | 801 | 1,020 | 2.0 |", "| `dvc repro` | 1.50 |"):
         assert line in text
     assert "| 2 × 1 | 20.0 |" in text
+
+
+def test_hosts_can_be_measured_where_nothing_can_be_drawn() -> None:
+    code = "import sys; sys.modules['matplotlib'] = None; import benchmarks.population, benchmarks.host_profile"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
