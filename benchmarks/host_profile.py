@@ -4,12 +4,15 @@
 
 One thread. Milliseconds per minibatch of all hosts, with and without seeds. *Outside operations* is the rest of the
 wall time: Python, and building the graph. ``--trace`` also writes each as a trace for https://ui.perfetto.dev. The
-profiler itself costs time, most where operations are many and small.
+profiler itself costs time, most where operations are many and small. Dispatch: the same minibatches with a single
+sample each, not profiled, in turns with one plain network: what is left when there is nothing to compute, hence about
+the least that a faster device could take.
 """
 
 import argparse
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +20,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import page
-from benchmarks.population import CASES, TIMED_BATCHES, ours, wait
+from benchmarks.population import CASES, TIMED_BATCHES, ours, plain, wait
 from simic import params
+from simic.growth.autotune import in_turns
 from simic.training import machine
 
 RESULT = Path("benchmarks/results/host_profile.json")
@@ -96,6 +100,18 @@ def measure(case: str, envs: int, seeds: bool, device: torch.device, trace: Path
     }
 
 
+def dispatch(case: str, envs: int, device: torch.device) -> dict[str, Any]:
+    """Seconds of a minibatch of one sample: of one plain network, and of all hosts, stacked."""
+    tiny = replace(CASES[case], batch=1)
+    work = {
+        "one plain network": plain(tiny, 1, device, torch.contiguous_format),
+        "hosts": ours(tiny, envs, "vmap", device, seeds=False),
+        "hosts with seeds": ours(tiny, envs, "vmap", device, seeds=True),
+    }
+    seconds = in_turns(work, REPEATS, device)
+    return {"case": case, "envs": envs, "seconds": {name: value / TIMED_BATCHES for name, value in seconds.items()}}
+
+
 def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -109,7 +125,8 @@ def main() -> None:
         for seeds in (False, True):
             rows.append(measure(case, envs, seeds, device, given.trace))
             print(rows[-1], flush=True)
-    page.write_result(given.out, {"device": str(device), "rows": rows})
+    least = [dispatch(case, envs, device) for case, envs in RUNS]
+    page.write_result(given.out, {"device": str(device), "rows": rows, "dispatch": least})
 
 
 if __name__ == "__main__":

@@ -252,6 +252,10 @@ def _host_profile(found: dict[str, Any]) -> list[str]:
         )
         for row in found["rows"]
     ]
+    least = [
+        (f"{row['case']}, {row['envs']}", *(f"{1000 * value:.2f}" for value in row["seconds"].values()))
+        for row in found["dispatch"]
+    ]
     return [
         "## What a minibatch of hosts is spent on",
         "",
@@ -261,6 +265,10 @@ def _host_profile(found: dict[str, Any]) -> list[str]:
         "https://ui.perfetto.dev. *Outside operations* is Python and the building of the graph.",
         "",
         *table(("hosts", "ms", "operations", *kinds, "largest"), rows),
+        "",
+        "Milliseconds of a minibatch with one sample, where there is next to nothing to compute:",
+        "",
+        *table(("hosts", *found["dispatch"][0]["seconds"]), least),
         "",
         _image("host_profile", "Milliseconds per host by kind of operation"),
     ]

@@ -2,8 +2,9 @@
 
     python -m benchmarks.scaling
 
-Inputs: benchmarks/results/pipeline.json, the sizes of hosts and seeds of params.yaml, the bytes that a minibatch keeps
-for its backward pass (counted here), and the assumptions of ``Gpu``. Run it again after a benchmark.
+Inputs: benchmarks/results/pipeline.json and host_profile.json, the sizes of hosts and seeds of params.yaml, the bytes
+that a minibatch keeps for its backward pass (counted here), and the assumptions of ``Gpu``. Run it again after a
+benchmark.
 """
 
 import json
@@ -24,7 +25,7 @@ from simic.growth.population import Population
 
 PAGE = Path("docs/scaling.md")
 STUDY_RUNS, HOSTS = 10_000, 100_000
-WORKERS, GPUS = (10, 100, 1000), (1, 4, 16, 64)
+WORKERS, GPUS, ENVS = (10, 100, 1000), (1, 4, 16, 64), (1, 16, 64, 256, 1024, 2048, 8192)
 FLOAT, SNAPSHOTS, COUNTED_HOSTS = 4, 2, 16
 
 
@@ -33,8 +34,10 @@ class Gpu:
     """Assumed, not measured: an H200 by its data sheet, of whose float32 operations small hosts reach a share."""
 
     memory: float = 141e9
+    bytes_per_second: float = 4.8e12
     flops: float = 67e12
     share: float = 0.1
+    passes: float = 6.0  # over what a minibatch keeps: written and read forward, read backward, gradients and moments
 
 
 def parameter_bytes(population: Population) -> int:
@@ -105,6 +108,36 @@ def wrap(text: str) -> list[str]:
     return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
 
 
+def one_gpu(profile: dict[str, Any], case: str) -> list[str]:
+    """What the profile on a processor lets us expect of hosts with seeds on a GPU, by number of hosts."""
+    gpu, kept = Gpu(), kept_bytes(CASES[case])
+    least = next(row["seconds"] for row in profile["dispatch"] if row["case"] == case)
+    flop = 3 * CASES[case].build().flops_per_sample * CASES[case].batch
+    device = max(flop / gpu.flops / gpu.share, gpu.passes * kept / gpu.bytes_per_second)
+    rows = []
+    for envs in ENVS:
+        ours, loop = max(least["hosts with seeds"], envs * device), envs * max(least["one plain network"], device)
+        rows.append((f"{envs:,}", f"{1000 * ours:.1f}", f"{1e6 * ours / envs:.1f}", f"{loop / ours:.0f}"))
+    full = least["hosts with seeds"] / device
+    return [
+        f"## One GPU, {case} case",
+        "",
+        *wrap(
+            "Expected, not measured. Eager PyTorch cannot be faster than its operations are issued: "
+            f"{1000 * least['hosts with seeds']:.1f} ms a minibatch of all hosts with seeds, whatever their number, "
+            f"and {1000 * least['one plain network']:.2f} ms for each network, without seeds, of a plain loop "
+            "(`host_profile`, dispatch, on this processor). The device itself needs "
+            f"{1e6 * device:.1f} µs a host: {flop / 1e9:.2f} GFLOP at {gpu.share:.0%} of {gpu.flops / 1e12:.0f} "
+            f"TFLOP/s, or {kept / 1e6:.1f} MB kept, {gpu.passes:.0f} times over at "
+            f"{gpu.bytes_per_second / 1e12:.1f} TB/s, whichever is longer. So throughput should grow linearly to "
+            f"about {full:,.0f} hosts and stay level from there; below, issuing is the limit, which capturing the "
+            "minibatches of a step as a CUDA graph would lift (not built: nothing here could measure it)."
+        ),
+        "",
+        *page.table(("hosts", "ms a minibatch", "µs a host", "times a plain loop"), rows),
+    ]
+
+
 def crowd(found: dict[str, Any], case: Case, steps: int) -> list[str]:
     """Memory and seconds of an iteration of very many hosts over several GPUs."""
     population, gpu, shares = build(case, 1, "vmap", torch.device("cpu")), Gpu(), found["shares"]
@@ -150,6 +183,7 @@ def crowd(found: dict[str, Any], case: Case, steps: int) -> list[str]:
 def main() -> None:
     """Write the page."""
     found = json.loads((page.RESULTS / "pipeline.json").read_bytes())
+    profile = json.loads((page.RESULTS / "host_profile.json").read_bytes())
     tree = params.load(Path("params.yaml"))
     parts = [
         "# Past one machine, on paper",
@@ -161,6 +195,8 @@ def main() -> None:
         ),
         "",
         *study(found, tree.train.iterations),
+        "",
+        *one_gpu(profile, "reference"),
         "",
         *crowd(found, CASES["default"], tree.train.episode_steps),
     ]

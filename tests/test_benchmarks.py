@@ -271,6 +271,8 @@ def test_a_minibatch_is_taken_apart_and_the_page_tells_it(tmp_path, monkeypatch)
     assert bare["seconds"]["convolutions"] == 0
     assert seeded["operations"] > bare["operations"] > 10
     assert sorted(path.name for path in (tmp_path / "traces").iterdir()) == ["mlp-2-seeds.json.gz", "mlp-2.json.gz"]
+    (least,) = found["dispatch"]
+    assert 0 < least["seconds"]["one plain network"] < least["seconds"]["hosts with seeds"]
     assert "mlp, 2 hosts, with seeds" in page.text({"host_profile": found})
 
 
@@ -301,6 +303,13 @@ def test_a_study_is_computed_from_what_was_measured() -> None:
     assert "| 100 | 6.7 | 12.50 |" in text  # 100 workers: 10,000 × 240 s / 100, and 20 + 10 calls each in 240 s
     assert "21.0 MB of telemetry and checkpoints a run, 210 GB in all" in text
     assert "up to about 800 workers" in text  # 30 calls of 10 ms in 240 s keep the store busy for 1/800 of the time
+
+
+def test_a_gpu_is_expected_to_be_bound_by_issuing_first_and_by_itself_then() -> None:
+    seconds = {"one plain network": 0.001, "hosts": 0.005, "hosts with seeds": 0.01}
+    text = " ".join(scaling.one_gpu({"dispatch": [{"case": "mlp", "seconds": seconds}]}, "mlp"))
+    assert "| 1 | 10.0 | 10000.0 | 0 |" in text  # 10 ms whatever their number, where a plain network takes 1
+    assert "| 1,024 | 10.0 | 9.8 | 102 |" in text
 
 
 def test_what_a_host_weighs_is_counted() -> None:
