@@ -217,7 +217,7 @@ def _population(found: dict[str, Any]) -> list[str]:
     phases = list(dict.fromkeys(name for row in found["phases"] for name in row["seconds"]))
     shares = [
         (
-            str(row["envs"]),
+            f"{row['envs']} {_seeds(row)}",
             f"{row['decisions_per_second']:.1f}",
             f"{row['host_samples_per_second']:,.0f}",
             *(f"{100 * row['seconds'][name] / row['total_seconds']:.1f} %" for name in phases),
@@ -227,6 +227,10 @@ def _population(found: dict[str, Any]) -> list[str]:
     head = ("hosts", "decisions/s", "host samples/s", *phases)
     lines += ["", f"### Where a whole iteration goes ({found['phases'][0]['case']})", "", *table(head, shares)]
     return [*lines, "", _image("population", "Speed-up over plain loops, and phases, by number of hosts")]
+
+
+def _seeds(row: dict[str, Any]) -> str:
+    return "with seeds" if row["seeds"] else "without seeds"
 
 
 def _hosts(row: dict[str, Any], columns: list[str], peak: float) -> tuple[str, ...]:
@@ -244,7 +248,7 @@ def _host_profile(found: dict[str, Any]) -> list[str]:
     kinds = list(found["rows"][0]["seconds"])
     rows = [
         (
-            f"{row['case']}, {row['envs']} hosts, {'with' if row['seeds'] else 'without'} seeds",
+            f"{row['case']}, {row['envs']} hosts, {_seeds(row)}",
             f"{1000 * sum(row['seconds'].values()):.1f}",
             f"{row['operations']:,.0f}",
             *(f"{100 * row['seconds'][kind] / sum(row['seconds'].values()):.0f} %" for kind in kinds),

@@ -1,13 +1,12 @@
 """What everything around the hosts costs, how cost grows with length, and how long the commands take.
 
-    python -m benchmarks.pipeline [--iterations 1000] [--shares 3] [--repeats 2] [--out FILE.json]
+    python -m benchmarks.pipeline [--iterations 1000] [--shares 12] [--repeats 2] [--out FILE.json]
 
-Shares: the default run, cut to a few iterations, with telemetry, checkpoints, live audit and MLflow as `simic run` has
-them; seconds of each part over those of the train stage, and of the stages after it. Growth: runs of small hosts, a
-quarter as long and in full: seconds of an iteration and resident memory early and late, MLflow calls, seconds of the
-audit with its report. Processes: an iteration of the default run in one process and in one per core, in turns.
-Commands: with nothing to do, in the workspace of the shares; best of three. Everything happens in clones of the last
-commit.
+Shares: the default run (or the first iterations of it), with telemetry, checkpoints, live audit and MLflow as
+`simic run` has them; seconds of each part over those of the train stage, and of the stages after it. Growth: runs of
+small hosts, a quarter as long and in full: seconds of an iteration and resident memory early and late, MLflow calls,
+seconds of the audit with its report. Processes: an iteration of the default run in one process and in one per core, in
+turns. Commands: with nothing to do, after a small run; best of three. Everything happens in clones of the last commit.
 """
 
 import argparse
@@ -36,6 +35,7 @@ from simic.audit.live import LiveAudit
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.population import Population
 from simic.paths import Workspace
+from simic.telemetry.publish import TIMING_FILE
 from simic.telemetry.recorder import Recorder
 from simic.telemetry.rows import EpisodeRow, UpdateRow
 from simic.training import episodes, trainer
@@ -187,16 +187,18 @@ def growth(folder: Path, iterations: int) -> dict[str, Any]:
 
 
 def together(folder: Path, repeats: int) -> dict[str, float]:
-    """Seconds of the second iteration of the default run, in one process with all threads and in one for each core."""
+    """Seconds of an iteration of the default run, rollout and update, in one process with all threads and in one for
+    each core, in turns.
+    """
     cores, found = len(os.sched_getaffinity(0)), dict[str, list[float]]()
     for turn, processes in product(range(repeats), (1, cores)):
-        place = workspace(
-            folder / f"{turn}-{processes}", [*PLAIN, "train.iterations=2", f"runtime.processes={processes}"]
-        )
+        changes = [*PLAIN, "train.iterations=1", f"runtime.processes={processes}"]
+        place = workspace(folder / f"{turn}-{processes}", changes)
         perform(place, "prepare")
-        diary = Diary()
-        perform(place, "train", [diary])
-        found.setdefault(f"{processes} × {cores // processes}", []).append(diary.times[1] - diary.times[0])
+        perform(place, "train")
+        (row,) = (json.loads(line) for line in (place.telemetry / TIMING_FILE).read_text().splitlines())
+        seconds = row["collect_seconds"] + row["update_seconds"]
+        found.setdefault(f"{processes} × {cores // processes}", []).append(seconds)
     return {name: median(seconds) for name, seconds in found.items()}
 
 
@@ -221,7 +223,7 @@ def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=1000)
-    parser.add_argument("--shares", type=int, default=3, metavar="ITERATIONS")
+    parser.add_argument("--shares", type=int, default=12, metavar="ITERATIONS")
     parser.add_argument("--repeats", type=int, default=2, help="of the runs in several processes")
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
@@ -235,7 +237,7 @@ def main() -> None:
         print(found["growth"], flush=True)
         found["processes"] = together(Path(folder) / "together", given.repeats)
         print(found["processes"], flush=True)
-        found["commands"] = commands(default)
+        found["commands"] = commands(workspace(Path(folder) / "commands", [*SMALL, "train.iterations=2"]))
     page.write_result(given.out, found)
     page.main()
     print(json.dumps(found, indent=1))

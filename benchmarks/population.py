@@ -13,6 +13,7 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from simic.training import machine
 RESULT = Path("benchmarks/results/population.json")
 TIMED_BATCHES = 3  # of an epoch: its cost is that of its minibatches
 CLASSES = 10
+WARM_UP = 3  # steps
 
 
 @dataclass(frozen=True)
@@ -255,9 +257,10 @@ def gate(name: str, envs: int, repeats: int = 5) -> dict[str, Any]:
 # --- phases of a real iteration ---
 
 
-def phases(name: str, envs: int, device: torch.device, steps: int) -> dict[str, Any]:
-    """One rollout and update, after one that does not count: seconds by phase, decisions and host samples per second.
-    Telemetry, checkpoints and tracking are in benchmarks.pipeline.
+def phases(name: str, envs: int, device: torch.device, steps: int, seeds: bool) -> dict[str, Any]:
+    """One rollout and update, after a short one that does not count: seconds by phase, decisions and host samples per
+    second; ``seeds`` as the untrained policy has them, or none. Telemetry, checkpoints and tracking are in
+    benchmarks.pipeline.
     """
     case = CASES[name]
     train = params.Train(
@@ -265,6 +268,7 @@ def phases(name: str, envs: int, device: torch.device, steps: int) -> dict[str, 
         envs=envs,
         episode_steps=steps,
         batch_size=case.batch,
+        lifecycle=params.Lifecycle() if seeds else params.Lifecycle(param_budget=1e-9),  # no seed is that small
         policy=params.Policy(core_units=128),
         ppo=params.PPO(minibatches=min(4, envs)),
     )
@@ -284,7 +288,7 @@ def phases(name: str, envs: int, device: torch.device, steps: int) -> dict[str, 
             clock.watch(policy, "act", "policy")
         wait(device)
         started = time.perf_counter()
-        rollout, _ = collect(env, policy, Normalizers(), iteration, 1, steps)
+        rollout, _ = collect(env, policy, Normalizers(), iteration, 1, steps if iteration else min(steps, WARM_UP))
         rollout = with_advantages(rollout, rollout.rewards, train.ppo.gamma, train.ppo.gae_lambda)
         wait(device)
         collected = time.perf_counter()
@@ -296,6 +300,7 @@ def phases(name: str, envs: int, device: torch.device, steps: int) -> dict[str, 
     return {
         "case": name,
         "envs": envs,
+        "seeds": seeds,
         "steps": steps,
         "seconds": seconds,
         "total_seconds": ended - started,
@@ -323,8 +328,8 @@ def main() -> None:
             found["rows"].append(row(name, envs, given.repeats, device))
             print(found["rows"][-1], flush=True)
     found["gates"] = [] if device.type == "cuda" else [gate(*which, given.repeats) for which in GATES]
-    for envs in given.envs:
-        found["phases"].append(phases(given.cases[0], envs, device, given.steps))
+    for envs, seeds in product(given.envs, (False, True)):
+        found["phases"].append(phases(given.cases[0], envs, device, given.steps, seeds))
         print(found["phases"][-1], flush=True)
     page.write_result(given.out, found)
 

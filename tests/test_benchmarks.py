@@ -236,11 +236,12 @@ def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, mo
         assert row["speedup"]["loop"] == pytest.approx(best / seconds["loop"])
         assert seconds["convolutions alone"] > 0
     assert found["rows"][1]["gflop"] == pytest.approx(2 * found["rows"][0]["gflop"])
+    assert [(row["envs"], row["seeds"]) for row in found["phases"]] == [(1, False), (1, True), (2, False), (2, True)]
     for row in found["phases"]:
         assert sum(row["seconds"].values()) == pytest.approx(row["total_seconds"])
         assert row["decisions_per_second"] == pytest.approx(row["envs"] * 2 / row["total_seconds"])
     text = page.text({"population": found})
-    assert "| 2 | " in text
+    assert "| 2 without seeds | " in text
     assert "host training" in text
 
 
