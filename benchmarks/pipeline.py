@@ -4,9 +4,10 @@
 
 Shares: the default run (or the first iterations of it), with telemetry, checkpoints, live audit and MLflow as
 `simic run` has them; seconds of each part over those of the train stage, and of the stages after it. Growth: runs of
-small hosts, a quarter as long and in full: seconds of an iteration and resident memory early and late, MLflow calls,
-seconds of the audit with its report. Processes: an iteration of the default run in one process and in one per core, in
-turns. Commands: with nothing to do, after a small run; best of three. Everything happens in clones of the last commit.
+small hosts, a quarter as long and in full: seconds of an iteration early and late, resident memory after each fifth,
+MLflow calls, seconds of the audit with its report. Processes: an iteration of the default run in one process and in one
+per core, in turns. Commands: with nothing to do, after a small run; best of three. Everything happens in clones of the
+last commit.
 """
 
 import argparse
@@ -43,6 +44,7 @@ from simic.training.checkpoint import CheckpointStore
 from simic.training.state import TrainState
 
 RESULT = Path("benchmarks/results/pipeline.json")
+FIFTHS = 5
 PLAIN, FEW_EPISODES = ["runtime.progress=none"], "evaluate.eval_seeds=2"
 SMALL = [
     *PLAIN,
@@ -175,8 +177,7 @@ def growth(folder: Path, iterations: int) -> dict[str, Any]:
         "iterations": iterations,
         "early_seconds": median(steps[tenth : 2 * tenth]),
         "late_seconds": median(steps[-tenth:]),
-        "early_megabytes": diary.megabytes[tenth],
-        "late_megabytes": diary.megabytes[-1],
+        "megabytes": [diary.megabytes[round(part * iterations / FIFTHS) - 1] for part in range(1, FIFTHS + 1)],
         "mlflow_calls": clock.calls.get("MLflow", 0),
         "mlflow_seconds_per_call": clock.seconds.get("MLflow", 0.0) / max(1, clock.calls.get("MLflow", 0)),
         "audit_seconds": perform(place, "audit"),
