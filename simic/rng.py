@@ -8,11 +8,13 @@ hosts, on any device, and after any resume. The mixer is the finaliser of SplitM
 
 import math
 from enum import IntEnum
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 Counter = int | Tensor
+Int64 = TypeVar("Int64", int, Tensor)
 
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
@@ -44,24 +46,37 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >= (1 << 63) else value
 
 
-def _shift_right(x: Tensor, bits: int) -> Tensor:
+def _wrapped(x: Int64) -> Int64:
+    """As a product or sum of int64 overflows; tensors do so by themselves."""
+    return _signed(x) if isinstance(x, int) else x
+
+
+def _shift_right(x: Int64, bits: int) -> Int64:
     """Logical shift: int64 ``>>`` copies the sign bit, the mask removes the copies."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _mix(x: Tensor) -> Tensor:
-    x = (x ^ _shift_right(x, 30)) * _signed(_MIX_1)
-    x = (x ^ _shift_right(x, 27)) * _signed(_MIX_2)
+def _mix(x: Int64) -> Int64:
+    """Of a tensor, or of an integer without one: the bits are the same."""
+    x = _wrapped((x ^ _shift_right(x, 30)) * _signed(_MIX_1))
+    x = _wrapped((x ^ _shift_right(x, 27)) * _signed(_MIX_2))
     return x ^ _shift_right(x, 31)
 
 
 def key(rng_seed: int, purpose: Purpose, *counters: Counter, device: torch.device | str | None = None) -> Tensor:
     """The int64 key of a stream; its shape is the broadcast shape of the counters."""
-    state = _mix(torch.tensor(_signed(rng_seed * _GOLDEN_GAMMA + int(purpose)), device=device))
+    # Integers are mixed as such: a tensor made of one would be a copy that a GPU waits for.
+    state: Counter = _mix(_signed(rng_seed * _GOLDEN_GAMMA + int(purpose)))
     for counter in counters:
-        counter = torch.as_tensor(counter, dtype=torch.int64, device=device)
-        state = _mix((state ^ _mix(counter + _signed(_GOLDEN_GAMMA))) + _signed(_GOLDEN_GAMMA))
-    return state
+        if isinstance(counter, Tensor):
+            counter = torch.as_tensor(counter, dtype=torch.int64, device=device)
+        state = _shifted_mix(state ^ _shifted_mix(counter))
+    return state if isinstance(state, Tensor) else torch.full((), state, dtype=torch.int64, device=device)
+
+
+def _shifted_mix(x: Counter) -> Counter:
+    gamma = _signed(_GOLDEN_GAMMA)
+    return _mix(x + gamma) if isinstance(x, Tensor) else _mix(_signed(x + gamma))
 
 
 def bits(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:

@@ -12,6 +12,7 @@ from simic.agent.normalization import OBSERVATION_CLIP, Reduce
 from simic.agent.policy import ActorCritic, Evaluation
 from simic.agent.rollout import Rollout
 from simic.agent.spec import Observation
+from simic.transfer import constant
 
 DORMANT_SHARE = 0.025  # of the mean activation of the layer (Sokar et al. 2023, arXiv 2302.12902)
 SATURATED = 0.99
@@ -107,7 +108,7 @@ def _gram(z: Tensor) -> Tensor:
 def clipped(policy: ActorCritic, rollout: Rollout, reduce: Reduce | None) -> Tensor:
     """Share of the values of normalised columns that lie on the clip; NaN if no column is normalised."""
     spec = policy.observation_spec
-    raw = torch.tensor(spec.raw or (False,) * spec.features, device=rollout.valid.device)
+    raw = constant(tuple(spec.raw or (False,) * spec.features), torch.bool, rollout.valid.device)
     cells = rollout.valid[..., None] & ~raw
     counts = torch.stack(((cells & (rollout.features.abs() >= OBSERVATION_CLIP)).sum(), cells.sum())).double()
     counts = counts if reduce is None else reduce(counts, "sum")

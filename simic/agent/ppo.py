@@ -16,6 +16,7 @@ from simic.agent.normalization import Reduce
 from simic.agent.optimizer import Adam, refuse_mismatch
 from simic.agent.policy import ActorCritic, Evaluation
 from simic.agent.rollout import Rollout, single_step_ids
+from simic.transfer import upload
 
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
 RATIO_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 5e-2}
@@ -145,7 +146,7 @@ class PPO:
     def _minibatch(self, batch: Rollout, used: Usage, envs: Tensor, current: Pass) -> bool:
         """One step, unless the divergence is too large or something is not finite; whether to go on."""
         log = current.log
-        pieces = envs.to(batch.valid.device).tensor_split(self.settings.gradient_accumulation)
+        pieces = upload(envs, batch.valid.device).tensor_split(self.settings.gradient_accumulation)
         entropy_coef = self._entropy_coefs(batch, used, pieces, current)
         gradients, found = self._gradients(batch, used, pieces, entropy_coef, current)
         self.adam.take(gradients, self.reduce)
@@ -259,7 +260,7 @@ class PPO:
 
     def _finish(self, current: Pass) -> UpdateMetrics:
         log, start = current.log, current.start
-        missing = start.new_tensor(torch.nan)
+        missing = start.new_full((), torch.nan)
         log.once["exact_kl"] = missing if current.probe is None else current.probe.divergence(self.reduce)
         log.once["update_ratio"] = (self._weights() - start).norm() / start.norm()
         log.once["max_second_moment"] = self.adam.largest_second_moment()

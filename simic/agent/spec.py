@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from simic.errors import SimicError
+from simic.transfer import constant
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class ActionSpec:
 
     def relevance_table(self, device: torch.device | str = "cpu") -> Tensor:
         """Bool ``[ops, heads]``."""
-        return torch.tensor(self.relevance, dtype=torch.bool, device=device)
+        return constant(self.relevance, torch.bool, torch.device(device))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from torch import Tensor
 from simic.growth.groups import Flags
 from simic.growth.lifecycle import ACTIVE_STAGES, in_stages
 from simic.growth.vocabulary import Slots, Stage
+from simic.transfer import constant, upload
 
 MAIN, ALL_OFF, COMMITTED, WITHOUT = range(4)  # WITHOUT + k leaves out slot k
 
@@ -77,7 +78,7 @@ def configurations(slots: Slots) -> Tensor:
     """Seeds forced out of the forward, bool ``[3 + 2K + K(K-1)/2, E, K]``; only seeds that act appear."""
     acting, fossilized = measurable(slots), slots.stage == Stage.FOSSILIZED
     off = switched_off(acting.cpu().numpy(), fossilized.cpu().numpy())
-    return torch.from_numpy(off).to(slots.stage.device)
+    return upload(off, slots.stage.device)
 
 
 def switched_off(acting: Flags, fossilized: Flags) -> Flags:
@@ -143,8 +144,8 @@ def _interactions(acting: Tensor, correct: Tensor, finite: Tensor) -> tuple[Tens
     summed = correct.new_zeros((count, envs, correct.shape[2]), dtype=torch.float32)
     boost = torch.full((envs, count), torch.nan, device=acting.device)
     for i, j in pairs(count):
-        used = [ALL_OFF, alone(count, i), alone(count, j), together(count, i, j)]
-        measured = acting[:, i] & acting[:, j] & finite[used].all(dim=0)
+        used = ALL_OFF, alone(count, i), alone(count, j), together(count, i, j)
+        measured = acting[:, i] & acting[:, j] & finite[constant(used, torch.int64, finite.device)].all(dim=0)
         samples = torch.where(measured[:, None], interaction(correct, count, i, j), 0.0)
         strength = torch.where(measured, 100.0 * samples.mean(dim=1).clamp(min=0.0), torch.nan)
         for k in (i, j):

@@ -38,6 +38,7 @@ from simic.growth.population import Population, TrainStats
 from simic.growth.vocabulary import Action, Op, Slots, Stage
 from simic.params import Train
 from simic.rng import Purpose
+from simic.transfer import constant
 
 
 class GrowthEnv(VectorEnv):
@@ -202,7 +203,7 @@ class GrowthEnv(VectorEnv):
         if self._step >= self.steps:
             raise SimicError(f"environment: the episode ended at step {self.steps}; call reset first")
         action = waiting_where(~alive, to_action(actions) if isinstance(actions, Tensor) else actions)
-        sizes = torch.tensor([head.size for head in self.action_spec.heads], device=self.device)[:, None]
+        sizes = constant(tuple(head.size for head in self.action_spec.heads), torch.int64, self.device)[:, None]
         chosen = torch.stack(tuple(action))
         outside = ((chosen < 0) | (chosen >= sizes)).any(dim=0)
         action = waiting_where(outside, action)  # so that the masks can be looked up at all

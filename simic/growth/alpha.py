@@ -22,7 +22,7 @@ def curve_value(curve: Tensor, t: Tensor) -> Tensor:
 
 def _sigmoid(t: Tensor, steepness: float) -> Tensor:
     """(σ(s(t−½)) − σ(−s/2)) / (σ(s/2) − σ(−s/2)): a logistic curve stretched to reach 0 and 1."""
-    low = torch.sigmoid(torch.tensor(-steepness / 2, dtype=t.dtype, device=t.device))
+    low = torch.sigmoid(t.new_full((), -steepness / 2))
     return (torch.sigmoid(steepness * (t - 0.5)) - low) / (1 - 2 * low)
 
 

@@ -15,6 +15,7 @@ from simic.growth.groups import Flags
 from simic.growth.optimizers import Update
 from simic.growth.rows import Rows
 from simic.params import HostOptimizer
+from simic.transfer import upload
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Arena:
         self._moments = [{name: m[block.hosts] for name, m in block.store.moments.items()} for block in blocks]
         self._steps = [block.store.step[block.hosts] for block in blocks]
         self._rates = [learning_rate[block.hosts][:, None] for block in blocks]
-        self._moving = [torch.from_numpy(~block.frozen).to(learning_rate.device)[:, None] for block in blocks]
+        self._moving = [upload(~block.frozen, learning_rate.device)[:, None] for block in blocks]
 
     def update(self, grads: Sequence[Tensor]) -> list[Tensor]:
         """Clip each row apart and step; returns per block the norms before clipping ``[G]``."""

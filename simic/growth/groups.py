@@ -15,6 +15,7 @@ from torch import Tensor
 
 from simic.growth.lifecycle import ACTIVE_STAGES
 from simic.growth.vocabulary import Blend, Ramp, Slots, Stage
+from simic.transfer import upload
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -128,7 +129,7 @@ def evaluation_plan(state: SlotState, off: Flags, alpha: Tensor) -> tuple[Plan, 
 
 
 def _index(values: Integers, like: Tensor) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values)).to(like.device)
+    return upload(values, like.device)
 
 
 def _group(

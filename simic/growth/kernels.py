@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from simic.growth.layers import Samplewise, at_least_float32
 from simic.growth.ways import Ways
+from simic.transfer import upload
 
 DENSE_PIXELS = 4  # a dense matrix over 2×2 maps has fewer entries for each output than a 3×3 kernel
 PARAMETERLESS = (nn.Sequential, nn.Identity, nn.ReLU, nn.GELU, nn.MaxPool2d)
@@ -160,7 +161,7 @@ def _neighbourhoods(kernel: int, height: int, width: int, dtype: torch.dtype, de
         source_row, source_column = row + i - kernel // 2, column + j - kernel // 2
         if 0 <= source_row < height and 0 <= source_column < width:
             table[i, j, source_row, source_column, row, column] = 1
-    return table.view(kernel * kernel, -1).to(device)
+    return upload(table.view(kernel * kernel, -1), device)
 
 
 class _Linear(nn.Module):

@@ -24,6 +24,7 @@ from simic.growth.vocabulary import (
     Stage,
 )
 from simic.params import Lifecycle
+from simic.transfer import constant
 
 # First entry that is no failure is what ADVANCE leads to.
 TRANSITIONS: dict[Stage, tuple[Stage, ...]] = {
@@ -87,9 +88,7 @@ class Events:
 
 def in_stages(stage: Tensor, stages: frozenset[Stage]) -> Tensor:
     """Bool of ``stage``'s shape: whether each is one of ``stages``."""
-    table = torch.zeros(len(Stage), dtype=torch.bool)
-    table[[int(member) for member in sorted(stages)]] = True
-    return table.to(stage.device)[stage]
+    return constant(tuple(member in stages for member in Stage), torch.bool, stage.device)[stage]
 
 
 def legal_ops(slots: Slots, params: Lifecycle) -> Tensor:
@@ -123,7 +122,7 @@ def advance(slots: Slots, action: Action, params: Lifecycle, live_accuracy: Tens
     legal = legal_ops(slots, params)[rows, action.op, action.slot]
     target = _target_stage(before, action.op[:, None]) * chosen
     passes = _gate_of_target(gate_passes(slots, params), target)
-    asked = torch.where(legal, torch.tensor(_GATE_OF_STAGE, device=before.device)[target.amax(1)], NO_GATE)
+    asked = torch.where(legal, _look_up(_GATE_OF_STAGE, target.amax(1)), NO_GATE)
     passed = (passes | ~chosen).all(1)
     executed = legal & ((asked == NO_GATE) | passed)
     effective = torch.where(executed, action.op, int(Op.WAIT))
@@ -196,7 +195,7 @@ _NEXT_STAGE = tuple(
 
 def _target_stage(stage: Tensor, op: Tensor) -> Tensor:
     """The stage the op leads to through a gate, DORMANT where it needs none."""
-    forward = torch.tensor(_NEXT_STAGE, device=stage.device)[stage]
+    forward = _look_up(_NEXT_STAGE, stage)
     gated = (op == Op.GERMINATE) | (op == Op.ADVANCE) | (op == Op.FOSSILIZE)
     return torch.where(gated, forward, int(Stage.DORMANT))
 
@@ -234,8 +233,13 @@ def _enter(slots: Slots, where: Tensor, stage: Tensor | Stage, accuracy: Tensor)
 
 def _pick(table: tuple[float, ...] | tuple[int, ...], index: Tensor) -> Tensor:
     """``table[index]`` as a column ``[E, 1]``."""
+    return _look_up(table, index)[:, None]
+
+
+def _look_up(table: tuple[float, ...] | tuple[int, ...], index: Tensor) -> Tensor:
+    """``table[index]``, of ``index``'s shape."""
     dtype = torch.float32 if isinstance(table[0], float) else torch.int64
-    return torch.tensor(table, dtype=dtype, device=index.device)[index][:, None]
+    return constant(table, dtype, index.device)[index]
 
 
 _STYLE_OPERATORS = tuple(int(operator) for operator, _ in STYLES)
@@ -289,14 +293,13 @@ def _transition_automatically(slots: Slots, before: Tensor, params: Lifecycle, a
     settled = slots.stage == before  # one transition per step
     waiting = settled & in_stages(slots.stage, FAILURE_STAGES)
     slots = _set(slots, waiting, dwell=slots.dwell + 1)
-    steps = torch.zeros(len(Stage), dtype=torch.int64)
-    steps[Stage.EMBARGOED], steps[Stage.RESETTING] = params.embargo_steps, params.reset_steps
-    due = waiting & (slots.dwell >= steps.to(before.device)[slots.stage])
-    following = torch.tensor(_NEXT_OF_FAILURE, device=before.device)[slots.stage]
+    least = {Stage.EMBARGOED: params.embargo_steps, Stage.RESETTING: params.reset_steps}
+    due = waiting & (slots.dwell >= _look_up(tuple(least.get(stage, 0) for stage in Stage), slots.stage))
+    following = _look_up(_NEXT_OF_FAILURE, slots.stage)
     slots = _enter(slots, due, following, torch.full_like(accuracy, torch.nan))
     if not params.auto_advance:
         return slots
-    target = torch.tensor(_NEXT_STAGE, device=before.device)[slots.stage]
+    target = _look_up(_NEXT_STAGE, slots.stage)
     ready = settled & in_stages(slots.stage, ADVANCEABLE_STAGES) & ~slots.prune_scheduled
     ready &= _gate_of_target(gate_passes(slots, params), target)
     return _enter(slots, ready, target, accuracy)

@@ -27,6 +27,7 @@ from simic.growth.vocabulary import Blend, Slots
 from simic.growth.ways import of as ways_of
 from simic.params import HostOptimizer
 from simic.rng import Purpose
+from simic.transfer import upload
 
 EVALUATION_POSITIONS = 192  # samples (of sequences: tokens) per pass, so that features stay in cache
 SEED_MODULE, GATE_MODULE = 0, 1  # last counter of the initialisation keys
@@ -79,6 +80,10 @@ class Population:
         self.group = len(env_ids)
         self._run = choose_backend(backend, ways)
         self._seed_params, self._seed_flops, self._gate_params, self._gate_flops = self._counts()
+        self._closing = [
+            [template.columns(item.closing).to(device) for template, item in zip(kinds, blueprints, strict=True)]
+            for kinds in self.templates.seeds
+        ]
         self.iteration = -1
         self._stores: dict[str, Rows] = {}
 
@@ -105,15 +110,14 @@ class Population:
         for slot in np.flatnonzero(chosen.any(0)).tolist():
             for kind in np.unique(state.blueprint[chosen[:, slot], slot]).tolist():
                 which = np.flatnonzero(chosen[:, slot] & (state.blueprint[:, slot] == kind))
-                self._germinate(slots, slot, kind, torch.from_numpy(which).to(self.device))
+                self._germinate(slots, slot, kind, upload(which, self.device))
 
     def _germinate(self, slots: Slots, slot: int, kind: int, hosts: Tensor) -> None:
         key = partial(rng.key, self.rng_seed, Purpose.SEED_INIT, self.iteration, self.env_ids[hosts], slot)
         germination = slots.germinations[hosts, slot]
         template, gate = self.templates.seeds[slot][kind], self.templates.gates[slot]
         param = template.draw(key(germination, SEED_MODULE, device=self.device))
-        closing = template.columns(self.blueprints[kind].closing).to(self.device)
-        closed = (slots.operator[hosts, slot] == Blend.MULTIPLY)[:, None] & closing
+        closed = (slots.operator[hosts, slot] == Blend.MULTIPLY)[:, None] & self._closing[slot][kind]
         self._store(_seed_name(slot, kind)).start(hosts, param.masked_fill(closed, 0.0))
         gate_param = gate.draw(key(germination, GATE_MODULE, device=self.device))
         self._store(_gate_name(slot)).start(hosts, gate_param)

@@ -19,6 +19,7 @@ from simic.growth.kernels import separable, stacked, vmappable
 from simic.growth.layers import at_least_float32
 from simic.growth.ways import SHIPPED, Ways
 from simic.rng import uniform
+from simic.transfer import upload
 
 
 class Template:
@@ -68,7 +69,8 @@ class Template:
 
     def draw(self, streams: Tensor) -> Tensor:
         """Fresh parameter rows ``[R, params]`` from the keys ``[R]``."""
-        self._start, self._bound = self._start.to(streams.device), self._bound.to(streams.device)
+        if self._start.device != streams.device:
+            self._start, self._bound = (upload(row, streams.device) for row in (self._start, self._bound))
         return self._start + self._bound * (2 * uniform(streams, (self.params,)) - 1)
 
     def columns(self, names: Sequence[str]) -> Tensor:

@@ -7,6 +7,7 @@ from simic.envs.rewards.transition import Setting, Transition
 from simic.growth.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.vocabulary import Slots, Stage
 from simic.params import Reward
+from simic.transfer import constant
 
 # Stage potentials (facts §10.2) by Stage value. A seed gains RAMP per epoch of dwell up to RAMP_MAX. FOSSILIZED has no
 # ramp and equals the largest HOLDING, so that fossilizing late never gives shaping back.
@@ -18,7 +19,7 @@ UNFINISHED_STAGES = LIVE_STAGES - {Stage.FOSSILIZED}
 
 def potential(slots: Slots) -> Tensor:
     """Φ(s) = Σ over all slots of Φ(stage) + min(0.3 · dwell, 2), ``[E]`` float64."""
-    table = torch.tensor(STAGE_POTENTIAL, dtype=torch.float64, device=slots.stage.device)
+    table = constant(STAGE_POTENTIAL, torch.float64, slots.stage.device)
     ramp = torch.where(
         in_stages(slots.stage, UNFINISHED_STAGES), (RAMP * slots.dwell.double()).clamp(max=RAMP_MAX), 0.0
     )

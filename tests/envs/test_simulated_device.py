@@ -1,0 +1,28 @@
+"""Playing and learning on a device other than the CPU, a simulated one: see simulated_device.py."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.envs.simulated_device import STEPS
+from tests.growth.worlds import FAMILIES
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_device_gives_the_numbers_of_the_cpu_and_is_waited_for_where_it_must() -> None:
+    # A process of its own: a backend is registered for good.
+    command = [sys.executable, "-m", "tests.envs.simulated_device"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["family"] for each in found] == list(FAMILIES)
+    a_step = {"distributions.py:refuse_faults": STEPS, "growth_env.py:_measure": STEPS, "groups.py:read": STEPS + 1}
+    for each in found:
+        assert each["same"]
+        for waited in each["collecting"]:
+            assert {name.rpartition("/")[2]: count for name, count in waited.items()} == a_step
+        # The numbers of the hosts are fetched once in a run.
+        assert [sum(waited.values()) for waited in each["learning"]] == [2, 1]
+        assert all(name.startswith("read ") for waited in each["learning"] for name in waited)
