@@ -225,8 +225,10 @@ def _population(found: dict[str, Any]) -> list[str]:
         for row in found["phases"]
     ]
     head = ("hosts", "decisions/s", "host samples/s", *phases)
+    revisions = dict.fromkeys(each["revision"] for part in ("rows", "gates", "phases") for each in found[part])
     lines += ["", f"### Where a whole iteration goes ({found['phases'][0]['case']})", "", *table(head, shares)]
-    return [*lines, "", _image("population", "Speed-up over plain loops, and phases, by number of hosts")]
+    lines += ["", f"Parts were measured at {', '.join(revisions)}.", ""]
+    return [*lines, _image("population", "Speed-up over plain loops, and phases, by number of hosts")]
 
 
 def _seeds(row: dict[str, Any]) -> str:

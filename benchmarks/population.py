@@ -4,15 +4,18 @@
 
 Training: seconds of a minibatch of E hosts, without seeds beside the same hosts as plain torch modules with torch.optim
 (contiguous and channels-last; of convolutions also these alone), and with seeds of every blueprint, stage, operator.
-All variants of a row are timed in turns, medians. Phases: one real rollout of the policy and its update. Limits of the
-machine are measured in the same run: the fastest matrix product and the fastest copy.
+All variants of a row are timed in turns, medians. Phases: one real rollout of the policy and its update, reference
+case. Limits of the machine are measured in the same run: the fastest matrix product and the fastest copy. Every part is
+kept when it is done; the same command goes on from there.
 """
 
 import argparse
 import gc
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -82,7 +85,7 @@ CASES = {
     "mlp": Case(Host(family="mlp", preset="baseline"), (1, 8, 8), 1088, 360, 64),
     "transformer": Case(Host(family="transformer", preset="baseline"), (32,), 512, 128, 32),
 }
-GATES = (("reference", 4), ("small", 32))
+GATES, PHASED = (("reference", 4), ("small", 32)), "reference"
 
 
 # --- what is timed ---
@@ -314,24 +317,48 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--envs", type=int, nargs="+", default=[1, 2, 4, 8, 16, 64])
+    parser.add_argument("--phases", type=int, nargs="*", default=[1, 2, 4, 8, 16, 64], help="hosts of the iterations")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=25, help="of the iteration whose phases are timed")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--fresh", action="store_true", help="measure again what is in the file")
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
     device = machine.configure(params.Runtime(device=given.device, threads=given.threads))
-    found: dict[str, Any] = {"device": _name(device), "limits": limits(device), "rows": [], "phases": []}
-    print(found, flush=True)
-    for name in given.cases:
-        for envs in given.envs:
-            found["rows"].append(row(name, envs, given.repeats, device))
-            print(found["rows"][-1], flush=True)
-    found["gates"] = [] if device.type == "cuda" else [gate(*which, given.repeats) for which in GATES]
-    for envs, seeds in product(given.envs, (False, True)):
-        found["phases"].append(phases(given.cases[0], envs, device, given.steps, seeds))
-        print(found["phases"][-1], flush=True)
-    page.write_result(given.out, found)
+    record = Record(given.out, {"device": _name(device), "threads": given.threads}, given.fresh)
+    record.limits(limits(device))
+    for name, envs in product(given.cases, given.envs):
+        record.add("rows", partial(row, name, envs, given.repeats, device), case=name, envs=envs)
+    for name, envs in GATES if device.type == "cpu" else ():
+        record.add("gates", partial(gate, name, envs, given.repeats), case=name, envs=envs)
+    for envs, seeds in product(given.phases, (False, True)):
+        record.add("phases", partial(phases, PHASED, envs, device, given.steps, seeds), envs=envs, seeds=seeds)
+
+
+class Record:
+    """What was measured so far, written after every part of it: a benchmark that was stopped goes on where it was."""
+
+    def __init__(self, path: Path, setting: dict[str, Any], fresh: bool) -> None:
+        self.path, self.found = path, setting | {"limits": {}, "rows": [], "gates": [], "phases": []}
+        if path.exists() and not fresh:
+            kept = json.loads(path.read_bytes())
+            if setting != {name: kept[name] for name in setting}:
+                raise SystemExit(f"{path}: holds another device or number of threads than {setting}; --fresh, or --out")
+            self.found = kept
+
+    def limits(self, seen: dict[str, float]) -> None:
+        """The fastest ever seen here."""
+        before = self.found["limits"]
+        self.found["limits"] = {name: max(value, before.get(name, 0.0)) for name, value in seen.items()}
+
+    def add(self, part: str, measure: Callable[[], dict[str, Any]], **key: Any) -> None:
+        """Measure and keep what has this key, unless it is there."""
+        if any(key.items() <= each.items() for each in self.found[part]):
+            return
+        self.found[part].append(measure() | {"revision": page.provenance()["revision"]})
+        print(self.found[part][-1], flush=True)
+        page.write_result(self.path, {name: value for name, value in self.found.items() if name != "provenance"})
 
 
 def _name(device: torch.device) -> str:
