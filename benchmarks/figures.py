@@ -53,9 +53,8 @@ def hosts(found: dict[str, Any], path: Path) -> None:
     left.legend(fontsize=8)
     phases = [row for row in found["phases"] if row["seeds"]]
     _stack(right, [str(row["envs"]) for row in phases], [row["seconds"] for row in phases], share=True)
-    right.set(
-        xlabel="hosts, with seeds", ylabel="share of an iteration", title=f"Phases, {found['phases'][0]['case']} case"
-    )
+    right.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3)
+    right.set(xlabel="hosts, with seeds", ylabel="share of an iteration", title="Phases, reference case")
     _save(figure, path)
 
 

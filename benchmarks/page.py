@@ -220,13 +220,17 @@ def _population(found: dict[str, Any]) -> list[str]:
             f"{row['envs']} {_seeds(row)}",
             f"{row['decisions_per_second']:.1f}",
             f"{row['host_samples_per_second']:,.0f}",
+            f"{1 / row['decisions_per_second'] / row['plain_epoch_seconds']:.2f}",
             *(f"{100 * row['seconds'][name] / row['total_seconds']:.1f} %" for name in phases),
         )
         for row in found["phases"]
     ]
-    head = ("hosts", "decisions/s", "host samples/s", *phases)
+    head = ("hosts", "decisions/s", "host samples/s", "plain epochs a decision", *phases)
     revisions = dict.fromkeys(each["revision"] for part in ("rows", "gates", "phases") for each in found[part])
-    lines += ["", f"### Where a whole iteration goes ({found['phases'][0]['case']})", "", *table(head, shares)]
+    lines += ["", "### Where a whole iteration of the reference case goes", ""]
+    lines += ["*Plain epochs a decision*: seconds of a decision over those of one plain host's epoch, timed before and"]
+    lines += ["after; a decision is an epoch with seeds, all validations, the policy and its learning.", ""]
+    lines += table(head, shares)
     lines += ["", f"Parts were measured at {', '.join(revisions)}.", ""]
     return [*lines, _image("population", "Speed-up over plain loops, and phases, by number of hosts")]
 

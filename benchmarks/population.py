@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
@@ -262,8 +263,8 @@ def gate(name: str, envs: int, repeats: int = 5) -> dict[str, Any]:
 
 def phases(name: str, envs: int, device: torch.device, steps: int, seeds: bool) -> dict[str, Any]:
     """One rollout and update, after a short one that does not count: seconds by phase, decisions and host samples per
-    second; ``seeds`` as the untrained policy has them, or none. Telemetry, checkpoints and tracking are in
-    benchmarks.pipeline.
+    second; ``seeds`` as the untrained policy has them, or none; and seconds of an epoch of one plain host, before and
+    after. Telemetry, checkpoints and tracking are in benchmarks.pipeline.
     """
     case = CASES[name]
     train = params.Train(
@@ -283,6 +284,8 @@ def phases(name: str, envs: int, device: torch.device, steps: int, seeds: bool) 
         env.population,
         Clock(lambda: wait(device)),
     )
+    bare = plain(case, 1, device, torch.channels_last)
+    epochs = [plain_epoch(case, bare, device)]
     for iteration in range(2):
         if iteration:
             clock.watch(population, "train_epoch", "host training")
@@ -298,6 +301,7 @@ def phases(name: str, envs: int, device: torch.device, steps: int, seeds: bool) 
         learner.update(rollout, iteration)
         wait(device)
         ended = time.perf_counter()
+    epochs.append(plain_epoch(case, bare, device))
     seconds = {**clock.seconds, "PPO update": ended - collected}
     seconds["everything else of a step"] = ended - started - sum(seconds.values())
     return {
@@ -307,9 +311,15 @@ def phases(name: str, envs: int, device: torch.device, steps: int, seeds: bool) 
         "steps": steps,
         "seconds": seconds,
         "total_seconds": ended - started,
+        "plain_epoch_seconds": mean(epochs),
         "decisions_per_second": envs * steps / (ended - started),
         "host_samples_per_second": envs * steps * case.batches * case.batch / (ended - started),
     }
+
+
+def plain_epoch(case: Case, bare: Callable[[], object], device: torch.device) -> float:
+    """Seconds of an epoch of one plain host, channels-last."""
+    return in_turns({"": bare}, 5, device)[""] * case.batches / TIMED_BATCHES
 
 
 def main() -> None:
@@ -356,8 +366,11 @@ class Record:
         """Measure and keep what has this key, unless it is there."""
         if any(key.items() <= each.items() for each in self.found[part]):
             return
-        self.found[part].append(measure() | {"revision": page.provenance()["revision"]})
-        print(self.found[part][-1], flush=True)
+        measured = measure() | {"revision": page.provenance()["revision"]}
+        print(measured, flush=True)
+        self.found[part] = sorted(
+            [*self.found[part], measured], key=lambda each: (list(CASES).index(each["case"]), each["envs"])
+        )
         page.write_result(self.path, {name: value for name, value in self.found.items() if name != "provenance"})
 
 
