@@ -1,13 +1,13 @@
 """What everything around the hosts costs, how cost grows with length, and how long the commands take.
 
-    python -m benchmarks.pipeline [--iterations 1000] [--shares 12] [--repeats 2] [--out FILE.json]
+    python -m benchmarks.pipeline [--iterations 1000] [--shares 12] [--repeats 2] [--fresh] [--out FILE.json]
 
 Shares: the default run (or the first iterations of it), with telemetry, checkpoints, live audit and MLflow as
 `simic run` has them; seconds of each part over those of the train stage, and of the stages after it. Growth: runs of
 small hosts, a quarter as long and in full: seconds of an iteration early and late, resident memory after each fifth,
 MLflow calls, seconds of the audit with its report. Processes: an iteration of the default run in one process and in one
 per core, in turns. Commands: with nothing to do, after a small run; best of three. Everything happens in clones of the
-last commit.
+last commit; every part is kept when it is done, and the same command goes on from there.
 """
 
 import argparse
@@ -36,9 +36,10 @@ from simic.audit.live import LiveAudit
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.population import Population
 from simic.paths import Workspace
+from simic.telemetry import recorder
 from simic.telemetry.publish import TIMING_FILE
 from simic.telemetry.recorder import Recorder
-from simic.telemetry.rows import EpisodeRow, UpdateRow
+from simic.telemetry.rows import EpisodeRow, TimingRow, UpdateRow
 from simic.training import episodes, trainer
 from simic.training.checkpoint import CheckpointStore
 from simic.training.state import TrainState
@@ -197,8 +198,8 @@ def together(folder: Path, repeats: int) -> dict[str, float]:
         place = workspace(folder / f"{turn}-{processes}", changes)
         perform(place, "prepare")
         perform(place, "train")
-        (row,) = (json.loads(line) for line in (place.telemetry / TIMING_FILE).read_text().splitlines())
-        seconds = row["collect_seconds"] + row["update_seconds"]
+        (row,) = (row for row in recorder.read(place.telemetry / TIMING_FILE) if isinstance(row, TimingRow))
+        seconds = row.collect_seconds + row.update_seconds
         found.setdefault(f"{processes} × {cores // processes}", []).append(seconds)
     return {name: median(seconds) for name, seconds in found.items()}
 
@@ -226,22 +227,24 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=1000)
     parser.add_argument("--shares", type=int, default=12, metavar="ITERATIONS")
     parser.add_argument("--repeats", type=int, default=2, help="of the runs in several processes")
+    parser.add_argument("--fresh", action="store_true", help="measure again what is in the file")
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        default = workspace(Path(folder) / "default", [*PLAIN, f"train.iterations={given.shares}"])
-        found: dict[str, Any] = {"shares": shares(default)}
-        print(found, flush=True)
-        found["growth"] = [
-            growth(Path(folder) / str(length), length) for length in (given.iterations // 4, given.iterations)
-        ]
-        print(found["growth"], flush=True)
-        found["processes"] = together(Path(folder) / "together", given.repeats)
-        print(found["processes"], flush=True)
-        found["commands"] = commands(workspace(Path(folder) / "commands", [*SMALL, "train.iterations=2"]))
-    page.write_result(given.out, found)
-    page.main()
-    print(json.dumps(found, indent=1))
+    found = {} if given.fresh or not given.out.exists() else json.loads(given.out.read_bytes())
+    found.pop("provenance", None)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        parts: dict[str, Callable[[], object]] = {
+            "shares": lambda: shares(workspace(folder / "default", [*PLAIN, f"train.iterations={given.shares}"])),
+            "growth": lambda: [growth(folder / str(n), n) for n in (given.iterations // 4, given.iterations)],
+            "processes": lambda: together(folder / "together", given.repeats),
+            "commands": lambda: commands(workspace(folder / "commands", [*SMALL, "train.iterations=2"])),
+        }
+        for name, measure in parts.items():
+            if name not in found:
+                found[name] = measure()
+                print(json.dumps({name: found[name]}), flush=True)
+                page.write_result(given.out, found)
 
 
 if __name__ == "__main__":
