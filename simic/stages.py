@@ -37,6 +37,7 @@ TRAIN_CODE = (
     "rng.py",
     "telemetry",
     "training",
+    "transfer.py",
 )
 
 
