@@ -61,11 +61,17 @@ SMALL = [
     "train.ppo.minibatches=1",
     FEW_EPISODES,
 ]
+FLOW = """
+from prefect.testing.utilities import prefect_test_harness
+from flows.pipeline import simic
+with prefect_test_harness():
+    simic()
+"""
 COMMANDS = {
     "simic --help": [str(Path(sys.executable).with_name("simic")), "--help"],
     "simic run": [str(Path(sys.executable).with_name("simic")), "run"],
     "dvc repro": [sys.executable, "-m", "dvc", "repro"],
-    "Prefect flow": [sys.executable, "-c", "from flows.pipeline import simic; simic()"],
+    "Prefect flow, server included": [sys.executable, "-c", FLOW],
 }
 
 
