@@ -117,7 +117,7 @@ def one_gpu(profile: dict[str, Any], case: str) -> list[str]:
     rows = []
     for envs in ENVS:
         ours, loop = max(least["hosts with seeds"], envs * device), envs * max(least["one plain network"], device)
-        rows.append((f"{envs:,}", f"{1000 * ours:.1f}", f"{1e6 * ours / envs:.1f}", f"{loop / ours:.0f}"))
+        rows.append((f"{envs:,}", f"{1000 * ours:.1f}", f"{1e6 * ours / envs:.1f}", f"{loop / ours:.1f}"))
     full = least["hosts with seeds"] / device
     return [
         f"## One GPU, {case} case",
@@ -144,17 +144,19 @@ def crowd(found: dict[str, Any], case: Case, steps: int) -> list[str]:
     resident, kept = parameter_bytes(population), kept_bytes(case)
     flop = 3 * case.build().flops_per_sample * case.batch * case.batches * steps
     decisions = shares["iterations"] * shares["envs"] * shares["episode_steps"]
-    around = sum(shares["seconds"].get(part, 0.0) for part in ("environment", "telemetry")) / decisions
-    telemetry = shares["telemetry_bytes"] / decisions * HOSTS * steps
-    hosts, beside = flop / gpu.flops / gpu.share, steps * around
+    environment = steps * shares["seconds"]["environment"] / (decisions / shares["envs"])
+    telemetry = steps * shares["seconds"]["telemetry"] / decisions
+    written = shares["telemetry_bytes"] / decisions * HOSTS * steps
+    hosts = flop / gpu.flops / gpu.share
     rows = []
     for here, gpus in ((HOSTS / gpus, gpus) for gpus in GPUS):
         free = gpu.memory - here * resident
         at_once = f"{min(here, free / kept):,.0f}" if free > kept else "none"
         parameters = f"{here * resident / 1e9:,.1f} GB"
-        rows.append((str(gpus), parameters, at_once, f"{here * hosts:,.0f}", f"{here * beside:,.0f}"))
-    head = ("GPUs", "parameters on each", "hosts at once", "s of hosts", "s of environment and telemetry")
-    slower = "environment and telemetry" if beside > hosts else "the hosts' own arithmetic"
+        rows.append((str(gpus), parameters, at_once, f"{here * hosts:,.1f}", f"{here * telemetry:,.1f}"))
+    head = ("GPUs", "parameters on each", "hosts at once", "s of hosts", "s of telemetry")
+    times = max(hosts, telemetry) / min(hosts, telemetry)
+    slower = "telemetry" if telemetry > hosts else "the hosts' own arithmetic"
     return [
         f"## {HOSTS:,} hosts at once",
         "",
@@ -163,17 +165,17 @@ def crowd(found: dict[str, Any], case: Case, steps: int) -> list[str]:
             f"momentum and a snapshot; a minibatch keeps {kept / 1e6:.2f} MB of each host that runs for its backward "
             "pass. Where that does not fit, hosts run in groups (`Population.group`). Assumed: "
             f"{gpu.memory / 1e9:.0f} GB and {gpu.flops / 1e12:.0f} TFLOP/s a GPU, of which hosts this small reach "
-            f"{gpu.share:.0%}: not measured. Environment and telemetry are as measured here, per decision, one "
-            "process per GPU. Seconds are those of an "
-            "iteration."
+            f"{gpu.share:.0%}: not measured. Telemetry is as measured here, per decision, one process per GPU. "
+            f"The environment works on all hosts at once: {environment:.1f} s, whatever their number (measured with "
+            f"{shares['envs']}). Seconds are those of an iteration."
         ),
         "",
         *page.table(head, rows),
         "",
-        *wrap(f"Telemetry writes {telemetry / 1e9:.1f} GB an iteration, since every decision is a row."),
+        *wrap(f"Telemetry writes {written / 1e9:.1f} GB an iteration, since every decision is a row."),
         "",
         *wrap(
-            f"**First bottleneck**: {slower}, {max(hosts, beside) / min(hosts, beside):.0f} times the other. Memory "
+            f"**First bottleneck**: {slower}, {times:.0f} times the other. Memory "
             "binds only where the table says that not all hosts run at once. The policy's gradients are equally large "
             "for any number of hosts, so summing them over GPUs does not grow."
         ),
