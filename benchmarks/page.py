@@ -325,6 +325,8 @@ def _pipeline(found: dict[str, Any]) -> list[str]:
         "Commands with nothing to do:",
         "",
         *table(("command", "seconds"), [(f"`{name}`", f"{value:.2f}") for name, value in found["commands"].items()]),
+        "",
+        "Parts were measured at " + ", ".join(f"{at} ({name})" for name, at in found["revisions"].items()) + ".",
     ]
 
 

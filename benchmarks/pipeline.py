@@ -249,6 +249,7 @@ def main() -> None:
         for name, measure in parts.items():
             if name not in found:
                 found[name] = measure()
+                found.setdefault("revisions", {})[name] = page.provenance()["revision"]
                 print(json.dumps({name: found[name]}), flush=True)
                 page.write_result(given.out, found)
 

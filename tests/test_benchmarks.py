@@ -344,6 +344,7 @@ def test_the_page_tells_what_is_around_the_hosts() -> None:
         "growth": [{"iterations": 1000, "mlflow_calls": 1020, **run}],
         "processes": {"1 × 2": 30.0, "2 × 1": 20.0},
         "commands": {"dvc repro": 1.5},
+        "revisions": {"shares": "abc"},
     }
     text = page.text({"pipeline": found})
     for line in (
@@ -354,6 +355,7 @@ def test_the_page_tells_what_is_around_the_hosts() -> None:
         assert line in text
     assert "2 iterations, of which 1.0 % is not the hosts" in text
     assert "| 2 × 1 | 20.0 |" in text
+    assert "Parts were measured at abc (shares)." in text
 
 
 def test_hosts_can_be_measured_where_nothing_can_be_drawn() -> None:
