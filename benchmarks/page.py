@@ -226,7 +226,7 @@ def _population(found: dict[str, Any]) -> list[str]:
         for row in found["phases"]
     ]
     head = ("hosts", "decisions/s", "host samples/s", "plain epochs a decision", *phases)
-    revisions = dict.fromkeys(each["revision"] for part in ("rows", "gates", "phases") for each in found[part])
+    revisions = dict.fromkeys(each["revision"] for part in ("rows", "phases") for each in found[part])
     lines += ["", "### Where a whole iteration of the reference case goes", ""]
     lines += ["*Plain epochs a decision*: seconds of a decision over those of one plain host's epoch, timed before and"]
     lines += ["after; a decision is an epoch with seeds, all validations, the policy and its learning.", ""]
@@ -248,6 +248,26 @@ def _hosts(row: dict[str, Any], columns: list[str], peak: float) -> tuple[str, .
         f"{row['speedup']['auto']:.2f}",
         f"{100 * row['gflop'] / seconds['auto'] / peak:.0f} %",
     )
+
+
+def _speed_gate(found: dict[str, Any]) -> list[str]:
+    rows = [
+        (
+            f"{gate['case']}, {gate['envs']} hosts",
+            gate["beside"],
+            f"{gate['median']:.2f}",
+            ", ".join(f"{each:.2f}" for each in gate["ratios"]),
+        )
+        for gate in found["gates"]
+    ]
+    return [
+        "### The ratios that CI watches",
+        "",
+        "`python -m benchmarks.speed_gate`: seconds of hosts one by one over ours, one thread, every time in a fresh",
+        "process. `tests/test_speed_gate.py` fails where a ratio is more than a fifth below the median.",
+        "",
+        *table(("hosts", "one by one as", "median", "every process"), rows),
+    ]
 
 
 def _host_profile(found: dict[str, Any]) -> list[str]:
@@ -337,6 +357,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "learning": _growth,
     "choices": _choices,
     "population": _population,
+    "speed_gate": _speed_gate,
     "host_profile": _host_profile,
     "pipeline": _pipeline,
 }

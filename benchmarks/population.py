@@ -86,7 +86,7 @@ CASES = {
     "mlp": Case(Host(family="mlp", preset="baseline"), (1, 8, 8), 1088, 360, 64),
     "transformer": Case(Host(family="transformer", preset="baseline"), (32,), 512, 128, 32),
 }
-GATES, PHASED = (("reference", 4), ("small", 32)), "reference"
+PHASED = "reference"
 
 
 # --- what is timed ---
@@ -246,18 +246,6 @@ def peak(case: Case, envs: int, device: torch.device) -> int:
     return torch.cuda.max_memory_allocated(device)
 
 
-def gate(name: str, envs: int, repeats: int = 5) -> dict[str, Any]:
-    """Seconds of hosts one by one over those of ``auto``, training on one thread: the ratio that may not fall in CI."""
-    device, threads = torch.device("cpu"), torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        work = {backend: ours(CASES[name], envs, backend, device, seeds=True) for backend in ("loop", "auto")}
-        seconds = in_turns(work, repeats, device)
-    finally:
-        torch.set_num_threads(threads)
-    return {"case": name, "envs": envs, "loop_over_auto": seconds["loop"] / seconds["auto"]}
-
-
 # --- phases of a real iteration ---
 
 
@@ -340,8 +328,6 @@ def main() -> None:
     record.limits(limits(device))
     for name, envs in product(given.cases, given.envs):
         record.add("rows", partial(row, name, envs, given.repeats, device), case=name, envs=envs)
-    for name, envs in GATES if device.type == "cpu" else ():
-        record.add("gates", partial(gate, name, envs, given.repeats), case=name, envs=envs)
     for envs, seeds in product(given.phases, (False, True)):
         record.add("phases", partial(phases, PHASED, envs, device, given.steps, seeds), envs=envs, seeds=seeds)
 
@@ -350,7 +336,7 @@ class Record:
     """What was measured so far, written after every part of it: a benchmark that was stopped goes on where it was."""
 
     def __init__(self, path: Path, setting: dict[str, Any], fresh: bool) -> None:
-        self.path, self.found = path, setting | {"limits": {}, "rows": [], "gates": [], "phases": []}
+        self.path, self.found = path, setting | {"limits": {}, "rows": [], "phases": []}
         if path.exists() and not fresh:
             kept = json.loads(path.read_bytes())
             if setting != {name: kept[name] for name in setting}:

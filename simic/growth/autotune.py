@@ -1,6 +1,6 @@
 """Measures on this machine where one way of an operation becomes faster than the other, and writes the table of it.
 
-Two questions (``ways``): from how many multiply-adds do hosts run faster one by one, and up to how many entries is a
+Two questions (``ways``): from which size of their maps do hosts run faster one by one, and up to how many entries is a
 small convolution faster as one dense matrix. Each is asked of a range of sizes, both ways in turns; the threshold is
 the one under which all sizes together would have taken the least time.
 """
@@ -11,6 +11,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -18,24 +19,28 @@ import torch
 from torch import Tensor, nn
 
 from simic import durable
-from simic.growth.cnn import ConvBlock
+from simic.growth.forward import Backend, Templates, Weights, batched, loop
+from simic.growth.groups import Plan
+from simic.growth.hosts import build_host
 from simic.growth.kernels import stacked
-from simic.growth.template import Template
 from simic.growth.ways import SHIPPED, Table, Ways
+from simic.params import Host
 
-ROWS, BATCH, REPEATS = 8, 64, 5
-# Channels in and out and side of the maps: below, around and far above where the ways are expected to cross.
-BLOCKS = (
-    (4, 8, 4),
-    (8, 16, 4),
-    (8, 8, 8),
-    (8, 16, 8),
-    (16, 32, 8),
-    (3, 16, 16),
-    (16, 16, 16),
-    (32, 64, 8),
-    (16, 32, 16),
+ROWS, BATCH, CLASSES, REPEATS = 8, 64, 10, 5
+# Channels in, widths and side of the maps: below, around and far above where the ways are expected to cross.
+HOSTS = (
+    (1, (8, 16, 32), 8),
+    (1, (16, 32, 64), 8),
+    (1, (8, 16, 32), 16),
+    (1, (32, 64, 64), 8),
+    (1, (8, 16, 32), 20),
+    (1, (64, 64, 64), 8),
+    (1, (8, 16, 32), 24),
+    (1, (8, 16, 32), 28),
+    (3, (8, 16, 32), 32),
+    (3, (16, 32, 64), 32),
 )
+# Channels in and out and side of the maps.
 CONVOLUTIONS = ((2, 2, 4), (4, 4, 4), (4, 8, 4), (8, 8, 4), (8, 16, 4), (16, 16, 4), (4, 4, 6), (8, 8, 6))
 NEVER, ALWAYS = 0, 2**40
 
@@ -79,22 +84,27 @@ def _values(shape: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def apart_trials(device: torch.device) -> list[Trial]:
-    """A host's block, forward and backward, all rows together and one by one."""
+    """Hosts without seeds, forward and backward, all together and one by one."""
     trials = []
-    for channels, width, side in BLOCKS:
-        template = Template(lambda c=channels, w=width: ConvBlock(c, w, 3, pool=True), "block")
-        flat, x = _values((ROWS, template.params), device), _values((ROWS, BATCH, side, side, channels), device)
+    for channels, widths, side in HOSTS:
+        spec = build_host(Host(family="cnn", preset="baseline", widths=widths), (channels, side, side), CLASSES)
+        templates = Templates.of(spec, ())
+        plan = Plan((None,) * (spec.slots + 1), (None,) * spec.slots, (None,) * spec.slots)
+        flat, x = _values((ROWS, spec.params), device), _values((ROWS, BATCH, side, side, channels), device)
 
-        def run(apart: float, template: Template = template, flat: Tensor = flat, x: Tensor = x) -> None:
-            y = template.run(template.unpack(flat), x, apart)
-            torch.autograd.grad(y.sum(), (flat, x))
-
-        found = in_turns(
-            {"together": lambda run=run: run(ALWAYS), "apart": lambda run=run: run(NEVER)}, REPEATS, device
-        )
-        size = template.work(x)
-        trials.append(Trial(f"3×3 {channels}→{width} at {side}×{side}", size, found["together"], found["apart"]))
+        work: dict[str, Callable[[], object]] = {
+            name: partial(_forward_and_backward, way, templates, plan, flat, x)
+            for name, way in (("together", batched), ("apart", loop))
+        }
+        found = in_turns(work, REPEATS, device)
+        name = f"{'-'.join(map(str, widths))} at {side}×{side}"
+        trials.append(Trial(name, BATCH * templates.map_entries, found["together"], found["apart"]))
     return trials
+
+
+def _forward_and_backward(way: Backend, templates: Templates, plan: Plan, flat: Tensor, x: Tensor) -> None:
+    y = way(templates, Weights(templates.unpack_host(flat), {}, {}), plan, x)
+    torch.autograd.grad(y.sum(), (flat, x))
 
 
 def dense_trials(device: torch.device) -> list[Trial]:
@@ -125,9 +135,9 @@ def dense_trials(device: torch.device) -> list[Trial]:
 def measure(device: torch.device) -> Table:
     """The table of this device, the measurements with it."""
     apart, dense = apart_trials(device), dense_trials(device)
-    from_work = threshold(apart)
+    start = threshold(apart)
     ways = Ways(
-        apart=from_work if from_work <= max(trial.size for trial in apart) else None,
+        apart=start if start <= max(trial.size for trial in apart) else None,
         dense_entries=threshold(dense) - 1,
     )
     measured: list[dict[str, float | str]] = [

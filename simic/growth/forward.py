@@ -21,6 +21,8 @@ from simic.growth.template import Template, by_row
 from simic.growth.vocabulary import Blend
 from simic.growth.ways import SHIPPED, Ways, is_table
 
+MAP_DIMS = 3  # C, H, W
+
 
 @dataclass(frozen=True)
 class Templates:
@@ -30,6 +32,7 @@ class Templates:
     seeds: tuple[tuple[Template, ...], ...]  # [slot][blueprint]
     gates: tuple[Template, ...]  # [slot]
     lenders: tuple[int, ...] = ()  # which parameters of the first segment the head borrows
+    map_entries: int = 0  # of a sample's largest feature map at a slot; 0 where features are not maps
 
     @classmethod
     def of(
@@ -50,7 +53,8 @@ class Templates:
         gates = [template(partial(host.gate, shape), f"gate at slot {k}") for k, shape in enumerate(host.slot_shapes)]
         _check(host, blueprints, seeds)
         lenders = tuple(segments[0].names.index(name) for name in host.tied.values())
-        return cls((*segments, head), seeds, tuple(gates), lenders)
+        entries = max((math.prod(shape) for shape in host.slot_shapes if len(shape) == MAP_DIMS), default=0)
+        return cls((*segments, head), seeds, tuple(gates), lenders, entries)
 
     def unpack_host(self, rows: Tensor) -> list[list[Tensor]]:
         """Rows ``[E, params]`` as the parameter tensors of each segment and the head."""
@@ -87,28 +91,28 @@ class Backend(Protocol):
     def __call__(self, templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor: ...
 
 
-def batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor, apart: float = math.inf) -> Tensor:
-    """All streams at once, one group per slot and blueprint; large convolutions ``apart`` (``Template.run``)."""
+def batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
+    """All streams at once, one group per slot and blueprint."""
     h = x
     for k, (template, stacked, hosts) in enumerate(zip(templates.host, weights.host, plan.hosts, strict=True)):
         if hosts is not None:
             stacked = [tensor.index_select(0, hosts) for tensor in stacked]
-        h = template.run(stacked, h, apart)
+        h = template.run(stacked, h)
         if k == len(plan.slots):
             break
         parents, groups = plan.parents[k], plan.slots[k]
         if parents is not None:
             h = h.index_select(0, parents)
         if groups is not None:
-            h = _graft(templates, weights, groups, k, h, apart)
+            h = _graft(templates, weights, groups, k, h)
     return h
 
 
-def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, h: Tensor, apart: float) -> Tensor:
+def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, h: Tensor) -> Tensor:
     """The features after slot ``slot``: every seed there has read its stream and joined it."""
     x = seed_input(h, groups.streams, groups.open)
     outputs = [
-        templates.seeds[slot][kind].run(weights.seeds[slot, kind], x[first:last], apart)
+        templates.seeds[slot][kind].run(weights.seeds[slot, kind], x[first:last])
         for kind, first, last in groups.blueprints
     ]
     s = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
@@ -166,6 +170,12 @@ def _graft_one_by_one(
             features[streams[position]] = h
 
 
+def by_size(templates: Templates, weights: Weights, plan: Plan, x: Tensor, apart: float = math.inf) -> Tensor:
+    """One after the other where the largest map of a host's minibatch has ``apart`` entries, else all at once."""
+    run = loop if x.shape[1] * templates.map_entries >= apart else batched
+    return run(templates, weights, plan, x)
+
+
 BACKENDS = ("auto", "vmap", "loop")
 
 
@@ -179,4 +189,4 @@ def choose_backend(backend: str, ways: Ways) -> Backend:
         )
     if backend == "loop":
         return loop
-    return batched if backend == "vmap" else partial(batched, apart=ways.apart_from)
+    return batched if backend == "vmap" else partial(by_size, apart=ways.apart_from)

@@ -175,6 +175,8 @@ class _Linear(nn.Module):
         self.biased = linear.bias is not None
 
     def forward(self, x: Tensor) -> Tensor:
+        if len(self.weight) == 1:
+            return F.linear(x, self.weight[0], self.bias[0] if self.biased else None)
         by_row = x.reshape(len(self.weight), -1, x.shape[-1])
         y = torch.baddbmm(self.bias[:, None], by_row, self.weight.mT) if self.biased else by_row @ self.weight.mT
         return y.view(*x.shape[:-1], -1)
@@ -208,6 +210,8 @@ class _GroupNorm(nn.Module):
         return normed.reshape(samples, height, width, channels).permute(0, 3, 1, 2)
 
     def _vectors(self, x: Tensor) -> Tensor:
+        if self.affine and len(self.weight) == 1:
+            return F.group_norm(x, self.groups, self.weight[0], self.bias[0], self.eps)
         normed = F.group_norm(x, self.groups, eps=self.eps)
         if not self.affine:
             return normed
@@ -227,7 +231,10 @@ class _LayerNorm(nn.Module):
         self.eps = norm.eps
 
     def forward(self, x: Tensor) -> Tensor:
-        normed = F.layer_norm(at_least_float32(x), x.shape[-1:], eps=self.eps)
+        x = at_least_float32(x)
+        if len(self.weight) == 1:
+            return F.layer_norm(x, x.shape[-1:], self.weight[0], self.bias[0], self.eps)
+        normed = F.layer_norm(x, x.shape[-1:], eps=self.eps)
         return _scaled(normed, self.weight, self.bias).view(x.shape)
 
 

@@ -65,7 +65,6 @@ class Template:
             [] if self._stacked is None else [_socket(self._stacked, key) for key in (*self.names, *self.borrowed)]
         )
         self._foreign = any(not type(m).__module__.startswith(("torch.nn.", "simic.")) for m in first.modules())
-        self._conv_weights = sum(m.weight.numel() for m in first.modules() if isinstance(m, nn.Conv2d))
 
     def draw(self, streams: Tensor) -> Tensor:
         """Fresh parameter rows ``[R, params]`` from the keys ``[R]``."""
@@ -86,11 +85,12 @@ class Template:
         columns = rows.split(self.sizes, 1) if self.sizes else ()
         return [column.view(-1, *shape) for column, shape in zip(columns, self.shapes, strict=True)]
 
-    def run(self, weights: list[Tensor], x: Tensor, apart: float = math.inf) -> Tensor:
+    def run(self, weights: list[Tensor], x: Tensor) -> Tensor:
         """The module of every row on its own features: ``x [R, B, …, C] → [R, B, …, C]``; ``weights`` as unpacked, then
-        the borrowed ones. One row after the other where each has ``apart`` multiply-adds of convolutions to do.
+        the borrowed ones.
         """
-        if not self._vmap or self.work(x) >= apart:
+        alone = len(x) == 1 and self._stacked is None  # vmap would cost its dispatch for nothing
+        if alone or not self._vmap:
             return torch.cat([self.run_one(*row) for row in zip(by_row(weights, len(x)), x.split(1), strict=True)])
         with self._rounding(x.device):
             if self._stacked is None:
@@ -109,10 +109,6 @@ class Template:
             for owner, leaf in self._sockets:
                 setattr(owner, leaf, None)  # else the weights would live until the next call
         return y.unflatten(0, x.shape[:2])
-
-    def work(self, x: Tensor) -> int:
-        """Multiply-adds of the convolutions of a row, as if all of them kept the shape of ``x [R, B, H, W, C]``."""
-        return self._conv_weights * x[0, ..., 0].numel() if self._conv_weights else 0
 
     def run_one(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
         """The module of one row by itself, ``weights [*shape]``, on ``x [1, B, …, C]``."""

@@ -21,7 +21,7 @@ def test_the_threshold_takes_the_least_time_in_all(trials, expected):
 
 
 def test_the_table_holds_what_was_measured_and_is_read_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(autotune, "BLOCKS", ((2, 2, 4), (2, 4, 4)))
+    monkeypatch.setattr(autotune, "HOSTS", ((2, (2, 2), 4), (2, (2, 4), 4)))
     monkeypatch.setattr(autotune, "CONVOLUTIONS", ((2, 2, 4),))
     monkeypatch.setattr(autotune, "REPEATS", 1)
     table = autotune.measure(torch.device("cpu"))

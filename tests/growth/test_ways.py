@@ -39,6 +39,7 @@ def test_a_table_of_another_device_is_refused(tmp_path):
         ('{"ways": {"cpu": {"apart": -1, "dense_entries": 1}}}', "ways.cpu.apart: Input should be greater"),
         ('{"ways": {"cpu": {"apart": 1}}}', "ways.cpu.dense_entries: Field required"),
         ('{"ways": {}, "speed": 1}', "speed: Extra inputs"),
+        ('{"format": 1, "ways": {}}', "format: Input should be 2"),
     ],
 )
 def test_a_damaged_table_is_named(tmp_path, text, words):
