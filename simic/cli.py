@@ -185,7 +185,7 @@ def doctor() -> None:
 def autotune(
     out: Annotated[Path, typer.Option(metavar="FILE.json", help="Where the table goes.")] = Path(".simic/backend.json"),
 ) -> None:
-    """Measure which way convolutions run fastest on this machine; runtime.backend may then name the table."""
+    """Measure which way hosts run fastest on this machine; runtime.backend may then name the table."""
     from simic import params
     from simic.growth import autotune as tuning
     from simic.training import machine
