@@ -40,7 +40,7 @@ serve: $(STAMP)
 	@simic up
 
 test: $(STAMP)
-	@python -m pytest -q -n $(WORKERS) --dist loadgroup
+	@python -m pytest -q -n $(WORKERS) --dist loadfile
 
 test-slow: $(STAMP)
 	@python -m pytest -q -m slow

@@ -19,7 +19,7 @@ from simic.paths import Workspace
 from tests.flows.conftest import Toys
 from tests.test_tracking import episode, update
 
-pytestmark = [pytest.mark.usefixtures("prefect_server"), pytest.mark.xdist_group("prefect")]
+pytestmark = [pytest.mark.usefixtures("prefect_server")]
 
 
 @pytest.fixture(autouse=True)

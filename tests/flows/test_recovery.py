@@ -13,7 +13,7 @@ from flows import recovery
 from simic import params
 from simic.paths import Workspace
 
-pytestmark = [pytest.mark.usefixtures("prefect_server"), pytest.mark.xdist_group("prefect")]
+pytestmark = [pytest.mark.usefixtures("prefect_server")]
 
 
 @flow(name="dead")
