@@ -91,7 +91,6 @@ def apart_trials(device: torch.device) -> list[Trial]:
         templates = Templates.of(spec, ())
         plan = Plan((None,) * (spec.slots + 1), (None,) * spec.slots, (None,) * spec.slots)
         flat, x = _values((ROWS, spec.params), device), _values((ROWS, BATCH, side, side, channels), device)
-
         work: dict[str, Callable[[], object]] = {
             name: partial(_forward_and_backward, way, templates, plan, flat, x)
             for name, way in (("together", batched), ("apart", loop))

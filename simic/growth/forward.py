@@ -170,7 +170,7 @@ def _graft_one_by_one(
             features[streams[position]] = h
 
 
-def by_size(templates: Templates, weights: Weights, plan: Plan, x: Tensor, apart: float = math.inf) -> Tensor:
+def by_size(templates: Templates, weights: Weights, plan: Plan, x: Tensor, apart: float) -> Tensor:
     """One after the other where the largest map of a host's minibatch has ``apart`` entries, else all at once."""
     run = loop if x.shape[1] * templates.map_entries >= apart else batched
     return run(templates, weights, plan, x)
