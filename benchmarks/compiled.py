@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.population import CASES, TIMED_BATCHES, Case, build, orders
 from simic import params
-from simic.growth.autotune import in_turns
-from simic.growth.vocabulary import Slots
+from simic.growth.batch.autotune import in_turns
+from simic.growth.life.vocabulary import Slots
 from simic.training import machine
 
 

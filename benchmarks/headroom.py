@@ -18,7 +18,7 @@ from simic.data.batches import load_split
 from simic.data.prepare import prepare
 from simic.envs.growth_env import GrowthEnv
 from simic.evaluation.statistics import compare, mean_interval
-from simic.growth.vocabulary import ALPHA_TARGETS, TEMPO_STEPS, Action, Op, Stage
+from simic.growth.life.vocabulary import ALPHA_TARGETS, TEMPO_STEPS, Action, Op, Stage
 from simic.params import Params
 
 NEXT_OP = {

@@ -12,10 +12,11 @@ import multiprocessing
 from pathlib import Path
 
 from benchmarks import page
-from simic import durable, params, stages
+from simic import durable, params
 from simic.evaluation import result
 from simic.evaluation.statistics import compare, mean_interval
-from simic.paths import Workspace
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
 
 EVALUATION_CODE, PACKAGE = ("data", "evaluation"), Path(stages.__file__).parent
 WORK, RESULT = Path(".simic/benchmarks/learning"), Path("benchmarks/results/learning.json")

@@ -29,13 +29,14 @@ from mlflow import MlflowClient
 
 from benchmarks import page
 from benchmarks.clock import Clock
-from simic import engine, overrides, params, stages, tracking
+from simic import params
 from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
 from simic.audit.live import LiveAudit
 from simic.envs.growth_env import GrowthEnv
-from simic.growth.population import Population
-from simic.paths import Workspace
+from simic.growth.batch.population import Population
+from simic.pipeline import engine, mlflow_store, overrides, stages
+from simic.pipeline.paths import Workspace
 from simic.telemetry import recorder
 from simic.telemetry.publish import TIMING_FILE
 from simic.telemetry.recorder import Recorder
@@ -111,7 +112,7 @@ def watched() -> Clock:
         clock.watch(owner, method, "telemetry")
     clock.watch(CheckpointStore, "write", "checkpoints")
     clock.watch(TrainState, "link", "checkpoints")
-    for owner, name in ((tracking.Tracker, "MLflow"), (LiveAudit, "live audit")):
+    for owner, name in ((mlflow_store.Tracker, "MLflow"), (LiveAudit, "live audit")):
         for method in ("on_start", "on_step", "on_iteration", "on_checkpoint", "on_end"):
             clock.watch(owner, method, name)
     return clock

@@ -36,12 +36,12 @@ from simic.agent.rollout import collect
 from simic.data.batches import Dataset
 from simic.envs.attribution import configurations
 from simic.envs.growth_env import GrowthEnv
-from simic.growth.autotune import in_turns
-from simic.growth.blueprints import blueprints_of
-from simic.growth.forward import BACKENDS
-from simic.growth.hosts import HostSpec, build_host
-from simic.growth.population import Population
-from simic.growth.vocabulary import Blend, Slots, Stage
+from simic.growth.batch.autotune import in_turns
+from simic.growth.batch.forward import BACKENDS
+from simic.growth.batch.population import Population
+from simic.growth.life.vocabulary import Blend, Slots, Stage
+from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.hosts import HostSpec, build_host
 from simic.params import Host, HostOptimizer
 from simic.training import machine
 

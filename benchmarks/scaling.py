@@ -20,8 +20,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from benchmarks import page
 from benchmarks.population import CASES, Case, build, mixed, orders
 from simic import durable, params
-from simic.growth.optimizers import MOMENTS
-from simic.growth.population import Population
+from simic.growth.batch.optimizers import MOMENTS
+from simic.growth.batch.population import Population
 
 PAGE = Path("docs/scaling.md")
 STUDY_RUNS, HOSTS = 10_000, 100_000

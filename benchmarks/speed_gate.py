@@ -22,7 +22,7 @@ import torch
 from benchmarks import page
 from benchmarks.population import CASES, ours, plain
 from simic import params
-from simic.growth.autotune import in_turns
+from simic.growth.batch.autotune import in_turns
 from simic.training import machine
 
 RESULT = Path("benchmarks/results/speed_gate.json")

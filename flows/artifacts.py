@@ -16,7 +16,7 @@ from prefect.artifacts import (
 from prefect.exceptions import PrefectException
 
 from simic.evaluation import result
-from simic.paths import Workspace
+from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import EpisodeRow, UpdateRow
 
 SECONDS_BETWEEN_UPDATES = 2.0

@@ -13,9 +13,10 @@ from prefect.runtime import flow_run
 
 from flows import artifacts, interruptible, recovery
 from flows.overrides import Overrides
-from simic import engine, params, stages
-from simic import overrides as writer
-from simic.paths import Workspace
+from simic import params
+from simic.pipeline import engine, stages
+from simic.pipeline import overrides as writer
+from simic.pipeline.paths import Workspace
 
 
 @task(cache_policy=NO_CACHE)  # DVC decides what is up to date: Prefect's cache answers even when the output is gone

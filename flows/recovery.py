@@ -24,7 +24,7 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import AwaitingRetry, Cancelled, Crashed
 
 from simic import params
-from simic.paths import Workspace
+from simic.pipeline.paths import Workspace
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ import typer
 from simic.errors import SimicError
 
 if TYPE_CHECKING:
-    from simic.engine import Execution
-    from simic.paths import Workspace
+    from simic.pipeline.engine import Execution
+    from simic.pipeline.paths import Workspace
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 3
@@ -86,7 +86,7 @@ def run(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False)
 @app.command()
 def stage(name: Annotated[str, typer.Argument(help="prepare, train, evaluate or audit")]) -> None:
     """Run one stage unconditionally and record nothing: the command that dvc.yaml names."""
-    from simic import engine
+    from simic.pipeline import engine
 
     workspace, execution = _workspace(), _execution()
     if name not in execution.functions:
@@ -102,7 +102,8 @@ def stage(name: Annotated[str, typer.Argument(help="prepare, train, evaluate or 
 @app.command()
 def where() -> None:
     """Print the directory in which training with these params is, or would be, under way."""
-    from simic import params, stages
+    from simic import params
+    from simic.pipeline import stages
 
     workspace = _workspace()
     _say(str(workspace.work(stages.fingerprint(params.load(workspace.params), workspace))))
@@ -114,9 +115,9 @@ def up(
     mlflow_port: Annotated[int, typer.Option(help="MLflow's port.")] = 5000,
 ) -> None:
     """Prefect server, a runner that serves simic/train, and the MLflow UI, on 127.0.0.1; Ctrl-C stops all."""
-    from simic import supervisor
+    from simic.pipeline import up
 
-    supervisor.run(_workspace().root, port, mlflow_port)
+    up.run(_workspace().root, port, mlflow_port)
 
 
 @app.command()
@@ -137,7 +138,8 @@ def grow(
     out: Annotated[Path, typer.Option(help="New folder for the grown network.")] = Path("grown"),
 ) -> None:
     """Let a controller grow a network on your own data, and take it home."""
-    from simic import params, stages
+    from simic import params
+    from simic.pipeline import stages
 
     workspace = _workspace()
     found = stages.grow(params.load(workspace.params), workspace, stages.Growth(data, out, task, policy, host, n))
@@ -161,18 +163,21 @@ def train_gym(
 ) -> None:
     """Train the controller's own agent on a Gymnasium environment, with train.policy and train.ppo of params.yaml."""
     from simic import params
-    from simic.training import gym_training
+    from simic.agent import gym_training
+    from simic.training import machine
 
     if out is not None and out.exists():
         raise SimicError(f"{out}: exists already; choose another --out or remove it")
     asked = gym_training.GymRun(env, steps, envs, rollout, out=out)
-    gym_training.train_gym(params.load(_workspace().params, set_), asked, _say)
+    tree = params.load(_workspace().params, set_)
+    machine.configure(tree.runtime.model_copy(update={"device": "cpu"}))
+    gym_training.train_gym(tree, asked, _say)
 
 
 @app.command()
 def doctor() -> None:
     """Check what a run needs: versions, params, DVC, disk, ports."""
-    from simic import doctor as physician
+    from simic.pipeline import doctor as physician
 
     answers = physician.examine(_workspace())
     for answer in answers:
@@ -187,7 +192,7 @@ def autotune(
 ) -> None:
     """Measure which way hosts run fastest on this machine; runtime.backend may then name the table."""
     from simic import params
-    from simic.growth import autotune as tuning
+    from simic.growth.batch import autotune as tuning
     from simic.training import machine
 
     if out.suffix != ".json":
@@ -200,7 +205,8 @@ def autotune(
 
 
 def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = False) -> None:
-    from simic import engine, params
+    from simic import params
+    from simic.pipeline import engine
 
     workspace = _workspace()
     overrides = [*_values(file), *(set_ or [])]
@@ -219,21 +225,21 @@ def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = F
 def _values(file: Path | None) -> list[str]:
     if file is None:
         return []
-    from simic import overrides
+    from simic.pipeline import overrides
 
     return overrides.from_file(file)
 
 
 def _override(workspace: "Workspace", overrides: list[str]) -> None:
     if overrides:
-        from simic import overrides as writer
+        from simic.pipeline import overrides as writer
 
         for change in writer.write(workspace.params, overrides):
             _say(f"params.yaml: {change}")
 
 
 def _execution(fresh: bool = False) -> "Execution":
-    from simic import engine, stages
+    from simic.pipeline import engine, stages
 
     return engine.Execution(stages.STAGES, fresh=fresh)
 
@@ -250,7 +256,7 @@ def _interruptible(body: Callable[[], None]) -> None:
 
 
 def _workspace() -> "Workspace":
-    from simic.paths import Workspace
+    from simic.pipeline.paths import Workspace
 
     return Workspace(Path.cwd())
 

@@ -11,8 +11,9 @@ import filelock
 import pytest
 import yaml
 
-from simic import cli, engine, params, stages
-from simic.paths import Workspace
+from simic import cli, params
+from simic.pipeline import engine, stages
+from simic.pipeline.paths import Workspace
 
 ROOT = Path(__file__).parents[1]
 TREE = yaml.safe_load((ROOT / "params.yaml").read_text())
@@ -112,7 +113,8 @@ def test_second_run_in_a_workspace_names_the_holder(
 ) -> None:
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
     program = (
-        "import sys, time; from pathlib import Path; from simic import engine; from simic.paths import Workspace\n"
+        "import sys, time; from pathlib import Path; from simic.pipeline import engine; "
+        "from simic.pipeline.paths import Workspace\n"
         "with engine.workspace_lock(Workspace(Path(sys.argv[1]))):\n    print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, cwd=ROOT) as other:

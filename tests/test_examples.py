@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from simic import params, stages
-from simic.paths import Workspace
+from simic import params
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"

@@ -15,7 +15,7 @@ from simic import registry
 from simic.data import prepare
 from simic.envs.rewards import MODES
 from simic.errors import SimicError
-from simic.growth import family, hosts
+from simic.growth.networks import family, hosts
 
 ROOT = Path(__file__).parents[1]
 SMALL = [
@@ -32,8 +32,9 @@ SMALL = [
 PROGRAM = """
 import sys
 from pathlib import Path
-from simic import params, stages
-from simic.paths import Workspace
+from simic import params
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
 
 tree = params.load(Path("params.yaml"), sys.argv[1:])
 for stage in (stages.prepare, stages.train):

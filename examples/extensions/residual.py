@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from simic.growth.family import Anatomy, host_family
+from simic.growth.networks.family import Anatomy, host_family
 from simic.params import Host
 
 WIDTH, BLOCKS = 8, 3

@@ -6,7 +6,7 @@ cp examples/extensions/scale.py extensions/ && simic run -S 'extensions=[scale]'
 import torch
 from torch import Tensor, nn
 
-from simic.growth.blueprints import blueprint
+from simic.growth.networks.blueprints import blueprint
 
 
 @blueprint("scale", family="cnn")

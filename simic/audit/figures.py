@@ -27,7 +27,7 @@ from simic.audit.drawing import (
     styled,
 )
 from simic.evaluation.result import Evaluation, Timeline
-from simic.growth.vocabulary import Stage
+from simic.growth.life.vocabulary import Stage
 
 Values = NDArray[np.float64]
 

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +12,14 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from simic import durable
-from simic.audit import audit, drawing, figures, provenance
+from simic.audit import audit, drawing, figures
 from simic.audit.findings import Result, Status, Verdict, failing
-from simic.audit.provenance import Origin
 from simic.audit.record import RunRecord
 from simic.errors import SimicError
-from simic.evaluation import result
 from simic.evaluation.result import Comparison, Evaluation, Interval
-from simic.growth.vocabulary import Action
-from simic.params import Params
-from simic.paths import Workspace
+from simic.growth.life.vocabulary import Action
 
 MAX_BYTES = 5_000_000
-UNKNOWN = Origin()
 FLOORS = ("static", "random_legal", "heuristic", "fixed_schedule")
 LEARNED = "learned"
 SHOWN_POLICY_ORDER = (LEARNED, "learned_sampled", *FLOORS)
@@ -50,18 +45,16 @@ class Panel:
         return drawing.svg_file(self.rendered)
 
 
-def write_report(params: Params, workspace: Workspace, origin: Origin = UNKNOWN) -> Verdict:
-    """Examines the published run and writes its reports; SimicError at the end when ``audit.fail_on`` says so."""
-    found = provenance.trace(params, workspace.checkpoints, workspace.root / "dvc.lock", origin)
-    evaluation = result.read(workspace.evaluation) if workspace.evaluation.exists() else None
-    run = replace(RunRecord.from_published(params, workspace.telemetry), evaluation=evaluation, provenance=found)
-    verdict = audit.examine(run, (found.params_sha256 or "unknown")[:12])
-    write(run, verdict, workspace.reports)
-    grave = failing(verdict.results, params.audit.fail_on)
+def write_report(run: RunRecord, folder: Path) -> Verdict:
+    """Examines a run and writes its reports; SimicError at the end when ``audit.fail_on`` says so."""
+    trained = run.provenance.params_sha256 if run.provenance else None
+    verdict = audit.examine(run, (trained or "unknown")[:12])
+    write(run, verdict, folder)
+    grave = failing(verdict.results, run.params.audit.fail_on)
     if grave:
         raise SimicError(
-            f"audit.fail_on = {params.audit.fail_on!r}: {len(grave)} findings, worst {worst(grave)}; "
-            f"see {workspace.reports / 'report.html'}"
+            f"audit.fail_on = {run.params.audit.fail_on!r}: {len(grave)} findings, worst {worst(grave)}; "
+            f"see {folder / 'report.html'}"
         )
     return verdict
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simic.growth.groups import Flags
-from simic.growth.lifecycle import ACTIVE_STAGES, in_stages
-from simic.growth.vocabulary import Slots, Stage
+from simic.growth.batch.groups import Flags
+from simic.growth.life.lifecycle import ACTIVE_STAGES, in_stages
+from simic.growth.life.vocabulary import Slots, Stage
 from simic.transfer import constant, upload
 
 MAIN, ALL_OFF, COMMITTED, WITHOUT = range(4)  # WITHOUT + k leaves out slot k

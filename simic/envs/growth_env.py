@@ -30,12 +30,12 @@ from simic.envs.rewards import Ledgers, Setting, Transition
 from simic.envs.shapley import Shapley, shapley
 from simic.envs.tracker import Tracker
 from simic.errors import SimicError
-from simic.growth.blueprints import blueprints_of
-from simic.growth.groups import SlotState
-from simic.growth.hosts import build_host
-from simic.growth.lifecycle import Events, Measurements, advance, prune_live, record
-from simic.growth.population import Population, TrainStats
-from simic.growth.vocabulary import Action, Op, Slots, Stage
+from simic.growth.batch.groups import SlotState
+from simic.growth.batch.population import Population, TrainStats
+from simic.growth.life.lifecycle import Events, Measurements, advance, prune_live, record
+from simic.growth.life.vocabulary import Action, Op, Slots, Stage
+from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.hosts import build_host
 from simic.params import Train
 from simic.rng import Purpose
 from simic.transfer import constant

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from simic.growth.blueprints import Blueprint, count_params
-from simic.growth.hosts import HostSpec
-from simic.growth.lifecycle import legal_ops
-from simic.growth.vocabulary import Op, Slots
+from simic.growth.life.lifecycle import legal_ops
+from simic.growth.life.vocabulary import Op, Slots
+from simic.growth.networks.blueprints import Blueprint, count_params
+from simic.growth.networks.hosts import HostSpec
 from simic.params import Lifecycle
 
 

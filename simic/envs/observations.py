@@ -13,8 +13,8 @@ from torch import Tensor
 
 from simic.agent.spec import ObservationSpec
 from simic.envs.tracker import Tracker
-from simic.growth.lifecycle import in_stages
-from simic.growth.vocabulary import TEMPO_STEPS, Blend, Op, Ramp, Slots, Stage
+from simic.growth.life.lifecycle import in_stages
+from simic.growth.life.vocabulary import TEMPO_STEPS, Blend, Op, Ramp, Slots, Stage
 
 VERSION = 2  # of the table below; a checkpoint of another version is refused
 HISTORY = 5  # validation results shown, the newest first

@@ -9,9 +9,9 @@ from simic.envs.attribution import Attribution
 from simic.envs.governor import Cause, Vitals
 from simic.envs.rewards import Ledgers, Transition, significant
 from simic.envs.tracker import Tracker
-from simic.growth.hosts import HostSpec
-from simic.growth.lifecycle import Events
-from simic.growth.vocabulary import Slots, Stage
+from simic.growth.life.lifecycle import Events
+from simic.growth.life.vocabulary import Slots, Stage
+from simic.growth.networks.hosts import HostSpec
 from simic.params import Reward
 
 

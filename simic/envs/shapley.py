@@ -12,7 +12,7 @@ from torch import Tensor
 
 from simic import rng
 from simic.envs.attribution import mean_and_error
-from simic.growth.population import Evaluation
+from simic.growth.batch.population import Evaluation
 
 EXACT_SEEDS = 6  # 2⁶ = 64 networks per host at most
 PERMUTATION_PAIRS = 20  # facts §11.3

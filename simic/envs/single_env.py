@@ -19,7 +19,6 @@ from simic.envs.actions import grammar, grammar_mask
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.observations import columns
 from simic.params import Train
-from simic.paths import Workspace
 
 ENV_ID = "simic/Growth-v0"
 
@@ -27,7 +26,7 @@ ENV_ID = "simic/Growth-v0"
 class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
     """One host; the observation is the feature vector with each slot's blueprint appended as one-hot.
 
-    Data are ``dataset_train`` and ``dataset_val``, or the prepared files of ``root``. An action that the masks forbid
+    Data are ``dataset_train`` and ``dataset_val``, or the ``prepared`` files. An action that the masks forbid
     is played as WAIT and marked in ``info["illegal"]``; an agent that uses ``action_masks()`` plays none.
     """
 
@@ -38,12 +37,11 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         train: Train | None = None,
         dataset_train: Dataset | None = None,
         dataset_val: Dataset | None = None,
-        root: str | Path = ".",
+        prepared: str | Path = "data/prepared",
         rng_seed: int = 1,
     ) -> None:
-        prepared = Workspace(Path(root)).prepared
-        dataset_train = dataset_train or load_split(prepared, "train", torch.device("cpu"))
-        dataset_val = dataset_val or load_split(prepared, "val", torch.device("cpu"))
+        dataset_train = dataset_train or load_split(Path(prepared), "train", torch.device("cpu"))
+        dataset_val = dataset_val or load_split(Path(prepared), "val", torch.device("cpu"))
         self._env = GrowthEnv(
             train or Train(), rng_seed, dataset_train, dataset_val, env_ids=torch.zeros(1, dtype=torch.int64)
         )

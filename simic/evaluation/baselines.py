@@ -14,9 +14,18 @@ from simic.agent.spec import ActionSpec, Observation
 from simic.envs.actions import random_legal, to_action
 from simic.envs.tracker import Tracker
 from simic.errors import SimicError
-from simic.growth.blueprints import blueprints_of
-from simic.growth.lifecycle import LIVE_STAGES, gate_passes, in_stages
-from simic.growth.vocabulary import ALPHA_SPEED_STEPS, ALPHA_TARGETS, STYLE_NAMES, TEMPO_STEPS, Action, Op, Slots, Stage
+from simic.growth.life.lifecycle import LIVE_STAGES, gate_passes, in_stages
+from simic.growth.life.vocabulary import (
+    ALPHA_SPEED_STEPS,
+    ALPHA_TARGETS,
+    STYLE_NAMES,
+    TEMPO_STEPS,
+    Action,
+    Op,
+    Slots,
+    Stage,
+)
+from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Lifecycle
 
 

@@ -21,7 +21,7 @@ from simic.envs.rewards import total
 from simic.evaluation import result, statistics
 from simic.evaluation.baselines import Actor, Episode, Situation
 from simic.evaluation.history import Histories
-from simic.growth.vocabulary import Action, Op, Stage
+from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.params import Params
 
 EVALUATION_ITERATION = 1 << 40  # far above any training iteration; data order and host initialisation hash it

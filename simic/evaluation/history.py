@@ -8,7 +8,7 @@ from simic.envs.actions import RELEVANT
 from simic.envs.governor import Cause
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.records import StepInfo
-from simic.growth.vocabulary import (
+from simic.growth.life.vocabulary import (
     ALPHA_SPEED_STEPS,
     ALPHA_TARGETS,
     STYLE_NAMES,

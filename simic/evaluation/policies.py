@@ -16,7 +16,7 @@ from simic.evaluation.baselines import (
     action_noise,
     germination_steps,
 )
-from simic.growth.vocabulary import Action
+from simic.growth.life.vocabulary import Action
 from simic.params import Params, PolicyName
 from simic.training.learned import Learned
 

@@ -18,12 +18,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from simic.errors import SimicError
-from simic.growth.blueprints import blueprints_of
-from simic.growth.grafting import blend
-from simic.growth.groups import SlotState
-from simic.growth.hosts import HostSpec, build_host
-from simic.growth.population import Population
-from simic.growth.vocabulary import Blend, Slots, Stage
+from simic.growth.batch.groups import SlotState
+from simic.growth.batch.population import Population
+from simic.growth.life.vocabulary import Blend, Slots, Stage
+from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.grafting import blend
+from simic.growth.networks.hosts import HostSpec, build_host
 from simic.params import Host
 
 FORMAT = 1

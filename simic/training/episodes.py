@@ -9,7 +9,7 @@ from simic.agent.rollout import Transition
 from simic.envs.governor import Cause
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.records import StepInfo
-from simic.growth.vocabulary import Action, Op, Stage
+from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.telemetry.rows import EpisodeRow, EventRow, StepRow
 
 SIGNIFICANT_DIGITS = 9  # enough to tell any two float32 apart

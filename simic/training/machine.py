@@ -9,7 +9,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from simic.errors import SimicError
-from simic.growth.ways import content
+from simic.growth.batch.thresholds import content
 from simic.params import Runtime
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h

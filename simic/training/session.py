@@ -29,12 +29,12 @@ from simic.envs.rewards import MODES
 from simic.errors import SimicError
 from simic.params import Params, Train
 from simic.telemetry import recorder
-from simic.telemetry.recorder import Recorder
+from simic.telemetry.recorder import Recorder, Silent
 from simic.telemetry.rows import FindingRow
 from simic.training import machine, resume
 from simic.training.checkpoint import CheckpointStore, Manifest
-from simic.training.distributed import ALONE, Ranks, Silent
 from simic.training.learned import describe_specs
+from simic.training.ranks import ALONE, Ranks
 from simic.training.resume import Identity
 from simic.training.state import TrainState
 

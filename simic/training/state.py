@@ -11,7 +11,7 @@ from simic.agent.normalization import Normalizers
 from simic.agent.ppo import PPO
 from simic.errors import SimicError
 from simic.training.checkpoint import Scalar
-from simic.training.distributed import ALONE, Ranks
+from simic.training.ranks import ALONE, Ranks
 
 BY_ENVIRONMENT = "reward.running"  # of the normalisers: one entry per environment, a part of them in each process
 

@@ -20,8 +20,8 @@ from simic import params as params_module
 from simic.errors import SimicError
 from simic.params import Params, Runtime
 from simic.training import trainer
-from simic.training.distributed import ALONE, Ranks, joined
 from simic.training.interrupts import Interrupted
+from simic.training.ranks import ALONE, Ranks, joined
 from simic.training.session import open_session
 
 READY = "ready"

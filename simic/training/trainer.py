@@ -12,12 +12,12 @@ from simic.agent.advantages import with_advantages
 from simic.agent.metrics import UpdateMetrics
 from simic.agent.rollout import Rollout, Transition, collect
 from simic.errors import SimicError
-from simic.growth.vocabulary import Stage
+from simic.growth.life.vocabulary import Stage
 from simic.telemetry.rows import EpisodeRow, FindingRow, Severity, StepRow, TimingRow, UpdateRow
 from simic.training import episodes, validation
-from simic.training.distributed import merged
 from simic.training.interrupts import Interrupted
 from simic.training.observers import Observer, Observers, RunInfo, Status
+from simic.training.ranks import merged
 from simic.training.session import Session
 from simic.training.state import Counters
 

@@ -12,10 +12,10 @@ from gymnasium.spaces import Box, Discrete
 
 from simic import params
 from simic.agent import learner as learner_module
+from simic.agent.gym_training import GymRun, train_gym
 from simic.agent.learner import Learner, Returns, vectorized
 from simic.errors import SimicError
 from simic.params import Params, Policy, Runtime, Train
-from simic.training.gym_training import GymRun, train_gym
 
 SIZES = Policy(encoder_units=16, core="gru", core_units=16, head_units=16)
 SETTINGS = params.PPO(learning_rate=1e-2, minibatches=2, epochs=4, target_kl=None, gamma=0.9)

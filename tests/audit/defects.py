@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from simic.audit.provenance import Certificate
-from simic.growth.vocabulary import Op
+from simic.growth.life.vocabulary import Op
 
 from .synthetic import evaluation, interval
 

@@ -18,7 +18,7 @@ from simic.evaluation.result import (
     PolicyResult,
     Timeline,
 )
-from simic.growth.vocabulary import Op, Stage
+from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Params
 from simic.telemetry.rows import EpisodeRow, StepRow, TimingRow, UpdateRow
 

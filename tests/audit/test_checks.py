@@ -7,7 +7,7 @@ import pytest
 
 from simic.audit.audit import checks
 from simic.audit.findings import Status
-from simic.growth.vocabulary import Op
+from simic.growth.life.vocabulary import Op
 
 from .defects import DEFECTS, everywhere, params, put, two, update
 from .synthetic import result

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simic import stages
 from simic.audit.audit import checks, examine
 from simic.audit.findings import Status, Verdict
 from simic.audit.live import LiveAudit
@@ -17,7 +16,8 @@ from simic.audit.report import write_report
 from simic.errors import SimicError
 from simic.evaluation import result
 from simic.params import Params
-from simic.paths import Workspace
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
 
 ITERATIONS = 3
 # What holds for any sound run, however short: replay, arithmetic of the reward, legality, records, hashes.
@@ -121,12 +121,14 @@ def copy(workspace, tmp_path):
     return Workspace(tmp_path / "copy")
 
 
-def examined(workspace, params=None):
-    params = params or small()
+def published(workspace, params):
     found = trace(params, workspace.checkpoints, workspace.root / "dvc.lock", Origin("abc", False, 0))
-    evaluation = result.read(workspace.evaluation)
-    run = replace(RunRecord.from_published(params, workspace.telemetry), evaluation=evaluation, provenance=found)
-    return {r.check: r for r in examine(run, "x").results}
+    return replace(RunRecord.from_published(params, workspace.telemetry), provenance=found)
+
+
+def examined(workspace, params=None):
+    run = published(workspace, params or small())
+    return {r.check: r for r in examine(replace(run, evaluation=result.read(workspace.evaluation)), "x").results}
 
 
 def test_a_flipped_byte_in_a_checkpoint_is_found(copy):
@@ -155,5 +157,5 @@ def test_dvc_lock_is_part_of_the_origin(copy):
 
 def test_a_run_without_evaluation_says_so(copy):
     copy.evaluation.unlink()
-    verdict = write_report(small(), copy)
+    verdict = write_report(published(copy, small()), copy.reports)
     assert {r.status for r in verdict.results if r.check[0] == "F"} == {Status.NOT_EVALUATED}

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simic.audit import drawing, figures
-from simic.growth.vocabulary import Op, Stage
+from simic.growth.life.vocabulary import Op, Stage
 
 from .synthetic import evaluation, timeline
 

@@ -13,7 +13,7 @@ from simic.data.batches import Dataset
 from simic.envs import growth_env, rewards
 from simic.envs.actions import random_legal
 from simic.envs.growth_env import GrowthEnv
-from simic.growth.vocabulary import Op, Slots, Stage
+from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.params import PPO, Host, Lifecycle, Train
 
 SlotBuilder = Callable[..., Slots]

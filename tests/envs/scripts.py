@@ -4,7 +4,7 @@ import torch
 
 from simic.envs import rewards
 from simic.envs.growth_env import GrowthEnv
-from simic.growth.vocabulary import Action, Op
+from simic.growth.life.vocabulary import Action, Op
 
 
 def act(envs: int, op: Op, **heads: int) -> Action:

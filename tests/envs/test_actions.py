@@ -8,7 +8,7 @@ import torch
 from simic.agent.spec import Observation
 from simic.envs import actions
 from simic.errors import SimicError
-from simic.growth.vocabulary import Action, Op
+from simic.growth.life.vocabulary import Action, Op
 
 SPEC = actions.action_spec(slots=3, blueprints=7)
 

@@ -8,7 +8,7 @@ import torch
 
 from simic.envs import attribution
 from simic.envs.attribution import ALL_OFF, COMMITTED, MAIN, WITHOUT
-from simic.growth.vocabulary import Stage
+from simic.growth.life.vocabulary import Stage
 
 
 def example(make_slots):

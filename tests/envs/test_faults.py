@@ -7,9 +7,9 @@ import torch
 
 from simic.envs import rewards
 from simic.envs.governor import Cause
-from simic.growth.lifecycle import LIVE_STAGES, in_stages
-from simic.growth.population import Population
-from simic.growth.vocabulary import Action, Op, Stage
+from simic.growth.batch.population import Population
+from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
+from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.params import Governor, Lifecycle
 
 from .scripts import act

@@ -8,8 +8,8 @@ import torch
 from simic import registry
 from simic.envs import rewards
 from simic.envs.observations import columns
-from simic.growth.lifecycle import LIVE_STAGES, TRANSITIONS, in_stages
-from simic.growth.vocabulary import Op, Slots, Stage
+from simic.growth.life.lifecycle import LIVE_STAGES, TRANSITIONS, in_stages
+from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.params import Host, Reward
 
 from .transitions import FULL

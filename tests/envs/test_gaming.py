@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from simic.envs import rewards
-from simic.growth.vocabulary import Op, Slots, Stage
+from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.params import Reward
 
 from .transitions import FULL, GAMMA, SETTING, VARIANT_NAMES, VARIANTS, measured, paid, transition, value

@@ -12,9 +12,9 @@ import torch
 
 from simic import rng
 from simic.envs import rewards
-from simic.growth.lifecycle import LIVE_STAGES, Measurements, advance, in_stages, legal_ops, record
-from simic.growth.population import Population
-from simic.growth.vocabulary import (
+from simic.growth.batch.population import Population
+from simic.growth.life.lifecycle import LIVE_STAGES, Measurements, advance, in_stages, legal_ops, record
+from simic.growth.life.vocabulary import (
     ALPHA_SPEED_STEPS,
     ALPHA_TARGETS,
     STYLES,

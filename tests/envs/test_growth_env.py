@@ -11,8 +11,8 @@ from simic.data.batches import Dataset
 from simic.envs import growth_env, rewards
 from simic.envs.attribution import COMMITTED, MAIN, WITHOUT, configurations, measurable
 from simic.errors import SimicError
-from simic.growth.lifecycle import LIVE_STAGES, in_stages
-from simic.growth.vocabulary import Action, Op, Stage
+from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
+from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.params import Lifecycle, Reward
 
 FAMILIES = ("cnn", "mlp")

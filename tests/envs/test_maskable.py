@@ -53,7 +53,7 @@ class Watch(BaseCallback):
 
 def learn(root: Path, steps: int) -> tuple[Watch, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """What was played and the policy's parameters before and after."""
-    env = gymnasium.make("simic.envs.single_env:simic/Growth-v0", train=TRAIN, root=root)
+    env = gymnasium.make("simic.envs.single_env:simic/Growth-v0", train=TRAIN, prepared=root / "data" / "prepared")
     agent = MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=32, n_epochs=2, seed=3, device="cpu")
     before = {name: parameter.clone() for name, parameter in agent.policy.state_dict().items()}
     watch = Watch()

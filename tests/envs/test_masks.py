@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from simic.envs.masks import Budget, action_masks
-from simic.growth.vocabulary import Op, Ramp, Slots, Stage
+from simic.growth.life.vocabulary import Op, Ramp, Slots, Stage
 from simic.params import Lifecycle
 
 SLOTS, BLUEPRINTS = 3, 4

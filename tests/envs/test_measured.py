@@ -7,8 +7,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.masks import action_masks
-from simic.growth.population import Population
-from simic.growth.vocabulary import Op, Stage
+from simic.growth.batch.population import Population
+from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Lifecycle
 
 

@@ -11,7 +11,7 @@ from simic import registry
 from simic.envs import rewards
 from simic.envs.rewards import registration
 from simic.errors import SimicError
-from simic.growth.vocabulary import Op, Stage
+from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Reward
 
 from .transitions import CHANCE, FULL, GAMMA, SETTING, measured, paid, random_states, start, transition

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simic.envs import observations
 from simic.envs.observations import View, columns, observe
 from simic.envs.tracker import Tracker
-from simic.growth.vocabulary import Op, Slots, Stage
+from simic.growth.life.vocabulary import Op, Slots, Stage
 
 ENVS, SLOTS, T = 3, 2, 12
 EXTREME = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -1.0, 1.0, 1e30, -1e30, 0.37, 99.0])

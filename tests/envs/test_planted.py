@@ -15,7 +15,7 @@ from simic.data.batches import Dataset, load_split
 from simic.data.prepare import prepare
 from simic.data.synthetic import PLANTED, Planted
 from simic.envs.growth_env import GrowthEnv
-from simic.growth.vocabulary import ALPHA_TARGETS, TEMPO_STEPS, Action, Op, Stage
+from simic.growth.life.vocabulary import ALPHA_TARGETS, TEMPO_STEPS, Action, Op, Stage
 from simic.params import Params
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from simic.envs import rewards
-from simic.growth.vocabulary import Op, Stage
+from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Reward
 
 from .transitions import FULL, SETTING, VARIANT_NAMES, VARIANTS, measured, random_states, transition

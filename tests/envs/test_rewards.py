@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from simic.envs import rewards
 from simic.envs.rewards import MODES, Setting, Transition
 from simic.errors import SimicError
-from simic.growth.vocabulary import Op, Slots, Stage
+from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.params import PPO, Reward, Train
 
 from .transitions import CHANCE, GAMMA, HOST, SETTING, WEIGHTS, discounted, measured, random_states, transition

@@ -7,7 +7,7 @@ import torch
 
 from simic import rng
 from simic.envs.shapley import shapley
-from simic.growth.population import Evaluation
+from simic.growth.batch.population import Evaluation
 
 SAMPLES = 40
 

@@ -7,7 +7,7 @@ import torch
 from gymnasium.utils.env_checker import check_env
 
 from simic.envs.single_env import ENV_ID, SingleGrowthEnv
-from simic.growth.vocabulary import Op
+from simic.growth.life.vocabulary import Op
 from simic.params import PPO, Lifecycle, Train
 
 TRAIN = Train(

@@ -8,7 +8,7 @@ import torch
 
 from simic.envs import rewards
 from simic.envs.rewards import Ledgers, Setting, Transition
-from simic.growth.vocabulary import Op, Slots, Stage
+from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.params import Reward
 
 GAMMA = 0.97

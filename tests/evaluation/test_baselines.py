@@ -13,9 +13,9 @@ from simic.envs.masks import Budget, action_masks
 from simic.errors import SimicError
 from simic.evaluation import baselines
 from simic.evaluation.baselines import Episode, FixedSchedule, Heuristic, RandomLegal, Situation, Static
-from simic.growth.blueprints import blueprints_of
-from simic.growth.lifecycle import LIVE_STAGES, Measurements, advance, in_stages, record
-from simic.growth.vocabulary import Action, Op, Slots, Stage
+from simic.growth.life.lifecycle import LIVE_STAGES, Measurements, advance, in_stages, record
+from simic.growth.life.vocabulary import Action, Op, Slots, Stage
+from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Lifecycle
 
 STEPS, SLOTS = 25, 3

@@ -15,7 +15,7 @@ from simic.evaluation import evaluate, result, statistics
 from simic.evaluation.baselines import FixedSchedule, Static
 from simic.evaluation.evaluate import Subject, Venue
 from simic.evaluation.policies import actors
-from simic.growth.vocabulary import Stage
+from simic.growth.life.vocabulary import Stage
 from simic.params import Params
 from simic.training.learned import Learned, describe_specs
 

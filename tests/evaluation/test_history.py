@@ -6,8 +6,8 @@ from simic import params
 from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
 from simic.evaluation.history import Histories
-from simic.growth.population import Population
-from simic.growth.vocabulary import Action, Op
+from simic.growth.batch.population import Population
+from simic.growth.life.vocabulary import Action, Op
 
 STEPS = 8
 

@@ -6,7 +6,7 @@ from simic.data.prepare import prepare
 from simic.evaluation import evaluate
 from simic.evaluation.baselines import FixedSchedule
 from simic.evaluation.evaluate import Venue
-from simic.growth.vocabulary import Stage
+from simic.growth.life.vocabulary import Stage
 from simic.params import Params
 
 

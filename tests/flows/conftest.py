@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from prefect.testing.utilities import prefect_test_harness
 
-from simic import stages
 from simic.params import Params
-from simic.paths import Workspace
-from tests.test_tracking import Info, episode, publish_files, update
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
+from tests.pipeline.test_mlflow_store import Info, episode, publish_files, update
 
 ROOT = Path(__file__).parents[2]
 DVC_YAML = """

@@ -15,9 +15,9 @@ from flows import artifacts, pipeline
 from flows.overrides import Overrides
 from simic.errors import SimicError
 from simic.evaluation import result
-from simic.paths import Workspace
+from simic.pipeline.paths import Workspace
 from tests.flows.conftest import Toys
-from tests.test_tracking import episode, update
+from tests.pipeline.test_mlflow_store import episode, update
 
 pytestmark = [pytest.mark.usefixtures("prefect_server")]
 

@@ -11,7 +11,7 @@ from prefect.states import Cancelling, Pending, Running
 
 from flows import recovery
 from simic import params
-from simic.paths import Workspace
+from simic.pipeline.paths import Workspace
 
 pytestmark = [pytest.mark.usefixtures("prefect_server")]
 

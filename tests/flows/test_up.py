@@ -79,9 +79,9 @@ class Project:
             source, target = ROOT / name, root / name
             ignore = shutil.ignore_patterns("__pycache__", "tmp", "cache", "config.local")
             shutil.copytree(source, target, ignore=ignore) if source.is_dir() else shutil.copy(source, target)
-        (root / "simic" / "stages.py").write_text(STAGES)
-        tracking = root / "simic" / "tracking.py"
-        tracking.write_text(tracking.read_text().partition("\nclass RunInfo")[0] + TRACKING)
+        (root / "simic" / "pipeline" / "stages.py").write_text(STAGES)
+        store = root / "simic" / "pipeline" / "mlflow_store.py"
+        store.write_text(store.read_text().partition("\nclass RunInfo")[0] + TRACKING)
         artifacts = root / "flows" / "artifacts.py"
         artifacts.write_text(artifacts.read_text().partition("\ndef publish")[0] + "\ndef publish(*_): ...\n")
         self.env = {**os.environ, "PYTHONPATH": str(root), "PREFECT_API_URL": self.api}

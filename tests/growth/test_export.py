@@ -8,9 +8,9 @@ import torch
 
 import simic.growth
 from simic.errors import SimicError
-from simic.growth import blueprints
 from simic.growth.export import GrownNetwork, SeedRecord, grown_network, load_grown, write_network
-from simic.growth.vocabulary import Slots, Stage
+from simic.growth.life.vocabulary import Slots, Stage
+from simic.growth.networks import blueprints
 
 from .worlds import DATA, FAMILIES, make_order, make_population, mixed_slots, one_seed
 

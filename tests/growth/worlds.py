@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from simic.data.batches import Dataset
-from simic.growth.blueprints import Blueprint, blueprints_of
-from simic.growth.hosts import HostSpec, build_host
-from simic.growth.population import Population
-from simic.growth.vocabulary import Blend, Ramp, Slots, Stage
+from simic.growth.batch.population import Population
+from simic.growth.life.vocabulary import Blend, Ramp, Slots, Stage
+from simic.growth.networks.blueprints import Blueprint, blueprints_of
+from simic.growth.networks.hosts import HostSpec, build_host
 from simic.params import Host, HostOptimizer
 
 FAMILIES = ("cnn", "mlp", "transformer")

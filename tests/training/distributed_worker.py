@@ -16,7 +16,7 @@ from simic.agent.advantages import with_advantages
 from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer, ValueNormalizer
 from simic.agent.ppo import PPO
 from simic.agent.rollout import collect
-from simic.training.distributed import Ranks, joined
+from simic.training.ranks import Ranks, joined
 
 ENVS, STEPS = 8, 6
 CASES = {

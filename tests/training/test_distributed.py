@@ -18,9 +18,10 @@ from small_runs import small_params
 from simic.errors import SimicError
 from simic.params import Params
 from simic.telemetry import recorder
+from simic.telemetry.recorder import Silent
 from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, UpdateRow
 from simic.training.checkpoint import read
-from simic.training.distributed import ALONE, Ranks, Silent, joined, merged
+from simic.training.ranks import ALONE, Ranks, joined, merged
 from simic.training.session import locked, open_session
 from simic.training.trainer import train
 

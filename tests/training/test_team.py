@@ -15,16 +15,16 @@ import torch
 import yaml
 from small_runs import small_params
 
-from simic import stages
 from simic.errors import SimicError
 from simic.params import Params
-from simic.paths import Workspace
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import EpisodeRow, UpdateRow
 from simic.training import distributed, team
 from simic.training.checkpoint import read
-from simic.training.distributed import ALONE
 from simic.training.interrupts import Interrupted
 from simic.training.observers import Observer
+from simic.training.ranks import ALONE
 
 ROOT = Path(__file__).parents[2]
 
@@ -133,7 +133,8 @@ def test_an_error_of_the_leader_is_told_as_it_is(workspace) -> None:
 def test_followers_do_not_outlive_a_killed_leader(workspace) -> None:
     tree = small(iterations=1000, validate_every=1000)
     (workspace.root / "params.yaml").write_text(yaml.safe_dump(tree.model_dump(mode="json")))
-    code = "from pathlib import Path; from simic import params, stages; from simic.paths import Workspace; "
+    code = "from pathlib import Path; from simic import params; from simic.pipeline import stages; "
+    code += "from simic.pipeline.paths import Workspace; "
     code += "stages.train(params.load(Path('params.yaml')), Workspace(Path.cwd()))"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     leader = subprocess.Popen([sys.executable, "-c", code], cwd=workspace.root, env=environment)

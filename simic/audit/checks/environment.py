@@ -5,7 +5,7 @@ import numpy as np
 from simic.audit.checks.base import OURS, Check, Outcome, check, found, passed
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
-from simic.growth.vocabulary import Op
+from simic.growth.life.vocabulary import Op
 
 
 def _rows(run: RunRecord, bad: np.ndarray, most: int = 5) -> tuple[Evidence, ...]:

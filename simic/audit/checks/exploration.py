@@ -4,7 +4,7 @@ import numpy as np
 
 from simic.audit.checks.base import ENOUGH_ROWS, OURS, Check, Outcome, Values, check, found, passed, undecided
 from simic.audit.record import RunRecord
-from simic.growth.vocabulary import Op
+from simic.growth.life.vocabulary import Op
 
 PEAK_TO_PEAK = 0.3
 WINDOW = 5

@@ -7,7 +7,7 @@ from simic.audit.checks.base import OURS, Check, Outcome, Values, check, found, 
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
 from simic.envs.rewards import OBJECTIVES
-from simic.growth.vocabulary import Op
+from simic.growth.life.vocabulary import Op
 
 TOLERANCE = 1e-6
 LONG = 20

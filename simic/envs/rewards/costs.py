@@ -6,7 +6,7 @@ from torch import Tensor
 from simic.envs.rewards.potential import helps, of_target, progress, unfinished
 from simic.envs.rewards.registration import term
 from simic.envs.rewards.transition import Setting, Transition
-from simic.growth.vocabulary import Op, Stage
+from simic.growth.life.vocabulary import Op, Stage
 
 BASE_SLOT_RENT = 0.0039  # share of the host's parameters that an occupied slot pays for itself (facts §10.1)
 ALPHA_SHOCK_CAP = 1.0  # facts §10.7

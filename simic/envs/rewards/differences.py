@@ -15,7 +15,7 @@ from simic.envs.rewards.potential import (
 )
 from simic.envs.rewards.registration import term
 from simic.envs.rewards.transition import Setting, Transition
-from simic.growth.vocabulary import Slots
+from simic.growth.life.vocabulary import Slots
 
 # Facts §10.3: a contribution far above the seed's own progress.
 RATIO_MIN_CONTRIBUTION = 1.0  # points: below it no ratio is formed

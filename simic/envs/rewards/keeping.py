@@ -15,7 +15,7 @@ from simic.envs.rewards.potential import (
 )
 from simic.envs.rewards.registration import term
 from simic.envs.rewards.transition import Setting, Transition
-from simic.growth.vocabulary import Op, Stage
+from simic.growth.life.vocabulary import Op, Stage
 
 NOT_CONTRIBUTING = -0.2  # fossilizing a seed that does not help (facts §10.4)
 RANSOM = -0.5  # basic: fossilizing a seed that contributes though the host got worse (facts §10.6)

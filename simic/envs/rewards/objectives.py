@@ -6,7 +6,7 @@ from torch import Tensor
 from simic.envs.rewards.potential import progress, significant_contribution
 from simic.envs.rewards.registration import term
 from simic.envs.rewards.transition import Setting, Transition, bounded_loss
-from simic.growth.vocabulary import Stage
+from simic.growth.life.vocabulary import Stage
 
 LOSS_CLIP_SIGMAS = 5.0  # facts §10.6: improvement paid in one step, at most
 

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from simic.envs.rewards.transition import Setting, Transition
-from simic.growth.lifecycle import LIVE_STAGES, in_stages
-from simic.growth.vocabulary import Slots, Stage
+from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
+from simic.growth.life.vocabulary import Slots, Stage
 from simic.params import Reward
 from simic.transfer import constant
 

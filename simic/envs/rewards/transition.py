@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from simic.growth.vocabulary import Slots
+from simic.growth.life.vocabulary import Slots
 from simic.params import Reward, Train
 
 

@@ -1,0 +1,192 @@
+"""The forward pass of a population: host segments and grafted seeds of all streams, batched or one by one.
+
+Both ways take the same weights and plan. ``loop`` runs each stream on its own, in the obvious way; it is the oracle of
+the batched one, and gives bit-equal results for a host whatever the structure of the others.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from simic.errors import SimicError
+from simic.growth.batch.groups import Plan, SlotGroups
+from simic.growth.batch.template import Template, by_row
+from simic.growth.batch.thresholds import SHIPPED, Ways, is_table
+from simic.growth.life.vocabulary import Blend
+from simic.growth.networks.blueprints import Blueprint, probe
+from simic.growth.networks.grafting import blend, seed_input, straight_through
+from simic.growth.networks.hosts import HostSpec
+
+MAP_DIMS = 3  # C, H, W
+
+
+@dataclass(frozen=True)
+class Templates:
+    """The modules of a population: segments and head of the host, blueprints and gate per slot."""
+
+    host: tuple[Template, ...]  # K segments, then the head
+    seeds: tuple[tuple[Template, ...], ...]  # [slot][blueprint]
+    gates: tuple[Template, ...]  # [slot]
+    lenders: tuple[int, ...] = ()  # which parameters of the first segment the head borrows
+    map_entries: int = 0  # of a sample's largest feature map at a slot; 0 where features are not maps
+
+    @classmethod
+    def of(
+        cls,
+        host: HostSpec,
+        blueprints: tuple[Blueprint, ...],
+        ways: Ways = SHIPPED["cpu"],
+        precision: str = "float32",
+    ) -> Self:
+        """Built once, at composition."""
+        template = partial(Template, features_last=host.features_last, ways=ways, precision=precision)
+        segments = [template(build, f"host segment {k}") for k, build in enumerate(host.segments)]
+        head = template(host.head, "host head", borrowed=tuple(host.tied))
+        seeds = tuple(
+            tuple(template(partial(item.build, shape), f"blueprint {item.name} at slot {k}") for item in blueprints)
+            for k, shape in enumerate(host.slot_shapes)
+        )
+        gates = [template(partial(host.gate, shape), f"gate at slot {k}") for k, shape in enumerate(host.slot_shapes)]
+        _check(host, blueprints, seeds)
+        lenders = tuple(segments[0].names.index(name) for name in host.tied.values())
+        entries = max((math.prod(shape) for shape in host.slot_shapes if len(shape) == MAP_DIMS), default=0)
+        return cls((*segments, head), seeds, tuple(gates), lenders, entries)
+
+    def unpack_host(self, rows: Tensor) -> list[list[Tensor]]:
+        """Rows ``[E, params]`` as the parameter tensors of each segment and the head."""
+        parts = rows.split([template.params for template in self.host], 1)
+        tensors = [template.unpack(part) for template, part in zip(self.host, parts, strict=True)]
+        tensors[-1] += [tensors[0][index] for index in self.lenders]
+        return tensors
+
+
+def _check(host: HostSpec, blueprints: tuple[Blueprint, ...], seeds: tuple[tuple[Template, ...], ...]) -> None:
+    """A seed keeps its features' shape and has something to learn."""
+    for shape, kinds in zip(host.slot_shapes, seeds, strict=True):
+        for item, template in zip(blueprints, kinds, strict=True):
+            if template.params == 0:
+                raise SimicError(f"{template.name}: has no parameters, so nothing of it could learn")
+            if item.twin is None:  # else its kernel may not run here; its twin is probed
+                probe(template.module, template.name, shape, shape)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Parameter tensors with a leading row: hosts per segment, seeds per (slot, blueprint) in the plan's order, gates
+    per slot for the gated seeds alone.
+    """
+
+    host: list[list[Tensor]]
+    seeds: dict[tuple[int, int], list[Tensor]]
+    gates: dict[int, list[Tensor]]
+
+
+class Backend(Protocol):
+    """How streams are run: ``x [E, B, …, C]`` to logits ``[streams, B, classes]``."""
+
+    def __call__(self, templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor: ...
+
+
+def batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
+    """All streams at once, one group per slot and blueprint."""
+    h = x
+    for k, (template, stacked, hosts) in enumerate(zip(templates.host, weights.host, plan.hosts, strict=True)):
+        if hosts is not None:
+            stacked = [tensor.index_select(0, hosts) for tensor in stacked]
+        h = template.run(stacked, h)
+        if k == len(plan.slots):
+            break
+        parents, groups = plan.parents[k], plan.slots[k]
+        if parents is not None:
+            h = h.index_select(0, parents)
+        if groups is not None:
+            h = _graft(templates, weights, groups, k, h)
+    return h
+
+
+def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, h: Tensor) -> Tensor:
+    """The features after slot ``slot``: every seed there has read its stream and joined it."""
+    x = seed_input(h, groups.streams, groups.open)
+    outputs = [
+        templates.seeds[slot][kind].run(weights.seeds[slot, kind], x[first:last])
+        for kind, first, last in groups.blueprints
+    ]
+    s = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    if len(groups.straight):
+        h = straight_through(h, s.index_select(0, groups.straight), groups.straight_streams)
+    joined = []
+    for item in groups.blended:
+        own, seen = (t.index_select(0, i) for t, i in ((h, item.streams), (x, item.positions)))
+        gate = templates.gates[slot].run(weights.gates[slot], seen) if item.operator is Blend.GATE else None
+        joined.append(blend(item.operator, own, s.index_select(0, item.positions), seen, item.alpha, gate))
+    if joined:
+        streams = torch.cat([item.streams for item in groups.blended])
+        h = h.index_copy(0, streams, torch.cat(joined))
+    return h
+
+
+def loop(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
+    """One stream after the other, each on contiguous tensors of its own."""
+    features = list(x.contiguous().split(1))
+    for k, (template, stacked, hosts) in enumerate(zip(templates.host, weights.host, plan.hosts, strict=True)):
+        rows = by_row(stacked, len(features))
+        owners = range(len(features)) if hosts is None else hosts.tolist()
+        features = [template.run_one(rows[host], h) for host, h in zip(owners, features, strict=True)]
+        if k == len(plan.slots):
+            break
+        parents, groups = plan.parents[k], plan.slots[k]
+        if parents is not None:
+            features = [features[parent] for parent in parents.tolist()]
+        if groups is not None:
+            _graft_one_by_one(templates, weights, groups, k, features)
+    return torch.cat(features)
+
+
+def _graft_one_by_one(
+    templates: Templates, weights: Weights, groups: SlotGroups, slot: int, features: list[Tensor]
+) -> None:
+    """Replace the features of each stream that has a seed."""
+    streams, open_positions = groups.streams.tolist(), set(groups.open.tolist())
+    how = {position: (item, row) for item in groups.blended for row, position in enumerate(item.positions.tolist())}
+    gates = by_row(weights.gates[slot], 0) if slot in weights.gates else []
+    for kind, first, last in groups.blueprints:
+        seeds = by_row(weights.seeds[slot, kind], last - first)
+        for position in range(first, last):
+            h = features[streams[position]]
+            x = h if position in open_positions else h.detach()
+            s = templates.seeds[slot][kind].run_one(seeds[position - first], x)
+            if position not in how:
+                h = straight_through(h, s, torch.zeros(1, dtype=torch.int64, device=h.device))
+            else:
+                item, row = how[position]
+                gate = None
+                if item.operator is Blend.GATE:
+                    gate = templates.gates[slot].run_one(gates[row], x)
+                h = blend(item.operator, h, s, x, item.alpha[row : row + 1], gate)
+            features[streams[position]] = h
+
+
+def by_size(templates: Templates, weights: Weights, plan: Plan, x: Tensor, apart: float) -> Tensor:
+    """One after the other where the largest map of a host's minibatch has ``apart`` entries, else all at once."""
+    run = loop if x.shape[1] * templates.map_entries >= apart else batched
+    return run(templates, weights, plan, x)
+
+
+BACKENDS = ("auto", "vmap", "loop")
+
+
+def choose_backend(backend: str, ways: Ways) -> Backend:
+    """The backend of that name: ``vmap`` runs all rows together, ``loop`` each by itself, ``auto`` or a table as the
+    ways say.
+    """
+    if backend not in BACKENDS and not is_table(backend):
+        raise SimicError(
+            f"backend {backend!r}: must be one of {', '.join(BACKENDS)} or a table of simic autotune, *.json"
+        )
+    if backend == "loop":
+        return loop
+    return batched if backend == "vmap" else partial(by_size, apart=ways.apart_from)

@@ -1,0 +1,165 @@
+"""Who runs with whom: the group lists of one epoch, built on the CPU from a single read of the slots.
+
+A *stream* is one network to be run: in training, stream i is host i; in evaluation a host has a stream for each way its
+seeds are switched, and a stream splits only at the first slot where its configurations differ.
+"""
+
+from collections.abc import Set
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from simic.growth.life.lifecycle import ACTIVE_STAGES
+from simic.growth.life.vocabulary import Blend, Ramp, Slots, Stage
+from simic.transfer import upload
+
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """The slots as the CPU sees them, all ``[E, K]``: the one device-to-host read of an environment step."""
+
+    stage: Integers
+    blueprint: Integers
+    operator: Integers
+    frozen: Flags  # a down-ramp: forward as ever, parameters fixed
+    silent: Flags  # alpha is 0
+    noted: tuple[Flags, ...] = ()  # what else came with the read
+
+    @classmethod
+    def read(cls, slots: Slots, *flags: Tensor) -> Self:
+        """Copy what grouping needs, and any further ``flags [E, K]`` bool, in one transfer."""
+        own = (slots.stage, slots.blueprint, slots.operator, slots.ramp == Ramp.DOWN, slots.alpha <= 0)
+        stage, blueprint, operator, *rest = torch.stack((*own, *flags)).cpu().numpy()
+        frozen, silent, *noted = (values.astype(bool) for values in rest)
+        return cls(stage, blueprint, operator, frozen, silent, tuple(noted))
+
+    def of(self, rows: slice) -> Self:
+        """The slots of some hosts."""
+        parts = {name: values[rows] for name, values in vars(self).items() if name != "noted"}
+        return replace(self, **parts, noted=tuple(flags[rows] for flags in self.noted))
+
+    @property
+    def active(self) -> Flags:
+        """Seeds with a module in the forward pass."""
+        return np.isin(self.stage, list(ACTIVE_STAGES))
+
+    @property
+    def learning(self) -> Flags:
+        """Seeds that run in a training pass; one at alpha 0 past TRAINING gets no gradient, so it does not run."""
+        return self.active & ((self.stage == Stage.TRAINING) | ~self.silent)
+
+    @property
+    def acting(self) -> Flags:
+        """Seeds that change the host's output."""
+        return self.active & (self.stage != Stage.TRAINING) & ~self.silent
+
+
+@dataclass(frozen=True)
+class Blended:
+    """Seeds of one slot that join by one operator: positions in the slot's order, their streams and amplitudes."""
+
+    operator: Blend
+    positions: Tensor
+    streams: Tensor
+    alpha: Tensor
+    frozen: Flags  # parameters do not move
+
+
+@dataclass(frozen=True)
+class SlotGroups:
+    """The seeds that run at one slot, in the order of their blueprints; positions index this order."""
+
+    streams: Tensor  # [R] which features they read and change
+    hosts: Tensor  # [R] whose seeds they are
+    blueprints: tuple[tuple[int, int, int], ...]  # (blueprint, first, last + 1)
+    open: Tensor  # positions that are not isolated
+    straight: Tensor  # positions in TRAINING
+    straight_streams: Tensor
+    blended: tuple[Blended, ...]
+    frozen: Flags  # [R] parameters do not move
+
+    def gated(self) -> Blended | None:
+        """The seeds that have a gate."""
+        return next((item for item in self.blended if item.operator is Blend.GATE), None)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One epoch's groups. ``hosts[k]`` is the host of each stream when segment k runs (the head last); ``parents[k]``
+    the stream that each stream after slot k comes from. None = stream i is host i; nothing splits.
+    """
+
+    hosts: tuple[Tensor | None, ...]
+    parents: tuple[Tensor | None, ...]
+    slots: tuple[SlotGroups | None, ...]
+
+
+def training_plan(state: SlotState, alpha: Tensor, isolated: Set[Stage]) -> Plan:
+    """Every host is one stream; ``alpha [E, K]``; seeds in ``isolated`` stages send the host no gradient."""
+    envs, slots = state.stage.shape
+    everyone = np.arange(envs)
+    groups = tuple(_group(state, slot, everyone, state.learning[:, slot], alpha, isolated) for slot in range(slots))
+    return Plan((None,) * (slots + 1), (None,) * slots, groups)
+
+
+def evaluation_plan(state: SlotState, off: Flags, alpha: Tensor) -> tuple[Plan, Tensor]:
+    """Streams for all configurations ``off [Cfg, E, K]``, and which stream answers for each of them, ``[Cfg, E]``."""
+    configurations, envs, slots = off.shape
+    on = state.acting & ~off
+    owner = np.arange(envs)
+    stream_of = np.tile(owner, configurations)
+    hosts: list[Tensor | None] = [None]
+    parents: list[Tensor | None] = []
+    groups: list[SlotGroups | None] = []
+    for slot in range(slots):
+        # A stream is told apart by where it came from and whether its seed here is on.
+        codes, stream_of = np.unique(stream_of * 2 + on[:, :, slot].reshape(-1), return_inverse=True)
+        parents.append(_index(codes // 2, alpha) if len(codes) > len(owner) else None)
+        owner = owner[codes // 2]
+        groups.append(_group(state, slot, owner, codes % 2 == 1, alpha, frozenset()))
+        hosts.append(_index(owner, alpha) if len(owner) > envs else None)
+    return Plan(tuple(hosts), tuple(parents), tuple(groups)), _index(stream_of, alpha).view(configurations, envs)
+
+
+def _index(values: Integers, like: Tensor) -> Tensor:
+    return upload(values, like.device)
+
+
+def _group(
+    state: SlotState, slot: int, owner: Integers, runs: Flags, alpha: Tensor, isolated: Set[Stage]
+) -> SlotGroups | None:
+    """Groups of the streams in ``runs`` at a slot; stable order, so equal structure means equal groups."""
+    streams = np.flatnonzero(runs)
+    if not len(streams):
+        return None
+    streams = streams[np.argsort(state.blueprint[owner[streams], slot], kind="stable")]
+    hosts = owner[streams]
+    stage = state.stage[hosts, slot]
+    operator = np.where(stage == Stage.TRAINING, -1, state.operator[hosts, slot])
+    kinds, first = np.unique(state.blueprint[hosts, slot], return_index=True)
+    straight = np.flatnonzero(stage == Stage.TRAINING)
+    blended = []
+    for kind in Blend:
+        positions = np.flatnonzero(operator == kind)
+        if len(positions):
+            amplitude = alpha[_index(hosts[positions], alpha), slot]
+            still = state.frozen[hosts[positions], slot]
+            where = _index(positions, alpha), _index(streams[positions], alpha)
+            blended.append(Blended(kind, *where, amplitude, still))
+    return SlotGroups(
+        streams=_index(streams, alpha),
+        hosts=_index(hosts, alpha),
+        blueprints=tuple(zip(kinds.tolist(), first.tolist(), [*first[1:].tolist(), len(streams)], strict=True)),
+        open=_index(np.flatnonzero(~np.isin(stage, list(isolated))), alpha),
+        straight=_index(straight, alpha),
+        straight_streams=_index(streams[straight], alpha),
+        blended=tuple(blended),
+        frozen=state.frozen[hosts, slot],
+    )

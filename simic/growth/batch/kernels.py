@@ -1,0 +1,291 @@
+"""Layers with the results of torch's own, in the form that runs fastest for many networks at once.
+
+``stacked``: weights carry a leading row dimension, features of all rows lie one after the other ``[R · B, …]``. Under
+vmap a convolution is a grouped convolution over rows, a group norm a chain of small kernels, and every operation costs
+its dispatch twice; here convolutions are matrix products on channels-last maps where that is faster. Numbers behind the
+choices (R = 32 or 4, B = 64, forward + backward, ms, 2 CPU threads): 1×1 4→8 at 4×4: grouped 0.79, product 0.37; 3×3
+16→16 at 2×2, 4 rows: grouped 0.31, dense 0.14; 3×3 8→16 at 4×4: grouped 2.0, dense 4.5; 3×3 1→8 at 8×8: grouped 2.0,
+patches 2.0; GroupNorm 8 at 8×8: 1.9, as a layer norm 1.6; max pooling 8 at 8×8: 2.7, channels last 0.9.
+"""
+
+from functools import cache
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn import functional as F
+
+from simic.growth.batch.thresholds import Ways
+from simic.growth.networks.layers import Samplewise, at_least_float32
+from simic.transfer import upload
+
+DENSE_PIXELS = 4  # a dense matrix over 2×2 maps has fewer entries for each output than a 3×3 kernel
+PARAMETERLESS = (nn.Sequential, nn.Identity, nn.ReLU, nn.GELU, nn.MaxPool2d)
+
+
+def stacked(module: nn.Module, ways: Ways) -> nn.Module | None:
+    """The module on features ``[R · B, …]`` with parameters ``[R, *shape]``, put in as attributes; None where a part of
+    it has no such form, or is used twice.
+    """
+    uses = (module.named_modules(remove_duplicate=False), module.named_parameters(remove_duplicate=False))
+    if any(len(found := list(each)) > len({id(value) for _, value in found}) for each in uses):
+        return None
+    return _stacked(module, ways)
+
+
+def _stacked(module: nn.Module, ways: Ways) -> nn.Module | None:
+    layer = _stacked_layer(module, ways)
+    if layer is not None:
+        return layer
+    if Samplewise not in type(module).__bases__ and type(module) not in PARAMETERLESS:
+        return None
+    for name, child in module.named_children():
+        layer = _stacked(child, ways)
+        if layer is None:
+            return None
+        setattr(module, name, layer)
+    for name in [name for name, _ in module.named_parameters(recurse=False)]:
+        delattr(module, name)
+    return module
+
+
+def _stacked_layer(module: nn.Module, ways: Ways) -> nn.Module | None:
+    if type(module) is nn.Conv2d and _is_same_convolution(module):
+        return _PointwiseConv() if module.kernel_size == (1, 1) else _SameConv(module, ways)
+    if type(module) is nn.Linear:
+        return _Linear(module)
+    if type(module) is nn.GroupNorm:
+        return _GroupNorm(module)
+    if type(module) is nn.LayerNorm and module.bias is not None and len(module.normalized_shape) == 1:
+        return _LayerNorm(module)
+    return None
+
+
+def separable(module: nn.Module) -> nn.Module:
+    """The module for one host at a time on channels-last maps; parameters and their names stay."""
+    for name, child in module.named_children():
+        setattr(module, name, separable(child))
+    return _MapNorm(module) if type(module) is nn.GroupNorm else module
+
+
+def vmappable(module: nn.Module) -> nn.Module:
+    """The module with group norms that run under vmap, which torch's own do not; parameters and their names stay."""
+    for name, child in module.named_children():
+        setattr(module, name, vmappable(child))
+    if type(module) is not nn.GroupNorm:
+        return module
+    norm = _VmapNorm(module.num_groups, module.num_channels, module.eps, module.affine)
+    norm.weight, norm.bias = module.weight, module.bias
+    return norm
+
+
+def _is_same_convolution(conv: nn.Conv2d) -> bool:
+    """Stride 1, odd square kernel, zero padding that keeps the shape, no bias, dense or depthwise."""
+    kernel = conv.kernel_size[0]
+    plain = conv.stride == (1, 1) and conv.dilation == (1, 1) and conv.padding_mode == "zeros" and conv.bias is None
+    square = conv.kernel_size == (kernel, kernel) and kernel % 2 == 1 and conv.padding == (kernel // 2, kernel // 2)
+    depthwise = conv.groups == conv.in_channels == conv.out_channels and kernel > 1
+    return plain and square and (conv.groups == 1 or depthwise)
+
+
+class _PointwiseConv(nn.Module):
+    """1×1 convolution as one matrix product per row over all its pixels."""
+
+    weight: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        samples, channels, height, width = x.shape
+        pixels = x.permute(0, 2, 3, 1).reshape(len(self.weight), -1, channels) @ self.weight.flatten(2).mT
+        return pixels.view(samples, height, width, -1).permute(0, 3, 1, 2)
+
+
+class _SameConv(nn.Module):
+    """k×k convolution: a dense matrix on the smallest maps, patches for few inputs, torch's kernel for the rest."""
+
+    weight: Tensor
+
+    def __init__(self, conv: nn.Conv2d, ways: Ways) -> None:
+        super().__init__()
+        self.groups, self.padding, self.ways = conv.groups, conv.kernel_size[0] // 2, ways
+
+    def forward(self, x: Tensor) -> Tensor:
+        pixels, (outputs, inputs) = x.shape[2] * x.shape[3], self.weight.shape[1:3]
+        if pixels <= DENSE_PIXELS or pixels**2 * x.shape[1] * outputs <= self.ways.dense_entries:
+            return self._dense(x)
+        if inputs == 1 and self.groups == 1:
+            return self._patches(x)
+        return self._grouped(x)
+
+    def _dense(self, x: Tensor) -> Tensor:
+        """All pixels and channels to all pixels and channels: weights spread over a constant of neighbourhoods."""
+        samples, channels, height, width = x.shape
+        rows, outputs, inputs, kernel, _ = self.weight.shape
+        spread = _neighbourhoods(kernel, height, width, x.dtype, x.device)
+        pixels = height * width
+        matrix = (self.weight.reshape(rows * outputs * inputs, -1) @ spread).view(rows, outputs, inputs, pixels, pixels)
+        if self.groups == 1:
+            matrix = matrix.permute(0, 3, 2, 4, 1)  # in pixel, in channel, out pixel, out channel
+        else:
+            matrix = torch.diag_embed(matrix[:, :, 0].permute(0, 2, 3, 1)).permute(0, 1, 3, 2, 4)
+        flat = x.permute(0, 2, 3, 1).reshape(rows, -1, pixels * channels)
+        flat = flat @ matrix.reshape(rows, pixels * channels, pixels * outputs)
+        return flat.view(samples, height, width, outputs).permute(0, 3, 1, 2)
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """The k² neighbours of a single channel's pixels side by side, then one matrix product per row."""
+        samples, _, height, width = x.shape
+        kernel = self.weight.shape[3]
+        padded = F.pad(x[:, 0], [self.padding] * 4)
+        shifts = product(range(kernel), range(kernel))
+        patches = torch.stack([padded[:, i : i + height, j : j + width] for i, j in shifts], -1)
+        flat = patches.view(len(self.weight), -1, kernel * kernel) @ self.weight.flatten(2).mT
+        return flat.view(samples, height, width, -1).permute(0, 3, 1, 2)
+
+    def _grouped(self, x: Tensor) -> Tensor:
+        """One grouped convolution: a row's channels are groups of their own."""
+        samples, channels, height, width = x.shape
+        rows, outputs = self.weight.shape[:2]
+        side_by_side = x.unflatten(0, (rows, -1)).transpose(0, 1).reshape(-1, rows * channels, height, width)
+        y = F.conv2d(side_by_side, self.weight.flatten(0, 1), padding=self.padding, groups=rows * self.groups)
+        y = y.view(-1, rows, outputs, height, width).permute(1, 0, 3, 4, 2)
+        return y.reshape(samples, height, width, outputs).permute(0, 3, 1, 2)
+
+
+@cache
+def _neighbourhoods(kernel: int, height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """``[k², in pixels · out pixels]``: 1 where the kernel's element reads that pixel for that output, else 0."""
+    table = torch.zeros(kernel, kernel, height, width, height, width, dtype=dtype)
+    for i, j, row, column in product(range(kernel), range(kernel), range(height), range(width)):
+        source_row, source_column = row + i - kernel // 2, column + j - kernel // 2
+        if 0 <= source_row < height and 0 <= source_column < width:
+            table[i, j, source_row, source_column, row, column] = 1
+    return upload(table.view(kernel * kernel, -1), device)
+
+
+class _Linear(nn.Module):
+    """One matrix product per row."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.biased = linear.bias is not None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(self.weight) == 1:
+            return F.linear(x, self.weight[0], self.bias[0] if self.biased else None)
+        by_row = x.reshape(len(self.weight), -1, x.shape[-1])
+        y = torch.baddbmm(self.bias[:, None], by_row, self.weight.mT) if self.biased else by_row @ self.weight.mT
+        return y.view(*x.shape[:-1], -1)
+
+
+class _GroupNorm(nn.Module):
+    """GroupNorm as a layer norm over contiguous channels-last maps; on other features torch's own, then scaled."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, norm: nn.GroupNorm) -> None:
+        super().__init__()
+        self.groups, self.eps, self.affine = norm.num_groups, norm.eps, norm.affine
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = at_least_float32(x)
+        return self._maps(x) if x.dim() == 4 else self._vectors(x)
+
+    def _maps(self, x: Tensor) -> Tensor:
+        samples, channels, height, width = x.shape
+        last, pixels = x.permute(0, 2, 3, 1), height * width
+        if self.groups == 1:
+            normed = F.layer_norm(last.reshape(samples, -1), (channels * pixels,), eps=self.eps)
+        else:
+            grouped = last.reshape(samples, pixels, self.groups, -1).transpose(1, 2)
+            normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).transpose(1, 2)
+        if self.affine:
+            # Weights repeated over the pixels: a product along C alone would run in loops of a few values.
+            normed = _scaled(normed, self.weight.repeat(1, pixels), self.bias.repeat(1, pixels))
+        return normed.reshape(samples, height, width, channels).permute(0, 3, 1, 2)
+
+    def _vectors(self, x: Tensor) -> Tensor:
+        if self.affine and len(self.weight) == 1:
+            return F.group_norm(x, self.groups, self.weight[0], self.bias[0], self.eps)
+        normed = F.group_norm(x, self.groups, eps=self.eps)
+        if not self.affine:
+            return normed
+        values = x[0, 0].numel()  # of a channel
+        spread = (parameter.repeat_interleave(values, 1) for parameter in (self.weight, self.bias))
+        return _scaled(normed, *spread).view(x.shape)
+
+
+class _LayerNorm(nn.Module):
+    """LayerNorm over the last dimension."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, norm: nn.LayerNorm) -> None:
+        super().__init__()
+        self.eps = norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = at_least_float32(x)
+        if len(self.weight) == 1:
+            return F.layer_norm(x, x.shape[-1:], self.weight[0], self.bias[0], self.eps)
+        normed = F.layer_norm(x, x.shape[-1:], eps=self.eps)
+        return _scaled(normed, self.weight, self.bias).view(x.shape)
+
+
+def _scaled(normed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``normed`` as ``[R, …, n]``, times the weights ``[R, n]`` of its row, plus the bias."""
+    return torch.addcmul(bias[:, None], normed.reshape(len(weight), -1, weight.shape[1]), weight[:, None])
+
+
+class _VmapNorm(nn.GroupNorm):
+    """GroupNorm of torch's other operations."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        grouped = at_least_float32(input).reshape(len(input), self.num_groups, -1)
+        normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).view(input.shape)
+        if not self.affine:
+            return normed
+        weight, bias = (parameter.view(-1, *[1] * (input.dim() - 2)) for parameter in (self.weight, self.bias))
+        return normed * weight + bias
+
+
+class _MapNorm(nn.Module):
+    """GroupNorm on channels-last maps; on features without pixels torch's own."""
+
+    def __init__(self, norm: nn.GroupNorm) -> None:
+        super().__init__()
+        self.weight, self.bias = norm.weight, norm.bias
+        self.groups, self.eps = norm.num_groups, norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight is None or x.dim() != 4:
+            return F.group_norm(x, self.groups, self.weight, self.bias, self.eps)
+        normed: Tensor = _MapGroupNorm.apply(at_least_float32(x), self.weight, self.bias, self.groups, self.eps)
+        return normed
+
+
+class _MapGroupNorm(Function):
+    """torch's kernels with every gradient asked for: without the features' own, its backward on channels-last maps
+    writes to a null pointer (2.13, CPU).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
+        batch, channels, height, width = x.shape
+        ctx.sizes = batch, channels, height * width, groups
+        normed, mean, scale = torch.native_group_norm(x, weight, bias, *ctx.sizes, eps)
+        ctx.save_for_backward(x, mean, scale, weight)
+        return normed
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad = grads[0].contiguous(memory_format=torch.channels_last)
+        backward = torch.ops.aten.native_group_norm_backward
+        return *backward(grad, *ctx.saved_tensors, *ctx.sizes, [True, True, True]), None, None

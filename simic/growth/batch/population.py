@@ -1,0 +1,393 @@
+"""E growing hosts as one computation: initialise, train an epoch, evaluate configurations, save and restore."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from simic import rng
+from simic.data.batches import Dataset
+from simic.errors import SimicError
+from simic.growth.batch.arena import Arena, Block
+from simic.growth.batch.forward import Templates, Weights, choose_backend
+from simic.growth.batch.groups import Flags, Plan, SlotState, evaluation_plan, training_plan
+from simic.growth.batch.optimizers import MOMENTS
+from simic.growth.batch.rows import Rows
+from simic.growth.batch.statistics import SeedNorms, TrainStats, train_statistics
+from simic.growth.batch.template import Template, channels_last
+from simic.growth.batch.thresholds import of as ways_of
+from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
+from simic.growth.life.vocabulary import Blend, Slots
+from simic.growth.networks.blueprints import Blueprint, count_flops
+from simic.growth.networks.hosts import HostSpec
+from simic.params import HostOptimizer
+from simic.rng import Purpose
+from simic.transfer import upload
+
+EVALUATION_POSITIONS = 192  # samples (of sequences: tokens) per pass, so that features stay in cache
+SEED_MODULE, GATE_MODULE = 0, 1  # last counter of the initialisation keys
+
+Augment = Callable[[Tensor, int, slice], Tensor]  # samples of a minibatch [G, B, …], its number, the hosts
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Answers of every configuration on every sample; a network with non-finite logits is never correct."""
+
+    correct: Tensor  # [Cfg, E, N]: bool, of sequences the share of right tokens in float32
+    loss: Tensor  # [Cfg, E] mean cross-entropy in nats
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Parameters and optimizer state of all hosts and their seeds at one time (or, merged, at one time per host)."""
+
+    stores: dict[str, Rows]
+
+
+class Population:
+    """E hosts of one kind with their seeds, trained together; ``backend``: auto, vmap, loop or the file of a table
+    (``ways``).
+
+    ``learning_rate [E]`` may be changed between epochs. ``group`` hosts run at once, as many as the memory was seen to
+    hold; at first all. Seed and gate rows are allocated per slot and blueprint when
+    the first host germinates one.
+    """
+
+    def __init__(
+        self,
+        host: HostSpec,
+        blueprints: tuple[Blueprint, ...],
+        env_ids: Tensor,
+        rng_seed: int,
+        optimizer: HostOptimizer,
+        device: torch.device | str = "cpu",
+        backend: str = "auto",
+    ) -> None:
+        self.host, self.blueprints, self.rng_seed, self.optimizer = host, blueprints, rng_seed, optimizer
+        self.device = torch.device(device)
+        self.env_ids = env_ids.to(self.device)
+        ways = ways_of(backend, self.device)
+        self.templates = Templates.of(host, blueprints, ways, optimizer.precision)
+        self.host_params, self.host_flops = host.params, host.flops_per_sample
+        self.learning_rate = torch.full((len(env_ids),), optimizer.learning_rate, device=self.device)
+        self.group = len(env_ids)
+        self._run = choose_backend(backend, ways)
+        self._seed_params, self._seed_flops, self._gate_params, self._gate_flops = self._counts()
+        self._closing = [
+            [template.columns(item.closing).to(device) for template, item in zip(kinds, blueprints, strict=True)]
+            for kinds in self.templates.seeds
+        ]
+        self.iteration = -1
+        self._stores: dict[str, Rows] = {}
+
+    def __len__(self) -> int:
+        return len(self.env_ids)
+
+    # --- structure ---
+
+    def reset(self, iteration: int) -> None:
+        """Fresh hosts, by hash of (rng_seed, iteration, env id); every seed is gone."""
+        self.iteration = iteration
+        key = partial(rng.key, self.rng_seed, Purpose.HOST_INIT, iteration, self.env_ids, device=self.device)
+        rows = [template.draw(key(segment)) for segment, template in enumerate(self.templates.host)]
+        self._stores = {}
+        self._store("host").start(torch.arange(len(self), device=self.device), torch.cat(rows, 1))
+
+    def germinate(self, slots: Slots, rows: Tensor | Flags, state: SlotState | None = None) -> None:
+        """Initialise the seeds and gates of ``rows [E, K]`` bool by hash of (iteration, env id, slot, nth germination);
+        moments and steps are zero. Under MULTIPLY the blueprint's closing parameters start at zero.
+
+        Here as below, ``state`` is what was read of ``slots``, if it was.
+        """
+        state, chosen = state or SlotState.read(slots), _flags(rows)
+        for slot in np.flatnonzero(chosen.any(0)).tolist():
+            for kind in np.unique(state.blueprint[chosen[:, slot], slot]).tolist():
+                which = np.flatnonzero(chosen[:, slot] & (state.blueprint[:, slot] == kind))
+                self._germinate(slots, slot, kind, upload(which, self.device))
+
+    def _germinate(self, slots: Slots, slot: int, kind: int, hosts: Tensor) -> None:
+        key = partial(rng.key, self.rng_seed, Purpose.SEED_INIT, self.iteration, self.env_ids[hosts], slot)
+        germination = slots.germinations[hosts, slot]
+        template, gate = self.templates.seeds[slot][kind], self.templates.gates[slot]
+        param = template.draw(key(germination, SEED_MODULE, device=self.device))
+        closed = (slots.operator[hosts, slot] == Blend.MULTIPLY)[:, None] & self._closing[slot][kind]
+        self._store(_seed_name(slot, kind)).start(hosts, param.masked_fill(closed, 0.0))
+        gate_param = gate.draw(key(germination, GATE_MODULE, device=self.device))
+        self._store(_gate_name(slot)).start(hosts, gate_param)
+
+    # --- training ---
+
+    def train_epoch(
+        self,
+        slots: Slots,
+        data: Dataset,
+        order: Tensor,
+        augment: Augment | None = None,
+        state: SlotState | None = None,
+    ) -> TrainStats:
+        """One pass over ``order [E, n, B]`` (sample indices); hosts and learning seeds are updated in place."""
+        state = state or SlotState.read(slots)
+        parts = self._in_groups(lambda hosts: self._train(hosts, state.of(hosts), slots.alpha, data, order, augment))
+        stats = TrainStats(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+        return replace(stats, finite=stats.finite & self._stores["host"].param.isfinite().all(1))
+
+    def _train(
+        self, hosts: slice, state: SlotState, alpha: Tensor, data: Dataset, order: Tensor, augment: Augment | None
+    ) -> TrainStats:
+        """The epoch of some hosts; nothing is written before its end."""
+        plan = training_plan(state, alpha[hosts], self.host.isolated)
+        blocks, names = self._blocks(plan, hosts)
+        arena = Arena(blocks, self.learning_rate, self.optimizer)
+        losses, corrects, norms = [], [], []
+        for number, batch in enumerate(order[hosts].unbind(1)):
+            x, y = data.x[batch], data.y[batch]
+            x = channels_last(augment(x, number, hosts) if augment else x)
+            loss, correct = _score(self._run(self.templates, self._unpack(arena.params, names), plan, x), y)
+            loss = loss.mean(1)
+            # A sum over hosts: each host's gradient is its own loss's.
+            grads = torch.autograd.grad(loss.sum(), arena.params, allow_unused=True, materialize_grads=True)
+            norms.append(arena.update(grads))
+            losses.append(loss.detach())
+            corrects.append(correct.float().mean(1))
+        arena.scatter()
+        per_block = [torch.stack(block) for block in zip(*norms, strict=True)]
+        seeds = [
+            SeedNorms(int(name.split(".")[1]), block.hosts - hosts.start, norm, block.store.param.shape[1])
+            for name, block, norm in zip(names, blocks, per_block, strict=True)
+            if name.startswith("seed.")
+        ]
+        return train_statistics(
+            torch.stack(losses),
+            torch.stack(corrects),
+            per_block[0],
+            self.host.params,
+            seeds,
+            self.host.slots,
+            self.optimizer.max_grad_norm,
+        )
+
+    def _in_groups(self, work: Callable[[slice], Result]) -> list[Result]:
+        """``work`` on all hosts, ``group`` at a time; where memory does not suffice, the group is halved for good."""
+        done, results = 0, []
+        while done < len(self):
+            hosts = slice(done, min(done + self.group, len(self)))
+            try:
+                results.append(work(hosts))
+            except torch.OutOfMemoryError:
+                if hosts.stop - hosts.start == 1:
+                    raise
+                self.group = (hosts.stop - hosts.start + 1) // 2
+                continue
+            done = hosts.stop
+        return results
+
+    def _blocks(self, plan: Plan, hosts: slice) -> tuple[list[Block], list[str]]:
+        """What trains: the hosts, then per slot the groups of seeds and the gates of gated seeds."""
+        everyone = torch.arange(hosts.start, hosts.stop, device=self.device)
+        moving = np.zeros(len(everyone), dtype=bool)
+        blocks = [Block(self._stores["host"], everyone, moving, self.optimizer.weight_decay)]
+        names = ["host"]
+        for slot, groups in enumerate(plan.slots):
+            if groups is None:
+                continue
+            decay = self.optimizer.seed_weight_decay
+            for kind, first, last in groups.blueprints:
+                names.append(_seed_name(slot, kind))
+                owners = everyone[groups.hosts[first:last]]
+                blocks.append(Block(self._stores[names[-1]], owners, groups.frozen[first:last], decay))
+            if gated := groups.gated():
+                names.append(_gate_name(slot))
+                owners = everyone[groups.hosts[gated.positions]]
+                blocks.append(Block(self._stores[names[-1]], owners, gated.frozen, decay))
+        return blocks, names
+
+    def _unpack(self, rows: list[Tensor], names: list[str]) -> Weights:
+        """Blocks of rows as parameter tensors."""
+        by_name = dict(zip(names, rows, strict=True))
+        host = self.templates.unpack_host(by_name.pop("host"))
+        seeds: dict[tuple[int, int], list[Tensor]] = {}
+        gates: dict[int, list[Tensor]] = {}
+        for name, block in by_name.items():
+            kind, slot, *rest = name.split(".")
+            if kind == "seed":
+                seeds[int(slot), int(rest[0])] = self.templates.seeds[int(slot)][int(rest[0])].unpack(block)
+            else:
+                gates[int(slot)] = self.templates.gates[int(slot)].unpack(block)
+        return Weights(host, seeds, gates)
+
+    # --- evaluation ---
+
+    @torch.no_grad()
+    def evaluate(self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None) -> Evaluation:
+        """Every configuration ``off [Cfg, E, K]`` bool (seeds forced out of the forward; the others at live alpha) on
+        all samples, in one pass that shares what configurations have in common.
+        """
+        state, flags = state or SlotState.read(slots), _flags(off)
+        parts = self._in_groups(
+            lambda hosts: self._evaluate(hosts, state.of(hosts), slots.alpha[hosts], data, flags[:, hosts])
+        )
+        correct, loss = zip(*parts, strict=True)
+        return Evaluation(torch.cat(correct, 1), torch.cat(loss, 1))
+
+    def _evaluate(
+        self, hosts: slice, state: SlotState, alpha: Tensor, data: Dataset, off: Flags
+    ) -> tuple[Tensor, Tensor]:
+        """Correct answers ``[Cfg, hosts, N]`` and mean loss ``[Cfg, hosts]``."""
+        correct, loss = [], []
+        plan, stream_of = evaluation_plan(state, off, alpha)
+        weights = self._evaluation_weights(plan, hosts)
+        chunk = max(1, EVALUATION_POSITIONS // data.y[0].numel())
+        for x, y in zip(data.x.split(chunk), data.y.split(chunk), strict=True):
+            logits = self._run(self.templates, weights, plan, _same_for_all(x, len(alpha)))
+            scored = _score(logits, y.expand(len(logits), *y.shape))
+            loss.append(scored[0])
+            correct.append(scored[1])
+        return torch.cat(correct, 1)[stream_of], torch.cat(loss, 1).mean(1)[stream_of]
+
+    @torch.no_grad()
+    def logits(self, slots: Slots, x: Tensor, off: Tensor | None = None) -> Tensor:
+        """``[E, B, classes]`` of the live networks on ``x [B, …]`` (the same for all) or ``[E, B, …]``; ``off [E, K]``
+        as in ``evaluate``.
+        """
+        nothing = torch.zeros_like(slots.stage, dtype=torch.bool)
+        flags = _flags((nothing if off is None else off)[None])
+        plan, stream_of = evaluation_plan(SlotState.read(slots), flags, slots.alpha)
+        same = x.dim() == 1 + len(self.host.input_shape)
+        features = _same_for_all(x, len(self)) if same else channels_last(x)
+        weights = self._evaluation_weights(plan, slice(0, len(self)))
+        return self._run(self.templates, weights, plan, features)[stream_of[0]]
+
+    def _evaluation_weights(self, plan: Plan, hosts: slice) -> Weights:
+        blocks, names = self._blocks(plan, hosts)
+        return self._unpack([block.store.param[block.hosts] for block in blocks], names)
+
+    # --- what it weighs ---
+
+    def seed_params(self, slots: Slots) -> Tensor:
+        """Parameters of each seed, with its gate where it has one ``[E, K]`` int64; 0 where there is no seed."""
+        return self._weigh(slots, self._seed_params, self._gate_params)
+
+    def seed_flops(self, slots: Slots) -> Tensor:
+        """FLOPs per sample of each seed, with its gate where it has one ``[E, K]`` int64; 0 where there is no seed."""
+        return self._weigh(slots, self._seed_flops, self._gate_flops)
+
+    def _weigh(self, slots: Slots, seeds: Tensor, gates: Tensor) -> Tensor:
+        columns = torch.arange(self.host.slots, device=self.device)
+        weight = seeds[columns, slots.blueprint.clamp(min=0)] + gates * (slots.operator == Blend.GATE)
+        return weight * in_stages(slots.stage, LIVE_STAGES)
+
+    def _counts(self) -> list[Tensor]:
+        """Parameters and FLOPs of the blueprints ``[K, P]`` and of the gates ``[K]``."""
+        shapes = self.host.slot_shapes
+        seeds = [[[b.params(shape) for b in self.blueprints] for shape in shapes]]
+        seeds.append([[b.flops(shape) for b in self.blueprints] for shape in shapes])
+        gates = [[template.params for template in self.templates.gates]]
+        gates.append([count_flops(t.module, shape) for t, shape in zip(self.templates.gates, shapes, strict=True)])
+        return [torch.tensor(table, device=self.device) for table in (*seeds, *gates)]
+
+    # --- saving ---
+
+    def snapshot(self, previous: Snapshot | None = None, rows: Tensor | None = None) -> Snapshot:
+        """A copy of all parameters and optimizer state; with ``previous``, only of ``rows [E]`` bool, the other hosts
+        keeping what they had there.
+        """
+        stores = {name: store.clone() for name, store in self._stores.items()}
+        if previous is not None and rows is not None:
+            for name in stores.keys() & previous.stores.keys():
+                stores[name].copy_where(~rows, previous.stores[name])
+        return Snapshot(stores)
+
+    def restore(self, snapshot: Snapshot, rows: Tensor) -> None:
+        """Host and seeds of ``rows [E]`` bool as they were, optimizer state included; all other rows untouched.
+
+        The caller prunes the seeds that are not FOSSILIZED.
+        """
+        for name, store in snapshot.stores.items():
+            self._stores[name].copy_where(rows, store)
+
+    def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
+        """Parameters of host ``row`` and all its seeds, as copies on the CPU, named as in ``export.GrownNetwork``."""
+        owners: list[tuple[str, Template, Tensor]] = []
+        segments = self._stores["host"].param[row].split([template.params for template in self.templates.host])
+        for k, (template, flat) in enumerate(zip(self.templates.host, segments, strict=True)):
+            owners.append((f"segments.{k}" if k < self.host.slots else "head", template, flat))
+        for slot in in_stages(slots.stage[row], LIVE_STAGES).nonzero().flatten().tolist():
+            kind = int(slots.blueprint[row, slot])
+            seed, gate = self.templates.seeds[slot][kind], self.templates.gates[slot]
+            owners.append((f"joints.{slot}.seed", seed, self._stores[_seed_name(slot, kind)].param[row]))
+            owners.append((f"joints.{slot}.gate", gate, self._stores[_gate_name(slot)].param[row]))
+        return {
+            f"{owner}.{name}": tensor[0].cpu().clone()
+            for owner, template, flat in owners
+            for name, tensor in zip(template.names, template.unpack(flat[None]), strict=True)
+        }
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything that mutates, as copies."""
+        state = {"iteration": torch.tensor(self.iteration), "learning_rate": self.learning_rate.clone()}
+        state["group"] = torch.tensor(self.group)
+        for name, store in self._stores.items():
+            state |= {f"{name}/{part}": tensor.clone() for part, tensor in store.tensors()}
+        return state
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """The way back, bit for bit; a state of other shapes is a SimicError."""
+        self.iteration, self.group = int(state["iteration"]), int(state["group"])
+        self.learning_rate = state["learning_rate"].to(self.device).clone()
+        self._stores = {}
+        for name in dict.fromkeys(key.partition("/")[0] for key in state if "/" in key):
+            store = self._store(name)
+            for part, tensor in store.tensors():
+                saved = state.get(f"{name}/{part}")
+                if saved is None or saved.shape != tensor.shape:
+                    found = None if saved is None else tuple(saved.shape)
+                    raise SimicError(f"population state {name}/{part}: shape {found}, must be {tuple(tensor.shape)}")
+                tensor.copy_(saved)
+
+    def _width(self, name: str) -> int:
+        kind, *place = name.split(".")
+        if kind == "seed":
+            return self.templates.seeds[int(place[0])][int(place[1])].params
+        return self.templates.gates[int(place[0])].params if kind == "gate" else self.host.params
+
+    def _store(self, name: str) -> Rows:
+        """The rows of this name, allocated at first use."""
+        if name not in self._stores:
+            moments = MOMENTS[self.optimizer.name]
+            self._stores[name] = Rows.zeros(len(self), self._width(name), moments, self.device)
+        return self._stores[name]
+
+
+def _seed_name(slot: int, kind: int) -> str:
+    return f"seed.{slot}.{kind}"
+
+
+def _gate_name(slot: int) -> str:
+    return f"gate.{slot}"
+
+
+def _flags(values: Tensor | Flags) -> Flags:
+    return values.cpu().numpy() if isinstance(values, Tensor) else values
+
+
+def _same_for_all(x: Tensor, hosts: int) -> Tensor:
+    return channels_last(x[None]).expand(hosts, *[-1] * x.dim())
+
+
+def _score(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy and whether the answer is right, per sample: ``[R, B, classes], [R, B] → [R, B], [R, B]`` bool;
+    of sequences, ``[R, B, L, classes], [R, B, L]``, the means over their tokens, both float.
+    """
+    loss = F.cross_entropy(logits.float().flatten(0, -2), y.reshape(-1), reduction="none").view(y.shape)
+    values = logits.detach()
+    right = (values.argmax(-1) == y) & values.isfinite().all(-1)
+    if y.dim() == 2:
+        return loss, right
+    return loss.flatten(2).mean(2), right.flatten(2).float().mean(2)

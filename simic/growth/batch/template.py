@@ -1,0 +1,186 @@
+"""One plain ``nn.Module`` as a function of a flat parameter row, so that a population is a matrix of rows.
+
+A module is built twice under different seeds of a forked generator: tensors that come out equal are constants (zeros,
+ones, 3.0) and stay; the others are redrawn from hashes, uniform in ±1/sqrt(fan_in), torch's default for linear and
+convolution layers (He et al. 2015 with a = √5).
+"""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from simic.errors import SimicError
+from simic.growth.batch.kernels import separable, stacked, vmappable
+from simic.growth.batch.thresholds import SHIPPED, Ways
+from simic.growth.networks.layers import at_least_float32
+from simic.rng import uniform
+from simic.transfer import upload
+
+
+class Template:
+    """Names, shapes and initial distribution of a module's parameters, and how to run it for many rows at once.
+
+    ``features_last``: the module takes and gives features in the last dimension. ``borrowed`` parameters are not in the
+    row: who runs it hands them in. Many rows run as one batch through stacked layers where all parts of the module have
+    such a form (``kernels.stacked``), else under vmap; a module with ``vmap = False`` is run row by row. With
+    ``precision`` bfloat16 its matrix products are rounded to that (not convolutions under vmap, where torch leaves them
+    as they are); features between modules stay float32.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        name: str,
+        features_last: bool = False,
+        borrowed: Sequence[str] = (),
+        ways: Ways = SHIPPED["cpu"],
+        precision: str = "float32",
+    ) -> None:
+        self._reduced = precision == "bfloat16"
+        first, second = _build(build, 0), _build(build, 1)
+        if next(first.buffers(), None) is not None:
+            raise SimicError(
+                f"{name}: modules with buffers (running statistics, constants) cannot be stacked over hosts"
+            )
+        own = {key: parameter for key, parameter in first.named_parameters() if key not in borrowed}
+        self.name = name
+        self.names, self.borrowed = list(own), list(borrowed)
+        self.shapes = [parameter.shape for parameter in own.values()]
+        self.sizes = [shape.numel() for shape in self.shapes]
+        self.params = sum(self.sizes)
+        other = dict(second.named_parameters())
+        constant = [torch.equal(parameter, other[key]) for key, parameter in own.items()]
+        self._start, self._bound = _initial(first, own, constant, name)
+        self._enter, self._leave = (_as_it_is, _as_it_is) if features_last else (channels_first, channels_last)
+        self._vmap = getattr(first, "vmap", True)
+        self.module = first.to("meta")
+        self._single, self._stacked = separable(copy.deepcopy(self.module)), stacked(second.to("meta"), ways)
+        self._batched = vmappable(copy.deepcopy(self.module))
+        self._sockets = (
+            [] if self._stacked is None else [_socket(self._stacked, key) for key in (*self.names, *self.borrowed)]
+        )
+        self._foreign = any(not type(m).__module__.startswith(("torch.nn.", "simic.")) for m in first.modules())
+
+    def draw(self, streams: Tensor) -> Tensor:
+        """Fresh parameter rows ``[R, params]`` from the keys ``[R]``."""
+        if self._start.device != streams.device:
+            self._start, self._bound = (upload(row, streams.device) for row in (self._start, self._bound))
+        return self._start + self._bound * (2 * uniform(streams, (self.params,)) - 1)
+
+    def columns(self, names: Sequence[str]) -> Tensor:
+        """Bool ``[params]``: which columns of a row belong to the named parameters."""
+        unknown = set(names) - set(self.names)
+        if unknown:
+            raise SimicError(f"{self.name}: no parameter {sorted(unknown)}; it has {self.names}")
+        flags = [torch.full((size,), key in names) for key, size in zip(self.names, self.sizes, strict=True)]
+        return torch.cat(flags) if flags else torch.zeros(0, dtype=torch.bool)
+
+    def unpack(self, rows: Tensor) -> list[Tensor]:
+        """Rows ``[R, params]`` as one tensor ``[R, *shape]`` per parameter, views."""
+        columns = rows.split(self.sizes, 1) if self.sizes else ()
+        return [column.view(-1, *shape) for column, shape in zip(columns, self.shapes, strict=True)]
+
+    def run(self, weights: list[Tensor], x: Tensor) -> Tensor:
+        """The module of every row on its own features: ``x [R, B, …, C] → [R, B, …, C]``; ``weights`` as unpacked, then
+        the borrowed ones.
+        """
+        alone = len(x) == 1 and self._stacked is None  # vmap would cost its dispatch for nothing
+        if alone or not self._vmap:
+            return torch.cat([self.run_one(*row) for row in zip(by_row(weights, len(x)), x.split(1), strict=True)])
+        with self._rounding(x.device):
+            if self._stacked is None:
+                y = vmap(self._call)(self._enter(x), *weights)
+            else:
+                y = self._run_stacked(self._stacked, weights, self._enter(x))
+        return self._leave(at_least_float32(y))
+
+    def _run_stacked(self, module: nn.Module, weights: list[Tensor], x: Tensor) -> Tensor:
+        """All rows as one batch, ``[R, B, C, …]``; ``functional_call`` would cost as much as a small module."""
+        for (owner, leaf), tensor in zip(self._sockets, weights, strict=True):
+            setattr(owner, leaf, tensor)
+        try:
+            y: Tensor = module(x.flatten(0, 1))
+        finally:
+            for owner, leaf in self._sockets:
+                setattr(owner, leaf, None)  # else the weights would live until the next call
+        return y.unflatten(0, x.shape[:2])
+
+    def run_one(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
+        """The module of one row by itself, ``weights [*shape]``, on ``x [1, B, …, C]``."""
+        h = self._enter(x)[0]
+        h = h.contiguous() if self._foreign else h  # a user's forward may call what kernels._MapGroupNorm avoids
+        with self._rounding(x.device):
+            y = functional_call(self._single, self._named(weights), (h,))
+        return self._leave(at_least_float32(y)[None])
+
+    def _rounding(self, device: torch.device) -> AbstractContextManager[object]:
+        """Casts of weights are not cached: one made without gradients would be found again by training."""
+        return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if self._reduced else nullcontext()
+
+    def _call(self, x: Tensor, *weights: Tensor) -> Tensor:
+        return functional_call(self._batched, self._named(weights), (x,))
+
+    def _named(self, weights: Sequence[Tensor]) -> dict[str, Tensor]:
+        return dict(zip((*self.names, *self.borrowed), weights, strict=True))
+
+
+def by_row(weights: Sequence[Tensor], rows: int) -> list[tuple[Tensor, ...]]:
+    """Tensors ``[R, *shape]`` as a tuple for each row; taken together, so that their gradients are stacked once."""
+    return list(zip(*(tensor.unbind(0) for tensor in weights), strict=True)) if weights else [()] * rows
+
+
+def _socket(module: nn.Module, key: str) -> tuple[nn.Module, str]:
+    """The part of a stacked module that takes a parameter, and as what."""
+    owner, _, leaf = key.rpartition(".")
+    return module.get_submodule(owner), leaf
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
+def channels_first(x: Tensor) -> Tensor:
+    """``[R, B, …, C]`` as the ``[R, B, C, …]`` that modules expect; a view."""
+    return x.movedim(-1, 2)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """``[R, B, C, …]`` as contiguous ``[R, B, …, C]``: rows can be taken by index, convolutions are matrix products."""
+    return x.movedim(2, -1).contiguous()
+
+
+def _build(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A fresh module; torch's global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()
+
+
+def _initial(module: nn.Module, own: dict[str, nn.Parameter], constant: list[bool], name: str) -> tuple[Tensor, Tensor]:
+    """Row of constants (0 where random) and row of half widths (0 where constant)."""
+    starts, bounds = [torch.zeros(0)], [torch.zeros(0)]
+    for (key, parameter), fixed in zip(own.items(), constant, strict=True):
+        flat = parameter.detach().flatten().float()
+        bound = 0.0 if fixed else 1 / math.sqrt(_fan_in(module, key, name))
+        starts.append(flat if fixed else torch.zeros_like(flat))
+        bounds.append(torch.full_like(flat, bound))
+    return torch.cat(starts), torch.cat(bounds)
+
+
+def _fan_in(module: nn.Module, key: str, name: str) -> int:
+    """Inputs of one output: of the parameter itself, or of the ``weight`` beside a bias."""
+    owner, _, leaf = key.rpartition(".")
+    parameter = module.get_parameter(key)
+    if parameter.dim() < 2:
+        parameter = getattr(module.get_submodule(owner), "weight", parameter)
+    if parameter.dim() < 2:
+        raise SimicError(
+            f"{name}: parameter {key!r} starts at random but has {parameter.dim()} dimension(s) and no weight matrix "
+            f"beside it, so its fan-in is unknown; start {leaf!r} from a constant"
+        )
+    return parameter[0].numel()

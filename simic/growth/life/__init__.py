@@ -1,0 +1,1 @@
+"""What a seed may do, as tables: vocabulary, transitions, alpha, gates."""

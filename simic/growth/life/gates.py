@@ -1,0 +1,43 @@
+"""Quality gates: what a seed must have shown before it may enter a stage (facts §2.2)."""
+
+import torch
+from torch import Tensor
+
+from simic.growth.life.vocabulary import Ramp, Slots, Stage
+from simic.params import Lifecycle
+
+# The gate that guards entry into a stage; what is not here is unguarded.
+GATES: dict[Stage, int] = {
+    Stage.GERMINATED: 0,
+    Stage.TRAINING: 1,
+    Stage.BLENDING: 2,
+    Stage.HOLDING: 3,
+    Stage.FOSSILIZED: 5,
+}
+NO_GATE = -1
+ALPHA_TOLERANCE = 1e-6  # facts §2.2, G3
+
+
+def gate_passes(slots: Slots, params: Lifecycle) -> dict[Stage, Tensor]:
+    """Bool ``[E, K]`` per stage to be entered, on the measurements stored in ``slots`` (facts §2.2).
+
+    Unmeasured (NaN) fails every comparison it is part of.
+    """
+    strict = params.gates == "strict"
+    blending = (slots.dwell >= params.training_dwell) & slots.gradient_healthy
+    holding = (slots.ramp == Ramp.HOLD) & (slots.alpha_target >= 1 - ALPHA_TOLERANCE)
+    holding &= (slots.alpha - slots.alpha_target).abs() <= ALPHA_TOLERANCE
+    fossilized = slots.contribution.isfinite() & slots.gradient_healthy
+    if strict:
+        blending &= slots.accuracy - slots.stage_accuracy >= params.min_improvement_pct
+        blending &= slots.gradient_ratio >= params.min_gradient_ratio
+        holding &= slots.dwell >= params.blending_dwell
+        fossilized &= slots.contribution >= params.min_contribution_pct
+    always = torch.ones_like(blending)
+    return {
+        Stage.GERMINATED: always,
+        Stage.TRAINING: always,
+        Stage.BLENDING: blending,
+        Stage.HOLDING: holding,
+        Stage.FOSSILIZED: fossilized,
+    }

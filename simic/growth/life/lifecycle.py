@@ -1,0 +1,321 @@
+"""The life of a seed as data: one transition table, pure tensor functions over ``[E, K]``.
+
+One environment step is ``advance`` (gates on the last measurements → op → alpha tick → automatic transitions), then the
+host trains an epoch and validates, then ``record`` stores what was measured. A slot makes at most one transition per
+step. Semantics: docs/glossary.md; the independent scalar machine that holds this one to its word is in the tests.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from simic.growth.life.alpha import ramp_tick, retarget
+from simic.growth.life.gates import ALPHA_TOLERANCE, GATES, NO_GATE, gate_passes
+from simic.growth.life.vocabulary import (
+    ALPHA_SPEED_STEPS,
+    ALPHA_TARGETS,
+    STYLES,
+    TEMPO_STEPS,
+    Action,
+    Op,
+    Ramp,
+    Slots,
+    Stage,
+)
+from simic.params import Lifecycle
+from simic.transfer import constant
+
+# First entry that is no failure is what ADVANCE leads to.
+TRANSITIONS: dict[Stage, tuple[Stage, ...]] = {
+    Stage.DORMANT: (Stage.GERMINATED,),
+    Stage.GERMINATED: (Stage.TRAINING, Stage.PRUNED),
+    Stage.TRAINING: (Stage.BLENDING, Stage.PRUNED),
+    Stage.BLENDING: (Stage.HOLDING, Stage.PRUNED),
+    Stage.HOLDING: (Stage.FOSSILIZED, Stage.BLENDING, Stage.PRUNED),
+    Stage.FOSSILIZED: (),
+    Stage.PRUNED: (Stage.EMBARGOED,),
+    Stage.EMBARGOED: (Stage.RESETTING,),
+    Stage.RESETTING: (Stage.DORMANT,),
+}
+
+
+def _descendants(stage: Stage) -> frozenset[Stage]:
+    """Stages that follow by themselves: a chain without a choice."""
+    chain = {stage}
+    while len(TRANSITIONS[stage]) == 1 and TRANSITIONS[stage][0] is not Stage.DORMANT:
+        stage = TRANSITIONS[stage][0]
+        chain.add(stage)
+    return frozenset(chain)
+
+
+FAILURE_STAGES = _descendants(Stage.PRUNED)
+LIVE_STAGES = frozenset(Stage) - FAILURE_STAGES - {Stage.DORMANT}  # a module exists
+ACTIVE_STAGES = LIVE_STAGES - {Stage.GERMINATED}  # the module takes part in the forward pass
+PRUNABLE_STAGES = frozenset(stage for stage, to in TRANSITIONS.items() if Stage.PRUNED in to)
+FOSSILIZABLE_STAGES = frozenset(stage for stage, to in TRANSITIONS.items() if Stage.FOSSILIZED in to)
+ADVANCEABLE_STAGES = LIVE_STAGES - FOSSILIZABLE_STAGES - {Stage.FOSSILIZED}
+RETARGETABLE_STAGES = frozenset({Stage.BLENDING, Stage.HOLDING})  # those with an amplitude of their own
+SEQUENTIAL_BLOCKERS = FAILURE_STAGES | {Stage.GERMINATED, Stage.TRAINING}  # one unproven seed at a time
+
+GRADIENT_EMA_DECAY = 0.9  # facts §2.3
+VELOCITY_DECAY = 0.7  # facts §2.3
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What one epoch measured; NaN = not measured. Accuracies and contributions in points."""
+
+    accuracy: Tensor  # [E], live network
+    contribution: Tensor  # [E, K]
+    contribution_se: Tensor  # [E, K]
+    gradient_ratio: Tensor  # [E, K]
+    gradient_healthy: Tensor  # [E, K] bool
+
+
+@dataclass(frozen=True)
+class Events:
+    """What ``advance`` did."""
+
+    effective_op: Tensor  # [E]: the op, or WAIT where it was illegal or its gate refused
+    gate: Tensor  # [E]: the gate the op asked, -1 = none
+    gate_passed: Tensor  # [E] bool
+    germinated: Tensor  # [E, K] bool
+    removed: Tensor  # [E, K] bool: the module was freed now
+    stage_before: Tensor  # [E, K]
+    stage_after: Tensor  # [E, K]
+
+
+def in_stages(stage: Tensor, stages: frozenset[Stage]) -> Tensor:
+    """Bool of ``stage``'s shape: whether each is one of ``stages``."""
+    return constant(tuple(member in stages for member in Stage), torch.bool, stage.device)[stage]
+
+
+def legal_ops(slots: Slots, params: Lifecycle) -> Tensor:
+    """Bool ``[E, O, K]``: which op is physically possible on which slot; WAIT always is, on every slot."""
+    stage, held = slots.stage, slots.ramp == Ramp.HOLD
+    seeds = in_stages(stage, LIVE_STAGES).sum(1, keepdim=True)
+    room = seeds < (params.max_seeds or stage.shape[1])
+    if params.sequential_development:
+        room &= ~in_stages(stage, SEQUENTIAL_BLOCKERS).any(1, keepdim=True)
+    by_op = {
+        Op.WAIT: torch.ones_like(held),
+        Op.GERMINATE: (stage == Stage.DORMANT) & room,
+        Op.SET_ALPHA_TARGET: in_stages(stage, RETARGETABLE_STAGES) & held,
+        Op.PRUNE: in_stages(stage, PRUNABLE_STAGES) & held & (slots.age >= params.min_prune_age),
+        Op.FOSSILIZE: in_stages(stage, FOSSILIZABLE_STAGES),
+        Op.ADVANCE: in_stages(stage, ADVANCEABLE_STAGES) & (not params.auto_advance),
+    }
+    return torch.stack([by_op[op] for op in Op], 1)
+
+
+def advance(slots: Slots, action: Action, params: Lifecycle, live_accuracy: Tensor) -> tuple[Slots, Events]:
+    """Execute one op per host and tick every slot; pure.
+
+    ``live_accuracy [E]`` (points) is the last validation's, the starting line of what a transition is judged by. An
+    illegal op is a WAIT; so is one that its gate refuses, with the gate named in the events. Heads the op does not use
+    are ignored.
+    """
+    before = slots.stage
+    chosen = torch.arange(before.shape[1], device=before.device) == action.slot[:, None]
+    rows = torch.arange(before.shape[0], device=before.device)
+    legal = legal_ops(slots, params)[rows, action.op, action.slot]
+    target = _target_stage(before, action.op[:, None]) * chosen
+    passes = _gate_of_target(gate_passes(slots, params), target)
+    asked = torch.where(legal, _look_up(_GATE_OF_STAGE, target.amax(1)), NO_GATE)
+    passed = (passes | ~chosen).all(1)
+    executed = legal & ((asked == NO_GATE) | passed)
+    effective = torch.where(executed, action.op, int(Op.WAIT))
+
+    accuracy = live_accuracy[:, None].to(slots.accuracy.dtype).expand_as(slots.accuracy)
+    op = effective[:, None]
+    slots = _germinate(slots, chosen & (op == Op.GERMINATE), action, accuracy)
+    forward = chosen & ((op == Op.ADVANCE) | (op == Op.FOSSILIZE))
+    slots = _enter(slots, forward, torch.where(forward, target, slots.stage), accuracy)
+    slots = _set_alpha(slots, chosen & (op == Op.SET_ALPHA_TARGET), action, accuracy)
+    slots = _prune(slots, chosen & (op == Op.PRUNE), action, accuracy)
+    slots = _tick_alpha(slots, accuracy)
+    slots = _transition_automatically(slots, before, params, accuracy)
+    events = Events(
+        effective_op=effective,
+        gate=asked,
+        gate_passed=passed & (asked != NO_GATE),
+        germinated=chosen & (op == Op.GERMINATE),
+        removed=in_stages(before, LIVE_STAGES) & (slots.stage == Stage.PRUNED),
+        stage_before=before,
+        stage_after=slots.stage,
+    )
+    return slots, events
+
+
+def record(slots: Slots, measurements: Measurements) -> Slots:
+    """Store one epoch's measurements: ages, dwell, accuracies, contribution and its velocity, gradient EMA; pure."""
+    live = in_stages(slots.stage, LIVE_STAGES)
+    contribution = measurements.contribution
+    measured = live & contribution.isfinite()
+    repeated = measured & slots.contribution.isfinite()
+    # v ← 0.7 v + 0.3 (c_t − c_{t−1}), v = 0 before the second measurement (facts §2.3).
+    velocity = VELOCITY_DECAY * slots.contribution_velocity.nan_to_num(0.0)
+    velocity = velocity + (1 - VELOCITY_DECAY) * (contribution - slots.contribution)
+    ratio_measured = live & measurements.gradient_ratio.isfinite()
+    ratio = GRADIENT_EMA_DECAY * slots.gradient_ratio + (1 - GRADIENT_EMA_DECAY) * measurements.gradient_ratio
+    # The first measurement initialises the average: starting from 0 would bias it low for ~10 epochs.
+    ratio = torch.where(slots.gradient_ratio.isfinite(), ratio, measurements.gradient_ratio)
+    unmeasured = torch.where(live, slots.steps_since_measured + 1, slots.steps_since_measured)
+    return replace(
+        slots,
+        age=slots.age + live,
+        dwell=slots.dwell + live,
+        accuracy=torch.where(live, measurements.accuracy[:, None].to(slots.accuracy.dtype), slots.accuracy),
+        contribution=torch.where(measured, contribution, slots.contribution),
+        contribution_se=torch.where(measured, measurements.contribution_se, slots.contribution_se),
+        contribution_velocity=torch.where(repeated, velocity, slots.contribution_velocity),
+        steps_since_measured=torch.where(measured, 0, unmeasured),
+        gradient_ratio=torch.where(ratio_measured, ratio, slots.gradient_ratio),
+        gradient_healthy=live & measurements.gradient_healthy,
+    )
+
+
+def prune_live(slots: Slots, rows: Tensor) -> tuple[Slots, Tensor]:
+    """The governor's prune: every live seed of ``rows [E]`` but the FOSSILIZED goes at once, whatever its age or ramp.
+
+    Returns the slots and which modules were freed, bool ``[E, K]``.
+    """
+    removed = rows[:, None] & in_stages(slots.stage, PRUNABLE_STAGES)
+    return _remove(slots, removed), removed
+
+
+# --- the ops ---------------------------------------------------------------------------------------------------------
+
+_GATE_OF_STAGE = tuple(GATES.get(stage, NO_GATE) for stage in Stage)
+_NEXT_STAGE = tuple(
+    next((to for to in TRANSITIONS[stage] if to not in FAILURE_STAGES), Stage.DORMANT) for stage in Stage
+)
+
+
+def _target_stage(stage: Tensor, op: Tensor) -> Tensor:
+    """The stage the op leads to through a gate, DORMANT where it needs none."""
+    forward = _look_up(_NEXT_STAGE, stage)
+    gated = (op == Op.GERMINATE) | (op == Op.ADVANCE) | (op == Op.FOSSILIZE)
+    return torch.where(gated, forward, int(Stage.DORMANT))
+
+
+def _gate_of_target(passes: dict[Stage, Tensor], target: Tensor) -> Tensor:
+    """Whether the gate of each slot's target stage passes; True where there is none."""
+    result = torch.ones_like(target, dtype=torch.bool)
+    for stage, passed in passes.items():
+        result = torch.where(target == stage, passed, result)
+    return result
+
+
+def _set(slots: Slots, where: Tensor, **values: Tensor | float | bool) -> Slots:
+    """``slots`` with the named fields replaced where ``where [E, K]``."""
+    return replace(slots, **{name: torch.where(where, value, getattr(slots, name)) for name, value in values.items()})
+
+
+def _enter(slots: Slots, where: Tensor, stage: Tensor | Stage, accuracy: Tensor) -> Slots:
+    """Transition: remember the stage that was, start the new one's clock; entering a ramp's stage starts the ramp."""
+    arrived = torch.where(where, torch.as_tensor(int(stage) if isinstance(stage, Stage) else stage), slots.stage)
+    blending = where & (slots.stage == Stage.TRAINING) & (arrived == Stage.BLENDING)
+    holding = where & (arrived == Stage.HOLDING)
+    slots = _set(
+        slots,
+        where,
+        previous_stage=slots.stage,
+        previous_dwell=slots.dwell,
+        stage=arrived,
+        dwell=0,
+        stage_accuracy=accuracy,
+    )
+    slots = retarget(slots, blending, slots.first_target, slots.tempo_steps, slots.first_curve)
+    return _set(slots, holding, alpha=1.0, alpha_start=1.0, alpha_target=1.0, ramp=int(Ramp.HOLD))
+
+
+def _pick(table: tuple[float, ...] | tuple[int, ...], index: Tensor) -> Tensor:
+    """``table[index]`` as a column ``[E, 1]``."""
+    return _look_up(table, index)[:, None]
+
+
+def _look_up(table: tuple[float, ...] | tuple[int, ...], index: Tensor) -> Tensor:
+    """``table[index]``, of ``index``'s shape."""
+    dtype = torch.float32 if isinstance(table[0], float) else torch.int64
+    return constant(table, dtype, index.device)[index]
+
+
+_STYLE_OPERATORS = tuple(int(operator) for operator, _ in STYLES)
+_STYLE_CURVES = tuple(int(curve) for _, curve in STYLES)
+
+
+def _germinate(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) -> Slots:
+    slots = _clear(slots, where)
+    slots = _enter(slots, where, Stage.GERMINATED, accuracy)
+    return _set(
+        slots,
+        where,
+        blueprint=action.blueprint[:, None],
+        operator=_pick(_STYLE_OPERATORS, action.style),
+        tempo_steps=_pick(TEMPO_STEPS, action.tempo),
+        first_curve=_pick(_STYLE_CURVES, action.style),
+        first_target=_pick(ALPHA_TARGETS, action.alpha_target),
+        germinations=slots.germinations + 1,
+        germination_accuracy=accuracy,
+        accuracy=accuracy,
+    )
+
+
+def _set_alpha(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) -> Slots:
+    """Retarget, with the chosen style's operator; below 1 a HOLDING seed blends again (facts §2.4)."""
+    target = _pick(ALPHA_TARGETS, action.alpha_target)
+    reopened = where & (slots.stage == Stage.HOLDING) & (target < 1 - ALPHA_TOLERANCE)
+    slots = _enter(slots, reopened, Stage.BLENDING, accuracy)
+    slots = _set(slots, where, operator=_pick(_STYLE_OPERATORS, action.style))
+    return retarget(slots, where, target, _pick(ALPHA_SPEED_STEPS, action.alpha_speed), action.alpha_curve[:, None])
+
+
+def _prune(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) -> Slots:
+    """At once, or by a ramp to 0 for a seed with an amplitude and a speed that is not instant (facts §2.8)."""
+    steps = _pick(ALPHA_SPEED_STEPS, action.alpha_speed)
+    scheduled = where & in_stages(slots.stage, RETARGETABLE_STAGES) & (slots.alpha > 0) & (steps > 0)
+    slots = _remove(slots, where & ~scheduled)
+    slots = _enter(slots, scheduled & (slots.stage == Stage.HOLDING), Stage.BLENDING, accuracy)
+    slots = retarget(slots, scheduled, torch.zeros_like(slots.alpha), steps, action.alpha_curve[:, None])
+    return _set(slots, scheduled, prune_scheduled=True)
+
+
+def _tick_alpha(slots: Slots, accuracy: Tensor) -> Slots:
+    """One tick of every ramp (only BLENDING seeds have one); a scheduled prune that arrives ends the seed."""
+    slots = ramp_tick(slots, slots.stage == Stage.BLENDING)
+    return _remove(slots, slots.prune_scheduled & (slots.ramp == Ramp.HOLD))
+
+
+def _transition_automatically(slots: Slots, before: Tensor, params: Lifecycle, accuracy: Tensor) -> Slots:
+    """PRUNED → EMBARGOED → RESETTING → DORMANT, each after at least one tick; with auto_advance the gates G1–G3."""
+    settled = slots.stage == before  # one transition per step
+    waiting = settled & in_stages(slots.stage, FAILURE_STAGES)
+    slots = _set(slots, waiting, dwell=slots.dwell + 1)
+    least = {Stage.EMBARGOED: params.embargo_steps, Stage.RESETTING: params.reset_steps}
+    due = waiting & (slots.dwell >= _look_up(tuple(least.get(stage, 0) for stage in Stage), slots.stage))
+    following = _look_up(_NEXT_OF_FAILURE, slots.stage)
+    slots = _enter(slots, due, following, torch.full_like(accuracy, torch.nan))
+    if not params.auto_advance:
+        return slots
+    target = _look_up(_NEXT_STAGE, slots.stage)
+    ready = settled & in_stages(slots.stage, ADVANCEABLE_STAGES) & ~slots.prune_scheduled
+    ready &= _gate_of_target(gate_passes(slots, params), target)
+    return _enter(slots, ready, target, accuracy)
+
+
+_NEXT_OF_FAILURE = tuple(TRANSITIONS[stage][0] if stage in FAILURE_STAGES else stage for stage in Stage)
+_KEPT_WHEN_CLEARED = ("stage", "dwell", "previous_stage", "previous_dwell", "germinations")
+
+
+def _clear(slots: Slots, where: Tensor) -> Slots:
+    """Forget everything about the seed; the slot's own history stays."""
+    fresh = Slots.empty(*slots.shape, device=slots.stage.device)
+    return _set(slots, where, **{k: v for k, v in fresh.state_dict().items() if k not in _KEPT_WHEN_CLEARED})
+
+
+def _remove(slots: Slots, where: Tensor) -> Slots:
+    """Into PRUNED, the module freed."""
+    nothing = torch.full_like(slots.alpha, torch.nan)
+    return _enter(_clear(slots, where), where, Stage.PRUNED, nothing)

@@ -1,0 +1,1 @@
+"""One network: plain modules for hosts and blueprints."""

@@ -1,0 +1,403 @@
+"""What a seed can be: plain modules that keep their input's shape, registered with their family.
+
+A new one is a class taking the feature shape (without batch), decorated::
+
+    @blueprint("scale", family="mlp")
+    class Scale(nn.Module):
+        def __init__(self, shape: tuple[int, ...]) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(shape[0]))
+
+        def forward(self, x: Tensor) -> Tensor:  # [B, D] -> [B, D]
+            return x * self.weight
+
+Its parameters and FLOPs are counted, it runs batched over hosts, and the masks, observations and reports know it.
+Tensors that a fresh module draws at random are redrawn by hash at germination (growth/template.py); constants stay.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from simic.errors import SimicError
+from simic.growth.networks.layers import CausalAttention, OpenReLU, Samplewise, group_norm, per_sample
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+Shape = tuple[int, ...]
+LORA_RANK, LORA_LARGE_RANK = 8, 32
+SE_SCALE_BIAS = 3.0  # sigmoid(3) ≈ 0.95: a squeeze-excitation seed starts as almost the identity
+
+
+def count_params(module: nn.Module) -> int:
+    """Trainable parameters."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def count_flops(module: nn.Module, shape: Shape, dtype: torch.dtype = torch.float32) -> int:
+    """FLOPs of one sample's forward pass: 2 per multiply-add of convolutions and matrix products, nothing else."""
+    module = module.to("meta")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module(torch.empty(1, *shape, device="meta", dtype=dtype))
+    return counter.get_total_flops()
+
+
+def probe(module: nn.Module, name: str, shape: Shape, expected: Shape, dtype: torch.dtype = torch.float32) -> None:
+    """SimicError naming the module unless it makes ``expected`` of ``shape``, both without the batch (facts §2.7)."""
+    try:
+        with torch.no_grad():
+            found = module.to("meta")(torch.empty(2, *shape, device="meta", dtype=dtype))
+    except Exception as error:
+        raise SimicError(f"{name}: fails on features {list(shape)}: {' '.join(str(error).split())}") from error
+    if not isinstance(found, torch.Tensor) or found.shape != (2, *expected):
+        given = list(found.shape[1:]) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise SimicError(f"{name}: makes {given} of features {list(shape)}: must be {list(expected)}")
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A kind of seed. ``closing`` names the parameters of a fresh module that, all zero, make it the identity; they
+    start at zero under the MULTIPLY operator (facts §2.5). One zero factor is enough: two in a row would never learn.
+    ``device``: the only type of device it runs on, if there is such a limit; elsewhere the masks leave it out.
+    ``twin``: the blueprint of the same function and parameter names without that limit; its FLOPs are counted, and
+    exported networks are built of it.
+    """
+
+    name: str
+    family: str
+    build: Callable[[Shape], nn.Module]
+    closing: tuple[str, ...] = ()
+    device: str | None = None
+    twin: str | None = None
+
+    def portable(self) -> "Blueprint":
+        """The same function on any device: its twin, or itself."""
+        return self if self.twin is None else _REGISTRY[self.family, self.twin]
+
+    def unavailable(self, device: torch.device) -> str | None:
+        """Why it cannot be germinated on this device; None where it can."""
+        if self.device in (None, device.type):
+            return None
+        return f"blueprint {self.name} of family {self.family} runs on {self.device} only; this is {device.type}"
+
+    def params(self, shape: Shape) -> int:
+        """Exact number of parameters at a slot of this feature shape."""
+        return count_params(self._meta(shape))
+
+    def flops(self, shape: Shape) -> int:
+        """Exact FLOPs per sample at a slot of this feature shape (``count_flops``)."""
+        if self.twin is not None:
+            return self.portable().flops(shape)
+        return count_flops(self._meta(shape), shape)
+
+    def _meta(self, shape: Shape) -> nn.Module:
+        with torch.device("meta"):
+            return self.build(shape)
+
+
+_REGISTRY: dict[tuple[str, str], Blueprint] = {}
+_SHARED: dict[str, str] = {}  # family -> whose blueprints it grows
+
+
+def share_blueprints(family: str, of: str) -> None:
+    """Let a family grow the blueprints of another; SimicError where it has some already."""
+    if _SHARED.get(family, of) != of or any(owner == family for owner, _ in _REGISTRY):
+        raise SimicError(f"family {family!r} has blueprints already: it cannot grow those of {of!r} too")
+    _SHARED[family] = of
+
+
+def blueprint(
+    name: str,
+    family: str,
+    closing: tuple[str, ...] = (),
+    device: str | None = None,
+    twin: str | None = None,
+) -> Callable[[type[nn.Module]], type[nn.Module]]:
+    """Class decorator: register a module ``cls(shape)`` as a blueprint of a host family."""
+
+    def register(cls: type[nn.Module]) -> type[nn.Module]:
+        if family in _SHARED:
+            raise SimicError(
+                f"family {family!r} grows the blueprints of {_SHARED[family]!r}: it cannot have its own too"
+            )
+        if (family, name) in _REGISTRY:
+            raise SimicError(f"blueprint {name!r} of family {family!r} is registered already")
+        _REGISTRY[family, name] = Blueprint(name, family, cls, closing, device, twin)
+        return cls
+
+    return register
+
+
+def families_with_blueprints() -> set[str]:
+    """Those that somebody has registered a blueprint for."""
+    return {family for family, _ in _REGISTRY}
+
+
+def blueprints_of(family: str) -> tuple[Blueprint, ...]:
+    """The family's blueprints in the order of registration, which is their action index."""
+    owner = _SHARED.get(family, family)
+    found = tuple(item for item in _REGISTRY.values() if item.family == owner)
+    if not found:
+        families = sorted({item.family for item in _REGISTRY.values()})
+        raise SimicError(f"family {family!r} has no blueprints; known families: {', '.join(families)}")
+    return found
+
+
+# --- cnn: shape = (C, H, W); formulas of facts §3.2 ------------------------------------------------------------------
+
+
+@blueprint("norm", "cnn", closing=("weight",))
+class ConvNorm(Samplewise):
+    """x + tanh(w)·(GN(x) − x), w = 0: 2C + 1 parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.norm = group_norm(shape[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + per_sample(torch.tanh(self.weight), x) * (self.norm(x) - x)
+
+
+@blueprint("attention", "cnn")
+class SqueezeExcitation(Samplewise):
+    """x·σ(W₂ relu(W₁ mean(x)) + b), W₂ = 0, b = 3, r = max(1, C/4): 2Cr + C parameters (arXiv 1709.01507)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        channels, reduced = shape[0], max(1, shape[0] // 4)
+        self.squeeze = nn.Linear(channels, reduced, bias=False)
+        self.excite = nn.Linear(reduced, channels)
+        nn.init.zeros_(self.excite.weight)
+        nn.init.constant_(self.excite.bias, SE_SCALE_BIAS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.excite(F.relu(self.squeeze(x.mean((-2, -1)))))
+        return x * torch.sigmoid(scale)[..., None, None]
+
+
+@blueprint("depthwise", "cnn", closing=("norm.weight", "norm.bias"))
+class DepthwiseSeparable(Samplewise):
+    """x + relu(GN(1×1(3×3 per channel x))): 9C + C² + 2C parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        channels = shape[0]
+        self.depthwise = nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False)
+        self.pointwise = nn.Conv2d(channels, channels, 1, bias=False)
+        self.norm = group_norm(channels)
+        self.relu = OpenReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.relu(self.norm(self.pointwise(self.depthwise(x))))
+
+
+@blueprint("bottleneck", "cnn", closing=("up.weight",))
+class Bottleneck(Samplewise):
+    """x + GN(up(relu(3×3(relu(down x))))), up = 0, b = max(8, C/4): 2Cb + 9b² + 2C parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        channels, narrow = shape[0], max(8, shape[0] // 4)
+        self.down = nn.Conv2d(channels, narrow, 1, bias=False)
+        self.conv = nn.Conv2d(narrow, narrow, 3, padding=1, bias=False)
+        self.up = nn.Conv2d(narrow, channels, 1, bias=False)
+        self.norm = group_norm(channels)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.norm(self.up(F.relu(self.conv(F.relu(self.down(x))))))
+
+
+class _ConvNormReLU(Samplewise):
+    """relu(GN(k×k x)): k²C² + 2C parameters."""
+
+    def __init__(self, channels: int, kernel: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, kernel, padding=kernel // 2, bias=False)
+        self.norm = group_norm(channels)
+        self.relu = OpenReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.relu(self.norm(self.conv(x)))
+
+
+@blueprint("conv_small", "cnn", closing=("branch.conv.weight",))
+class ConvSmall(Samplewise):
+    """x + relu(GN(1×1 x)), the convolution 0: C² + 2C parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.branch = _ConvNormReLU(shape[0], 1)
+        nn.init.zeros_(self.branch.conv.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.branch(x)
+
+
+@blueprint("conv_light", "cnn", closing=("branch.norm.weight", "branch.norm.bias"))
+class ConvLight(Samplewise):
+    """x + relu(GN(3×3 x)): 9C² + 2C parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.branch = _ConvNormReLU(shape[0], 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.branch(x)
+
+
+@blueprint("conv_heavy", "cnn", closing=("second.norm.weight", "second.norm.bias"))
+class ConvHeavy(Samplewise):
+    """x + two of relu(GN(3×3 ·)) in a row: 18C² + 4C parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.first = _ConvNormReLU(shape[0], 3)
+        self.second = _ConvNormReLU(shape[0], 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(self.first(x))
+
+
+# --- vectors: shape = (D,) for mlp, (L, D) for transformer; formulas of facts §3.3 ------------------------------------
+
+
+@blueprint("norm", "mlp", closing=("weight",))
+@blueprint("norm", "transformer", closing=("weight",))
+class VectorNorm(Samplewise):
+    """x + tanh(w)·(LN(x) − x), w = 0: 2D + 1 parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.norm = nn.LayerNorm(shape[-1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + per_sample(torch.tanh(self.weight), x) * (self.norm(x) - x)
+
+
+class _LowRank(Samplewise):
+    """x + up(down x), up = 0: 2rD parameters (arXiv 2106.09685)."""
+
+    def __init__(self, width: int, rank: int) -> None:
+        super().__init__()
+        self.down = nn.Linear(width, rank, bias=False)
+        self.up = nn.Linear(rank, width, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.up(self.down(x))
+
+
+@blueprint("lora", "mlp", closing=("up.weight",))
+@blueprint("lora", "transformer", closing=("up.weight",))
+class LowRank(_LowRank, Samplewise):
+    """Rank 8: 16D parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape[-1], LORA_RANK)
+
+
+@blueprint("lora_large", "transformer", closing=("up.weight",))
+class LargeLowRank(_LowRank, Samplewise):
+    """Rank 32: 64D parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape[-1], LORA_LARGE_RANK)
+
+
+class _AttentionSeed(Samplewise):
+    """x + attention(x), its output projection 0."""
+
+    def __init__(self, attention: CausalAttention) -> None:
+        super().__init__()
+        self.attention = attention
+        nn.init.zeros_(attention.out.weight)
+        nn.init.zeros_(attention.out.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.attention(x)
+
+
+@blueprint("attention", "transformer", closing=("attention.out.weight", "attention.out.bias"))
+class AttentionSeed(_AttentionSeed, Samplewise):
+    """Causal attention: 4D² + 4D parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(CausalAttention(shape[-1]))
+
+
+class _ResidualMLP(Samplewise):
+    """x + W₂ gelu(W₁ x), W₂ = 0: with f times the width, 2fD² + (f + 1)D parameters."""
+
+    def __init__(self, width: int, factor: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, factor * width)
+        self.second = nn.Linear(factor * width, width)
+        nn.init.zeros_(self.second.weight)
+        nn.init.zeros_(self.second.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(F.gelu(self.first(x)))
+
+
+@blueprint("mlp_small", "mlp", closing=("second.weight", "second.bias"))
+@blueprint("mlp_small", "transformer", closing=("second.weight", "second.bias"))
+class MLPSmall(_ResidualMLP, Samplewise):
+    """Hidden layer of 2D: 4D² + 3D parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape[-1], 2)
+
+
+@blueprint("mlp", "mlp", closing=("second.weight", "second.bias"))
+@blueprint("mlp", "transformer", closing=("second.weight", "second.bias"))
+class MLP(_ResidualMLP, Samplewise):
+    """Hidden layer of 4D: 8D² + 5D parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape[-1], 4)
+
+
+class FlexAttention(CausalAttention, Samplewise):
+    """The same function by torch's FlexAttention with a causal block mask."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """As above, on the device's own kernel."""
+        # Imported where it is used: it pulls in torch's compiler, which takes seconds.
+        from torch.nn.attention.flex_attention import flex_attention
+
+        attended = flex_attention(q, k, v, block_mask=_causal_blocks(q.shape[-2], q.device))
+        assert isinstance(attended, Tensor)
+        return attended
+
+
+@blueprint(
+    "flex_attention",
+    "transformer",
+    closing=("attention.out.weight", "attention.out.bias"),
+    device="cuda",  # no backward on the CPU; no stand-in goes under its name
+    twin="attention",
+)
+class FlexAttentionSeed(_AttentionSeed, Samplewise):
+    """``attention`` through FlexAttention: 4D² + 4D parameters."""
+
+    vmap = False  # its kernel has no batching rule: hosts run one by one
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(FlexAttention(shape[-1]))
+
+
+@lru_cache(maxsize=8)
+def _causal_blocks(length: int, device: torch.device) -> "BlockMask":
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    return create_block_mask(lambda b, h, query, key: query >= key, None, None, length, length, device=str(device))

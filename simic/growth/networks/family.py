@@ -1,0 +1,97 @@
+"""What a family of hosts is, and how one is registered.
+
+A user adds a family by writing a function that returns plain modules::
+
+    @host_family("tower", presets=("baseline",), seeds="mlp")
+    def tower(host: Host, input_shape: Shape, classes: int) -> Anatomy:
+        ...
+
+``seeds`` names the family whose blueprints it grows, its own by default.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from simic import registry
+from simic.errors import SimicError
+from simic.growth.life.vocabulary import Stage
+from simic.growth.networks.blueprints import share_blueprints
+from simic.growth.networks.grafting import Gate
+from simic.params import Host
+
+Shape = tuple[int, ...]
+Builder = Callable[[], nn.Module]
+# Isolation: the seed's input is cut from the host's graph. With lerp, an isolated seed at alpha 1 would leave the
+# host's lower segments without any gradient, so HOLDING and FOSSILIZED seeds are open in every family.
+ISOLATED = frozenset({Stage.TRAINING, Stage.BLENDING})
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """A host as builders of plain modules, run one after another; a slot after each segment.
+
+    ``slot_shapes[k]`` is the feature shape per sample after segment k: channels first, or with ``features_last`` as the
+    modules see it, features in the last dimension. ``tied`` names parameters of the head that are parameters of the
+    first segment. ``config`` is the host's params with what the preset decided filled in.
+    """
+
+    segments: tuple[Builder, ...]
+    head: Builder
+    slot_shapes: tuple[Shape, ...]
+    config: Host
+    features_last: bool = False
+    tied: Mapping[str, str] = field(default_factory=dict)
+
+
+Build = Callable[[Host, Shape, int], Anatomy]
+
+
+@dataclass(frozen=True)
+class Family:
+    """How to build the hosts of a family, and how seeds join them."""
+
+    name: str
+    build: Build
+    presets: tuple[str, ...]
+    isolated: frozenset[Stage] = ISOLATED
+    gate: Callable[[Shape], nn.Module] = Gate
+
+
+_FAMILIES: dict[str, Family] = {}
+
+
+def host_family(
+    name: str,
+    presets: tuple[str, ...] = ("baseline",),
+    seeds: str | None = None,
+    isolated: frozenset[Stage] = ISOLATED,
+    gate: Callable[[Shape], nn.Module] = Gate,
+) -> Callable[[Build], Build]:
+    """Decorator: register a function that builds the hosts of a family."""
+
+    def register(build: Build) -> Build:
+        if name in _FAMILIES:
+            raise SimicError(f"host family {name!r} is registered already")
+        _FAMILIES[name] = Family(name, build, presets, isolated, gate)
+        if seeds is not None:
+            share_blueprints(name, seeds)
+        registry.add(registry.FAMILY, name)
+        for preset in presets:
+            registry.add(registry.PRESET, preset)
+        return build
+
+    return register
+
+
+def families() -> tuple[str, ...]:
+    """The names of all that are registered."""
+    return tuple(_FAMILIES)
+
+
+def family_of(name: str) -> Family:
+    """The family of that name; SimicError naming what is known."""
+    if name not in _FAMILIES:
+        raise SimicError(f"train.host.family = {name!r}: must be one of {', '.join(_FAMILIES)}")
+    return _FAMILIES[name]

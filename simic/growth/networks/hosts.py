@@ -1,0 +1,120 @@
+"""Hosts: the networks to be grown, as an ordered list of segments with a slot after each, and a head."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from simic.errors import SimicError
+from simic.growth.life.vocabulary import Stage
+from simic.growth.networks import cnn, mlp, transformer
+from simic.growth.networks.blueprints import count_flops, count_params, families_with_blueprints, probe
+from simic.growth.networks.family import Anatomy, Builder, Shape, families, family_of
+from simic.growth.networks.layers import check_norm
+from simic.params import Host
+
+# What ships; importing them is what registers the families.
+PRESETS: dict[str, tuple[str, ...]] = {
+    "cnn": tuple(cnn.PRESETS),
+    "mlp": tuple(mlp.PRESETS),
+    "transformer": tuple(transformer.PRESETS),
+}
+_INPUTS = {1: "tokens (context,)", 3: "images (channels, height, width)"}
+_DIMENSIONS = {"cnn": (3,), "mlp": (3,), "transformer": (1,)}  # of a user's family: any
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """How to build one host: fresh plain modules from ``segments`` and ``head`` (growth/family.py says what they are).
+
+    ``params`` and ``flops_per_sample`` are exact counts of the bare host (``blueprints.count_flops``), tied parameters
+    counted once.
+    """
+
+    family: str
+    preset: str
+    input_shape: Shape
+    classes: int
+    segments: tuple[Builder, ...]
+    head: Builder
+    slot_shapes: tuple[Shape, ...]
+    features_last: bool
+    tied: Mapping[str, str]
+    isolated: frozenset[Stage]
+    gate: Callable[[Shape], nn.Module]
+    params: int
+    flops_per_sample: int
+    config: Host  # with what the preset decides filled in: it names the network whatever the presets become
+
+    @property
+    def slots(self) -> int:
+        """K."""
+        return len(self.segments)
+
+    def modules(self) -> tuple[list[nn.Module], nn.Module]:
+        """A fresh host as plain modules, segments and head, with their tied parameters shared."""
+        segments, head = [build() for build in self.segments], self.head()
+        for name, source in self.tied.items():
+            owner, _, leaf = name.rpartition(".")
+            setattr(head.get_submodule(owner), leaf, segments[0].get_parameter(source))
+        return segments, head
+
+
+def build_host(host: Host, input_shape: Shape, classes: int) -> HostSpec:
+    """The host of ``params`` for inputs ``(C, H, W)`` or ``(L,)``; SimicError names what does not fit."""
+    family = family_of(host.family)
+    if strays := families_with_blueprints() - set(families()):
+        raise SimicError(
+            f"blueprints of family {sorted(strays)[0]!r}: no such host family; known: {', '.join(families())}"
+        )
+    allowed = _DIMENSIONS.get(host.family, tuple(_INPUTS))
+    if len(input_shape) not in allowed or min(input_shape) < 1:
+        expected = " or ".join(_INPUTS[dimensions] for dimensions in allowed)
+        raise SimicError(f"input shape {input_shape}: family {host.family} takes {expected}, each at least 1")
+    if classes < 2:
+        raise SimicError(f"classes = {classes}: must be at least 2")
+    if host.kernel_size is not None and host.family in ("mlp", "transformer"):
+        raise SimicError(f"train.host.kernel_size = {host.kernel_size}: must be null for family {host.family}")
+    if host.preset not in family.presets:
+        raise SimicError(f"train.host.preset = {host.preset!r}: family {host.family} has {', '.join(family.presets)}")
+    anatomy = family.build(host, input_shape, classes)
+    if len(anatomy.slot_shapes) != len(anatomy.segments):
+        counts = f"{len(anatomy.segments)} segments and {len(anatomy.slot_shapes)} slot shapes"
+        raise SimicError(f"host family {host.family}: {counts}: must be as many")
+    for slot, shape in enumerate(anatomy.slot_shapes):
+        check_norm(shape[-1:] if anatomy.features_last else shape, f"host {host.family}/{host.preset}, slot {slot}")
+    params, flops = _count(anatomy, input_shape, classes)
+    return HostSpec(
+        family=host.family,
+        preset=host.preset,
+        input_shape=input_shape,
+        classes=classes,
+        segments=anatomy.segments,
+        head=anatomy.head,
+        slot_shapes=anatomy.slot_shapes,
+        features_last=anatomy.features_last,
+        tied=anatomy.tied,
+        isolated=family.isolated,
+        gate=family.gate,
+        params=params,
+        flops_per_sample=flops,
+        config=anatomy.config,
+    )
+
+
+def _count(anatomy: Anatomy, inputs: Shape, classes: int) -> tuple[int, int]:
+    """Parameters and FLOPs; every module must make of its features what the next one takes."""
+    tokens = len(inputs) == 1
+    shapes = (inputs, *anatomy.slot_shapes, (*inputs, classes) if tokens else (classes,))
+    params = flops = 0
+    for k, build in enumerate((*anatomy.segments, anatomy.head)):
+        with torch.device("meta"):
+            module = build()
+        dtype = torch.int64 if tokens and k == 0 else torch.float32
+        probe(module, "host head" if build is anatomy.head else f"host segment {k}", shapes[k], shapes[k + 1], dtype)
+        params += count_params(module)
+        flops += count_flops(module, shapes[k], dtype)
+        if build is anatomy.head:
+            params -= sum(module.get_parameter(name).numel() for name in anatomy.tied)
+    return params, flops

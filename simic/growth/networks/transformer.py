@@ -1,0 +1,113 @@
+"""Causal transformers over tokens: pre-LN blocks, learned positions, output tied to the embedding (facts §3.1)."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from simic.errors import SimicError
+from simic.growth.life.vocabulary import Stage
+from simic.growth.networks.family import Anatomy, Shape, host_family
+from simic.growth.networks.grafting import TokenGate
+from simic.growth.networks.layers import ATTENTION_HEADS, CausalAttention, Samplewise
+from simic.params import Host
+
+
+@dataclass(frozen=True)
+class TokenPreset:
+    """Width of each segment (all equal: the residual stream), MLP factor; without ``attention`` tokens never meet."""
+
+    widths: tuple[int, ...]
+    attention: bool = True
+    factor: int = 4
+
+
+# impaired: a model of byte pairs, because no block looks at another position; an attention seed lets it.
+PRESETS = {
+    "baseline": TokenPreset((32, 32, 32)),
+    "deep": TokenPreset((32, 32, 32, 32, 32)),
+    "impaired": TokenPreset((16, 16, 16), attention=False, factor=2),
+}
+
+
+class Embedding(nn.Module):
+    """Token plus learned position; int64 ``[B, L] → [B, L, D]``."""
+
+    def __init__(self, tokens: int, context: int, width: int) -> None:
+        super().__init__()
+        self.tokens = nn.Parameter(torch.randn(tokens, width))
+        self.positions = nn.Parameter(torch.randn(context, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.embedding(x, self.tokens) + self.positions[: x.shape[-1]]
+
+
+class Block(Samplewise):
+    """x + attention(LN x), then x + W₂ gelu(W₁ LN x); ``[B, L, D]``."""
+
+    def __init__(self, width: int, attention: bool, factor: int) -> None:
+        super().__init__()
+        self.attention = nn.Sequential(nn.LayerNorm(width), CausalAttention(width)) if attention else None
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, factor * width), nn.GELU(), nn.Linear(factor * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.attention is not None:
+            x = x + self.attention(x)
+        return x + self.mlp(x)
+
+
+class FirstSegment(nn.Module):
+    """Embedding and a block."""
+
+    def __init__(self, tokens: int, context: int, width: int, attention: bool, factor: int) -> None:
+        super().__init__()
+        self.embedding = Embedding(tokens, context, width)
+        self.block = Block(width, attention, factor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.block(self.embedding(x))
+
+
+class TiedHead(nn.Module):
+    """LN → logits by the embedding matrix; ``[B, L, D] → [B, L, tokens]``."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.tokens = nn.Parameter(torch.randn(tokens, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(self.norm(x), self.tokens)
+
+
+@host_family(
+    "transformer",
+    presets=tuple(PRESETS),
+    # Co-adaptation from BLENDING on (facts §2.6), unlike convolutional hosts.
+    isolated=frozenset({Stage.TRAINING}),
+    gate=TokenGate,
+)
+def transformer(host: Host, input_shape: Shape, classes: int) -> Anatomy:
+    """One block per segment; ``input_shape`` is ``(context,)``, ``classes`` the number of tokens."""
+    preset = PRESETS[host.preset]
+    widths = host.widths or preset.widths
+    width = widths[0]
+    if len(set(widths)) > 1 or width % ATTENTION_HEADS:
+        raise SimicError(
+            f"train.host.widths = {list(widths)}: a transformer's must all be equal and a multiple of {ATTENTION_HEADS}"
+        )
+    context = input_shape[0]
+    how = (preset.attention, preset.factor)
+    first = partial(FirstSegment, classes, context, width, *how)
+    return Anatomy(
+        segments=(first, *(partial(Block, width, *how) for _ in widths[1:])),
+        head=partial(TiedHead, classes, width),
+        slot_shapes=((context, width),) * len(widths),
+        config=host.model_copy(update={"widths": widths}),
+        features_last=True,
+        tied={"tokens": "embedding.tokens"},
+    )

@@ -1,0 +1,84 @@
+"""`simic doctor`: is this machine and this checkout fit for a run? One line per question."""
+
+import importlib.metadata
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from simic import params
+from simic.errors import SimicError
+from simic.pipeline import dvc_record, up
+from simic.pipeline.paths import Workspace
+
+FREE_GIB = 2.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was asked, whether it is well, and what was seen."""
+
+    question: str
+    well: bool
+    seen: str
+
+
+def examine(workspace: Workspace) -> list[Answer]:
+    """Every answer, in the order in which to put things right."""
+    questions = (_python, _packages, _params, _dvc, _disk, _threads, _ports)
+    return [question(workspace) for question in questions]
+
+
+def _python(_: Workspace) -> Answer:
+    return Answer("python 3.11 or 3.12", (3, 11) <= sys.version_info[:2] < (3, 13), sys.version.split()[0])
+
+
+def _packages(_: Workspace) -> Answer:
+    """Prefect 3.8's server does not start with a newer fastapi, and pip is content with it all the same."""
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "prefect", "fastapi", "mlflow", "dvc")}
+    minor = int(versions["fastapi"].split(".")[1])
+    return Answer("packages", 139 <= minor < 151, ", ".join(f"{name} {v}" for name, v in versions.items()))
+
+
+def _params(workspace: Workspace) -> Answer:
+    return _asked("params.yaml", lambda: f"valid, rng_seed {params.load(workspace.params).rng_seed}")
+
+
+def _dvc(workspace: Workspace) -> Answer:
+    def ask() -> str:
+        stale = dvc_record.is_stale(workspace.root, "prepare")
+        return "prepare is out of date" if stale else "prepare is up to date"
+
+    return _asked("dvc", ask)
+
+
+def _disk(workspace: Workspace) -> Answer:
+    free = shutil.disk_usage(workspace.root).free / 2**30
+    writable = os.access(workspace.root, os.W_OK)
+    return Answer("disk", writable and free >= FREE_GIB, f"{free:.1f} GiB free, {'' if writable else 'not '}writable")
+
+
+def _threads(_: Workspace) -> Answer:
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU (none is needed)"
+    return Answer("compute", True, f"{os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads, {device}")
+
+
+def _ports(workspace: Workspace) -> Answer:
+    def ask() -> str:
+        ports = (up.configured_port(workspace.root), up.MLFLOW_PORT)
+        taken = [str(port) for port in ports if not up.is_free(port)]
+        if taken:
+            raise SimicError(f"taken: {', '.join(taken)}")
+        return "free"
+
+    return _asked("ports for simic up", ask)
+
+
+def _asked(question: str, ask: Callable[[], str]) -> Answer:
+    try:
+        return Answer(question, True, ask())
+    except SimicError as error:
+        return Answer(question, False, str(error))

@@ -1,0 +1,157 @@
+"""What `simic run`, `simic stage` and the Prefect flow share: is a stage stale? -> run it -> record it."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+import yaml
+
+from simic import durable, params
+from simic.errors import SimicError
+from simic.pipeline import dvc_record
+from simic.pipeline.paths import Workspace
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one stage: run, or found up to date."""
+
+    stage: str
+    ran: bool
+    wall_seconds: float
+
+
+@dataclass(frozen=True)
+class Execution:
+    """The stage functions by name, in order; who watches training, what stops it, and whether its unfinished work is
+    thrown away.
+    """
+
+    functions: Mapping[str, Callable[..., object]]
+    observers: Sequence[object] = ()
+    stop: threading.Event | None = None
+    fresh: bool = False
+    track: bool = True
+
+
+@contextmanager
+def workspace_lock(workspace: Workspace) -> Iterator[None]:
+    """Held by whoever runs stages here; SimicError naming the holder when that is another process."""
+    workspace.state.mkdir(parents=True, exist_ok=True)
+    holder = workspace.state / "workspace.holder"
+    lock = filelock.FileLock(workspace.state / "workspace.lock", timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise SimicError(f"{workspace.root}: {_holder(holder)} runs here; wait for it, or stop it first") from None
+    try:
+        holder.write_text(json.dumps({"pid": os.getpid()}), encoding="utf-8")
+        yield
+    finally:
+        lock.release()
+
+
+def _holder(record: Path) -> str:
+    try:
+        return f"another process (pid {json.loads(record.read_text(encoding='utf-8'))['pid']})"
+    except (OSError, ValueError, KeyError):  # it is just being written
+        return "another process"
+
+
+def run_chain(workspace: Workspace, last: str, execution: Execution, say: Say) -> list[Outcome]:
+    """Every stage up to ``last`` that is out of date, in order, each recorded with DVC; the caller holds the lock."""
+    order = list(execution.functions)
+    return [refresh(name, workspace, execution, say) for name in order[: order.index(last) + 1]]
+
+
+def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> Outcome:
+    """Runs and records one stage unless DVC's record of it still holds; the caller holds the lock."""
+    started = time.monotonic()
+    forced = execution.fresh and name == "train"
+    stale = forced or dvc_record.is_stale(workspace.root, name)
+    if not stale and name == "prepare" and (changed := changed_source(workspace)) is not None:
+        say(f"{name}: {changed} is not what it was")
+        stale = True
+    if stale:
+        say(f"{name}: running")
+        perform(name, workspace, execution)
+        dvc_record.commit(workspace.root, name)
+    outcome = Outcome(name, stale, time.monotonic() - started)
+    say(f"{name}: {f'done in {outcome.wall_seconds:.1f} s' if stale else 'up to date'}")
+    return outcome
+
+
+def changed_source(workspace: Workspace) -> Path | None:
+    """The user's own file, where it no longer holds what data/prepared was made from; DVC does not watch it."""
+    task = params.load(workspace.params).prepare
+    meta = workspace.prepared / "meta.json"
+    if task.task not in ("npz", "text") or task.source is None or not meta.exists():
+        return None
+    from simic.pipeline.stages import raw_data
+
+    file = raw_data(workspace) / task.source
+    recorded = json.loads(meta.read_bytes())["source_sha256"]
+    return file if file.exists() and durable.sha256(file) != recorded else None
+
+
+def perform(name: str, workspace: Workspace, execution: Execution) -> None:
+    """Runs one stage function, watched; refuses the result when its params were edited meanwhile.
+
+    DVC records params as they are when a stage ends (dvc #11058), so an edit would make a false record.
+    """
+    tree = params.load(workspace.params)
+    before = recorded_params(name, workspace)
+    if name == "train":
+        _train(tree, workspace, execution)
+    elif name == "audit":
+        execution.functions[name](tree, workspace, dvc_record.code_revision(workspace.root))
+    else:
+        execution.functions[name](tree, workspace)
+    after = recorded_params(name, workspace)
+    if after != before:
+        changed = ", ".join(sorted(key for key in before if before[key] != after.get(key)))
+        raise SimicError(
+            f"{workspace.params}: {changed} changed while {name} ran, so its outputs are not recorded; "
+            f"put the former values back and run dvc commit -f {name}, or run again with the new ones"
+        )
+    if name == "audit" and execution.track:
+        from simic.pipeline import mlflow_store
+
+        mlflow_store.log_report(workspace, provenance(workspace))
+
+
+def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> None:
+    train = execution.functions["train"]
+    if not execution.track:
+        train(tree, workspace, execution.observers, stop=execution.stop, fresh=execution.fresh)
+        return
+    from simic.audit.live import LiveAudit
+    from simic.pipeline import mlflow_store
+
+    tracker = mlflow_store.Tracker(workspace, tree, provenance(workspace))
+    # From here and not from the stage: a changed check must not make finished training stale.
+    watching = (*execution.observers, LiveAudit(), tracker)
+    train(tree, workspace, watching, stop=execution.stop, fresh=execution.fresh)
+    tracker.publish()
+
+
+def provenance(workspace: Workspace) -> dict[str, str]:
+    """Which code and which records, for the tags of a tracked run."""
+    root = workspace.root
+    return {"simic.code": dvc_record.code_revision(root), "simic.dvc_lock": dvc_record.lock_digest(root)}
+
+
+def recorded_params(name: str, workspace: Workspace) -> dict[str, Any]:
+    """The sections of params.yaml that dvc.yaml records for a stage, as written."""
+    definition = yaml.safe_load((workspace.root / "dvc.yaml").read_text(encoding="utf-8"))
+    tree = params.read_tree(workspace.params)
+    return {section: tree.get(section) for section in definition["stages"][name]["params"]}

@@ -1,0 +1,398 @@
+"""The only file that imports mlflow: one run per fingerprint, every step exactly once, and training needs none of it.
+
+The truth is the run directory; MLflow is told with each checkpoint. When it cannot be told, that is logged once and
+recorded as a finding; a run that ends so leaves what is owed in .simic/mlflow-owed.json, which the next audit pays.
+"""
+
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import filelock
+
+# Read when mlflow is imported. Nothing leaves the machine, and a server that is gone costs seconds, not minutes.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+
+from mlflow import MlflowClient
+from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModel, LoggedModelStatus, Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from pydantic import BaseModel
+from sqlalchemy.exc import SQLAlchemyError
+
+from simic import durable, params
+from simic.pipeline.paths import Workspace
+from simic.telemetry import recorder
+from simic.telemetry.rows import SEVERITIES, EpisodeRow, FindingRow, UpdateRow
+
+EXPERIMENT = "simic"
+REGISTERED_MODEL = "simic-policy"
+MARKER = "iteration"  # logged with every point: its largest step is what MLflow already has
+TELEMETRY_LOG = "telemetry.jsonl"
+FINDING_TABLE = "findings_table.json"
+END_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+FINDING_COLUMNS = ("check", "severity", "title", "measured", "threshold", "fix")
+BATCH_METRICS = 1000  # MLflow's limit of one log_batch, which is one transaction
+TROUBLE = (MlflowException, SQLAlchemyError, OSError)
+
+_log = logging.getLogger(__name__)
+for _noisy in ("mlflow", "alembic"):  # creating the store is a matter of course, not news between lines of progress
+    logging.getLogger(_noisy).setLevel(logging.WARNING)
+
+
+class Point(BaseModel, frozen=True):
+    """The metrics of one iteration."""
+
+    iteration: int
+    metrics: Mapping[str, float]
+    time_ms: int
+
+
+class RunIdentity(BaseModel, frozen=True):
+    """What a run is and what it is made of."""
+
+    fingerprint: str
+    params: Mapping[str, str]
+    tags: Mapping[str, str]
+    dataset: str
+    data_sha256: str
+
+
+class Owed(BaseModel, frozen=True):
+    """What MLflow was not told of a training that ended."""
+
+    identity: RunIdentity
+    points: tuple[Point, ...]
+    status: str
+
+
+def store_uri(workspace: Workspace) -> str:
+    """The server named by MLFLOW_TRACKING_URI, else the stock store of this project by absolute path."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{workspace.root.resolve() / 'mlflow.db'}"
+
+
+def connect(workspace: Workspace) -> tuple[MlflowClient, str]:
+    """A client and the id of the experiment, both made on first use.
+
+    The first initialisation from several processes at once destroys the database (mlflow #19943), hence the lock.
+    """
+    workspace.state.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(workspace.state / "mlflow.lock", timeout=60):
+        client = MlflowClient(tracking_uri=store_uri(workspace), registry_uri=store_uri(workspace))
+        experiment = client.get_experiment_by_name(EXPERIMENT)
+        if experiment is not None:
+            return client, experiment.experiment_id
+        local = "MLFLOW_TRACKING_URI" not in os.environ
+        location = (workspace.root.resolve() / "mlruns" / EXPERIMENT).as_uri() if local else None
+        tags = {"mlflow.experimentKind": "custom_model_development"}
+        return client, client.create_experiment(EXPERIMENT, artifact_location=location, tags=tags)
+
+
+class Run:
+    """The MLflow run of one fingerprint, found again or made; ``last_iteration`` is the last one it holds already."""
+
+    def __init__(self, workspace: Workspace, identity: RunIdentity):
+        self.client, self.experiment_id = connect(workspace)
+        found = find_run(self.client, self.experiment_id, "simic.fingerprint", identity.fingerprint)
+        self.run_id = found or self._create(identity)
+        self.last_iteration = self._last_logged()
+
+    def _create(self, identity: RunIdentity) -> str:
+        tags = {"simic.fingerprint": identity.fingerprint, **identity.tags}
+        run_id = self.client.create_run(self.experiment_id, run_name=identity.fingerprint[:12], tags=tags).info.run_id
+        params = [Param(key, value) for key, value in identity.params.items()]
+        self.client.log_batch(run_id, params=params)
+        data = Dataset(identity.dataset, identity.data_sha256[:36], "local", "data/prepared")
+        used_for = [InputTag("mlflow.data.context", "training")]
+        self.client.log_inputs(run_id, [DatasetInput(data, used_for)])
+        return run_id
+
+    def started(self) -> None:
+        """Training starts or resumes here."""
+        starts = int(self.client.get_run(self.run_id).data.tags.get("simic.starts", "0")) + 1
+        self.client.update_run(self.run_id, status="RUNNING")
+        self.tag({"simic.starts": str(starts), "simic.resumes": str(starts - 1)})
+
+    def ended(self, status: str) -> None:
+        """Training ended: finished, interrupted (and resumable) or failed."""
+        self.client.set_terminated(self.run_id, END_STATUS[status])
+        self.tag({"simic.status": status})
+
+    def _last_logged(self) -> int:
+        steps = [metric.step for metric in self.client.get_metric_history(self.run_id, MARKER)]
+        return max(steps, default=-1)
+
+    def log(self, points: Iterable[Point]) -> None:
+        """Appends the points that MLflow does not have yet; a point is never split over two transactions."""
+        batch: list[Metric] = []
+        for point in points:
+            if point.iteration <= self.last_iteration:
+                continue
+            metrics = _metrics(point)
+            if len(batch) + len(metrics) > BATCH_METRICS:
+                self._send(batch)
+                batch = []
+            batch += metrics
+        self._send(batch)
+
+    def _send(self, batch: list[Metric]) -> None:
+        if batch:
+            self.client.log_batch(self.run_id, metrics=batch)
+            self.last_iteration = max(metric.step for metric in batch)
+
+    def tag(self, tags: Mapping[str, str]) -> None:
+        self.client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+
+    def add_model(self, name: str, folder: Path, params: dict[str, str]) -> LoggedModel:
+        """A folder of files as a LoggedModel of the run, unless the run has a whole one of this name already."""
+        mine = f"source_run_id = '{self.run_id}' AND name = '{name}'"
+        for model in self.client.search_logged_models([self.experiment_id], filter_string=mine):
+            if model.status == LoggedModelStatus.READY:
+                return model
+        model = self.client.create_logged_model(self.experiment_id, name, self.run_id, params=params)
+        self.client.log_model_artifacts(model.model_id, str(folder))
+        return self.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+
+    def score(self, model: LoggedModel, key: str, value: float | None, step: int) -> None:
+        """One measurement of a model, once; None where it was not made."""
+        if value is not None and not self.client.get_metric_history(self.run_id, key):
+            stamp = time.time_ns() // 1_000_000
+            metric = Metric(key, value, stamp, step, model_id=model.model_id, run_id=self.run_id)
+            self.client.log_batch(self.run_id, metrics=[metric])
+
+    def register(self, model: LoggedModel) -> None:
+        """The next version of the registered policy, and the challenger from now on; once per run."""
+        if not self.client.search_registered_models(f"name = '{REGISTERED_MODEL}'"):
+            self.client.create_registered_model(REGISTERED_MODEL)
+        if self.client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{self.run_id}'"):
+            return
+        # not models:/id, which MLflow would look up in the default store instead of this client's
+        source = model.artifact_location
+        version = self.client.create_model_version(REGISTERED_MODEL, source, self.run_id, model_id=model.model_id)
+        self.client.set_registered_model_alias(REGISTERED_MODEL, "challenger", version.version)
+
+
+def find_run(client: MlflowClient, experiment_id: str, tag: str, value: str) -> str | None:
+    """The id of the youngest run with this tag, deleted ones aside."""
+    runs = client.search_runs([experiment_id], f"tags.`{tag}` = '{value}'", max_results=1)
+    return runs[0].info.run_id if runs else None
+
+
+def _metrics(point: Point) -> list[Metric]:
+    values = {**point.metrics, MARKER: float(point.iteration)}
+    return [Metric(key, value, point.time_ms, point.iteration) for key, value in values.items()]
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """``("train.ppo.gamma", "0.995")`` of a nested mapping."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, str(value)
+
+
+def point(update: UpdateRow, episode: EpisodeRow) -> Point:
+    """The metrics of one iteration: those of the update by name, and the means over hosts of its episodes.
+
+    A missing measurement (NaN) is left out, never logged as 0.
+    """
+    metrics = {f"update/{name}": value for name, value in update.metrics.items()}
+    for name, values in episode.model_dump(exclude={"iteration", "split", "env_id"}, by_alias=True).items():
+        measured = [float(value) for value in values if math.isfinite(value)]
+        metrics[f"episode/{name}"] = sum(measured) / len(measured) if measured else math.nan
+    metrics["validation/committed_accuracy"] = update.validation_accuracy
+    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    return Point(iteration=update.iteration, metrics=finite, time_ms=time.time_ns() // 1_000_000)
+
+
+def recorded_points(log: Path) -> Iterator[Point]:
+    """The points of a telemetry log: what must be told again when MLflow missed it."""
+    updates: dict[int, UpdateRow] = {}
+    episodes: dict[int, EpisodeRow] = {}
+    for row in recorder.read(log, torn_tail=True) if log.exists() else ():
+        if isinstance(row, UpdateRow):
+            updates[row.iteration] = row
+        elif isinstance(row, EpisodeRow) and row.split == "train":
+            episodes[row.iteration] = row
+    return (point(updates[number], episodes[number]) for number in sorted(updates.keys() & episodes.keys()))
+
+
+def publish(run: Run, workspace: Workspace) -> None:
+    """The published checkpoints and the policy as LoggedModels, the policy registered; what is there already stays."""
+    manifests = sorted(workspace.checkpoints.glob("*/manifest.json"))
+    for path in manifests:
+        manifest = json.loads(path.read_bytes())
+        model = run.add_model(f"checkpoint-{path.parent.name}", path.parent, {"iteration": str(manifest["iteration"])})
+        if path.parent.name == "best":
+            run.score(model, "validation/best_accuracy", manifest["scalars"]["best_score"], manifest["iteration"])
+    run.register(run.add_model("policy", workspace.models, {}))
+    run.tag({"simic.checkpoint": checkpoint_digest(workspace)})
+
+
+def checkpoint_digest(workspace: Workspace) -> str:
+    """What the published checkpoints are, and so how their run is found again; empty when there are none."""
+    manifest = workspace.checkpoints / "latest" / "manifest.json"
+    return durable.sha256(manifest) if manifest.exists() else ""
+
+
+def log_report(workspace: Workspace, tags: Mapping[str, str]) -> None:
+    """Report, findings and verdict to the run of the published checkpoints, after paying what is owed."""
+    try:
+        settle(workspace)
+        client, experiment_id = connect(workspace)
+        run_id = find_run(client, experiment_id, "simic.checkpoint", checkpoint_digest(workspace))
+        if run_id is None:
+            _log.warning("MLflow knows no run of these checkpoints: the report is not logged there")
+            return
+        for file in sorted(workspace.reports.glob("*.*")):
+            client.log_artifact(run_id, str(file))
+        _log_evaluation(client, run_id, workspace)
+        findings = _findings(workspace)
+        table = {
+            "columns": FINDING_COLUMNS,
+            "data": [[finding[key] for key in FINDING_COLUMNS] for finding in findings],
+        }
+        client.log_dict(run_id, table, FINDING_TABLE)
+        counted = {f"simic.findings.{s}": str(sum(f["severity"] == s for f in findings)) for s in SEVERITIES}
+        worst = max((f["severity"] for f in findings), key=SEVERITIES.index, default="none")
+        shown = {"mlflow.loggedArtifacts": json.dumps([{"path": FINDING_TABLE, "type": "table"}])}
+        described = [RunTag(key, value) for key, value in {**tags, **counted, **shown, "simic.verdict": worst}.items()]
+        client.log_batch(run_id, tags=described)
+    except TROUBLE as error:
+        _warn(error)
+
+
+def _log_evaluation(client: MlflowClient, run_id: str, workspace: Workspace) -> None:
+    """Mean test accuracy of every policy, in points; a value that is there already is not logged again."""
+    if not workspace.evaluation.exists():
+        return
+    evaluation = json.loads(workspace.evaluation.read_bytes())
+    known, step = client.get_run(run_id).data.metrics, evaluation["checkpoint_iteration"] or 0
+    measured = {f"test/{name}": row["test_accuracy_pct"]["estimate"] for name, row in evaluation["policies"].items()}
+    stamp = time.time_ns() // 1_000_000
+    new = [Metric(key, value, stamp, step) for key, value in measured.items() if known.get(key) != value]
+    client.log_batch(run_id, metrics=new)
+
+
+def _findings(workspace: Workspace) -> list[dict[str, str]]:
+    results = json.loads((workspace.reports / "findings.json").read_bytes())["results"]
+    return [result for result in results if result["status"] == "finding"]
+
+
+def settle(workspace: Workspace) -> None:
+    """Tells MLflow of a training that ended while it could not be told; raises what MLflow raises."""
+    file = _owed_file(workspace)
+    if file.exists():
+        owed = Owed.model_validate_json(file.read_bytes())
+        run = Run(workspace, owed.identity)
+        run.log(owed.points)
+        run.ended(owed.status)
+        publish(run, workspace)
+        file.unlink()
+
+
+def _owed_file(workspace: Workspace) -> Path:
+    return workspace.state / "mlflow-owed.json"
+
+
+def _warn(error: Exception) -> None:
+    _log.warning("MLflow cannot be told, all else goes on without it: %s", " ".join(str(error).split()))
+
+
+class RunInfo(Protocol):
+    """What the tracker needs to know of a run when it starts or resumes; training's own record has it."""
+
+    @property
+    def work_dir(self) -> Path: ...  # named by the fingerprint
+    @property
+    def data_sha256(self) -> str: ...
+    @property
+    def report(self) -> Callable[[FindingRow], None]: ...
+
+
+class Tracker:
+    """Observer of the trainer: metrics go out with each checkpoint; trouble with MLflow is noted, never raised."""
+
+    def __init__(self, workspace: Workspace, tree: params.Params, tags: Mapping[str, str]):
+        self._workspace, self._tree, self._tags = workspace, tree, tags
+        self._identity: RunIdentity | None = None
+        self._report: Callable[[FindingRow], None] | None = None
+        self._log = Path()
+        self._run: Run | None = None
+        self._pending: list[Point] = []
+        self._iteration = -1
+        self._in_trouble = False
+
+    def on_start(self, info: RunInfo) -> None:
+        self._log, self._report = info.work_dir / TELEMETRY_LOG, info.report
+        shown = self._tree.model_dump(mode="json", exclude={"runtime"})
+        self._identity = RunIdentity(
+            fingerprint=info.work_dir.name,
+            params=dict(flatten(shown)),
+            tags=self._tags,
+            dataset=self._tree.prepare.task,
+            data_sha256=info.data_sha256,
+        )
+        self._attempt(lambda: self._opened().started())
+
+    def on_step(self, row: object) -> None:
+        """Nothing: steps are in the telemetry log."""
+
+    def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
+        self._iteration = update.iteration
+        self._pending.append(point(update, episode))
+
+    def on_checkpoint(self, path: Path, iteration: int) -> None:
+        self._attempt(self._flush)
+
+    def on_finding(self, finding: object) -> None:
+        """Nothing: the audit logs all of them."""
+
+    def on_end(self, status: str) -> None:
+        self._report = None  # the log of findings closes now
+        self._attempt(self._flush)
+        self._attempt(lambda: self._opened().ended(status))
+        if self._in_trouble and self._identity is not None:  # the telemetry log is about to be published as tables
+            owed = Owed(identity=self._identity, points=tuple(recorded_points(self._log)), status=status)
+            durable.write_synced(_owed_file(self._workspace), owed.model_dump_json().encode())
+
+    def publish(self) -> None:
+        """Checkpoints and policy, once they are in their place."""
+        if not _owed_file(self._workspace).exists():
+            self._attempt(lambda: publish(self._opened(), self._workspace))
+
+    def _opened(self) -> Run:
+        """The run, made or found at the first call that MLflow answers; it then gets what it missed."""
+        if self._run is None:
+            assert self._identity is not None
+            run = Run(self._workspace, self._identity)
+            run.log(recorded_points(self._log))
+            self._run = run
+        return self._run
+
+    def _flush(self) -> None:
+        self._opened().log(self._pending)
+        self._pending = []
+
+    def _attempt(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+            self._in_trouble = False
+        except TROUBLE as error:
+            if not self._in_trouble:
+                self._note(error)
+            self._in_trouble = True
+
+    def _note(self, error: Exception) -> None:
+        _warn(error)
+        if self._report is not None:
+            message = f"MLflow cannot be told: {' '.join(str(error).split())}"
+            finding = FindingRow(iteration=self._iteration, check="tracking_gone", severity="low", message=message)
+            self._report(finding)

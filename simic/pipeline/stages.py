@@ -1,0 +1,251 @@
+"""The four stages and `grow`: params in, files out; the composition root that DVC, Prefect and the CLI share."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from simic import durable, registry
+from simic import params as params_module
+from simic.data.batches import data_hash
+from simic.errors import SimicError
+from simic.params import Host, Params, Prepare, Train
+from simic.pipeline.paths import Workspace
+
+if TYPE_CHECKING:
+    from simic.evaluation.take_home import Grown
+    from simic.training.observers import Observer
+    from simic.training.session import Session
+
+PACKAGE = Path(__file__).parents[1]
+# What decides the result of training beside params and data. dvc.yaml lists the same under `train` (a test compares):
+# after a change here an unfinished run is not continued.
+TRAIN_CODE = (
+    "agent",
+    "data/augment.py",
+    "data/batches.py",
+    "durable.py",
+    "envs",
+    "growth",
+    "rng.py",
+    "telemetry",
+    "training",
+    "transfer.py",
+)
+
+
+def prepare(params: Params, workspace: Workspace) -> None:
+    """Reads the task's data, checks it, splits it: data/prepared."""
+    from simic.data import prepare as data
+
+    data.prepare(params.prepare, params.rng_seed, workspace.prepared, raw_data(workspace))
+
+
+def train(
+    params: Params,
+    workspace: Workspace,
+    observers: Sequence["Observer"] = (),
+    stop: threading.Event | None = None,
+    fresh: bool = False,
+) -> None:
+    """Trains the controller in its work directory, going on where an earlier life stopped, and publishes the whole:
+    checkpoints/, models/, telemetry/. Raises ``Interrupted`` when asked to stop; the work directory stays then.
+    """
+    from simic.training import progress, team, trainer
+    from simic.training.interrupts import stop_on_signals
+    from simic.training.session import open_session
+
+    asked = stop or threading.Event()
+    work, prepared = workspace.work(fingerprint(params, workspace)), workspace.prepared
+    with (
+        stop_on_signals(asked),
+        team.gathered(params, work, prepared, workspace.root / params_module.EXTENSIONS_FOLDER, fresh) as ranks,
+        open_session(params, work, prepared, fresh, ranks) as session,
+    ):
+        watching = (*progress.choose(params.runtime.progress), *observers)
+        counters = trainer.train(session, watching, asked)
+        best = counters.best_iteration or counters.iteration
+        _publish(session, workspace, best, counters.iteration)
+    shutil.rmtree(work)
+
+
+def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -> None:
+    from simic.agent.export import export_policy
+    from simic.telemetry import publish
+    from simic.training.learned import Learned
+    from simic.training.session import TELEMETRY_FILE, TIMING_FILE
+
+    session.checkpoints.publish(workspace.checkpoints, best, latest)
+    learned = Learned.of(session.checkpoints.read(best))
+    with durable.new_directory(workspace.models) as models:
+        learned.save(models / "policy")
+        export_policy(learned.policy, learned.normalizers.observation, models / "program")
+    publish.publish(session.work_dir / TELEMETRY_FILE, session.work_dir / TIMING_FILE, workspace.telemetry)
+
+
+def evaluate(params: Params, workspace: Workspace) -> None:
+    """The trained policy and the baselines on the test split, paired: reports/evaluation.json; and the best network
+    that the first policy grew: reports/grown.
+    """
+    from simic.evaluation import evaluate as evaluation
+    from simic.evaluation.history import Histories
+    from simic.evaluation.policies import actors
+    from simic.evaluation.take_home import export_best
+    from simic.training import checkpoint, machine
+    from simic.training.learned import Learned
+
+    device = machine.configure(params.runtime)
+    found = checkpoint.read(workspace.checkpoints / params.evaluate.checkpoint)
+    venue = evaluation.Venue.open(params, workspace.prepared, device)
+    players = actors(params, venue.env, Learned.of(found, device))
+    subject = evaluation.Subject(params.evaluate.checkpoint, found.manifest.iteration)
+    shutil.rmtree(workspace.grown, ignore_errors=True)
+
+    def take_home(name: str, histories: Histories) -> None:
+        """Of the first policy named, the trained one by default."""
+        if name == params.evaluate.policies[0]:
+            grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
+            export_best(venue.env, histories, venue.test, workspace.prepared, grown_by, workspace.grown)
+
+    result = evaluation.evaluate(venue, players, subject, take_home)
+    durable.replace_file(workspace.evaluation, result.to_json().encode())
+
+
+def audit(params: Params, workspace: Workspace, code_revision: str = "") -> None:
+    """Checks the run and writes reports/report.html, report.md and findings.json.
+
+    ``code_revision`` is ``git describe --dirty``'s; empty = not known.
+    """
+    from simic.audit.provenance import Origin, trace
+    from simic.audit.record import RunRecord
+    from simic.audit.report import write_report
+    from simic.evaluation import result
+
+    clean = code_revision.removesuffix("-dirty")
+    origin = Origin(clean, clean != code_revision) if code_revision else Origin()
+    found = trace(params, workspace.checkpoints, workspace.root / "dvc.lock", origin)
+    evaluation = result.read(workspace.evaluation) if workspace.evaluation.exists() else None
+    run = RunRecord.from_published(params, workspace.telemetry)
+    write_report(replace(run, evaluation=evaluation, provenance=found), workspace.reports)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What `grow` is asked for; null = as the policy was trained, or as params.yaml says.
+
+    ``data`` is the user's .npz, or with ``task`` the source of that task, if it takes one.
+    """
+
+    data: str | None
+    out: Path
+    task: str | None = None
+    policy: str = "learned"  # or a baseline's name, or the directory of a policy
+    host: str | None = None  # family/preset
+    hosts: int = 8
+
+
+def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
+    """A policy grows networks on a task or an ``.npz`` of the user's own; the best is exported to ``asked.out``."""
+    from simic.data import prepare as data
+    from simic.evaluation import grow as growing
+    from simic.evaluation.policies import BASELINES
+    from simic.training import machine
+    from simic.training.learned import Learned
+
+    device = machine.configure(params.runtime)
+    policy: str | Learned = asked.policy
+    if asked.policy not in BASELINES:
+        folder = workspace.models / "policy" if asked.policy == "learned" else Path(asked.policy)
+        policy = Learned.load(folder, device)
+    train = params.train if isinstance(policy, str) else policy.train
+    if asked.host is not None:
+        train = with_host(train, asked.host)
+    task, folder = _asked_data(asked, params, workspace)
+    with tempfile.TemporaryDirectory(prefix="simic-grow-") as scratch:
+        prepared = Path(scratch) / "prepared"
+        data.prepare(task, params.rng_seed, prepared, folder)
+        venue = growing.Venue(train, params.rng_seed, prepared, device, params.runtime.backend)
+        return growing.grow(venue, policy, asked.hosts, asked.out)
+
+
+def _asked_data(asked: Growth, params: Params, workspace: Workspace) -> tuple[Prepare, Path]:
+    """What to prepare, and the folder that its sources are in."""
+    if asked.task is None:
+        if asked.data is None:
+            raise SimicError("grow: needs an .npz file, or --task NAME")
+        own = Path(asked.data).resolve()
+        return Prepare(task="npz", source=own.name, split=params.prepare.split), own.parent
+    changes = {"task": asked.task, "source": asked.data}
+    try:
+        return Prepare.model_validate(params.prepare.model_dump() | changes), raw_data(workspace)
+    except ValidationError as error:
+        raise SimicError(f"--task {asked.task}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+
+
+def with_host(train: Train, name: str) -> Train:
+    """The params with another host, ``family/preset``; SimicError naming what is known."""
+    family, _, preset = name.partition("/")
+    try:
+        host = Host.model_validate({"family": family, "preset": preset})
+    except ValidationError:
+        families, presets = registry.known(registry.FAMILY), registry.known(registry.PRESET)
+        raise SimicError(
+            f"host {name!r}: must be FAMILY/PRESET, {' or '.join(families)} / {' or '.join(presets)}"
+        ) from None
+    return train.model_copy(update={"host": host})
+
+
+STAGES: dict[str, Callable[..., None]] = {"prepare": prepare, "train": train, "evaluate": evaluate, "audit": audit}
+
+
+def raw_data(workspace: Workspace) -> Path:
+    """Where user data lies: SIMIC_DATA_DIR, else data/raw."""
+    named = os.environ.get("SIMIC_DATA_DIR")
+    return Path(named) if named else workspace.raw
+
+
+def fingerprint(params: Params, workspace: Workspace) -> str:
+    """sha256 of all that decides what training computes: params, prepared data, code, table of ways, checkpoint
+    format.
+    """
+    from simic.growth.batch.thresholds import content
+    from simic.training.checkpoint import FORMAT_VERSION
+
+    table = content(params.runtime.backend)
+
+    return params_module.digest(
+        params.rng_seed,
+        params.train,
+        data_hash(workspace.prepared),
+        code_hash(),
+        extensions_hash(params, workspace),
+        FORMAT_VERSION,
+        *([table] if table else []),
+    )
+
+
+def extensions_hash(params: Params, workspace: Workspace) -> str:
+    """sha256 over names and bytes of the user's files that the params name."""
+    folder = workspace.root / params_module.EXTENSIONS_FOLDER
+    return params_module.digest({name: durable.sha256(folder / f"{name}.py") for name in params.extensions})
+
+
+def code_hash() -> str:
+    """sha256 over names and bytes of the files of TRAIN_CODE."""
+    digest = hashlib.sha256()
+    for place in TRAIN_CODE:
+        path = PACKAGE / place
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        if not files:
+            raise SimicError(f"{path}: no code there; install simic from its checkout again")
+        for file in files:
+            digest.update(f"{file.relative_to(PACKAGE)}\0{file.stat().st_size}\0".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,304 @@
+"""`simic up`: Prefect server, runner and MLflow UI as children of one process, on 127.0.0.1, stopped together."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+from simic.errors import SimicError
+from simic.pipeline.paths import Workspace
+
+HOST = "127.0.0.1"
+MLFLOW_PORT = 5000
+COMMANDS = {"server": "prefect server start", "mlflow": "mlflow ui", "runner": "flows.serve"}
+START_SECONDS = 60.0
+RUNNER_GRACE_SECONDS = 30.0  # a run in progress saves its state first
+GRACE_SECONDS = 2.0
+
+
+@dataclass
+class Child:
+    """One supervised process with its own session and log file."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the whole group: servers have workers of their own."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def terminate(self) -> None:
+        """The runner alone, not its group: it tells its run, and waits for it."""
+        if self.name == "runner":
+            self.process.send_signal(signal.SIGTERM)
+        else:
+            self.signal(signal.SIGTERM)
+
+    def wait(self, seconds: float) -> bool:
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+class Supervisor:
+    """Starts the children in order, notices when one dies, stops the runner before the server it reports to."""
+
+    def __init__(self, root: Path, port: int, mlflow_port: int):
+        self.root, self.port, self.mlflow_port = root.resolve(), port, mlflow_port
+        self.children: list[Child] = []
+        self.stopped = threading.Event()
+
+    def start(self) -> None:
+        """Returns when everything answers; SimicError naming the log when it does not."""
+        server = self._spawn("server", "prefect", "server", "start", "--host", HOST, "--port", str(self.port))
+        self._initialise_mlflow()
+        mlflow = self._spawn("mlflow", *self._mlflow_command())
+        self._await(server, lambda: _answers(f"{self.url}/health"))
+        ready = self.root / ".prefect" / "runner.ready"
+        ready.unlink(missing_ok=True)
+        runner = self._spawn("runner", "flows.serve")
+        self._await(mlflow, lambda: _answers(f"http://{HOST}:{self.mlflow_port}/health"))
+        self._await(runner, ready.exists)
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}/api"
+
+    def _mlflow_command(self) -> tuple[str, ...]:
+        store = ("--backend-store-uri", f"sqlite:///{self.root / 'mlflow.db'}")
+        place = ("--default-artifact-root", (self.root / "mlruns").as_uri())
+        return "mlflow", "ui", "--host", HOST, "--port", str(self.mlflow_port), "--workers", "1", *store, *place
+
+    def _initialise_mlflow(self) -> None:
+        """Before its server starts: two first initialisations at once would destroy the database."""
+        if not (self.root / "mlflow.db").exists():
+            from simic.pipeline import mlflow_store
+
+            mlflow_store.connect(Workspace(self.root))
+
+    def _spawn(self, name: str, module: str, *arguments: str) -> Child:
+        log = self.root / ".prefect" / "logs" / f"{name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                cwd=self.root,
+                env={**os.environ, **self._environment()},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops them in order
+            )
+        self.children.append(Child(name, process, log))
+        self._remember()
+        return self.children[-1]
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "PREFECT_API_URL": self.url,
+            "PREFECT_HOME": str(self.root / ".prefect"),
+            "DO_NOT_TRACK": "1",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def _await(self, child: Child, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not ready():
+            if self.stopped.is_set():
+                return
+            if not child.alive() or time.monotonic() > deadline:
+                raise SimicError(f"the {child.name} did not start; {_ending(child.log)}")
+            time.sleep(0.1)
+
+    def _remember(self) -> None:
+        """For the next life, should this one be killed: who the children are."""
+        lines = [f"{child.process.pid} {child.name}" for child in self.children]
+        _record(self.root).write_text("\n".join(lines), encoding="utf-8")
+
+    def watch(self) -> Child | None:
+        """Blocks until asked to stop (None) or until a child dies (that child)."""
+        while not self.stopped.wait(0.2):
+            for child in self.children:
+                if not child.alive():
+                    return child
+        return None
+
+    def stop(self) -> None:
+        """The runner before the server: a run in progress saves its state, and events still find where to go."""
+        first = [child for child in self.children if child.name != "server"]
+        _stop(first, RUNNER_GRACE_SECONDS if self._has_run() else GRACE_SECONDS)
+        _stop([child for child in self.children if child not in first], GRACE_SECONDS)
+        _record(self.root).unlink(missing_ok=True)
+
+    def _has_run(self) -> bool:
+        return any((self.root / ".prefect" / "locks").glob("*.pid"))
+
+
+def _stop(children: list[Child], grace_seconds: float) -> None:
+    for child in children:
+        child.terminate()
+    deadline = time.monotonic() + grace_seconds
+    for child in children:
+        if not child.wait(max(deadline - time.monotonic(), 0.05)):
+            child.signal(signal.SIGKILL)
+            child.wait(GRACE_SECONDS)
+
+
+def run(root: Path, port: int | None, mlflow_port: int) -> None:
+    """`simic up`: until Ctrl-C or SIGTERM."""
+    configured = configured_port(root)
+    port = port or configured
+    with _only_one(root):
+        stop_leftovers(root)
+        require_free(port, "Prefect", "--port")
+        require_free(mlflow_port, "MLflow", "--mlflow-port")
+        supervisor = Supervisor(root, port, mlflow_port)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: supervisor.stopped.set())
+        try:
+            supervisor.start()
+            _announce(supervisor, configured)
+            died = supervisor.watch()
+        finally:
+            supervisor.stop()
+    if died is not None:
+        raise SimicError(f"the {died.name} died; {_ending(died.log)}")
+
+
+def _announce(supervisor: Supervisor, configured_port: int) -> None:
+    if supervisor.stopped.is_set():
+        return
+    elsewhere = "" if supervisor.port == configured_port else f"PREFECT_API_URL={supervisor.url} "
+    print(
+        f"ready\n"
+        f"  Prefect   http://{HOST}:{supervisor.port}\n"
+        f"  MLflow    http://{HOST}:{supervisor.mlflow_port}/#/experiments?workflowType=machine_learning\n"
+        f"  start a run in another terminal (. .venv/bin/activate):\n"
+        f"    {elsewhere}prefect deployment run simic/train --watch\n"
+        f"  logs in {supervisor.root / '.prefect' / 'logs'}; Ctrl-C stops all",
+        flush=True,
+    )
+
+
+@contextlib.contextmanager
+def _only_one(root: Path) -> Iterator[None]:
+    folder = root / ".prefect"
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(folder / "up.lock", timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise SimicError(f"{root}: simic up runs here already") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def stop_leftovers(root: Path) -> None:
+    """Children of a `simic up` that was killed: the runner first, as ever."""
+    record = _record(root)
+    if not record.exists():
+        return
+    left = [line.split() for line in record.read_text(encoding="utf-8").splitlines()]
+    for pid, name in sorted(left, key=lambda item: item[1] != "runner"):
+        if _is_ours(int(pid), name):
+            _end(int(pid), RUNNER_GRACE_SECONDS if name == "runner" else GRACE_SECONDS)
+    record.unlink()
+
+
+def _is_ours(pid: int, name: str) -> bool:
+    """Process ids are reused: the command must be the one we started. Without a process of that id, a group that still
+    has it is what our child left behind (the kernel gives no id away that a group has).
+    """
+    command = _command(pid)
+    return not command or COMMANDS[name] in command
+
+
+def _command(pid: int) -> str:
+    """The command line of a process; empty when there is none, or only its exit status waits to be collected."""
+    ask = ["ps", "-o", "stat=,command=", "-p", str(pid)]
+    stat, _, command = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip().partition(" ")
+    return "" if stat.startswith("Z") else command.strip()
+
+
+def _end(pid: int, grace_seconds: float) -> None:
+    """The process first, then whatever of its group is left."""
+    deadline = time.monotonic() + grace_seconds
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    while _command(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    deadline = time.monotonic() + GRACE_SECONDS  # its ports are free when it is gone, not when it is told
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+
+def _record(root: Path) -> Path:
+    return root / ".prefect" / "up.children"
+
+
+def configured_port(root: Path) -> int:
+    """The port that commands in this folder talk to: PREFECT_API_URL, else [tool.prefect] of pyproject.toml."""
+    try:
+        settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["prefect"]
+    except (OSError, KeyError, tomllib.TOMLDecodeError):
+        raise SimicError(f"{root}: no pyproject.toml with [tool.prefect]; run from the project's root") from None
+    return urllib.parse.urlsplit(os.environ.get("PREFECT_API_URL") or settings["api"]["url"]).port or 4200
+
+
+def require_free(port: int, what: str, option: str) -> None:
+    """SimicError naming the port and how to change it when something listens there."""
+    if is_free(port):
+        return
+    foreign = _answers(f"http://{HOST}:{port}/api/health")
+    whose = "a Prefect server that this checkout did not start" if foreign else "another program"
+    raise SimicError(f"port {port} for {what} is taken by {whose}; stop it, or choose another: {option} {port + 1}")
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on the port now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=1.0) as reply:
+            return reply.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _ending(log: Path) -> str:
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return f"its log {log} ends with: {lines[-1].strip() if lines else '(nothing)'}"

@@ -1,0 +1,142 @@
+"""Who takes part in a training run: this process, and the others that hold the rest of the environments."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from simic.agent.normalization import Reduce
+from simic.errors import SimicError
+from simic.params import Runtime
+from simic.telemetry.rows import Row
+
+PATIENCE = timedelta(minutes=30)  # the slowest process may still be at its validation episodes
+OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+T = TypeVar("T")
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together; alone by default. All but ``rank`` is equal in all of them, and all
+    must call the same methods in the same order.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that writes."""
+        return self.rank == 0
+
+    @property
+    def reduce(self) -> Reduce | None:
+        """Sum or maximum of a tensor over all processes; None when alone."""
+        return None if self.size == 1 else _reduce
+
+    def env_ids(self, envs: int) -> Tensor:
+        """The environments of this process: a contiguous part of 0 … envs−1."""
+        if envs % self.size:
+            raise SimicError(f"train.envs = {envs}: must be a multiple of the {self.size} processes")
+        return self.part(torch.arange(envs))
+
+    def part(self, whole: Tensor) -> Tensor:
+        """What of a tensor ``[envs, …]`` is about this process's environments."""
+        return whole.chunk(self.size)[self.rank]
+
+    def whole(self, part: Tensor) -> Tensor:
+        """The way back."""
+        if self.size == 1:
+            return part
+        parts = [torch.empty_like(part) for _ in range(self.size)]
+        dist.all_gather(parts, part.contiguous())
+        return torch.cat(parts)
+
+    def gather(self, value: T) -> list[T]:
+        """Every process's, by rank."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is true anywhere."""
+        if self.size == 1:
+            return flag
+        found = torch.tensor(float(flag), device="cuda" if dist.get_backend() == "nccl" else "cpu")
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return bool(found)
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What the first process makes; its error is everyone's."""
+        if self.size == 1:
+            return make()
+        outcome: list[Any] = [None, None]  # what was made, and the error
+        if self.leads:
+            try:
+                outcome[0] = make()
+            except SimicError as error:
+                outcome[1] = error
+        dist.broadcast_object_list(outcome, src=0)
+        made, error = outcome
+        if error is not None:
+            raise error
+        return made
+
+
+ALONE = Ranks()
+
+
+def _reduce(tensor: Tensor, how: Literal["sum", "max"]) -> Tensor:
+    # A maximum may lose a NaN on the way; infinity is found as well.
+    tensor = tensor.clone() if how == "sum" else tensor.masked_fill(tensor.isnan(), torch.inf)
+    dist.all_reduce(tensor, OPERATIONS[how])
+    return tensor
+
+
+@contextmanager
+def joined(runtime: Runtime, environ: Mapping[str, str] = os.environ) -> Iterator[Ranks]:
+    """The processes that torchrun or ``training/team.py`` started (environment variables say so); alone without."""
+    size = int(environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield ALONE
+        return
+    cuda = runtime.device != "cpu" and torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(environ["LOCAL_RANK"]))
+    dist.init_process_group(
+        "nccl" if cuda else "gloo",
+        init_method=environ.get("SIMIC_MEETING", "env://"),
+        timeout=PATIENCE,
+        rank=int(environ["RANK"]),
+        world_size=size,
+    )
+    try:
+        yield Ranks(dist.get_rank(), size)
+    finally:
+        dist.destroy_process_group()
+
+
+def merged(rows: Sequence[AnyRow]) -> AnyRow:
+    """One row of all environments out of each process's row; what is no list is the same in all of them."""
+    first = rows[0]
+    if len(rows) == 1:
+        return first
+    return first.model_copy(update={name: _joined([getattr(row, name) for row in rows]) for name in vars(first)})
+
+
+def _joined(values: list[Any]) -> Any:
+    if isinstance(values[0], list):
+        return [item for value in values for item in value]
+    if isinstance(values[0], dict):
+        return {key: _joined([value[key] for value in values]) for key in values[0]}
+    return values[0]

@@ -1,0 +1,505 @@
+"""The population: what it computes, what it keeps apart, what it brings back."""
+
+import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from simic.errors import SimicError
+from simic.growth.batch.forward import BACKENDS
+from simic.growth.batch.groups import SlotState
+from simic.growth.batch.population import Population
+from simic.growth.batch.template import Template
+from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
+from simic.growth.life.vocabulary import Blend, Ramp, Slots, Stage
+from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.hosts import build_host
+from simic.params import Host, HostOptimizer
+
+from ..worlds import (
+    DATA,
+    FAMILIES,
+    LIVE,
+    make_host,
+    make_order,
+    make_population,
+    mixed_slots,
+    one_seed,
+    parameters,
+    runnable,
+)
+
+BOTH = pytest.mark.parametrize("family", FAMILIES)
+
+
+def nothing_off(population: Population) -> Tensor:
+    return torch.zeros(1, len(population), population.host.slots, dtype=torch.bool)
+
+
+def test_no_position_of_a_grown_transformer_sees_a_later_one() -> None:
+    """Every blueprint and operator, the gate too: a pool over positions would leak the answer."""
+    population = make_population("transformer", 24)
+    slots = mixed_slots(population)
+    population.train_epoch(slots, DATA["transformer"], make_order(24, 4, 16))
+    x = DATA["transformer"].x[:16]
+    changed = x.clone()
+    changed[:, 4:] = (changed[:, 4:] + 1) % 11
+    before, after = population.logits(slots, x), population.logits(slots, changed)
+    assert torch.equal(before[:, :, :4], after[:, :, :4])
+    assert not torch.equal(before[:, :, 4:], after[:, :, 4:])
+
+
+# --- the same numbers as something slower ---
+
+
+@BOTH
+def test_batched_forward_equals_the_loop(family: str) -> None:
+    batched, loop = make_population(family), make_population(family, backend="loop")
+    slots, _ = mixed_slots(batched), mixed_slots(loop)
+    torch.testing.assert_close(
+        batched.logits(slots, DATA[family].x), loop.logits(slots, DATA[family].x), rtol=1e-5, atol=1e-5
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_batched_training_equals_the_loop(family: str, optimizer: str) -> None:
+    # AdamW divides by the root of a gradient's square: where that is all rounding, so is the quotient; ε is raised by
+    # no one, so its learning rate is small.
+    how = HostOptimizer(name=optimizer, learning_rate=0.05 if optimizer == "sgd" else 1e-4, seed_weight_decay=0.01)
+    batched = make_population(family, optimizer=how)
+    loop = make_population(family, backend="loop", optimizer=how)
+    slots, _ = mixed_slots(batched), mixed_slots(loop)
+    order = make_order(8, 20, 16)
+    mine, theirs = batched.train_epoch(slots, DATA[family], order), loop.train_epoch(slots, DATA[family], order)
+    for name, expected in parameters(loop).items():
+        torch.testing.assert_close(parameters(batched)[name], expected, rtol=0, atol=1e-4, msg=name)
+    for name in ("loss", "host_grad_norm", "seed_grad_norm", "gradient_ratio"):
+        torch.testing.assert_close(
+            getattr(mine, name), getattr(theirs, name), rtol=1e-3, atol=1e-4, equal_nan=True, msg=name
+        )
+
+
+class PlainHost:
+    """One host and its seeds as plain modules under torch.optim: what the population claims to be E of."""
+
+    def __init__(self, population: Population, slots: Slots, row: int) -> None:
+        host, state = population.host, SlotState.read(slots)
+        self.segments, self.head = host.modules()
+        self.data, self.isolated = DATA[host.family], host.isolated
+        self.stage, self.alpha = slots.stage[row].tolist(), slots.alpha[row].tolist()
+        self.operator, self.down = slots.operator[row].tolist(), state.frozen[row].tolist()
+        self.seeds: dict[int, nn.Module] = {}
+        self.gates: dict[int, nn.Module] = {}
+        for k, stage in enumerate(self.stage):
+            if stage in LIVE:
+                self.seeds[k] = population.blueprints[int(slots.blueprint[row, k])].build(host.slot_shapes[k])
+                self.gates[k] = host.gate(host.slot_shapes[k])
+        self._load(population.named_parameters(slots, row))
+        decay = population.optimizer.weight_decay
+        host_parameters = list(nn.ModuleList([*self.segments, self.head]).parameters())  # tied ones once
+        self.optimizers = [self._sgd(host_parameters, decay)]
+        for k, seed in self.seeds.items():
+            if self.stage[k] > Stage.GERMINATED and not self.down[k]:
+                self.optimizers.append(self._sgd(list(seed.parameters()), 0.0))
+                self.optimizers.append(self._sgd(list(self.gates[k].parameters()), 0.0))
+
+    def modules(self) -> dict[str, nn.Module]:
+        named = {f"segments.{k}": module for k, module in enumerate(self.segments)} | {"head": self.head}
+        named |= {f"joints.{k}.seed": module for k, module in self.seeds.items()}
+        return named | {f"joints.{k}.gate": module for k, module in self.gates.items()}
+
+    def _load(self, values: dict[str, Tensor]) -> None:
+        for owner, module in self.modules().items():
+            for name, parameter in module.named_parameters():
+                if f"{owner}.{name}" in values:  # a tied one has its lender's name
+                    parameter.data.copy_(values[f"{owner}.{name}"])
+
+    def _sgd(self, members: list[nn.Parameter], decay: float) -> torch.optim.SGD:
+        return torch.optim.SGD(members, 0.05, momentum=0.9, weight_decay=decay)
+
+    def logits(self, x: Tensor) -> Tensor:
+        for k, segment in enumerate(self.segments):
+            h = segment(x)
+            x = self._join(k, h) if k in self.seeds and self.stage[k] > Stage.GERMINATED else h
+        return self.head(x)
+
+    def _join(self, k: int, h: Tensor) -> Tensor:
+        seen = h.detach() if self.stage[k] in self.isolated else h
+        s, a = self.seeds[k](seen), self.alpha[k]
+        if self.stage[k] == Stage.TRAINING:
+            return h + (s - s.detach())  # the textbook form, with its rounding
+        if self.operator[k] == Blend.MULTIPLY:
+            return h * (1 + a * torch.tanh(s - seen))
+        if self.operator[k] == Blend.GATE:
+            a = a * self.gates[k](seen).view(len(h), -1, *[1] * (h.dim() - 2))
+        return h + a * (s - h)
+
+    def train(self, order: Tensor) -> None:
+        for batch in order:
+            for module in self.modules().values():
+                module.zero_grad()
+            logits, answers = self.logits(self.data.x[batch]), self.data.y[batch]
+            nn.functional.cross_entropy(logits.flatten(0, -2), answers.flatten()).backward()
+            for optimizer in self.optimizers:
+                members = optimizer.param_groups[0]["params"]
+                if any(p.grad is not None for p in members):
+                    nn.utils.clip_grad_norm_(members, 1.0)
+                    optimizer.step()
+
+    def values(self) -> dict[str, Tensor]:
+        return {
+            f"{owner}.{name}": parameter.detach()
+            for owner, module in self.modules().items()
+            for name, parameter in module.named_parameters()
+            if f"{owner}.{name}" != "head.tokens"  # the first segment's
+        }
+
+
+@BOTH
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_population_is_many_plain_networks_under_torch_optim(family: str, seed: int) -> None:
+    population = make_population(family)
+    slots = mixed_slots(population, seed)
+    hosts = [PlainHost(population, slots, row) for row in range(8)]
+    order = make_order(8, 20, 16)
+    population.train_epoch(slots, DATA[family], order)
+    for row, host in enumerate(hosts):
+        host.train(order[row])
+        trained = population.named_parameters(slots, row)
+        for name, expected in host.values().items():
+            torch.testing.assert_close(trained[name], expected, rtol=0, atol=1e-4, msg=f"host {row} {name}")
+
+
+# --- germination and isolation ---
+
+
+@pytest.mark.parametrize("operator", list(Blend))
+@pytest.mark.parametrize("preset", ["baseline", "deep", "impaired"])
+@BOTH
+def test_germination_changes_no_output(family: str, preset: str, operator: Blend) -> None:
+    """Host e gets blueprint e."""
+    kinds = torch.arange(len(runnable(family)))
+    population = make_population(family, len(kinds), preset=preset)
+    bare = population.logits(Slots.empty(len(kinds), population.host.slots), DATA[family].x[:8])
+    for stage, slot in ((Stage.GERMINATED, 0), (Stage.TRAINING, 0), (Stage.BLENDING, 1), (Stage.TRAINING, 2)):
+        slots = one_seed(population, stage, kinds, operator, slot=slot)
+        assert torch.equal(population.logits(slots, DATA[family].x[:8]), bare)
+
+
+@BOTH
+@pytest.mark.parametrize("value", [0.5, torch.inf, torch.nan])
+def test_a_training_seed_leaves_its_host_bit_equal(family: str, value: float) -> None:
+    """Output, gradients and hence parameters, also when the seed is broken."""
+    kinds = torch.arange(len(runnable(family)))
+    order = make_order(len(kinds), 5, 16)
+    bare, population = make_population(family, len(kinds)), make_population(family, len(kinds))
+    bare_stats = bare.train_epoch(Slots.empty(len(kinds), 3), DATA[family], order)
+    slots = one_seed(population, Stage.TRAINING, kinds, slot=1)
+    for kind in kinds.tolist():
+        population._stores[f"seed.1.{kind}"].param.mul_(value)
+    stats = population.train_epoch(slots, DATA[family], order)
+    for name in ("loss", "accuracy", "host_grad_norm", "finite"):
+        assert torch.equal(getattr(stats, name), getattr(bare_stats, name)), name
+    assert torch.equal(parameters(population)["host/param"], parameters(bare)["host/param"])
+    broken = ~stats.seed_grad_norm[:, 1].isfinite()
+    assert broken.all() if value != 0.5 else not broken.any()
+    assert not stats.gradient_healthy[broken, 1].any()
+
+
+@BOTH
+def test_every_training_seed_learns(family: str) -> None:
+    kinds = torch.arange(len(runnable(family)))
+    population = make_population(family, len(kinds))
+    slots = one_seed(population, Stage.TRAINING, kinds)
+    before = parameters(population)
+    stats = population.train_epoch(slots, DATA[family], make_order(len(kinds), 3, 16))
+    after = parameters(population)
+    for kind, blueprint in enumerate(population.blueprints):
+        name = f"seed.0.{kind}/param"
+        assert not torch.equal(before[name][kind], after[name][kind]), blueprint.name
+    assert (stats.gradient_ratio[:, 0] > 0).all()
+    assert stats.gradient_ratio[:, 1:].isnan().all()
+
+
+@BOTH
+def test_a_broken_seed_that_is_off_or_not_yet_active_reaches_nobody(family: str) -> None:
+    population = make_population(family, 4)
+    bare = population.logits(Slots.empty(4, 3), DATA[family].x)
+    slots = one_seed(population, Stage.HOLDING, 1, alpha=1.0)
+    population._stores["seed.0.1"].param.fill_(torch.nan)
+    off = torch.zeros(4, 3, dtype=torch.bool)
+    off[:, 0] = True
+    assert torch.equal(population.logits(slots, DATA[family].x, off), bare)
+    assert population.logits(slots, DATA[family].x).isnan().all()
+    dormant = replace(slots, stage=torch.full_like(slots.stage, int(Stage.GERMINATED)))
+    assert torch.equal(population.logits(dormant, DATA[family].x), bare)
+
+
+@BOTH
+def test_a_down_ramp_freezes_the_seed_and_an_idle_slot_keeps_its_row(family: str) -> None:
+    population = make_population(family, 4, optimizer=HostOptimizer(seed_weight_decay=0.1))
+    slots = one_seed(population, Stage.BLENDING, 1, Blend.GATE, alpha=0.5)
+    order = make_order(4, 3, 16)
+    population.train_epoch(slots, DATA[family], order)  # momentum, step
+    ramp = torch.zeros_like(slots.ramp)
+    ramp[:2, 0] = Ramp.DOWN
+    before = population.state_dict()
+    population.train_epoch(replace(slots, ramp=ramp), DATA[family], order)
+    after = population.state_dict()
+    for name in before:
+        if name.startswith(("seed", "gate")):
+            assert torch.equal(before[name][:2], after[name][:2]), name
+            assert not torch.equal(before[name][2:], after[name][2:]), name
+    assert (after["host/step"] == 6).all()
+
+
+# --- hosts are alone ---
+
+
+@BOTH
+@pytest.mark.parametrize("backend", ["vmap", "loop"])
+def test_breaking_one_host_changes_no_bit_of_another(family: str, backend: str) -> None:
+    order = make_order(8, 4, 16)
+    outcomes = []
+    for broken in (False, True):
+        population = make_population(family, backend=backend)
+        slots = mixed_slots(population)
+        if broken:
+            population._stores["host"].param[3] = torch.nan
+        stats = population.train_epoch(slots, DATA[family], order)
+        outcomes.append((population, population.evaluate(slots, DATA[family], nothing_off(population)), stats))
+    (whole, well, healthy), (hurt, ill, stats) = outcomes
+    others = torch.arange(8) != 3
+    for name, expected in parameters(whole).items():
+        assert torch.equal(parameters(hurt)[name][others], expected[others]), name
+    assert torch.equal(ill.loss[:, others], well.loss[:, others])
+    assert torch.equal(stats.loss[others], healthy.loss[others])
+    assert stats.finite.tolist() == others.tolist()
+    assert not ill.correct[:, 3].any()
+
+
+@BOTH
+@pytest.mark.parametrize("backend", ["vmap", "loop"])
+def test_a_host_trains_alike_in_any_company(family: str, backend: str) -> None:
+    """Bit for bit in the loop; batched, products of other sizes round otherwise: at most 1e-6 per minibatch."""
+    order = make_order(8, 4, 16)
+    crowd = make_population(family, backend=backend)
+    slots = mixed_slots(crowd)
+    picked = [1, 4, 6]
+    few = Population(crowd.host, crowd.blueprints, torch.tensor(picked), 3, crowd.optimizer, "cpu", backend)
+    few.reset(0)
+    own = Slots(**{name: tensor[picked] for name, tensor in slots.state_dict().items()})
+    few.germinate(own, in_stages(own.stage, LIVE_STAGES))
+    crowd.train_epoch(slots, DATA[family], order)
+    few.train_epoch(own, DATA[family], order[picked])
+    for i, row in enumerate(picked):
+        theirs = crowd.named_parameters(slots, row)
+        for name, tensor in few.named_parameters(own, i).items():
+            limit = 0.0 if backend == "loop" else 4 * 1e-6
+            torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=limit, msg=name)
+
+
+# --- evaluation ---
+
+
+@BOTH
+def test_fused_evaluation_equals_separate_passes(family: str) -> None:
+    population = make_population(family, 12)
+    slots = mixed_slots(population)
+    population.train_epoch(slots, DATA[family], make_order(12, 4, 16))
+    none = torch.zeros(12, 3, dtype=torch.bool)
+    alone = torch.eye(3, dtype=torch.bool)[:, None].expand(3, 12, 3)
+    pairs = ~alone
+    off = torch.cat((none[None], ~none[None], alone, pairs))
+    fused = population.evaluate(slots, DATA[family], off)
+    assert fused.correct.shape == (8, 12, 96)
+    for i in range(8):
+        single = population.evaluate(slots, DATA[family], off[i : i + 1])
+        assert torch.equal(single.correct[0], fused.correct[i])
+        assert torch.equal(single.loss[0], fused.loss[i])
+        logits = population.logits(slots, DATA[family].x, off[i])
+        right = logits.argmax(-1) == DATA[family].y
+        assert torch.equal(right if right.dim() == 2 else right.float().mean(2), fused.correct[i])
+
+
+@BOTH
+def test_fused_evaluation_equals_the_loop(family: str) -> None:
+    batched, loop = make_population(family), make_population(family, backend="loop")
+    slots, _ = mixed_slots(batched), mixed_slots(loop)
+    off = torch.cat((nothing_off(batched), torch.eye(3, dtype=torch.bool)[:, None].expand(3, 8, 3)))
+    mine, theirs = batched.evaluate(slots, DATA[family], off), loop.evaluate(slots, DATA[family], off)
+    torch.testing.assert_close(mine.loss, theirs.loss, rtol=1e-5, atol=1e-5)
+    assert (mine.correct != theirs.correct).float().mean() < 1e-3
+
+
+# --- chance ---
+
+
+@BOTH
+def test_initialisation_is_a_function_of_what_it_is_for(family: str) -> None:
+    population = make_population(family, 4)
+    first = parameters(population)["host/param"]
+    assert len(first.unique(dim=0)) == 4
+    population.reset(1)
+    assert not torch.equal(parameters(population)["host/param"], first)
+    population.reset(0)
+    assert torch.equal(parameters(population)["host/param"], first)
+    slots = one_seed(population, Stage.TRAINING, 1)
+    seeds = parameters(population)["seed.0.1/param"]
+    assert len(seeds.unique(dim=0)) == 4
+    population.germinate(replace(slots, germinations=slots.germinations + 1), slots.stage > 0)
+    assert not torch.equal(parameters(population)["seed.0.1/param"], seeds)
+
+
+@BOTH
+def test_nothing_draws_from_the_global_generator(
+    family: str, no_global_rng: Callable[[], AbstractContextManager]
+) -> None:
+    population = make_population(family, 4)
+    order = make_order(4, 2, 16)
+    with no_global_rng():
+        population.reset(1)
+        slots = one_seed(population, Stage.TRAINING, 0)
+        population.train_epoch(slots, DATA[family], order)
+        population.evaluate(slots, DATA[family], nothing_off(population))
+
+
+@BOTH
+def test_a_new_seed_starts_without_momentum_and_old_ones_keep_theirs(family: str) -> None:
+    population = make_population(family, 4)
+    slots = one_seed(population, Stage.TRAINING, 1)
+    population.train_epoch(slots, DATA[family], make_order(4, 2, 16))
+    rows = torch.zeros_like(slots.stage, dtype=torch.bool)
+    rows[2, 0] = True
+    before = population.state_dict()
+    population.germinate(slots, rows)
+    after = population.state_dict()
+    assert (after["seed.0.1/momentum"][2] == 0).all()
+    assert after["seed.0.1/step"].tolist() == [2, 2, 0, 2]
+    others = torch.tensor([0, 1, 3])
+    assert all(torch.equal(before[name][others], after[name][others]) for name in before if "seed" in name)
+
+
+# --- saving ---
+
+
+@BOTH
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_state_loaded_in_the_middle_goes_on_bit_for_bit(family: str, optimizer: str) -> None:
+    how = HostOptimizer(name=optimizer, learning_rate=0.01)
+    population = make_population(family, optimizer=how)
+    slots = mixed_slots(population)
+    population.train_epoch(slots, DATA[family], make_order(8, 3, 16))
+    other = make_population(family, optimizer=how)
+    other.load_state_dict(copy.deepcopy(population.state_dict()))
+    for continued in (population, other):
+        continued.germinate(slots, slots.stage == Stage.GERMINATED)
+        continued.train_epoch(slots, DATA[family], make_order(8, 3, 16, seed=1))
+    mine, theirs = population.state_dict(), other.state_dict()
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_a_state_of_another_shape_is_refused() -> None:
+    state = make_population("mlp", 4).state_dict()
+    params = make_host("mlp").params
+    with pytest.raises(SimicError, match=rf"host/param: shape \(4, {params}\), must be \(8, {params}\)"):
+        make_population("mlp", 8).load_state_dict(state)
+
+
+@BOTH
+def test_restore_brings_back_the_chosen_rows_and_leaves_the_others(family: str) -> None:
+    population = make_population(family)
+    slots = mixed_slots(population)
+    population.train_epoch(slots, DATA[family], make_order(8, 3, 16))
+    old = population.state_dict()
+    snapshot = population.snapshot()
+    population.train_epoch(slots, DATA[family], make_order(8, 3, 16, seed=1))
+    new = population.state_dict()
+    rows = torch.zeros(8, dtype=torch.bool)
+    rows[[2, 5]] = True
+    population.restore(snapshot, rows)
+    for name, tensor in population.state_dict().items():
+        if "/" in name:
+            assert torch.equal(tensor[rows], old[name][rows]), name
+            assert torch.equal(tensor[~rows], new[name][~rows]), name
+    assert not torch.equal(old["host/momentum"][~rows], new["host/momentum"][~rows])
+
+
+def test_a_merged_snapshot_holds_each_host_at_its_own_time() -> None:
+    population = make_population("mlp", 4)
+    slots = Slots.empty(4, 3)
+    first = population.snapshot()
+    population.train_epoch(slots, DATA["cnn"], make_order(4, 2, 16))
+    healthy = torch.tensor([True, False, True, False])
+    merged = population.snapshot(first, healthy)
+    now = parameters(population)["host/param"]
+    assert torch.equal(merged.stores["host"].param[healthy], now[healthy])
+    assert torch.equal(merged.stores["host"].param[~healthy], first.stores["host"].param[~healthy])
+
+
+# --- weights and measures ---
+
+
+@BOTH
+def test_seed_sizes_are_those_of_the_blueprint_and_its_gate(family: str) -> None:
+    population = make_population(family, 3)
+    shape = population.host.slot_shapes[0]
+    gate = sum(parameter.numel() for parameter in population.host.gate(shape).parameters())
+    blueprint = population.blueprints[1]
+    plain = one_seed(population, Stage.TRAINING, 1)
+    gated = one_seed(population, Stage.TRAINING, 1, Blend.GATE)
+    pruned = replace(plain, stage=torch.full_like(plain.stage, int(Stage.PRUNED)))
+    assert population.seed_params(plain).tolist() == [[blueprint.params(shape), 0, 0]] * 3
+    assert population.seed_params(gated).tolist() == [[blueprint.params(shape) + gate, 0, 0]] * 3
+    assert population.seed_flops(plain)[:, 0].tolist() == [blueprint.flops(shape)] * 3
+    # two linear layers C → max(8, C/4) → 1
+    width, positions = (shape[1], shape[0]) if family == "transformer" else (shape[0], 1)
+    units = max(8, width // 4)
+    extra = population.seed_flops(gated) - population.seed_flops(plain)
+    assert extra[0, 0] == 2 * positions * (width * units + units)
+    assert not population.seed_params(pruned).any()
+    assert population.host_params == make_host(family).params
+
+
+def test_learning_rates_are_per_host() -> None:
+    population = make_population("mlp", 3)
+    population.learning_rate[1] = 0.0
+    before = parameters(population)["host/param"]
+    population.train_epoch(Slots.empty(3, 3), DATA["cnn"], make_order(3, 2, 16))
+    moved = (parameters(population)["host/param"] != before).any(1)
+    assert moved.tolist() == [True, False, True]
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(SimicError, match="backend 'magic': must be one of auto, vmap, loop"):
+        make_population("mlp", backend="magic")
+
+
+def test_hosts_with_large_maps_run_apart_on_a_cpu_and_only_they(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = build_host(Host(widths=(16, 32, 64), kernel_size=3), (3, 16, 16), 10)
+    x = torch.randn(128, 3, 16, 16)
+    populations = [
+        Population(host, blueprints_of("cnn"), torch.arange(2), 0, HostOptimizer(), backend=b) for b in BACKENDS
+    ]
+    calls = []
+    run_one = Template.run_one
+    monkeypatch.setattr(Template, "run_one", lambda self, *given: calls.append(self.name) or run_one(self, *given))
+    answers = []
+    for population in populations:
+        population.reset(0)
+        calls.clear()
+        answers.append((population.logits(Slots.empty(2, 3), x), len(calls)))
+    (auto, apart), (batched, together), (loop, one_by_one) = answers
+    assert apart == one_by_one == 2 * 4  # three segments and the head
+    assert together == 0
+    assert torch.equal(auto, loop)
+    torch.testing.assert_close(batched, loop, rtol=1e-5, atol=1e-5)
+    calls.clear()
+    populations[0].logits(Slots.empty(2, 3), x[:16])  # the maps of a smaller minibatch are not large
+    assert not calls

@@ -1,0 +1,113 @@
+"""What an epoch says of hosts and seeds, against the plain networks that it is about."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from simic.growth.batch.population import Population
+from simic.growth.batch.statistics import EXPLODING_CLIPS, SeedNorms, TrainStats, gradient_ratio, train_statistics
+from simic.growth.life.vocabulary import Slots, Stage
+
+from ..worlds import make_data, make_order, make_population, one_seed
+
+DATA = make_data()
+KIND, SLOT, BATCHES = 1, 1, 3
+
+
+def still(family: str, envs: int = 3) -> Population:
+    """A population that does not move, so that every minibatch meets the same weights."""
+    population = make_population(family, envs)
+    population.learning_rate.zero_()
+    return population
+
+
+def plain_gradients(population: Population, slots: Slots, row: int, batch: torch.Tensor) -> tuple[float, float, float]:
+    """Loss, norm of the host's and of the TRAINING seed's gradient, by modules and autograd alone."""
+    host = population.host
+    segments, head = [build() for build in host.segments], host.head()
+    seed = population.blueprints[KIND].build(host.slot_shapes[SLOT])
+    values = population.named_parameters(slots, row)
+    named = {**{f"segments.{k}": m for k, m in enumerate(segments)}, "head": head, f"joints.{SLOT}.seed": seed}
+    for owner, module in named.items():
+        for name, parameter in module.named_parameters():
+            parameter.data.copy_(values[f"{owner}.{name}"])
+    h = DATA.x[batch]
+    for k, segment in enumerate(segments):
+        h = segment(h)
+        if k == SLOT:
+            s = seed(h.detach())
+            h = h + (s - s.detach())
+    loss = nn.functional.cross_entropy(head(h), DATA.y[batch])
+    parameters = [list(nn.ModuleList(modules).parameters()) for modules in ([*segments, head], [seed])]
+    grads = [torch.autograd.grad(loss, group, retain_graph=True) for group in parameters]
+    norms = [math.sqrt(sum(float(g.double().square().sum()) for g in group)) for group in grads]
+    return loss.item(), norms[0], norms[1]
+
+
+@pytest.mark.parametrize("family", ["cnn", "mlp"])
+def test_statistics_of_an_epoch_are_means_over_its_batches_of_what_plain_networks_say(family: str) -> None:
+    """Loss by batch, not by sample; host and seed gradients apart, their ratio per parameter."""
+    population = still(family)
+    slots = one_seed(population, Stage.TRAINING, KIND, slot=SLOT)
+    order = make_order(3, BATCHES, 16)
+    stats = population.train_epoch(slots, DATA, order)
+    seed_params = population.blueprints[KIND].params(population.host.slot_shapes[SLOT])
+    for row in range(3):
+        batches = [plain_gradients(population, slots, row, batch) for batch in order[row]]
+        loss, host, seed = (sum(column) / BATCHES for column in zip(*batches, strict=True))
+        assert stats.loss[row].item() == pytest.approx(loss, rel=1e-4)
+        assert stats.host_grad_norm[row].item() == pytest.approx(host, rel=1e-3)
+        assert stats.seed_grad_norm[row, SLOT].item() == pytest.approx(seed, rel=1e-3)
+        # (‖g_s‖/√n_s) / (‖g_h‖/√n_h)
+        expected = (seed / math.sqrt(seed_params)) / (host / math.sqrt(population.host.params))
+        assert stats.gradient_ratio[row, SLOT].item() == pytest.approx(min(expected, 10.0), rel=1e-3)
+
+
+def numbers(norms: list[list[float]] | None, clip: float) -> TrainStats:
+    """Two minibatches of two hosts; the norms of a seed in host 1 at slot 0, or of nobody."""
+    seeds = [] if norms is None else [SeedNorms(0, torch.tensor([1]), torch.tensor(norms), 25)]
+    per_host = torch.tensor([[1.0, 2.0], [3.0, 2.0]])
+    return train_statistics(per_host, per_host / 10, per_host, 100, seeds, 3, clip)
+
+
+def test_no_seed_gives_the_same_kinds_of_tensors_as_seeds_do() -> None:
+    nobody, somebody = numbers(None, 1.0), numbers([[1.0], [2.0]], 1.0)
+    for name, value in vars(somebody).items():
+        other = getattr(nobody, name)
+        assert (value.dtype, value.shape) == (other.dtype, other.shape), name
+    assert nobody.seed_grad_norm.isnan().all() and nobody.gradient_ratio.isnan().all()
+    assert not nobody.gradient_healthy.any()
+    assert somebody.loss.tolist() == [2.0, 2.0] and somebody.accuracy.tolist() == pytest.approx([20.0, 20.0])
+    # seed 1.5 of 25 parameters, host 2.0 of 100: (1.5/5) / (2/10)
+    assert somebody.gradient_ratio[1, 0].item() == pytest.approx(1.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("clip", [0.5, 2.0])
+def test_a_seed_explodes_relative_to_the_clip_and_a_broken_one_is_never_healthy(clip: float) -> None:
+    limit = EXPLODING_CLIPS * clip
+    assert numbers([[limit], [limit * 0.9]], clip).gradient_healthy[1, 0]
+    for norms in ([[limit], [limit * 1.1]], [[0.1], [torch.nan]], [[torch.inf], [0.1]]):
+        assert not numbers(norms, clip).gradient_healthy[1, 0], norms
+
+
+def test_a_vanished_gradient_has_ratio_zero_and_a_huge_one_is_bounded() -> None:
+    one, nothing = torch.ones(1), torch.zeros(1)
+    assert gradient_ratio(nothing, 4, one, 4) == 0.0
+    assert gradient_ratio(one, 4, nothing, 4) == 0.0
+    assert gradient_ratio(1e6 * one, 4, one, 4) == 10.0
+
+
+def test_looking_at_a_population_changes_nothing_of_it() -> None:
+    """No gate is made, no seed is drawn, no parameter moves by a validation."""
+    population = make_population("cnn", 4)
+    slots = one_seed(population, Stage.BLENDING, KIND, alpha=0.5)
+    before = population.state_dict()
+    off = torch.zeros(2, 4, population.host.slots, dtype=torch.bool)
+    off[1, :, 0] = True
+    population.evaluate(slots, DATA, off)
+    population.logits(slots, DATA.x)
+    after = population.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)

@@ -1,0 +1,159 @@
+"""Templates: what is redrawn, what stays, what cannot be stacked."""
+
+import weakref
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from simic.errors import SimicError
+from simic.growth.batch.template import Template
+from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.layers import Samplewise
+from simic.rng import Purpose, key
+
+STREAMS = key(5, Purpose.SEED_INIT, torch.arange(64))
+
+
+class Mixed(nn.Module):
+    """One random scalar pair, constants and a layer with a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((1,), 3.0))
+        self.layer = nn.Linear(25, 4)
+        self.single = nn.Linear(1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.single(self.layer(x).sum(-1, keepdim=True)) * self.scale
+
+
+def test_constants_stay_and_random_tensors_are_redrawn_within_their_fan_in() -> None:
+    template = Template(Mixed, "mixed")
+    weights = dict(zip(template.names, template.unpack(template.draw(STREAMS)), strict=True))
+    assert (weights["scale"] == 3.0).all()
+    for name, bound in (("layer.weight", 0.2), ("layer.bias", 0.2), ("single.weight", 1.0), ("single.bias", 1.0)):
+        values = weights[name]
+        assert values.abs().max() <= bound
+        assert values.abs().max() > 0.9 * bound
+        assert len(values.flatten().unique()) > 0.99 * values.numel()
+        # uniform in ±b has standard deviation b/√3
+        assert values.std().item() == pytest.approx(bound / 3**0.5, rel=0.15)
+
+
+def test_the_same_key_draws_the_same_row() -> None:
+    template = Template(Mixed, "mixed")
+    assert torch.equal(template.draw(STREAMS)[7:9], template.draw(STREAMS[7:9]))
+
+
+def test_building_a_template_leaves_the_global_generator_alone() -> None:
+    before = torch.get_rng_state()
+    Template(Mixed, "mixed")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_blueprints_keep_their_zeros_and_threes() -> None:
+    (attention,) = (item for item in blueprints_of("cnn") if item.name == "attention")
+    template = Template(lambda: attention.build((8, 4, 4)), "attention")
+    weights = dict(zip(template.names, template.unpack(template.draw(STREAMS)), strict=True))
+    assert (weights["excite.bias"] == 3.0).all()
+    assert (weights["excite.weight"] == 0.0).all()
+    assert (weights["squeeze.weight"] != 0.0).all()
+
+
+def test_modules_with_buffers_are_refused() -> None:
+    with pytest.raises(SimicError, match="odd: modules with buffers"):
+        Template(lambda: nn.BatchNorm2d(4), "odd")
+
+
+def test_a_random_vector_without_a_weight_is_refused() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.randn(4))
+
+    with pytest.raises(SimicError, match="odd: parameter 'shift' starts at random"):
+        Template(Odd, "odd")
+
+
+def test_columns_find_parameters_by_name() -> None:
+    template = Template(Mixed, "mixed")
+    assert template.columns(["layer.bias"]).sum() == 4
+    assert template.columns([]).sum() == 0
+    with pytest.raises(SimicError, match="no parameter"):
+        template.columns(["nothing"])
+
+
+def test_a_module_without_parameters_runs() -> None:
+    template = Template(nn.Identity, "identity")
+    x = torch.randn(3, 5, 8)
+    assert torch.equal(template.run(template.unpack(template.draw(STREAMS[:3])), x), x)
+
+
+class OneByOne(nn.Linear):
+    """A module whose kernel has no batching rule."""
+
+    vmap = False
+
+
+def test_a_module_that_cannot_be_batched_runs_row_by_row() -> None:
+    plain, alone = Template(partial(nn.Linear, 3, 3), "plain"), Template(partial(OneByOne, 3, 3), "alone")
+    rows = torch.randn(4, plain.params)
+    x = torch.randn(4, 5, 3, requires_grad=True)
+    expected, found = plain.run(plain.unpack(rows), x), alone.run(alone.unpack(rows), x)
+    torch.testing.assert_close(found, expected)
+    (grad,) = torch.autograd.grad(found.square().sum(), x)
+    torch.testing.assert_close(grad, torch.autograd.grad(expected.square().sum(), x)[0])
+
+
+def test_borrowed_parameters_are_not_in_the_row() -> None:
+    template = Template(partial(nn.Linear, 3, 2), "head", borrowed=("weight",))
+    assert (template.names, template.params) == (["bias"], 2)
+    rows, lent, x = torch.randn(4, 2), torch.randn(4, 2, 3), torch.randn(4, 5, 3)
+    expected = torch.einsum("rbi,roi->rbo", x, lent) + rows[:, None]
+    torch.testing.assert_close(template.run([*template.unpack(rows), lent], x), expected)
+
+
+class OwnNorm(nn.Module):
+    """A user's seed that calls the function, not the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(16)), nn.Parameter(torch.zeros(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.group_norm(x, 4, self.weight, self.bias)
+
+
+def test_a_users_norm_learns_from_features_without_gradient() -> None:
+    """torch's own backward ends the process there on channels-last maps (growth.kernels)."""
+    template = Template(OwnNorm, "own norm")
+    x = torch.randn(1, 5, 4, 4, 16, generator=torch.Generator().manual_seed(1))
+    weight, bias = torch.full((16,), 2.0, requires_grad=True), torch.zeros(16, requires_grad=True)
+    found = torch.autograd.grad(template.run_one((weight, bias), x).square().sum(), [weight, bias])
+    normed = F.group_norm(x[0].movedim(-1, 1).contiguous(), 4)
+    torch.testing.assert_close(found[0], 4 * normed.square().sum((0, 2, 3)))
+    torch.testing.assert_close(found[1], 4 * normed.sum((0, 2, 3)), atol=1e-4, rtol=1e-4)
+
+
+class Refusing(Samplewise):
+    """Fails after its weights are in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise MemoryError
+
+
+def test_a_failed_pass_keeps_no_weights() -> None:
+    template = Template(Refusing, "refusing", features_last=True)
+    weights = template.unpack(torch.rand(2, template.params))
+    alive = weakref.ref(weights[0])
+    with pytest.raises(MemoryError):
+        template.run(weights, torch.rand(2, 4, 3))
+    del weights
+    assert alive() is None

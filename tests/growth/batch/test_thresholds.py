@@ -1,0 +1,54 @@
+"""Tables of ways: what is read, what is refused."""
+
+import pytest
+import torch
+
+from simic.errors import SimicError
+from simic.growth.batch import thresholds
+
+CPU = torch.device("cpu")
+
+
+def test_without_a_table_the_shipped_ways_hold():
+    assert thresholds.of("auto", CPU) == thresholds.of("vmap", CPU) == thresholds.SHIPPED["cpu"]
+    assert thresholds.content("auto") is None
+
+
+def test_a_table_decides_and_its_bytes_count(tmp_path):
+    path = tmp_path / "own.json"
+    own = thresholds.Ways(apart=None, dense_entries=7)
+    path.write_text(thresholds.Table(ways={"cpu": own}).model_dump_json())
+    assert thresholds.of(str(path), CPU) == own
+    assert thresholds.of(str(path), CPU).apart_from == float("inf")
+    before = thresholds.content(str(path))
+    path.write_text(path.read_text() + "\n")
+    assert thresholds.content(str(path)) != before
+
+
+def test_a_table_of_another_device_is_refused(tmp_path):
+    path = tmp_path / "own.json"
+    path.write_text(thresholds.Table(ways={"cuda": thresholds.SHIPPED["cuda"]}).model_dump_json())
+    with pytest.raises(SimicError, match=r"own.json: has no ways for 'cpu', only for \['cuda'\]"):
+        thresholds.of(str(path), CPU)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "the file: Invalid JSON"),
+        ('{"ways": {"cpu": {"apart": -1, "dense_entries": 1}}}', "ways.cpu.apart: Input should be greater"),
+        ('{"ways": {"cpu": {"apart": 1}}}', "ways.cpu.dense_entries: Field required"),
+        ('{"ways": {}, "speed": 1}', "speed: Extra inputs"),
+        ('{"format": 1, "ways": {}}', "format: Input should be 2"),
+    ],
+)
+def test_a_damaged_table_is_named(tmp_path, text, words):
+    path = tmp_path / "own.json"
+    path.write_text(text)
+    with pytest.raises(SimicError, match=words):
+        thresholds.content(str(path))
+
+
+def test_a_missing_table_says_who_writes_one(tmp_path):
+    with pytest.raises(SimicError, match="No such file or directory; simic autotune writes one"):
+        thresholds.of(str(tmp_path / "none.json"), CPU)

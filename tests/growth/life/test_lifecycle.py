@@ -1,0 +1,259 @@
+"""The lifecycle on tensors against an independent scalar machine, and its single rules."""
+
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from simic.growth.life import lifecycle
+from simic.growth.life.lifecycle import Events, Measurements, advance, legal_ops, prune_live, record
+from simic.growth.life.vocabulary import Action, Op, Ramp, Slots, Stage
+from simic.params import Lifecycle
+
+from ..worlds import generator
+from .scalar_lifecycle import OPS, ScalarHost, Seat
+
+SLOTS, BLUEPRINTS, STEPS = 3, 7, 30
+HEAD_SIZES = (6, SLOTS, BLUEPRINTS, 4, 3, 3, 4, 5)
+# Field of the tensors → how the scalar machine says it.
+EXACT = {
+    "stage": lambda s: Stage[s.stage],
+    "previous_stage": lambda s: Stage[s.previous_stage],
+    "ramp": lambda s: Ramp[s.ramp],
+    "blueprint": lambda s: s.blueprint,
+    "operator": lambda s: s.operator,
+    "ramp_curve": lambda s: s.curve,
+    "ramp_steps": lambda s: s.steps,
+    "ramp_done": lambda s: s.done,
+    "tempo_steps": lambda s: s.tempo,
+    "first_curve": lambda s: s.first_curve,
+    "prune_scheduled": lambda s: s.doomed,
+    "age": lambda s: s.age,
+    "dwell": lambda s: s.dwell,
+    "previous_dwell": lambda s: s.previous_dwell,
+    "germinations": lambda s: s.germinations,
+    "steps_since_measured": lambda s: s.unmeasured,
+    "gradient_healthy": lambda s: s.healthy,
+}
+CLOSE = {
+    "alpha": lambda s: s.alpha,
+    "alpha_start": lambda s: s.start,
+    "alpha_target": lambda s: s.target,
+    "first_target": lambda s: s.first_target,
+    "germination_accuracy": lambda s: s.germination_accuracy,
+    "stage_accuracy": lambda s: s.stage_accuracy,
+    "accuracy": lambda s: s.accuracy,
+    "contribution": lambda s: s.contribution,
+    "contribution_se": lambda s: s.contribution_se,
+    "contribution_velocity": lambda s: s.velocity,
+    "gradient_ratio": lambda s: s.ratio,
+}
+
+
+def random_action(slots: Slots, params: Lifecycle, draw: torch.Generator) -> Action:
+    """Mostly a legal (op, slot), sometimes any."""
+    rows = slots.shape[0]
+    heads = [torch.randint(size, (rows,), generator=draw) for size in HEAD_SIZES]
+    weights = legal_ops(slots, params).float().flatten(1) * torch.tensor([0.2, 4, 1, 0.5, 2, 4]).repeat_interleave(
+        SLOTS
+    )
+    pick = torch.multinomial(weights, 1, generator=draw).squeeze(1)
+    free = torch.rand(rows, generator=draw) < 0.15
+    heads[0] = torch.where(free, heads[0], pick // SLOTS)
+    heads[1] = torch.where(free, heads[1], pick % SLOTS)
+    return Action(*heads)
+
+
+def random_measurements(rows: int, draw: torch.Generator) -> Measurements:
+    """Some missing."""
+
+    def with_holes(scale: float) -> Tensor:
+        values = scale * torch.randn(rows, SLOTS, generator=draw)
+        return torch.where(torch.rand(rows, SLOTS, generator=draw) < 0.2, torch.nan, values)
+
+    return Measurements(
+        accuracy=100 * torch.rand(rows, generator=draw),
+        contribution=with_holes(3.0),
+        contribution_se=torch.rand(rows, SLOTS, generator=draw),
+        gradient_ratio=with_holes(0.5).abs(),
+        gradient_healthy=torch.rand(rows, SLOTS, generator=draw) < 0.9,
+    )
+
+
+def assert_same(slots: Slots, hosts: list[ScalarHost]) -> None:
+    for name, read in EXACT.items():
+        expected = [[int(read(seat)) for seat in host.seats] for host in hosts]
+        assert getattr(slots, name).long().tolist() == expected, name
+    for name, read in CLOSE.items():
+        expected = torch.tensor([[read(seat) for seat in host.seats] for host in hosts])
+        torch.testing.assert_close(getattr(slots, name), expected, rtol=1e-5, atol=2e-6, equal_nan=True, msg=name)
+
+
+def assert_events(events: Events, answers: list[tuple[str, int, bool]]) -> None:
+    assert [OPS[op] for op in events.effective_op.tolist()] == [op for op, _, _ in answers]
+    assert events.gate.tolist() == [gate for _, gate, _ in answers]
+    assert events.gate_passed.tolist() == [passed for _, _, passed in answers]
+
+
+def play(rows: int, seed: int, params: Lifecycle) -> None:
+    draw = generator(seed)
+    slots, hosts = Slots.empty(rows, SLOTS), [ScalarHost(SLOTS, params) for _ in range(rows)]
+    accuracy = torch.rand(rows, generator=draw) * 100
+    for step in range(STEPS):
+        table = [[[host.legal(op, k) for k in range(SLOTS)] for op in OPS] for host in hosts]
+        assert legal_ops(slots, params).tolist() == table
+        action = random_action(slots, params, draw)
+        slots, events = advance(slots, action, params, accuracy)
+        acts = [dict(zip(Action._fields, row, strict=True)) for row in torch.stack(list(action), 1).tolist()]
+        answers = [h.step(a, acc) for h, a, acc in zip(hosts, acts, accuracy.tolist(), strict=True)]
+        assert_events(events, answers)
+        if step == STEPS // 2:  # a governor's prune in the middle of life
+            panicked = torch.rand(rows, generator=draw) < 0.1
+            slots, _ = prune_live(slots, panicked)
+            for host, panic in zip(hosts, panicked.tolist(), strict=True):
+                if panic:
+                    host.prune_live()
+        measured = random_measurements(rows, draw)
+        slots, accuracy = record(slots, measured), measured.accuracy
+        for i, host in enumerate(hosts):
+            per_slot = (measured.contribution, measured.contribution_se, measured.gradient_ratio)
+            rows_of = zip(*(t[i].tolist() for t in per_slot), measured.gradient_healthy[i].tolist(), strict=True)
+            for seat, (value, error, ratio, healthy) in zip(host.seats, rows_of, strict=True):
+                seat.record(accuracy[i].item(), value, error, ratio, healthy)
+        assert_same(slots, hosts)
+
+
+SETTINGS = st.builds(
+    Lifecycle,
+    gates=st.sampled_from(["permissive", "strict"]),
+    training_dwell=st.integers(0, 3),
+    blending_dwell=st.integers(0, 3),
+    min_prune_age=st.integers(0, 3),
+    embargo_steps=st.integers(0, 5),
+    reset_steps=st.integers(0, 2),
+    min_improvement_pct=st.just(0.5),
+    auto_advance=st.booleans(),
+    sequential_development=st.booleans(),
+    max_seeds=st.sampled_from([None, 1, 2]),
+)
+
+
+@given(params=SETTINGS, seed=st.integers(0, 2**31))
+@settings(max_examples=20, deadline=None, derandomize=True)
+def test_tensor_lifecycle_equals_the_scalar_machine(params: Lifecycle, seed: int) -> None:
+    play(100, seed, params)
+
+
+@pytest.mark.prove
+@given(params=SETTINGS, seed=st.integers(0, 2**31))
+@settings(max_examples=int(os.environ.get("SIMIC_PROVE_EXAMPLES", "60")), deadline=None)
+def test_ten_thousand_histories_equal_the_scalar_machine(params: Lifecycle, seed: int) -> None:
+    play(200, seed, params)
+
+
+def test_stage_sets_follow_from_the_table() -> None:
+    assert set(lifecycle.FAILURE_STAGES) == {Stage.PRUNED, Stage.EMBARGOED, Stage.RESETTING}
+    assert set(lifecycle.ACTIVE_STAGES) == {Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED}
+    assert set(lifecycle.PRUNABLE_STAGES) == {Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING}
+    assert set(lifecycle.FOSSILIZABLE_STAGES) == {Stage.HOLDING}
+    assert set(lifecycle.ADVANCEABLE_STAGES) == {Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING}
+    assert lifecycle.TRANSITIONS[Stage.FOSSILIZED] == ()
+
+
+def test_advance_changes_nothing_it_was_given() -> None:
+    params, draw = Lifecycle(), generator(0)
+    slots = Slots.empty(16, SLOTS)
+    for _ in range(8):
+        before = {name: tensor.clone() for name, tensor in slots.state_dict().items()}
+        following, _ = advance(slots, random_action(slots, params, draw), params, torch.full((16,), 50.0))
+        assert all(torch.equal(getattr(slots, k).nan_to_num(-7), v.nan_to_num(-7)) for k, v in before.items())
+        slots = record(following, random_measurements(16, draw))
+        fresh = Slots.empty(1, 1).state_dict()
+        assert all(t.shape == (16, SLOTS) and t.dtype == fresh[k].dtype for k, t in slots.state_dict().items())
+
+
+def act(op: Op, slot: int = 0, **heads: int) -> Action:
+    values = {"op": int(op), "slot": slot, "alpha_target": 2} | heads
+    return Action(*(torch.tensor([values.get(name, 0)]) for name in Action._fields))
+
+
+def step(slots: Slots, action: Action, params: Lifecycle) -> tuple[Slots, Events]:
+    slots, events = advance(slots, action, params, torch.tensor([50.0]))
+    ones = torch.ones(1, SLOTS)
+    return record(slots, Measurements(torch.tensor([50.0]), ones, ones, ones, ones > 0)), events
+
+
+def test_a_pruned_slot_is_closed_for_one_plus_embargo_plus_reset_steps() -> None:
+    params = Lifecycle(min_prune_age=0, embargo_steps=5, reset_steps=1)
+    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), params)
+    slots, events = step(slots, act(Op.PRUNE), params)
+    assert events.removed.tolist() == [[True, False, False]]
+    stages = []
+    while slots.stage[0, 0] != Stage.DORMANT:
+        stages.append(Stage(int(slots.stage[0, 0])))
+        slots, _ = step(slots, act(Op.WAIT), params)
+    assert stages == [Stage.PRUNED] + [Stage.EMBARGOED] * 5 + [Stage.RESETTING]
+
+
+def test_a_refused_gate_is_an_event_and_a_wait() -> None:
+    params = Lifecycle(training_dwell=3, auto_advance=False)
+    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), params)
+    slots, _ = step(slots, act(Op.ADVANCE), params)
+    slots, events = step(slots, act(Op.ADVANCE), params)  # one epoch of TRAINING, three are needed
+    assert (events.effective_op.item(), events.gate.item(), events.gate_passed.item()) == (Op.WAIT, 2, False)
+    assert slots.stage[0, 0] == Stage.TRAINING
+
+
+def test_an_illegal_op_asks_no_gate() -> None:
+    _, events = step(Slots.empty(1, SLOTS), act(Op.FOSSILIZE), Lifecycle())
+    assert (events.effective_op.item(), events.gate.item(), events.gate_passed.item()) == (Op.WAIT, -1, False)
+
+
+def test_a_partial_target_never_passes_g3_until_it_is_raised_to_one() -> None:
+    params = Lifecycle(training_dwell=0, min_prune_age=0, auto_advance=False)
+    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE, alpha_target=0), params)
+    for op in (Op.ADVANCE, Op.ADVANCE, Op.WAIT, Op.WAIT, Op.WAIT):
+        slots, _ = step(slots, act(op), params)
+    assert slots.alpha[0, 0] == 0.5
+    slots, events = step(slots, act(Op.ADVANCE), params)
+    assert (events.gate.item(), events.gate_passed.item()) == (3, False)
+    slots, _ = step(slots, act(Op.SET_ALPHA_TARGET), params)  # speed 0: at once
+    slots, events = step(slots, act(Op.ADVANCE), params)
+    assert slots.stage[0, 0] == Stage.HOLDING
+    assert events.gate_passed.item()
+
+
+def test_a_running_ramp_is_neither_bent_nor_pruned_but_by_the_governor() -> None:
+    params = Lifecycle(training_dwell=0, min_prune_age=0, auto_advance=False)
+    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE, tempo=2), params)
+    for op in (Op.ADVANCE, Op.ADVANCE):
+        slots, _ = step(slots, act(op), params)
+    for op in (Op.SET_ALPHA_TARGET, Op.PRUNE):
+        assert step(slots, act(op), params)[1].effective_op.item() == Op.WAIT
+    pruned, removed = prune_live(slots, torch.tensor([True]))
+    assert removed.tolist() == [[True, False, False]]
+    assert pruned.stage[0, 0] == Stage.PRUNED
+
+
+def test_the_governor_spares_fossils_and_other_hosts() -> None:
+    slots = Slots.empty(2, SLOTS)
+    slots = replace(slots, stage=torch.tensor([[5, 2, 0], [5, 2, 0]]))
+    pruned, _ = prune_live(slots, torch.tensor([True, False]))
+    assert pruned.stage.tolist() == [[5, 6, 0], [5, 2, 0]]
+
+
+def test_the_gradient_average_starts_at_the_first_measurement() -> None:
+    seat = Seat(stage="TRAINING")
+    slots = replace(Slots.empty(1, 1), stage=torch.tensor([[int(Stage.TRAINING)]]))
+    missing = torch.full((1, 1), torch.nan)
+    for ratio in (0.5, 0.7):
+        healthy = torch.tensor([[True]])
+        measured = Measurements(torch.tensor([50.0]), missing, missing, torch.tensor([[ratio]]), healthy)
+        slots = record(slots, measured)
+        seat.record(50.0, torch.nan, torch.nan, ratio, True)
+    assert slots.gradient_ratio.item() == pytest.approx(0.9 * 0.5 + 0.1 * 0.7)
+    assert seat.ratio == pytest.approx(0.52)

@@ -1,0 +1,177 @@
+"""Blueprints: exact counts, shape kept, open to learning from the first step."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from simic.errors import SimicError
+from simic.growth.networks import blueprints
+from simic.growth.networks.blueprints import Blueprint, blueprint, blueprints_of, share_blueprints
+
+from ..worlds import runnable
+
+CNN = {  # parameters and multiply-adds per sample at C channels, n pixels, after facts §3.2
+    "norm": (lambda c: 2 * c + 1, lambda c, n: 0),
+    "attention": (lambda c: 2 * c * max(1, c // 4) + c, lambda c, n: 2 * c * max(1, c // 4)),
+    "depthwise": (lambda c: 9 * c + c * c + 2 * c, lambda c, n: n * (9 * c + c * c)),
+    "bottleneck": (
+        lambda c: 2 * c * max(8, c // 4) + 9 * max(8, c // 4) ** 2 + 2 * c,
+        lambda c, n: n * (2 * c * max(8, c // 4) + 9 * max(8, c // 4) ** 2),
+    ),
+    "conv_small": (lambda c: c * c + 2 * c, lambda c, n: n * c * c),
+    "conv_light": (lambda c: 9 * c * c + 2 * c, lambda c, n: n * 9 * c * c),
+    "conv_heavy": (lambda c: 18 * c * c + 4 * c, lambda c, n: n * 18 * c * c),
+}
+MLP = {
+    "norm": (lambda d: 2 * d + 1, lambda d: 0),
+    "lora": (lambda d: 16 * d, lambda d: 16 * d),
+    "mlp_small": (lambda d: 4 * d * d + 3 * d, lambda d: 4 * d * d),
+    "mlp": (lambda d: 8 * d * d + 5 * d, lambda d: 8 * d * d),
+}
+TRANSFORMER = {  # at width D, L positions: parameters of facts §3.3; attention also multiplies L × L scores twice
+    "norm": (lambda d: 2 * d + 1, lambda d, n: 0),
+    "lora": (lambda d: 16 * d, lambda d, n: n * 16 * d),
+    "lora_large": (lambda d: 64 * d, lambda d, n: n * 64 * d),
+    "attention": (lambda d: 4 * d * d + 4 * d, lambda d, n: n * 4 * d * d + 2 * n * n * d),
+    "mlp_small": (lambda d: 4 * d * d + 3 * d, lambda d, n: n * 4 * d * d),
+    "mlp": (lambda d: 8 * d * d + 5 * d, lambda d, n: n * 8 * d * d),
+    "flex_attention": (lambda d: 4 * d * d + 4 * d, lambda d, n: n * 4 * d * d + 2 * n * n * d),
+}
+SHAPES = {"cnn": (16, 4, 4), "mlp": (24,), "transformer": (5, 24)}
+ALL = [(item, shape) for family, shape in SHAPES.items() for item in runnable(family)]
+KINDS = pytest.mark.parametrize(("item", "shape"), ALL, ids=[f"{i.family}-{i.name}" for i, _ in ALL])
+
+
+@pytest.mark.parametrize("channels", [4, 8, 16, 32, 64, 128])
+def test_cnn_counts_are_the_formulas(channels: int) -> None:
+    for item in blueprints_of("cnn"):
+        params, work = CNN[item.name]
+        assert item.params((channels, 4, 2)) == params(channels), item.name
+        assert item.flops((channels, 4, 2)) == 2 * work(channels, 8), item.name
+
+
+def test_cnn_counts_of_the_facts_table() -> None:
+    table = {"norm": 129, "attention": 2112, "depthwise": 4800, "bottleneck": 4480, "conv_small": 4224}
+    table |= {"conv_light": 36992, "conv_heavy": 73984}
+    assert {item.name: item.params((64, 4, 4)) for item in blueprints_of("cnn")} == table
+
+
+@pytest.mark.parametrize("width", [8, 64, 384])
+def test_mlp_counts_are_the_formulas(width: int) -> None:
+    for item in blueprints_of("mlp"):
+        params, work = MLP[item.name]
+        assert item.params((width,)) == params(width), item.name
+        assert item.flops((width,)) == 2 * work(width), item.name
+
+
+@pytest.mark.parametrize("width", [8, 64, 384])
+def test_transformer_counts_are_the_formulas(width: int) -> None:
+    for item in blueprints_of("transformer"):
+        params, work = TRANSFORMER[item.name]
+        assert item.params((7, width)) == params(width), item.name
+        assert item.flops((7, width)) == 2 * work(width, 7), item.name
+
+
+def test_transformer_counts_of_the_facts_table() -> None:
+    table = {"norm": 769, "lora": 6144, "lora_large": 24576, "attention": 591360, "mlp_small": 590976}
+    table |= {"mlp": 1181568, "flex_attention": 591360}
+    assert {item.name: item.params((16, 384)) for item in blueprints_of("transformer")} == table
+
+
+def test_a_blueprint_bound_to_a_device_says_so_elsewhere() -> None:
+    flex = next(item for item in blueprints_of("transformer") if item.name == "flex_attention")
+    assert flex.unavailable(torch.device("cuda", 1)) is None
+    assert flex.unavailable(torch.device("cpu")) == (
+        "blueprint flex_attention of family transformer runs on cuda only; this is cpu"
+    )
+
+
+def test_heads_that_do_not_divide_the_width_are_refused() -> None:
+    for name in ("attention", "flex_attention"):
+        item = next(item for item in blueprints_of("transformer") if item.name == name)
+        with pytest.raises(SimicError, match="attention over 10 features: must be a multiple of its 4 heads"):
+            item.build((3, 10))
+
+
+@pytest.mark.parametrize("item", runnable("transformer"), ids=lambda item: item.name)
+def test_no_position_of_a_transformer_seed_sees_a_later_one(item: Blueprint) -> None:
+    torch.manual_seed(0)
+    module, x = item.build((6, 8)), torch.randn(2, 6, 8)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    changed = x.clone()
+    changed[:, 4:] += 1
+    assert torch.equal(module(x)[:, :4], module(changed)[:, :4])
+
+
+@KINDS
+def test_the_shape_is_kept(item: Blueprint, shape: tuple[int, ...]) -> None:
+    assert item.build(shape)(torch.randn(5, *shape)).shape == (5, *shape)
+
+
+@KINDS
+def test_closed_it_is_the_identity(item: Blueprint, shape: tuple[int, ...]) -> None:
+    if not item.closing:
+        assert item.name == "attention"  # it scales its input and has no branch to close
+        return
+    module, x = item.build(shape), torch.randn(5, *shape)
+    for name in item.closing:
+        nn.init.zeros_(module.get_parameter(name))
+    assert torch.equal(module(x), x)
+
+
+@KINDS
+@pytest.mark.parametrize("closed", [False, True])
+def test_it_learns_from_any_start(item: Blueprint, shape: tuple[int, ...], closed: bool) -> None:
+    """A zero branch behind a ReLU gets no gradient if the ReLU has slope 0 at 0; then a seed would be dead for ever."""
+    torch.manual_seed(0)
+    module, x, target = item.build(shape), torch.randn(16, *shape), torch.randn(16, *shape)
+    for name in item.closing if closed else ():
+        nn.init.zeros_(module.get_parameter(name))
+    start = [parameter.detach().clone() for parameter in module.parameters()]
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        (module(x) - target).square().mean().backward()
+        optimizer.step()
+    for (name, parameter), before in zip(module.named_parameters(), start, strict=True):
+        assert not torch.equal(parameter, before), name
+
+
+def test_a_user_adds_one_by_writing_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blueprints, "_REGISTRY", dict(blueprints._REGISTRY))
+
+    @blueprint("scale", family="mlp")
+    class Scale(nn.Module):
+        def __init__(self, shape: tuple[int, ...]) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(shape[0]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.weight
+
+    *old, new = blueprints_of("mlp")
+    assert [item.name for item in old] == ["norm", "lora", "mlp_small", "mlp"]
+    assert (new.name, new.params((9,)), new.flops((9,))) == ("scale", 9, 0)
+    with pytest.raises(SimicError, match="'scale' of family 'mlp' is registered already"):
+        blueprint("scale", family="mlp")(Scale)
+
+
+def test_a_family_grows_its_own_blueprints_or_those_of_one_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blueprints, "_SHARED", {})
+    share_blueprints("tower", "mlp")
+    share_blueprints("tower", "mlp")
+    assert blueprints_of("tower") == blueprints_of("mlp")
+    for family, of in (("tower", "cnn"), ("cnn", "mlp")):
+        with pytest.raises(SimicError, match=f"family '{family}' has blueprints already"):
+            share_blueprints(family, of)
+
+
+def test_an_unknown_family_is_refused() -> None:
+    with pytest.raises(SimicError, match="known families: cnn, mlp"):
+        blueprints_of("rnn")
+
+
+def test_the_order_is_the_action_index() -> None:
+    names = ["norm", "attention", "depthwise", "bottleneck", "conv_small", "conv_light", "conv_heavy"]
+    assert [item.name for item in blueprints_of("cnn")] == names

@@ -1,0 +1,96 @@
+"""Hosts: exact sizes, slot shapes, refusals."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from simic.errors import SimicError
+from simic.growth.networks.hosts import PRESETS, build_host
+from simic.growth.networks.layers import norm_groups
+from simic.params import Host
+
+
+def test_parameter_counts_of_the_earlier_system() -> None:
+    # 3·8·9+16 + 8·16·9+32 + 16·32·9+64 + 32·10+10 = 6,418; facts §3.1 has 99,922 for five blocks.
+    assert build_host(Host(preset="baseline"), (3, 32, 32), 10).params == 6418
+    assert build_host(Host(preset="deep"), (3, 32, 32), 10).params == 99922
+
+
+def test_flops_of_a_host_by_hand() -> None:
+    # widths 8, 16 with 3×3 on 1×8×8: 2·(9·1·8·64 + 9·8·16·16 + 16·10), the second block at 4×4
+    host = build_host(Host(preset="baseline", widths=(8, 16)), (1, 8, 8), 10)
+    assert host.flops_per_sample == 2 * (9 * 8 * 64 + 9 * 8 * 16 * 16 + 16 * 10)
+    # 64→8, 8→8, 8→10
+    mlp = build_host(Host(family="mlp", preset="baseline", widths=(8, 8)), (1, 8, 8), 10)
+    assert mlp.flops_per_sample == 2 * (64 * 8 + 8 * 8 + 8 * 10)
+
+
+@pytest.mark.parametrize("family", list(PRESETS))
+@pytest.mark.parametrize("preset", ["baseline", "deep", "impaired"])
+def test_features_have_the_promised_shapes(family: str, preset: str) -> None:
+    shape = (12,) if family == "transformer" else (1, 8, 8)
+    host = build_host(Host(family=family, preset=preset), shape, 10)
+    x = torch.randint(10, (3, *shape)) if family == "transformer" else torch.rand(3, *shape)
+    segments, head = host.modules()
+    for segment, expected in zip(segments, host.slot_shapes, strict=True):
+        x = segment(x)
+        assert x.shape == (3, *expected)
+    assert head(x).shape == ((3, 12, 10) if family == "transformer" else (3, 10))
+    # a tied parameter counts once
+    assert sum(p.numel() for p in nn.ModuleList([*segments, head]).parameters()) == host.params
+
+
+def test_the_last_slot_of_a_cnn_keeps_two_by_two_pixels() -> None:
+    for preset in PRESETS["cnn"]:
+        for size in ((1, 8, 8), (3, 32, 32), (1, 28, 28), (2, 9, 5)):
+            host = build_host(Host(preset=preset), size, 10)
+            assert min(host.slot_shapes[-1][1:]) >= 2
+
+
+def test_the_impaired_cnn_mixes_no_pixels_and_has_three_slots() -> None:
+    host = build_host(Host(preset="impaired"), (1, 8, 8), 10)
+    assert host.slots == 3
+    assert host.config.kernel_size == 1
+
+
+def test_the_impaired_mlp_is_one_linear_map_of_the_image_rows_mean() -> None:
+    host = build_host(Host(family="mlp", preset="impaired"), (1, 8, 8), 10)
+    modules = [build() for build in (*host.segments, host.head)]
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        for module in modules:
+            x = module(x)
+        return x
+
+    a, b = torch.randn(3, 1, 8, 8), torch.randn(3, 1, 8, 8)
+    torch.testing.assert_close(run((a + b) / 2), (run(a) + run(b)) / 2)
+    torch.testing.assert_close(run(a), run(a.flip(2)))
+
+
+def test_the_group_rule() -> None:
+    # the largest of 32, 16, 8, 4, 2 dividing C with C/g ≥ 16, else 1
+    table = {4: 1, 16: 1, 24: 1, 32: 2, 48: 2, 64: 4, 96: 4, 128: 8, 256: 16, 512: 32, 1024: 32}
+    assert {channels: norm_groups(channels) for channels in table} == table
+    for (low, small), (high, large) in pairwise(sorted(table.items())):
+        assert low < high
+        assert small <= large
+
+
+def test_a_norm_over_too_few_values_is_refused_with_slot_and_shape() -> None:
+    # widths 4, 1 on 1×8×8: the second block norms 1 × 4×4 = 16 values, but its slot has 1 × 2×2 = 4
+    with pytest.raises(SimicError, match=r"slot 1 has shape \(1, 2, 2\).* over 4 values"):
+        build_host(Host(widths=(4, 1)), (1, 8, 8), 10)
+    with pytest.raises(SimicError, match=r"slot 0 has shape \(7,\)"):
+        build_host(Host(family="mlp", widths=(7,)), (1, 8, 8), 10)
+    build_host(Host(family="mlp", widths=(8,)), (1, 8, 8), 10)
+
+
+def test_bad_inputs_are_refused() -> None:
+    with pytest.raises(SimicError, match="input shape"):
+        build_host(Host(), (64,), 10)
+    with pytest.raises(SimicError, match="classes = 1"):
+        build_host(Host(), (1, 8, 8), 1)
+    with pytest.raises(SimicError, match="kernel_size = 3"):
+        build_host(Host(family="mlp", kernel_size=3), (1, 8, 8), 10)

@@ -1,0 +1,25 @@
+"""`simic doctor` on a fit checkout and on one that is not."""
+
+from pathlib import Path
+
+from simic.pipeline import doctor
+from simic.pipeline.paths import Workspace
+
+ROOT = Path(__file__).parents[2]
+
+
+def answers(root: Path) -> dict[str, doctor.Answer]:
+    return {answer.question: answer for answer in doctor.examine(Workspace(root))}
+
+
+def test_a_good_checkout_has_sound_packages_and_params() -> None:
+    found = answers(ROOT)
+    assert found["packages"].well
+    assert found["params.yaml"].well
+
+
+def test_bad_params_are_named_and_nothing_raises(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("train: {envs: 0}")
+    found = answers(tmp_path)
+    assert not found["params.yaml"].well
+    assert "train.envs = 0" in found["params.yaml"].seen

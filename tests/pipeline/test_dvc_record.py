@@ -1,0 +1,119 @@
+"""Is a stage's record true, and record it: DVC as a command, in projects of a few lines."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from simic.errors import SimicError
+from simic.pipeline import dvc_record
+
+DVC_YAML = """
+stages:
+  double:
+    cmd: exit 9
+    deps: [code.py]
+    params: [number]
+    outs: [out.txt]
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A DVC project outside git, with its stage's output computed and not recorded."""
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc" / "config").write_text("[core]\n    analytics = false\n    check_update = false\n")
+    (tmp_path / "dvc.yaml").write_text(DVC_YAML)
+    (tmp_path / "params.yaml").write_text("number: 2\n")
+    (tmp_path / "code.py").write_text("1")
+    (tmp_path / "out.txt").write_text("4")
+    return tmp_path
+
+
+def dvc(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=project, capture_output=True, text=True)
+
+
+def test_never_recorded_is_stale_and_recorded_is_not(project: Path) -> None:
+    assert dvc_record.is_stale(project, "double")
+    dvc_record.commit(project, "double")
+    assert not dvc_record.is_stale(project, "double")
+    assert dvc(project, "status").stdout.strip() == "Data and pipelines are up to date."
+
+
+def test_repro_does_nothing_after_commit(project: Path) -> None:
+    """The command would fail (exit 9), so success means that it was not run."""
+    dvc_record.commit(project, "double")
+    assert dvc(project, "repro").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "content"), [("code.py", "2"), ("params.yaml", "number: 3\n"), ("out.txt", "5"), ("out.txt", None)]
+)
+def test_any_change_of_code_params_or_output_makes_it_stale(project: Path, file: str, content: str | None) -> None:
+    dvc_record.commit(project, "double")
+    if content is None:
+        (project / file).unlink()
+    else:
+        (project / file).write_text(content)
+    assert dvc_record.is_stale(project, "double")
+
+
+def test_other_params_do_not_make_it_stale(project: Path) -> None:
+    dvc_record.commit(project, "double")
+    (project / "params.yaml").write_text("number: 2\nother: 1\n")
+    assert not dvc_record.is_stale(project, "double")
+
+
+def test_unpacked_archive_works_and_joining_git_later_too(project: Path) -> None:
+    dvc_record.commit(project, "double")
+    assert "no_scm = true" in (project / ".dvc" / "config.local").read_text()
+    subprocess.run(["git", "init", "-q", str(project)], check=True)
+    assert not dvc_record.is_stale(project, "double")
+    assert "no_scm" not in (project / ".dvc" / "config.local").read_text()
+
+
+def test_missing_dvc_folder_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(SimicError, match=r"not a DVC project \(no \.dvc folder\)") as caught:
+        dvc_record.is_stale(tmp_path, "double")
+    assert "\n" not in str(caught.value)
+
+
+def test_failure_carries_dvcs_reason(project: Path) -> None:
+    with pytest.raises(SimicError, match=r"dvc commit -f nothing failed: .*nothing"):
+        dvc_record.commit(project, "nothing")
+
+
+def test_busy_names_the_process_and_what_is_left_to_do(project: Path) -> None:
+    """A second DVC process holds the output; commit waits its patience out, then says how to go on."""
+    command = f"echo 4 > out.txt && {sys.executable} -c 'import time; time.sleep(60)'"
+    definition = DVC_YAML.replace("exit 9", command)
+    (project / "dvc.yaml").write_text(definition)
+    dvc_record.adopt_scm(project)
+    other = subprocess.Popen(
+        [sys.executable, "-m", "dvc", "repro"],
+        cwd=project,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_until_locked(project)
+        with pytest.raises(dvc_record.Busy, match="dvc is busy") as caught:
+            dvc_record.commit(project, "double", patience_seconds=0.0)
+    finally:
+        subprocess.run(["kill", "-9", "--", f"-{other.pid}"], check=True)
+        other.wait()
+    assert str(other.pid) in str(caught.value)
+    assert "dvc commit -f double" in str(caught.value)
+
+
+def wait_until_locked(project: Path) -> None:
+    lock = project / ".dvc" / "tmp" / "rwlock"
+    for _ in range(200):
+        if lock.exists() and "out.txt" in lock.read_text() and (project / "out.txt").exists():
+            return
+        time.sleep(0.05)
+    raise AssertionError("dvc repro never took its lock")

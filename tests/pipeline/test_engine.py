@@ -1,0 +1,158 @@
+"""Stale? -> run -> record, with real DVC and stages of one line each, through the interface of the real ones."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simic import durable
+from simic.errors import SimicError
+from simic.params import Params
+from simic.pipeline import engine
+from simic.pipeline.paths import Workspace
+
+ROOT = Path(__file__).parents[2]
+DVC_YAML = """
+stages:
+  prepare: {cmd: "exit 9", params: [rng_seed, prepare], outs: [data/prepared]}
+  train: {cmd: "exit 9", deps: [data/prepared], params: [rng_seed, train], outs: [checkpoints]}
+"""
+
+
+class Stopped(Exception):
+    """Training was asked to stop."""
+
+
+class Stages:
+    """Stage functions that note what they were called with."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.functions = {"prepare": self.prepare, "train": self.train}
+        self.edit: str | None = None
+
+    def prepare(self, params: Params, workspace: Workspace) -> None:
+        self.ran.append("prepare")
+        workspace.prepared.mkdir(parents=True, exist_ok=True)
+        (workspace.prepared / "x").write_text(str(params.rng_seed))
+
+    def train(
+        self,
+        params: Params,
+        workspace: Workspace,
+        observers: Sequence[object] = (),
+        stop: threading.Event | None = None,
+        fresh: bool = False,
+    ) -> None:
+        self.ran.append("train fresh" if fresh else "train")
+        if stop is not None and stop.is_set():
+            raise Stopped
+        if self.edit:
+            content = workspace.params.read_text()
+            workspace.params.write_text(content.replace(*self.edit.split(" -> ")))
+        workspace.checkpoints.mkdir(exist_ok=True)
+        (workspace.checkpoints / "x").write_text(f"{params.rng_seed} {params.train.envs}")
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc" / "config").write_bytes((ROOT / ".dvc" / "config").read_bytes())
+    (tmp_path / "dvc.yaml").write_text(DVC_YAML)
+    tree = yaml.safe_load((ROOT / "params.yaml").read_text())
+    tree["train"]["envs"], tree["evaluate"]["eval_seeds"], tree["runtime"]["progress"] = 32, 20, "auto"
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(tree))
+    return Workspace(tmp_path)
+
+
+def chain(workspace: Workspace, stages: Stages, **options: bool | threading.Event) -> list[str]:
+    """The names of the stages that ran."""
+    execution = engine.Execution(stages.functions, track=False, **options)
+    outcomes = engine.run_chain(workspace, "train", execution, lambda line: None)
+    return [outcome.stage for outcome in outcomes if outcome.ran]
+
+
+def dvc(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dvc", *arguments]
+    return subprocess.run(command, cwd=workspace.root, capture_output=True, text=True, check=False)
+
+
+def test_what_ran_is_recorded_and_then_neither_entry_does_anything(workspace: Workspace) -> None:
+    stages = Stages()
+    assert chain(workspace, stages) == ["prepare", "train"]
+    assert dvc(workspace, "status").stdout.strip() == "Data and pipelines are up to date."
+    assert dvc(workspace, "repro").returncode == 0  # a stage that ran would exit 9
+    assert chain(workspace, stages) == []
+    assert stages.ran == ["prepare", "train"]
+
+
+def test_changed_params_run_what_depends_on_them_and_no_more(workspace: Workspace) -> None:
+    chain(workspace, Stages())
+    workspace.params.write_text(workspace.params.read_text().replace("envs: 32", "envs: 8"))
+    assert chain(workspace, Stages()) == ["train"]
+    assert (workspace.checkpoints / "x").read_text() == "1 8"
+    workspace.params.write_text(workspace.params.read_text().replace("progress: auto", "progress: none"))
+    assert chain(workspace, Stages()) == []  # how to run is no part of what was computed
+
+
+def test_fresh_trains_again_and_prepares_nothing(workspace: Workspace) -> None:
+    chain(workspace, Stages())
+    stages = Stages()
+    assert chain(workspace, stages, fresh=True) == ["train"]
+    assert stages.ran == ["train fresh"]
+
+
+def test_params_edited_in_mid_run_are_refused_and_not_recorded(workspace: Workspace) -> None:
+    """DVC would record envs 8 for what was trained with 32."""
+    stages = Stages()
+    stages.edit = "envs: 32 -> envs: 8"
+    with pytest.raises(SimicError, match=r"train changed while train ran.*dvc commit -f train"):
+        chain(workspace, stages)
+    recorded = yaml.safe_load((workspace.root / "dvc.lock").read_text())["stages"]
+    assert list(recorded) == ["prepare"]
+
+
+def test_edit_of_another_section_in_mid_run_is_no_matter(workspace: Workspace) -> None:
+    stages = Stages()
+    stages.edit = "eval_seeds: 20 -> eval_seeds: 21"
+    assert chain(workspace, stages) == ["prepare", "train"]
+
+
+def test_stopped_training_is_not_recorded_and_goes_on_next_time(workspace: Workspace) -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Stopped):
+        chain(workspace, Stages(), stop=stop)
+    assert chain(workspace, Stages()) == ["train"]
+
+
+def test_a_users_file_that_was_edited_is_prepared_again(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DVC knows its place in params.yaml, not what it holds."""
+    tree = yaml.safe_load(workspace.params.read_text())
+    tree["prepare"] |= {"task": "text", "source": "mine.txt"}
+    workspace.params.write_text(yaml.safe_dump(tree))
+    raw = workspace.root / "raw"
+    raw.mkdir()
+    monkeypatch.setenv("SIMIC_DATA_DIR", str(raw))
+    stages = Stages()
+    prepare = stages.functions["prepare"]
+
+    def with_meta(params: Params, workspace: Workspace) -> None:
+        prepare(params, workspace)
+        found = {"source_sha256": durable.sha256(raw / "mine.txt")}
+        (workspace.prepared / "meta.json").write_text(json.dumps(found))
+
+    stages.functions["prepare"] = with_meta
+    (raw / "mine.txt").write_text("one")
+    assert chain(workspace, stages) == ["prepare", "train"]
+    assert chain(workspace, stages) == []
+    (raw / "mine.txt").write_text("two")
+    assert chain(workspace, stages) == ["prepare", "train"]
+    assert chain(workspace, stages) == []
+    (raw / "mine.txt").unlink()  # what was made from it is still there
+    assert chain(workspace, stages) == []

@@ -1,0 +1,288 @@
+"""MLflow learns every step exactly once, and training never depends on it. The store is a real one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simic import params
+from simic.pipeline import mlflow_store
+from simic.pipeline.paths import Workspace
+from simic.telemetry.recorder import Recorder
+from simic.telemetry.rows import EpisodeRow, FindingRow, UpdateRow
+
+ROOT = Path(__file__).parents[2]
+FINGERPRINT = "0123456789abcdef"
+GONE = "http://127.0.0.1:1"  # nobody listens there
+
+
+class Info:
+    """A run as the trainer describes it."""
+
+    def __init__(self, workspace: Workspace):
+        self.work_dir = workspace.work(FINGERPRINT)
+        self.data_sha256 = "d" * 64
+        self.params, self.start_iteration = params.Params(), 0
+        self.findings: list[FindingRow] = []
+        self.report = self.findings.append
+
+
+def update(iteration: int) -> UpdateRow:
+    metrics = {"loss": 1.0 / (iteration + 1), "missing": float("nan")}
+    return UpdateRow(
+        iteration=iteration,
+        env_steps=10 * iteration,
+        metrics=metrics,
+        validation_accuracy=float("nan"),
+        best_iteration=None,
+        state_chain="",
+    )
+
+
+def episode(iteration: int) -> EpisodeRow:
+    counts = {key: [1, 3] for key in ("params", "committed_params", "germinated", "fossilized", "pruned")}
+    return EpisodeRow(
+        iteration=iteration,
+        split="train",
+        env_id=[0, 1],
+        return_=[1.0, 2.0],
+        length=[5, 5],
+        committed_accuracy=[40.0, float("nan")],
+        live_accuracy=[50.0, 60.0],
+        panicked=[False, True],
+        **counts,
+    )
+
+
+def tracker(workspace: Workspace) -> mlflow_store.Tracker:
+    return mlflow_store.Tracker(workspace, params.Params(), {"simic.code": "abc"})
+
+
+@pytest.fixture(scope="module")
+def initialised(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A store with its tables, made once: that takes seconds."""
+    workspace = Workspace(tmp_path_factory.mktemp("store"))
+    mlflow_store.connect(workspace)
+    return (workspace.root / "mlflow.db").read_bytes()
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, initialised: bytes) -> Workspace:
+    """A workspace whose store has tables; the experiment in it points to another folder, so it is renamed away."""
+    (tmp_path / "mlflow.db").write_bytes(initialised)
+    client = mlflow_store.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name(mlflow_store.EXPERIMENT)
+    assert experiment is not None
+    client.rename_experiment(experiment.experiment_id, "template")
+    return Workspace(tmp_path)
+
+
+def run_of(workspace: Workspace) -> tuple[mlflow_store.MlflowClient, str, str]:
+    client, experiment_id = mlflow_store.connect(workspace)
+    run_id = mlflow_store.find_run(client, experiment_id, "simic.fingerprint", FINGERPRINT)
+    assert run_id is not None
+    return client, experiment_id, run_id
+
+
+def steps(workspace: Workspace, metric: str) -> list[int]:
+    client, _, run_id = run_of(workspace)
+    return [point.step for point in client.get_metric_history(run_id, metric)]
+
+
+TRAINING = """
+import os, signal, sys
+from pathlib import Path
+from tests.pipeline.test_mlflow_store import *
+workspace, die_at = Workspace(Path(sys.argv[1])), int(sys.argv[2])
+info = Info(workspace)
+saved = info.work_dir / "saved"
+start, offset = map(int, saved.read_text().split()) if saved.exists() else (0, 0)
+watcher = tracker(workspace)
+with Recorder(info.work_dir / "telemetry.jsonl") as log:
+    log.truncate(offset)
+    watcher.on_start(info)
+    for iteration in range(start, 12):
+        log.append(episode(iteration)), log.append(update(iteration))
+        watcher.on_iteration(update(iteration), episode(iteration))
+        if iteration == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if iteration % 2:
+            saved.write_text(f"{iteration + 1} {log.flush_and_sync()}")
+            if iteration == -die_at:  # between the checkpoint and telling MLflow
+                os.kill(os.getpid(), signal.SIGKILL)
+            watcher.on_checkpoint(Path(), iteration + 1)
+watcher.on_end("finished")
+"""
+
+
+def test_every_step_exactly_once_after_kills(workspace: Workspace) -> None:
+    """Killed before a checkpoint (4), and after one that MLflow was not told of (7)."""
+    for die_at, code in ((4, -9), (-7, -9), (99, 0)):
+        command = [sys.executable, "-c", TRAINING, str(workspace.root), str(die_at)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+    for metric in ("iteration", "update/loss", "episode/return"):
+        assert steps(workspace, metric) == list(range(12)), metric
+    client, _, run_id = run_of(workspace)
+    run = client.get_run(run_id)
+    assert run.data.tags["simic.resumes"] == "2"
+    assert run.info.status == "FINISHED"
+
+
+def test_a_run_states_its_params_data_and_code(workspace: Workspace) -> None:
+    watcher = tracker(workspace)
+    watcher.on_start(Info(workspace))
+    client, _, run_id = run_of(workspace)
+    run = client.get_run(run_id)
+    assert run.data.params["train.ppo.gamma"] == str(params.PPO().gamma)
+    assert not [name for name in run.data.params if name.startswith("runtime")]
+    assert run.data.tags["simic.code"] == "abc"
+    assert [item.dataset.digest for item in run.inputs.dataset_inputs] == ["d" * 36]
+
+
+def test_metrics_are_those_of_the_rows_and_missing_ones_are_left_out() -> None:
+    point = mlflow_store.point(update(3), episode(3))
+    assert point.metrics["update/loss"] == 0.25
+    assert point.metrics["episode/return"] == 1.5  # (1 + 2) / 2
+    assert point.metrics["episode/committed_accuracy"] == 40.0  # the other host was not measured
+    assert point.metrics["episode/panicked"] == 0.5
+    assert not {"update/missing", "validation/committed_accuracy"} & point.metrics.keys()
+
+
+def train(watcher: mlflow_store.Tracker, workspace: Workspace, iterations: range) -> None:
+    with Recorder(workspace.work(FINGERPRINT) / "telemetry.jsonl") as log:
+        for iteration in iterations:
+            log.append(episode(iteration))
+            log.append(update(iteration))
+            watcher.on_iteration(update(iteration), episode(iteration))
+            log.flush_and_sync()
+            watcher.on_checkpoint(Path(), iteration + 1)
+
+
+def test_store_gone_in_mid_run_is_one_finding_and_everything_comes_later(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, watcher = Info(workspace), tracker(workspace)
+    watcher.on_start(info)
+    train(watcher, workspace, range(2))
+    with monkeypatch.context() as gone:
+        gone.setattr(mlflow_store.MlflowClient, "log_batch", refuse)
+        train(watcher, workspace, range(2, 5))
+    assert [finding.check for finding in info.findings] == ["tracking_gone"]
+    assert steps(workspace, "update/loss") == [0, 1]
+    train(watcher, workspace, range(5, 6))
+    assert steps(workspace, "update/loss") == list(range(6))
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise OSError("disk full")
+
+
+def publish_files(workspace: Workspace) -> None:
+    for name, iteration in (("best", 2), ("latest", 4)):
+        folder = workspace.checkpoints / name
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(json.dumps({"iteration": iteration, "scalars": {"best_score": 77.5}}))
+        (folder / "state.safetensors").write_bytes(b"weights")
+    (workspace.models / "policy").mkdir(parents=True)
+    (workspace.models / "policy" / "policy.json").write_text("{}")
+    workspace.reports.mkdir()
+    results = [{"check": "c.R1", "severity": s, "status": t} for s, t in (("high", "finding"), ("critical", "pass"))]
+    results = [{**r, "title": "", "measured": "", "threshold": "", "fix": ""} for r in results]
+    (workspace.reports / "findings.json").write_text(json.dumps({"schema_version": 1, "run": "x", "results": results}))
+    (workspace.reports / "report.html").write_text("<html></html>")
+    policies = {"learned": {"test_accuracy_pct": {"estimate": 81.0}}}
+    workspace.evaluation.write_text(json.dumps({"checkpoint_iteration": 2, "policies": policies}))
+
+
+def test_server_gone_during_the_whole_run_is_paid_with_the_report(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is over, its work directory gone: metrics, models and report still arrive, once."""
+    with monkeypatch.context() as gone:
+        gone.setenv("MLFLOW_TRACKING_URI", GONE)
+        info, watcher = Info(workspace), tracker(workspace)
+        watcher.on_start(info)
+        train(watcher, workspace, range(3))
+        watcher.on_end("finished")
+        publish_files(workspace)
+        watcher.publish()
+        mlflow_store.log_report(workspace, {})
+    assert [finding.check for finding in info.findings] == ["tracking_gone"]
+    (workspace.work(FINGERPRINT) / "telemetry.jsonl").unlink()
+    mlflow_store.log_report(workspace, {"simic.dvc_lock": "x"})
+    assert steps(workspace, "update/loss") == [0, 1, 2]
+    client, experiment_id, run_id = run_of(workspace)
+    assert client.get_run(run_id).info.status == "FINISHED"
+    assert {model.name for model in client.search_logged_models([experiment_id])} == MODELS
+    assert "report.html" in {artifact.path for artifact in client.list_artifacts(run_id)}
+    assert not (workspace.state / "mlflow-owed.json").exists()
+
+
+MODELS = {"checkpoint-best", "checkpoint-latest", "policy"}
+
+
+def test_published_files_are_models_and_the_policy_is_the_challenger(workspace: Workspace) -> None:
+    watcher = tracker(workspace)
+    watcher.on_start(Info(workspace))
+    publish_files(workspace)
+    watcher.publish()
+    watcher.publish()  # again: nothing is doubled
+    client, experiment_id, run_id = run_of(workspace)
+    models = client.search_logged_models([experiment_id])
+    assert sorted(model.name for model in models) == sorted(MODELS)
+    assert {model.params.get("iteration") for model in models} == {"2", "4", None}
+    best = client.get_logged_model(next(model.model_id for model in models if model.name == "checkpoint-best"))
+    assert best.metrics is not None
+    assert [(m.key, m.step, m.value) for m in best.metrics] == [("validation/best_accuracy", 2, 77.5)]
+    version = client.get_model_version_by_alias("simic-policy", "challenger")
+    assert version.version in ("1", 1)
+    assert version.run_id == run_id
+    files = list((workspace.root / "mlruns").rglob("policy.json"))
+    assert len(files) == 1
+    assert version.source is not None
+    assert files[0].as_uri().startswith(version.source)
+
+
+def test_report_findings_and_verdict_are_on_the_run_of_the_checkpoints(workspace: Workspace) -> None:
+    watcher = tracker(workspace)
+    watcher.on_start(Info(workspace))
+    publish_files(workspace)
+    watcher.publish()
+    mlflow_store.log_report(workspace, {"simic.dvc_lock": "76"})
+    mlflow_store.log_report(workspace, {"simic.dvc_lock": "77"})  # a second audit of the same run
+    client, _, run_id = run_of(workspace)
+    assert [(m.step, m.value) for m in client.get_metric_history(run_id, "test/learned")] == [(2, 81.0)]
+    tags = client.get_run(run_id).data.tags
+    assert tags["simic.verdict"] == "high"  # the critical check passed
+    assert (tags["simic.findings.high"], tags["simic.findings.critical"]) == ("1", "0")
+    assert tags["simic.dvc_lock"] == "77"
+    names = {artifact.path for artifact in client.list_artifacts(run_id)}
+    assert {"report.html", "findings.json", "findings_table.json"} <= names
+
+
+@pytest.mark.slow
+def test_first_initialisation_by_several_processes_at_once_gives_one_experiment(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from simic.pipeline import mlflow_store; "
+        "from simic.pipeline.paths import Workspace\n"
+        "print(mlflow_store.connect(Workspace(Path(sys.argv[1])))[1])"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    children = [
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(4)
+    ]
+    answers = {child.communicate()[0] for child in children}
+    assert [child.returncode for child in children] == [0] * 4
+    assert len(answers) == 1
+
+
+def test_store_is_pinned_to_the_project_whatever_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert mlflow_store.store_uri(Workspace(ROOT)) == f"sqlite:///{ROOT}/mlflow.db"
+    assert os.getcwd() == str(tmp_path)

@@ -1,0 +1,88 @@
+"""Overrides in params.yaml: the value changes, nothing else does."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.overrides import Overrides
+from simic import params
+from simic.errors import SimicError
+from simic.pipeline import overrides
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "params.yaml"
+    file.write_bytes((ROOT / "params.yaml").read_bytes())
+    return file
+
+
+def test_only_the_overridden_lines_change(path: Path) -> None:
+    old = params.load(path).train
+    before = path.read_text().splitlines()
+    changes = overrides.write(path, ["train.ppo.learning_rate=1.5e-4", "train.episode_steps=7"])
+    after = path.read_text().splitlines()
+    assert changes == [
+        f"train.ppo.learning_rate: {old.ppo.learning_rate} -> 0.00015",
+        f"train.episode_steps: {old.episode_steps} -> 7",
+    ]
+    assert [new.strip() for line, new in zip(before, after, strict=True) if line != new] == [
+        "episode_steps: 7",
+        "learning_rate: 0.00015",
+    ]
+
+
+def test_a_params_file_gives_every_value_and_defaults_for_what_it_leaves_out(path: Path, tmp_path: Path) -> None:
+    overrides.write(path, ["train.envs=32", "rng_seed=9"])
+    other = tmp_path / "other.yaml"
+    other.write_text("prepare: {task: mnist}\ntrain: {host: {family: mlp}}\n")
+    overrides.write(path, overrides.from_file(other))
+    tree = params.load(path)
+    assert tree == params.validate({"prepare": {"task": "mnist"}, "train": {"host": {"family": "mlp"}}}, "")
+    assert tree.rng_seed == params.Params().rng_seed  # not the 9 that stood there
+    assert "# How to run, not what" in path.read_text()  # comments stay
+
+
+def test_written_file_holds_what_the_overrides_asked_for(path: Path) -> None:
+    wanted = ["train.ppo.target_kl=null", "evaluate.policies=[static, learned]", "train.host.widths=[4, 8]"]
+    overrides.write(path, wanted)
+    tree = params.load(path)
+    assert tree.train.ppo.target_kl is None
+    assert tree.evaluate.policies == ("static", "learned")
+    assert tree.train.host.widths == (4, 8)
+
+
+def test_key_missing_in_the_file_is_added(path: Path) -> None:
+    tree = yaml.safe_load(path.read_text())
+    del tree["train"]["ppo"], tree["audit"]
+    path.write_text(yaml.safe_dump(tree))
+    overrides.write(path, ["train.ppo.epochs=2", "audit.fail_on=high"])
+    assert params.load(path).train.ppo.epochs == 2
+    assert params.load(path).audit.fail_on == "high"
+
+
+def test_same_value_leaves_the_file_alone(path: Path) -> None:
+    before = path.stat().st_mtime_ns
+    same = params.load(path).train.batches_per_epoch
+    assert overrides.write(path, [f"train.batches_per_epoch={same}"]) == []
+    assert path.stat().st_mtime_ns == before
+
+
+def test_refused_override_leaves_the_file_alone(path: Path) -> None:
+    before = path.read_bytes()
+    with pytest.raises(SimicError, match=r"multiple of ppo\.minibatches"):
+        overrides.write(path, ["train.ppo.epochs=2", "train.ppo.minibatches=3", "train.envs=32"])
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_deployment_overrides_and_command_line_overrides_write_the_same(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_bytes(path.read_bytes())
+    tree = {"rng_seed": 5, "train": {"ppo": {"learning_rate": 1e-5, "target_kl": None}, "batches_per_epoch": "all"}}
+    overrides.write(path, overrides.from_model(Overrides.model_validate(tree)))
+    overrides.write(other, ["rng_seed=5", "train.ppo.learning_rate=1e-5", "train.ppo.target_kl=null"])
+    assert path.read_bytes() == other.read_bytes()

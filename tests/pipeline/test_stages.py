@@ -1,0 +1,142 @@
+"""The composition root: fingerprint, grow, the names it shares with dvc.yaml."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from sklearn.datasets import load_digits
+
+from simic import params
+from simic.errors import SimicError
+from simic.growth.export import load_grown
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["train.episode_steps=14", "train.batches_per_epoch=4", "train.batch_size=32", "runtime.threads=1"]
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    x, y = load_digits(return_X_y=True)
+    path = tmp_path / "mine.npz"
+    np.savez(path, x=x[:600].reshape(-1, 8, 8).astype("f4"), y=y[:600])
+    return path
+
+
+def tree(*overrides: str) -> params.Params:
+    return params.load(ROOT / "params.yaml", [*SMALL, *overrides])
+
+
+def asked(images: Path, **changes: str | int | None) -> stages.Growth:
+    settings = {"data": str(images), "out": images.parent / "grown", "policy": "fixed_schedule", "hosts": 2}
+    return stages.Growth(**(settings | changes))
+
+
+def test_train_code_is_what_dvc_lists() -> None:
+    deps = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["train"]["deps"]
+    assert sorted(f"simic/{place}" for place in stages.TRAIN_CODE) == sorted(
+        set(deps) - {"data/prepared", "extensions"}
+    )
+
+
+def test_fingerprint_changes_with_params_data_and_seed_and_not_with_runtime(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    stages.prepare(tree(), workspace)
+    base = stages.fingerprint(tree(), workspace)
+    assert base == stages.fingerprint(tree("runtime.progress=none", "evaluate.eval_seeds=3"), workspace)
+    others = [stages.fingerprint(tree(change), workspace) for change in ("train.ppo.epochs=3", "rng_seed=2")]
+    stages.prepare(tree("prepare.split={train: 0.5, val: 0.25, test: 0.25}"), workspace)
+    others.append(stages.fingerprint(tree(), workspace))
+    assert len({base, *others}) == 4
+
+
+def test_grown_network_runs_as_a_plain_module_and_without_simic(images: Path) -> None:
+    found = stages.grow(tree(), Workspace(images.parent), asked(images, host="cnn/baseline"))
+    assert found.params > found.host_params
+    x = torch.linspace(-1, 1, 5 * 64).view(5, 1, 8, 8)
+    logits = load_grown(found.path)(x)
+    program = f"""
+import sys, torch
+x = torch.linspace(-1, 1, 5 * 64).view(5, 1, 8, 8)
+print(torch.export.load({str(found.path / "network.pt2")!r}).module()(x).tolist())
+assert "simic" not in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=images.parent
+    )
+    torch.testing.assert_close(torch.tensor(yaml.safe_load(done.stdout)), logits, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"host": "vit/tiny"}, "host 'vit/tiny': must be FAMILY/PRESET"),
+        ({"policy": "learned"}, "models/policy/policy.json"),
+        ({"policy": "nobody"}, "nobody"),
+        ({"data": None}, "grow: needs an .npz file, or --task NAME"),
+        ({"data": None, "task": "sudoku"}, "--task sudoku: .*digits, mnist"),
+        ({"data": None, "task": "text"}, "--task text: source is"),
+    ],
+)
+def test_what_grow_cannot_do_is_one_line(images: Path, change: dict[str, str], words: str) -> None:
+    with pytest.raises(SimicError, match=words) as caught:
+        stages.grow(tree(), Workspace(images.parent), asked(images, **change))
+    assert "\n" not in str(caught.value)
+
+
+MNIST = ROOT.parent / "shared" / "data"
+
+
+@pytest.mark.skipif(not (MNIST / "mnist").is_dir(), reason="needs MNIST's test images in ../shared/data")
+def test_a_network_grown_on_mnist_predicts_the_same_with_torch_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIMIC_DATA_DIR", str(MNIST))
+    small = tree("prepare.samples=1000", "train.batches_per_epoch=2")
+    request = asked(tmp_path / "mnist", data=None, task="mnist", host="cnn/impaired")
+    found = stages.grow(small, Workspace(tmp_path), request)
+    card = (found.path / "README.md").read_text()
+    assert (
+        "Task mnist: " in card and f"{found.params} parameters, of which the host alone has {found.host_params}" in card
+    )
+    x = torch.randn(64, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    torch.save(x, tmp_path / "x.pt")
+    program = f"""
+import sys, torch
+network = torch.export.load({str(found.path / "network.pt2")!r}).module()
+torch.save(network(torch.load({str(tmp_path / "x.pt")!r})), {str(tmp_path / "y.pt")!r})
+assert "simic" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-I", "-c", program], check=True, cwd=tmp_path)
+    logits, mine = torch.load(tmp_path / "y.pt"), load_grown(found.path)(x)
+    torch.testing.assert_close(logits, mine, rtol=0, atol=1e-6)
+    assert torch.equal(logits.argmax(1), mine.argmax(1))
+
+
+def test_grow_never_overwrites(images: Path) -> None:
+    (images.parent / "grown").mkdir()
+    with pytest.raises(SimicError, match="exists already"):
+        stages.grow(tree(), Workspace(images.parent), asked(images))
+    assert list((images.parent / "grown").iterdir()) == []
+
+
+def test_an_extension_is_part_of_what_training_is_known_by(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    stages.prepare(tree(), workspace)
+    (tmp_path / "extensions").mkdir()
+    (tmp_path / "extensions" / "mine_for_fingerprint.py").write_text("X = 1\n")
+    named = tree().model_copy(update={"extensions": ("mine_for_fingerprint",)})
+    first = stages.fingerprint(named, workspace)
+    assert first != stages.fingerprint(tree(), workspace)
+    (tmp_path / "extensions" / "mine_for_fingerprint.py").write_text("X = 2\n")
+    assert first != stages.fingerprint(named, workspace)
+
+
+def test_missing_data_says_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(SimicError, match="run simic prepare first"):
+        stages.train(tree(), Workspace(tmp_path))

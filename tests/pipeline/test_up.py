@@ -1,0 +1,153 @@
+"""`simic up` around its children: ports, order of stopping, leftovers. With its real children: tests/flows."""
+
+import http.server
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import filelock
+import pytest
+
+from simic.errors import SimicError
+from simic.pipeline import up
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port on which something that is not Prefect listens."""
+    with socket.socket() as listener:
+        listener.bind((up.HOST, 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+class Health(http.server.BaseHTTPRequestHandler):
+    """Answers as a Prefect server does."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/api/health" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def foreign() -> Iterator[int]:
+    """A Prefect server of someone else."""
+    with http.server.ThreadingHTTPServer((up.HOST, 0), Health) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def project(folder: Path) -> Path:
+    (folder / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+    return folder
+
+
+def test_taken_port_is_named_and_how_to_change_it(taken: int, tmp_path: Path) -> None:
+    with pytest.raises(SimicError, match=f"port {taken} for Prefect is taken by another program.*--port {taken + 1}"):
+        up.run(project(tmp_path), taken, 5999)
+    assert not (tmp_path / ".prefect" / "up.children").exists()
+
+
+def test_server_of_another_checkout_is_refused(foreign: int, tmp_path: Path) -> None:
+    with pytest.raises(SimicError, match=f"port {foreign} .* a Prefect server that this checkout did not start"):
+        up.run(project(tmp_path), foreign, 5999)
+
+
+def test_second_supervisor_of_a_checkout_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".prefect").mkdir()
+    with (
+        filelock.FileLock(tmp_path / ".prefect" / "up.lock"),
+        pytest.raises(SimicError, match="simic up runs here already"),
+    ):
+        up.run(project(tmp_path), None, 5999)
+
+
+def test_port_is_the_one_that_commands_talk_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert up.configured_port(ROOT) == 4200
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4321/api")
+    assert up.configured_port(ROOT) == 4321
+    with pytest.raises(SimicError, match=r"run from the project's root"):
+        up.configured_port(tmp_path)
+
+
+CHILD = """
+import signal, sys, time
+from pathlib import Path
+def stop(*_):
+    time.sleep(0.2)
+    with Path("ended").open("a") as file: file.write(sys.argv[1] + " ")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+Path("ready." + sys.argv[1]).touch()
+time.sleep(60)
+"""
+
+
+def start_children(folder: Path) -> up.Supervisor:
+    (folder / "child.py").write_text(CHILD)
+    supervised = up.Supervisor(folder, 4200, 5000)
+    for name in ("server", "mlflow", "runner"):
+        child = supervised._spawn(name, "child", name)
+        supervised._await(child, (folder / f"ready.{name}").exists)
+    return supervised
+
+
+def test_runner_ends_before_the_server_it_reports_to(tmp_path: Path) -> None:
+    supervised = start_children(tmp_path)
+    supervised.stop()
+    ended = (tmp_path / "ended").read_text().split()
+    assert ended[-1] == "server"
+    assert sorted(ended) == ["mlflow", "runner", "server"]
+    assert not (tmp_path / ".prefect" / "up.children").exists()
+
+
+def test_death_of_a_child_is_noticed(tmp_path: Path) -> None:
+    supervised = start_children(tmp_path)
+    os.kill(supervised.children[1].process.pid, signal.SIGKILL)
+    died = supervised.watch()
+    supervised.stop()
+    assert died is not None
+    assert died.name == "mlflow"
+
+
+def test_child_that_does_not_start_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+    (tmp_path / "child.py").write_text("raise SystemExit('no such luck')")
+    supervised = up.Supervisor(tmp_path, 4200, 5000)
+    child = supervised._spawn("server", "child")
+    with pytest.raises(SimicError, match=r"the server did not start; its log .*server\.log ends with: no such luck"):
+        supervised._await(child, lambda: False)
+
+
+def test_children_of_a_killed_supervisor_are_stopped_and_strangers_are_not(tmp_path: Path) -> None:
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows" / "__init__.py").touch()
+    (tmp_path / "flows" / "serve.py").write_text(CHILD)
+    command = [sys.executable, "-m", "flows.serve", "runner"]
+    left = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
+    reaper = threading.Thread(target=left.wait)  # as init does for orphans
+    reaper.start()
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as stranger:
+        (tmp_path / ".prefect").mkdir()
+        (tmp_path / ".prefect" / "up.children").write_text(f"{stranger.pid} server\n{left.pid} runner")
+        while not (tmp_path / "ready.runner").exists():
+            time.sleep(0.02)
+        up.stop_leftovers(tmp_path)
+        assert stranger.poll() is None
+        stranger.kill()
+    reaper.join(timeout=5)
+    assert (tmp_path / "ended").read_text() == "runner "
+    assert not (tmp_path / ".prefect" / "up.children").exists()
