@@ -83,7 +83,7 @@ def ours(cell: Cell, task: Task) -> None:
     sizes = params.Policy(encoder_units=UNITS, core=core, core_units=UNITS, head_units=UNITS)
     entropy = {"entropy_coef": 0.0, "entropy_coef_final": 0.0}
     shared = SHARED | {"value_coef": 2 * SHARED["value_coef"]}  # ours is of ½ (V − R)², theirs of (V − R)²
-    settings = params.PPO(minibatches=MINIBATCHES, **shared, **entropy, **cell.config)
+    settings = params.PPOParams(minibatches=MINIBATCHES, **shared, **entropy, **cell.config)
     env, fresh = (vectorized(task.make, ENVS, cell.rng_seed) for _ in range(2))
     iterations = cell.steps // (ENVS * ROLLOUT)
     learner = Learner(env, sizes, settings, cell.rng_seed, iterations, ROLLOUT)

@@ -69,7 +69,7 @@ def parameters(module: torch.nn.Module) -> int:
 def our_update(envs: int, length: int, steps: int) -> tuple[Callable[[], object], int]:
     """One update of a fixed rollout, again and again; and how many parameters it moves."""
     sizes = params.Policy(encoder_units=FEATURES, core_units=UNITS, head_units=56, critic="shared")
-    settings = params.PPO(epochs=EPOCHS, minibatches=4, target_kl=None, learning_rate=1e-9)
+    settings = params.PPOParams(epochs=EPOCHS, minibatches=4, target_kl=None, learning_rate=1e-9)
     learner = Learner(vectorized(lambda: Noise(length), envs, 1), sizes, settings, 1, 1, steps)
     rollout, _ = collect(learner.env, learner.policy, learner.normalizers, 0, 1, steps)
     rollout = with_advantages(rollout, rollout.rewards, 0.99, 0.95)
@@ -141,7 +141,7 @@ def cartpole(repeats: int, rollouts: int) -> dict[str, Any]:
     """Environment steps per second of training, everything included."""
     steps = 8 * 128 * rollouts
     sizes = params.Policy(encoder_units=64, core_units=64, head_units=64)
-    settings = params.PPO(epochs=4, minibatches=4, target_kl=None, gamma=0.99)
+    settings = params.PPOParams(epochs=4, minibatches=4, target_kl=None, gamma=0.99)
     learner = Learner(vectorized("CartPole-v1", 8, 1), sizes, settings, 1, 1000, 128)
     recurrent = {"lstm_hidden_size": 64, "net_arch": [64]}
     model = RecurrentPPO(

@@ -112,7 +112,7 @@ def watched() -> Clock:
         clock.watch(owner, method, "telemetry")
     clock.watch(CheckpointStore, "write", "checkpoints")
     clock.watch(TrainState, "link", "checkpoints")
-    for owner, name in ((mlflow_store.Tracker, "MLflow"), (LiveAudit, "live audit")):
+    for owner, name in ((mlflow_store.MlflowObserver, "MLflow"), (LiveAudit, "live audit")):
         for method in ("on_start", "on_step", "on_iteration", "on_checkpoint", "on_end"):
             clock.watch(owner, method, name)
     return clock

@@ -262,7 +262,7 @@ def phases(name: str, envs: int, device: torch.device, steps: int, seeds: bool) 
         batch_size=case.batch,
         lifecycle=params.Lifecycle() if seeds else params.Lifecycle(param_budget=1e-9),  # no seed is that small
         policy=params.Policy(core_units=128),
-        ppo=params.PPO(minibatches=min(4, envs)),
+        ppo=params.PPOParams(minibatches=min(4, envs)),
     )
     training, checked = case.data(case.training, device), case.data(case.validation, device)
     env = GrowthEnv(train, 1, training, checked, device=device)

@@ -56,7 +56,7 @@ def main(steps: int) -> float:
     """Train, and return the mean greedy return of new episodes."""
     envs, rollout = 16, 64
     sizes = params.Policy(encoder_units=32, core="lstm", core_units=32, head_units=32)
-    settings = params.PPO(learning_rate=3e-3, gamma=0.99, target_kl=None)
+    settings = params.PPOParams(learning_rate=3e-3, gamma=0.99, target_kl=None)
     iterations = -(-steps // (envs * rollout))
     learner = Learner(vectorized(Lock, envs, rng_seed=1), sizes, settings, 1, iterations, rollout)
     for _ in range(iterations):

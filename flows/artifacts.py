@@ -25,7 +25,7 @@ TROUBLE = (PrefectException, httpx.HTTPError, OSError)
 _log = logging.getLogger(__name__)
 
 
-class Progress:
+class ProgressArtifact:
     """Observer of training: a progress bar in the UI. A server that is gone costs one log line, not the run."""
 
     def __init__(self, iterations: int):

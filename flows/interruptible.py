@@ -6,19 +6,19 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 GRACE_SECONDS = 25.0  # Prefect kills 30 s after it asks
 
 
-def run(work: Callable[[threading.Event], Result], grace_seconds: float = GRACE_SECONDS) -> Result:
+def run(work: Callable[[threading.Event], T], grace_seconds: float = GRACE_SECONDS) -> T:
     """``work(stop)`` in a thread. Whatever interrupts the wait sets ``stop``, gives the thread the grace to save its
     state, and is raised again.
 
     An Event, not ``Thread.join``: in Python 3.11 a join broken by an exception marks the thread as finished.
     """
     stop, done = threading.Event(), threading.Event()
-    future: Future[Result] = Future()
+    future: Future[T] = Future()
     context = contextvars.copy_context()  # Prefect's run context: loggers and artifacts work in the thread
 
     def body() -> None:

@@ -24,7 +24,7 @@ def run_stage(name: str) -> bool:
     """Runs and records one stage unless its record still holds; returns whether it ran."""
     workspace, logger = Workspace(Path.cwd()), get_run_logger()
     tree = params.load(workspace.params)
-    observers = (artifacts.Progress(tree.train.iterations),) if name == "train" else ()
+    observers = (artifacts.ProgressArtifact(tree.train.iterations),) if name == "train" else ()
 
     def work(stop: threading.Event) -> bool:
         execution = engine.Execution(stages.STAGES, observers, stop)

@@ -199,8 +199,8 @@ def autotune(
         raise SimicError(f"--out {str(out)!r}: must end in .json, as runtime.backend knows a table by it")
     table = tuning.measure(machine.configure(params.load(_workspace().params).runtime))
     tuning.write(table, out)
-    for device, ways in table.ways.items():
-        _say(f"{device}: {ways}")
+    for device, thresholds in table.thresholds.items():
+        _say(f"{device}: {thresholds}")
     _say(f"{out} is written; use it with -S runtime.backend={out}")
 
 

@@ -192,7 +192,7 @@ class Policy(Tree):
     probability_floor: dict[str, Annotated[float, Field(ge=0.0, le=0.1)]] = {}  # of every legal choice, by head
 
 
-class PPO(Tree):
+class PPOParams(Tree):
     """Proximal policy optimisation; names follow the paper (arXiv 1707.06347)."""
 
     learning_rate: Positive = 1e-3
@@ -252,7 +252,7 @@ class Train(Tree):
     reward: Reward = Reward()
     governor: Governor = Governor()
     policy: Policy = Policy()
-    ppo: PPO = PPO()
+    ppo: PPOParams = PPOParams()
     episode_end: Literal["terminate", "truncate"] = "terminate"
     validate_every: Count = 4  # iterations between validation episodes that choose the best checkpoint
     stop_on: Literal["never", "critical", "high"] = "critical"
@@ -299,7 +299,7 @@ class Runtime(Tree):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Count | Literal["auto"] = "auto"  # of each process
     processes: Count = 1  # that share the hosts in training; with CUDA a GPU each
-    # "auto" by the shipped table of ways, FILE.json by that of simic autotune
+    # "auto" by the shipped thresholds, FILE.json by that of simic autotune
     backend: Annotated[str, Field(pattern=r"^(auto|loop|vmap|.+\.json)$")] = "auto"
     checkpoint_every: Count = 1
     keep_last: Count = 3

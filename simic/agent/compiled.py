@@ -7,21 +7,21 @@ from typing import Generic, ParamSpec, TypeVar
 import torch
 
 Given = ParamSpec("Given")
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 
-class Compiled(Generic[Given, Result]):
+class Compiled(Generic[Given, T]):
     """``function`` compiled at its first call. ``error`` says why it is not, if it cannot be; None: it is."""
 
-    def __init__(self, function: Callable[Given, Result], backend: str = "inductor") -> None:
+    def __init__(self, function: Callable[Given, T], backend: str = "inductor") -> None:
         self.function, self.error = function, None
-        self.compiled: Callable[Given, Result] = torch.compile(function, backend=backend)
+        self.compiled: Callable[Given, T] = torch.compile(function, backend=backend)
 
     error: str | None
 
-    def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+    def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> T:
         if self.error is None:
             try:
                 return self.compiled(*args, **kwargs)

@@ -11,25 +11,25 @@ from torch import Tensor, nn
 CELL = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
 
-class State(NamedTuple):
+class RecurrentState(NamedTuple):
     """What is remembered between steps: ``h [E, H]`` and, of an LSTM, ``c [E, H]``; unused parts have width 0."""
 
     h: Tensor
     c: Tensor
 
-    def zeroed(self, rows: Tensor) -> "State":
+    def zeroed(self, rows: Tensor) -> "RecurrentState":
         """Zero in the rows ``[E]`` where an episode starts."""
-        return State(*(part.masked_fill(rows[:, None], 0.0) for part in self))
+        return RecurrentState(*(part.masked_fill(rows[:, None], 0.0) for part in self))
 
-    def select(self, rows: Tensor) -> "State":
-        return State(self.h[rows], self.c[rows])
+    def select(self, rows: Tensor) -> "RecurrentState":
+        return RecurrentState(self.h[rows], self.c[rows])
 
-    def split(self, parts: int) -> "list[State]":
+    def split(self, parts: int) -> "list[RecurrentState]":
         """What several memories of equal size remember; ``joined`` is the way back."""
-        return [State(h, c) for h, c in zip(*(part.tensor_split(parts, dim=-1) for part in self), strict=True)]
+        return [RecurrentState(h, c) for h, c in zip(*(part.tensor_split(parts, dim=-1) for part in self), strict=True)]
 
     @classmethod
-    def joined(cls, states: "Sequence[State]") -> Self:
+    def joined(cls, states: "Sequence[RecurrentState]") -> Self:
         return cls(*(torch.cat(parts, dim=-1) for parts in zip(*states, strict=True)))
 
 
@@ -61,9 +61,11 @@ class Cut:
         """``[length, count, D]`` back as ``[T, N, D]``."""
         return x.flatten(0, 1).index_select(0, self._flat()).view(*self.position.shape, -1)
 
-    def first(self, state: State) -> State:
+    def first(self, state: RecurrentState) -> RecurrentState:
         """The state each sequence begins with: zero, except for those that begin with their row."""
-        return State(*(part.new_zeros(self.count, part.shape[1]).index_copy(0, self.number[0], part) for part in state))
+        return RecurrentState(
+            *(part.new_zeros(self.count, part.shape[1]).index_copy(0, self.number[0], part) for part in state)
+        )
 
     def _flat(self) -> Tensor:
         return (self.position * self.count + self.number).flatten()
@@ -83,12 +85,12 @@ class Core(nn.Module):
         if kind != "none":
             self.rnn = nn.LSTM(inputs, units) if kind == "lstm" else nn.GRU(inputs, units)
 
-    def initial_state(self, envs: int, like: Tensor) -> State:
+    def initial_state(self, envs: int, like: Tensor) -> RecurrentState:
         """Zeros, with the type and device of ``like``."""
         h = 0 if self.kind == "none" else self.width
-        return State(like.new_zeros(envs, h), like.new_zeros(envs, self.width if self.kind == "lstm" else 0))
+        return RecurrentState(like.new_zeros(envs, h), like.new_zeros(envs, self.width if self.kind == "lstm" else 0))
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """One step of N rows: ``[N, D]`` → ``[N, H]``; the cell without the machinery of sequences."""
         if self.kind == "none":
             return x, state
@@ -97,11 +99,11 @@ class Core(nn.Module):
             x = x.to(weights[0].dtype)
             if self.kind == "gru":
                 h = torch.gru_cell(x, state.h, *weights)
-                return h, State(h, state.c)
+                return h, RecurrentState(h, state.c)
             h, c = torch.lstm_cell(x, list(state), *weights)
-            return h, State(h, c)
+            return h, RecurrentState(h, c)
 
-    def over(self, x: Tensor, state: State, starts: Tensor | None) -> Tensor:
+    def over(self, x: Tensor, state: RecurrentState, starts: Tensor | None) -> Tensor:
         """Whole rows: ``[T, N, D]`` → ``[T, N, H]`` in one fused call.
 
         ``starts [T, N]`` marks the first steps of episodes; None: there are none after the first step.
@@ -117,7 +119,7 @@ class Core(nn.Module):
             cut = Cut.at(starts)
             return cut.unpad(self._sequence(cut.pad(x), cut.first(state.zeroed(starts[0]))))
 
-    def _sequence(self, x: Tensor, state: State) -> Tensor:
+    def _sequence(self, x: Tensor, state: RecurrentState) -> Tensor:
         h, c = state.h[None].contiguous(), state.c[None].contiguous()
         return self.rnn(x, (h, c) if self.kind == "lstm" else h)[0]
 

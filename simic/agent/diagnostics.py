@@ -6,10 +6,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from simic.agent.distributions import Joint
+from simic.agent.distributions import JointDistribution
 from simic.agent.metrics import HEALTH
 from simic.agent.normalization import OBSERVATION_CLIP, Reduce
-from simic.agent.policy import ActorCritic, Evaluation
+from simic.agent.policy import ActorCritic, Replayed
 from simic.agent.rollout import Rollout
 from simic.agent.spec import Observation
 from simic.transfer import constant
@@ -26,7 +26,7 @@ class Probe:
     one.
     """
 
-    def __init__(self, policy: ActorCritic, batch: Rollout, seen: Evaluation) -> None:
+    def __init__(self, policy: ActorCritic, batch: Rollout, seen: Replayed) -> None:
         steps = min(len(batch.valid), PROBE_STEPS)
         envs = min(batch.valid.shape[1], max(PROBE_ENVS, -(-PROBE_ROWS // steps)))
         some = batch.select(torch.arange(envs, device=batch.valid.device))
@@ -43,7 +43,7 @@ class Probe:
     def _rows(self, x: Tensor) -> Tensor:
         return x.flatten(0, 1)[:: self._stride]
 
-    def _joint(self, z: Tensor) -> Joint:
+    def _joint(self, z: Tensor) -> JointDistribution:
         with torch.no_grad():
             return self.policy.joint(self._rows(z), {k: self._rows(mask) for k, mask in self.observation.masks.items()})
 
@@ -64,14 +64,14 @@ class Probe:
         return self._mean(self.before.kl(self._joint(z)), reduce)
 
 
-def replay(policy: ActorCritic, batch: Rollout) -> Evaluation:
+def replay(policy: ActorCritic, batch: Rollout) -> Replayed:
     """The recorded decisions under the present weights."""
     starts = batch.starts if batch.starts_inside else None
     return policy.evaluate(batch.observation(), batch.actions, batch.state, batch.valid, starts)
 
 
 @torch.no_grad()
-def health(seen: Evaluation, valid: Tensor) -> dict[str, Tensor]:
+def health(seen: Replayed, valid: Tensor) -> dict[str, Tensor]:
     """Hidden norm, growth and saturation, dormant units and the Gram matrix of z, of one minibatch of this process;
     rows where ``valid [T, N]`` is False are left out.
     """

@@ -150,7 +150,7 @@ def refuse_faults(spec: ActionSpec, choices: list[Choice]) -> None:
 
 
 @dataclass(frozen=True)
-class Joint:
+class JointDistribution:
     """The whole distribution of N states: log-probabilities ``op [N, O]``, ``slot [N, O, K]`` given the op and each
     further head ``[N, O, K, n]`` given both (a spec may have one head, or two).
 
@@ -167,7 +167,7 @@ class Joint:
         levels = [None if level is None else entropy(level) for level in (self.op, self.slot)]
         return self._chain(levels, [entropy(level) for level in self.rest])
 
-    def kl(self, other: "Joint") -> Tensor:
+    def kl(self, other: "JointDistribution") -> Tensor:
         """KL(self ‖ other) in nats ``[N]``, exact; both under the same masks."""
         pairs = ((self.op, other.op), (self.slot, other.slot))
         levels = [None if p is None or q is None else divergence(p, q) for p, q in pairs]

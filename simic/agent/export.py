@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from simic.agent.core import State
+from simic.agent.core import RecurrentState
 from simic.agent.distributions import Choice
 from simic.agent.normalization import ObservationNormalizer
 from simic.agent.policy import ActorCritic
@@ -39,7 +39,7 @@ class GreedyPolicy(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         seen = ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
         named = dict(zip(self.masks, masks, strict=True))
-        z, state = self.policy.remember(Observation(seen, categories, named), State(h, c))
+        z, state = self.policy.remember(Observation(seen, categories, named), RecurrentState(h, c))
         choices: list[Choice] = self.policy.choose(z, named)
         actions = torch.stack([choice.index for choice in choices], dim=-1)
         return actions, choices[0].logits, self.policy.state_value(z), state.h, state.c

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from simic.agent.export import export_policy
 from simic.agent.gym_adapter import GymAdapter
-from simic.agent.learner import Learner, Progress, vectorized
+from simic.agent.learner import IterationReport, Learner, vectorized
 from simic.errors import SimicError
 from simic.params import Params
 
@@ -63,7 +63,7 @@ def _described(env: GymAdapter) -> str:
     return f"{env.observation_spec.features} observed numbers; action heads {heads}; {masks}"
 
 
-def _line(progress: Progress, returns: list[float], seconds: float) -> str:
+def _line(progress: IterationReport, returns: list[float], seconds: float) -> str:
     last = returns[-100:]
     mean = f"{sum(last) / len(last):8.1f}" if last else "       –"
     return (

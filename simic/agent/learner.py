@@ -66,7 +66,7 @@ class Returns:
 
 
 @dataclass(frozen=True)
-class Progress:
+class IterationReport:
     """What one iteration came to: environment steps so far, returns of the episodes that ended in it, the update."""
 
     iteration: int
@@ -79,7 +79,13 @@ class Learner:
     """Policy, scales and optimizer of one run; ``iterate`` is one rollout of ``steps`` steps and one update."""
 
     def __init__(
-        self, env: GymAdapter, sizes: params.Policy, settings: params.PPO, rng_seed: int, iterations: int, steps: int
+        self,
+        env: GymAdapter,
+        sizes: params.Policy,
+        settings: params.PPOParams,
+        rng_seed: int,
+        iterations: int,
+        steps: int,
     ) -> None:
         self.env, self.settings, self.rng_seed, self.steps = env, settings, rng_seed, steps
         self.policy = ActorCritic(env.action_spec, env.observation_spec, sizes, rng_seed)
@@ -94,7 +100,7 @@ class Learner:
         self.returns = Returns.none(env.num_envs)
         self.iteration = 0
 
-    def iterate(self) -> Progress:
+    def iterate(self) -> IterationReport:
         """SimicError when what is replayed is not what acted."""
         rollout, self.position = collect(
             self.env,
@@ -114,7 +120,7 @@ class Learner:
             raise SimicError(f"iteration {self.iteration}: the first ratio is off 1 by {metrics.first_ratio_deviation}")
         self.iteration += 1
         env_steps = self.iteration * self.steps * self.env.num_envs
-        return Progress(self.iteration, env_steps, self.returns.finished[before:], metrics)
+        return IterationReport(self.iteration, env_steps, self.returns.finished[before:], metrics)
 
     def _with_advantages(self, rollout: Rollout) -> Rollout:
         settings, scales = self.settings, self.normalizers

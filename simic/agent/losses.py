@@ -8,7 +8,7 @@ from torch import Tensor
 from simic import params
 from simic.agent import distributions
 from simic.agent.normalization import Reduce
-from simic.agent.policy import ActorCritic, Evaluation
+from simic.agent.policy import ActorCritic, Replayed
 from simic.agent.rollout import Rollout
 
 HEAD_LOG_RATIO_LIMIT = 20.0  # e^20 ≈ 4.9e8; float32 overflows at e^88
@@ -60,7 +60,7 @@ def surrogate(log_ratio: Tensor, advantages: Tensor, clip_range: float) -> Tenso
 
 
 def policy_objective(
-    log_ratio: Tensor, relevant: Tensor, advantages: Tensor, settings: params.PPO, weights: Tensor | None = None
+    log_ratio: Tensor, relevant: Tensor, advantages: Tensor, settings: params.PPOParams, weights: Tensor | None = None
 ) -> Tensor:
     """What PPO maximises, per row ``[T, N]``, from log-ratios per head ``[T, N, heads]``.
 
@@ -107,12 +107,12 @@ class Terms:
         return Terms(self.loss, sums, peaks)
 
 
-def head_weights(used: Usage, settings: params.PPO) -> Tensor | None:
+def head_weights(used: Usage, settings: params.PPOParams) -> Tensor | None:
     """``head_weight: mean`` gives every head its own mean, however seldom it mattered: N / n_k (facts §8.2)."""
     return used.rows / used.relevant_rows.clamp(min=1) if settings.head_weight == "mean" else None
 
 
-def mean_entropy(seen: Evaluation, used: Usage) -> Tensor:
+def mean_entropy(seen: Replayed, used: Usage) -> Tensor:
     """Normalised entropy ``[heads]`` over open rows; a head that was never open has none to speak of: 0."""
     return torch.where(used.open, seen.entropy, 0.0).sum(dim=(0, 1)) * used.parts / used.open_rows.clamp(min=1)
 
@@ -122,7 +122,9 @@ def floor_pull(entropy: Tensor, floors: Tensor, coefficient: float) -> Tensor:
     return 2.0 * coefficient * (floors - entropy).clamp(min=0)
 
 
-def terms(seen: Evaluation, batch: Rollout, used: Usage, settings: params.PPO, entropy_coef: float | Tensor) -> Terms:
+def terms(
+    seen: Replayed, batch: Rollout, used: Usage, settings: params.PPOParams, entropy_coef: float | Tensor
+) -> Terms:
     """Loss = policy + c_v · value − Σ_k c_k · mean normalised entropy of head k, as sums scaled by parts / N.
 
     ``entropy_coef`` is one number for all heads, or one for each ``[heads]``.
@@ -167,7 +169,7 @@ def _sums(log_ratio: Tensor, valid: Tensor, relevant: Tensor, clip_range: float)
     }
 
 
-def _peaks(difference: Tensor, seen: Evaluation, valid: Tensor) -> dict[str, Tensor]:
+def _peaks(difference: Tensor, seen: Replayed, valid: Tensor) -> dict[str, Tensor]:
     """Largest values over rows; ``deviation`` is before any clamp: max |r_k − 1| over heads, and |r − 1|."""
     joint = difference.sum(dim=-1)
     return {

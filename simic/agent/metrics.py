@@ -151,7 +151,7 @@ def summarize(
     course: Course,
     heads: Sequence[str],
     parts: Sequence[str],
-    settings: params.PPO,
+    settings: params.PPOParams,
     ratio_tolerance: float,
     **known: Any,
 ) -> UpdateMetrics:

@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from simic import params
 from simic.agent import initialization
-from simic.agent.core import State
-from simic.agent.distributions import Choice, Joint, check, legal, masked_log_softmax, refuse_faults, sample
+from simic.agent.core import RecurrentState
+from simic.agent.distributions import Choice, JointDistribution, check, legal, masked_log_softmax, refuse_faults, sample
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
 from simic.agent.trunk import Trunk
 
@@ -30,11 +30,11 @@ class Step:
     log_probs: Tensor  # [E, heads], exactly 0 where irrelevant
     joint: Tensor  # [E]
     value: Tensor  # [E]
-    state: State
+    state: RecurrentState
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Replayed:
     """Recorded decisions ``[T, N]`` seen by the present weights; of the trunks the actor's."""
 
     log_probs: Tensor  # [T, N, heads], exactly 0 where irrelevant
@@ -45,7 +45,7 @@ class Evaluation:
     z: Tensor  # [T, N, H], what the heads read
 
 
-class Head(nn.Module):
+class HeadNetwork(nn.Module):
     """Linear → tanh → Linear."""
 
     def __init__(self, inputs: int, units: int, outputs: int) -> None:
@@ -80,10 +80,10 @@ class ActorCritic(nn.Module):
         self.actor = Trunk(self.observation_spec, sizes)
         self.critic = Trunk(self.observation_spec, sizes) if sizes.critic == "own" else None
         width = self.actor.width
-        self.heads = nn.ModuleList(Head(width, sizes.head_units, head.size) for head in heads)
+        self.heads = nn.ModuleList(HeadNetwork(width, sizes.head_units, head.size) for head in heads)
         given = heads[:2] if len(heads) > 1 else ()
         self.given = nn.ParameterList(torch.zeros(head.size, width) for head in given)  # e_op, e_slot
-        self.value_head = Head(width, sizes.head_units, 1)
+        self.value_head = HeadNetwork(width, sizes.head_units, 1)
 
     def _gains(self) -> dict[str, float]:
         """Gain by prefix of the parameter's name."""
@@ -133,15 +133,15 @@ class ActorCritic(nn.Module):
             return nullcontext()
         return torch.autocast(self.like.device.type, torch.bfloat16, cache_enabled=False)
 
-    def initial_state(self, envs: int) -> State:
+    def initial_state(self, envs: int) -> RecurrentState:
         """Nothing remembered."""
-        return State.joined([trunk.initial_state(envs) for trunk in self._trunks()])
+        return RecurrentState.joined([trunk.initial_state(envs) for trunk in self._trunks()])
 
     @torch.no_grad()
     def act(
         self,
         observation: Observation,
-        state: State,
+        state: RecurrentState,
         noise: Tensor | None = None,
         greedy: bool = False,
         valid: Tensor | None = None,
@@ -161,14 +161,14 @@ class ActorCritic(nn.Module):
         return Step(actions, log_probs, log_probs.sum(dim=-1), value, state)
 
     @torch.no_grad()
-    def value(self, observation: Observation, state: State) -> Tensor:
+    def value(self, observation: Observation, state: RecurrentState) -> Tensor:
         """V(s) ``[E]`` of the observation that follows the remembered ones."""
         with self.rounding():
             return self.state_value(self.remember(observation, state)[0])
 
     def evaluate(
-        self, seen: Observation, actions: Tensor, state: State, valid: Tensor, starts: Tensor | None
-    ) -> Evaluation:
+        self, seen: Observation, actions: Tensor, state: RecurrentState, valid: Tensor, starts: Tensor | None
+    ) -> Replayed:
         """Score recorded rows ``[T, N]`` from their initial state; ``starts [T, N]`` None: no episode starts inside.
 
         Rows where ``valid`` is False contribute exactly nothing.
@@ -179,9 +179,9 @@ class ActorCritic(nn.Module):
             values = self.state_value(z)
         log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
         entropy = torch.stack([choice.normalized_entropy() for choice in choices], dim=-1)
-        return Evaluation(log_probs, entropy, values, encoded, hidden, self._actors(z))
+        return Replayed(log_probs, entropy, values, encoded, hidden, self._actors(z))
 
-    def trunk(self, seen: Observation, state: State, starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def trunk(self, seen: Observation, state: RecurrentState, starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Encoder's and core's output of the actor, and z, all ``[T, N, ·]``, of whole rows."""
         with self.rounding():
             parts = zip(self._trunks(), state.split(len(self._trunks())), strict=True)
@@ -189,16 +189,16 @@ class ActorCritic(nn.Module):
             encoded, hidden, _ = found[0]
             return encoded, hidden, torch.cat([z for _, _, z in found], dim=-1)
 
-    def read_by_heads(self, seen: Observation, state: State, starts: Tensor | None) -> Tensor:
+    def read_by_heads(self, seen: Observation, state: RecurrentState, starts: Tensor | None) -> Tensor:
         """z ``[T, N, H]`` of whole rows as the heads read it: the actor's trunk alone."""
         with self.rounding():
             return self.actor.over(seen, state.split(len(self._trunks()))[0], starts)[-1]
 
-    def remember(self, observation: Observation, state: State) -> tuple[Tensor, State]:
+    def remember(self, observation: Observation, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """z ``[E, ·]`` of one more observation: what the heads read, then what the value reads if that is another."""
         parts = zip(self._trunks(), state.split(len(self._trunks())), strict=True)
         found = [trunk.step(observation, own) for trunk, own in parts]
-        return torch.cat([z for z, _ in found], dim=-1), State.joined([own for _, own in found])
+        return torch.cat([z for z, _ in found], dim=-1), RecurrentState.joined([own for _, own in found])
 
     def _actors(self, z: Tensor) -> Tensor:
         return z[..., : self.actor.width]
@@ -226,7 +226,7 @@ class ActorCritic(nn.Module):
                 choices.append(Choice.of(logits, mask, relevant, _chooser(head, noise, actions), self.floors[head]))
         return choices
 
-    def joint(self, z: Tensor, masks: dict[str, Tensor]) -> Joint:
+    def joint(self, z: Tensor, masks: dict[str, Tensor]) -> JointDistribution:
         """The exact distribution over whole actions at N states z ``[N, H]``, every op and slot enumerated."""
         with self.rounding():
             levels = [
@@ -234,7 +234,7 @@ class ActorCritic(nn.Module):
                 for group in self._in_steps()
                 for head, first in zip(group, self._all_first_layers(group, z), strict=True)
             ]
-        return Joint(self.relevance, levels[0], levels[1] if self.given else None, tuple(levels[2:]))
+        return JointDistribution(self.relevance, levels[0], levels[1] if self.given else None, tuple(levels[2:]))
 
     def _level(self, head: int, first: Tensor, masks: dict[str, Tensor]) -> Tensor:
         """Log-probabilities ``[N, (O, (K,)) n]`` from the head's first layer; combinations that cannot happen have

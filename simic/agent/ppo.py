@@ -14,7 +14,7 @@ from simic.agent.losses import Terms, Usage, floor_pull, mean_entropy, terms, us
 from simic.agent.metrics import HEALTH, Log, UpdateMetrics, summarize
 from simic.agent.normalization import Reduce
 from simic.agent.optimizer import Adam, refuse_mismatch
-from simic.agent.policy import ActorCritic, Evaluation
+from simic.agent.policy import ActorCritic, Replayed
 from simic.agent.rollout import Rollout, single_step_ids
 from simic.transfer import upload
 
@@ -26,8 +26,8 @@ RATE_FACTOR, RATE_BAND, RATE_MIN, RATE_MAX = 1.5, 2.0, 1e-5, 1e-2
 
 
 def score(
-    policy: ActorCritic, batch: Rollout, used: Usage, settings: params.PPO, entropy_coef: float | Tensor
-) -> tuple[Evaluation, Terms]:
+    policy: ActorCritic, batch: Rollout, used: Usage, settings: params.PPOParams, entropy_coef: float | Tensor
+) -> tuple[Replayed, Terms]:
     """The recorded decisions under the present weights, and the loss of that."""
     seen = replay(policy, batch)
     return seen, terms(seen, batch, used, settings, entropy_coef)
@@ -59,7 +59,7 @@ class PPO:
     def __init__(
         self,
         policy: ActorCritic,
-        settings: params.PPO,
+        settings: params.PPOParams,
         rng_seed: int,
         *,
         total_updates: int,
@@ -180,7 +180,7 @@ class PPO:
         assert found is not None
         return gradients, found
 
-    def _look(self, part: Rollout, seen: Evaluation, current: Pass) -> None:
+    def _look(self, part: Rollout, seen: Replayed, current: Pass) -> None:
         """Health of the network on the first rows of the update."""
         if not self.watch:
             current.log.once |= unmeasured(seen.values, (*HEALTH, "joint_entropy"))

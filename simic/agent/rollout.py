@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from simic import rng
-from simic.agent.core import State
+from simic.agent.core import RecurrentState
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic, Step
 from simic.agent.spec import Observation
@@ -37,7 +37,7 @@ class Environment(Protocol[Info]):
 
 
 @dataclass(frozen=True)
-class Transition:
+class StepRecord:
     """One step of all environments, for those who watch."""
 
     step: int
@@ -55,7 +55,7 @@ class Position:
     """Where a rollout ended and the next may go on: the raw observation, the memory and which rows start anew."""
 
     observation: Observation
-    state: State
+    state: RecurrentState
     starts: Tensor
 
 
@@ -67,7 +67,7 @@ class Rollout:
     """
 
     env_ids: Tensor  # [E] int64, global
-    state: State  # at step 0
+    state: RecurrentState  # at step 0
     features: Tensor  # [T, E, D] normalised, as seen; 0 where not valid
     raw_features: Tensor  # [T, E, D]
     categories: Tensor  # [T, E, C] int64
@@ -86,7 +86,7 @@ class Rollout:
     returns: Tensor | None = None  # [T, E]
 
     @classmethod
-    def empty(cls, steps: int, env_ids: Tensor, seen: Observation, state: State, heads: int) -> Self:
+    def empty(cls, steps: int, env_ids: Tensor, seen: Observation, state: RecurrentState, heads: int) -> Self:
         """All memory at once, shaped and placed like the first observation seen."""
         rows = (steps, len(env_ids))
         like = seen.features
@@ -151,7 +151,7 @@ class Rollout:
             if isinstance(value := getattr(self, field.name), Tensor) and field.name != "env_ids"
         }
         masks = {name: mask.flatten(0, 1)[None] for name, mask in self.masks.items()}
-        state = State(*(part.new_zeros(steps * envs, part.shape[1]) for part in self.state))
+        state = RecurrentState(*(part.new_zeros(steps * envs, part.shape[1]) for part in self.state))
         ids = single_step_ids(self.env_ids, steps)
         return replace(self, env_ids=ids, state=state, masks=masks, starts_inside=False, **flat)
 
@@ -168,7 +168,7 @@ def collect(
     iteration: int,
     rng_seed: int,
     steps: int,
-    on_step: Callable[[Transition], None] | None = None,
+    on_step: Callable[[StepRecord], None] | None = None,
     position: Position | None = None,
 ) -> tuple[Rollout, Position]:
     """Act for ``steps`` steps with frozen normalisers and return the rollout and where it ended.
@@ -191,7 +191,7 @@ def collect(
         raw, (observation, reward, terminated, truncated, info) = observation, env.step(step.actions)
         rollout.record_done(t, step, reward, terminated, truncated)
         if on_step is not None:
-            on_step(Transition(t, step, raw, reward, terminated, truncated, valid, info))
+            on_step(StepRecord(t, step, raw, reward, terminated, truncated, valid, info))
         state, ended = step.state, terminated | truncated
         if autoreset:
             if info.final is not None:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from simic import params
-from simic.agent.core import Core, State
+from simic.agent.core import Core, RecurrentState
 from simic.agent.spec import Observation, ObservationSpec
 
 
@@ -22,16 +22,16 @@ class Trunk(nn.Module):
         # observation and lose its length (docs/experiments.md); so would one right behind it, where there is no core.
         self.core_norm = nn.Identity() if sizes.core == "none" else nn.LayerNorm(self.width)
 
-    def initial_state(self, envs: int) -> State:
+    def initial_state(self, envs: int) -> RecurrentState:
         """Nothing remembered."""
         return self.core.initial_state(envs, self.encoder.weight)
 
-    def step(self, observation: Observation, state: State) -> tuple[Tensor, State]:
+    def step(self, observation: Observation, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """z ``[E, H]`` of one more observation."""
         hidden, state = self.core.step(self._encode(observation), state)
         return self.core_norm(hidden), state
 
-    def over(self, seen: Observation, state: State, starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def over(self, seen: Observation, state: RecurrentState, starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Encoder's output, core's output and z ``[T, N, ·]`` of whole rows."""
         encoded = self._encode(seen)
         hidden = self.core.over(encoded, state, starts)

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from simic.evaluation.result import Frozen
 from simic.telemetry.rows import SEVERITIES, Severity
 
 SCHEMA_VERSION = 1
@@ -19,12 +18,6 @@ class Status(StrEnum):
     PASS = "pass"
     FINDING = "finding"
     NOT_EVALUATED = "not_evaluated"
-
-
-class Frozen(BaseModel):
-    """Immutable; unknown keys and NaN are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Result(Frozen):

@@ -8,8 +8,7 @@ from simic.audit.findings import Result, Status
 from simic.audit.record import RunRecord
 from simic.telemetry import recorder
 from simic.telemetry.rows import SEVERITIES, EpisodeRow, FindingRow, StepRow, UpdateRow
-from simic.training.observers import RunInfo
-from simic.training.observers import Status as RunStatus
+from simic.training.observers import EndStatus, RunInfo
 from simic.training.session import TELEMETRY_FILE
 
 UPDATES_KEPT = 200  # enough for every check, and bounds the work per iteration
@@ -54,7 +53,7 @@ class LiveAudit:
     def on_finding(self, finding: FindingRow) -> None:
         """Nothing: most are its own."""
 
-    def on_end(self, status: RunStatus) -> None:
+    def on_end(self, status: EndStatus) -> None:
         """Nothing: the audit stage judges the whole run."""
 
 

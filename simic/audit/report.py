@@ -16,7 +16,8 @@ from simic.audit import audit, drawing, figures
 from simic.audit.findings import Result, Status, Verdict, failing
 from simic.audit.record import RunRecord
 from simic.errors import SimicError
-from simic.evaluation.result import Comparison, Evaluation, Interval
+from simic.evaluation.result import Comparison, Evaluation
+from simic.evaluation.statistics import Interval
 from simic.growth.life.vocabulary import Action
 
 MAX_BYTES = 5_000_000

@@ -25,7 +25,7 @@ from simic.envs.attribution import COMMITTED, Attribution, attribute, configurat
 from simic.envs.governor import Cause, Vitals
 from simic.envs.masks import action_masks, seed_budget
 from simic.envs.observations import View, columns, observation_spec, observe
-from simic.envs.records import Played, State, StepInfo, step_info, transition
+from simic.envs.records import EpisodeState, Played, StepInfo, step_info, transition
 from simic.envs.rewards import Ledgers, Setting, Transition
 from simic.envs.shapley import Shapley, shapley
 from simic.envs.tracker import Tracker
@@ -83,7 +83,7 @@ class GrowthEnv(VectorEnv):
         self.setting = Setting.of(train, self.host.params, self.chance_loss)
         self.budget = seed_budget(self.host, self.blueprints, train.lifecycle.param_budget, self.device)
         self._describe()
-        self._state: State | None = None
+        self._state: EpisodeState | None = None
         self._step = 0
         self._all_alive = True
 
@@ -101,7 +101,7 @@ class GrowthEnv(VectorEnv):
         self.action_space = batch_space(self.single_action_space, self.num_envs)
 
     @property
-    def state(self) -> State:
+    def state(self) -> EpisodeState:
         """The running episode; SimicError before the first reset."""
         if self._state is None:
             raise SimicError("environment: no episode is running; call reset first")
@@ -129,7 +129,7 @@ class GrowthEnv(VectorEnv):
         measured = self._validate(slots, SlotState.read(slots))
         yes = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         unknown = torch.full((self.num_envs,), torch.nan, device=self.device)
-        self._state = State(
+        self._state = EpisodeState(
             slots=slots,
             tracker=tracker.update(Tracker.empty(self.num_envs, self.device), measured.loss, measured.accuracy),
             vitals=Vitals.empty(self.num_envs, self.train.governor, self.device),
@@ -160,7 +160,7 @@ class GrowthEnv(VectorEnv):
         self.population.germinate(slots, germinated, read)
         stats = self._train_epoch(slots, read, before.alive)
         slots, measured, vitals, cause = self._measure(slots, read, stats, before)
-        self._state = State(
+        self._state = EpisodeState(
             slots=record(slots, _measurements(measured, stats)),
             tracker=tracker.update(before.tracker, measured.loss, measured.accuracy),
             vitals=vitals,
@@ -217,7 +217,7 @@ class GrowthEnv(VectorEnv):
         heads = {name: int(choice[row]) for name, choice in action._asdict().items()}
         return SimicError(f"action {heads} of host {row} at step {self._step}: forbidden by the masks")
 
-    def _transition(self, before: State, action: Action, events: Events) -> Transition:
+    def _transition(self, before: EpisodeState, action: Action, events: Events) -> Transition:
         """(s, effective op, s') with s' the present state, and how the step ended."""
         panicked = before.alive & ~self.state.alive
         ended = self.state.alive & (self._step == self.steps)
@@ -247,7 +247,7 @@ class GrowthEnv(VectorEnv):
         return crop_flip(x, augment_stream(self.rng_seed, self.iteration, self.env_ids[hosts], self._step, batch))
 
     def _measure(
-        self, slots: Slots, read: SlotState, stats: TrainStats, before: State
+        self, slots: Slots, read: SlotState, stats: TrainStats, before: EpisodeState
     ) -> tuple[Slots, Attribution, Vitals, Tensor]:
         """Validation with ablations, vital signs, rollback of broken hosts, snapshot of healthy ones."""
         measured = self._validate(slots, read)

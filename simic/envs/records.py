@@ -44,7 +44,7 @@ class StepInfo:
 
 
 @dataclass(frozen=True)
-class State:
+class EpisodeState:
     """All that an episode mutates beside the population."""
 
     slots: Slots
@@ -61,7 +61,7 @@ class State:
 
 
 def step_info(
-    state: State,
+    state: EpisodeState,
     events: Events | None,
     parts: dict[str, Tensor],
     cause: Tensor,
@@ -110,7 +110,7 @@ class Played:
     panicked: Tensor
 
 
-def transition(before: State, after: State, played: Played, weights: Reward) -> Transition:
+def transition(before: EpisodeState, after: EpisodeState, played: Played, weights: Reward) -> Transition:
     """What a reward looks at, from the states around a step."""
 
     def interaction(measured: Attribution) -> Tensor:

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from simic import rng
 from simic.envs.attribution import mean_and_error
-from simic.growth.batch.population import Evaluation
+from simic.growth.batch.population import Answers
 
 EXACT_SEEDS = 6  # 2⁶ = 64 networks per host at most
 PERMUTATION_PAIRS = 20  # facts §11.3
 SAMPLES_AT_ONCE = 1024  # float64 copies of all subsets' answers stay small
 
-Evaluate = Callable[[Tensor], Evaluation]  # seeds forced out, bool [Cfg, E, K]
+Evaluate = Callable[[Tensor], Answers]  # seeds forced out, bool [Cfg, E, K]
 
 
 @dataclass(frozen=True)

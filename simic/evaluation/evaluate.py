@@ -30,7 +30,7 @@ LEARNED = "learned"
 
 
 @dataclass(frozen=True)
-class Venue:
+class EvaluationSetup:
     """The hosts, data and test samples that all policies meet: one host per evaluation seed."""
 
     env: GrowthEnv
@@ -77,7 +77,7 @@ class Trace:
 
 
 def evaluate(
-    venue: Venue,
+    setup: EvaluationSetup,
     actors: Mapping[str, Actor],
     subject: Subject | None,
     on_end: Callable[[str, Histories], None] | None = None,
@@ -88,20 +88,20 @@ def evaluate(
     """
     outcomes = {}
     for name, actor in actors.items():
-        histories = Histories(venue.env)
-        outcomes[name] = play(venue, actor, histories)
+        histories = Histories(setup.env)
+        outcomes[name] = play(setup, actor, histories)
         if on_end is not None:
             on_end(name, histories)
     seeds = {name: per_seed for name, (per_seed, _) in outcomes.items()}
-    env, host = venue.env, venue.env.host
+    env, host = setup.env, setup.env.host
     return result.Evaluation(
         checkpoint=subject.checkpoint if subject else None,
         checkpoint_iteration=subject.iteration if subject else None,
-        data_sha256=venue.data_sha256,
+        data_sha256=setup.data_sha256,
         rng_seed=env.rng_seed,
         eval_seeds=env.num_envs,
         episode_steps=env.steps,
-        test_samples=len(venue.test),
+        test_samples=len(setup.test),
         host=result.HostDescription(
             family=host.family,
             preset=host.preset,
@@ -115,9 +115,11 @@ def evaluate(
     )
 
 
-def play(venue: Venue, actor: Actor, histories: Histories | None = None) -> tuple[result.PerSeed, result.Timeline]:
+def play(
+    setup: EvaluationSetup, actor: Actor, histories: Histories | None = None
+) -> tuple[result.PerSeed, result.Timeline]:
     """One episode of every evaluation seed under one actor, and its score on the test split."""
-    env = venue.env
+    env = setup.env
     actor.start(Episode(env.env_ids, EVALUATION_ITERATION, env.rng_seed))
     observation, _ = env.reset(options={"iteration": EVALUATION_ITERATION})
     zeros = torch.zeros(env.num_envs, dtype=torch.int64)
@@ -127,20 +129,27 @@ def play(venue: Venue, actor: Actor, histories: Histories | None = None) -> tupl
         action = actor.act(Situation(observation, env.slots, env.state.tracker, step))
         held = env.slots.blueprint
         observation, _, _, _, info = env.step(action)
-        _record(trace, venue, step, action, before, held, alive, info)
+        _record(trace, setup, step, action, before, held, alive, info)
         if histories is not None:
             histories.add(step, action, info)
-    return _score(venue, trace), _timeline(trace)
+    return _score(setup, trace), _timeline(trace)
 
 
 def _record(
-    trace: Trace, venue: Venue, step: int, action: Action, before: Tensor, held: Tensor, alive: Tensor, info: StepInfo
+    trace: Trace,
+    setup: EvaluationSetup,
+    step: int,
+    action: Action,
+    before: Tensor,
+    held: Tensor,
+    alive: Tensor,
+    info: StepInfo,
 ) -> None:
     removed = (info.stage == Stage.PRUNED) & (before != Stage.PRUNED)
     trace.pruned = trace.pruned + removed.sum(dim=1).cpu()
     trace.rollbacks = trace.rollbacks + info.panicked.long().cpu()
-    trace.training_flops = trace.training_flops + _step_flops(venue, info).cpu()
-    names = [item.name for item in venue.env.blueprints]
+    trace.training_flops = trace.training_flops + _step_flops(setup, info).cpu()
+    names = [item.name for item in setup.env.blueprints]
     after = info.blueprint[0].tolist()
     trace.stages.append(info.stage[0].tolist())
     trace.blueprints.append([names[index] if index >= 0 else None for index in after])
@@ -165,23 +174,23 @@ def _record(
         )
 
 
-def _step_flops(venue: Venue, info: StepInfo) -> Tensor:
+def _step_flops(setup: EvaluationSetup, info: StepInfo) -> Tensor:
     """FLOPs ``[E]`` of one host epoch and of its validation with all ablations (an upper bound for the latter: equal
     configurations are run once).
     """
-    networks = most_networks(venue.env.host.slots)
-    return info.flops * (BACKWARD_AND_FORWARD * venue.epoch_samples + networks * venue.validation_samples)
+    networks = most_networks(setup.env.host.slots)
+    return info.flops * (BACKWARD_AND_FORWARD * setup.epoch_samples + networks * setup.validation_samples)
 
 
 def _measured(value: Tensor) -> float | None:
     return float(value) if bool(value.isfinite()) else None
 
 
-def _score(venue: Venue, trace: Trace) -> result.PerSeed:
-    env = venue.env
+def _score(setup: EvaluationSetup, trace: Trace) -> result.PerSeed:
+    env = setup.env
     slots, state = env.slots, env.state
     kept = slots.stage == Stage.FOSSILIZED
-    accuracy, _ = env.committed(venue.test)
+    accuracy, _ = env.committed(setup.test)
     params = env.host.params + torch.where(kept, state.seed_params, 0).sum(dim=1)
     flops = env.host.flops_per_sample + torch.where(kept, env.population.seed_flops(slots), 0).sum(dim=1)
     return result.PerSeed(
@@ -216,10 +225,9 @@ def _timeline(trace: Trace) -> result.Timeline:
 
 def _summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.PolicyResult:
     accuracy, params = np.array(seeds.test_accuracy_pct), np.array(seeds.params)
-    iqm = statistics.interquartile_interval(accuracy, rng_seed)
     return result.PolicyResult(
-        test_accuracy_pct=result.Interval.of(statistics.mean_interval(accuracy)),
-        test_accuracy_iqm_pct=None if iqm is None else result.Interval.of(iqm),
+        test_accuracy_pct=statistics.mean_interval(accuracy),
+        test_accuracy_iqm_pct=statistics.interquartile_interval(accuracy, rng_seed),
         val_accuracy_pct=float(np.mean(seeds.val_accuracy_pct)),
         params=float(params.mean()),
         flops_per_sample=float(np.mean(seeds.flops_per_sample)),
@@ -249,7 +257,7 @@ def _comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[re
                 first=LEARNED,
                 second=name,
                 endpoint="secondary" if name.startswith(LEARNED) else "primary",
-                difference_pct=result.Interval.of(compared.difference),
+                difference_pct=compared.difference,
                 p_value=compared.p_value,
                 probability_of_improvement=compared.probability_of_improvement,
                 minimum_detectable_pct=compared.minimum_detectable,

@@ -19,7 +19,7 @@ GROW_ITERATION = 1 << 42  # a namespace of its own: hosts that no training or ev
 
 
 @dataclass(frozen=True)
-class Venue:
+class GrowSetup:
     """Where networks grow: how hosts are trained, on which prepared data, on what."""
 
     train: Train
@@ -29,7 +29,7 @@ class Venue:
     backend: str
 
 
-def grow(venue: Venue, policy: str | Learned, hosts: int, out: Path) -> Grown:
+def grow(setup: GrowSetup, policy: str | Learned, hosts: int, out: Path) -> Grown:
     """Grows ``hosts`` networks side by side and exports the one with the best committed validation accuracy.
 
     ``policy`` is a trained one or the name of a baseline. SimicError when ``out`` exists or the policy was trained for
@@ -37,13 +37,13 @@ def grow(venue: Venue, policy: str | Learned, hosts: int, out: Path) -> Grown:
     """
     if out.exists():
         raise SimicError(f"{out}: exists already; choose another --out or remove it")
-    training = load_split(venue.prepared, "train", venue.device)
-    validation = load_split(venue.prepared, "val", venue.device)
+    training = load_split(setup.prepared, "train", setup.device)
+    validation = load_split(setup.prepared, "val", setup.device)
     env_ids = torch.arange(hosts)
-    env = GrowthEnv(venue.train, venue.rng_seed, training, validation, env_ids, venue.device, venue.backend)
+    env = GrowthEnv(setup.train, setup.rng_seed, training, validation, env_ids, setup.device, setup.backend)
     histories = _play(env, _actor(policy, env))
     name = f"the policy {policy}" if isinstance(policy, str) else f"a policy trained for {policy.iteration} iterations"
-    return export_best(env, histories, load_test(venue.prepared, venue.device), venue.prepared, name, out)
+    return export_best(env, histories, load_test(setup.prepared, setup.device), setup.prepared, name, out)
 
 
 def _actor(policy: str | Learned, env: GrowthEnv) -> Actor:

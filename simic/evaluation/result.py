@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from simic.errors import SimicError
-from simic.evaluation import statistics
+from simic.evaluation.statistics import Interval
 
 SCHEMA_VERSION = 1
 PRIMARY_ENDPOINT = "committed test accuracy, learned greedy, paired mean difference at equal host epochs"
@@ -17,19 +17,6 @@ class Frozen(BaseModel):
     """Immutable; unknown keys are errors; a missing measurement is null, never NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Interval(Frozen):
-    """Estimate and 95 % interval, in the unit of the field that holds it."""
-
-    estimate: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, interval: statistics.Interval) -> "Interval":
-        """The recorded form of a computed interval."""
-        return cls(estimate=interval.estimate, low=interval.low, high=interval.high)
 
 
 class PerSeed(Frozen):

@@ -4,10 +4,10 @@ Means are reported with Student's t, not with a percentile bootstrap: at n = 5 t
 real. Bootstrap intervals (BCa, Efron 1987) are given for the interquartile mean alone, and only from n = 10.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
 from scipy import optimize, stats
 
 from simic import rng
@@ -23,7 +23,7 @@ MIN_BOOTSTRAP_SEEDS = 10
 Values = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 class Interval:
     """A point estimate with its 95 % interval, in the unit of the values."""
 
@@ -33,7 +33,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedDifference:
     """Paired difference first − second over evaluation seeds, in the unit of the values."""
 
     difference: Interval
@@ -64,13 +64,13 @@ def _standard_error(vector: Values) -> float:
     return float(vector.std(ddof=1) / np.sqrt(vector.size))
 
 
-def compare(first: Values | list[float], second: Values | list[float], rng_seed: int) -> Comparison:
+def compare(first: Values | list[float], second: Values | list[float], rng_seed: int) -> PairedDifference:
     """First against second, seed by seed; both must have met the same hosts and data in the same order."""
     a, b = _vector(first, "first"), _vector(second, "second")
     if a.size != b.size:
         raise SimicError(f"paired comparison of {a.size} with {b.size} seeds: both policies must meet the same seeds")
     difference = a - b
-    return Comparison(
+    return PairedDifference(
         difference=mean_interval(difference),
         p_value=sign_flip_p(difference, rng_seed),
         probability_of_improvement=probability_of_improvement(difference),

@@ -59,7 +59,7 @@ class Structure(Record):
     params: int
 
 
-class Joint(nn.Module):
+class GraftedSeed(nn.Module):
     """A seed with what joins it to the features, ``[B, C, …] → [B, C, …]``."""
 
     def __init__(self, seed: nn.Module, gate: nn.Module | None, operator: Blend, alpha: float) -> None:
@@ -114,7 +114,7 @@ def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
         )
     operator, shape = Blend[record.operator], host.slot_shapes[slot]
     gate = host.gate(shape) if operator is Blend.GATE else None
-    return Joint(by_name[record.blueprint].portable().build(shape), gate, operator, record.alpha)
+    return GraftedSeed(by_name[record.blueprint].portable().build(shape), gate, operator, record.alpha)
 
 
 def grown_network(population: Population, slots: Slots, row: int, committed: bool = False) -> GrownNetwork:

@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StageOutcome:
     """What became of one stage: run, or found up to date."""
 
     stage: str
@@ -67,13 +67,13 @@ def _holder(record: Path) -> str:
         return "another process"
 
 
-def run_chain(workspace: Workspace, last: str, execution: Execution, say: Say) -> list[Outcome]:
+def run_chain(workspace: Workspace, last: str, execution: Execution, say: Say) -> list[StageOutcome]:
     """Every stage up to ``last`` that is out of date, in order, each recorded with DVC; the caller holds the lock."""
     order = list(execution.functions)
     return [refresh(name, workspace, execution, say) for name in order[: order.index(last) + 1]]
 
 
-def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> Outcome:
+def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> StageOutcome:
     """Runs and records one stage unless DVC's record of it still holds; the caller holds the lock."""
     started = time.monotonic()
     forced = execution.fresh and name == "train"
@@ -85,7 +85,7 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
         say(f"{name}: running")
         perform(name, workspace, execution)
         dvc_record.commit(workspace.root, name)
-    outcome = Outcome(name, stale, time.monotonic() - started)
+    outcome = StageOutcome(name, stale, time.monotonic() - started)
     say(f"{name}: {f'done in {outcome.wall_seconds:.1f} s' if stale else 'up to date'}")
     return outcome
 
@@ -137,7 +137,7 @@ def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> N
     from simic.audit.live import LiveAudit
     from simic.pipeline import mlflow_store
 
-    tracker = mlflow_store.Tracker(workspace, tree, provenance(workspace))
+    tracker = mlflow_store.MlflowObserver(workspace, tree, provenance(workspace))
     # From here and not from the stage: a changed check must not make finished training stale.
     watching = (*execution.observers, LiveAudit(), tracker)
     train(tree, workspace, watching, stop=execution.stop, fresh=execution.fresh)

@@ -94,7 +94,7 @@ def connect(workspace: Workspace) -> tuple[MlflowClient, str]:
         return client, client.create_experiment(EXPERIMENT, artifact_location=location, tags=tags)
 
 
-class Run:
+class MlflowRun:
     """The MLflow run of one fingerprint, found again or made; ``last_iteration`` is the last one it holds already."""
 
     def __init__(self, workspace: Workspace, identity: RunIdentity):
@@ -224,7 +224,7 @@ def recorded_points(log: Path) -> Iterator[Point]:
     return (point(updates[number], episodes[number]) for number in sorted(updates.keys() & episodes.keys()))
 
 
-def publish(run: Run, workspace: Workspace) -> None:
+def publish(run: MlflowRun, workspace: Workspace) -> None:
     """The published checkpoints and the policy as LoggedModels, the policy registered; what is there already stays."""
     manifests = sorted(workspace.checkpoints.glob("*/manifest.json"))
     for path in manifests:
@@ -291,7 +291,7 @@ def settle(workspace: Workspace) -> None:
     file = _owed_file(workspace)
     if file.exists():
         owed = Owed.model_validate_json(file.read_bytes())
-        run = Run(workspace, owed.identity)
+        run = MlflowRun(workspace, owed.identity)
         run.log(owed.points)
         run.ended(owed.status)
         publish(run, workspace)
@@ -306,7 +306,7 @@ def _warn(error: Exception) -> None:
     _log.warning("MLflow cannot be told, all else goes on without it: %s", " ".join(str(error).split()))
 
 
-class RunInfo(Protocol):
+class TrackedRun(Protocol):
     """What the tracker needs to know of a run when it starts or resumes; training's own record has it."""
 
     @property
@@ -317,7 +317,7 @@ class RunInfo(Protocol):
     def report(self) -> Callable[[FindingRow], None]: ...
 
 
-class Tracker:
+class MlflowObserver:
     """Observer of the trainer: metrics go out with each checkpoint; trouble with MLflow is noted, never raised."""
 
     def __init__(self, workspace: Workspace, tree: params.Params, tags: Mapping[str, str]):
@@ -325,12 +325,12 @@ class Tracker:
         self._identity: RunIdentity | None = None
         self._report: Callable[[FindingRow], None] | None = None
         self._log = Path()
-        self._run: Run | None = None
+        self._run: MlflowRun | None = None
         self._pending: list[Point] = []
         self._iteration = -1
         self._in_trouble = False
 
-    def on_start(self, info: RunInfo) -> None:
+    def on_start(self, info: TrackedRun) -> None:
         self._log, self._report = info.work_dir / TELEMETRY_LOG, info.report
         shown = self._tree.model_dump(mode="json", exclude={"runtime"})
         self._identity = RunIdentity(
@@ -368,11 +368,11 @@ class Tracker:
         if not _owed_file(self._workspace).exists():
             self._attempt(lambda: publish(self._opened(), self._workspace))
 
-    def _opened(self) -> Run:
+    def _opened(self) -> MlflowRun:
         """The run, made or found at the first call that MLflow answers; it then gets what it missed."""
         if self._run is None:
             assert self._identity is not None
-            run = Run(self._workspace, self._identity)
+            run = MlflowRun(self._workspace, self._identity)
             run.log(recorded_points(self._log))
             self._run = run
         return self._run

@@ -103,8 +103,8 @@ def evaluate(params: Params, workspace: Workspace) -> None:
 
     device = machine.configure(params.runtime)
     found = checkpoint.read(workspace.checkpoints / params.evaluate.checkpoint)
-    venue = evaluation.Venue.open(params, workspace.prepared, device)
-    players = actors(params, venue.env, Learned.of(found, device))
+    setup = evaluation.EvaluationSetup.open(params, workspace.prepared, device)
+    players = actors(params, setup.env, Learned.of(found, device))
     subject = evaluation.Subject(params.evaluate.checkpoint, found.manifest.iteration)
     shutil.rmtree(workspace.grown, ignore_errors=True)
 
@@ -112,9 +112,9 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         """Of the first policy named, the trained one by default."""
         if name == params.evaluate.policies[0]:
             grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
-            export_best(venue.env, histories, venue.test, workspace.prepared, grown_by, workspace.grown)
+            export_best(setup.env, histories, setup.test, workspace.prepared, grown_by, workspace.grown)
 
-    result = evaluation.evaluate(venue, players, subject, take_home)
+    result = evaluation.evaluate(setup, players, subject, take_home)
     durable.replace_file(workspace.evaluation, result.to_json().encode())
 
 
@@ -171,8 +171,8 @@ def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
     with tempfile.TemporaryDirectory(prefix="simic-grow-") as scratch:
         prepared = Path(scratch) / "prepared"
         data.prepare(task, params.rng_seed, prepared, folder)
-        venue = growing.Venue(train, params.rng_seed, prepared, device, params.runtime.backend)
-        return growing.grow(venue, policy, asked.hosts, asked.out)
+        setup = growing.GrowSetup(train, params.rng_seed, prepared, device, params.runtime.backend)
+        return growing.grow(setup, policy, asked.hosts, asked.out)
 
 
 def _asked_data(asked: Growth, params: Params, workspace: Workspace) -> tuple[Prepare, Path]:
@@ -212,8 +212,8 @@ def raw_data(workspace: Workspace) -> Path:
 
 
 def fingerprint(params: Params, workspace: Workspace) -> str:
-    """sha256 of all that decides what training computes: params, prepared data, code, table of ways, checkpoint
-    format.
+    """sha256 of all that decides what training computes: params, prepared data, code, table of thresholds,
+    checkpoint format.
     """
     from simic.growth.batch.thresholds import content
     from simic.training.checkpoint import FORMAT_VERSION

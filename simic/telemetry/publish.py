@@ -37,13 +37,13 @@ def publish(log: Path, timing: Path, out_dir: Path) -> None:
     """Writes ``out_dir`` anew, whole or not at all; SimicError naming the line where the log is damaged."""
     with durable.new_directory(out_dir) as folder:
         with ExitStack() as files:
-            tables = {kind: files.enter_context(Table(kind, folder / name)) for kind, name in TABLES.items()}
+            tables = {kind: files.enter_context(TableWriter(kind, folder / name)) for kind, name in TABLES.items()}
             for row in recorder.read(log):
                 tables[type(row)].append(row)
         shutil.copyfile(timing, folder / TIMING_FILE)
 
 
-class Table:
+class TableWriter:
     """One parquet file, written in groups of rows."""
 
     def __init__(self, kind: type[Row], path: Path):
@@ -51,7 +51,7 @@ class Table:
         self._pending: list[Row] = []
         self._writer: pq.ParquetWriter | None = None
 
-    def __enter__(self) -> "Table":
+    def __enter__(self) -> "TableWriter":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from simic.agent.rollout import Transition
+from simic.agent.rollout import StepRecord
 from simic.envs.governor import Cause
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.records import StepInfo
@@ -15,7 +15,7 @@ from simic.telemetry.rows import EpisodeRow, EventRow, StepRow
 SIGNIFICANT_DIGITS = 9  # enough to tell any two float32 apart
 
 
-def step_row(iteration: int, transition: Transition) -> StepRow:
+def step_row(iteration: int, transition: StepRecord) -> StepRow:
     """The row of one step of all hosts."""
     info: StepInfo = transition.info
     columns = dict(zip(Action._fields, transition.decision.actions.unbind(dim=1), strict=True))

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from simic.params import Params
 from simic.telemetry.rows import EpisodeRow, FindingRow, StepRow, UpdateRow
 
-Status = Literal["finished", "interrupted", "failed"]
+EndStatus = Literal["finished", "interrupted", "failed"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Observer(Protocol):
         """A check or the machinery found something."""
         ...
 
-    def on_end(self, status: Status) -> None:
+    def on_end(self, status: EndStatus) -> None:
         """Training ended."""
         ...
 
@@ -78,6 +78,6 @@ class Observers:
         for observer in self._observers:
             observer.on_finding(finding)
 
-    def on_end(self, status: Status) -> None:
+    def on_end(self, status: EndStatus) -> None:
         for observer in self._observers:
             observer.on_end(status)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from simic.telemetry.rows import EpisodeRow, FindingRow, StepRow, UpdateRow
-from simic.training.observers import Observer, RunInfo, Status
+from simic.training.observers import EndStatus, Observer, RunInfo
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -76,7 +76,7 @@ class Lines:
     def on_finding(self, finding: FindingRow) -> None:
         self._say(f"train: {finding.severity} finding {finding.check}: {finding.message}")
 
-    def on_end(self, status: Status) -> None:
+    def on_end(self, status: EndStatus) -> None:
         if status != "finished":
             self._say(f"train: {status} after {duration(self._clock() - self._started)}")
 
@@ -109,7 +109,7 @@ class Bar:
     def on_finding(self, finding: FindingRow) -> None:
         self._bar.print(f"{finding.severity} finding {finding.check}: {finding.message}", markup=False)
 
-    def on_end(self, status: Status) -> None:
+    def on_end(self, status: EndStatus) -> None:
         if self._progress is not None:
             self._progress.stop()
 

@@ -10,20 +10,20 @@ from typing import TypeVar
 
 from simic.agent.advantages import with_advantages
 from simic.agent.metrics import UpdateMetrics
-from simic.agent.rollout import Rollout, Transition, collect
+from simic.agent.rollout import Rollout, StepRecord, collect
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Stage
 from simic.telemetry.rows import EpisodeRow, FindingRow, Severity, StepRow, TimingRow, UpdateRow
 from simic.training import episodes, validation
 from simic.training.interrupts import Interrupted
-from simic.training.observers import Observer, Observers, RunInfo, Status
+from simic.training.observers import EndStatus, Observer, Observers, RunInfo
 from simic.training.ranks import merged
 from simic.training.session import Session
 from simic.training.state import Counters
 
 SKIPPED_STEPS_BUDGET = 10  # optimiser steps of a run with a non-finite loss or gradient; ours: more is no accident
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 class StoppedByFinding(SimicError):
@@ -40,7 +40,7 @@ def train(session: Session, observers: Sequence[Observer] = (), stop: threading.
     Raises ``Interrupted`` when ``stop`` is set (looked at after every environment step) and ``StoppedByFinding``; in
     either case the same call in a new session goes on from the last whole iteration, bit for bit.
     """
-    run = Run(session, observers, stop or threading.Event())
+    run = TrainingRun(session, observers, stop or threading.Event())
     with run.watched():
         for iteration in range(run.counters.iteration, session.params.train.iterations):
             rollout, episode = run.collect(iteration)
@@ -53,7 +53,7 @@ def train(session: Session, observers: Sequence[Observer] = (), stop: threading.
     return run.counters
 
 
-class Run:
+class TrainingRun:
     """The steps of ``train``, and what they share."""
 
     def __init__(self, session: Session, observers: Sequence[Observer], stop: threading.Event):
@@ -72,7 +72,7 @@ class Run:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Observers see a start and an end, whatever happens between; a stop request becomes ``Interrupted``."""
-        status: Status = "failed"
+        status: EndStatus = "failed"
         session = self.session
         info = RunInfo(
             session.params, session.work_dir, session.identity.data_sha256, self.counters.iteration, self.report
@@ -107,7 +107,7 @@ class Run:
             before = row.stage
             self.observers.on_step(row)
 
-        def on_step(transition: Transition) -> None:
+        def on_step(transition: StepRecord) -> None:
             row = episodes.step_row(iteration, transition)
             if alone:
                 tell(row)
@@ -258,7 +258,7 @@ class Run:
         kept = self.session.checkpoints.iterations()
         return Interrupted(kept[-1] if kept else 0)
 
-    def _timed(self, name: str, work: Callable[[], Result]) -> Result:
+    def _timed(self, name: str, work: Callable[[], T]) -> T:
         started = time.perf_counter()
         result = work()
         self.seconds[name] = time.perf_counter() - started

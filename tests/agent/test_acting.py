@@ -6,7 +6,7 @@ import torch
 from simic.agent.advantages import gae, normalized
 from simic.agent.core import Core
 from simic.agent.normalization import ObservationNormalizer, RewardNormalizer
-from simic.agent.policy import ActorCritic, Evaluation
+from simic.agent.policy import ActorCritic, Replayed
 from simic.agent.rollout import Rollout
 from simic.agent.spec import Observation, ObservationSpec
 
@@ -90,7 +90,7 @@ def test_what_leaves_the_memory_is_normalised_and_what_enters_it_keeps_its_lengt
     rollout = make_rollout(policy, episodes(5, 8, None), 8)
     features = rollout.features
 
-    def seen(observed: torch.Tensor) -> Evaluation:
+    def seen(observed: torch.Tensor) -> Replayed:
         observation = Observation(observed, rollout.categories, rollout.masks)
         return policy.evaluate(observation, rollout.actions, rollout.state, rollout.valid, None)
 

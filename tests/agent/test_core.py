@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from simic.agent.core import Core, Cut, State
+from simic.agent.core import Core, Cut, RecurrentState
 
 
 def make_core(kind: str) -> Core:
@@ -15,7 +15,7 @@ def make_core(kind: str) -> Core:
     return core
 
 
-def steps_one_by_one(core: Core, x: torch.Tensor, state: State, starts: torch.Tensor) -> torch.Tensor:
+def steps_one_by_one(core: Core, x: torch.Tensor, state: RecurrentState, starts: torch.Tensor) -> torch.Tensor:
     """The slow obvious version: one step after another, memory wiped where an episode starts."""
     outputs = []
     for t in range(len(x)):
@@ -30,7 +30,7 @@ def test_single_steps_equal_one_call_over_the_row(kind: str, density: float) -> 
     generator = torch.Generator().manual_seed(2)
     core = make_core(kind)
     x = torch.randn(11, 4, 6, generator=generator)
-    state = State(*(torch.randn(part.shape, generator=generator) for part in core.initial_state(4, x)))
+    state = RecurrentState(*(torch.randn(part.shape, generator=generator) for part in core.initial_state(4, x)))
     starts = torch.rand(11, 4, generator=generator) < density
     slow = steps_one_by_one(core, x, state, starts)
     fast = core.over(x, state, starts if density else None)

@@ -47,7 +47,7 @@ class Operations(TorchDispatchMode):
 
 
 def reads_of_an_update(envs: int, units: int, heads: int, minibatches: int = 2) -> Counter[str]:
-    settings = params.PPO(epochs=1, minibatches=minibatches, target_kl=None)
+    settings = params.PPOParams(epochs=1, minibatches=minibatches, target_kl=None)
     sizes = SMALL.model_copy(update={"encoder_units": units, "core_units": units})
     extra = tuple(Head(f"more_{k}", 2) for k in range(heads - len(HIERARCHY.heads)))
     table = tuple((*row, *(True for _ in extra)) for row in HIERARCHY.relevance)

@@ -7,20 +7,20 @@ import torch
 
 from simic.agent.diagnostics import health
 from simic.agent.metrics import feature_rank
-from simic.agent.policy import Evaluation
+from simic.agent.policy import Replayed
 
 STEPS, ENVS, UNITS = 5, 4, 40
 
 
-def seen(hidden: torch.Tensor, encoded: torch.Tensor | None = None, z: torch.Tensor | None = None) -> Evaluation:
+def seen(hidden: torch.Tensor, encoded: torch.Tensor | None = None, z: torch.Tensor | None = None) -> Replayed:
     envs = hidden.shape[1]
     nothing = torch.zeros(STEPS, envs)
     encoded = torch.ones(STEPS, envs, UNITS) if encoded is None else encoded
     z = torch.zeros(STEPS, envs, UNITS) if z is None else z
-    return Evaluation(nothing[..., None], nothing[..., None], nothing, encoded, hidden, z)
+    return Replayed(nothing[..., None], nothing[..., None], nothing, encoded, hidden, z)
 
 
-def watched(found: Evaluation, valid: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+def watched(found: Replayed, valid: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
     return health(found, torch.ones(found.values.shape, dtype=torch.bool) if valid is None else valid)
 
 

@@ -18,7 +18,7 @@ from simic.errors import SimicError
 from simic.params import Params, Policy, Runtime, Train
 
 SIZES = Policy(encoder_units=16, core="gru", core_units=16, head_units=16)
-SETTINGS = params.PPO(learning_rate=1e-2, minibatches=2, epochs=4, target_kl=None, gamma=0.9)
+SETTINGS = params.PPOParams(learning_rate=1e-2, minibatches=2, epochs=4, target_kl=None, gamma=0.9)
 
 
 class Sign(gymnasium.Env):
@@ -142,7 +142,7 @@ def test_spaces_that_cannot_be_learned_are_refused_by_the_environments_name() ->
 
 
 def small(**changes) -> Params:
-    train = Train(policy=SIZES, ppo=params.PPO(minibatches=2))
+    train = Train(policy=SIZES, ppo=params.PPOParams(minibatches=2))
     return Params(train=train, runtime=Runtime(threads=1, **changes))
 
 

@@ -25,7 +25,7 @@ from .worlds import WorldInfo
 
 SIZES = params.Policy(encoder_units=32, core="lstm", core_units=32, head_units=32)
 GAMMA = 0.9
-SETTINGS = params.PPO(
+SETTINGS = params.PPOParams(
     learning_rate=1e-2,
     epochs=4,
     minibatches=2,

@@ -21,7 +21,7 @@ POLICY_ONLY = {"clip_range": 0.2, "value_coef": 0.0, "entropy_coef": 0.0, "entro
 
 
 def gradients(
-    policy: ActorCritic, rollout: Rollout, settings: params.PPO, entropy_coef: float = 0.0
+    policy: ActorCritic, rollout: Rollout, settings: params.PPOParams, entropy_coef: float = 0.0
 ) -> list[torch.Tensor]:
     found = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1, None), settings, entropy_coef)
     return list(torch.autograd.grad(found.loss, list(policy.parameters()), allow_unused=True, materialize_grads=True))
@@ -48,7 +48,7 @@ def test_per_head_and_joint_gradients_are_equal_at_ratio_one() -> None:
     # The stored log-probabilities to the last bit, so that the ratio is 1 and not 1 + 1e-7.
     rollout = replace(rollout, log_probs=replay(policy, rollout).log_probs.detach())
     joint, per_head = (
-        gradients(policy, rollout, params.PPO(ratio=ratio, **POLICY_ONLY)) for ratio in ("joint", "per_head")
+        gradients(policy, rollout, params.PPOParams(ratio=ratio, **POLICY_ONLY)) for ratio in ("joint", "per_head")
     )
     assert sum(gradient.norm() for gradient in joint) > 0.1
     for one, other in zip(joint, per_head, strict=True):
@@ -60,16 +60,16 @@ def test_per_head_clips_each_head_by_itself() -> None:
     relevant = torch.tensor([[[True, True, False]]])
     advantages = torch.ones(1, 1)
     # 1 · A + clip(e) · A; the third head does not matter
-    found = policy_objective(log_ratio, relevant, advantages, params.PPO(ratio="per_head"))
+    found = policy_objective(log_ratio, relevant, advantages, params.PPOParams(ratio="per_head"))
     assert found.item() == pytest.approx(1.0 + 1.2)
-    joint = policy_objective(log_ratio * relevant, relevant, advantages, params.PPO(ratio="joint"))
+    joint = policy_objective(log_ratio * relevant, relevant, advantages, params.PPOParams(ratio="joint"))
     assert joint.item() == pytest.approx(1.2)
 
 
 def test_minibatch_losses_average_to_the_loss_of_the_rollout() -> None:
     policy = make_policy().double()
     rollout = make_rollout(policy, episodes(5, 8), 8)
-    settings = params.PPO()
+    settings = params.PPOParams()
     whole = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1, None), settings, 0.05).loss
     used, losses = usage(policy, rollout, 2, None), []
     for rows in (torch.tensor([0, 3, 4]), torch.tensor([2, 1])):  # unequal, and env 2 is short
@@ -98,7 +98,7 @@ def test_entropy_counts_a_head_only_where_it_had_a_choice() -> None:
     policy = make_policy().double()
     rollout = make_rollout(policy, episodes(6, 8), 8)
     seen, used = replay(policy, rollout), usage(policy, rollout, 1, None)
-    found = terms(seen, rollout, used, params.PPO(), 1.0).sums["entropy"]
+    found = terms(seen, rollout, used, params.PPOParams(), 1.0).sums["entropy"]
     for head in range(4):
         values = [
             seen.entropy[t, e, head].item()
@@ -113,7 +113,7 @@ def test_entropy_counts_a_head_only_where_it_had_a_choice() -> None:
 def test_rows_that_are_over_change_nothing() -> None:
     policy = make_policy().double()
     rollout = make_rollout(policy, episodes(4, 8), 8)
-    settings = params.PPO()
+    settings = params.PPOParams()
     reference = gradients(policy, rollout, settings, 0.1)
     over = ~rollout.valid
     spoiled = replace(
@@ -168,7 +168,7 @@ def test_credit_belongs_to_the_op_that_was_sampled_not_to_the_one_that_happened(
     assert (env.effective_op[chose_b] == 0).float().mean() == pytest.approx(0.75, abs=0.01)
     assert rollout.advantages is not None
     rollout = replace(rollout, advantages=rollout.rewards - 0.3)
-    settings = params.PPO(ratio=ratio, **POLICY_ONLY)
+    settings = params.PPOParams(ratio=ratio, **POLICY_ONLY)
     loss = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1, None), settings, 0.0).loss
     (gradient,) = torch.autograd.grad(loss, policy.heads[0].out.bias)
     # Of −E[A] with respect to the logit of B: −Σ_a π(a) (1[a = B] − π(B)) (Q(a) − 0.3), here with the share of B drawn.

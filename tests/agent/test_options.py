@@ -30,8 +30,8 @@ def rollout_of(policy: ActorCritic, iteration: int = 0) -> Rollout:
     return make_rollout(policy, episodes(ENVS, STEPS), STEPS, iteration)
 
 
-def settings(**changes) -> params.PPO:
-    return params.PPO(**({"learning_rate": 1e-2, "epochs": 2, "minibatches": 2, "target_kl": None} | changes))
+def settings(**changes) -> params.PPOParams:
+    return params.PPOParams(**({"learning_rate": 1e-2, "epochs": 2, "minibatches": 2, "target_kl": None} | changes))
 
 
 def make_ppo(policy: ActorCritic | None = None, **changes) -> PPO:
@@ -446,4 +446,4 @@ def test_compiled_code_learns_the_same() -> None:
 )
 def test_options_that_contradict_each_other_are_refused(changes: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        params.PPO(**changes)
+        params.PPOParams(**changes)

@@ -17,12 +17,12 @@ from simic.errors import SimicError
 
 from .worlds import SEEN, TensorWorld, episodes, forget_masks, in_processes, make_policy, make_rollout
 
-SETTINGS = params.PPO(
+SETTINGS = params.PPOParams(
     learning_rate=1e-2, epochs=2, minibatches=2, target_kl=None, entropy_coef=0.05, entropy_coef_final=0.01
 )
 
 
-def make_ppo(policy=None, settings: params.PPO = SETTINGS, total_updates: int = 5) -> PPO:
+def make_ppo(policy=None, settings: params.PPOParams = SETTINGS, total_updates: int = 5) -> PPO:
     return PPO(policy or make_policy(), settings, rng_seed=1, total_updates=total_updates)
 
 

@@ -16,7 +16,7 @@ from simic.agent.spec import Observation
 
 from .worlds import episodes, make_policy, make_rollout
 
-ONE_STEP = params.PPO(
+ONE_STEP = params.PPOParams(
     learning_rate=1e-3,
     epochs=1,
     minibatches=1,
@@ -28,7 +28,7 @@ ONE_STEP = params.PPO(
 SLOT = 1  # a head of HIERARCHY that only some ops use
 
 
-def learner(settings: params.PPO = ONE_STEP) -> PPO:
+def learner(settings: params.PPOParams = ONE_STEP) -> PPO:
     return PPO(make_policy(), settings, rng_seed=1, total_updates=3)
 
 

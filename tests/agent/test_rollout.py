@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from simic.agent.normalization import Normalizers, ObservationNormalizer
-from simic.agent.rollout import Transition, collect
+from simic.agent.rollout import StepRecord, collect
 
 from .worlds import SEEN, TensorWorld, episodes, make_policy
 
@@ -77,7 +77,7 @@ def test_what_is_stored_is_what_the_policy_saw() -> None:
     assert torch.equal(rollout.features, normalizer.normalize(rollout.raw_features))
     assert not torch.equal(rollout.features, rollout.raw_features)
     for t, step in enumerate(watched):
-        assert isinstance(step, Transition)
+        assert isinstance(step, StepRecord)
         assert step.step == t
         assert torch.equal(step.observation.features, rollout.raw_features[t])
         assert torch.equal(step.decision.actions, rollout.actions[t])

@@ -59,7 +59,7 @@ class CountScalars(TorchDispatchMode):
 
 
 def make_ppo(deferred: bool, **changes) -> PPO:
-    settings = params.PPO(**({"learning_rate": 1e-2, "epochs": 3, "minibatches": 2, "target_kl": None} | changes))
+    settings = params.PPOParams(**({"learning_rate": 1e-2, "epochs": 3, "minibatches": 2, "target_kl": None} | changes))
     return PPO(make_policy(), settings, rng_seed=1, total_updates=5, deferred=deferred)
 
 

@@ -14,7 +14,7 @@ from simic.envs import growth_env, rewards
 from simic.envs.actions import random_legal
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.life.vocabulary import Op, Slots, Stage
-from simic.params import PPO, Host, Lifecycle, Train
+from simic.params import Host, Lifecycle, PPOParams, Train
 
 SlotBuilder = Callable[..., Slots]
 # Short dwells, so that a random walk of a dozen steps meets every stage.
@@ -91,7 +91,7 @@ def make_env(digits, tokens) -> Callable[..., GrowthEnv]:
             envs=envs,
             episode_steps=steps,
             batch_size=32,
-            ppo=PPO(minibatches=1),
+            ppo=PPOParams(minibatches=1),
             host=host,
             **{"lifecycle": QUICK, "batches_per_epoch": 2, **changes},
         )

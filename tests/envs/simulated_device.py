@@ -192,7 +192,7 @@ def course(family: str, device: torch.device) -> Course:
     )
     env = GrowthEnv(train, 7, data, data, device=device)
     player, pupil = (actor_critic(env, core).to(device) for core in ("lstm", "none"))
-    ppo = PPO(pupil, params.PPO(epochs=1, minibatches=2), 1, total_updates=2, deferred=True)
+    ppo = PPO(pupil, params.PPOParams(epochs=1, minibatches=2), 1, total_updates=2, deferred=True)
     found = Course([], [], [])
     for iteration, policy in enumerate((pupil, pupil, player)):
         waited.clear()

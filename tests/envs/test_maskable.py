@@ -9,14 +9,14 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from simic.data.prepare import prepare
-from simic.params import PPO, Lifecycle, Prepare, Train
+from simic.params import Lifecycle, PPOParams, Prepare, Train
 
 TRAIN = Train(
     envs=1,
     episode_steps=16,
     batches_per_epoch=1,
     batch_size=16,
-    ppo=PPO(minibatches=1),
+    ppo=PPOParams(minibatches=1),
     lifecycle=Lifecycle(training_dwell=1, min_prune_age=3, embargo_steps=1),
 )
 

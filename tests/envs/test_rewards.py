@@ -12,7 +12,7 @@ from simic.envs import rewards
 from simic.envs.rewards import MODES, Setting, Transition
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op, Slots, Stage
-from simic.params import PPO, Reward, Train
+from simic.params import PPOParams, Reward, Train
 
 from .transitions import CHANCE, GAMMA, HOST, SETTING, WEIGHTS, discounted, measured, random_states, transition
 
@@ -296,7 +296,7 @@ def test_sparse_clips_before_it_scales(make_slots):
 def test_gamma_other_than_the_agents_is_refused():
     with pytest.raises(ValidationError, match=r"reward.gamma \(0.9\) must equal ppo.gamma \(0.995\)"):
         Train(reward=Reward(gamma=0.9))
-    assert Setting.of(Train(ppo=PPO(gamma=0.9), reward=Reward(gamma=0.9)), HOST, CHANCE).gamma == 0.9
+    assert Setting.of(Train(ppo=PPOParams(gamma=0.9), reward=Reward(gamma=0.9)), HOST, CHANCE).gamma == 0.9
 
 
 def test_a_term_name_can_be_registered_once_only():

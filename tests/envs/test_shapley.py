@@ -7,7 +7,7 @@ import torch
 
 from simic import rng
 from simic.envs.shapley import shapley
-from simic.growth.batch.population import Evaluation
+from simic.growth.batch.population import Answers
 
 SAMPLES = 40
 
@@ -19,11 +19,11 @@ def game(slots: int, envs: int = 2, seed: int = 0):
     bits = 2 ** torch.arange(slots)
     asked = []
 
-    def evaluate(off: torch.Tensor) -> Evaluation:
+    def evaluate(off: torch.Tensor) -> Answers:
         asked.append(len(off))
         number = ((~off & acting).long() * bits).sum(dim=2)
         rows = torch.arange(envs)
-        return Evaluation(answers[number, rows], torch.ones(number.shape))
+        return Answers(answers[number, rows], torch.ones(number.shape))
 
     acting = torch.ones(envs, slots, dtype=torch.bool)
     return answers, evaluate, acting, asked
@@ -112,7 +112,7 @@ def test_sampled_values_agree_with_exact_ones_within_their_error():
 def test_a_network_that_is_not_finite_leaves_its_host_without_values():
     _, evaluate, acting, _ = game(3)
 
-    def broken(off: torch.Tensor) -> Evaluation:
+    def broken(off: torch.Tensor) -> Answers:
         found = evaluate(off)
         found.loss[5, 1] = torch.nan
         return found

@@ -8,14 +8,14 @@ from gymnasium.utils.env_checker import check_env
 
 from simic.envs.single_env import ENV_ID, SingleGrowthEnv
 from simic.growth.life.vocabulary import Op
-from simic.params import PPO, Lifecycle, Train
+from simic.params import Lifecycle, PPOParams, Train
 
 TRAIN = Train(
     envs=1,
     episode_steps=6,
     batches_per_epoch=1,
     batch_size=16,
-    ppo=PPO(minibatches=1),
+    ppo=PPOParams(minibatches=1),
     lifecycle=Lifecycle(training_dwell=1, min_prune_age=1, embargo_steps=1, auto_advance=False, param_budget=100.0),
 )
 

@@ -5,7 +5,7 @@ import torch
 from simic.data.prepare import prepare
 from simic.evaluation import evaluate
 from simic.evaluation.baselines import FixedSchedule
-from simic.evaluation.evaluate import Venue
+from simic.evaluation.evaluate import EvaluationSetup
 from simic.growth.life.vocabulary import Stage
 from simic.params import Params
 
@@ -34,9 +34,9 @@ def test_rules_of_thumb_meet_measured_contributions(tmp_path):
     """A seed in HOLDING has been tried without, so that a rule can keep it; one that does not act has not."""
     params = small()
     prepare(params.prepare, params.rng_seed, tmp_path / "prepared", tmp_path)
-    venue = Venue.open(params, tmp_path / "prepared")
+    setup = EvaluationSetup.open(params, tmp_path / "prepared")
     actor = Watched("cnn", params.train.lifecycle, (0, 1))
-    evaluate.play(venue, actor)
+    evaluate.play(setup, actor)
     stage = torch.stack([situation.slots.stage for situation in actor.shown])
     contribution = torch.stack([situation.slots.contribution for situation in actor.shown])
     assert (stage == Stage.HOLDING).any()

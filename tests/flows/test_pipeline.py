@@ -88,7 +88,7 @@ def test_progress_without_a_server_costs_one_line_and_no_error(
 
     monkeypatch.setattr(artifacts, "create_progress_artifact", gone)
     monkeypatch.setattr(artifacts, "SECONDS_BETWEEN_UPDATES", 0.0)
-    progress = artifacts.Progress(iterations=3)
+    progress = artifacts.ProgressArtifact(iterations=3)
     progress.on_start(None)
     for iteration in range(3):
         progress.on_iteration(update(iteration), episode(iteration))

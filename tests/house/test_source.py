@@ -88,7 +88,7 @@ def test_hosts_are_never_compiled() -> None:
     """Only the loss of the agent can be, when asked for; which seed runs is decided outside of any compiled graph."""
     places = {name for name, node in every(ast.Attribute) if dotted(node) == "torch.compile"}
     assert places <= {"simic/agent/compiled.py"}
-    assert params.PPO().compile is False
+    assert params.PPOParams().compile is False
 
 
 def test_devices_are_compared_by_type() -> None:
@@ -222,6 +222,11 @@ def test_no_import_is_unused() -> None:
             for alias in node.names:
                 known = (alias.asname or alias.name).split(".")[0]
                 assert known in read or known in _words(quoted) or "noqa: F401" in SOURCES[name], (name, known)
+
+
+def test_a_class_name_means_one_thing() -> None:
+    names = Counter(node.name for _, node in every(ast.ClassDef))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_no_record_bears_the_name_of_a_section_of_the_params() -> None:

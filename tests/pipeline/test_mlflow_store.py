@@ -57,8 +57,8 @@ def episode(iteration: int) -> EpisodeRow:
     )
 
 
-def tracker(workspace: Workspace) -> mlflow_store.Tracker:
-    return mlflow_store.Tracker(workspace, params.Params(), {"simic.code": "abc"})
+def tracker(workspace: Workspace) -> mlflow_store.MlflowObserver:
+    return mlflow_store.MlflowObserver(workspace, params.Params(), {"simic.code": "abc"})
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_a_run_states_its_params_data_and_code(workspace: Workspace) -> None:
     watcher.on_start(Info(workspace))
     client, _, run_id = run_of(workspace)
     run = client.get_run(run_id)
-    assert run.data.params["train.ppo.gamma"] == str(params.PPO().gamma)
+    assert run.data.params["train.ppo.gamma"] == str(params.PPOParams().gamma)
     assert not [name for name in run.data.params if name.startswith("runtime")]
     assert run.data.tags["simic.code"] == "abc"
     assert [item.dataset.digest for item in run.inputs.dataset_inputs] == ["d" * 36]
@@ -152,7 +152,7 @@ def test_metrics_are_those_of_the_rows_and_missing_ones_are_left_out() -> None:
     assert not {"update/missing", "validation/committed_accuracy"} & point.metrics.keys()
 
 
-def train(watcher: mlflow_store.Tracker, workspace: Workspace, iterations: range) -> None:
+def train(watcher: mlflow_store.MlflowObserver, workspace: Workspace, iterations: range) -> None:
     with Recorder(workspace.work(FINGERPRINT) / "telemetry.jsonl") as log:
         for iteration in iterations:
             log.append(episode(iteration))

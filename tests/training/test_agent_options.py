@@ -6,7 +6,7 @@ import pytest
 from small_runs import assert_same_run, small_params
 
 from simic.agent import compiled
-from simic.params import PPO
+from simic.params import PPOParams
 from simic.telemetry import recorder
 from simic.telemetry.rows import FindingRow, UpdateRow
 from simic.training.checkpoint import read
@@ -29,7 +29,7 @@ EVERYTHING = {
 
 
 def tree():
-    return small_params(ppo=PPO(**EVERYTHING))
+    return small_params(ppo=PPOParams(**EVERYTHING))
 
 
 def run(work, prepared, params, stop=None):
@@ -73,7 +73,7 @@ def test_a_loss_that_cannot_be_compiled_is_a_finding(prepared, tmp_path, monkeyp
         return broken
 
     monkeypatch.setattr(compiled.torch, "compile", refuse)
-    run(tmp_path / "work", prepared, small_params(ppo=PPO(compile=True)))
+    run(tmp_path / "work", prepared, small_params(ppo=PPOParams(compile=True)))
     [found] = rows(tmp_path / "work", FindingRow)
     assert (found.check, found.severity, found.iteration) == ("not_compiled", "low", 0)
     assert "no compiler here" in found.message

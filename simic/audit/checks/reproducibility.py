@@ -65,7 +65,7 @@ class FiniteCheckpoint(Check):
 
 
 @check
-class Origin(Check):
+class OriginRecorded(Check):
     """X2: without revision, lock and versions nobody can build the run again."""
 
     id = "X2"

@@ -1,7 +1,7 @@
 """Measures on this machine where one way of an operation becomes faster than the other, and writes the table of it.
 
-Two questions (``ways``): from which size of their maps do hosts run faster one by one, and up to how many entries is a
-small convolution faster as one dense matrix. Each is asked of a range of sizes, both ways in turns; the threshold is
+Two questions: from which size of their maps do hosts run faster one by one, and up to how many entries is a small
+convolution faster as one dense matrix. Each is asked of a range of sizes, both ways in turns; the threshold is
 the one under which all sizes together would have taken the least time.
 """
 
@@ -22,12 +22,12 @@ from simic import durable
 from simic.growth.batch.forward import Backend, Templates, Weights, batched, loop
 from simic.growth.batch.groups import Plan
 from simic.growth.batch.kernels import stacked
-from simic.growth.batch.thresholds import SHIPPED, Table, Ways
+from simic.growth.batch.thresholds import SHIPPED, Thresholds, ThresholdTable
 from simic.growth.networks.hosts import build_host
 from simic.params import Host
 
 ROWS, BATCH, CLASSES, REPEATS = 8, 64, 10, 5
-# Channels in, widths and side of the maps: below, around and far above where the ways are expected to cross.
+# Channels in, widths and side of the maps: below, around and far above where the thresholds are expected to cross.
 HOSTS = (
     (1, (8, 16, 32), 8),
     (1, (16, 32, 64), 8),
@@ -116,8 +116,8 @@ def dense_trials(device: torch.device) -> list[Trial]:
         )
         work: dict[str, Callable[[], object]] = {}
         for name, entries in (("dense", ALWAYS), ("grouped", NEVER)):
-            ways = Ways(apart=None, dense_entries=entries)
-            layer = stacked(nn.Conv2d(channels, width, 3, padding=1, bias=False, device="meta"), ways)
+            thresholds = Thresholds(apart=None, dense_entries=entries)
+            layer = stacked(nn.Conv2d(channels, width, 3, padding=1, bias=False, device="meta"), thresholds)
             assert layer is not None
             setattr(layer, "weight", weight)  # noqa: B010 - a plain attribute, unknown to type checkers
 
@@ -131,11 +131,11 @@ def dense_trials(device: torch.device) -> list[Trial]:
     return trials
 
 
-def measure(device: torch.device) -> Table:
+def measure(device: torch.device) -> ThresholdTable:
     """The table of this device, the measurements with it."""
     apart, dense = apart_trials(device), dense_trials(device)
     start = threshold(apart)
-    ways = Ways(
+    thresholds = Thresholds(
         apart=start if start <= max(trial.size for trial in apart) else None,
         dense_entries=threshold(dense) - 1,
     )
@@ -152,10 +152,10 @@ def measure(device: torch.device) -> Table:
         "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
     }
-    return Table(ways={**SHIPPED, device.type: ways}, machine=machine, measured=measured)
+    return ThresholdTable(thresholds={**SHIPPED, device.type: thresholds}, machine=machine, measured=measured)
 
 
-def write(table: Table, path: Path) -> None:
+def write(table: ThresholdTable, path: Path) -> None:
     """The file that ``runtime.backend`` may name, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(table.model_dump(), indent=2, ensure_ascii=False) + "\n"

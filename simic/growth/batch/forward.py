@@ -15,7 +15,7 @@ from torch import Tensor
 from simic.errors import SimicError
 from simic.growth.batch.groups import Plan, SlotGroups
 from simic.growth.batch.template import Template, by_row
-from simic.growth.batch.thresholds import SHIPPED, Ways, is_table
+from simic.growth.batch.thresholds import SHIPPED, Thresholds, is_table
 from simic.growth.life.vocabulary import Blend
 from simic.growth.networks.blueprints import Blueprint, probe
 from simic.growth.networks.grafting import blend, seed_input, straight_through
@@ -39,11 +39,11 @@ class Templates:
         cls,
         host: HostSpec,
         blueprints: tuple[Blueprint, ...],
-        ways: Ways = SHIPPED["cpu"],
+        thresholds: Thresholds = SHIPPED["cpu"],
         precision: str = "float32",
     ) -> Self:
         """Built once, at composition."""
-        template = partial(Template, features_last=host.features_last, ways=ways, precision=precision)
+        template = partial(Template, features_last=host.features_last, thresholds=thresholds, precision=precision)
         segments = [template(build, f"host segment {k}") for k, build in enumerate(host.segments)]
         head = template(host.head, "host head", borrowed=tuple(host.tied))
         seeds = tuple(
@@ -179,9 +179,9 @@ def by_size(templates: Templates, weights: Weights, plan: Plan, x: Tensor, apart
 BACKENDS = ("auto", "vmap", "loop")
 
 
-def choose_backend(backend: str, ways: Ways) -> Backend:
+def choose_backend(backend: str, thresholds: Thresholds) -> Backend:
     """The backend of that name: ``vmap`` runs all rows together, ``loop`` each by itself, ``auto`` or a table as the
-    ways say.
+    thresholds say.
     """
     if backend not in BACKENDS and not is_table(backend):
         raise SimicError(
@@ -189,4 +189,4 @@ def choose_backend(backend: str, ways: Ways) -> Backend:
         )
     if backend == "loop":
         return loop
-    return batched if backend == "vmap" else partial(by_size, apart=ways.apart_from)
+    return batched if backend == "vmap" else partial(by_size, apart=thresholds.apart_from)

@@ -20,7 +20,7 @@ from simic.growth.batch.optimizers import MOMENTS
 from simic.growth.batch.rows import Rows
 from simic.growth.batch.statistics import SeedNorms, TrainStats, train_statistics
 from simic.growth.batch.template import Template, channels_last
-from simic.growth.batch.thresholds import of as ways_of
+from simic.growth.batch.thresholds import of as thresholds_of
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Blend, Slots
 from simic.growth.networks.blueprints import Blueprint, count_flops
@@ -33,11 +33,11 @@ EVALUATION_POSITIONS = 192  # samples (of sequences: tokens) per pass, so that f
 SEED_MODULE, GATE_MODULE = 0, 1  # last counter of the initialisation keys
 
 Augment = Callable[[Tensor, int, slice], Tensor]  # samples of a minibatch [G, B, …], its number, the hosts
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Answers:
     """Answers of every configuration on every sample; a network with non-finite logits is never correct."""
 
     correct: Tensor  # [Cfg, E, N]: bool, of sequences the share of right tokens in float32
@@ -53,7 +53,7 @@ class Snapshot:
 
 class Population:
     """E hosts of one kind with their seeds, trained together; ``backend``: auto, vmap, loop or the file of a table
-    (``ways``).
+    (``thresholds``).
 
     ``learning_rate [E]`` may be changed between epochs. ``group`` hosts run at once, as many as the memory was seen to
     hold; at first all. Seed and gate rows are allocated per slot and blueprint when
@@ -73,12 +73,12 @@ class Population:
         self.host, self.blueprints, self.rng_seed, self.optimizer = host, blueprints, rng_seed, optimizer
         self.device = torch.device(device)
         self.env_ids = env_ids.to(self.device)
-        ways = ways_of(backend, self.device)
-        self.templates = Templates.of(host, blueprints, ways, optimizer.precision)
+        thresholds = thresholds_of(backend, self.device)
+        self.templates = Templates.of(host, blueprints, thresholds, optimizer.precision)
         self.host_params, self.host_flops = host.params, host.flops_per_sample
         self.learning_rate = torch.full((len(env_ids),), optimizer.learning_rate, device=self.device)
         self.group = len(env_ids)
-        self._run = choose_backend(backend, ways)
+        self._run = choose_backend(backend, thresholds)
         self._seed_params, self._seed_flops, self._gate_params, self._gate_flops = self._counts()
         self._closing = [
             [template.columns(item.closing).to(device) for template, item in zip(kinds, blueprints, strict=True)]
@@ -173,7 +173,7 @@ class Population:
             self.optimizer.max_grad_norm,
         )
 
-    def _in_groups(self, work: Callable[[slice], Result]) -> list[Result]:
+    def _in_groups(self, work: Callable[[slice], T]) -> list[T]:
         """``work`` on all hosts, ``group`` at a time; where memory does not suffice, the group is halved for good."""
         done, results = 0, []
         while done < len(self):
@@ -225,7 +225,7 @@ class Population:
     # --- evaluation ---
 
     @torch.no_grad()
-    def evaluate(self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None) -> Evaluation:
+    def evaluate(self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None) -> Answers:
         """Every configuration ``off [Cfg, E, K]`` bool (seeds forced out of the forward; the others at live alpha) on
         all samples, in one pass that shares what configurations have in common.
         """
@@ -234,7 +234,7 @@ class Population:
             lambda hosts: self._evaluate(hosts, state.of(hosts), slots.alpha[hosts], data, flags[:, hosts])
         )
         correct, loss = zip(*parts, strict=True)
-        return Evaluation(torch.cat(correct, 1), torch.cat(loss, 1))
+        return Answers(torch.cat(correct, 1), torch.cat(loss, 1))
 
     def _evaluate(
         self, hosts: slice, state: SlotState, alpha: Tensor, data: Dataset, off: Flags

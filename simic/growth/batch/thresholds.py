@@ -15,7 +15,7 @@ from simic.durable import sha256
 from simic.errors import SimicError
 
 
-class Ways(BaseModel):
+class Thresholds(BaseModel):
     """Thresholds; each looks at a host alone, so that they decide alike for any number of hosts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -31,21 +31,21 @@ class Ways(BaseModel):
         return math.inf if self.apart is None else self.apart
 
 
-class Table(BaseModel):
-    """The file of ``simic autotune``: ways by type of device, and the measurements behind them."""
+class ThresholdTable(BaseModel):
+    """The file of ``simic autotune``: thresholds by type of device, and the measurements behind them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[2] = 2
-    ways: dict[str, Ways]
+    format: Literal[3] = 3
+    thresholds: dict[str, Thresholds]
     machine: dict[str, str] = {}
     measured: list[dict[str, float | str]] = []
 
 
 # No GPU could be had so far: what is under "cuda" is by reasoning, not measured.
 SHIPPED = {
-    "cpu": Ways(apart=70_000, dense_entries=16 * 16 * 64),
-    "cuda": Ways(apart=None, dense_entries=16 * 16 * 64),
+    "cpu": Thresholds(apart=70_000, dense_entries=16 * 16 * 64),
+    "cuda": Thresholds(apart=None, dense_entries=16 * 16 * 64),
 }
 
 
@@ -62,22 +62,22 @@ def content(backend: str) -> str | None:
     return sha256(Path(backend))
 
 
-def of(backend: str, device: torch.device) -> Ways:
-    """The ways of a device: of the table that ``backend`` names, else the shipped ones ("cuda" for any accelerator)."""
+def of(backend: str, device: torch.device) -> Thresholds:
+    """Of a device: from the table that ``backend`` names, else the shipped ones ("cuda" for any accelerator)."""
     if not is_table(backend):
         return SHIPPED.get(device.type, SHIPPED["cuda"])
-    found = read(Path(backend)).ways
+    found = read(Path(backend)).thresholds
     if device.type not in found:
         raise SimicError(
-            f"{backend}: has no ways for {device.type!r}, only for {sorted(found)}; run simic autotune there"
+            f"{backend}: has no thresholds for {device.type!r}, only for {sorted(found)}; run simic autotune there"
         )
     return found[device.type]
 
 
-def read(path: Path) -> Table:
+def read(path: Path) -> ThresholdTable:
     """A table; SimicError naming the file and what is wrong with it."""
     try:
-        return Table.model_validate_json(path.read_bytes())
+        return ThresholdTable.model_validate_json(path.read_bytes())
     except OSError as error:
         raise SimicError(f"runtime.backend = {str(path)!r}: {error.strerror}; simic autotune writes one") from None
     except ValidationError as error:

@@ -44,7 +44,7 @@ class Embedding(nn.Module):
         return F.embedding(x, self.tokens) + self.positions[: x.shape[-1]]
 
 
-class Block(Samplewise):
+class TransformerBlock(Samplewise):
     """x + attention(LN x), then x + W₂ gelu(W₁ LN x); ``[B, L, D]``."""
 
     def __init__(self, width: int, attention: bool, factor: int) -> None:
@@ -66,7 +66,7 @@ class FirstSegment(nn.Module):
     def __init__(self, tokens: int, context: int, width: int, attention: bool, factor: int) -> None:
         super().__init__()
         self.embedding = Embedding(tokens, context, width)
-        self.block = Block(width, attention, factor)
+        self.block = TransformerBlock(width, attention, factor)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.block(self.embedding(x))
@@ -104,7 +104,7 @@ def transformer(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     how = (preset.attention, preset.factor)
     first = partial(FirstSegment, classes, context, width, *how)
     return Anatomy(
-        segments=(first, *(partial(Block, width, *how) for _ in widths[1:])),
+        segments=(first, *(partial(TransformerBlock, width, *how) for _ in widths[1:])),
         head=partial(TiedHead, classes, width),
         slot_shapes=((context, width),) * len(widths),
         config=host.model_copy(update={"widths": widths}),

@@ -30,4 +30,4 @@ def test_the_table_holds_what_was_measured_and_is_read_back(tmp_path, monkeypatc
     assert thresholds.read(path) == table
     assert [trial["question"] for trial in table.measured] == ["apart", "apart", "dense"]
     assert all(value > 0 for trial in table.measured for key, value in trial.items() if key.endswith("seconds"))
-    assert thresholds.of(str(path), torch.device("cpu")) == table.ways["cpu"]
+    assert thresholds.of(str(path), torch.device("cpu")) == table.thresholds["cpu"]

@@ -1,4 +1,4 @@
-"""Tables of ways: what is read, what is refused."""
+"""Tables of thresholds: what is read, what is refused."""
 
 import pytest
 import torch
@@ -16,8 +16,8 @@ def test_without_a_table_the_shipped_ways_hold():
 
 def test_a_table_decides_and_its_bytes_count(tmp_path):
     path = tmp_path / "own.json"
-    own = thresholds.Ways(apart=None, dense_entries=7)
-    path.write_text(thresholds.Table(ways={"cpu": own}).model_dump_json())
+    own = thresholds.Thresholds(apart=None, dense_entries=7)
+    path.write_text(thresholds.ThresholdTable(thresholds={"cpu": own}).model_dump_json())
     assert thresholds.of(str(path), CPU) == own
     assert thresholds.of(str(path), CPU).apart_from == float("inf")
     before = thresholds.content(str(path))
@@ -27,8 +27,8 @@ def test_a_table_decides_and_its_bytes_count(tmp_path):
 
 def test_a_table_of_another_device_is_refused(tmp_path):
     path = tmp_path / "own.json"
-    path.write_text(thresholds.Table(ways={"cuda": thresholds.SHIPPED["cuda"]}).model_dump_json())
-    with pytest.raises(SimicError, match=r"own.json: has no ways for 'cpu', only for \['cuda'\]"):
+    path.write_text(thresholds.ThresholdTable(thresholds={"cuda": thresholds.SHIPPED["cuda"]}).model_dump_json())
+    with pytest.raises(SimicError, match=r"own.json: has no thresholds for 'cpu', only for \['cuda'\]"):
         thresholds.of(str(path), CPU)
 
 
@@ -36,10 +36,10 @@ def test_a_table_of_another_device_is_refused(tmp_path):
     ("text", "words"),
     [
         ("", "the file: Invalid JSON"),
-        ('{"ways": {"cpu": {"apart": -1, "dense_entries": 1}}}', "ways.cpu.apart: Input should be greater"),
-        ('{"ways": {"cpu": {"apart": 1}}}', "ways.cpu.dense_entries: Field required"),
-        ('{"ways": {}, "speed": 1}', "speed: Extra inputs"),
-        ('{"format": 1, "ways": {}}', "format: Input should be 2"),
+        ('{"thresholds": {"cpu": {"apart": -1, "dense_entries": 1}}}', "thresholds.cpu.apart: Input should be greater"),
+        ('{"thresholds": {"cpu": {"apart": 1}}}', "thresholds.cpu.dense_entries: Field required"),
+        ('{"thresholds": {}, "speed": 1}', "speed: Extra inputs"),
+        ('{"format": 2, "thresholds": {}}', "format: Input should be 3"),
     ],
 )
 def test_a_damaged_table_is_named(tmp_path, text, words):
