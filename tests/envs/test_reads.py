@@ -43,4 +43,4 @@ def test_a_step_reads_the_slots_and_whether_a_host_is_broken(make_env, play):
     with Reads() as reads:
         for action in actions:
             env.step(action)
-    assert reads.found == {"growth/groups.py:read": 12, "envs/growth_env.py:_measure": 12}
+    assert reads.found == {"growth/batch/groups.py:read": 12, "envs/growth_env.py:_measure": 12}
