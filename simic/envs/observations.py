@@ -1,7 +1,7 @@
 """What the policy sees, as one table of name, index, unit, range, source; run this module to print the table.
 
 Every column is bounded by construction (ratios, symlog over its largest value, x/(1+x)), so the running normaliser is
-a light touch. A missing value is 0 with its own flag beside it. Layout after facts §5.2.
+a light touch. A missing value is 0 with its own flag beside it.
 """
 
 import math
