@@ -82,13 +82,29 @@ def _learning(found: dict[str, Any]) -> list[str]:
         "behind*: the 95 % Welch interval of the difference lies above −5 % of the solve threshold. Steps per second",
         "were not measured in turns; the next section does that.",
     ]
-    for name, task in found["tasks"].items():
-        digits = 1 if abs(task["solved"]) > 10 else 3
-        rows = [_algorithm(algorithm, row, digits) for algorithm, row in task["rows"].items()]
-        head = ("algorithm", "rng seeds", "learning rate", "final return", "solved", "median steps to solve", "steps/s")
-        lines += ["", f"### {name} (solved at {task['solved']:g})", "", *table(head, rows), ""]
-        lines += [_verdict(pair, task["margin"], digits) for pair in task["pairs"] if "low" in pair]
+    tasks = found["tasks"].items()
+    rows = [
+        (f"{name}, {task['solved']:g}", *_algorithm(algorithm, row, _digits(task)))
+        for name, task in tasks
+        for algorithm, row in task["rows"].items()
+    ]
+    head = (
+        "task, solved at",
+        "algorithm",
+        "rng seeds",
+        "learning rate",
+        "final return",
+        "solved",
+        "median steps to solve",
+    )
+    lines += ["", *table((*head, "steps/s"), rows), ""]
+    for name, task in tasks:
+        lines += [_verdict(name, pair, task["margin"], _digits(task)) for pair in task["pairs"] if "low" in pair]
     return [*lines, "", _image(PAGE, "agent", "Returns while learning")]
+
+
+def _digits(task: dict[str, Any]) -> int:
+    return 1 if abs(task["solved"]) > 10 else 3
 
 
 def _algorithm(name: str, row: dict[str, Any], digits: int) -> tuple[str, ...]:
@@ -105,11 +121,11 @@ def _algorithm(name: str, row: dict[str, Any], digits: int) -> tuple[str, ...]:
     )
 
 
-def _verdict(pair: dict[str, Any], margin: float, digits: int) -> str:
+def _verdict(task: str, pair: dict[str, Any], margin: float, digits: int) -> str:
     word = "not behind" if pair["not_behind"] else "not shown to be level"
     difference, low, high = (f"{pair[name]:+.{digits}f}" for name in ("difference", "low", "high"))
     interval = f"{difference}, 95 % interval {low} … {high}"
-    return f"- {pair['ours']} − {pair['theirs']}: {interval}; {word} (margin −{margin:g})"
+    return f"- {task}, {pair['ours']} − {pair['theirs']}: {interval}; {word} (margin −{margin:g})"
 
 
 def _speed(found: dict[str, Any]) -> list[str]:
@@ -121,11 +137,10 @@ def _speed(found: dict[str, Any]) -> list[str]:
             f"{row['samples_per_second']:,.0f}",
             f"{row['their_samples_per_second']:,.0f}",
             f"{row['ratio']:.2f}",
-            f"{row['parameters']:,} / {row['their_parameters']:,}",
         )
         for row in found["updates"]
     ]
-    head = ("environments", "episodes start inside", "ours, samples/s", "theirs", "ratio", "parameters ours / theirs")
+    head = ("environments", "episodes start inside", "ours, samples/s", "theirs", "ratio")
     return [
         "## Speed of the agent beside sb3-contrib RecurrentPPO",
         "",
@@ -136,7 +151,8 @@ def _speed(found: dict[str, Any]) -> list[str]:
         f"{cartpole['their_steps_per_second']:,.0f}, ratio {cartpole['ratio']:.2f}.",
         "",
         "One update: observation 128, LSTM 512, eight heads, T = 150, one memory for actor and critic",
-        "(`critic: shared`) in both:",
+        "(`critic: shared`) in both, "
+        f"{found['updates'][0]['parameters']:,} parameters against {found['updates'][0]['their_parameters']:,}:",
         "",
         *table(head, rows),
     ]

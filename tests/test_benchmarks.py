@@ -113,7 +113,7 @@ def test_the_page_says_what_the_results_say(work) -> None:
     results = {"agent": {"provenance": page.provenance()} | agent.summary(work)}
     text = page.text(page.PAGE, results)
     assert "| simic | 5 | 0.001 | 470.7 (470.0 … 471.5) | 5 of 5 | 2,048 | 100 |" in text
-    assert "- simic − sb3 PPO: -10.0, 95 % interval" in text
+    assert "- CartPole-v1, simic − sb3 PPO: -10.0, 95 % interval" in text
     assert "not behind (margin −23.75)" in text
     assert "## Speed of the agent" not in text
 
