@@ -18,7 +18,7 @@ from simic.evaluation.statistics import compare, mean_interval
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 
-EVALUATION_CODE, PACKAGE = ("data", "evaluation"), Path(stages.__file__).parent
+EVALUATION_CODE, PACKAGE = ("data", "evaluation"), stages.PACKAGE
 WORK, RESULT = Path(".simic/benchmarks/learning"), Path("benchmarks/results/learning.json")
 
 

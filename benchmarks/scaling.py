@@ -86,7 +86,7 @@ def study(found: dict[str, Any], iterations: int) -> list[str]:
             f"each, then evaluation and audit. Measured on a worker of {cores} cores ({name} processes × threads): "
             f"{iteration:.1f} s an iteration, {shares['evaluate_seconds']:.0f} s of evaluation, "
             f"{shares['audit_seconds']:.0f} s of audit; so {run / 60:.1f} minutes a run and "
-            f"{STUDY_RUNS * run * cores / 3600:,.0f} core hours in all. Cost = core hours × the price of one."
+            f"{STUDY_RUNS * run * cores / 3600:,.0f} core hours in all. "
         ),
         "",
         *page.table(("workers", "hours", "MLflow calls per second"), rows),
@@ -98,7 +98,7 @@ def study(found: dict[str, Any], iterations: int) -> list[str]:
         *wrap(
             f"**First bottleneck**: compute, up to about {full:,.0f} workers; there the one MLflow store, which takes "
             f"{1000 * per_call:.1f} ms for a call ({calls:.0f} calls a run, SQLite on a local disk), is busy all the "
-            "time. A database server behind MLflow moves that point; runs do not wait for each other anywhere else."
+            "time. A database server behind MLflow raises that limit; runs wait for each other nowhere else."
         ),
     ]
 
@@ -123,15 +123,15 @@ def one_gpu(profile: dict[str, Any], case: str) -> list[str]:
         f"## One GPU, {case} case",
         "",
         *wrap(
-            "Expected, not measured. Eager PyTorch cannot be faster than its operations are issued: "
+            "Expected, not measured. Eager PyTorch is bound by the time to issue operations: "
             f"{1000 * least['hosts with seeds']:.1f} ms a minibatch of all hosts with seeds, whatever their number, "
             f"and {1000 * least['one plain network']:.2f} ms for each network, without seeds, of a plain loop "
-            "(`host_profile`, dispatch, on this processor). The device itself needs "
+            "(`benchmarks.host_profile`, on this processor). The device itself needs "
             f"{1e6 * device:.1f} µs a host: {flop / 1e9:.2f} GFLOP at {gpu.share:.0%} of {gpu.flops / 1e12:.0f} "
             f"TFLOP/s, or {kept / 1e6:.1f} MB kept, {gpu.passes:.0f} times over at "
             f"{gpu.bytes_per_second / 1e12:.1f} TB/s, whichever is longer. So throughput should grow linearly to "
-            f"about {full:,.0f} hosts and stay level from there; below, issuing is the limit, which capturing the "
-            "minibatches of a step as a CUDA graph would lift (not built: nothing here could measure it)."
+            f"about {full:,.0f} hosts and then stay level. Below that, capturing a step as a CUDA "
+            "graph would help (not built)."
         ),
         "",
         *page.table(("hosts", "ms a minibatch", "µs a host", "times a plain loop"), rows),
@@ -161,11 +161,11 @@ def crowd(found: dict[str, Any], case: Case, steps: int) -> list[str]:
         f"## {HOSTS:,} hosts at once",
         "",
         *wrap(
-            f"Hosts of params.yaml with a row for every seed they may have: {resident / 1e3:,.0f} kB each with "
+            f"Hosts of params.yaml, with room for every seed they may have: {resident / 1e3:,.0f} kB each with "
             f"momentum and a snapshot; a minibatch keeps {kept / 1e6:.2f} MB of each host that runs for its backward "
             "pass. Where that does not fit, hosts run in groups (`Population.group`). Assumed: "
-            f"{gpu.memory / 1e9:.0f} GB and {gpu.flops / 1e12:.0f} TFLOP/s a GPU, of which hosts this small reach "
-            f"{gpu.share:.0%}: not measured. Telemetry is as measured here, per decision, one process per GPU. "
+            f"{gpu.memory / 1e9:.0f} GB and {gpu.flops / 1e12:.0f} TFLOP/s a GPU, of which such small hosts are "
+            f"assumed to reach {gpu.share:.0%}. Telemetry as measured here, per decision, one process per GPU. "
             f"The environment works on all hosts at once: {environment:.1f} s, whatever their number (measured with "
             f"{shares['envs']}). Seconds are those of an iteration."
         ),
@@ -176,8 +176,8 @@ def crowd(found: dict[str, Any], case: Case, steps: int) -> list[str]:
         "",
         *wrap(
             f"**First bottleneck**: {slower}, {times:.0f} times the other. Memory "
-            "binds only where the table says that not all hosts run at once. The policy's gradients are equally large "
-            "for any number of hosts, so summing them over GPUs does not grow."
+            "binds only where the table says that not all hosts run at once. Summing the policy's gradients over GPUs "
+            "costs the same for any number of hosts."
         ),
     ]
 
@@ -188,11 +188,11 @@ def main() -> None:
     profile = json.loads((page.RESULTS / "host_profile.json").read_bytes())
     tree = params.load(Path("params.yaml"))
     parts = [
-        "# Past one machine, on paper",
+        "# Scaling beyond one machine",
         "",
         *wrap(
-            "Written by `python -m benchmarks.scaling`; what goes in is named there. One queue of runs, many workers: "
-            "the Prefect deployment `simic/train` in a work pool, overrides as parameters. One run over many GPUs: "
+            "Written by `python -m benchmarks.scaling`: computed from measurements, not measured. Many runs: the "
+            "Prefect deployment `simic/train` in a work pool, overrides as parameters. One run over many GPUs: "
             "torchrun ([agent](agent.md#several-processes))."
         ),
         "",

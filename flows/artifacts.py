@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class ProgressArtifact:
-    """Observer of training: a progress bar in the UI. A server that is gone costs one log line, not the run."""
+    """Observer of training: a progress bar in the UI. An unreachable server costs one log line, not the run."""
 
     def __init__(self, iterations: int):
         self._iterations = iterations
@@ -66,7 +66,7 @@ class ProgressArtifact:
             self._reachable = True
         except TROUBLE as error:
             if self._reachable:
-                _log.warning("Prefect does not answer, training goes on without it: %s", error)
+                _log.warning("Prefect does not answer, training continues without it: %s", error)
             self._reachable = False
 
 

@@ -19,7 +19,9 @@ from simic.pipeline import overrides as writer
 from simic.pipeline.paths import Workspace
 
 
-@task(cache_policy=NO_CACHE)  # DVC decides what is up to date: Prefect's cache answers even when the output is gone
+@task(
+    cache_policy=NO_CACHE
+)  # DVC decides what is up to date; Prefect's cache would answer even if the output was deleted
 def run_stage(name: str) -> bool:
     """Runs and records one stage unless its record still holds; returns whether it ran."""
     workspace, logger = Workspace(Path.cwd()), get_run_logger()
@@ -48,4 +50,4 @@ def simic(overrides: Overrides | None = None) -> None:
         for name in stages.STAGES:
             run_stage.with_options(name=name)(name)
     if overrides:
-        logger.info("params.yaml holds the overrides; to undo them: git checkout params.yaml")
+        logger.info("params.yaml now holds the overrides; to undo them: git checkout params.yaml")

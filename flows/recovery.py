@@ -1,4 +1,4 @@
-"""Runs that died are put back: at once by a hook, at start-up when everything died (power loss)."""
+"""Reschedules runs whose process died: at once by a hook, or at start-up if everything died (power loss)."""
 
 import contextlib
 import os
@@ -62,7 +62,7 @@ def put_back(flow: Flow, flow_run: FlowRun, state: State) -> None:
 
 
 def close_dead_tasks(flow_run_id: UUID) -> None:
-    """Task runs of an attempt that was killed would stay Running for ever."""
+    """Marks task runs of a killed attempt as crashed; they would stay Running for ever."""
     running = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.RUNNING])))
     this = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
     with get_client(sync_client=True) as client:
@@ -71,7 +71,7 @@ def close_dead_tasks(flow_run_id: UUID) -> None:
 
 
 def reconcile(root: Path, flow_name: str) -> list[str]:
-    """Settles runs that an earlier life left unfinished: cancelled where that was asked for, else scheduled again.
+    """Settles runs left unfinished by a killed runner: cancelled if that was requested, else scheduled again.
 
     Returns one line per run. To be called before a runner starts: a run whose lock is free has no process.
     """

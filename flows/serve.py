@@ -63,10 +63,10 @@ async def _let_runs_save() -> None:
 
 
 def main() -> None:
-    """Settles what an earlier life left, then serves until SIGTERM or SIGINT."""
+    """Settles runs left unfinished, then serves until SIGTERM or SIGINT."""
     READY.unlink(missing_ok=True)
     for line in recovery.reconcile(Path.cwd(), simic.name):
-        _log.warning("left by an earlier life: %s", line)
+        _log.warning("run left unfinished: %s", line)
     try:
         asyncio.run(_serve())
     finally:

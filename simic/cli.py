@@ -18,7 +18,7 @@ EXIT_INTERRUPTED = 3
 
 app = typer.Typer(
     name="simic",
-    help="Train a reinforcement-learning controller that grows neural networks, and prove what it did.",
+    help="Train a reinforcement-learning controller that grows neural networks, and audit the run.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -27,7 +27,7 @@ app = typer.Typer(
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
-        "-S", "--set", metavar="KEY=VALUE", help="Write a value into params.yaml first, as dvc exp run -S does."
+        "-S", "--set", metavar="KEY=VALUE", help="Set a value in params.yaml before the run, as dvc exp run -S does."
     ),
 ]
 ParamsFile = Annotated[
@@ -35,10 +35,10 @@ ParamsFile = Annotated[
     typer.Option(
         "--params",
         metavar="FILE",
-        help="Write this file's values into params.yaml first, of keys it leaves out the defaults; see examples/.",
+        help="Set all of params.yaml from this file before the run; keys left out get their defaults. See examples/.",
     ),
 ]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Throw unfinished training away and train anew.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Discard unfinished training and start over.")]
 
 
 def main() -> None:
@@ -58,25 +58,25 @@ def prepare(set_: Overrides = None, params: ParamsFile = None) -> None:
 
 @app.command()
 def train(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False) -> None:
-    """Train the controller (and what it needs first); an interrupted run resumes."""
+    """Train the controller, after prepare if that is out of date; an interrupted run resumes."""
     _chain("train", set_, params, fresh)
 
 
 @app.command()
 def evaluate(set_: Overrides = None, params: ParamsFile = None) -> None:
-    """Compare the trained policy with the baselines on the test split (and what that needs first)."""
+    """Compare the trained policy with the baselines on the test split, after earlier stages that are out of date."""
     _chain("evaluate", set_, params)
 
 
 @app.command()
 def audit(set_: Overrides = None, params: ParamsFile = None) -> None:
-    """Check the run and write the report (and what that needs first)."""
+    """Check the run and write the report, after earlier stages that are out of date."""
     _chain("audit", set_, params)
 
 
 @app.command()
 def run(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False) -> None:
-    """The whole chain: prepare, train, evaluate, audit; whatever is up to date is skipped."""
+    """Run prepare, train, evaluate and audit; stages that are up to date are skipped."""
     _chain("audit", set_, params, fresh)
     _say(f"report   {_workspace().reports / 'report.html'}")
     _say("runs     mlflow ui   then http://127.0.0.1:5000/#/experiments?workflowType=machine_learning")
@@ -85,7 +85,7 @@ def run(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False)
 
 @app.command()
 def stage(name: Annotated[str, typer.Argument(help="prepare, train, evaluate or audit")]) -> None:
-    """Run one stage unconditionally and record nothing: the command that dvc.yaml names."""
+    """Run one stage unconditionally and without recording it; dvc.yaml calls this."""
     from simic.pipeline import engine
 
     workspace, execution = _workspace(), _execution()
@@ -101,7 +101,7 @@ def stage(name: Annotated[str, typer.Argument(help="prepare, train, evaluate or 
 
 @app.command()
 def where() -> None:
-    """Print the directory in which training with these params is, or would be, under way."""
+    """Print the work directory of a training run with the current params."""
     from simic import params
     from simic.pipeline import stages
 
@@ -114,7 +114,7 @@ def up(
     port: Annotated[int | None, typer.Option(help="Prefect's port; default: the one in pyproject.toml.")] = None,
     mlflow_port: Annotated[int, typer.Option(help="MLflow's port.")] = 5000,
 ) -> None:
-    """Prefect server, a runner that serves simic/train, and the MLflow UI, on 127.0.0.1; Ctrl-C stops all."""
+    """Start a Prefect server, a runner for simic/train and the MLflow UI on 127.0.0.1; Ctrl-C stops all."""
     from simic.pipeline import up
 
     up.run(_workspace().root, port, mlflow_port)
@@ -137,7 +137,7 @@ def grow(
     n: Annotated[int, typer.Option(min=1, help="Networks grown side by side; the best by validation is kept.")] = 8,
     out: Annotated[Path, typer.Option(help="New folder for the grown network.")] = Path("grown"),
 ) -> None:
-    """Let a controller grow a network on your own data, and take it home."""
+    """Grow a network on your own data with a trained controller or a baseline, and save it."""
     from simic import params
     from simic.pipeline import stages
 
@@ -158,16 +158,17 @@ def train_gym(
     rollout: Annotated[int, typer.Option(min=1, help="Steps of each environment per update.")] = 128,
     out: Annotated[Path | None, typer.Option(help="New folder for the trained policy as a program.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("-S", "--set", metavar="KEY=VALUE", help="For this run; nothing is written.")
+        list[str] | None,
+        typer.Option("-S", "--set", metavar="KEY=VALUE", help="Change a value of params.yaml for this run only."),
     ] = None,
 ) -> None:
-    """Train the controller's own agent on a Gymnasium environment, with train.policy and train.ppo of params.yaml."""
+    """Train the PPO agent on a Gymnasium environment, with train.policy and train.ppo of params.yaml."""
     from simic import params
     from simic.agent import gym_training
     from simic.training import machine
 
     if out is not None and out.exists():
-        raise SimicError(f"{out}: exists already; choose another --out or remove it")
+        raise SimicError(f"{out}: already exists; choose another --out or remove it")
     asked = gym_training.GymRun(env, steps, envs, rollout, out=out)
     tree = params.load(_workspace().params, set_)
     machine.configure(tree.runtime.model_copy(update={"device": "cpu"}))
@@ -183,25 +184,25 @@ def doctor() -> None:
     for answer in answers:
         _say(f"{'ok ' if answer.well else 'BAD'}  {answer.question}: {answer.seen}")
     if not all(answer.well for answer in answers):
-        raise SimicError("what is marked BAD above needs attention")
+        raise SimicError("fix what is marked BAD above")
 
 
 @app.command()
 def autotune(
     out: Annotated[Path, typer.Option(metavar="FILE.json", help="Where the table goes.")] = Path(".simic/backend.json"),
 ) -> None:
-    """Measure which way hosts run fastest on this machine; runtime.backend may then name the table."""
+    """Measure which backend runs hosts fastest on this machine; set runtime.backend to the table to use it."""
     from simic import params
     from simic.growth.batch import autotune as tuning
     from simic.training import machine
 
     if out.suffix != ".json":
-        raise SimicError(f"--out {str(out)!r}: must end in .json, as runtime.backend knows a table by it")
+        raise SimicError(f"--out {str(out)!r}: must end in .json")
     table = tuning.measure(machine.configure(params.load(_workspace().params).runtime))
     tuning.write(table, out)
     for device, thresholds in table.thresholds.items():
         _say(f"{device}: {thresholds}")
-    _say(f"{out} is written; use it with -S runtime.backend={out}")
+    _say(f"wrote {out}; to use it: -S runtime.backend={out}")
 
 
 def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = False) -> None:
@@ -219,7 +220,7 @@ def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = F
 
     _interruptible(body)
     if overrides:
-        _say("params.yaml holds the overrides now")
+        _say("params.yaml now holds the overrides")
 
 
 def _values(file: Path | None) -> list[str]:

@@ -117,7 +117,7 @@ class Lifecycle(Tree):
     min_improvement_pct: NonNegative = 0.5  # G2 strict
     min_gradient_ratio: NonNegative = 0.1  # G2 strict
     min_contribution_pct: NonNegative = 1.0  # G5 strict
-    auto_advance: bool = True  # gates G1 to G3 fire by themselves; docs/experiments.md
+    auto_advance: bool = True  # gates G1 to G3 fire by themselves; docs/history/experiments.md
     sequential_development: bool = True
     max_seeds: Count | None = None  # null: one per slot
     param_budget: Positive = 4.0  # seeds may hold this many times the host's parameters

@@ -111,16 +111,18 @@ def test_what_exists_is_not_run_again(work, monkeypatch) -> None:
 
 def test_the_page_says_what_the_results_say(work) -> None:
     results = {"agent": {"provenance": page.provenance()} | agent.summary(work)}
-    text = page.text(results)
+    text = page.text(page.PAGE, results)
     assert "| simic | 5 | 0.001 | 470.7 (470.0 … 471.5) | 5 of 5 | 2,048 | 100 |" in text
-    assert "- simic − sb3 PPO: -10.0, 95 % interval" in text
+    assert "- CartPole-v1, simic − sb3 PPO: -10.0, 95 % interval" in text
     assert "not behind (margin −23.75)" in text
-    assert "What watching" not in text
+    assert "## Speed of the agent" not in text
 
 
-def test_the_page_is_what_its_results_say() -> None:
+def test_the_pages_are_what_all_results_say() -> None:
     results = {path.stem: json.loads(path.read_bytes()) for path in (ROOT / page.RESULTS).glob("*.json")}
-    assert (ROOT / page.PAGE).read_text(encoding="utf-8") == page.text(results), "run python -m benchmarks.page"
+    for path in page.PAGES:
+        assert (ROOT / path).read_text(encoding="utf-8") == page.text(path, results), "run python -m benchmarks.page"
+    assert results.keys() == {name for _, _, sections in page.PAGES.values() for name in sections}
 
 
 def test_masked_task_pays_for_the_best_legal_choice_alone() -> None:
@@ -174,7 +176,7 @@ def test_changes_are_paired_with_the_defaults_by_training_seed() -> None:
     found = choices.summary({"defaults": defaults, "core gru": changed})
     difference = found["changes"]["core gru"]["minus_defaults_pct"]
     assert (difference["estimate"], difference["low"], difference["high"]) == pytest.approx((2.0, 2.0, 2.0))
-    text = page.text({"choices": {"provenance": page.provenance()} | found})
+    text = page.text(page.DETAILS, {"choices": {"provenance": page.provenance()} | found})
     assert "| core gru | 72.0 [47.2, 96.8] | 50.0 [50.0, 50.0] | +2.0 [2.0, 2.0] |" in text
     assert "| defaults | 70.0 [45.2, 94.8] | 60.0 [35.2, 84.8] |  |" in text
 
@@ -204,7 +206,7 @@ def test_runs_of_other_code_or_params_are_not_taken_for_those_of_this(tmp_path, 
 
 def test_learned_growth_is_told_beside_its_baselines() -> None:
     runs = [{"learned": 60.0 + k, "static": 20.0 + k} for k in range(3)]
-    text = page.text({"learning": {"provenance": page.provenance()} | learning.summary(runs, [])})
+    text = page.text(page.PAGE, {"learning": {"provenance": page.provenance()} | learning.summary(runs, [])})
     assert "| static | 21.0 [18.5, 23.5] | +40.0 [40.0, 40.0] |" in text
 
 
@@ -247,7 +249,8 @@ def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, mo
     for row in found["phases"]:
         assert sum(row["seconds"].values()) == pytest.approx(row["total_seconds"])
         assert row["decisions_per_second"] == pytest.approx(row["envs"] * 2 / row["total_seconds"])
-    text = page.text({"population": found})
+    text = page.text(page.DETAILS, {"population": found})
+    assert f"| 2 | {found['rows'][1]['speedup']['auto']:.2f} |" in page.text(page.PAGE, {"population": found})
     assert "| 2 without seeds | " in text
     assert "host training" in text
 
@@ -281,7 +284,7 @@ def test_a_minibatch_is_taken_apart_and_the_page_tells_it(tmp_path, monkeypatch)
     assert sorted(path.name for path in (tmp_path / "traces").iterdir()) == ["mlp-2-seeds.json.gz", "mlp-2.json.gz"]
     (least,) = found["dispatch"]
     assert 0 < least["seconds"]["one plain network"] < least["seconds"]["hosts with seeds"]
-    assert "mlp, 2 hosts, with seeds" in page.text({"host_profile": found})
+    assert "mlp, 2 hosts, with seeds" in page.text(page.DETAILS, {"host_profile": found})
 
 
 PIPELINE = {
@@ -346,7 +349,7 @@ def test_the_page_tells_what_is_around_the_hosts() -> None:
         "commands": {"dvc repro": 1.5},
         "revisions": {"shares": "abc"},
     }
-    text = page.text({"pipeline": found})
+    text = page.text(page.DETAILS, {"pipeline": found})
     for line in (
         "| hosts | 99.0 % |",
         "| 1,000 | 100.0 | 110.0 | 800, 801, 801, 801, 801 | 1,020 | 2.0 |",

@@ -123,7 +123,7 @@ def test_second_run_in_a_workspace_names_the_holder(
         assert simic(monkeypatch, tmp_path, "run", "-S", "train.envs=4") == 2
         error = capfd.readouterr().err
         other.kill()
-    assert f"another process (pid {other.pid}) runs here" in error
+    assert f"in use by another process (pid {other.pid})" in error
     assert yaml.safe_load((tmp_path / "params.yaml").read_text())["train"]["envs"] != 4
     with engine.workspace_lock(Workspace(tmp_path)):
         pass  # the lock of a dead process is taken over
@@ -180,7 +180,7 @@ def test_train_gym_learns_says_how_it_goes_and_refuses_what_it_cannot(
     assert "greedy return" in capfd.readouterr().out
     assert (tmp_path / "policy").is_dir()
     assert (tmp_path / "params.yaml").read_bytes() == content  # -S is for this run alone
-    for arguments, words in ((("Nowhere-v0",), "Nowhere"), (("CartPole-v1", "--out", "policy"), "exists already")):
+    for arguments, words in ((("Nowhere-v0",), "Nowhere"), (("CartPole-v1", "--out", "policy"), "already exists")):
         assert simic(monkeypatch, tmp_path, "train-gym", *arguments, *small) == 2
         error = capfd.readouterr().err
         assert words in error and error.count("\n") == 1, error

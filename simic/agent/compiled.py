@@ -28,5 +28,5 @@ class Compiled(Generic[Given, T]):
             # No compiler, no Triton, an operator it does not know. A fault of the function itself is raised below.
             except (RuntimeError, ImportError, OSError) as error:
                 self.error = " ".join(str(error).split())[:300] or type(error).__name__
-                log.warning("torch.compile failed, going on without it: %s", self.error)
+                log.warning("torch.compile failed, continuing without it: %s", self.error)
         return self.function(*args, **kwargs)

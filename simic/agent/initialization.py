@@ -3,7 +3,7 @@
 Gains after facts of practice (Huang et al. 2022, "The 37 implementation details of PPO"): orthogonal with √2 where a
 tanh follows, 0.01 for the policy's last layers (the first policy is nearly uniform), 1 for the value's. The core starts
 as torch starts it, uniform in ±1/√H with its biases: orthogonal with gain 1 and an open forget gate, it learnt slower
-and fell back (docs/experiments.md).
+and fell back (docs/history/experiments.md).
 """
 
 import math

@@ -16,22 +16,22 @@ def page() -> str:
         "",
         "`…_by_head` and `…_by_part` are one column for each head or part, joined by `/`.",
         "",
-        *_table(("metric", "meaning"), [(f"`{name}`", sentence) for name, sentence in explanations().items()]),
+        *(f"- `{name}`: {sentence}" for name, sentence in explanations().items()),
         "",
         "## Reward components (`components/…` in `telemetry/steps.parquet`)",
         "",
         "They sum to the reward of the step (check P5). Accuracies are points, 0 to 100.",
         "",
-        *_table(("component", "modes", "meaning"), [_component(name) for name in TERMS]),
+        *(_component(name) for name in TERMS),
         "",
         "## Audit checks",
         "",
-        "`live` checks also run while training does and can stop it (`train.stop_on`).",
+        "*Worst* is the highest severity. A *live* check also runs during training and can stop it (`train.stop_on`).",
         "",
         *_table(
-            ("id", "worst", "when", "question", "finding when", "source"),
+            ("id", "worst", "question", "finding when", "source"),
             [
-                (c.id, c.severity, "live" if c.live else "after", c.question, c.threshold, c.source)
+                (c.id, f"{c.severity}{', live' if c.live else ''}", c.question, c.threshold, c.source)
                 for c in sorted(checks(), key=lambda check: check.id)
             ],
         ),
@@ -39,10 +39,10 @@ def page() -> str:
     return "\n".join(parts) + "\n"
 
 
-def _component(name: str) -> tuple[str, str, str]:
+def _component(name: str) -> str:
     modes = ", ".join(mode for mode, terms in MODES.items() if name in terms)
-    document = TERMS[name].__doc__ or ""
-    return f"`{name}`", modes, " ".join(document.strip().split("\n\n")[0].split())
+    paragraph = (TERMS[name].__doc__ or "").strip().split("\n\n")[0]
+    return f"- `{name}` ({modes}): {' '.join(paragraph.split())}"
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from simic.rng import Purpose, bits, key
 
-PADDING = 4  # facts §4: crop of the padded image, horizontal flip
+PADDING = 4  # zeros around an image before a crop of its own size, as usual for CIFAR-10 (He et al. 2015)
 
 
 def augment_stream(rng_seed: int, iteration: int, env_ids: Tensor, step: int, batch: int) -> Tensor:

@@ -101,9 +101,11 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
 def _shape(path: Path, header: bytes, dimensions: int) -> tuple[int, ...]:
     expected = bytes((0, 0, UNSIGNED_BYTE, dimensions))
     if header[:4] != expected[: len(header)]:
-        raise SimicError(f"{path}: starts with {header[:4].hex()}, an IDX file of this kind with {expected.hex()}")
+        raise SimicError(
+            f"{path}: starts with {header[:4].hex()}, must start with {expected.hex()} to be an IDX file of this kind"
+        )
     if len(header) < 4 + 4 * dimensions:
-        raise SimicError(f"{path}: truncated: {len(header)} bytes where the header alone has {4 + 4 * dimensions}")
+        raise SimicError(f"{path}: truncated: {len(header)} bytes, the header alone has {4 + 4 * dimensions}")
     shape = struct.unpack(f">{dimensions}I", header[4:])
     if not 0 < math.prod(shape) < MAX_VALUES:
         raise SimicError(f"{path}: dimensions {list(shape)}: must be at least 1 and below 2^31 values together")

@@ -99,8 +99,7 @@ def split_indices(source: Source, fractions: Split, rng_seed: int) -> dict[str, 
     for split, chosen in parts.items():
         if len(chosen) < MIN_SEQUENCES:
             raise SimicError(
-                f"{source.name}: {split} has {len(chosen)} sequences that are no copies of earlier ones, at least "
-                f"{MIN_SEQUENCES} are needed"
+                f"{source.name}: {split} has {len(chosen)} distinct sequences, must have at least {MIN_SEQUENCES}"
             )
     return parts
 

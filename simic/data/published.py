@@ -46,7 +46,9 @@ def _fetch(site: Site, target: Path) -> Path:
         ) from None
     found, expected = durable.sha256_of(content), site.sha256[target.name]
     if found != expected:
-        raise SimicError(f"{url}: {len(content)} bytes with sha256 {found}, must be {expected}; nothing was kept")
+        raise SimicError(
+            f"{url}: {len(content)} bytes with sha256 {found}, expected {expected}; the download was discarded"
+        )
     try:
         durable.replace_file(target, content)
     except OSError as error:

@@ -1,9 +1,8 @@
 """What every reader returns, the checks that all of them share, and the two sources that need no other file of ours.
 
 Raw files lie in the data directory: ``SIMIC_DATA_DIR``, or ``data/raw``. DVC tracks the stage's code and params and its
-output ``data/prepared``, not the raw files, which may lie on another disk and be read-only. A user's own file that is
-changed in place is therefore noticed only by ``dvc repro -f prepare``; from then on its sha256, in meta.json, makes
-everything after it stale.
+output ``data/prepared``, not the raw files, which may lie on another disk and be read-only. ``simic run`` notices if a
+user's file was edited; DVC alone needs ``dvc repro -f prepare``. As its sha256 is in meta.json, later stages follow.
 """
 
 import io
@@ -84,7 +83,7 @@ def inside(data_dir: Path, source: str) -> Path:
     path = (data_dir / source).resolve()
     if not path.is_relative_to(data_dir.resolve()):
         raise SimicError(
-            f"prepare.source = {source!r}: must lie under {data_dir}; set SIMIC_DATA_DIR to another folder"
+            f"prepare.source = {source!r}: must lie under {data_dir} (links are followed); or set SIMIC_DATA_DIR"
         )
     return path
 

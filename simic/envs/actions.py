@@ -9,8 +9,8 @@ from simic.agent.spec import ActionSpec, Head, Observation
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import ALPHA_SPEED_STEPS, ALPHA_TARGETS, STYLES, TEMPO_STEPS, Action, Curve, Op
 
-# The one op x head table (facts §3.4, §8.1): distributions, losses, entropy, telemetry and the report read it through
-# the ActionSpec. The op itself always matters.
+# The one op x head table: distributions, losses, entropy, telemetry and the report read it through the ActionSpec.
+# The op itself always matters.
 RELEVANT: dict[Op, tuple[str, ...]] = {
     Op.WAIT: (),
     Op.GERMINATE: ("slot", "blueprint", "style", "tempo", "alpha_target"),

@@ -1,4 +1,4 @@
-"""What each seed is worth: accuracies with seeds left out, at live alpha, on the same validation samples (facts §11).
+"""What each seed is worth: accuracies with seeds left out, at live alpha, on the same validation samples.
 
 Configurations in order: main, all off, committed (only FOSSILIZED seeds on), one per slot without its seed, one per
 slot with its seed alone, one per pair of slots with these two alone. Equal networks are equal rows, and run once: with

@@ -1,4 +1,4 @@
-"""Watchdog over each host: which rows are broken, and of what (facts §12; thresholds relative to the task's chance)."""
+"""Watchdog over each host: which rows are broken, and of what; thresholds are relative to the task's chance."""
 
 import math
 from dataclasses import dataclass

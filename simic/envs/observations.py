@@ -1,7 +1,7 @@
 """What the policy sees, as one table of name, index, unit, range, source; run this module to print the table.
 
 Every column is bounded by construction (ratios, symlog over its largest value, x/(1+x)), so the running normaliser is
-a light touch. A missing value is 0 with its own flag beside it. Layout after facts §5.2.
+a light touch. A missing value is 0 with its own flag beside it.
 """
 
 import math
@@ -200,12 +200,13 @@ def document() -> str:
         f"A host with K slots gives {len(BASE)} + {len(SLOT)} K columns: the base, then the block of each slot.",
         "Beside them the policy gets one category per slot, the index of its blueprint (-1 = empty).",
         "Flags are 0 or 1 and are not normalised. A missing value is 0 and its flag is 1.",
+        "Values lie in 0…1, those marked ± in -1…1.",
         "",
     ]
-    for title, rows, start in (("Base", BASE, "{}"), ("Slot k", SLOT, f"{len(BASE)} + {len(SLOT)} k + {{}}")):
-        lines += [f"## {title}", "", "| index | name | unit | range | source |", "|---|---|---|---|---|"]
+    for title, rows in (("Base", BASE), (f"Slot k, from column {len(BASE)} + {len(SLOT)} k", SLOT)):
+        lines += [f"## {title}", "", "| index | name | unit | source |", "|---|---|---|---|"]
         lines += [
-            f"| {start.format(index)} | {row.name} | {row.unit} | [{row.low:g}, {row.high:g}] | {row.source} |"
+            f"| {index} | {row.name} | {row.unit}{', ±' if row.low < 0 else ''} | {row.source} |"
             for index, row in enumerate(rows)
         ]
         lines.append("")

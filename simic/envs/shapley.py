@@ -15,7 +15,7 @@ from simic.envs.attribution import mean_and_error
 from simic.growth.batch.population import Answers
 
 EXACT_SEEDS = 6  # 2⁶ = 64 networks per host at most
-PERMUTATION_PAIRS = 20  # facts §11.3
+PERMUTATION_PAIRS = 20  # an order and its reverse each
 SAMPLES_AT_ONCE = 1024  # float64 copies of all subsets' answers stay small
 
 Evaluate = Callable[[Tensor], Answers]  # seeds forced out, bool [Cfg, E, K]

@@ -1,4 +1,4 @@
-"""What a host's validation results looked like so far: windows, best values, plateau, stability (facts §5.3)."""
+"""What a host's validation results looked like so far: windows, best values, plateau, stability."""
 
 from dataclasses import dataclass, fields
 from typing import Self

@@ -100,7 +100,7 @@ def action_noise(episode: Episode, step: int, heads: int) -> Tensor:
     return rng.uniform(stream, (heads,))
 
 
-# --- heuristic (facts §14) -------------------------------------------------------------------------------------------
+# --- heuristic -------------------------------------------------------------------------------------------------------
 
 PLATEAU_EPOCHS = 3
 MIN_EPOCHS_BEFORE_GERMINATE = 5
@@ -113,8 +113,8 @@ PENALTY_PER_PRUNE = 2.0
 PENALTY_DECAY = 0.5
 PENALTY_FORGOTTEN = 0.1
 PENALTY_SKIPS = 3.0
-# Which blueprints are tried, in turn: of a user's family all of its own. The convolutional order is facts §14's; the
-# others are ours, cheapest last.
+# Which blueprints are tried, in turn: of a user's family all of its own. The orders are
+# ours; but for the convolutional one, cheapest last.
 ROTATION = {
     "cnn": ("conv_light", "conv_heavy", "attention", "norm", "depthwise"),
     "mlp": ("mlp_small", "mlp", "lora", "norm"),

@@ -36,7 +36,7 @@ def grow(setup: GrowSetup, policy: str | Learned, hosts: int, out: Path) -> Grow
     another family or number of slots.
     """
     if out.exists():
-        raise SimicError(f"{out}: exists already; choose another --out or remove it")
+        raise SimicError(f"{out}: already exists; choose another --out or remove it")
     training = load_split(setup.prepared, "train", setup.device)
     validation = load_split(setup.prepared, "val", setup.device)
     env_ids = torch.arange(hosts)

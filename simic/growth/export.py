@@ -149,7 +149,7 @@ def grown_network(population: Population, slots: Slots, row: int, committed: boo
 def write_network(network: GrownNetwork, path: Path, history: Sequence[JsonValue], card: str) -> Path:
     """Write it as a new directory ``path``, whole or not at all; ``history`` and ``card`` are the caller's account."""
     if path.exists():
-        raise SimicError(f"{path}: exists already; choose another directory or remove it")
+        raise SimicError(f"{path}: already exists; choose another directory or remove it")
     partial = path.with_name(path.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The only file that runs DVC: is a stage's record still true, and record it. The command line, never a shell."""
+"""The only file that runs DVC: is a stage out of date, and record it. By DVC's command line, without a shell."""
 
 import hashlib
 import json
@@ -34,7 +34,9 @@ def commit(root: Path, stage: str, patience_seconds: float = 60.0) -> None:
         except Busy as busy:
             if time.monotonic() > deadline:
                 # Not lost: the outputs are in place, only their record is missing.
-                raise Busy(f"{busy}; stage {stage} is complete but not recorded: dvc commit -f {stage}") from None
+                raise Busy(
+                    f"{busy}; stage {stage} is done but not recorded; to record it: dvc commit -f {stage}"
+                ) from None
             time.sleep(1.0)
         else:
             return
@@ -58,7 +60,7 @@ def code_revision(root: Path) -> str:
 
 
 def adopt_scm(root: Path) -> None:
-    """In an unpacked archive (no git) tells DVC so in its local config; takes that back when git has come."""
+    """Tells DVC in its local config that there is no git (an unpacked archive); undoes that once there is."""
     local = root / ".dvc" / "config.local"
     told = local.exists() and "no_scm = true" in local.read_text(encoding="utf-8")
     if told == _in_git(root) and (root / ".dvc").is_dir():
@@ -81,7 +83,7 @@ def _dvc(root: Path, *arguments: str) -> str:
     if any(phrase in done.stderr for phrase in _BUSY_PHRASES):
         raise Busy(f"dvc is busy in {root}: {_holder(done.stderr) or reason}")
     if _NO_REPOSITORY in done.stderr:
-        raise SimicError(f"{root}: not a DVC project (no .dvc folder); check simic out again, or run dvc init there")
+        raise SimicError(f"{root}: not a DVC project (no .dvc folder); clone simic again, or run dvc init there")
     raise SimicError(f"dvc {' '.join(arguments)} failed: {reason}")
 
 

@@ -1,4 +1,4 @@
-"""What `simic run`, `simic stage` and the Prefect flow share: is a stage stale? -> run it -> record it."""
+"""What `simic run`, `simic stage` and the Prefect flow share: run the stages that are out of date, and record them."""
 
 import json
 import os
@@ -32,8 +32,8 @@ class StageOutcome:
 
 @dataclass(frozen=True)
 class Execution:
-    """The stage functions by name, in order; who watches training, what stops it, and whether its unfinished work is
-    thrown away.
+    """The stage functions by name, in order; who observes training, what stops it, and whether its unfinished work is
+    discarded.
     """
 
     functions: Mapping[str, Callable[..., object]]
@@ -52,7 +52,7 @@ def workspace_lock(workspace: Workspace) -> Iterator[None]:
     try:
         lock.acquire()
     except filelock.Timeout:
-        raise SimicError(f"{workspace.root}: {_holder(holder)} runs here; wait for it, or stop it first") from None
+        raise SimicError(f"{workspace.root}: in use by {_holder(holder)}; wait for it, or stop it first") from None
     try:
         holder.write_text(json.dumps({"pid": os.getpid()}), encoding="utf-8")
         yield
@@ -79,7 +79,7 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
     forced = execution.fresh and name == "train"
     stale = forced or dvc_record.is_stale(workspace.root, name)
     if not stale and name == "prepare" and (changed := changed_source(workspace)) is not None:
-        say(f"{name}: {changed} is not what it was")
+        say(f"{name}: {changed} has changed")
         stale = True
     if stale:
         say(f"{name}: running")
@@ -104,7 +104,7 @@ def changed_source(workspace: Workspace) -> Path | None:
 
 
 def perform(name: str, workspace: Workspace, execution: Execution) -> None:
-    """Runs one stage function, watched; refuses the result when its params were edited meanwhile.
+    """Runs one stage function; SimicError if its params were edited meanwhile.
 
     DVC records params as they are when a stage ends (dvc #11058), so an edit would make a false record.
     """
@@ -121,7 +121,7 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
         changed = ", ".join(sorted(key for key in before if before[key] != after.get(key)))
         raise SimicError(
             f"{workspace.params}: {changed} changed while {name} ran, so its outputs are not recorded; "
-            f"put the former values back and run dvc commit -f {name}, or run again with the new ones"
+            f"restore the old values and run dvc commit -f {name}, or run again with the new ones"
         )
     if name == "audit" and execution.track:
         from simic.pipeline import mlflow_store

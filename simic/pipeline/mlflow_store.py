@@ -1,7 +1,8 @@
 """The only file that imports mlflow: one run per fingerprint, every step exactly once, and training needs none of it.
 
-The truth is the run directory; MLflow is told with each checkpoint. When it cannot be told, that is logged once and
-recorded as a finding; a run that ends so leaves what is owed in .simic/mlflow-owed.json, which the next audit pays.
+The run directory is the record; MLflow gets a copy of the metrics with each checkpoint. A failure to log is reported
+once, as a warning and a finding. If training ends that way, the rest waits in .simic/mlflow-owed.json until the next
+audit sends it.
 """
 
 import json
@@ -65,7 +66,7 @@ class RunIdentity(BaseModel, frozen=True):
 
 
 class Owed(BaseModel, frozen=True):
-    """What MLflow was not told of a training that ended."""
+    """What MLflow is missing of a training run that has ended."""
 
     identity: RunIdentity
     points: tuple[Point, ...]
@@ -213,7 +214,7 @@ def point(update: UpdateRow, episode: EpisodeRow) -> Point:
 
 
 def recorded_points(log: Path) -> Iterator[Point]:
-    """The points of a telemetry log: what must be told again when MLflow missed it."""
+    """The points of a telemetry log: what MLflow is sent again after it missed some."""
     updates: dict[int, UpdateRow] = {}
     episodes: dict[int, EpisodeRow] = {}
     for row in recorder.read(log, torn_tail=True) if log.exists() else ():
@@ -243,13 +244,13 @@ def checkpoint_digest(workspace: Workspace) -> str:
 
 
 def log_report(workspace: Workspace, tags: Mapping[str, str]) -> None:
-    """Report, findings and verdict to the run of the published checkpoints, after paying what is owed."""
+    """Report, findings and verdict to the run of the published checkpoints, after whatever MLflow is still missing."""
     try:
         settle(workspace)
         client, experiment_id = connect(workspace)
         run_id = find_run(client, experiment_id, "simic.checkpoint", checkpoint_digest(workspace))
         if run_id is None:
-            _log.warning("MLflow knows no run of these checkpoints: the report is not logged there")
+            _log.warning("MLflow has no run of these checkpoints, so the report is not logged there")
             return
         for file in sorted(workspace.reports.glob("*.*")):
             client.log_artifact(run_id, str(file))
@@ -287,7 +288,7 @@ def _findings(workspace: Workspace) -> list[dict[str, str]]:
 
 
 def settle(workspace: Workspace) -> None:
-    """Tells MLflow of a training that ended while it could not be told; raises what MLflow raises."""
+    """Sends MLflow what it is missing of a training run that has ended; raises what MLflow raises."""
     file = _owed_file(workspace)
     if file.exists():
         owed = Owed.model_validate_json(file.read_bytes())
@@ -303,7 +304,7 @@ def _owed_file(workspace: Workspace) -> Path:
 
 
 def _warn(error: Exception) -> None:
-    _log.warning("MLflow cannot be told, all else goes on without it: %s", " ".join(str(error).split()))
+    _log.warning("logging to MLflow failed, the run continues without it: %s", " ".join(str(error).split()))
 
 
 class TrackedRun(Protocol):
@@ -318,7 +319,7 @@ class TrackedRun(Protocol):
 
 
 class MlflowObserver:
-    """Observer of the trainer: metrics go out with each checkpoint; trouble with MLflow is noted, never raised."""
+    """Observer of the trainer: metrics go out with each checkpoint; a failure is reported, never raised."""
 
     def __init__(self, workspace: Workspace, tree: params.Params, tags: Mapping[str, str]):
         self._workspace, self._tree, self._tags = workspace, tree, tags
@@ -359,7 +360,7 @@ class MlflowObserver:
         self._report = None  # the log of findings closes now
         self._attempt(self._flush)
         self._attempt(lambda: self._opened().ended(status))
-        if self._in_trouble and self._identity is not None:  # the telemetry log is about to be published as tables
+        if self._in_trouble and self._identity is not None:  # the telemetry log is about to be replaced by tables
             owed = Owed(identity=self._identity, points=tuple(recorded_points(self._log)), status=status)
             durable.write_synced(_owed_file(self._workspace), owed.model_dump_json().encode())
 
@@ -369,7 +370,7 @@ class MlflowObserver:
             self._attempt(lambda: publish(self._opened(), self._workspace))
 
     def _opened(self) -> MlflowRun:
-        """The run, made or found at the first call that MLflow answers; it then gets what it missed."""
+        """The run, made or found at the first call that succeeds; it then gets what it missed."""
         if self._run is None:
             assert self._identity is not None
             run = MlflowRun(self._workspace, self._identity)
@@ -393,6 +394,6 @@ class MlflowObserver:
     def _note(self, error: Exception) -> None:
         _warn(error)
         if self._report is not None:
-            message = f"MLflow cannot be told: {' '.join(str(error).split())}"
+            message = f"logging to MLflow failed: {' '.join(str(error).split())}"
             finding = FindingRow(iteration=self._iteration, check="tracking_gone", severity="low", message=message)
             self._report(finding)

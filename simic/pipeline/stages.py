@@ -1,4 +1,4 @@
-"""The four stages and `grow`: params in, files out; the composition root that DVC, Prefect and the CLI share."""
+"""The four stages and `grow`: params in, files out. DVC, Prefect and the CLI call these."""
 
 import hashlib
 import os
@@ -55,7 +55,7 @@ def train(
     stop: threading.Event | None = None,
     fresh: bool = False,
 ) -> None:
-    """Trains the controller in its work directory, going on where an earlier life stopped, and publishes the whole:
+    """Trains the controller in its work directory, resuming where an earlier process stopped, and publishes the result:
     checkpoints/, models/, telemetry/. Raises ``Interrupted`` when asked to stop; the work directory stays then.
     """
     from simic.training import progress, team, trainer
@@ -244,7 +244,7 @@ def code_hash() -> str:
         path = PACKAGE / place
         files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
         if not files:
-            raise SimicError(f"{path}: no code there; install simic from its checkout again")
+            raise SimicError(f"{path}: no Python files; install simic again")
         for file in files:
             digest.update(f"{file.relative_to(PACKAGE)}\0{file.stat().st_size}\0".encode())
             digest.update(file.read_bytes())

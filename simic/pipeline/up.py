@@ -133,7 +133,7 @@ class Supervisor:
             time.sleep(0.1)
 
     def _remember(self) -> None:
-        """For the next life, should this one be killed: who the children are."""
+        """Records the children, for ``stop_leftovers`` after this process was killed."""
         lines = [f"{child.process.pid} {child.name}" for child in self.children]
         _record(self.root).write_text("\n".join(lines), encoding="utf-8")
 
@@ -184,7 +184,7 @@ def run(root: Path, port: int | None, mlflow_port: int) -> None:
         finally:
             supervisor.stop()
     if died is not None:
-        raise SimicError(f"the {died.name} died; {_ending(died.log)}")
+        raise SimicError(f"the {died.name} stopped unexpectedly; {_ending(died.log)}")
 
 
 def _announce(supervisor: Supervisor, configured_port: int) -> None:
@@ -210,7 +210,7 @@ def _only_one(root: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except filelock.Timeout:
-        raise SimicError(f"{root}: simic up runs here already") from None
+        raise SimicError(f"{root}: simic up is already running here") from None
     try:
         yield
     finally:
@@ -218,7 +218,7 @@ def _only_one(root: Path) -> Iterator[None]:
 
 
 def stop_leftovers(root: Path) -> None:
-    """Children of a `simic up` that was killed: the runner first, as ever."""
+    """Ends the children of a `simic up` that was killed, the runner first."""
     record = _record(root)
     if not record.exists():
         return

@@ -88,8 +88,8 @@ class CheckpointStore:
         return sorted(int(path.name) for path in self.root.iterdir() if path.name.isdecimal())
 
     def write(self, tensors: Mapping[str, Tensor], manifest: Manifest) -> Path:
-        """Writes a new one and drops old ones; SimicError for a non-finite state or a disk that refuses, and then all
-        earlier checkpoints are as they were.
+        """Writes a new one and drops old ones; SimicError for a non-finite state or a failed write, which leave all
+        earlier checkpoints as they were.
         """
         refuse_non_finite(tensors, manifest)
         path = self.path(manifest.iteration)
@@ -103,7 +103,7 @@ class CheckpointStore:
             kept = self.iterations()
             rest = f"the checkpoint after {kept[-1]} iterations is kept" if kept else "there is no earlier checkpoint"
             raise SimicError(
-                f"{path}: checkpoint cannot be written: {error.strerror}; {rest}; put that right and run the same again"
+                f"{path}: cannot write checkpoint: {error.strerror}; {rest}; fix that and run the same command again"
             ) from None
         self._prune(manifest.best_iteration)
         return path
@@ -138,7 +138,7 @@ def refuse_non_finite(tensors: Mapping[str, Tensor], manifest: Manifest) -> None
     if bad:
         raise SimicError(
             f"state after {manifest.iteration} iterations: {bad[0]} is not finite ({len(bad)} such); "
-            "it is not written, earlier checkpoints are kept"
+            "no checkpoint was written, earlier ones are kept"
         )
 
 
@@ -163,7 +163,7 @@ def read_manifest(path: Path) -> Manifest:
     except (ValueError, RecursionError):
         raise Damaged(f"{file}: damaged: not JSON") from None
     if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
-        raise Damaged(f"{file}: damaged: it does not fit its own checksum")
+        raise Damaged(f"{file}: damaged: its checksum does not match")
     content = _migrated(file, content)
     try:
         return Manifest.model_validate_json(json.dumps(content))
@@ -177,7 +177,7 @@ def _migrated(file: Path, content: dict[str, Any]) -> dict[str, Any]:
         if found not in MIGRATIONS:
             raise SimicError(
                 f"{file}: format version {found}, this version reads {FORMAT_VERSION}: use the version that wrote it, "
-                "or train anew with --fresh"
+                "or start over with --fresh"
             )
         content = {**MIGRATIONS[found](content), "format_version": found + 1}
     return content

@@ -10,17 +10,17 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(Exception):
-    """Training was asked to stop and its state is saved; the message says how to go on."""
+    """Training was asked to stop and its state is saved; the message says how to resume."""
 
     def __init__(self, iteration: int, resume_command: str = "simic train"):
         self.iteration = iteration
         self.resume_command = resume_command
-        super().__init__(f"stopped after {iteration} iterations, nothing is lost; to go on: {resume_command}")
+        super().__init__(f"stopped after {iteration} iterations, the state is saved; to resume: {resume_command}")
 
 
 @contextmanager
 def stop_on_signals(stop: threading.Event) -> Iterator[None]:
-    """The first SIGINT or SIGTERM sets ``stop``; a second one has its former effect.
+    """The first SIGINT or SIGTERM sets ``stop``; a second one acts as it did before.
 
     Only the main thread can have handlers; in any other one this does nothing, and whoever started it owns the signals.
     """

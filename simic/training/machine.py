@@ -64,7 +64,7 @@ def keep_freed_memory() -> bool:
     """Lets the C library keep what was freed for the next allocation; False where it has no such setting (not glibc).
 
     By default glibc returns large blocks to the system, which hands them out again page by page, zeroed: a quarter of a
-    minibatch of small hosts (docs/experiments.md).
+    minibatch of small hosts (docs/history/experiments.md).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -59,7 +59,7 @@ class Lines:
             self._clock(),
         )
         if self._first:
-            self._say(f"train: going on after iteration {self._first} of {self._total}")
+            self._say(f"train: resuming after iteration {self._first} of {self._total}")
 
     def on_step(self, row: StepRow) -> None:
         """Nothing: a line per step would be noise."""
@@ -71,7 +71,7 @@ class Lines:
         self._say(f"train: {done:>{len(str(self._total))}}/{self._total}  {summary(update, episode)}  {left} left")
 
     def on_checkpoint(self, path: Path, iteration: int) -> None:
-        """Nothing: checkpoints are a matter of course."""
+        """Nothing: every iteration has one."""
 
     def on_finding(self, finding: FindingRow) -> None:
         self._say(f"train: {finding.severity} finding {finding.check}: {finding.message}")
@@ -104,7 +104,7 @@ class Bar:
         self._bar.update(self._task, completed=update.iteration + 1, description=summary(update, episode))
 
     def on_checkpoint(self, path: Path, iteration: int) -> None:
-        """Nothing: checkpoints are a matter of course."""
+        """Nothing: every iteration has one."""
 
     def on_finding(self, finding: FindingRow) -> None:
         self._bar.print(f"{finding.severity} finding {finding.check}: {finding.message}", markup=False)

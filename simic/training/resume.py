@@ -1,4 +1,4 @@
-"""Where to go on: the newest checkpoint that is whole and whose telemetry is whole, and what was found on the way."""
+"""Where to resume: the newest checkpoint that is intact and whose telemetry is, and findings about newer ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from simic.telemetry.rows import FindingRow, Severity
 from simic.training.checkpoint import Checkpoint, CheckpointStore, Damaged, Manifest
 from simic.training.machine import Machine
 
-# A run may go on with other values of these; everything else is part of what was trained.
+# A run may resume with other values of these alone.
 HARMLESS = ("train.iterations", "train.validate_every", "train.stop_on")
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a checkpoint must have been made of to be continued."""
+    """What must be the same for a checkpoint to be resumed."""
 
     params: dict[str, Any]
     data_sha256: str
@@ -37,7 +37,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Start:
-    """The checkpoint to continue (None: from the beginning), and findings to record."""
+    """The checkpoint to resume (None: start from the beginning), and findings to record."""
 
     checkpoint: Checkpoint | None
     findings: list[FindingRow]
@@ -46,8 +46,8 @@ class Start:
 def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
     """Looks from the newest checkpoint back; newer ones that cannot be used are set aside and reported.
 
-    SimicError when a checkpoint belongs to other params or data, or when there are some and none can be used: to start
-    anew then is not for us to decide.
+    SimicError when a checkpoint belongs to other params or data, or when none of several can be used: starting over is
+    for the user to decide.
     """
     iterations, damaged = store.iterations(), {}
     if not iterations:
@@ -63,8 +63,8 @@ def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
         findings = compare(checkpoint.manifest, identity)
         return Start(checkpoint, [*_set_aside(store, damaged), *findings])
     raise SimicError(
-        f"{store.root}: none of the {len(iterations)} checkpoints can be used, the newest because of "
-        f"{damaged[iterations[-1]]}; train anew with --fresh"
+        f"{store.root}: none of the {len(iterations)} checkpoints is usable; the newest: "
+        f"{damaged[iterations[-1]]}; start over with --fresh"
     )
 
 
@@ -73,7 +73,7 @@ def _set_aside(store: CheckpointStore, damaged: Mapping[int, str]) -> list[Findi
     findings = []
     for iteration, damage in damaged.items():
         aside = store.set_aside(iteration)
-        message = f"{damage}; kept as {aside.name}, going on from an earlier one"
+        message = f"{damage}; kept as {aside.name}, resuming from an earlier one"
         findings.append(_finding(iteration, "damaged_checkpoint", "medium", message))
     return findings
 
@@ -83,7 +83,7 @@ def _refuse_lost_rows(checkpoint: Checkpoint, log: Path, telemetry: recorder.Int
     offset = checkpoint.manifest.telemetry_offset
     if offset > telemetry.length:
         raise Damaged(
-            f"{log}: good up to line {telemetry.lines}, but {checkpoint.path.name} was written after more rows"
+            f"{log}: intact up to line {telemetry.lines}, but checkpoint {checkpoint.path.name} needs later rows"
         )
 
 
@@ -96,15 +96,15 @@ def compare(manifest: Manifest, identity: Identity) -> list[FindingRow]:
     if refused:
         raise SimicError(
             f"checkpoint after {manifest.iteration} iterations was trained with other settings: {_listed(refused)}; "
-            "put them back, or train anew with --fresh"
+            "restore them, or start over with --fresh"
         )
     findings = []
     if changed:
-        text = f"resumed with other settings: {_listed(changed)}"
+        text = f"resumed with changed settings: {_listed(changed)}"
         findings.append(_finding(manifest.iteration, "resumed_with_changes", "info", text))
     machine = manifest.machine.differences(identity.machine)
     if machine:
-        text = f"resumed on another machine, so not bit for bit what it would have been: {_listed(machine)}"
+        text = f"resumed on another machine, so the result is not bit for bit the same: {_listed(machine)}"
         findings.append(_finding(manifest.iteration, "inexact_resume", "medium", text, machine))
     return findings
 

@@ -1,4 +1,4 @@
-"""A training run in its work directory: opened fresh or where it stopped, with everything the trainer needs."""
+"""A training run in its work directory: opened fresh or resumed, with everything the trainer needs."""
 
 import json
 import os
@@ -121,7 +121,7 @@ def open_session(
 
 
 def _begin(files: ExitStack, work_dir: Path, store: CheckpointStore, identity: Identity, fresh: bool) -> resume.Start:
-    """Where to go on, under the lock, which ``files`` gives back."""
+    """Where to resume, under the lock, which ``files`` releases."""
     files.enter_context(locked(work_dir))
     if fresh:
         _clear(work_dir)
@@ -129,7 +129,7 @@ def _begin(files: ExitStack, work_dir: Path, store: CheckpointStore, identity: I
 
 
 def _missing_blueprints(env: GrowthEnv) -> list[FindingRow]:
-    """Why the masks of this device leave blueprints out; once per run, since every resumed life would say it again."""
+    """Why the masks of this device leave blueprints out; once per run, not after each resume."""
     reasons = [reason for item in env.blueprints if (reason := item.unavailable(env.device)) is not None]
     return [FindingRow(iteration=-1, check="blueprint_available", severity="info", message=r) for r in reasons]
 
@@ -177,7 +177,7 @@ def locked(work_dir: Path) -> Iterator[None]:
             yield
     except filelock.Timeout:
         name = holder.read_text(encoding="utf-8") if holder.exists() else "another process"
-        raise SimicError(f"{work_dir}: {name} trains here; wait for it, or stop it first") from None
+        raise SimicError(f"{work_dir}: in use by {name}; wait for it, or stop it first") from None
 
 
 def _clear(work_dir: Path) -> None:
@@ -190,7 +190,7 @@ def _clear(work_dir: Path) -> None:
 
 
 def _note_start(path: Path, iteration: int, dropped: int, findings: list[FindingRow]) -> None:
-    """One entry per life of the run: what differs between equal runs, and is in no checkpoint."""
+    """One entry per start or resume: what differs between equal runs, and so is in no checkpoint."""
     lives = json.loads(path.read_bytes()) if path.exists() else []
     lives.append(
         {

@@ -138,9 +138,7 @@ class Follower:
         self._said.seek(0)
         words = [line.strip() for line in self._said if line.strip()]
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return (
-            f"training process {self.rank} {how} ({words[-1] if words else 'it said nothing'}); to go on: simic train"
-        )
+        return f"training process {self.rank} {how} ({words[-1] if words else 'no output'}); to resume: simic train"
 
     def end(self) -> None:
         """Wait for it, not for ever."""

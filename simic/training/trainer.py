@@ -147,7 +147,7 @@ class TrainingRun:
         compiled = self.state.ppo.compile_error is None
         metrics = self._timed("update", lambda: self.state.ppo.update(rollout, iteration))
         if compiled and (error := self.state.ppo.compile_error):
-            self._found(iteration, "not_compiled", "low", f"torch.compile failed, going on without it: {error}", 1)
+            self._found(iteration, "not_compiled", "low", f"torch.compile failed, continuing without it: {error}", 1)
         self.counters.env_steps += metrics.samples
         if not metrics.first_ratio_ok:
             deviation = metrics.first_ratio_deviation

@@ -394,7 +394,7 @@ def test_what_cannot_be_compiled_runs_as_it_is_and_says_so(monkeypatch, caplog) 
     assert not again.compiled
     assert ppo.compile_error == "no working C++ compiler found"
     assert [record.getMessage() for record in caplog.records] == [
-        "torch.compile failed, going on without it: no working C++ compiler found"
+        "torch.compile failed, continuing without it: no working C++ compiler found"
     ]
     for iteration in range(2):
         plain.update(rollout_of(plain.policy, iteration), iteration)

@@ -250,7 +250,7 @@ BYTES = (torch.arange(60 * 8) * 37 % 251).view(60, 8).to(torch.uint8)
         ({"x": torch.rand(60, 5, 5)}, r"x is float32 \[60, 5, 5\]"),
         ({"part": torch.zeros(60, dtype=torch.int64)}, "must both be uint8"),
         ({"x": BYTES, "y": BYTES, "part": torch.full((60,), 3)}, "part must be"),
-        ({"x": BYTES, "y": BYTES, "part": torch.tensor([0] * 59 + [1])}, "val has 1 sequences"),
+        ({"x": BYTES, "y": BYTES, "part": torch.tensor([0] * 59 + [1])}, "val has 1 distinct sequences"),
     ],
 )
 def test_what_a_users_reader_returns_is_checked(

@@ -82,7 +82,7 @@ BAD = {
     "empty": (b"", {}, "0 bytes make 0 windows"),
     "too short": (TEXT[:40], {}, "too few to split as"),
     "too many samples": (TEXT, {"samples": 10**6}, "prepare.samples asks for 1000000"),
-    "a part of copies": (b"a" * 1000, {}, "sequences that are no copies of earlier ones"),
+    "a part of copies": (b"a" * 1000, {}, "distinct sequences, must have at least 2"),
 }
 
 

@@ -1,4 +1,4 @@
-"""No way to earn without improving the network (facts §10.8), for every mode, on constructed paths.
+"""No way to earn without improving the network, for every mode, on constructed paths.
 
 The same through the real environment is in test_gaming_played.py. "shaped_full" and "escrow_full" have every optional
 term on. Modes that never look at the lifecycle (sparse, minimal but for young seeds) pay such a path exactly nothing.

@@ -1,4 +1,4 @@
-"""No way to earn without improving the network (facts §10.8), played through the real environment.
+"""No way to earn without improving the network, played through the real environment.
 
 The steps are recorded once, and every mode is asked what it pays for them. Hosts whose seeds never act on the network
 are bit-equal whatever is done to those seeds, so returns of different plays can be compared to the last digit.

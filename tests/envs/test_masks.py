@@ -1,4 +1,4 @@
-"""Masks against a scalar oracle written from the facts, not from the code."""
+"""Masks against a scalar oracle written from the rules, not from the code."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def random_slots(envs: int, seed: int) -> Slots:
 
 
 def legal(slots: Slots, params: Lifecycle, limit: float, env: int, op: Op, slot: int, blueprint: int) -> bool:
-    """May this op be done to this slot (facts §3.5 with the sequential-development and budget rules)?"""
+    """May this op be done to this slot (sequential-development and budget rules included)?"""
     stages = [Stage(value) for value in slots.stage[env].tolist()]
     stage, holds = stages[slot], int(slots.ramp[env, slot]) == Ramp.HOLD
     if op == Op.WAIT:

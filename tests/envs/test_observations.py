@@ -1,7 +1,6 @@
 """Bounds, flags and the table of the observation."""
 
 import math
-import re
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -153,8 +152,8 @@ def test_document_lists_every_column_at_its_index():
         assert names[int(index)] == name
     for k in range(SLOTS):
         for index, name in rows[base:]:
-            start, stride, offset = map(int, re.findall(r"\d+", index))
-            assert names[start + stride * k + offset] == f"slot{k}_{name}"
+            assert names[base + block * k + int(index)] == f"slot{k}_{name}"
+    assert f"from column {base} + {block} k" in observations.document()
 
 
 def test_the_committed_page_is_the_generated_one():

@@ -11,7 +11,7 @@ from simic.envs.tracker import Tracker
 
 
 class ListTracker:
-    """Independent: one host, Python lists, rules of facts §5.3 word for word."""
+    """Independent: one host, Python lists, one rule at a time."""
 
     def __init__(self):
         self.losses, self.accuracies, self.plateau, self.run, self.stabilised = [], [], 0, 0, False

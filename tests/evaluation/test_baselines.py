@@ -113,7 +113,7 @@ def test_random_legal_is_legal_reproducible_and_uses_every_op():
     assert not torch.equal(ops[0], torch.stack([a.op for a, _ in play(other, RandomLegal(other.spec), iteration=1)]))
 
 
-# --- the heuristic, as facts §14 tell it, for one host ---------------------------------------------------------------
+# --- the heuristic for one host, written independently ---------------------------------------------------------------
 
 
 class ScalarHeuristic:

@@ -150,7 +150,7 @@ def test_killed_runs_resume_and_everything_stops_together(tmp_path: Path) -> Non
             project.command("up", "--port", str(project.port)), cwd=project.root, env=project.env, capture_output=True
         )
         assert other.returncode == 2
-        assert b"simic up runs here already" in other.stderr
+        assert b"simic up is already running here" in other.stderr
 
         # kill -9 of the run: it goes on from where it was
         project.submit(iterations=40)

@@ -59,7 +59,7 @@ def test_a_directory_gives_the_network_back(family: str, tmp_path: Path) -> None
         torch.testing.assert_close(network(DATA[family].x), expected, rtol=0, atol=1e-6)
         torch.testing.assert_close(program(DATA[family].x), expected, rtol=0, atol=1e-6)
         torch.testing.assert_close(program(DATA[family].x[:1]), expected[:1], rtol=0, atol=1e-6)
-    with pytest.raises(SimicError, match="exists already"):
+    with pytest.raises(SimicError, match="already exists"):
         write_network(grown_network(population, slots, 2), path, history, CARD)
 
 

@@ -1,4 +1,4 @@
-"""docs/findings.md answers every finding, once, with tests and checks that exist."""
+"""docs/history/findings.md answers every finding, once, with tests and checks that exist."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ import pytest
 from simic.audit.audit import checks
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "history" / "findings.md").read_text(encoding="utf-8")
 
 # Every finding of the five audits (17.1 to 17.5) and of the reading of the code (18). Nothing is ever taken out.
 FINDINGS = {

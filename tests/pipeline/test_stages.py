@@ -120,7 +120,7 @@ assert "simic" not in sys.modules
 
 def test_grow_never_overwrites(images: Path) -> None:
     (images.parent / "grown").mkdir()
-    with pytest.raises(SimicError, match="exists already"):
+    with pytest.raises(SimicError, match="already exists"):
         stages.grow(tree(), Workspace(images.parent), asked(images))
     assert list((images.parent / "grown").iterdir()) == []
 

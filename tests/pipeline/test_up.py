@@ -71,7 +71,7 @@ def test_second_supervisor_of_a_checkout_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".prefect").mkdir()
     with (
         filelock.FileLock(tmp_path / ".prefect" / "up.lock"),
-        pytest.raises(SimicError, match="simic up runs here already"),
+        pytest.raises(SimicError, match="simic up is already running here"),
     ):
         up.run(project(tmp_path), None, 5999)
 

@@ -126,7 +126,7 @@ def test_a_full_disk_loses_nothing_and_says_what_is_kept(store):
             store.write(large, manifest(3))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "000003: checkpoint cannot be written: File too large" in str(error.value)
+    assert "000003: cannot write checkpoint: File too large" in str(error.value)
     assert "the checkpoint after 2 iterations is kept" in str(error.value)
     assert "\n" not in str(error.value)
     assert snapshot(store) == before
@@ -136,7 +136,7 @@ def test_a_full_disk_loses_nothing_and_says_what_is_kept(store):
 def test_a_place_that_cannot_be_written_is_one_message(tmp_path):
     (tmp_path / "file").write_text("in the way")
     store = CheckpointStore(tmp_path / "file", keep_last=2)
-    with pytest.raises(SimicError, match="checkpoint cannot be written"):
+    with pytest.raises(SimicError, match="cannot write checkpoint"):
         store.write(tensors(1.0), manifest(1))
 
 

@@ -62,4 +62,4 @@ def test_in_another_thread_signals_are_left_alone():
 def test_the_exception_says_how_to_go_on():
     error = Interrupted(7, "simic train")
     assert error.resume_command == "simic train"
-    assert str(error) == "stopped after 7 iterations, nothing is lost; to go on: simic train"
+    assert str(error) == "stopped after 7 iterations, the state is saved; to resume: simic train"

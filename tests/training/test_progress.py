@@ -52,7 +52,7 @@ def test_a_line_has_the_means_over_hosts_and_the_time_left(tmp_path):
     watcher.on_finding(FindingRow(iteration=3, check="c", severity="high", message="m"))
     watcher.on_end("interrupted")
     assert lines == [
-        "train: going on after iteration 2 of 10",
+        "train: resuming after iteration 2 of 10",
         "train:  3/10  return   1.50  committed  55.0 %  kept 0.5 seeds  0:28 left",
         "train:  4/10  return   1.50  committed  55.0 %  kept 0.5 seeds  validation  71.2 %  0:24 left",
         "train: high finding c: m",

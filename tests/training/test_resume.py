@@ -69,7 +69,7 @@ def test_if_none_is_good_nothing_is_thrown_away(copied, prepared):
         flip(path / "state.safetensors", 500)
     log = (copied / "telemetry.jsonl").read_bytes()
     for _ in range(2):  # asking again is no consent to start anew
-        with pytest.raises(SimicError, match=r"none of the 3 checkpoints can be used, .*; train anew with --fresh"):
+        with pytest.raises(SimicError, match=r"none of the 3 checkpoints is usable; .*; start over with --fresh"):
             resumed(copied, prepared)
     assert (copied / "telemetry.jsonl").read_bytes() == log
     assert sorted(path.name for path in (copied / "checkpoints").iterdir()) == ["000002", "000003", "000004"]
@@ -85,7 +85,7 @@ def test_telemetry_damaged_before_a_checkpoint_is_made_again_from_an_earlier_one
         log.write_bytes(log.read_bytes()[: offset + 100])
     assert resumed(copied, prepared) == 3
     [found] = findings(copied)
-    assert "telemetry.jsonl: good up to line" in found.message
+    assert "telemetry.jsonl: intact up to line" in found.message
     assert without_findings(log) == without_findings(finished / "telemetry.jsonl")
 
 
@@ -165,7 +165,7 @@ def test_a_second_run_is_refused_naming_the_holder(copied, prepared):
         [sys.executable, "-c", code, str(copied)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout.readline() == "1\n"
-    with pytest.raises(SimicError, match=f"process {child.pid} on .* trains here"):
+    with pytest.raises(SimicError, match=f"in use by process {child.pid} on "):
         resumed(copied, prepared)
     child.kill()  # the lock of a dead process is free
     child.communicate()

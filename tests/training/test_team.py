@@ -94,7 +94,7 @@ def test_a_killed_follower_is_named_and_the_run_goes_on_from_its_checkpoint(work
         os.kill(followers_of(os.getpid())[-1], signal.SIGKILL)  # the other one will lose its partner
 
     tree = small(3, envs=12)
-    with pytest.raises(SimicError, match=r"training process 2 was ended by signal 9 .*to go on: simic train"):
+    with pytest.raises(SimicError, match=r"training process 2 was ended by signal 9 .*to resume: simic train"):
         stages.train(tree, workspace, (AfterFirst(kill),))
     stages.train(small(1, envs=12), workspace)
     assert read(workspace.checkpoints / "latest").manifest.iteration == 4
@@ -110,7 +110,7 @@ def test_what_a_users_file_prints_is_no_answer_to_the_leader(workspace) -> None:
 
 def test_a_stop_request_reaches_every_process(workspace) -> None:
     stop = threading.Event()
-    with pytest.raises(Interrupted, match="nothing is lost"):
+    with pytest.raises(Interrupted, match="the state is saved"):
         stages.train(small(), workspace, (AfterFirst(stop.set),), stop)
     assert followers_of(os.getpid()) == []
 

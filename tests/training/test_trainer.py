@@ -146,7 +146,7 @@ def test_killed_or_terminated_and_resumed_equals_never_stopped(number, finished,
     out, _ = child.communicate(timeout=60)
     if number == signal.SIGTERM:
         assert child.returncode == 3
-        assert "nothing is lost; to go on: simic train" in out
+        assert "the state is saved; to resume: simic train" in out
     else:
         assert child.returncode == -signal.SIGKILL
     assert not (tmp_path / "checkpoints" / "000004").exists(), "it was stopped in the middle"

@@ -1,4 +1,4 @@
-"""Rewards as sums of small pure terms on one transition (s, effective op, s'); facts §10 in the corrected form.
+"""Rewards as sums of small pure terms on one transition (s, effective op, s').
 
 Every term is ``(transition, setting) -> [E]`` float64 and registered by name; a mode is a tuple of names. A term and a
 mode of your own, in a file of yours::

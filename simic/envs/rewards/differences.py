@@ -25,7 +25,7 @@ RATIO_PENALTY_MAX = 0.3
 RATIO_SLOPE = 0.1  # per RATIO_LIMIT above the limit
 RATIO_FULL_CONTRIBUTION = 10.0  # points without progress at which the penalty is full
 
-SYNERGY_STEEPNESS = 0.5  # per point of interaction (facts §10.3)
+SYNERGY_STEEPNESS = 0.5  # per point of interaction
 
 
 @term("shaping")
@@ -76,7 +76,7 @@ def escrow_after(t: Transition, setting: Setting) -> Tensor:
 
 
 def suspicion(contribution: Tensor, gain: Tensor) -> Tensor:
-    """Penalty in [-0.3, 0] for a contribution c out of proportion to progress p, ``[E, K]`` (facts §10.3).
+    """Penalty in [-0.3, 0] for a contribution c out of proportion to progress p, ``[E, K]``.
 
     p > 0.1: -min(0.3, 0.1 (c/p - 5) / 5) for c/p > 5; else -0.3 min(1, c/10). Nothing for c ≤ 1 or p not measured.
     """

@@ -17,12 +17,12 @@ from simic.envs.rewards.registration import term
 from simic.envs.rewards.transition import Setting, Transition
 from simic.growth.life.vocabulary import Op, Stage
 
-NOT_CONTRIBUTING = -0.2  # fossilizing a seed that does not help (facts §10.4)
-RANSOM = -0.5  # basic: fossilizing a seed that contributes though the host got worse (facts §10.6)
-MIN_HOLDING_STEPS = 3  # dwell in HOLDING for the full bonus; facts have 5 for episodes of 75 steps, ours have 25
-DRIP_MIN_STEPS = 5  # facts §10.6
-DRIP_NEGATIVE = 0.5  # facts §10.6: how much of its rate a seed that turned harmful takes back, at most
-HINDSIGHT_STEEPNESS = 0.1  # per squared point (facts §10.5)
+NOT_CONTRIBUTING = -0.2  # fossilizing a seed that does not help
+RANSOM = -0.5  # basic: fossilizing a seed that contributes though the host got worse
+MIN_HOLDING_STEPS = 3  # dwell in HOLDING for the full bonus; ours, for episodes of 25 steps
+DRIP_MIN_STEPS = 5
+DRIP_NEGATIVE = 0.5  # how much of its rate a seed that turned harmful takes back, at most
+HINDSIGHT_STEEPNESS = 0.1  # per squared point
 
 
 def legitimacy(t: Transition) -> Tensor:
@@ -32,7 +32,7 @@ def legitimacy(t: Transition) -> Tensor:
 
 @term("fossilize")
 def fossilize(t: Transition, setting: Setting) -> Tensor:
-    """At FOSSILIZE: w tanh(1/3) · min(1, dwell/3) for a seed that provably helps, else a small penalty (facts §10.7).
+    """At FOSSILIZE: w tanh(1/3) · min(1, dwell/3) for a seed that provably helps, else a small penalty.
 
     Helps: c ≥ max(threshold, 2 se) as measured before the op, and the host is better than at germination (a seed that
     only made itself indispensable has c > 0 but no progress).
@@ -96,7 +96,7 @@ def drip_after(t: Transition, setting: Setting) -> tuple[Tensor, Tensor]:
 
 @term("hindsight", weight="hindsight_weight")
 def hindsight(t: Transition, setting: Setting) -> Tensor:
-    """At FOSSILIZE of a seed that helps: w tanh(0.1 · what others boosted it · its progress) (facts §10.5).
+    """At FOSSILIZE of a seed that helps: w tanh(0.1 · what others boosted it · its progress).
 
     Credit for scaffolds, also those pruned since; at most w per seed.
     """

@@ -1,4 +1,4 @@
-"""The shipped modes (facts §10.6 in the corrected form; docs/decisions.md says what was corrected, and why)."""
+"""The shipped modes (why each is as it is: docs/history/decisions.md)."""
 
 from simic.envs.rewards import costs, differences, keeping, objectives  # noqa: F401 - they register the terms
 from simic.envs.rewards.registration import mode

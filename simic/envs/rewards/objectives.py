@@ -8,7 +8,7 @@ from simic.envs.rewards.registration import term
 from simic.envs.rewards.transition import Setting, Transition, bounded_loss
 from simic.growth.life.vocabulary import Stage
 
-LOSS_CLIP_SIGMAS = 5.0  # facts §10.6: improvement paid in one step, at most
+LOSS_CLIP_SIGMAS = 5.0  # improvement paid in one step, at most
 
 
 @term("terminal", objective=True)

@@ -9,7 +9,7 @@ from simic.growth.life.vocabulary import Slots, Stage
 from simic.params import Reward
 from simic.transfer import constant
 
-# Stage potentials (facts §10.2) by Stage value. A seed gains RAMP per epoch of dwell up to RAMP_MAX. FOSSILIZED has no
+# Stage potentials by Stage value. A seed gains RAMP per epoch of dwell up to RAMP_MAX. FOSSILIZED has no
 # ramp and equals the largest HOLDING, so that fossilizing late never gives shaping back.
 RAMP, RAMP_MAX = 0.3, 2.0
 STAGE_POTENTIAL = (0.0, 1.0, 2.0, 3.5, 5.5, 5.5 + RAMP_MAX, 0.0, 0.0, 0.0)
@@ -50,7 +50,7 @@ def harmonic(contribution: Tensor, gain: Tensor) -> Tensor:
 
 
 def attributed(contribution: Tensor, gain: Tensor) -> Tensor:
-    """How much of the gain p is the seed's, points (facts §10.3 with the harmonic base).
+    """How much of the gain p is the seed's, points.
 
     c for c < p, 2pc/(p+c) for c ≥ p, 0 for p ≤ 0 (the gain is not the seed's), and c itself when it harms.
     """

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MIN_GRADIENT_NORM = 1e-8  # below, a gradient ratio is 0 (facts §2.3)
-MAX_GRADIENT_RATIO = 10.0  # facts §2.3
+MIN_GRADIENT_NORM = 1e-8  # below, a gradient ratio is 0
+MAX_GRADIENT_RATIO = 10.0
 EXPLODING_CLIPS = 10.0  # a norm above this many times the clip is unhealthy (ours: tied to the clip, not absolute)
 
 
@@ -73,7 +73,7 @@ def column_means(values: Tensor) -> Tensor:
 
 
 def gradient_ratio(seed: Tensor, seed_params: int, host: Tensor, host_params: int) -> Tensor:
-    """ρ = (‖g_seed‖/√n_seed) / (‖g_host‖/√n_host + 1e-8), at most 10; 0 where either norm vanishes (facts §2.3)."""
+    """ρ = (‖g_seed‖/√n_seed) / (‖g_host‖/√n_host + 1e-8), at most 10; 0 where either norm vanishes."""
     ratio = (seed / seed_params**0.5) / (host / host_params**0.5 + MIN_GRADIENT_NORM)
     vanished = (seed < MIN_GRADIENT_NORM) | (host < MIN_GRADIENT_NORM)
     return torch.where(vanished, 0.0, ratio.clamp(max=MAX_GRADIENT_RATIO))

@@ -1,7 +1,7 @@
 """Which way hosts and operations run, by device: thresholds between ways that give the same numbers up to rounding.
 
-The shipped ones were measured on a 2-core CPU (docs/benchmarks.md); ``simic autotune`` measures them on yours and
-writes a table that ``runtime.backend`` may name. Nothing is measured when training starts.
+The shipped ones were measured on a 2-core CPU (docs/history/measurements.md); ``simic autotune`` measures them on yours
+and writes a table that ``runtime.backend`` may name. Nothing is measured when training starts.
 """
 
 import math

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from simic.growth.life.vocabulary import Curve, Ramp, Slots
 
-# Steepness of the sigmoid curves (facts §2.4: gentle, standard, sharp).
+# Steepness of the sigmoid curves: gentle, standard, sharp.
 STEEPNESS: dict[Curve, float] = {Curve.SIGMOID_6: 6.0, Curve.SIGMOID_12: 12.0, Curve.SIGMOID_24: 24.0}
 
 
 def curve_value(curve: Tensor, t: Tensor) -> Tensor:
-    """f(t) of each element's curve; f(0) = 0, f(1) = 1, monotone (facts §2.4)."""
+    """f(t) of each element's curve; f(0) = 0, f(1) = 1, monotone."""
     cosine = (1 - torch.cos(torch.pi * t)) / 2
     value = torch.where(curve == Curve.COSINE, cosine, t)
     for kind, steepness in STEEPNESS.items():

@@ -1,4 +1,4 @@
-"""Quality gates: what a seed must have shown before it may enter a stage (facts §2.2)."""
+"""Quality gates: what a seed must have shown before it may enter a stage."""
 
 import torch
 from torch import Tensor
@@ -15,11 +15,11 @@ GATES: dict[Stage, int] = {
     Stage.FOSSILIZED: 5,
 }
 NO_GATE = -1
-ALPHA_TOLERANCE = 1e-6  # facts §2.2, G3
+ALPHA_TOLERANCE = 1e-6  # of G3
 
 
 def gate_passes(slots: Slots, params: Lifecycle) -> dict[Stage, Tensor]:
-    """Bool ``[E, K]`` per stage to be entered, on the measurements stored in ``slots`` (facts §2.2).
+    """Bool ``[E, K]`` per stage to be entered, on the measurements stored in ``slots``.
 
     Unmeasured (NaN) fails every comparison it is part of.
     """

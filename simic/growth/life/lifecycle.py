@@ -58,8 +58,8 @@ ADVANCEABLE_STAGES = LIVE_STAGES - FOSSILIZABLE_STAGES - {Stage.FOSSILIZED}
 RETARGETABLE_STAGES = frozenset({Stage.BLENDING, Stage.HOLDING})  # those with an amplitude of their own
 SEQUENTIAL_BLOCKERS = FAILURE_STAGES | {Stage.GERMINATED, Stage.TRAINING}  # one unproven seed at a time
 
-GRADIENT_EMA_DECAY = 0.9  # facts §2.3
-VELOCITY_DECAY = 0.7  # facts §2.3
+GRADIENT_EMA_DECAY = 0.9
+VELOCITY_DECAY = 0.7
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def record(slots: Slots, measurements: Measurements) -> Slots:
     contribution = measurements.contribution
     measured = live & contribution.isfinite()
     repeated = measured & slots.contribution.isfinite()
-    # v ← 0.7 v + 0.3 (c_t − c_{t−1}), v = 0 before the second measurement (facts §2.3).
+    # v ← 0.7 v + 0.3 (c_t − c_{t−1}), v = 0 before the second measurement.
     velocity = VELOCITY_DECAY * slots.contribution_velocity.nan_to_num(0.0)
     velocity = velocity + (1 - VELOCITY_DECAY) * (contribution - slots.contribution)
     ratio_measured = live & measurements.gradient_ratio.isfinite()
@@ -264,7 +264,7 @@ def _germinate(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) ->
 
 
 def _set_alpha(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) -> Slots:
-    """Retarget, with the chosen style's operator; below 1 a HOLDING seed blends again (facts §2.4)."""
+    """Retarget, with the chosen style's operator; below 1 a HOLDING seed blends again."""
     target = _pick(ALPHA_TARGETS, action.alpha_target)
     reopened = where & (slots.stage == Stage.HOLDING) & (target < 1 - ALPHA_TOLERANCE)
     slots = _enter(slots, reopened, Stage.BLENDING, accuracy)
@@ -273,7 +273,7 @@ def _set_alpha(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) ->
 
 
 def _prune(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) -> Slots:
-    """At once, or by a ramp to 0 for a seed with an amplitude and a speed that is not instant (facts §2.8)."""
+    """At once, or by a ramp to 0 for a seed with an amplitude and a speed that is not instant."""
     steps = _pick(ALPHA_SPEED_STEPS, action.alpha_speed)
     scheduled = where & in_stages(slots.stage, RETARGETABLE_STAGES) & (slots.alpha > 0) & (steps > 0)
     slots = _remove(slots, where & ~scheduled)

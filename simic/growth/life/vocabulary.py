@@ -62,7 +62,7 @@ class Ramp(IntEnum):
     DOWN = 2
 
 
-# Action head values (facts §3.4). A style is a blend operator with the curve of the first ramp; the gate learns its own
+# Action head values. A style is a blend operator with the curve of the first ramp; the gate learns its own
 # shape, so its ramp is linear.
 STYLES: tuple[tuple[Blend, Curve], ...] = (
     (Blend.ADD, Curve.LINEAR),
@@ -124,7 +124,7 @@ class Slots:
     contribution_se: Tensor  # points: its paired standard error
     contribution_velocity: Tensor  # points per epoch, smoothed
     steps_since_measured: Tensor
-    gradient_ratio: Tensor  # per-parameter gradient intensity, seed over host, smoothed (facts §2.3)
+    gradient_ratio: Tensor  # per-parameter gradient intensity, seed over host, smoothed
     gradient_healthy: Tensor  # bool: measured in the last epoch, finite, not exploding
 
     @classmethod

@@ -50,7 +50,7 @@ def count_flops(module: nn.Module, shape: Shape, dtype: torch.dtype = torch.floa
 
 
 def probe(module: nn.Module, name: str, shape: Shape, expected: Shape, dtype: torch.dtype = torch.float32) -> None:
-    """SimicError naming the module unless it makes ``expected`` of ``shape``, both without the batch (facts §2.7)."""
+    """SimicError naming the module unless it makes ``expected`` of ``shape``, both without the batch."""
     try:
         with torch.no_grad():
             found = module.to("meta")(torch.empty(2, *shape, device="meta", dtype=dtype))
@@ -64,7 +64,7 @@ def probe(module: nn.Module, name: str, shape: Shape, expected: Shape, dtype: to
 @dataclass(frozen=True)
 class Blueprint:
     """A kind of seed. ``closing`` names the parameters of a fresh module that, all zero, make it the identity; they
-    start at zero under the MULTIPLY operator (facts §2.5). One zero factor is enough: two in a row would never learn.
+    start at zero under the MULTIPLY operator. One zero factor is enough: two in a row would never learn.
     ``device``: the only type of device it runs on, if there is such a limit; elsewhere the masks leave it out.
     ``twin``: the blueprint of the same function and parameter names without that limit; its FLOPs are counted, and
     exported networks are built of it.
@@ -150,7 +150,7 @@ def blueprints_of(family: str) -> tuple[Blueprint, ...]:
     return found
 
 
-# --- cnn: shape = (C, H, W); formulas of facts §3.2 ------------------------------------------------------------------
+# --- cnn: shape = (C, H, W) ------------------------------------------------------------------------------------------
 
 
 @blueprint("norm", "cnn", closing=("weight",))
@@ -267,7 +267,7 @@ class ConvHeavy(Samplewise):
         return x + self.second(self.first(x))
 
 
-# --- vectors: shape = (D,) for mlp, (L, D) for transformer; formulas of facts §3.3 ------------------------------------
+# --- vectors: shape = (D,) for mlp, (L, D) for transformer -----------------------------------------------------------
 
 
 @blueprint("norm", "mlp", closing=("weight",))

@@ -20,7 +20,7 @@ class ConvPreset:
     kernel_size: int = 3
 
 
-# baseline: facts §3.1, three blocks from base 8; deep: five blocks. impaired: too weak alone, so growth pays: it mixes
+# baseline: three blocks from base 8; deep: five blocks. impaired: too weak alone, so growth pays: it mixes
 # no neighbouring pixels (digits, 25 epochs, 3 hosts each: 27 % alone, 68 % with a bottleneck in slot 0).
 PRESETS = {
     "baseline": ConvPreset((8, 16, 32)),

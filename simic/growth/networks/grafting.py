@@ -97,7 +97,7 @@ def straight_through(h: Tensor, s: Tensor, rows: Tensor) -> Tensor:
 
 
 def blend(operator: Blend, h: Tensor, s: Tensor, x: Tensor, alpha: Tensor, gate: Tensor | None) -> Tensor:
-    """The blended features of facts §2.5, ``[R, B, …, C]``; ``alpha [R]``, ``gate [R, B, 1]`` or ``[R, B, L, 1]``;
+    """The blended features, ``[R, B, …, C]``; ``alpha [R]``, ``gate [R, B, 1]`` or ``[R, B, L, 1]``;
     exactly h at alpha 0.
 
     ``x`` is what the seed saw (detached under isolation), so MULTIPLY's tanh adds no gradient to an isolated host.

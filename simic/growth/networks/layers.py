@@ -86,7 +86,7 @@ class CausalAttention(Samplewise):
     """Multi-head self-attention of each position to itself and those before it: 4D² + 4D parameters; ``[B, L, D]``.
 
     Written out as matrix products: they are counted exactly on every device, and torch's fused kernel was no faster
-    here (docs/decisions.md).
+    here (docs/history/decisions.md).
     """
 
     def __init__(self, width: int) -> None:

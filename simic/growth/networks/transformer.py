@@ -1,4 +1,4 @@
-"""Causal transformers over tokens: pre-LN blocks, learned positions, output tied to the embedding (facts §3.1)."""
+"""Causal transformers over tokens: pre-LN blocks, learned positions, output tied to the embedding."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -87,7 +87,7 @@ class TiedHead(nn.Module):
 @host_family(
     "transformer",
     presets=tuple(PRESETS),
-    # Co-adaptation from BLENDING on (facts §2.6), unlike convolutional hosts.
+    # Co-adaptation from BLENDING on, unlike convolutional hosts.
     isolated=frozenset({Stage.TRAINING}),
     gate=TokenGate,
 )

@@ -10,7 +10,7 @@ from simic.growth.networks.blueprints import Blueprint, blueprint, blueprints_of
 
 from ..worlds import runnable
 
-CNN = {  # parameters and multiply-adds per sample at C channels, n pixels, after facts §3.2
+CNN = {  # parameters and multiply-adds per sample at C channels, n pixels
     "norm": (lambda c: 2 * c + 1, lambda c, n: 0),
     "attention": (lambda c: 2 * c * max(1, c // 4) + c, lambda c, n: 2 * c * max(1, c // 4)),
     "depthwise": (lambda c: 9 * c + c * c + 2 * c, lambda c, n: n * (9 * c + c * c)),
@@ -28,7 +28,7 @@ MLP = {
     "mlp_small": (lambda d: 4 * d * d + 3 * d, lambda d: 4 * d * d),
     "mlp": (lambda d: 8 * d * d + 5 * d, lambda d: 8 * d * d),
 }
-TRANSFORMER = {  # at width D, L positions: parameters of facts §3.3; attention also multiplies L × L scores twice
+TRANSFORMER = {  # at width D, L positions: parameters; attention also multiplies L × L scores twice
     "norm": (lambda d: 2 * d + 1, lambda d, n: 0),
     "lora": (lambda d: 16 * d, lambda d, n: n * 16 * d),
     "lora_large": (lambda d: 64 * d, lambda d, n: n * 64 * d),
@@ -50,7 +50,7 @@ def test_cnn_counts_are_the_formulas(channels: int) -> None:
         assert item.flops((channels, 4, 2)) == 2 * work(channels, 8), item.name
 
 
-def test_cnn_counts_of_the_facts_table() -> None:
+def test_cnn_counts_are_those_of_the_table() -> None:
     table = {"norm": 129, "attention": 2112, "depthwise": 4800, "bottleneck": 4480, "conv_small": 4224}
     table |= {"conv_light": 36992, "conv_heavy": 73984}
     assert {item.name: item.params((64, 4, 4)) for item in blueprints_of("cnn")} == table
@@ -72,7 +72,7 @@ def test_transformer_counts_are_the_formulas(width: int) -> None:
         assert item.flops((7, width)) == 2 * work(width, 7), item.name
 
 
-def test_transformer_counts_of_the_facts_table() -> None:
+def test_transformer_counts_are_those_of_the_table() -> None:
     table = {"norm": 769, "lora": 6144, "lora_large": 24576, "attention": 591360, "mlp_small": 590976}
     table |= {"mlp": 1181568, "flex_attention": 591360}
     assert {item.name: item.params((16, 384)) for item in blueprints_of("transformer")} == table

@@ -13,7 +13,7 @@ from simic.params import Host
 
 
 def test_parameter_counts_of_the_earlier_system() -> None:
-    # 3·8·9+16 + 8·16·9+32 + 16·32·9+64 + 32·10+10 = 6,418; facts §3.1 has 99,922 for five blocks.
+    # 3·8·9+16 + 8·16·9+32 + 16·32·9+64 + 32·10+10 = 6,418.
     assert build_host(Host(preset="baseline"), (3, 32, 32), 10).params == 6418
     assert build_host(Host(preset="deep"), (3, 32, 32), 10).params == 99922
 

@@ -1,0 +1,65 @@
+"""What README and docs name exists: links, paths, modules, commands with their options, params."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from simic import params
+from simic.cli import app
+
+ROOT = Path(__file__).parents[2]
+READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*READ, *sorted((ROOT / "docs" / "history").glob("*.md"))]
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+PROMISED_WORDS = 8000  # of what a user reads; metrics and observations are most of it
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+@pytest.mark.parametrize("page", READ, ids=name)
+def test_every_path_and_module_that_is_named_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for path in re.findall(r"(?<![\w/:.])((?:simic|tests|docs|benchmarks|examples|flows)/[\w./*-]*[\w*])", text):
+        assert path in ("simic/train", "simic/Growth-v0") or any(ROOT.glob(path)), path
+    for module in re.findall(r"python -m ([\w.]+)", text) + re.findall(r"from (simic[\w.]*) import", text):
+        assert importlib.util.find_spec(module), module
+
+
+@pytest.mark.parametrize("page", READ, ids=name)
+def test_every_command_can_be_given(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    for target in re.findall(r"(?:^    |`)make ([\w-]+)", text, re.MULTILINE):
+        assert target in targets, target
+    for command, rest in re.findall(r"(?:^    |`)simic ([\w-]+)([^#`\n]*)", text, re.MULTILINE):
+        assert command in COMMANDS, command
+        known = {option for parameter in COMMANDS[command].params for option in parameter.opts}
+        assert known >= set(re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", rest)), f"simic {command}{rest}"
+    for override in re.findall(r"-S ([a-z_.]+=[^\s'`]+)", text):
+        params.load(ROOT / "params.yaml", [override])
+
+
+def test_what_a_user_reads_is_short() -> None:
+    words = {name(page): len(page.read_text(encoding="utf-8").split()) for page in READ if page.stem != "agent"}
+    assert words["README.md"] < 1100
+    assert sum(words.values()) < PROMISED_WORDS, words
