@@ -13,7 +13,7 @@ from simic.envs.attribution import COMMITTED, MAIN, WITHOUT, configurations, mea
 from simic.errors import SimicError
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Stage
-from simic.params import Lifecycle, Reward
+from simic.params import Lifecycle, PPOParams, Reward
 
 FAMILIES = ("cnn", "mlp")
 
@@ -22,7 +22,7 @@ FAMILIES = ("cnn", "mlp")
 def test_shaping_telescopes_over_played_episodes(make_env, play, transitions, ending):
     env = make_env(envs=12, steps=12, episode_end=ending)
     steps = play(env)
-    gamma, weight = env.setting.gamma, env.train.reward.pbrs_weight
+    gamma, weight = env.train.ppo.gamma, env.train.reward.pbrs_weight
     paid = sum(gamma**t * step[2][4].components["shaping"] for t, step in enumerate(steps))
     # The first state has empty slots, Φ = 0; the last counts only when the episode was cut, not ended.
     left = weight * gamma**12 * rewards.potential(transitions[-1][0].after)
@@ -30,6 +30,15 @@ def test_shaping_telescopes_over_played_episodes(make_env, play, transitions, en
     expected = torch.where(alive & (ending == "truncate"), left, 0.0)
     assert left.max() > 1
     assert (paid - expected).abs().max() < 1e-6
+
+
+def test_shaping_is_discounted_by_the_agents_gamma(make_env):
+    env = make_env(envs=1, ppo=PPOParams(minibatches=1, gamma=0.5))
+    env.reset()
+    germinate = Action.wait(1)._replace(op=torch.tensor([int(Op.GERMINATE)]))
+    paid = [float(env.step(action)[4].components["shaping"][0]) for action in (germinate, Action.wait(1))]
+    # F = 0.3 (γΦ(s') - Φ(s)); Φ is 0 without a seed, 1 + 0.3 per epoch of a GERMINATED one.
+    assert paid == pytest.approx([0.3 * 0.5 * 1.3, 0.3 * (0.5 * 1.6 - 1.3)], abs=1e-9)
 
 
 @pytest.mark.parametrize("ending", ["terminate", "truncate"])
