@@ -166,8 +166,10 @@ def test_a_run_that_its_budget_ends_says_so_in_one_line(
         stats = epoch(*arguments)
         return replace(stats, finite=stats.finite & False)
 
+    tree, workspace = params.load(tmp_path / "params.yaml"), Workspace(tmp_path)
+    stages.prepare(tree, workspace)
     monkeypatch.setattr(Population, "train_epoch", sick)
-    stages.prepare(params.load(tmp_path / "params.yaml"), Workspace(tmp_path))
+    monkeypatch.setattr(engine, "perform", lambda *given: stages.train(tree, workspace))  # without MLflow
     assert simic(monkeypatch, tmp_path, "stage", "train") == 2
     error = capfd.readouterr().err
     assert error.startswith("simic: stopped by finding rollback_budget in iteration 0: 4 rollbacks in this run")
