@@ -150,23 +150,15 @@ def test_unknown_stage_and_unknown_command_are_refused(
 def test_a_run_that_its_budget_ends_says_so_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    small = {
-        "envs": 4,
-        "episode_steps": 1,
-        "batches_per_epoch": 1,
-        "stop_on": "never",
-        "governor": {"rollback_budget": 3},
-    }
-    (tmp_path / "params.yaml").write_text(
-        yaml.safe_dump({"train": small, "runtime": {"threads": 1, "progress": "none"}})
-    )
     epoch = Population.train_epoch
 
     def sick(*arguments: Any) -> TrainStats:
         stats = epoch(*arguments)
         return replace(stats, finite=stats.finite & False)
 
-    tree, workspace = params.load(tmp_path / "params.yaml"), Workspace(tmp_path)
+    small = ["envs=4", "episode_steps=1", "batches_per_epoch=1", "stop_on=never", "governor.rollback_budget=3"]
+    tree = params.load(ROOT / "params.yaml", ["runtime.threads=1", *(f"train.{item}" for item in small)])
+    workspace = Workspace(tmp_path)
     stages.prepare(tree, workspace)
     monkeypatch.setattr(Population, "train_epoch", sick)
     monkeypatch.setattr(engine, "perform", lambda *given: stages.train(tree, workspace))  # without MLflow
