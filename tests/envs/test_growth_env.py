@@ -5,6 +5,7 @@ from itertools import combinations, permutations
 
 import pytest
 import torch
+from growth.worlds import logits_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simic.data.batches import Dataset
@@ -90,7 +91,7 @@ def test_augmented_hosts_see_other_samples_and_any_grouping_sees_the_same(make_e
 def test_reset_measures_fresh_hosts_before_anything_is_trained(make_env, digits):
     env = make_env(envs=3)
     observation, info = env.reset(options={"iteration": 4})
-    logits = env.population.logits(env.slots, digits[1].x, torch.zeros(3, env.host.slots, dtype=torch.bool))
+    logits = logits_of(env.population, env.slots, digits[1].x, torch.zeros(3, env.host.slots, dtype=torch.bool))
     accuracy = 100 * (logits.argmax(2) == digits[1].y).float().mean(1)
     assert torch.allclose(info.live_accuracy, accuracy) and torch.allclose(info.committed_accuracy, accuracy)
     assert info.train_loss.isnan().all() and not info.components
@@ -116,7 +117,7 @@ def test_committed_accuracy_is_that_of_host_and_fossilized_seeds_alone(make_env,
     env = make_env(envs=8, family=family, steps=24)
     info = play_until_fossilized(env, play)[-1][2][4]
     off = in_stages(env.slots.stage, LIVE_STAGES) & (env.slots.stage != Stage.FOSSILIZED)
-    logits = env.population.logits(env.slots, digits[1].x, off)
+    logits = logits_of(env.population, env.slots, digits[1].x, off)
     manual = 100 * (logits.argmax(2) == digits[1].y).float().mean(1)
     assert torch.allclose(info.committed_accuracy, manual, atol=1e-4)
     accuracy, loss = env.committed(digits[1])
