@@ -3,3 +3,7 @@
 
 class SimicError(Exception):
     """Bad input or a refused operation; the message names the thing, its value and what is allowed."""
+
+
+class DecisionFault(SimicError):
+    """The masks leave no choice, the policy's logits are not finite, or an action was played that the masks forbid."""

@@ -123,46 +123,93 @@ class Lifecycle(Tree):
     param_budget: Positive = 4.0  # seeds may hold this many times the host's parameters
 
 
-class Reward(Tree):
-    """Weights of the reward terms (docs/metrics.md); accuracies in points 0–100."""
+class ShapedReward(Tree):
+    """Of modes shaped and escrow."""
 
-    mode: Annotated[str, Known(registry.REWARD_MODE)] = "shaped"
-    gamma: Fraction | None = None  # null: the agent's; anything else than the agent's is refused
-    pbrs_weight: NonNegative = 0.3
     contribution_weight: NonNegative = 0.1
-    contribution_threshold_pct: NonNegative = 1.0  # or twice its standard error, whichever is larger
     alpha_shock_weight: NonNegative = 0.1958
     rent_weight: NonNegative = 0.5
-    rent_cap: NonNegative = 1.5
-    rent_floor_params: Count = 200
     fossilize_weight: NonNegative = 3.0
     terminal_weight: NonNegative = 0.05
-    sparse_scale: Positive = 1.0
+    synergy_weight: NonNegative = 0.0  # this and the next five: optional terms, not computed at 0; to try: 0.1
+    hindsight_weight: NonNegative = 0.0  # to try: 0.2
+    ratio_penalty_weight: NonNegative = 0.0  # to try: 1, as of the next three
+    blending_warning_weight: NonNegative = 0.0
+    indecision_weight: NonNegative = 0.0
+    occupancy_weight: NonNegative = 0.0
+
+
+class SimplifiedReward(Tree):
+    """Of mode simplified, paid at the end."""
+
+    accuracy_weight: NonNegative = 3.0
+    seed_weight: NonNegative = 2.0
+
+
+class SparseReward(Tree):
+    """Of modes sparse and minimal."""
+
+    scale: Positive = 1.0
     param_penalty: NonNegative = 0.1
+
+
+class MinimalReward(Tree):
+    """Of mode minimal: below this age a prune costs."""
+
+    early_prune_age: Steps = 5
+    early_prune_penalty: Annotated[float, Field(le=0.0)] = -0.1
+
+
+class BasicReward(Tree):
+    """Of modes basic and basic_plus."""
+
+    accuracy_weight: NonNegative = 5.0
+    fossilize_base: NonNegative = 0.3
+    fossilize_scale: NonNegative = 0.1  # per point
+    rent_weight: NonNegative = 1.0  # of the whole budget over a whole episode
+
+
+class BasicPlusReward(Tree):
+    """Of mode basic_plus, beside those of basic."""
+
+    drip_fraction: Fraction = 0.7  # of the fossilize bonus, paid while the seed goes on contributing
+
+
+class EscrowReward(Tree):
+    """Of mode escrow, beside those of shaped."""
+
+    clip: Positive = 2.0  # most that escrowed credit rises in a step
+    window: Annotated[int, Field(ge=1, le=10)] = 3  # validations whose least accuracy counts as stable
+
+
+class LossReward(Tree):
+    """Of mode loss."""
+
+    weight: NonNegative = 0.2  # of an improvement by one sigma
+    sigma_chances: Positive = 0.02  # sigma, as a share of the loss of a uniform guess
+    target_chances: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.13  # loss that earns the whole terminal reward
+    terminal_weight: NonNegative = 1.0
+    rent_weight: NonNegative = 0.05
+
+
+class Reward(Tree):
+    """Weights of the reward terms (docs/metrics.md says which mode has which); accuracies in points 0–100."""
+
+    mode: Annotated[str, Known(registry.REWARD_MODE)] = "shaped"
+    pbrs_weight: NonNegative = 0.3
     intervention_cost: NonNegative = 0.01
     death_penalty: Annotated[float, Field(le=0.0)] = -10.0
-    synergy_weight: NonNegative = 0.0  # this and the next five: optional terms, not computed at 0; earlier system 0.1
-    hindsight_weight: NonNegative = 0.0  # 0.2
-    ratio_penalty_weight: NonNegative = 0.0  # 1
-    blending_warning_weight: NonNegative = 0.0  # 1
-    indecision_weight: NonNegative = 0.0  # 1
-    occupancy_weight: NonNegative = 0.0  # 1
-    early_prune_age: Steps = 5  # minimal: below it a prune costs
-    early_prune_penalty: Annotated[float, Field(le=0.0)] = -0.1
-    simplified_accuracy_weight: NonNegative = 3.0
-    simplified_seed_weight: NonNegative = 2.0
-    basic_accuracy_weight: NonNegative = 5.0
-    basic_fossilize_base: NonNegative = 0.3
-    basic_fossilize_scale: NonNegative = 0.1  # per point
-    basic_rent_weight: NonNegative = 1.0  # of the whole budget over a whole episode
-    drip_fraction: Fraction = 0.7  # basic_plus: of the fossilize bonus, paid while the seed goes on contributing
-    escrow_clip: Positive = 2.0  # most that escrowed credit rises in a step
-    escrow_window: Annotated[int, Field(ge=1, le=10)] = 3  # validations whose least accuracy counts as stable
-    loss_weight: NonNegative = 0.2  # of an improvement by one sigma
-    loss_sigma_chances: Positive = 0.02  # sigma, as a share of the loss of a uniform guess
-    loss_target_chances: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.13  # loss that earns the whole terminal reward
-    loss_terminal_weight: NonNegative = 1.0
-    loss_rent_weight: NonNegative = 0.05
+    contribution_threshold_pct: NonNegative = 1.0  # or twice its standard error, whichever is larger
+    rent_cap: NonNegative = 1.5  # of shaped, escrow and loss, like the next
+    rent_floor_params: Count = 200
+    shaped: ShapedReward = ShapedReward()
+    simplified: SimplifiedReward = SimplifiedReward()
+    sparse: SparseReward = SparseReward()
+    minimal: MinimalReward = MinimalReward()
+    basic: BasicReward = BasicReward()
+    basic_plus: BasicPlusReward = BasicPlusReward()
+    escrow: EscrowReward = EscrowReward()
+    loss: LossReward = LossReward()
 
 
 class Governor(Tree):
@@ -241,31 +288,26 @@ class Train(Tree):
     """One training run of the controller."""
 
     host: Host = Host()
+    iterations: Steps = 12
     envs: Count = 64
     episode_steps: Count = 25
     batches_per_epoch: Count | Literal["all"] = "all"
     batch_size: Count = 64
     augment: Literal["none", "crop_flip"] = "none"  # crop_flip: 4 pixels of padding, random crop, horizontal flip
-    iterations: Steps = 12
+    episode_end: Literal["terminate", "truncate"] = "terminate"
+    validate_every: Count = 4  # iterations between validation episodes that choose the best checkpoint
+    stop_on: Literal["never", "critical", "high"] = "critical"  # findings that end the run; spent budgets always do
     host_optimizer: HostOptimizer = HostOptimizer()
     lifecycle: Lifecycle = Lifecycle()
     reward: Reward = Reward()
     governor: Governor = Governor()
     policy: Policy = Policy()
     ppo: PPOParams = PPOParams()
-    episode_end: Literal["terminate", "truncate"] = "terminate"
-    validate_every: Count = 4  # iterations between validation episodes that choose the best checkpoint
-    stop_on: Literal["never", "critical", "high"] = "critical"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.envs % self.ppo.minibatches:
             raise ValueError(f"envs ({self.envs}) must be a multiple of ppo.minibatches ({self.ppo.minibatches})")
-        if self.reward.gamma is not None and self.reward.gamma != self.ppo.gamma:
-            raise ValueError(
-                f"reward.gamma ({self.reward.gamma}) must equal ppo.gamma ({self.ppo.gamma}): "
-                "shaping leaves the optimal policy unchanged only then (Ng et al. 1999)"
-            )
         return self
 
 

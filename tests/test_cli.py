@@ -4,6 +4,7 @@ import copy
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 import yaml
 
 from simic import cli, params
+from simic.growth.batch.population import Population
+from simic.growth.batch.statistics import TrainStats
 from simic.pipeline import engine, stages
 from simic.pipeline.paths import Workspace
 
@@ -52,7 +55,7 @@ def mutations() -> Iterator[tuple[str, bytes]]:
     """Key (or description) and content of broken params files: every key with every wrong value, and broken files."""
     for path, value in leaves(TREE):
         for wrong in wrong_values(value):
-            if path in {("prepare", "source"), ("train", "reward", "gamma")} and wrong in ("banana", 2.5):
+            if path == ("prepare", "source") and wrong in ("banana", 2.5):
                 continue  # refused too, by rules over two keys, which name the section
             tree = copy.deepcopy(TREE)
             section = tree
@@ -142,6 +145,27 @@ def test_unknown_stage_and_unknown_command_are_refused(
     assert simic(monkeypatch, ROOT, "stage", "deploy") == 2
     assert "stage 'deploy': must be one of prepare, train, evaluate, audit" in capfd.readouterr().err
     assert simic(monkeypatch, ROOT, "deploy") == 2
+
+
+def test_a_run_that_its_budget_ends_says_so_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    epoch = Population.train_epoch
+
+    def sick(*arguments: Any) -> TrainStats:
+        stats = epoch(*arguments)
+        return replace(stats, finite=stats.finite & False)
+
+    small = ["envs=4", "episode_steps=1", "batches_per_epoch=1", "stop_on=never", "governor.rollback_budget=3"]
+    tree = params.load(ROOT / "params.yaml", ["runtime.threads=1", *(f"train.{item}" for item in small)])
+    workspace = Workspace(tmp_path)
+    stages.prepare(tree, workspace)
+    monkeypatch.setattr(Population, "train_epoch", sick)
+    monkeypatch.setattr(engine, "perform", lambda *given: stages.train(tree, workspace))  # without MLflow
+    assert simic(monkeypatch, tmp_path, "stage", "train") == 2
+    error = capfd.readouterr().err
+    assert error.startswith("simic: stopped by finding rollback_budget in iteration 0: 4 rollbacks in this run")
+    assert error.count("\n") == 1, error
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -38,7 +38,7 @@ def test_tree_is_frozen() -> None:
         ("extensions=[../scale]", ["extensions.0 = '../scale'", "pattern"]),
         ("extensions=[nowhere]", ["extensions/nowhere.py", "no such file"]),
         ("train.envs=33", ["train", "33", "multiple of ppo.minibatches (4)"]),
-        ("train.reward.gamma=0.9", ["reward.gamma (0.9)", "ppo.gamma (0.995)"]),
+        ("train.reward.basic.weight=1", ["train.reward.basic.weight", "unknown key", "rent_weight"]),
         ("train.ppo.value_clip=0.2", ["value_clip", "epochs"]),
         ("prepare.split.train=0.9", ["prepare.split", "sum to 1"]),
         ("prepare.task=npz", ["prepare", "source", "required"]),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from simic.agent.spec import ActionSpec
-from simic.errors import SimicError
+from simic.errors import DecisionFault, SimicError
 
 # Added to nothing: it replaces the logit after the largest legal one was shifted to 0, so exp() of it is exactly 0
 # however large or small the legal logits are, and no infinity can turn into NaN.
@@ -140,13 +140,13 @@ class Choice:
 
 
 def refuse_faults(spec: ActionSpec, choices: list[Choice]) -> None:
-    """SimicError naming the head whose masks forbid everything or whose logits are not finite; one transfer."""
+    """DecisionFault naming the head whose masks forbid everything or whose logits are not finite; one transfer."""
     faults = torch.stack([choice.faults() for choice in choices]).tolist()
     for head, (empty, broken) in zip(spec.heads, faults, strict=True):
         if empty:
-            raise SimicError(f"head {head.name!r}: an environment's mask forbids every choice; one must be legal")
+            raise DecisionFault(f"head {head.name!r}: an environment's mask forbids every choice; one must be legal")
         if broken:
-            raise SimicError(f"head {head.name!r}: the policy's logits are not finite; resume from the last checkpoint")
+            raise DecisionFault(f"head {head.name!r}: the policy's logits are not finite")
 
 
 @dataclass(frozen=True)

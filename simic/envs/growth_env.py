@@ -29,9 +29,10 @@ from simic.envs.records import EpisodeState, Played, StepInfo, step_info, transi
 from simic.envs.rewards import Ledgers, Setting, Transition
 from simic.envs.shapley import Shapley, shapley
 from simic.envs.tracker import Tracker
-from simic.errors import SimicError
+from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.groups import SlotState
-from simic.growth.batch.population import Population, TrainStats
+from simic.growth.batch.population import Population
+from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.lifecycle import Events, Measurements, advance, prune_live, record
 from simic.growth.life.vocabulary import Action, Op, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
@@ -128,15 +129,13 @@ class GrowthEnv(VectorEnv):
         slots = Slots.empty(self.num_envs, self.host.slots, self.device)
         measured = self._validate(slots, SlotState.read(slots))
         yes = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        unknown = torch.full((self.num_envs,), torch.nan, device=self.device)
         self._state = EpisodeState(
             slots=slots,
             tracker=tracker.update(Tracker.empty(self.num_envs, self.device), measured.loss, measured.accuracy),
             vitals=Vitals.empty(self.num_envs, self.train.governor, self.device),
             alive=yes,
             measured=measured,
-            train_loss=unknown,
-            train_accuracy=unknown,
+            trained=TrainStats.unmeasured(self.num_envs, self.host.slots, self.device),
             effective_op=torch.full((self.num_envs,), -1, device=self.device),
             succeeded=yes,
             seed_params=self.population.seed_params(slots),
@@ -166,8 +165,7 @@ class GrowthEnv(VectorEnv):
             vitals=vitals,
             alive=before.alive & (cause == Cause.NONE),
             measured=measured,
-            train_loss=stats.loss,
-            train_accuracy=stats.accuracy,
+            trained=stats,
             effective_op=events.effective_op,
             succeeded=(events.gate < 0) | events.gate_passed,
             seed_params=self.population.seed_params(slots),
@@ -211,11 +209,11 @@ class GrowthEnv(VectorEnv):
         affordable = self._masks["blueprint"][rows, action.slot, action.blueprint] | (action.op != Op.GERMINATE)
         return action, outside | ~(self._masks["slot"][rows, action.op, action.slot] & affordable)
 
-    def _refusal(self, actions: Action | Tensor, row: int) -> SimicError:
+    def _refusal(self, actions: Action | Tensor, row: int) -> DecisionFault:
         """Names the host whose masks forbid its action."""
         action = to_action(actions) if isinstance(actions, Tensor) else actions
         heads = {name: int(choice[row]) for name, choice in action._asdict().items()}
-        return SimicError(f"action {heads} of host {row} at step {self._step}: forbidden by the masks")
+        return DecisionFault(f"action {heads} of host {row} at step {self._step}: forbidden by the masks")
 
     def _transition(self, before: EpisodeState, action: Action, events: Events) -> Transition:
         """(s, effective op, s') with s' the present state, and how the step ended."""
@@ -260,7 +258,7 @@ class GrowthEnv(VectorEnv):
         if bool(panicked.any()):
             self._all_alive = False
             self.population.restore(self._snapshot, panicked)
-            slots, _ = prune_live(slots, panicked)
+            slots = prune_live(slots, panicked)
             measured = measured.replaced(panicked, self._validate(slots, SlotState.read(slots)))
         self._snapshot = self.population.snapshot(self._snapshot, healthy & before.alive)
         return slots, measured, vitals, cause
@@ -278,8 +276,8 @@ class GrowthEnv(VectorEnv):
             step=self._step,
             episode_steps=self.steps,
             chance_loss=self.chance_loss,
-            train_loss=state.train_loss,
-            train_accuracy=state.train_accuracy,
+            train_loss=state.trained.loss,
+            train_accuracy=state.trained.accuracy,
             op=state.effective_op,
             succeeded=state.succeeded,
             interaction=state.measured.interaction,

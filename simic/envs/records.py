@@ -9,6 +9,7 @@ from simic.envs.attribution import Attribution
 from simic.envs.governor import Cause, Vitals
 from simic.envs.rewards import Ledgers, Transition, significant
 from simic.envs.tracker import Tracker
+from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.lifecycle import Events
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks.hosts import HostSpec
@@ -28,6 +29,8 @@ class StepInfo:
     all_off_accuracy: Tensor
     val_loss: Tensor
     train_loss: Tensor
+    host_grad_norm: Tensor  # mean over the epoch's minibatches, before clipping
+    seed_grad_norm: Tensor  # [E, K], likewise
     contribution: Tensor  # [E, K]
     contribution_se: Tensor  # [E, K]
     interaction: Tensor  # [E, K], sum over the other acting seeds
@@ -52,8 +55,7 @@ class EpisodeState:
     vitals: Vitals
     alive: Tensor  # bool [E]: no rollback yet in this episode
     measured: Attribution
-    train_loss: Tensor
-    train_accuracy: Tensor
+    trained: TrainStats
     effective_op: Tensor
     succeeded: Tensor
     seed_params: Tensor  # [E, K]
@@ -81,7 +83,9 @@ def step_info(
         committed_accuracy=measured.committed_accuracy,
         all_off_accuracy=measured.all_off_accuracy,
         val_loss=measured.loss,
-        train_loss=state.train_loss,
+        train_loss=state.trained.loss,
+        host_grad_norm=state.trained.host_grad_norm,
+        seed_grad_norm=state.trained.seed_grad_norm,
         contribution=measured.contribution,
         contribution_se=measured.contribution_se,
         interaction=measured.interaction,
@@ -123,7 +127,7 @@ def transition(before: EpisodeState, after: EpisodeState, played: Played, weight
         seed_params_after=after.seed_params,
         interaction_before=interaction(before.measured),
         interaction_after=interaction(after.measured),
-        stable_accuracy=after.tracker.stable_accuracy(weights.escrow_window),
+        stable_accuracy=after.tracker.stable_accuracy(weights.escrow.window),
         committed_accuracy=after.measured.committed_accuracy,
         loss=after.measured.loss,
         committed_loss=after.measured.committed_loss,

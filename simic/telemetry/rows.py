@@ -60,7 +60,9 @@ class StepRow(Row):
     all_off_accuracy: list[float]
     val_loss: list[float]
     train_loss: list[float]
-    stage: list[list[int]]  # [E][K], like all that follow up to interaction_se
+    host_grad_norm: list[float]  # mean over the epoch's minibatches, before clipping
+    seed_grad_norm: list[list[float]]  # [E][K], like all that follow up to interaction_se
+    stage: list[list[int]]
     slot_blueprint: list[list[int]]
     alpha: list[list[float]]
     contribution: list[list[float]]

@@ -11,7 +11,7 @@ from typing import TypeVar
 from simic.agent.advantages import with_advantages
 from simic.agent.metrics import UpdateMetrics
 from simic.agent.rollout import Rollout, StepRecord, collect
-from simic.errors import SimicError
+from simic.errors import DecisionFault, SimicError
 from simic.growth.life.vocabulary import Stage
 from simic.telemetry.rows import EpisodeRow, FindingRow, Severity, StepRow, TimingRow, UpdateRow
 from simic.training import episodes, validation
@@ -23,11 +23,14 @@ from simic.training.state import Counters
 
 SKIPPED_STEPS_BUDGET = 10  # optimiser steps of a run with a non-finite loss or gradient; ours: more is no accident
 
+# Findings that end a run whatever train.stop_on says: a budget is spent, or the policy cannot decide.
+FATAL = ("non_finite_updates", "rollback_budget", "decision_fault")
+
 T = TypeVar("T")
 
 
 class StoppedByFinding(SimicError):
-    """A finding as grave as train.stop_on; the last checkpoint is from before it."""
+    """A finding as grave as train.stop_on, or a fatal one; the last checkpoint is from before it."""
 
 
 class _StopRequested(Exception):
@@ -87,6 +90,9 @@ class TrainingRun:
         except _StopRequested:
             status = "interrupted"
             raise self._interrupted() from None
+        except DecisionFault as fault:
+            self._found(self.counters.iteration, "decision_fault", "critical", str(fault), 1)
+            raise self._stopped() from None
         finally:
             self.observers.on_end(status)
 
@@ -154,7 +160,8 @@ class TrainingRun:
             self._found(iteration, "replay_differs", "critical", f"first ratio is off 1 by {deviation:.3g}", deviation)
         skipped = self.state.ppo.skipped_steps
         if skipped > SKIPPED_STEPS_BUDGET:
-            self._found(iteration, "non_finite_updates", "critical", f"{skipped} steps had no finite gradient", skipped)
+            text = f"{skipped} optimizer steps had no finite loss or gradient, at most {SKIPPED_STEPS_BUDGET} may"
+            self._found(iteration, "non_finite_updates", "critical", text, skipped)
         return metrics
 
     def validate(self, iteration: int) -> None:
@@ -179,8 +186,9 @@ class TrainingRun:
         started = time.perf_counter()
         self.counters.iteration = iteration + 1
         self.counters.rollbacks += sum(episode.panicked)
-        if self.counters.rollbacks > self.settings.governor.rollback_budget:
-            text = f"{self.counters.rollbacks} hosts were rolled back in this run"
+        budget = self.settings.governor.rollback_budget
+        if self.counters.rollbacks > budget:
+            text = f"{self.counters.rollbacks} rollbacks in this run, train.governor.rollback_budget allows {budget}"
             self._found(iteration, "rollback_budget", "critical", text, self.counters.rollbacks)
         update = UpdateRow(
             iteration=iteration,
@@ -219,11 +227,12 @@ class TrainingRun:
             self._save()
 
     def report(self, finding: FindingRow) -> None:
-        """Records a finding and tells everyone; one as grave as ``stop_on`` ends the run with this iteration."""
+        """Records a finding and tells everyone; one that is fatal or as grave as ``stop_on`` ends the run."""
         self.session.recorder.append(finding)
         self.observers.on_finding(finding)
         limit = self.settings.stop_on
-        if limit != "never" and finding.at_least(limit) and self.gravest is None:
+        ends = finding.check in FATAL or (limit != "never" and finding.at_least(limit))
+        if ends and self.gravest is None:
             self.gravest = finding
 
     def _found(self, iteration: int, check: str, severity: Severity, message: str, value: float) -> None:
@@ -232,12 +241,18 @@ class TrainingRun:
         )
 
     def _end_if_grave(self) -> None:
-        gravest = next((finding for finding in self.ranks.gather(self.gravest) if finding is not None), None)
-        if gravest is not None:
-            raise StoppedByFinding(
-                f"stopped by finding {gravest.check} in iteration {gravest.iteration}: "
-                f"{gravest.message}; earlier checkpoints are kept; train.stop_on decides what stops a run"
-            )
+        self.gravest = next((finding for finding in self.ranks.gather(self.gravest) if finding is not None), None)
+        if self.gravest is not None:
+            raise self._stopped()
+
+    def _stopped(self) -> StoppedByFinding:
+        found = self.gravest
+        assert found is not None
+        why = "" if found.check in FATAL else "; train.stop_on decides what stops a run"
+        return StoppedByFinding(
+            f"stopped by finding {found.check} in iteration {found.iteration}: {found.message}; "
+            f"earlier checkpoints are kept{why}"
+        )
 
     def _save(self) -> Path:
         path = self.session.save()

@@ -84,9 +84,10 @@ def step(iteration, t, gamma):
         gate=[-1 if op is Op.WAIT else 1] * ENVS, gate_passed=[op is not Op.WAIT] * ENVS, log_prob=[-1.0] * ENVS,
         value=[0.5] * ENVS, reward=[a + b for a, b in zip(*parts.values(), strict=True)], components=parts,
         live_accuracy=accuracy, committed_accuracy=accuracy, all_off_accuracy=accuracy, val_loss=[1.0] * ENVS,
-        train_loss=[1.0] * ENVS, stage=[[int(stage), 0]] * ENVS, slot_blueprint=[[0 if t else -1, -1]] * ENVS,
-        alpha=per_slot, contribution=[[3.0, float("nan")]] * ENVS, contribution_se=per_slot,
-        interaction=per_slot, interaction_se=per_slot, params=[500] * ENVS,
+        train_loss=[1.0] * ENVS, host_grad_norm=[1.0] * ENVS, seed_grad_norm=per_slot,
+        stage=[[int(stage), 0]] * ENVS, slot_blueprint=[[0 if t else -1, -1]] * ENVS, alpha=per_slot,
+        contribution=[[3.0, float("nan")]] * ENVS, contribution_se=per_slot, interaction=per_slot,
+        interaction_se=per_slot, params=[500] * ENVS,
         committed_params=[500] * ENVS, flops=[1000] * ENVS, panicked=[False] * ENVS, cause=nothing, valid=[True] * ENVS,
     )  # fmt: skip
 

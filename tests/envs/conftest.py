@@ -91,9 +91,8 @@ def make_env(digits, tokens) -> Callable[..., GrowthEnv]:
             envs=envs,
             episode_steps=steps,
             batch_size=32,
-            ppo=PPOParams(minibatches=1),
             host=host,
-            **{"lifecycle": QUICK, "batches_per_epoch": 2, **changes},
+            **{"lifecycle": QUICK, "batches_per_epoch": 2, "ppo": PPOParams(minibatches=1), **changes},
         )
         return GrowthEnv(train, rng_seed, *data, backend=backend, **keywords)
 

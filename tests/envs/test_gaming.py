@@ -12,7 +12,7 @@ import torch
 
 from simic.envs import rewards
 from simic.growth.life.vocabulary import Op, Slots, Stage
-from simic.params import Reward
+from simic.params import LossReward, MinimalReward
 
 from .transitions import FULL, GAMMA, SETTING, VARIANT_NAMES, VARIANTS, measured, paid, transition, value
 
@@ -255,7 +255,11 @@ def test_credit_paid_for_a_closed_loop_is_never_positive(make_slots):
             assert sum(GAMMA**t * v for t, v in enumerate(credits)) <= 0
 
 
-def test_wrong_gamma_or_weights_are_refused():
-    for name, wrong in (("loss_target_chances", 1.0), ("loss_sigma_chances", 0.0), ("early_prune_penalty", 0.1)):
+def test_wrong_weights_are_refused():
+    for section, name, wrong in (
+        (LossReward, "target_chances", 1.0),
+        (LossReward, "sigma_chances", 0.0),
+        (MinimalReward, "early_prune_penalty", 0.1),
+    ):
         with pytest.raises(ValueError, match=name):
-            Reward(**{name: wrong})
+            section(**{name: wrong})

@@ -5,6 +5,7 @@ from itertools import combinations, permutations
 
 import pytest
 import torch
+from growth.worlds import logits_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simic.data.batches import Dataset
@@ -13,7 +14,7 @@ from simic.envs.attribution import COMMITTED, MAIN, WITHOUT, configurations, mea
 from simic.errors import SimicError
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Stage
-from simic.params import Lifecycle, Reward
+from simic.params import Lifecycle, PPOParams, Reward
 
 FAMILIES = ("cnn", "mlp")
 
@@ -22,7 +23,7 @@ FAMILIES = ("cnn", "mlp")
 def test_shaping_telescopes_over_played_episodes(make_env, play, transitions, ending):
     env = make_env(envs=12, steps=12, episode_end=ending)
     steps = play(env)
-    gamma, weight = env.setting.gamma, env.train.reward.pbrs_weight
+    gamma, weight = env.train.ppo.gamma, env.train.reward.pbrs_weight
     paid = sum(gamma**t * step[2][4].components["shaping"] for t, step in enumerate(steps))
     # The first state has empty slots, Φ = 0; the last counts only when the episode was cut, not ended.
     left = weight * gamma**12 * rewards.potential(transitions[-1][0].after)
@@ -30,6 +31,15 @@ def test_shaping_telescopes_over_played_episodes(make_env, play, transitions, en
     expected = torch.where(alive & (ending == "truncate"), left, 0.0)
     assert left.max() > 1
     assert (paid - expected).abs().max() < 1e-6
+
+
+def test_shaping_is_discounted_by_the_agents_gamma(make_env):
+    env = make_env(envs=1, ppo=PPOParams(minibatches=1, gamma=0.5))
+    env.reset()
+    germinate = Action.wait(1)._replace(op=torch.tensor([int(Op.GERMINATE)]))
+    paid = [float(env.step(action)[4].components["shaping"][0]) for action in (germinate, Action.wait(1))]
+    # F = 0.3 (γΦ(s') - Φ(s)); Φ is 0 without a seed, 1 + 0.3 per epoch of a GERMINATED one.
+    assert paid == pytest.approx([0.3 * 0.5 * 1.3, 0.3 * (0.5 * 1.6 - 1.3)], abs=1e-9)
 
 
 @pytest.mark.parametrize("ending", ["terminate", "truncate"])
@@ -81,7 +91,7 @@ def test_augmented_hosts_see_other_samples_and_any_grouping_sees_the_same(make_e
 def test_reset_measures_fresh_hosts_before_anything_is_trained(make_env, digits):
     env = make_env(envs=3)
     observation, info = env.reset(options={"iteration": 4})
-    logits = env.population.logits(env.slots, digits[1].x, torch.zeros(3, env.host.slots, dtype=torch.bool))
+    logits = logits_of(env.population, env.slots, digits[1].x, torch.zeros(3, env.host.slots, dtype=torch.bool))
     accuracy = 100 * (logits.argmax(2) == digits[1].y).float().mean(1)
     assert torch.allclose(info.live_accuracy, accuracy) and torch.allclose(info.committed_accuracy, accuracy)
     assert info.train_loss.isnan().all() and not info.components
@@ -107,7 +117,7 @@ def test_committed_accuracy_is_that_of_host_and_fossilized_seeds_alone(make_env,
     env = make_env(envs=8, family=family, steps=24)
     info = play_until_fossilized(env, play)[-1][2][4]
     off = in_stages(env.slots.stage, LIVE_STAGES) & (env.slots.stage != Stage.FOSSILIZED)
-    logits = env.population.logits(env.slots, digits[1].x, off)
+    logits = logits_of(env.population, env.slots, digits[1].x, off)
     manual = 100 * (logits.argmax(2) == digits[1].y).float().mean(1)
     assert torch.allclose(info.committed_accuracy, manual, atol=1e-4)
     accuracy, loss = env.committed(digits[1])

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from growth.worlds import logits_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -17,10 +18,10 @@ def test_the_reported_loss_is_that_of_the_live_network_alone(make_env, play, dig
     env = make_env(envs=6, family="mlp", steps=16, backend="auto")
     info = play(env, never=(Op.PRUNE, Op.WAIT))[-1][2][4]
     off = torch.zeros_like(env.slots.stage, dtype=torch.bool)
-    logits = env.population.logits(env.slots, digits[1].x, off)
+    logits = logits_of(env.population, env.slots, digits[1].x, off)
     expected = torch.stack([nn.functional.cross_entropy(row, digits[1].y) for row in logits])
     assert torch.allclose(info.val_loss, expected, atol=1e-4)
-    seeds_off = env.population.logits(env.slots, digits[1].x, env.slots.stage > Stage.DORMANT)
+    seeds_off = logits_of(env.population, env.slots, digits[1].x, env.slots.stage > Stage.DORMANT)
     without = torch.stack([nn.functional.cross_entropy(row, digits[1].y) for row in seeds_off])
     assert (without - expected).abs().max() > 1e-3  # the ablations do say something else here
 

@@ -220,7 +220,8 @@ def test_synergy_is_a_credit_that_comes_and_goes(make_slots):
     ransom = measured(make_slots, Stage.HOLDING, 10.0, -20.0)
     assert one("shaped", transition(ransom, ransom, **strong), FULL)["synergy"] == 0.0
     # Its weight alone decides, not that of another term.
-    without = replace(FULL, weights=FULL.weights.model_copy(update={"contribution_weight": 0.0}))
+    weights = FULL.weights.shaped.model_copy(update={"contribution_weight": 0.0})
+    without = replace(FULL, weights=Reward(shaped=weights))
     assert one("shaped", arrives, without)["synergy"] == pytest.approx(GAMMA * level)
 
 

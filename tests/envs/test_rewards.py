@@ -6,15 +6,14 @@ from itertools import pairwise
 
 import pytest
 import torch
-from pydantic import ValidationError
 
 from simic.envs import rewards
-from simic.envs.rewards import MODES, Setting, Transition
+from simic.envs.rewards import MODES, Transition
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op, Slots, Stage
-from simic.params import PPOParams, Reward, Train
+from simic.params import Reward, SparseReward
 
-from .transitions import CHANCE, GAMMA, HOST, SETTING, WEIGHTS, discounted, measured, random_states, transition
+from .transitions import GAMMA, SETTING, WEIGHTS, discounted, measured, random_states, transition
 
 
 def shaped(t: Transition) -> dict[str, float]:
@@ -262,7 +261,7 @@ def test_accuracy_dominates_parameter_cost(make_slots):
     assert SETTING.episode_steps * shaped(huge)["rent"] == pytest.approx(-WEIGHTS.rent_cap)
     # ln(1 + 0.0039 + 0.1)/2 per episode for a seed of a tenth of the host
     assert shaped(transition(slots, slots))["rent"] == pytest.approx(-0.5 * math.log(1.1039) / 10, abs=1e-12)
-    assert WEIGHTS.rent_cap < WEIGHTS.terminal_weight * 100
+    assert WEIGHTS.rent_cap < WEIGHTS.shaped.terminal_weight * 100
 
 
 def test_rent_is_free_without_a_seed_and_weighted_by_alpha(make_slots):
@@ -280,7 +279,7 @@ def test_a_refused_op_costs_and_earns_nothing(make_slots):
 
 
 def test_sparse_clips_before_it_scales(make_slots):
-    setting = replace(SETTING, weights=Reward(mode="sparse", sparse_scale=7.0))
+    setting = replace(SETTING, weights=Reward(mode="sparse", sparse=SparseReward(scale=7.0)))
     slots = make_slots([[Stage.FOSSILIZED, Stage.HOLDING]])
 
     def sparse(params: int, **flags) -> float:
@@ -291,12 +290,6 @@ def test_sparse_clips_before_it_scales(make_slots):
     assert sparse(400, ended=True) == pytest.approx(7 * 0.49, abs=1e-9)
     assert sparse(10**9, ended=True) == -7.0
     assert sparse(400) == 0.0
-
-
-def test_gamma_other_than_the_agents_is_refused():
-    with pytest.raises(ValidationError, match=r"reward.gamma \(0.9\) must equal ppo.gamma \(0.995\)"):
-        Train(reward=Reward(gamma=0.9))
-    assert Setting.of(Train(ppo=PPOParams(gamma=0.9), reward=Reward(gamma=0.9)), HOST, CHANCE).gamma == 0.9
 
 
 def test_a_term_name_can_be_registered_once_only():

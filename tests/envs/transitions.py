@@ -9,7 +9,7 @@ import torch
 from simic.envs import rewards
 from simic.envs.rewards import Ledgers, Setting, Transition
 from simic.growth.life.vocabulary import Op, Slots, Stage
-from simic.params import Reward
+from simic.params import Reward, ShapedReward
 
 GAMMA = 0.97
 HOST = 1000
@@ -20,12 +20,14 @@ SETTING = Setting(WEIGHTS, GAMMA, episode_steps=10, host_params=HOST, param_budg
 FULL = replace(
     SETTING,
     weights=Reward(
-        synergy_weight=0.1,
-        hindsight_weight=0.2,
-        ratio_penalty_weight=1.0,
-        blending_warning_weight=1.0,
-        indecision_weight=1.0,
-        occupancy_weight=1.0,
+        shaped=ShapedReward(
+            synergy_weight=0.1,
+            hindsight_weight=0.2,
+            ratio_penalty_weight=1.0,
+            blending_warning_weight=1.0,
+            indecision_weight=1.0,
+            occupancy_weight=1.0,
+        )
     ),
 )
 # (mode, setting): all shipped modes, and the default one with all it can have.

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from growth.worlds import logits_of
 
 from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic
@@ -138,7 +139,7 @@ def test_accuracy_is_that_of_the_committed_network_on_the_test_split(evaluation,
     _, _ = evaluate.play(setup, FixedSchedule("cnn", small_params().train.lifecycle, (0, 1, 2)))
     env = setup.env
     off = env.slots.stage != Stage.FOSSILIZED
-    logits = env.population.logits(env.slots, setup.test.x, off)
+    logits = logits_of(env.population, env.slots, setup.test.x, off)
     expected = 100.0 * (logits.argmax(dim=-1) == setup.test.y).double().mean(dim=1)
     played = evaluation.policies["fixed_schedule"].per_seed.test_accuracy_pct
     assert played == pytest.approx(expected.tolist(), abs=1e-4)

@@ -12,7 +12,7 @@ from simic.growth.export import GrownNetwork, SeedRecord, grown_network, load_gr
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks import blueprints
 
-from .worlds import DATA, FAMILIES, make_order, make_population, mixed_slots, one_seed
+from .worlds import DATA, FAMILIES, logits_of, make_order, make_population, mixed_slots, one_seed
 
 CARD = "# A network\n"
 
@@ -22,8 +22,8 @@ def test_every_host_of_a_mixed_population_keeps_its_outputs(family: str) -> None
     population = make_population(family)
     slots = mixed_slots(population)
     population.train_epoch(slots, DATA[family], make_order(8, 4, 16))
-    logits = population.logits(slots, DATA[family].x)
-    committed = population.logits(slots, DATA[family].x, slots.stage != Stage.FOSSILIZED)
+    logits = logits_of(population, slots, DATA[family].x)
+    committed = logits_of(population, slots, DATA[family].x, slots.stage != Stage.FOSSILIZED)
     with torch.no_grad():
         for row in range(8):
             torch.testing.assert_close(
@@ -53,7 +53,7 @@ def test_a_directory_gives_the_network_back(family: str, tmp_path: Path) -> None
     state = torch.get_rng_state()
     network = simic.growth.load_grown(str(path))
     assert torch.equal(state, torch.get_rng_state())
-    expected = population.logits(slots, DATA[family].x)[2]
+    expected = logits_of(population, slots, DATA[family].x)[2]
     program = torch.export.load(path / "network.pt2").module()
     with torch.no_grad():
         torch.testing.assert_close(network(DATA[family].x), expected, rtol=0, atol=1e-6)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from simic.data.batches import Dataset
-from simic.growth.batch.population import Population
+from simic.growth.batch.groups import SlotState, evaluation_plan
+from simic.growth.batch.population import Population, _same_for_all
 from simic.growth.life.vocabulary import Blend, Ramp, Slots, Stage
 from simic.growth.networks.blueprints import Blueprint, blueprints_of
 from simic.growth.networks.hosts import HostSpec, build_host
@@ -121,3 +122,12 @@ def mixed_slots(population: Population, seed: int = 0) -> Slots:
 def parameters(population: Population) -> dict[str, Tensor]:
     """All parameter rows by the name of their store."""
     return {name: tensor for name, tensor in population.state_dict().items() if name.endswith("/param")}
+
+
+@torch.no_grad()
+def logits_of(population: Population, slots: Slots, x: Tensor, off: Tensor | None = None) -> Tensor:
+    """``[E, B, classes]`` of the live networks on ``x [B, …]``, the same for all; ``off [E, K]`` as in ``evaluate``."""
+    flags = (torch.zeros_like(slots.stage, dtype=torch.bool) if off is None else off)[None].numpy()
+    plan, stream_of = evaluation_plan(SlotState.read(slots), flags, slots.alpha)
+    weights = population._evaluation_weights(plan, slice(0, len(population)))
+    return population._run(population.templates, weights, plan, _same_for_all(x, len(population)))[stream_of[0]]

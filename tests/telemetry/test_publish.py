@@ -14,13 +14,13 @@ from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, Timi
 def step(iteration: int, number: int) -> StepRow:
     ints = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve", "effective_op")
     more = ("gate", "params", "committed_params", "flops", "cause")
-    measured = ("alpha", "contribution", "contribution_se", "interaction", "interaction_se")
+    measured = ("alpha", "contribution", "contribution_se", "interaction", "interaction_se", "seed_grad_norm")
     floats = ("log_prob", "value", "reward", "live_accuracy", "committed_accuracy", "all_off_accuracy")
     return StepRow(
         iteration=iteration,
         step=number,
         **{name: [number, 10 + number] for name in ints + more},
-        **{name: [0.5, math.nan] for name in (*floats, "val_loss", "train_loss")},
+        **{name: [0.5, math.nan] for name in (*floats, "val_loss", "train_loss", "host_grad_norm")},
         components={"rent": [-0.25, 0.0], "death": [0.0, -10.0]},
         **{name: [[1, 2, 3], [4, 5, 6]] for name in ("stage", "slot_blueprint")},
         **{name: [[0.0, 0.5, 1.0], [math.nan] * 3] for name in measured},

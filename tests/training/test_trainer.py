@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from small_runs import assert_same_run, small_params
 import simic
 from simic.errors import SimicError
 from simic.evaluation.evaluate import EVALUATION_ITERATION
+from simic.growth.life.vocabulary import Op
+from simic.params import Governor
 from simic.telemetry import recorder
 from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, UpdateRow
 from simic.training.checkpoint import read
@@ -301,15 +304,71 @@ def test_a_policy_that_is_not_the_one_that_acted_is_found(prepared, tmp_path):
             train(session, [Watcher(tamper)])
 
 
-@pytest.mark.parametrize("check", ["non_finite_updates", "rollback_budget"])
-def test_a_spent_budget_ends_the_run(check, prepared, tmp_path):
-    with open_session(small_params(iterations=1), tmp_path, prepared) as session:
-        if check == "non_finite_updates":
-            session.state.ppo.skipped_steps = 11
-        else:
-            session.state.counters.rollbacks = 101
-        with pytest.raises(StoppedByFinding, match=check):
-            train(session)
+def sick_hosts(session, sick):
+    """No host is finite after an epoch: four rollbacks in the iteration."""
+    epoch = session.env.population.train_epoch
+
+    def wrapped(*arguments):
+        stats = epoch(*arguments)
+        return replace(stats, finite=stats.finite & (not sick()))
+
+    session.env.population.train_epoch = wrapped
+
+
+def sick_gradients(session, sick):
+    """Not one of the sixteen steps of the update has a finite gradient."""
+    weight = next(session.policy.parameters())
+    weight.register_hook(lambda grad: grad * math.nan if sick() else grad)
+
+
+def no_choice(session, sick):
+    """The environment's masks forbid every op."""
+    step = session.env.step
+
+    def wrapped(actions):
+        observation, *rest = step(actions)
+        if sick():
+            observation.masks["op"].fill_(False)
+        return observation, *rest
+
+    session.env.step = wrapped
+
+
+def sick_logits(session, sick):
+    """The policy's logits are NaN."""
+    head = session.policy.heads[0].out
+    head.register_forward_hook(lambda module, given, logits: logits * math.nan if sick() else logits)
+
+
+def forbidden_actions(session, sick):
+    """FOSSILIZE, where no seed is there."""
+    step = session.env.step
+    session.env.step = lambda actions: step(torch.full_like(actions, Op.FOSSILIZE) if sick() else actions)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (sick_hosts, "rollback_budget in iteration 1: 4 rollbacks in this run, .*rollback_budget allows 3"),
+        (sick_gradients, "non_finite_updates in iteration 1: 16 optimizer steps had no finite .*, at most 10 may"),
+        (no_choice, "decision_fault in iteration 1: head 'op': .* mask forbids every choice; one must be legal"),
+        (sick_logits, "decision_fault in iteration 1: head 'op': the policy's logits are not finite"),
+        (forbidden_actions, "decision_fault in iteration 1: action {'op': 4.* forbidden by the masks"),
+    ],
+)
+def test_a_spent_budget_or_a_policy_that_cannot_decide_ends_any_run(fault, message, prepared, tmp_path):
+    """Whatever stop_on says; what was saved before is kept."""
+    params, watcher = small_params(stop_on="never", governor=Governor(rollback_budget=3)), Watcher()
+    with open_session(params, tmp_path, prepared) as session:
+        fault(session, lambda: watcher.steps > 3)  # from the second iteration on
+        with pytest.raises(StoppedByFinding, match=rf"^stopped by finding {message}; earlier checkpoints are kept$"):
+            train(session, [watcher])
+    assert watcher.calls[-1] == ("end", "failed")
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["000001"]
+    read(tmp_path / "checkpoints" / "000001")
+    found = [row for row in recorder.read(tmp_path / "telemetry.jsonl") if isinstance(row, FindingRow)]
+    assert found == watcher.findings
+    assert [(row.check, row.severity) for row in found] == [(message.split()[0], "critical")]
 
 
 def test_a_state_that_is_not_finite_ends_the_run_and_earlier_checkpoints_stay(finished, prepared, tmp_path):

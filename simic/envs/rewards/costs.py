@@ -25,7 +25,7 @@ def rent(t: Transition, setting: Setting) -> Tensor:
     alpha = torch.where(occupied, t.after.alpha.double(), 0.0)
     burden = torch.where(occupied, BASE_SLOT_RENT * setting.host_params + alpha * t.seed_params_after.double(), 0.0)
     growth = burden.sum(dim=1) / max(setting.host_params, weights.rent_floor_params)
-    return -(weights.rent_weight * growth.log1p()).clamp(max=weights.rent_cap) / setting.episode_steps
+    return -(weights.shaped.rent_weight * growth.log1p()).clamp(max=weights.rent_cap) / setting.episode_steps
 
 
 @term("basic_rent")
@@ -33,7 +33,7 @@ def basic_rent(t: Transition, setting: Setting) -> Tensor:
     """-w · seed parameters / budget / T, whatever their alpha: at most w in an episode."""
     budget = setting.param_budget * setting.host_params
     held = t.seed_params_after.sum(dim=1).double()
-    return -setting.weights.basic_rent_weight * (held / budget).clamp(max=1.0) / setting.episode_steps
+    return -setting.weights.basic.rent_weight * (held / budget).clamp(max=1.0) / setting.episode_steps
 
 
 @term("loss_rent")
@@ -42,7 +42,7 @@ def loss_rent(t: Transition, setting: Setting) -> Tensor:
     weights = setting.weights
     held = torch.where(t.after.age >= LOSS_RENT_GRACE, t.seed_params_after, 0).sum(dim=1).double()
     growth = held / max(setting.host_params, weights.rent_floor_params)
-    return -(weights.loss_rent_weight * growth.log1p()).clamp(max=weights.rent_cap / setting.episode_steps)
+    return -(weights.loss.rent_weight * growth.log1p()).clamp(max=weights.rent_cap / setting.episode_steps)
 
 
 @term("alpha_shock")
@@ -52,7 +52,7 @@ def alpha_shock(t: Transition, setting: Setting) -> Tensor:
     change = (t.after.alpha - t.before.alpha).double().square()
     size = torch.maximum(t.seed_params_before, t.seed_params_after).double()
     shock = (change * size).sum(dim=1) / max(setting.host_params, weights.rent_floor_params)
-    return -(weights.alpha_shock_weight * shock).clamp(max=ALPHA_SHOCK_CAP)
+    return -(weights.shaped.alpha_shock_weight * shock).clamp(max=ALPHA_SHOCK_CAP)
 
 
 @term("intervention")
@@ -65,8 +65,8 @@ def intervention(t: Transition, setting: Setting) -> Tensor:
 def early_prune(t: Transition, setting: Setting) -> Tensor:
     """The penalty of pruning a seed before it could prove itself."""
     weights = setting.weights
-    young = of_target(t.before.age, t) < weights.early_prune_age
-    return weights.early_prune_penalty * ((t.op == Op.PRUNE) & young).double()
+    young = of_target(t.before.age, t) < weights.minimal.early_prune_age
+    return weights.minimal.early_prune_penalty * ((t.op == Op.PRUNE) & young).double()
 
 
 @term("blending_warning", weight="blending_warning_weight")
@@ -74,7 +74,7 @@ def blending_warning(t: Transition, setting: Setting) -> Tensor:
     """-w (0.1 + min(0.05 · dwell, 0.3)) for each BLENDING seed whose host is worse than at its germination."""
     warning = WARNING_FIRST + (WARNING_SLOPE * t.after.dwell.double()).clamp(max=WARNING_MAX)
     worse = (t.after.stage == Stage.BLENDING) & (progress(t.after) < 0)
-    return -setting.weights.blending_warning_weight * torch.where(worse, warning, 0.0).sum(dim=1)
+    return -setting.weights.shaped.blending_warning_weight * torch.where(worse, warning, 0.0).sum(dim=1)
 
 
 @term("indecision", weight="indecision_weight")
@@ -86,7 +86,7 @@ def indecision(t: Transition, setting: Setting) -> Tensor:
     decided = targeted & ((t.op == Op.FOSSILIZE) | (t.op == Op.PRUNE))[:, None]
     good = (t.before.stage == Stage.HOLDING) & helps(t.before, setting.weights.contribution_threshold_pct)
     waits = good & (late >= 0) & ~decided
-    return -setting.weights.indecision_weight * torch.where(waits, hesitation, 0.0).sum(dim=1)
+    return -setting.weights.shaped.indecision_weight * torch.where(waits, hesitation, 0.0).sum(dim=1)
 
 
 @term("occupancy", weight="occupancy_weight")
@@ -94,7 +94,7 @@ def occupancy(t: Transition, setting: Setting) -> Tensor:
     """-w (0.01 for each unfossilized seed beyond the first + 0.002 for each fossilized one)."""
     beyond = (unfinished(t.after).sum(dim=1) - FREE_SLOTS).clamp(min=0).double()
     kept = (t.after.stage == Stage.FOSSILIZED).sum(dim=1).double()
-    return -setting.weights.occupancy_weight * (OCCUPANCY_COST * beyond + MAINTENANCE_COST * kept)
+    return -setting.weights.shaped.occupancy_weight * (OCCUPANCY_COST * beyond + MAINTENANCE_COST * kept)
 
 
 @term("death")

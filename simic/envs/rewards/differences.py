@@ -51,7 +51,7 @@ def synergy(t: Transition, setting: Setting) -> Tensor:
 
 
 def _synergy(slots: Slots, interaction: Tensor, setting: Setting) -> Tensor:
-    worth = setting.weights.synergy_weight * (SYNERGY_STEEPNESS * interaction.double().clamp(min=0.0)).tanh()
+    worth = setting.weights.shaped.synergy_weight * (SYNERGY_STEEPNESS * interaction.double().clamp(min=0.0)).tanh()
     return torch.where(helps(slots, setting.weights.contribution_threshold_pct), worth, 0.0)
 
 
@@ -70,8 +70,8 @@ def escrow_after(t: Transition, setting: Setting) -> Tensor:
     weights = setting.weights
     c = significant_contribution(t.after, weights.contribution_threshold_pct)
     p = t.stable_accuracy.double()[:, None] - t.after.germination_accuracy.double()
-    target = (weights.contribution_weight * attributed(c, p) + suspicion(c, p)).clamp(min=0.0)
-    advanced = torch.minimum(target, t.ledgers.escrow + weights.escrow_clip)
+    target = (weights.shaped.contribution_weight * attributed(c, p) + suspicion(c, p)).clamp(min=0.0)
+    advanced = torch.minimum(target, t.ledgers.escrow + weights.escrow.clip)
     return torch.where(unfinished(t.after) & ~t.terminal[:, None], advanced, 0.0)
 
 
@@ -93,11 +93,11 @@ def ratio_penalty(t: Transition, setting: Setting) -> Tensor:
     """Each step w · Σ of -0.3 at most, never above 0, for seeds whose contribution is out of proportion to progress."""
     c = significant_contribution(t.after, setting.weights.contribution_threshold_pct)
     penalty = torch.where(unfinished(t.after), suspicion(c, progress(t.after)), 0.0)
-    return setting.weights.ratio_penalty_weight * penalty.sum(dim=1)
+    return setting.weights.shaped.ratio_penalty_weight * penalty.sum(dim=1)
 
 
 @term("toxic")
 def toxic(t: Transition, setting: Setting) -> Tensor:
     """Each step w · c of every unfossilized seed that provably harms."""
     c = significant_contribution(t.after, setting.weights.contribution_threshold_pct).clamp(max=0.0)
-    return setting.weights.contribution_weight * torch.where(unfinished(t.after), c, 0.0).sum(dim=1)
+    return setting.weights.shaped.contribution_weight * torch.where(unfinished(t.after), c, 0.0).sum(dim=1)

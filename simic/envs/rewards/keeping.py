@@ -38,7 +38,7 @@ def fossilize(t: Transition, setting: Setting) -> Tensor:
     only made itself indispensable has c > 0 but no progress).
     """
     c, p = contribution_before(t, setting), of_target(progress(t.before), t)
-    bonus = setting.weights.fossilize_weight * math.tanh(1 / 3) * legitimacy(t)
+    bonus = setting.weights.shaped.fossilize_weight * math.tanh(1 / 3) * legitimacy(t)
     paid = torch.where((c > 0) & (p > 0), bonus, NOT_CONTRIBUTING)
     return torch.where(t.op == Op.FOSSILIZE, paid, 0.0)
 
@@ -48,7 +48,7 @@ def basic_bonus(t: Transition, setting: Setting) -> Tensor:
     weights = setting.weights
     c, p = contribution_before(t, setting), of_target(progress(t.before), t)
     helps = (t.op == Op.FOSSILIZE) & (c > 0) & (p > 0)
-    bonus = legitimacy(t) * (weights.basic_fossilize_base + weights.basic_fossilize_scale * harmonic(c, p))
+    bonus = legitimacy(t) * (weights.basic.fossilize_base + weights.basic.fossilize_scale * harmonic(c, p))
     return torch.where(helps, bonus, 0.0)
 
 
@@ -68,7 +68,7 @@ def basic_fossilize(t: Transition, setting: Setting) -> Tensor:
 @term("basic_plus_fossilize")
 def basic_plus_fossilize(t: Transition, setting: Setting) -> Tensor:
     """The part of basic_fossilize's bonus that is not dripped, or its penalty in full."""
-    return (1.0 - setting.weights.drip_fraction) * basic_bonus(t, setting) + _basic_penalty(t, setting)
+    return (1.0 - setting.weights.basic_plus.drip_fraction) * basic_bonus(t, setting) + _basic_penalty(t, setting)
 
 
 @term("drip")
@@ -85,7 +85,7 @@ def drip_after(t: Transition, setting: Setting) -> tuple[Tensor, Tensor]:
     """Rate per step and contribution it is paid for ``[E, K]`` in s': dripped part / max(steps left, 5)."""
     steps_left = max(setting.episode_steps - t.step, DRIP_MIN_STEPS)
     bonus = basic_bonus(t, setting)
-    rate = setting.weights.drip_fraction * bonus / steps_left
+    rate = setting.weights.basic_plus.drip_fraction * bonus / steps_left
     targeted = torch.arange(t.before.stage.shape[1], device=t.slot.device) == t.slot[:, None]
     starts = targeted & (bonus > 0)[:, None]
     kept = t.after.stage == Stage.FOSSILIZED
@@ -102,7 +102,7 @@ def hindsight(t: Transition, setting: Setting) -> Tensor:
     """
     c, p = contribution_before(t, setting), of_target(progress(t.before), t)
     boost = of_target(t.ledgers.boosts, t)
-    earned = setting.weights.hindsight_weight * (HINDSIGHT_STEEPNESS * boost * p).tanh()
+    earned = setting.weights.shaped.hindsight_weight * (HINDSIGHT_STEEPNESS * boost * p).tanh()
     return torch.where((t.op == Op.FOSSILIZE) & (c > 0) & (p > 0), earned, 0.0)
 
 

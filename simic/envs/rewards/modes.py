@@ -3,7 +3,7 @@
 from simic.envs.rewards import costs, differences, keeping, objectives  # noqa: F401 - they register the terms
 from simic.envs.rewards.registration import mode
 
-# Optional terms, off by default: their weights in params.Reward are 0.
+# Optional terms, off by default: their weights in params.ShapedReward are 0.
 OPTIONAL = ("synergy", "hindsight", "ratio_penalty", "blending_warning", "indecision", "occupancy")
 
 mode(

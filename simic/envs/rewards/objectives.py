@@ -14,7 +14,7 @@ LOSS_CLIP_SIGMAS = 5.0  # improvement paid in one step, at most
 @term("terminal", objective=True)
 def terminal(t: Transition, setting: Setting) -> Tensor:
     """w · committed accuracy, once, at the end of an episode."""
-    return torch.where(t.ended, setting.weights.terminal_weight * t.committed_accuracy.double(), 0.0)
+    return torch.where(t.ended, setting.weights.shaped.terminal_weight * t.committed_accuracy.double(), 0.0)
 
 
 @term("sparse", objective=True)
@@ -22,10 +22,10 @@ def sparse(t: Transition, setting: Setting) -> Tensor:
     """At the end only: scale · clip(committed accuracy - price of the fossilized parameters, ±1); clip before scale."""
     weights = setting.weights
     kept = torch.where(t.after.stage == Stage.FOSSILIZED, t.seed_params_after, 0).sum(dim=1).double()
-    base = t.committed_accuracy.double() / 100.0 - weights.param_penalty * kept / (
+    base = t.committed_accuracy.double() / 100.0 - weights.sparse.param_penalty * kept / (
         setting.param_budget * setting.host_params
     )
-    return torch.where(t.ended, weights.sparse_scale * base.clamp(-1.0, 1.0), 0.0)
+    return torch.where(t.ended, weights.sparse.scale * base.clamp(-1.0, 1.0), 0.0)
 
 
 @term("simplified_terminal", objective=True)
@@ -34,15 +34,15 @@ def simplified_terminal(t: Transition, setting: Setting) -> Tensor:
     weights = setting.weights
     helps = significant_contribution(t.after, weights.contribution_threshold_pct) > 0
     helps &= (t.after.stage == Stage.FOSSILIZED) & (progress(t.after) > 0)
-    accuracy = weights.simplified_accuracy_weight * t.committed_accuracy.double() / 100.0
-    return torch.where(t.ended, accuracy + weights.simplified_seed_weight * helps.sum(dim=1), 0.0)
+    accuracy = weights.simplified.accuracy_weight * t.committed_accuracy.double() / 100.0
+    return torch.where(t.ended, accuracy + weights.simplified.seed_weight * helps.sum(dim=1), 0.0)
 
 
 @term("basic_terminal", objective=True)
 def basic_terminal(t: Transition, setting: Setting) -> Tensor:
     """At the end: w · committed accuracy gained over the episode / 100."""
     gained = t.committed_accuracy.double() - t.ledgers.first_accuracy
-    return torch.where(t.ended, setting.weights.basic_accuracy_weight * gained / 100.0, 0.0)
+    return torch.where(t.ended, setting.weights.basic.accuracy_weight * gained / 100.0, 0.0)
 
 
 @term("loss_improvement", objective=True)
@@ -52,7 +52,7 @@ def loss_improvement(t: Transition, setting: Setting) -> Tensor:
     σ is a share of the loss of a uniform guess. What only unfossilized seeds achieved is taken back at the end.
     """
     weights = setting.weights
-    unit = weights.loss_weight / (weights.loss_sigma_chances * setting.chance_loss)
+    unit = weights.loss.weight / (weights.loss.sigma_chances * setting.chance_loss)
     before = setting.chance_loss - t.ledgers.tracked_loss
     after = setting.chance_loss - tracked_loss_after(t, setting)
     return unit * (setting.gamma * after - before)
@@ -63,7 +63,7 @@ def tracked_loss_after(t: Transition, setting: Setting) -> Tensor:
 
     Clipping the payment instead would pay for a spike that is undone slowly.
     """
-    most = LOSS_CLIP_SIGMAS * setting.weights.loss_sigma_chances * setting.chance_loss
+    most = LOSS_CLIP_SIGMAS * setting.weights.loss.sigma_chances * setting.chance_loss
     tracked = torch.maximum(bounded_loss(t.loss, setting.chance_loss), t.ledgers.tracked_loss - most)
     final = torch.maximum(tracked, bounded_loss(t.committed_loss, setting.chance_loss))
     return torch.where(t.terminal, final, tracked)
@@ -73,5 +73,5 @@ def tracked_loss_after(t: Transition, setting: Setting) -> Tensor:
 def loss_terminal(t: Transition, setting: Setting) -> Tensor:
     """At the end: w · clip((chance - committed loss) / (chance - target), 0, 1)."""
     weights, chance = setting.weights, setting.chance_loss
-    reached = (chance - bounded_loss(t.committed_loss, chance)) / (chance * (1.0 - weights.loss_target_chances))
-    return torch.where(t.ended, weights.loss_terminal_weight * reached.clamp(0.0, 1.0), 0.0)
+    reached = (chance - bounded_loss(t.committed_loss, chance)) / (chance * (1.0 - weights.loss.target_chances))
+    return torch.where(t.ended, weights.loss.terminal_weight * reached.clamp(0.0, 1.0), 0.0)

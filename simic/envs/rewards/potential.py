@@ -67,7 +67,7 @@ def unfinished(slots: Slots) -> Tensor:
 def credit(slots: Slots, weights: Reward) -> Tensor:
     """Unrealised credit of each live, unfossilized seed ``[E, K]`` float64."""
     c = significant_contribution(slots, weights.contribution_threshold_pct)
-    return torch.where(unfinished(slots), weights.contribution_weight * attributed(c, progress(slots)), 0.0)
+    return torch.where(unfinished(slots), weights.shaped.contribution_weight * attributed(c, progress(slots)), 0.0)
 
 
 def helps(slots: Slots, threshold: float) -> Tensor:

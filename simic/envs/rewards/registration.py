@@ -12,15 +12,15 @@ from simic.errors import SimicError
 Term = Callable[[Transition, Setting], Tensor]
 TERMS: dict[str, Term] = {}
 MODES: dict[str, tuple[str, ...]] = {}
-WEIGHTS: dict[str, str] = {}  # optional term -> its weight in params.Reward
+WEIGHTS: dict[str, str] = {}  # optional term -> its weight in params.ShapedReward
 OBJECTIVES: list[str] = []  # terms that are what a mode is about, not help on the way
 
 
 def term(name: str, weight: str | None = None, objective: bool = False) -> Callable[[Term], Term]:
     """Register a reward term: a pure function ``(Transition, Setting) -> [E]`` float64.
 
-    ``weight`` names the field of ``params.Reward`` that multiplies it: at 0 the term is neither computed nor recorded.
-    ``objective`` marks what the mode is about. SimicError where the name is taken.
+    ``weight`` names the field of ``params.ShapedReward`` that multiplies it: at 0 the term is neither computed nor
+    recorded. ``objective`` marks what the mode is about. SimicError where the name is taken.
     """
 
     def register(function: Term) -> Term:
@@ -64,7 +64,7 @@ def components(mode: str, transition: Transition, setting: Setting) -> dict[str,
 
 
 def _weighs(name: str, setting: Setting) -> bool:
-    return name not in WEIGHTS or getattr(setting.weights, WEIGHTS[name]) != 0.0
+    return name not in WEIGHTS or getattr(setting.weights.shaped, WEIGHTS[name]) != 0.0
 
 
 def total(parts: dict[str, Tensor]) -> Tensor:

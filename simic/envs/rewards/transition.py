@@ -76,6 +76,6 @@ class Setting:
 
     @classmethod
     def of(cls, train: Train, host_params: int, chance_loss: float) -> "Setting":
-        """The setting of a run; gamma is the agent's (``params`` refuses any other)."""
+        """The setting of a run; gamma is the agent's, or shaping would change the task (Ng, Harada, Russell 1999)."""
         budget = train.lifecycle.param_budget
         return cls(train.reward, train.ppo.gamma, train.episode_steps, host_params, budget, chance_loss)

@@ -251,19 +251,6 @@ class Population:
             correct.append(scored[1])
         return torch.cat(correct, 1)[stream_of], torch.cat(loss, 1).mean(1)[stream_of]
 
-    @torch.no_grad()
-    def logits(self, slots: Slots, x: Tensor, off: Tensor | None = None) -> Tensor:
-        """``[E, B, classes]`` of the live networks on ``x [B, …]`` (the same for all) or ``[E, B, …]``; ``off [E, K]``
-        as in ``evaluate``.
-        """
-        nothing = torch.zeros_like(slots.stage, dtype=torch.bool)
-        flags = _flags((nothing if off is None else off)[None])
-        plan, stream_of = evaluation_plan(SlotState.read(slots), flags, slots.alpha)
-        same = x.dim() == 1 + len(self.host.input_shape)
-        features = _same_for_all(x, len(self)) if same else channels_last(x)
-        weights = self._evaluation_weights(plan, slice(0, len(self)))
-        return self._run(self.templates, weights, plan, features)[stream_of[0]]
-
     def _evaluation_weights(self, plan: Plan, hosts: slice) -> Weights:
         blocks, names = self._blocks(plan, hosts)
         return self._unpack([block.store.param[block.hosts] for block in blocks], names)

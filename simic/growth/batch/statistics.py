@@ -1,6 +1,7 @@
 """What one training epoch says about each host and each seed."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -23,6 +24,12 @@ class TrainStats:
     gradient_ratio: Tensor  # [E, K] per-parameter intensity, seed over host
     gradient_healthy: Tensor  # [E, K] bool: finite in every minibatch and not exploding
     finite: Tensor  # [E] bool
+
+    @classmethod
+    def unmeasured(cls, envs: int, slots: int, device: torch.device) -> Self:
+        """Before the first epoch."""
+        host, seed = (torch.full(shape, torch.nan, device=device) for shape in ((envs,), (envs, slots)))
+        return cls(host, host, host, seed, seed, seed.isfinite(), host.isfinite())
 
 
 @dataclass(frozen=True)

@@ -81,9 +81,6 @@ class Events:
     gate: Tensor  # [E]: the gate the op asked, -1 = none
     gate_passed: Tensor  # [E] bool
     germinated: Tensor  # [E, K] bool
-    removed: Tensor  # [E, K] bool: the module was freed now
-    stage_before: Tensor  # [E, K]
-    stage_after: Tensor  # [E, K]
 
 
 def in_stages(stage: Tensor, stages: frozenset[Stage]) -> Tensor:
@@ -141,9 +138,6 @@ def advance(slots: Slots, action: Action, params: Lifecycle, live_accuracy: Tens
         gate=asked,
         gate_passed=passed & (asked != NO_GATE),
         germinated=chosen & (op == Op.GERMINATE),
-        removed=in_stages(before, LIVE_STAGES) & (slots.stage == Stage.PRUNED),
-        stage_before=before,
-        stage_after=slots.stage,
     )
     return slots, events
 
@@ -176,13 +170,9 @@ def record(slots: Slots, measurements: Measurements) -> Slots:
     )
 
 
-def prune_live(slots: Slots, rows: Tensor) -> tuple[Slots, Tensor]:
-    """The governor's prune: every live seed of ``rows [E]`` but the FOSSILIZED goes at once, whatever its age or ramp.
-
-    Returns the slots and which modules were freed, bool ``[E, K]``.
-    """
-    removed = rows[:, None] & in_stages(slots.stage, PRUNABLE_STAGES)
-    return _remove(slots, removed), removed
+def prune_live(slots: Slots, rows: Tensor) -> Slots:
+    """The governor's prune: every live seed of ``rows [E]`` but the FOSSILIZED, at once, whatever its age or ramp."""
+    return _remove(slots, rows[:, None] & in_stages(slots.stage, PRUNABLE_STAGES))
 
 
 # --- the ops ---------------------------------------------------------------------------------------------------------
@@ -214,19 +204,11 @@ def _set(slots: Slots, where: Tensor, **values: Tensor | float | bool) -> Slots:
 
 
 def _enter(slots: Slots, where: Tensor, stage: Tensor | Stage, accuracy: Tensor) -> Slots:
-    """Transition: remember the stage that was, start the new one's clock; entering a ramp's stage starts the ramp."""
+    """Transition: start the new stage's clock; entering a ramp's stage starts the ramp."""
     arrived = torch.where(where, torch.as_tensor(int(stage) if isinstance(stage, Stage) else stage), slots.stage)
     blending = where & (slots.stage == Stage.TRAINING) & (arrived == Stage.BLENDING)
     holding = where & (arrived == Stage.HOLDING)
-    slots = _set(
-        slots,
-        where,
-        previous_stage=slots.stage,
-        previous_dwell=slots.dwell,
-        stage=arrived,
-        dwell=0,
-        stage_accuracy=accuracy,
-    )
+    slots = _set(slots, where, stage=arrived, dwell=0, stage_accuracy=accuracy)
     slots = retarget(slots, blending, slots.first_target, slots.tempo_steps, slots.first_curve)
     return _set(slots, holding, alpha=1.0, alpha_start=1.0, alpha_target=1.0, ramp=int(Ramp.HOLD))
 
@@ -306,7 +288,7 @@ def _transition_automatically(slots: Slots, before: Tensor, params: Lifecycle, a
 
 
 _NEXT_OF_FAILURE = tuple(TRANSITIONS[stage][0] if stage in FAILURE_STAGES else stage for stage in Stage)
-_KEPT_WHEN_CLEARED = ("stage", "dwell", "previous_stage", "previous_dwell", "germinations")
+_KEPT_WHEN_CLEARED = ("stage", "dwell", "germinations")
 
 
 def _clear(slots: Slots, where: Tensor) -> Slots:

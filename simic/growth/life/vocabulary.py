@@ -114,8 +114,6 @@ class Slots:
     prune_scheduled: Tensor  # bool: the running down-ramp ends in PRUNED
     age: Tensor  # epochs since germination
     dwell: Tensor  # epochs in this stage
-    previous_stage: Tensor
-    previous_dwell: Tensor
     germinations: Tensor  # how often this slot germinated in this episode
     germination_accuracy: Tensor  # points, live accuracy when GERMINATE executed
     stage_accuracy: Tensor  # points, at entry of this stage

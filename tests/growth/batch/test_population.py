@@ -24,6 +24,7 @@ from ..worlds import (
     DATA,
     FAMILIES,
     LIVE,
+    logits_of,
     make_host,
     make_order,
     make_population,
@@ -48,7 +49,7 @@ def test_no_position_of_a_grown_transformer_sees_a_later_one() -> None:
     x = DATA["transformer"].x[:16]
     changed = x.clone()
     changed[:, 4:] = (changed[:, 4:] + 1) % 11
-    before, after = population.logits(slots, x), population.logits(slots, changed)
+    before, after = logits_of(population, slots, x), logits_of(population, slots, changed)
     assert torch.equal(before[:, :, :4], after[:, :, :4])
     assert not torch.equal(before[:, :, 4:], after[:, :, 4:])
 
@@ -61,7 +62,7 @@ def test_batched_forward_equals_the_loop(family: str) -> None:
     batched, loop = make_population(family), make_population(family, backend="loop")
     slots, _ = mixed_slots(batched), mixed_slots(loop)
     torch.testing.assert_close(
-        batched.logits(slots, DATA[family].x), loop.logits(slots, DATA[family].x), rtol=1e-5, atol=1e-5
+        logits_of(batched, slots, DATA[family].x), logits_of(loop, slots, DATA[family].x), rtol=1e-5, atol=1e-5
     )
 
 
@@ -185,10 +186,10 @@ def test_germination_changes_no_output(family: str, preset: str, operator: Blend
     """Host e gets blueprint e."""
     kinds = torch.arange(len(runnable(family)))
     population = make_population(family, len(kinds), preset=preset)
-    bare = population.logits(Slots.empty(len(kinds), population.host.slots), DATA[family].x[:8])
+    bare = logits_of(population, Slots.empty(len(kinds), population.host.slots), DATA[family].x[:8])
     for stage, slot in ((Stage.GERMINATED, 0), (Stage.TRAINING, 0), (Stage.BLENDING, 1), (Stage.TRAINING, 2)):
         slots = one_seed(population, stage, kinds, operator, slot=slot)
-        assert torch.equal(population.logits(slots, DATA[family].x[:8]), bare)
+        assert torch.equal(logits_of(population, slots, DATA[family].x[:8]), bare)
 
 
 @BOTH
@@ -229,15 +230,15 @@ def test_every_training_seed_learns(family: str) -> None:
 @BOTH
 def test_a_broken_seed_that_is_off_or_not_yet_active_reaches_nobody(family: str) -> None:
     population = make_population(family, 4)
-    bare = population.logits(Slots.empty(4, 3), DATA[family].x)
+    bare = logits_of(population, Slots.empty(4, 3), DATA[family].x)
     slots = one_seed(population, Stage.HOLDING, 1, alpha=1.0)
     population._stores["seed.0.1"].param.fill_(torch.nan)
     off = torch.zeros(4, 3, dtype=torch.bool)
     off[:, 0] = True
-    assert torch.equal(population.logits(slots, DATA[family].x, off), bare)
-    assert population.logits(slots, DATA[family].x).isnan().all()
+    assert torch.equal(logits_of(population, slots, DATA[family].x, off), bare)
+    assert logits_of(population, slots, DATA[family].x).isnan().all()
     dormant = replace(slots, stage=torch.full_like(slots.stage, int(Stage.GERMINATED)))
-    assert torch.equal(population.logits(dormant, DATA[family].x), bare)
+    assert torch.equal(logits_of(population, dormant, DATA[family].x), bare)
 
 
 @BOTH
@@ -322,7 +323,7 @@ def test_fused_evaluation_equals_separate_passes(family: str) -> None:
         single = population.evaluate(slots, DATA[family], off[i : i + 1])
         assert torch.equal(single.correct[0], fused.correct[i])
         assert torch.equal(single.loss[0], fused.loss[i])
-        logits = population.logits(slots, DATA[family].x, off[i])
+        logits = logits_of(population, slots, DATA[family].x, off[i])
         right = logits.argmax(-1) == DATA[family].y
         assert torch.equal(right if right.dim() == 2 else right.float().mean(2), fused.correct[i])
 
@@ -494,12 +495,12 @@ def test_hosts_with_large_maps_run_apart_on_a_cpu_and_only_they(monkeypatch: pyt
     for population in populations:
         population.reset(0)
         calls.clear()
-        answers.append((population.logits(Slots.empty(2, 3), x), len(calls)))
+        answers.append((logits_of(population, Slots.empty(2, 3), x), len(calls)))
     (auto, apart), (batched, together), (loop, one_by_one) = answers
     assert apart == one_by_one == 2 * 4  # three segments and the head
     assert together == 0
     assert torch.equal(auto, loop)
     torch.testing.assert_close(batched, loop, rtol=1e-5, atol=1e-5)
     calls.clear()
-    populations[0].logits(Slots.empty(2, 3), x[:16])  # the maps of a smaller minibatch are not large
+    logits_of(populations[0], Slots.empty(2, 3), x[:16])  # the maps of a smaller minibatch are not large
     assert not calls

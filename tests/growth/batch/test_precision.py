@@ -10,7 +10,7 @@ from simic.growth.batch.population import Population
 from simic.growth.batch.template import Template
 from simic.params import HostOptimizer
 
-from ..worlds import DATA, FAMILIES, make_order, make_population, mixed_slots, parameters
+from ..worlds import DATA, FAMILIES, logits_of, make_order, make_population, mixed_slots, parameters
 
 # 8 bits of mantissa: one product is off by up to 2⁻⁸ of its size, a few layers of them by a few times that.
 TOLERANCE = 0.05
@@ -29,7 +29,7 @@ def test_logits_differ_by_the_rounding_and_no_more(family: str, backend: str) ->
     exact, reduced = make_population(family, ENVS, backend), rounded(family, backend)
     slots, x = mixed_slots(exact), DATA[family].x[:4]
     mixed_slots(reduced)
-    expected, found = exact.logits(slots, x), reduced.logits(slots, x)
+    expected, found = logits_of(exact, slots, x), logits_of(reduced, slots, x)
     assert found.dtype == torch.float32
     assert not torch.equal(found, expected)
     error = (found - expected).norm() / expected.norm()

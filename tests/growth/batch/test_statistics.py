@@ -10,7 +10,7 @@ from simic.growth.batch.population import Population
 from simic.growth.batch.statistics import EXPLODING_CLIPS, SeedNorms, TrainStats, gradient_ratio, train_statistics
 from simic.growth.life.vocabulary import Slots, Stage
 
-from ..worlds import make_data, make_order, make_population, one_seed
+from ..worlds import logits_of, make_data, make_order, make_population, one_seed
 
 DATA = make_data()
 KIND, SLOT, BATCHES = 1, 1, 3
@@ -107,7 +107,7 @@ def test_looking_at_a_population_changes_nothing_of_it() -> None:
     off = torch.zeros(2, 4, population.host.slots, dtype=torch.bool)
     off[1, :, 0] = True
     population.evaluate(slots, DATA, off)
-    population.logits(slots, DATA.x)
+    logits_of(population, slots, DATA.x)
     after = population.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)

@@ -1,7 +1,7 @@
 """The lifecycle a second time, one host and one slot at a time, in plain Python: the oracle of the tensor version."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from simic.params import Lifecycle
 
@@ -18,11 +18,8 @@ NEXT_GATE = {"GERMINATED": ("TRAINING", 1), "TRAINING": ("BLENDING", 2), "BLENDI
 class Seat:
     stage: str = "DORMANT"
     dwell: int = 0
-    previous_stage: str = "DORMANT"
-    previous_dwell: int = 0
     germinations: int = 0
     stage_accuracy: float = NAN
-    fresh_seed: dict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.clear()
@@ -36,7 +33,6 @@ class Seat:
         self.unmeasured, self.healthy = 0, False
 
     def enter(self, stage: str, accuracy: float) -> None:
-        self.previous_stage, self.previous_dwell = self.stage, self.dwell
         self.stage, self.dwell, self.stage_accuracy = stage, 0, accuracy
 
     def remove(self) -> None:
