@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from simic.agent.ppo import EARLY_STOP, RATIO_TOLERANCE
-from simic.audit.checks.base import ema_before, where
+from simic.audit.checks.shared import ema_before, where
 from simic.audit.findings import Status
 from simic.envs import rewards
 

@@ -138,7 +138,7 @@ def test_findings_come_worst_first_and_unevaluated_are_no_pass(plant):
     assert {s: n for s, n in verdict.counts().items() if n} == {"critical": 1, "low": 1}
     page = report.html(run, verdict, ())
     assert page.index("Reward components do not add up") < page.index("Weights change too much")
-    assert "Do not build on this run" in page
+    assert "Resolve the critical and high findings" in page
     passed = page[page.index('id="passed"') : page.index('id="provenance"')]
     assert ">X1<" not in passed
 
@@ -162,7 +162,7 @@ def test_report_of_a_bare_run_is_whole(verdict):
     assert [r.check for r in found.with_status(Status.PASS)] == ["N1"]
     page = report.html(bare, found, report.panels_of(bare))
     Page(page)
-    assert "There is no evaluation of this run." in page
+    assert "This run was not evaluated." in page
     assert "the trained policy was not evaluated" in report.markdown(bare, found)
 
 
