@@ -303,12 +303,8 @@ def pareto(evaluation: Evaluation) -> Figure:
             color=colour, marker=marker, markersize=7, linewidth=1.2, capsize=2,
             linestyle="none", label=label + (" *" if name in front else ""),
         )  # fmt: skip
-    _axis(
-        plot,
-        "Accuracy against size (* on the Pareto front)",
-        "parameters of the committed network",
-        "test accuracy (points)",
-    )
+    title = "Accuracy against size (* on the Pareto front)"
+    _axis(plot, title, "parameters of the committed network", "test accuracy (points)")
     plot.grid(True, axis="x")
     plot.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8.5, labelcolor=INK)
     return figure

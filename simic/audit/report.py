@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -233,8 +233,8 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
         ("resumes", origin.resumes),
         *((name, version) for name, version in found.versions.items()),
         *found.hardware.items(),
+        ("resume certificate", run.certificate or "not evaluated"),
     ]
-    rows.append(("resume certificate", run.certificate or "not evaluated"))
     return [(name, "not recorded" if value is None else str(value)) for name, value in rows]
 
 
@@ -243,15 +243,7 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
 
 def panels_of(run: RunRecord) -> list[Panel]:
     """Every figure that this run has data for."""
-    makers: tuple[Callable[[RunRecord], Panel | None], ...] = (
-        _learning,
-        _health,
-        _entropy,
-        _rewards,
-        _growth,
-        _forest,
-        _pareto,
-    )
+    makers = (_learning, _health, _entropy, _rewards, _growth, _forest, _pareto)
     return [panel for panel in (make(run) for make in makers) if panel is not None]
 
 

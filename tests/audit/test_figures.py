@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simic.agent.ppo import EARLY_STOP
 from simic.audit import drawing, figures
 from simic.growth.life.vocabulary import Op, Stage
 
@@ -136,6 +137,11 @@ def test_no_text_overlaps_or_is_cut_off(name):
         figure = agg(DRAWN[name]())
         assert texts_that_overlap(figure) == []
         assert clipped_texts(figure) == []
+
+
+def test_the_limit_of_kl_is_drawn_where_an_update_stops():
+    line, *_ = figures.health(ITERATIONS, {}, 0.02).axes[0].lines
+    assert list(line.get_ydata()) == [0.02 * EARLY_STOP] * 2
 
 
 @pytest.mark.parametrize("name", DRAWN)

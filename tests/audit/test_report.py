@@ -145,6 +145,7 @@ def test_findings_come_worst_first_and_unevaluated_are_no_pass(plant):
 
 def test_a_clean_run_is_said_to_be_clean(page):
     assert "No critical or high finding." in page
+    assert "3 iterations reproduced" in page
 
 
 def test_text_from_outside_is_escaped(clean, verdict, panels):

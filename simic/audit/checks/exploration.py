@@ -22,11 +22,6 @@ def _heads(run: RunRecord) -> dict[str, Values]:
     }
 
 
-def _progress(run: RunRecord) -> Values:
-    """Share of the planned training that was done before each update."""
-    return run.updates.column("iteration") / max(1, run.params.train.iterations)
-
-
 @check
 class Entropy(Check):
     """E1: each head starts near uniform, falls, flattens above zero."""
@@ -55,14 +50,14 @@ class Entropy(Check):
         heads = {name: values for name, values in _heads(run).items() if np.isfinite(values).any()}
         if not heads:
             return undecided(f"no head had a choice in {ENOUGH_ROWS} rows of any update")
-        early = _progress(run) < self.EARLY
+        progress = run.updates.column("iteration") / max(1, run.params.train.iterations)
+        early, late = progress < self.EARLY, progress >= 1 - LATE
         collapsed = {n: float(np.nanmin(v[early])) for n, v in heads.items() if (v[early] < self.COLLAPSED).any()}
         if collapsed:
             return found("down to " + _said(collapsed), "high", _evidence(collapsed))
         swings = {name: swing for name, values in heads.items() if (swing := _swing(values)) > self.SWING}
         if swings:
             return found("oscillates by " + _said(swings), "medium", _evidence(swings))
-        late = _progress(run) >= 1 - LATE
         uniform = {
             n: float(np.nanmin(v[late])) for n, v in heads.items() if late.any() and (v[late] > self.UNIFORM).all()
         }

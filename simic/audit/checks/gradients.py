@@ -167,7 +167,7 @@ class DormantUnits(Check):
     minimum = 3
     SHARE = 0.25
     threshold = (
-        f"> {percent(SHARE)} of units at most {percent(DORMANT_SHARE)} of the mean activation in the last update"
+        f"> {percent(SHARE)} of units at or below {percent(DORMANT_SHARE)} of the mean activation in the last update"
     )
     source = "Sokar et al. 2023 (arXiv 2302.12902); share " + OURS
     fix = "Lower ppo.learning_rate or ppo.epochs."

@@ -25,9 +25,7 @@ class Integrity(Check):
     severity = "critical"
     question = "Do checkpoints, params and data have the hashes that were recorded?"
     needs = ("provenance",)
-    threshold = (
-        "an artifact that differs from its recorded sha256, or an evaluation on other data than the training run's"
-    )
+    threshold = "an artifact that differs from its recorded sha256, or an evaluation on data other than training's"
     source = "Huang et al. 2022, recommendation on reproducibility"
     fix = "Restore the artifacts with dvc checkout, or run the stage again."
     passes_when = "all recorded hashes match"
@@ -162,7 +160,7 @@ class Throughput(Check):
     minimum = 8
     LATE, FACTOR, SECONDS = 0.25, 1.5, 0.1
     threshold = (
-        f"median of the last {percent(LATE)} of iterations > {FACTOR:g} x the median of all, and > {SECONDS:g} s slower"
+        f"median of the last {percent(LATE)} of iterations > {FACTOR:g} x that of all, and > {SECONDS:g} s slower"
     )
     source = OURS
     fix = "Profile the phase; look for growing memory or other load on the machine."
