@@ -1,4 +1,4 @@
-"""What a check can say, and findings.json: PASS, FINDING, or NOT_EVALUATED, which is never a pass."""
+"""Results of checks, and findings.json: PASS, FINDING, or NOT_EVALUATED, which is never a pass."""
 
 import json
 from collections.abc import Iterable, Mapping

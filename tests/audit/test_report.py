@@ -51,10 +51,6 @@ class Page(HTMLParser):
         if tag not in self.VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag, attributes):
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value) for name, value in attributes]
-
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 

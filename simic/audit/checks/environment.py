@@ -16,7 +16,7 @@ def _ops(run: RunRecord, bad: np.ndarray) -> tuple[Evidence, ...]:
 
 @check
 class Legality(Check):
-    """M1: masks make every sampled action legal; an op that has no effect without a gate's refusal was not."""
+    """M1: masks make every sampled action legal, so only a gate may keep an op from taking effect."""
 
     id = "M1"
     title = "An illegal action was sampled or executed"

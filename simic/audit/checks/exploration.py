@@ -1,4 +1,4 @@
-"""Whether the policy still tries things: entropy of every head, and what ops it chooses."""
+"""Whether the policy still explores: entropy of every head, and which ops it chooses."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Whether the learned policy beats doing nothing, chance, and a rule of thumb; and what the numbers can bear."""
+"""Whether the learned policy beats doing nothing, chance and simple rules, and how far that can be trusted."""
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class Floor(Check):
 
 @check
 class DoNothing(Floor):
-    """F1: a policy worse than never growing is worse than nothing."""
+    """F1: a policy that is no better than never growing is useless."""
 
     id = "F1"
     title = "Not better than never growing"
@@ -93,7 +93,7 @@ class RuleOfThumb(Floor):
 
 @check
 class Schedule(Floor):
-    """F4: the same against growing by the calendar."""
+    """F4: learning is not worth its cost if a fixed schedule does better."""
 
     id = "F4"
     title = "Not better than a fixed schedule"

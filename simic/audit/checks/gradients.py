@@ -13,7 +13,7 @@ HEAD = "head_"
 
 @check
 class GradientNorm(Check):
-    """G1: pre-clip gradients tell whether clipping is a safety net or the learning rate."""
+    """G1: where every step is clipped, the clipping norm sets the step size."""
 
     id = "G1"
     title = "Gradients are not finite, or far above the clipping norm"
@@ -157,7 +157,7 @@ class Memory(Check):
 
 @check
 class DormantUnits(Check):
-    """H2: units that never fire are capacity lost."""
+    """H2: units that never fire are wasted capacity."""
 
     id = "H2"
     title = "Encoder units are dormant"

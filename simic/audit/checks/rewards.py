@@ -191,7 +191,7 @@ class Ransomware(Check):
     )
     source = OURS
     fix = "Make the fossilize bonus conditional on progress since germination."
-    passes_when = "no fossilized seed lowered its host's accuracy"
+    passes_when = "no seed was fossilized on a host that had lost accuracy since its germination"
 
     def examine(self, run: RunRecord) -> Outcome:
         fossilized, harmful = 0, []

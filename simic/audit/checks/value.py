@@ -1,4 +1,4 @@
-"""Whether the critic predicts, and what the advantages look like that it gives."""
+"""Whether the critic predicts returns, and whether its advantages are sound."""
 
 import numpy as np
 
