@@ -1,1 +1,1 @@
-"""The review of every run: checks on its recorded telemetry, figures, report."""
+"""The audit of a run: checks on its recorded telemetry, figures, report."""

@@ -1,4 +1,4 @@
-"""How every figure looks and leaves: same bytes for same data, readable in light, dark, grey and print.
+"""Style and rendering of figures: same bytes for same data, readable in light, dark, grey and print.
 
 Text is drawn as paths, ids are salted with a constant, there is no date. Ink is one sentinel colour that becomes
 ``currentColor`` inside the report and stays black on white in a file of its own.

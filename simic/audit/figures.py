@@ -12,6 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from simic.agent.ppo import EARLY_STOP
 from simic.audit.drawing import (
     BLUE,
     GREEN,
@@ -31,29 +32,14 @@ from simic.growth.life.vocabulary import Stage
 
 Values = NDArray[np.float64]
 
-POLICY_LABELS = {
-    "learned": "learned (greedy)",
-    "learned_sampled": "learned (sampled)",
-    "static": "static",
-    "random_legal": "random",
-    "heuristic": "heuristic",
-    "fixed_schedule": "fixed schedule",
-}
-POLICY_COLOURS = {
-    "learned": BLUE,
-    "learned_sampled": SKY,
-    "static": GREY,
-    "random_legal": ORANGE,
-    "heuristic": GREEN,
-    "fixed_schedule": PINK,
-}
-POLICY_MARKERS = {
-    "learned": "o",
-    "learned_sampled": "s",
-    "static": "X",
-    "random_legal": "v",
-    "heuristic": "D",
-    "fixed_schedule": "P",
+# Label, colour, marker.
+POLICIES = {
+    "learned": ("learned (greedy)", BLUE, "o"),
+    "learned_sampled": ("learned (sampled)", SKY, "s"),
+    "static": ("static", GREY, "X"),
+    "random_legal": ("random", ORANGE, "v"),
+    "heuristic": ("heuristic", GREEN, "D"),
+    "fixed_schedule": ("fixed schedule", PINK, "P"),
 }
 # Fill, ink on it, letter: the letter says it without colour.
 STAGES: dict[Stage, tuple[str, str, str]] = {
@@ -73,6 +59,11 @@ DECISION_MARKERS = {
     "FOSSILIZE": ("*", "fossilize"),
     "PRUNE": ("x", "prune"),
 }
+
+
+def policy_look(name: str) -> tuple[str, str, str]:
+    """Label, colour and marker of a policy; its own name and ink where it has none."""
+    return POLICIES.get(name, (name, INK, "o"))
 
 
 def _axis(axes: Axes, title: str, x: str, y: str) -> None:
@@ -96,9 +87,9 @@ def learning(iterations: Values, committed: Values, floors: Mapping[str, float])
     labels = [("this run, mean", float(mean[-1]), BLUE)]
     styles = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
     for style, (name, value) in zip(styles, floors.items(), strict=False):
-        colour = POLICY_COLOURS.get(name, GREY)
+        label, colour, _ = policy_look(name)
         plot.axhline(value, color=colour, linestyle=style, linewidth=1.3)
-        labels.append((POLICY_LABELS.get(name, name), value, colour))
+        labels.append((label, value, colour))
     _axis(plot, "Committed validation accuracy", "iteration", "accuracy (points)")
     plot.margins(x=0.02)
     label_right(plot, labels, 2.3)
@@ -122,10 +113,10 @@ def health(iterations: Values, series: Mapping[str, Values], target_kl: float | 
         else:
             plot.text(0.5, 0.5, "not recorded", transform=plot.transAxes, ha="center", va="center", color=INK)
     if target_kl is not None:
-        axes[0][0].axhline(1.5 * target_kl, color=RED, linestyle="--", linewidth=1.1)
+        axes[0][0].axhline(EARLY_STOP * target_kl, color=RED, linestyle="--", linewidth=1.1)
         axes[0][0].margins(y=0.2)
         axes[0][0].annotate(
-            "early stop", (1.0, 1.5 * target_kl), xycoords=("axes fraction", "data"), xytext=(-2, 3),
+            "early stop", (1.0, EARLY_STOP * target_kl), xycoords=("axes fraction", "data"), xytext=(-2, 3),
             textcoords="offset points", ha="right", va="bottom", fontsize=8, color=INK,
         )  # fmt: skip
     axes[0][1].axhline(0.0, color=INK, linewidth=0.8)
@@ -286,9 +277,8 @@ def forest(evaluation: Evaluation) -> Figure:
             text, (1.02, row), xycoords=("axes fraction", "data"), va="center", fontsize=8.5, annotation_clip=False
         )
     plot.axvline(0.0, color=INK, linewidth=1.0)
-    labels = [POLICY_LABELS.get(comparison.second, comparison.second) for comparison in comparisons]
-    plot.set_yticks(range(len(labels)), [f"vs {label}" for label in labels])
-    plot.set_ylim(len(labels) - 0.5, -0.5)
+    plot.set_yticks(range(len(comparisons)), [f"vs {policy_look(c.second)[0]}" for c in comparisons])
+    plot.set_ylim(len(comparisons) - 0.5, -0.5)
     _axis(plot, f"Learned minus other, {evaluation.eval_seeds} paired seeds", "test accuracy difference (points)", "")
     plot.grid(True, axis="x")
     plot.grid(False, axis="y")
@@ -306,19 +296,15 @@ def pareto(evaluation: Evaluation) -> Figure:
     plot.plot(*zip(*[points[name] for name in front], strict=True), color=GREY, linewidth=1.0, drawstyle="steps-post")
     for name, policy in evaluation.policies.items():
         interval = policy.test_accuracy_pct
-        colour = POLICY_COLOURS.get(name, INK)
+        label, colour, marker = policy_look(name)
         plot.errorbar(
             policy.params, interval.estimate,
             yerr=[[interval.estimate - interval.low], [interval.high - interval.estimate]],
-            color=colour, marker=POLICY_MARKERS.get(name, "o"), markersize=7, linewidth=1.2, capsize=2,
-            linestyle="none", label=POLICY_LABELS.get(name, name) + (" *" if name in front else ""),
+            color=colour, marker=marker, markersize=7, linewidth=1.2, capsize=2,
+            linestyle="none", label=label + (" *" if name in front else ""),
         )  # fmt: skip
-    _axis(
-        plot,
-        "Accuracy against size (* on the Pareto front)",
-        "parameters of the committed network",
-        "test accuracy (points)",
-    )
+    title = "Accuracy against size (* on the Pareto front)"
+    _axis(plot, title, "parameters of the committed network", "test accuracy (points)")
     plot.grid(True, axis="x")
     plot.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8.5, labelcolor=INK)
     return figure

@@ -1,7 +1,7 @@
-"""What a check can say, and findings.json: PASS, FINDING, or NOT_EVALUATED, which is never a pass."""
+"""Results of checks, and findings.json: PASS, FINDING, or NOT_EVALUATED, which is never a pass."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Literal
 
@@ -9,7 +9,7 @@ from simic.evaluation.result import Frozen
 from simic.telemetry.rows import SEVERITIES, Severity
 
 SCHEMA_VERSION = 1
-Evidence = dict[str, float | int | str]
+Evidence = Mapping[str, float | int | str]
 
 
 class Status(StrEnum):
@@ -68,3 +68,13 @@ def failing(results: Iterable[Result], fail_on: Literal["never", "critical", "hi
         return ()
     limit = SEVERITIES.index(fail_on)
     return tuple(r for r in results if r.status is Status.FINDING and SEVERITIES.index(r.severity) >= limit)
+
+
+def number(value: float) -> str:
+    """As a person writes it: 0.05, 10, 1e-8."""
+    return f"{value:g}".replace("e-0", "e-")
+
+
+def percent(share: float) -> str:
+    """``0.25`` → ``25 %``."""
+    return f"{100 * share:g} %"

@@ -1,4 +1,4 @@
-"""Where a run's bytes come from, and whether they are still the ones that were recorded."""
+"""What a run's artifacts were made from, and whether they are still the ones that were recorded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,10 +41,13 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Certificate:
-    """From each checkpoint run again: how many iterations were reproduced, and whether all that were tried."""
+    """Training repeated from checkpoints: how many iterations were reproduced, and whether all of them were."""
 
     exact: bool
     iterations: int
+
+    def __str__(self) -> str:
+        return f"{self.iterations} iterations reproduced" + ("" if self.exact else ", the next one differs")
 
 
 def trace(tree: params.Params, checkpoints: Path, lock: Path, origin: Origin) -> Provenance:
@@ -63,7 +66,7 @@ def trace(tree: params.Params, checkpoints: Path, lock: Path, origin: Origin) ->
         hashes[name] = manifest.sha256[checkpoint.STATE_FILE]
         non_finite += [f"{name}: {tensor}" for tensor, values in found.tensors.items() if not _finite(values)]
         if manifest.params_sha256 != _trained_params(tree):
-            damaged.append(f"{checkpoints / name}: was trained with other params than params.yaml has now")
+            damaged.append(f"{checkpoints / name}: was trained with params that differ from params.yaml")
     machine = manifest.machine if manifest else None
     return Provenance(
         params_sha256=manifest.params_sha256 if manifest else None,

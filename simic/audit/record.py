@@ -16,7 +16,7 @@ from simic.evaluation.result import Evaluation
 from simic.params import Params
 from simic.telemetry import recorder
 from simic.telemetry.publish import TABLES, TIMING_FILE
-from simic.telemetry.rows import EpisodeRow, EventRow, Row, StepRow, TimingRow, UpdateRow
+from simic.telemetry.rows import EpisodeRow, Row, StepRow, TimingRow, UpdateRow
 
 Array = NDArray[Any]  # numbers, flags or text: each column its own kind
 
@@ -122,7 +122,6 @@ class RunRecord:
     steps: Table = Table()
     episodes: Table = Table()
     validations: Table = Table()
-    events: Table = Table()
     timing: Table = Table()
     evaluation: Evaluation | None = None
     provenance: Provenance | None = None
@@ -144,7 +143,6 @@ class RunRecord:
             UpdateRow.kind: Table.from_arrow(_read(folder / TABLES[UpdateRow])),
             StepRow.kind: Table.of_hosts(_read(folder / TABLES[StepRow]), ("iteration", "step")),
             EpisodeRow.kind: Table.of_hosts(_read(folder / TABLES[EpisodeRow]), ("iteration", "split")),
-            EventRow.kind: Table.from_arrow(_read(folder / TABLES[EventRow])),
             TimingRow.kind: Table.from_rows(list(recorder.read(folder / TIMING_FILE))),
         }
         return cls._of_tables(params, tables)
@@ -159,7 +157,6 @@ class RunRecord:
             steps=tables.get("step", Table()),
             episodes=episodes.where(train),
             validations=episodes.where(~train),
-            events=tables.get("event", Table()),
             timing=tables.get("timing", Table()),
         )
 
@@ -195,6 +192,6 @@ def _read(path: Path) -> pa.Table:
     try:
         return pq.read_table(path)
     except FileNotFoundError:
-        raise SimicError(f"{path}: no such file; run simic train first") from None
+        raise SimicError(f"{path}: no such file; run `simic train` first") from None
     except (OSError, pa.ArrowInvalid) as error:
         raise SimicError(f"{path}: not readable as a telemetry table: {str(error).splitlines()[0]}") from None

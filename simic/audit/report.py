@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,17 +13,16 @@ from matplotlib.figure import Figure
 
 from simic import durable
 from simic.audit import audit, drawing, figures
-from simic.audit.findings import Result, Status, Verdict, failing
+from simic.audit.findings import Result, Status, Verdict, failing, percent
 from simic.audit.record import RunRecord
 from simic.errors import SimicError
+from simic.evaluation.evaluate import LEARNED
 from simic.evaluation.result import Comparison, Evaluation
-from simic.evaluation.statistics import Interval
+from simic.evaluation.statistics import CONFIDENCE, Interval
 from simic.growth.life.vocabulary import Action
 
 MAX_BYTES = 5_000_000
 FLOORS = ("static", "random_legal", "heuristic", "fixed_schedule")
-LEARNED = "learned"
-SHOWN_POLICY_ORDER = (LEARNED, "learned_sampled", *FLOORS)
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Panel:
 
 
 def write_report(run: RunRecord, folder: Path) -> Verdict:
-    """Examines a run and writes its reports; SimicError at the end when ``audit.fail_on`` says so."""
+    """Audits a run and writes its reports; SimicError afterwards where findings reach ``audit.fail_on``."""
     trained = run.provenance.params_sha256 if run.provenance else None
     verdict = audit.examine(run, (trained or "unknown")[:12])
     write(run, verdict, folder)
@@ -120,15 +119,20 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "passed": verdict.with_status(Status.PASS),
         "evaluation": evaluation,
         "policies": _policies(evaluation) if evaluation else (),
-        "labels": figures.POLICY_LABELS,
+        "label": _label,
+        "confidence": percent(CONFIDENCE),
         "timeline": evaluation.timelines.get(LEARNED) if evaluation else None,
         "provenance": provenance_rows(run),
     }
 
 
 def _policies(evaluation: Evaluation) -> list[str]:
-    known = [name for name in SHOWN_POLICY_ORDER if name in evaluation.policies]
+    known = [name for name in figures.POLICIES if name in evaluation.policies]
     return known + sorted(evaluation.policies.keys() - set(known))
+
+
+def _label(policy: str) -> str:
+    return figures.policy_look(policy)[0]
 
 
 def interval(value: Interval | None, form: str = "{:.2f}") -> str:
@@ -173,24 +177,23 @@ def _reached(evaluation: Evaluation | None) -> tuple[str, str]:
     policy = evaluation.policies[LEARNED]
     reached = (
         f"Accuracy: {interval(policy.test_accuracy_pct)} points on the test split with {policy.params:,.0f} "
-        f"parameters, {policy.growth_ratio:.2f} times the bare host."
+        f"parameters, {policy.growth_ratio:.2f} times as many as the bare host."
     )
     others = [c for c in evaluation.comparisons if c.endpoint == "primary"]
     if not others:
         return reached, "Comparison: no baseline was evaluated."
     hardest = min(others, key=lambda comparison: comparison.difference_pct.estimate)
     static = evaluation.comparison(LEARNED, "static")
-    said = [f"{_against(static)}"] if static else []
+    said = [_against(static)] if static else []
     if static is None or hardest.second != "static":
-        said.append(f"hardest baseline: {_against(hardest)}")
+        said.append(f"strongest baseline: {_against(hardest)}")
     return reached, "Comparison: " + "; ".join(said) + "."
 
 
 def _against(comparison: Comparison) -> str:
     d = comparison.difference_pct
     meaning = "better" if d.low > 0 else "worse" if d.high < 0 else "no difference shown"
-    name = figures.POLICY_LABELS.get(comparison.second, comparison.second)
-    return f"{d.estimate:+.2f} points [{d.low:+.2f}, {d.high:+.2f}] against {name}, {meaning}"
+    return f"{d.estimate:+.2f} points [{d.low:+.2f}, {d.high:+.2f}] against {_label(comparison.second)}, {meaning}"
 
 
 def _trained(run: RunRecord) -> str:
@@ -200,7 +203,7 @@ def _trained(run: RunRecord) -> str:
     accuracy = ""
     if len(run.episodes):
         mean = np.nanmean(run.episodes.column("committed_accuracy"), axis=1)
-        accuracy = f"; committed validation accuracy {mean[0]:.1f} at first, {mean[-1]:.1f} at last"
+        accuracy = f"; committed validation accuracy {mean[0]:.1f} in the first iteration, {mean[-1]:.1f} in the last"
     return f"Training: {len(run.updates)} updates{steps}{accuracy}."
 
 
@@ -208,8 +211,8 @@ def _rests_on(evaluation: Evaluation | None) -> str:
     if evaluation is None:
         return "Evidence: no evaluation, so nothing can be claimed."
     return (
-        f"Evidence: {evaluation.eval_seeds} paired evaluation seeds of one training run; it says what this checkpoint "
-        "does, not what training would give with other rng seeds."
+        f"Evidence: {evaluation.eval_seeds} paired evaluation seeds of one training run. Claims concern this "
+        "checkpoint, not training with other rng seeds."
     )
 
 
@@ -225,17 +228,14 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
         ("data sha256", found.data_sha256),
         ("dvc.lock sha256", found.lock_sha256),
         *((f"checkpoint {name} sha256", digest) for name, digest in found.checkpoint_sha256.items()),
-        ("hash chain, last link", found.state_chain),
+        ("hash chain of the training state, last link", found.state_chain),
         ("code revision", f"{origin.code_revision}, {dirty}" if origin.code_revision else None),
         ("resumes", origin.resumes),
         *((name, version) for name, version in found.versions.items()),
         *found.hardware.items(),
+        ("resume certificate", run.certificate or "not evaluated"),
     ]
-    certificate = run.certificate
-    certified = "NOT EVALUATED" if certificate is None else str(certificate)
-    return [(name, "not recorded" if value is None else str(value)) for name, value in rows] + [
-        ("resume certificate", certified)
-    ]
+    return [(name, "not recorded" if value is None else str(value)) for name, value in rows]
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
 
 def panels_of(run: RunRecord) -> list[Panel]:
     """Every figure that this run has data for."""
-    makers: tuple[Callable[[RunRecord], Panel | None], ...] = (_learning, _health, _entropy, _rewards, *_EVALUATED)
+    makers = (_learning, _health, _entropy, _rewards, _growth, _forest, _pareto)
     return [panel for panel in (make(run) for make in makers) if panel is not None]
 
 
@@ -259,7 +259,7 @@ def _learning(run: RunRecord) -> Panel | None:
     policies = run.evaluation.policies if run.evaluation else {}
     floors = {name: policies[name].val_accuracy_pct for name in FLOORS if name in policies}
     mean = np.nanmean(committed, axis=1)
-    levels = ", ".join(f"{figures.POLICY_LABELS[name]} {value:.1f}" for name, value in floors.items())
+    levels = ", ".join(f"{_label(name)} {value:.1f}" for name, value in floors.items())
     description = (
         f"Mean over hosts from {mean[0]:.1f} in the first to {mean[-1]:.1f} points in the last iteration, best "
         f"{mean.max():.1f}; dark band: middle half of the hosts, light band: all. Lines: {levels or 'no baselines'}."
@@ -286,7 +286,7 @@ def _entropy(run: RunRecord) -> Panel | None:
     order = {name: index for index, name in enumerate(Action._fields)}
     heads = {name: heads[name] for name in sorted(heads, key=lambda h: (order.get(h, len(order)), h))}
     said = [(name, values[np.isfinite(values)]) for name, values in heads.items()]
-    last = ", ".join(f"{name} {values[-1]:.2f}" if values.size else f"{name} never" for name, values in said)
+    last = ", ".join(f"{name} {values[-1]:.2f}" if values.size else f"{name} not measured" for name, values in said)
     iterations = run.updates.column("iteration").astype(float)
     return _panel(
         "entropy", "Entropy of each action head", f"Last measured: {last}.", figures.entropy(iterations, heads)
@@ -329,12 +329,9 @@ def _pareto(run: RunRecord) -> Panel | None:
     if run.evaluation is None:
         return None
     policies = run.evaluation.policies.items()
-    said = [f"{figures.POLICY_LABELS.get(n, n)} {p.test_accuracy_pct.estimate:.1f} points, {p.params:,.0f} parameters"
+    said = [f"{_label(n)} {p.test_accuracy_pct.estimate:.1f} points, {p.params:,.0f} parameters"
             for n, p in policies]  # fmt: skip
     return _panel("pareto", "Accuracy against size", "; ".join(said) + ".", figures.pareto(run.evaluation))
-
-
-_EVALUATED = (_growth, _forest, _pareto)
 
 
 def worst(results: Sequence[Result]) -> str:

@@ -146,7 +146,7 @@ def test_other_params_than_those_trained_with_are_found(copy):
     tree["train"]["ppo"]["learning_rate"] *= 2
     found = examined(copy, Params.model_validate(tree))["X6"]
     assert found.status is Status.FINDING
-    assert "other params" in str(found.evidence[0]["artifact"])
+    assert "differ from params.yaml" in str(found.evidence[0]["artifact"])
 
 
 def test_dvc_lock_is_part_of_the_origin(copy):

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from simic.agent.ppo import EARLY_STOP
 from simic.audit import drawing, figures
 from simic.growth.life.vocabulary import Op, Stage
 
@@ -106,13 +108,6 @@ def clipped_texts(figure):
     return [text for text, b in drawn_texts(figure) if not (inside.contains(*b.min) and inside.contains(*b.max))]
 
 
-def agg(figure):
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    FigureCanvasAgg(figure)
-    return figure
-
-
 ITERATIONS = np.arange(12.0)
 FLOORS = {"static": 60.0, "random_legal": 60.2, "heuristic": 60.4, "fixed_schedule": 75.0}
 COMPONENTS = {
@@ -133,9 +128,15 @@ DRAWN = {
 @pytest.mark.parametrize("name", DRAWN)
 def test_no_text_overlaps_or_is_cut_off(name):
     with matplotlib.rc_context(drawing.STYLE):
-        figure = agg(DRAWN[name]())
+        figure = DRAWN[name]()
+        FigureCanvasAgg(figure)
         assert texts_that_overlap(figure) == []
         assert clipped_texts(figure) == []
+
+
+def test_the_limit_of_kl_is_drawn_where_an_update_stops():
+    line, *_ = figures.health(ITERATIONS, {}, 0.02).axes[0].lines
+    assert list(line.get_ydata()) == [0.02 * EARLY_STOP] * 2
 
 
 @pytest.mark.parametrize("name", DRAWN)

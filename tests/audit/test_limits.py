@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from simic.agent.ppo import EARLY_STOP, RATIO_TOLERANCE
-from simic.audit.checks.base import ema_before, where
+from simic.audit.checks.shared import ema_before, where
 from simic.audit.findings import Status
 from simic.envs import rewards
 
@@ -34,6 +34,7 @@ def test_evidence_is_short_however_much_is_wrong(plant):
     damaged = plant.column("updates", "ratio_mean", everywhere(20.0))
     found = result(damaged.run, "R2")
     assert len(found.evidence) == 5
+    assert len(result(plant.column("steps", "reward", everywhere(9.0)).run, "P5").evidence) == 5
     nothing = np.zeros(ITERATIONS, dtype=bool)
     assert where(plant.run, "ratio_mean", nothing) == ()
 

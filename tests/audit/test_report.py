@@ -51,10 +51,6 @@ class Page(HTMLParser):
         if tag not in self.VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag, attributes):
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value) for name, value in attributes]
-
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
@@ -138,13 +134,14 @@ def test_findings_come_worst_first_and_unevaluated_are_no_pass(plant):
     assert {s: n for s, n in verdict.counts().items() if n} == {"critical": 1, "low": 1}
     page = report.html(run, verdict, ())
     assert page.index("Reward components do not add up") < page.index("Weights change too much")
-    assert "Do not build on this run" in page
+    assert "Resolve the critical and high findings" in page
     passed = page[page.index('id="passed"') : page.index('id="provenance"')]
     assert ">X1<" not in passed
 
 
 def test_a_clean_run_is_said_to_be_clean(page):
     assert "No critical or high finding." in page
+    assert "3 iterations reproduced" in page
 
 
 def test_text_from_outside_is_escaped(clean, verdict, panels):
@@ -162,7 +159,7 @@ def test_report_of_a_bare_run_is_whole(verdict):
     assert [r.check for r in found.with_status(Status.PASS)] == ["N1"]
     page = report.html(bare, found, report.panels_of(bare))
     Page(page)
-    assert "There is no evaluation of this run." in page
+    assert "This run was not evaluated." in page
     assert "the trained policy was not evaluated" in report.markdown(bare, found)
 
 

@@ -1,6 +1,7 @@
 """Rules that every file of the source keeps; each closes a kind of defect that the earlier system had (findings.md)."""
 
 import ast
+import re
 from collections import Counter
 
 import pytest
@@ -317,6 +318,31 @@ def test_the_agent_has_no_unnamed_numbers() -> None:
         for node in ast.walk(function):
             if isinstance(node, ast.Constant) and isinstance(node.value, float):
                 assert node.value in SPEAKING_FOR_THEMSELVES, f"{at(name, node)} {node.value}"
+
+
+def test_the_audit_has_no_unnamed_numbers() -> None:
+    """Identities, percentages and guards of a division aside."""
+    for name, function in every(FUNCTIONS, "simic/audit/checks/"):
+        for node in ast.walk(function):
+            if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+                assert node.value in {0, 1, 2, 100, 1e-12, 1e-30}, f"{at(name, node)} {node.value}"
+
+
+NUMBERS = re.compile(r"(?<![\w.])\d[\w.-]*|\b(?:half|quarter|twice|two|three|four|five|six|seven|eight|nine|ten)\b")
+
+
+def test_a_limit_of_a_check_stands_once() -> None:
+    """Its words take their numbers from the constants that its code compares with, and its threshold names them all."""
+    for name, check in every(ast.ClassDef, "simic/audit/checks/"):
+        assigned = {dotted(each.targets[0]): each.value for each in check.body if isinstance(each, ast.Assign)}
+        formats = [each.format_spec for each in ast.walk(check) if isinstance(each, ast.FormattedValue)]
+        exempt = {id(inner) for each in (*formats, assigned.get("source")) if each for inner in ast.walk(each)}
+        for node in ast.walk(check):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in exempt:
+                assert set(NUMBERS.findall(node.value)) <= {"0", "1"}, f"{at(name, node)} {node.value}"
+        limits = {each.id for each in ast.walk(check) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+        said = {each.id for each in ast.walk(assigned.get("threshold", check)) if isinstance(each, ast.Name)}
+        assert {limit for limit in limits if limit.isupper()} <= said, at(name, check)
 
 
 def test_heads_are_listed_once() -> None:

@@ -6,16 +6,14 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from simic.audit.findings import Evidence, Result, Status
 from simic.audit.record import RunRecord
 from simic.telemetry.rows import Severity
 
-Values = NDArray[np.float64]
-OURS = "ours, uncalibrated"
-ENOUGH_ROWS = 32  # what is measured of a head on fewer rows is noise
 LIVE_SOURCES = ("params", "updates", "steps")  # what exists while training runs
+
+TEXTS = ("title", "question", "threshold", "source", "fix", "passes_when")
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,11 @@ def passed(measured: str) -> Outcome:
 def found(measured: str, severity: Severity | None = None, evidence: tuple[Evidence, ...] = ()) -> Outcome:
     """The answer is no, and this is where to look."""
     return Outcome(Status.FINDING, measured, severity, evidence)
+
+
+def judged(bad: bool | np.bool_ | NDArray[np.bool_], measured: str, evidence: tuple[Evidence, ...] = ()) -> Outcome:
+    """A finding of the check's own severity if anything is bad, else a pass."""
+    return found(measured, None, evidence) if np.any(bad) else passed(measured)
 
 
 def undecided(reason: str) -> Outcome:
@@ -75,16 +78,11 @@ class Check(ABC):
         outcome = undecided(missing) if missing else self.examine(run)
         return Result(
             check=self.id,
-            title=self.title,
             status=outcome.status,
             severity=outcome.severity or self.severity,
-            question=self.question,
             measured=outcome.measured,
-            threshold=self.threshold,
-            source=self.source,
             evidence=outcome.evidence,
-            fix=self.fix,
-            passes_when=self.passes_when,
+            **{text: getattr(self, text) for text in TEXTS},
         )
 
     @property
@@ -107,48 +105,3 @@ def check(cls: type[Check]) -> type[Check]:
 def registered() -> tuple[Check, ...]:
     """All checks of the imported families, in order of registration."""
     return tuple(_REGISTRY.values())
-
-
-# --- what several checks compute -------------------------------------------------------------------------------------
-
-
-def where(run: RunRecord, name: str, bad: NDArray[np.bool_], most: int = 5) -> tuple[Evidence, ...]:
-    """The worst rows of an update metric: iteration and value, at most ``most``."""
-    values, iterations = run.updates.column(name), run.updates.column("iteration")
-    rows = np.flatnonzero(bad)
-    order = rows[np.argsort(-np.abs(np.nan_to_num(values[rows], nan=np.inf)), kind="stable")][:most]
-    return tuple({"iteration": int(iterations[i]), name: _plain(float(values[i]))} for i in order)
-
-
-def _plain(value: float) -> float | str:
-    return value if np.isfinite(value) else str(value)
-
-
-def spearman(x: Values, y: Values) -> tuple[float, float]:
-    """Rank correlation and its two-sided p; 0 and 1 where one of the two is constant."""
-    if np.ptp(x) == 0.0 or np.ptp(y) == 0.0:
-        return 0.0, 1.0
-    statistic, p_value = np.asarray(stats.spearmanr(x, y))
-    return float(statistic), float(p_value)
-
-
-def rolling_median(values: Values, width: int) -> Values:
-    """Median of each window of ``width`` consecutive values; a spike shorter than half a window does not show."""
-    return np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
-
-
-def longest_run(bad: NDArray[np.bool_]) -> int:
-    """Length of the longest stretch of True."""
-    longest = current = 0
-    for flag in bad.tolist():
-        current = current + 1 if flag else 0
-        longest = max(longest, current)
-    return longest
-
-
-def ema_before(values: Values, decay: float = 0.9) -> Values:
-    """Exponential moving average of the values before each one; NaN at the first."""
-    result = np.full_like(values, np.nan)
-    for i in range(1, len(values)):
-        result[i] = values[0] if i == 1 else decay * result[i - 1] + (1 - decay) * values[i - 1]
-    return result

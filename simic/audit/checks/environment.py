@@ -2,37 +2,30 @@
 
 import numpy as np
 
-from simic.audit.checks.base import OURS, Check, Outcome, check, found, passed
+from simic.audit.checks.base import Check, Outcome, check, judged
+from simic.audit.checks.shared import MOST_EVIDENCE, OURS, episodes, where_steps
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
 from simic.growth.life.vocabulary import Op
 
 
-def _rows(run: RunRecord, bad: np.ndarray, most: int = 5) -> tuple[Evidence, ...]:
-    column = run.steps.column
-    return tuple(
-        {
-            "iteration": int(column("iteration")[r]),
-            "step": int(column("step")[r]),
-            "env": int(e),
-            "op": Op(int(column("op")[r, e])).name,
-        }
-        for r, e in list(zip(*np.nonzero(bad), strict=True))[:most]
-    )
+def _ops(run: RunRecord, bad: np.ndarray) -> tuple[Evidence, ...]:
+    names = np.array([op.name for op in Op])
+    return where_steps(run, bad, "op", names[run.steps.column("op")])
 
 
 @check
 class Legality(Check):
-    """M1: masks make every sampled action legal; an op that has no effect without a gate's refusal was not."""
+    """M1: masks make every sampled action legal, so only a gate may keep an op from taking effect."""
 
     id = "M1"
-    title = "An illegal action was executed or sampled"
+    title = "An illegal action was sampled or executed"
     severity = "critical"
     question = "Did every sampled op take effect unless a gate refused it?"
     needs = ("steps.op", "steps.effective_op", "steps.gate", "steps.gate_passed", "steps.valid")
-    threshold = "none"
+    threshold = "a valid step whose effective op is not the sampled one (WAIT where a gate refused)"
     source = "Huang and Ontanon 2020 (invalid action masking); sb3-contrib tests"
-    fix = "Build masks from the lifecycle's own table, and replay exactly the masks that were acted on."
+    fix = "Build masks from the lifecycle's own table, and replay with exactly the masks used when acting."
     passes_when = "sampled and effective op differ only where a gate refused"
 
     def examine(self, run: RunRecord) -> Outcome:
@@ -41,8 +34,7 @@ class Legality(Check):
         )
         refused = (gate >= 0) & ~passed_gate
         bad = valid & (np.where(refused, int(Op.WAIT), op) != effective)
-        measured = f"{int(bad.sum())} of {int(valid.sum())} decisions"
-        return found(measured, None, _rows(run, bad)) if bad.any() else passed(measured)
+        return judged(bad, f"{int(bad.sum())} of {int(valid.sum())} decisions", _ops(run, bad))
 
 
 @check
@@ -50,28 +42,22 @@ class EpisodeEnds(Check):
     """M2: a row is experience until its host is rolled back, and never after."""
 
     id = "M2"
-    title = "Rows after an episode's end count as experience"
+    title = "Validity of rows does not follow the rollbacks"
     severity = "high"
     question = "Is every row valid up to a rollback and none after it?"
     needs = ("steps.valid", "steps.panicked", "steps.step")
-    threshold = "none"
+    threshold = "a valid row after its host's rollback, or an invalid row without one before it"
     source = "cleanrl#198, skrl#224 (rows of ended episodes leak into advantages)"
-    fix = "Mask rows behind a rollback out of the rollout."
+    fix = "Mask the rows after a rollback, and only those, out of the rollout."
     passes_when = "validity ends exactly with a rollback"
 
     def examine(self, run: RunRecord) -> Outcome:
-        iterations, steps = run.steps.column("iteration"), run.steps.column("step")
-        order = np.lexsort((steps, iterations))
-        valid, panicked = run.steps.column("valid")[order], run.steps.column("panicked")[order]
+        valid, panicked = run.steps.column("valid"), run.steps.column("panicked")
         expected = np.ones_like(valid)
-        same = np.concatenate(([False], np.diff(iterations[order]) == 0))
-        for row in range(len(order)):
-            if same[row]:
-                expected[row] = expected[row - 1] & ~panicked[row - 1]
-        bad = np.zeros_like(valid)
-        bad[order] = valid != expected
-        measured = f"{int(bad.sum())} of {bad.size} rows"
-        return found(measured, None, _rows(run, bad)) if bad.any() else passed(measured)
+        for rows in episodes(run):
+            expected[rows[1:]] = ~np.logical_or.accumulate(panicked[rows[:-1]])
+        bad = valid != expected
+        return judged(bad, f"{int(bad.sum())} of {bad.size} rows", _ops(run, bad))
 
 
 @check
@@ -83,21 +69,19 @@ class Rollbacks(Check):
     severity = "high"
     question = "Are rollbacks rare?"
     needs = ("steps.panicked", "steps.valid", "episodes.panicked")
-    threshold = "> 3 per 100 episodes, or > 5 % of steps discarded"
-    source = "paiml/entrenar#127 (3 rollbacks); per 100 episodes: " + OURS
+    EPISODES_PCT, STEPS_PCT = 3.0, 5.0
+    threshold = f"> {EPISODES_PCT:g} % of episodes rolled back, or > {STEPS_PCT:g} % of steps discarded"
+    source = "paiml/entrenar#127 (3 rollbacks); shares " + OURS
     fix = "Lower train.host_optimizer.learning_rate or max_grad_norm; see the rollback events for causes."
-    passes_when = "at most 3 of 100 episodes are rolled back"
+    passes_when = f"at most {EPISODES_PCT:g} % of episodes are rolled back and {STEPS_PCT:g} % of steps discarded"
 
     def examine(self, run: RunRecord) -> Outcome:
         panicked = run.episodes.column("panicked")
         rate, lost = 100 * panicked.mean(), 100 * (~run.steps.column("valid")).mean()
         measured = f"{int(panicked.sum())} of {panicked.size} episodes, {lost:.1f} % of steps discarded"
-        evidence: tuple[Evidence, ...] = tuple(
-            {"iteration": int(i), "rollbacks": int(n)}
-            for i, n in zip(run.episodes.column("iteration"), panicked.sum(axis=1), strict=True)
-            if n
-        )
-        return found(measured, None, evidence[:5]) if rate > 3 or lost > 5 else passed(measured)
+        counts = zip(run.episodes.column("iteration"), panicked.sum(axis=1), strict=True)
+        evidence = tuple({"iteration": int(i), "rollbacks": int(n)} for i, n in counts if n)
+        return judged(rate > self.EPISODES_PCT or lost > self.STEPS_PCT, measured, evidence[:MOST_EVIDENCE])
 
 
 @check
@@ -109,7 +93,7 @@ class Normalisation(Check):
     severity = "medium"
     question = "Are observations and rewards normalised?"
     needs = ("params",)
-    threshold = "ppo.normalize_observations and ppo.normalize_rewards are on"
+    threshold = "ppo.normalize_observations or ppo.normalize_rewards is off"
     source = "Schulman, Nuts and Bolts (clip((x - mu) / sigma, -10, 10)); Stable-Baselines3 tips"
     fix = "Switch both on, or record the experiment that shows they are not needed."
     passes_when = "both are on"
@@ -117,4 +101,4 @@ class Normalisation(Check):
     def examine(self, run: RunRecord) -> Outcome:
         ppo = run.params.train.ppo
         off = [name for name in ("normalize_observations", "normalize_rewards") if not getattr(ppo, name)]
-        return found("off: " + ", ".join(off)) if off else passed("both on")
+        return judged(bool(off), "off: " + ", ".join(off) if off else "both on")

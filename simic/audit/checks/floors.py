@@ -1,16 +1,18 @@
-"""Whether the learned policy beats doing nothing, chance, and a rule of thumb; and what the numbers can bear."""
+"""Whether the learned policy beats doing nothing, chance and simple rules, and how far that can be trusted."""
 
 import numpy as np
 
-from simic.audit.checks.base import OURS, Check, Outcome, check, found, passed, undecided
-from simic.audit.findings import Evidence
+from simic.audit.checks.base import Check, Outcome, check, found, judged, passed, undecided
+from simic.audit.checks.shared import OURS
+from simic.audit.findings import Evidence, percent
 from simic.audit.record import RunRecord
 from simic.evaluation import statistics
+from simic.evaluation.evaluate import LEARNED
 from simic.evaluation.result import Comparison
 from simic.telemetry.rows import Severity
 
-ENOUGH_SEEDS = 20
-LEARNED = "learned"
+BASELINES_FIRST = "Schulman, Nuts and Bolts (run baselines first); mesozoic-labs#487"
+INTERVAL = f"paired {percent(statistics.CONFIDENCE)} interval"
 
 
 def _said(comparison: Comparison) -> str:
@@ -25,16 +27,22 @@ def _evidence(comparison: Comparison) -> Evidence:
     return {"versus": comparison.second, "difference_pct": d.estimate, "low": d.low, "high": d.high}
 
 
+def _not_better(severity: Severity) -> str:
+    return f"upper end of the {INTERVAL} <= 0: {severity}; interval contains 0: low"
+
+
 class Floor(Check):
     """The learned policy against one other, paired by evaluation seed."""
 
     needs = ("evaluation",)
     other: str
+    source = OURS
+    passes_when = "the whole interval lies above 0"
 
     def examine(self, run: RunRecord) -> Outcome:
         comparison = run.evaluation and run.evaluation.comparison(LEARNED, self.other)
         if comparison is None:
-            return undecided(f"evaluation does not compare {LEARNED} with {self.other}")
+            return undecided(f"the evaluation does not compare {LEARNED} with {self.other}")
         if comparison.difference_pct.high <= 0:
             return found(_said(comparison), self.severity, (_evidence(comparison),))
         if comparison.difference_pct.low <= 0:
@@ -44,17 +52,16 @@ class Floor(Check):
 
 @check
 class DoNothing(Floor):
-    """F1: a policy worse than never growing is worse than nothing."""
+    """F1: a policy that is no better than never growing is useless."""
 
     id = "F1"
     title = "Not better than never growing"
     severity = "critical"
     other = "static"
     question = "Is the learned policy better than never growing, on the test split?"
-    threshold = "upper end of the paired 95 % interval <= 0: critical; interval contains 0: low"
-    source = "Schulman, Nuts and Bolts (run baselines first); mesozoic-labs#487"
+    threshold = _not_better(severity)
+    source = BASELINES_FIRST
     fix = "Train longer; check the reward findings; check that the host is weak enough for growth to pay."
-    passes_when = "the whole interval lies above 0"
 
 
 @check
@@ -66,10 +73,9 @@ class Chance(Floor):
     severity = "critical"
     other = "random_legal"
     question = "Is the learned policy better than random legal actions, on the test split?"
-    threshold = "upper end of the paired 95 % interval <= 0: critical; interval contains 0: low"
-    source = "Schulman, Nuts and Bolts (run baselines first); mesozoic-labs#487"
+    threshold = _not_better(severity)
+    source = BASELINES_FIRST
     fix = "Train longer; check the reward findings and entropy."
-    passes_when = "the whole interval lies above 0"
 
 
 @check
@@ -81,25 +87,21 @@ class RuleOfThumb(Floor):
     severity = "medium"
     other = "heuristic"
     question = "Is the learned policy better than the heuristic, on the test split?"
-    threshold = "upper end of the paired 95 % interval <= 0: medium; interval contains 0: low"
-    source = OURS
-    fix = "Train longer; look at the growth timelines of both."
-    passes_when = "the whole interval lies above 0"
+    threshold = _not_better(severity)
+    fix = "Train longer; compare the growth timelines of both."
 
 
 @check
 class Schedule(Floor):
-    """F4: the same against growing by the calendar."""
+    """F4: learning is not worth its cost if a fixed schedule does better."""
 
     id = "F4"
     title = "Not better than a fixed schedule"
     severity = "medium"
     other = "fixed_schedule"
     question = "Is the learned policy better than a fixed schedule, on the test split?"
-    threshold = "upper end of the paired 95 % interval <= 0: medium; interval contains 0: low"
-    source = OURS
-    fix = "Train longer; look at the growth timelines of both."
-    passes_when = "the whole interval lies above 0"
+    threshold = _not_better(severity)
+    fix = "Train longer; compare the growth timelines of both."
 
 
 @check
@@ -111,12 +113,14 @@ class Seeds(Check):
     severity = "medium"
     question = "Do enough evaluation seeds stand behind the comparison?"
     needs = ("evaluation",)
+    SEEDS, RUNS = 20, 5
     threshold = (
-        "at least 20 evaluation seeds for a claim about this checkpoint (5 training runs for one about learning)"
+        f"fewer than {SEEDS} evaluation seeds for a claim about this checkpoint (one about learning needs {RUNS} "
+        "training runs instead)"
     )
     source = "Henderson et al. 2018; Agarwal et al. 2021 (rliable)"
-    fix = "Raise evaluate.eval_seeds; for claims about learning run several rng seeds."
-    passes_when = "20 or more seeds; the report still speaks of this checkpoint only"
+    fix = "Raise evaluate.eval_seeds; for claims about learning train with several rng seeds."
+    passes_when = f"{SEEDS} or more seeds; the report still speaks of this checkpoint only"
 
     def examine(self, run: RunRecord) -> Outcome:
         evaluation = run.evaluation
@@ -126,12 +130,12 @@ class Seeds(Check):
             f", smallest detectable difference {min(smallest):.2f} to {max(smallest):.2f} points" if smallest else ""
         )
         measured = f"{evaluation.eval_seeds} evaluation seeds, 1 training run{power}"
-        return passed(measured) if evaluation.eval_seeds >= ENOUGH_SEEDS else found(measured)
+        return judged(evaluation.eval_seeds < self.SEEDS, measured)
 
 
 @check
 class BestVersusFinal(Check):
-    """X5: a final policy below the best one means that training went on for too long, or broke."""
+    """X5: a final policy below the best one means that training ran for too long, or broke."""
 
     id = "X5"
     title = "The final policy is worse than the best one"
@@ -139,9 +143,9 @@ class BestVersusFinal(Check):
     question = "Is the last validated policy as good as the best one?"
     needs = ("validations.committed_accuracy",)
     minimum = 2
-    threshold = "upper end of the paired 95 % interval of final - best (same hosts) < 0"
+    threshold = f"upper end of the {INTERVAL} of final - best (same hosts) < 0"
     source = "mesozoic-labs#442"
-    fix = "Use checkpoint best; lower the learning rate towards the end."
+    fix = "Use the best checkpoint; lower the learning rate towards the end."
     passes_when = "the interval of final - best reaches 0"
 
     def examine(self, run: RunRecord) -> Outcome:
@@ -154,9 +158,8 @@ class BestVersusFinal(Check):
         difference = accuracy[-1] - accuracy[best]
         difference = difference[np.isfinite(difference)]
         if difference.size < 2:
-            return undecided("fewer than 2 hosts were validated both times")
+            return undecided("too few hosts were validated both times")
         interval = statistics.mean_interval(difference)
         measured += f": {interval.estimate:+.2f} points [{interval.low:+.2f}, {interval.high:+.2f}]"
         # The best of several is biased upwards, so this errs towards a finding.
-        severity: Severity = "medium"
-        return found(measured, severity) if interval.high < 0 else passed(measured)
+        return judged(interval.high < 0, measured)

@@ -4,22 +4,11 @@ import numpy as np
 import torch
 
 from simic.agent.ppo import EARLY_STOP, RATIO_TOLERANCE
-from simic.audit.checks.base import (
-    OURS,
-    Check,
-    Outcome,
-    check,
-    ema_before,
-    found,
-    longest_run,
-    passed,
-    rolling_median,
-    where,
-)
+from simic.audit.checks.base import Check, Outcome, check, found, judged, passed
+from simic.audit.checks.shared import EMA_DECAY, OURS, PERSISTENT, ema_before, longest_run, rolling_median, where
+from simic.audit.findings import number, percent
 from simic.audit.record import RunRecord
 from simic.telemetry.rows import Severity
-
-PERSISTENT = 5  # consecutive updates
 
 
 @check
@@ -27,22 +16,24 @@ class FirstRatio(Check):
     """R1: the update must reproduce the log-probabilities that were stored when acting."""
 
     id = "R1"
-    title = "Replay does not reproduce what acted"
+    title = "The update does not reproduce the log-probabilities of acting"
     severity = "critical"
-    question = "Is the ratio of the first minibatch 1 before any step?"
+    question = "Is the ratio of the first minibatch 1 before any optimiser step?"
     needs = ("updates.first_ratio_deviation", "params")
     complete = False
-    threshold = "max |ratio - 1| <= 1e-4 in float32, 5e-2 in bfloat16 (the trainer's own tolerance)"
+    threshold = "|ratio - 1| above the trainer's own tolerance: " + ", ".join(
+        f"{number(tolerance)} in {str(precision).removeprefix('torch.')}"
+        for precision, tolerance in RATIO_TOLERANCE.items()
+    )
     source = "Huang et al. 2022, 37 implementation details of PPO: the ratio must be 1"
-    fix = "Replay the same normalised observations, masks, precision and initial hidden state that were acted on."
+    fix = "Replay with the normalised observations, masks, precision and initial hidden state used when acting."
     passes_when = "the largest deviation of every update is within the tolerance of its precision"
 
     def examine(self, run: RunRecord) -> Outcome:
         deviation = run.updates.column("first_ratio_deviation")
         tolerance = RATIO_TOLERANCE[getattr(torch, run.params.train.policy.precision)]
         bad = ~(deviation <= tolerance)  # NaN is bad
-        worst = f"largest |ratio - 1| {np.max(deviation):.3g}"
-        return found(worst, None, where(run, "first_ratio_deviation", bad)) if bad.any() else passed(worst)
+        return judged(bad, f"largest |ratio - 1| {np.max(deviation):.3g}", where(run, "first_ratio_deviation", bad))
 
 
 @check
@@ -52,23 +43,24 @@ class RatioExplosion(Check):
     id = "R2"
     title = "Importance ratios explode"
     severity = "high"
-    question = "Do ratios stay within reach of the clip range?"
+    question = "Do importance ratios stay near the clip range?"
     needs = ("updates.ratio_mean", "updates.ratio_min", "updates.ratio_max")
-    threshold = "mean ratio of an update > 10: high; any ratio > 5 or < 0.1: medium"
-    source = "mean: TRL ratio_threshold 10; single ratios: earlier system's anomaly detector"
+    MEAN, LOWEST, HIGHEST = 10.0, 0.1, 5.0
+    threshold = f"mean ratio of an update > {MEAN:g}: high; any ratio > {HIGHEST:g} or < {LOWEST:g}: medium"
+    source = "mean: TRL ratio_threshold 10; single ratios " + OURS
     fix = "Lower ppo.learning_rate or ppo.epochs; check R1 first."
-    passes_when = "mean ratios stay below 10 and every ratio within [0.1, 5]"
+    passes_when = f"mean ratios stay below {MEAN:g} and every ratio within [{LOWEST:g}, {HIGHEST:g}]"
 
     def examine(self, run: RunRecord) -> Outcome:
         table = run.updates
         low, high, mean = table.column("ratio_min"), table.column("ratio_max"), table.column("ratio_mean")
         measured = f"ratios from {low.min():.3g} to {high.max():.3g}, largest mean {mean.max():.3g}"
-        if (mean > 10).any():
-            return found(measured, "high", where(run, "ratio_mean", mean > 10))
-        if (high > 5).any():
-            return found(measured, "medium", where(run, "ratio_max", high > 5))
-        if (low < 0.1).any():
-            return found(measured, "medium", where(run, "ratio_min", low < 0.1))
+        if (mean > self.MEAN).any():
+            return found(measured, "high", where(run, "ratio_mean", mean > self.MEAN))
+        if (high > self.HIGHEST).any():
+            return found(measured, "medium", where(run, "ratio_max", high > self.HIGHEST))
+        if (low < self.LOWEST).any():
+            return found(measured, "medium", where(run, "ratio_min", low < self.LOWEST))
         return passed(measured)
 
 
@@ -79,31 +71,30 @@ class Divergence(Check):
     id = "R3"
     title = "Updates move the policy too far, or not at all"
     severity = "critical"
-    question = "Is the divergence per update small, but not zero?"
+    question = "Is the KL divergence per update small, but not zero?"
     needs = ("updates.approx_kl",)
     minimum = PERSISTENT
+    CRITICAL, HIGH, USUAL, NONE = 0.1, 0.05, 0.02, 1e-8
     threshold = (
-        "median of 5 consecutive updates > 0.1: critical; > 0.05: high; > max(0.02, 1.5 x target_kl): medium; "
-        "all < 1e-8: medium"
+        f"median of {PERSISTENT} consecutive updates > {CRITICAL:g}: critical; > {HIGH:g}: high; "
+        f"> max({USUAL:g}, {EARLY_STOP:g} x target_kl): medium; all < {number(NONE)}: medium"
     )
-    source = (
-        "Huang et al. 2022 (below 0.02); Spinning Up (target 0.01-0.05, stop at 1.5x); window of 5: ours, uncalibrated"
-    )
+    source = "Huang et al. 2022 (below 0.02); Spinning Up (target 0.01-0.05, stop at 1.5x); window " + OURS
     fix = (
         "Lower ppo.learning_rate, ppo.epochs, or set ppo.target_kl; at zero, check gradients (G1) and advantages (A2)."
     )
-    passes_when = "the running median stays between 1e-8 and the early-stop limit"
+    passes_when = "the running median stays within the lowest limit, and some update moves the policy"
 
     def examine(self, run: RunRecord) -> Outcome:
         kl = run.updates.column("approx_kl")
         sustained = float(rolling_median(kl, PERSISTENT).max())
         measured = f"largest median KL of {PERSISTENT} updates {sustained:.3g}"
-        usual = max(0.02, EARLY_STOP * (run.params.train.ppo.target_kl or 0.0))
-        limits: tuple[tuple[float, Severity], ...] = ((0.1, "critical"), (0.05, "high"), (usual, "medium"))
+        usual = max(self.USUAL, EARLY_STOP * (run.params.train.ppo.target_kl or 0.0))
+        limits: list[tuple[float, Severity]] = [(self.CRITICAL, "critical"), (self.HIGH, "high"), (usual, "medium")]
         for limit, severity in limits:
             if sustained > limit:
                 return found(measured, severity, where(run, "approx_kl", kl > limit))
-        if np.abs(kl).max() < 1e-8:
+        if np.abs(kl).max() < self.NONE:
             return found(f"no update moved the policy: largest KL {np.abs(kl).max():.1g}", "medium")
         return passed(measured)
 
@@ -113,26 +104,31 @@ class KLEstimates(Check):
     """R4: a negative exact KL, or estimators that disagree beyond their noise, is a wrong ratio."""
 
     id = "R4"
-    title = "KL is negative or its estimators disagree"
+    title = "KL is negative, or its estimators disagree"
     severity = "high"
-    question = "Do k1 and k3 estimate the same divergence, and is the exact one >= 0?"
+    question = "Is the exact KL at least 0, and do its estimates k1 and k3 agree?"
     needs = ("updates.exact_kl", "updates.kl_k1", "updates.approx_kl")
     minimum = 10
-    threshold = "exact KL < -1e-6; or mean k1 and k3 differ by more than a factor 2 and by more than 4 standard errors"
+    ROUNDING, FACTOR, ERRORS = 1e-6, 2.0, 4.0
+    threshold = (
+        f"exact KL < -{number(ROUNDING)}; or mean k1 and k3 differ by more than a factor {FACTOR:g} and by more than "
+        f"{ERRORS:g} standard errors"
+    )
     source = "TRL (negative KL precedes failure); Schulman, Approximating KL divergence; noise rule " + OURS
     fix = "Check that log-probabilities are summed over exactly the relevant heads, when acting and when replaying."
     passes_when = "exact KL is never negative and both estimates agree within noise"
 
     def examine(self, run: RunRecord) -> Outcome:
         exact, k1, k3 = (run.updates.column(name) for name in ("exact_kl", "kl_k1", "approx_kl"))
-        if (exact < -1e-6).any():
-            return found(f"smallest exact KL {exact.min():.3g}", None, where(run, "exact_kl", exact < -1e-6))
+        negative = exact < -self.ROUNDING
+        if negative.any():
+            return found(f"smallest exact KL {exact.min():.3g}", None, where(run, "exact_kl", negative))
         difference = k1 - k3
         error = difference.std(ddof=1) / np.sqrt(len(difference))
         low, high = sorted((float(k1.mean()), float(k3.mean())))
-        measured = f"mean k1 {k1.mean():.3g}, mean k3 {k3.mean():.3g}"
-        apart = high > 2 * max(low, 0.0) and abs(difference.mean()) > 4 * error and high > 1e-6
-        return found(measured) if apart else passed(measured)
+        beyond_noise = abs(difference.mean()) > self.ERRORS * error and high > self.ROUNDING
+        apart = high > self.FACTOR * max(low, 0.0) and beyond_noise
+        return judged(apart, f"mean k1 {k1.mean():.3g}, mean k3 {k3.mean():.3g}")
 
 
 @check
@@ -145,15 +141,15 @@ class EarlyStops(Check):
     question = "Do updates get beyond their first epoch?"
     needs = ("updates.stopped_early", "updates.epochs")
     minimum = PERSISTENT
-    threshold = "more than 50 % of updates stop in epoch 1"
-    source = "Spinning Up (early stop); Dossa et al. 2021; share: ours, uncalibrated"
+    SHARE = 0.5
+    threshold = f"more than {percent(SHARE)} of updates stop in their first epoch"
+    source = "Spinning Up (early stop); Dossa et al. 2021; share " + OURS
     fix = "Lower ppo.learning_rate or use fewer minibatches."
-    passes_when = "at most half of the updates stop in epoch 1"
+    passes_when = f"at most {percent(SHARE)} of updates stop in their first epoch"
 
     def examine(self, run: RunRecord) -> Outcome:
         first = (run.updates.column("stopped_early") > 0) & (run.updates.column("epochs") <= 1)
-        measured = f"{100 * first.mean():.0f} % of updates"
-        return found(measured) if first.mean() > 0.5 else passed(measured)
+        return judged(first.mean() > self.SHARE, f"{100 * first.mean():.0f} % of updates")
 
 
 @check
@@ -161,23 +157,24 @@ class ClipFraction(Check):
     """R6: much clipping with a large KL wastes data; none with all epochs run means timid steps."""
 
     id = "R6"
-    title = "Clip fraction out of its healthy range"
+    title = "Clip fraction is out of its healthy range"
     severity = "high"
     question = "Is a moderate share of ratios clipped?"
     needs = ("updates.clip_fraction", "updates.approx_kl")
     minimum = PERSISTENT
-    threshold = "> 0.3 with KL > 0.05 for 5 updates: high; < 0.001 in every update: low"
+    MUCH, LARGE_KL, NONE = 0.3, 0.05, 1e-3
+    threshold = f"> {MUCH:g} with KL > {LARGE_KL:g} for {PERSISTENT} updates: high; < {NONE:g} in every update: low"
     source = "community run-book (0.05-0.20 healthy), " + OURS
     fix = "Too much: lower ppo.learning_rate. None at all: raise it, or ppo.epochs."
-    passes_when = "some ratios are clipped, and never more than 30 % with a large KL"
+    passes_when = f"some ratios are clipped, and never more than {percent(MUCH)} with a large KL"
 
     def examine(self, run: RunRecord) -> Outcome:
         clipped, kl = run.updates.column("clip_fraction"), run.updates.column("approx_kl")
         measured = f"median {np.median(clipped):.3f}, largest {clipped.max():.3f}"
-        bad = (clipped > 0.3) & (kl > 0.05)
+        bad = (clipped > self.MUCH) & (kl > self.LARGE_KL)
         if longest_run(bad) >= PERSISTENT:
             return found(measured, "high", where(run, "clip_fraction", bad))
-        return found(measured, "low") if clipped.max() < 1e-3 else passed(measured)
+        return found(measured, "low") if clipped.max() < self.NONE else passed(measured)
 
 
 @check
@@ -190,17 +187,17 @@ class SecondMoment(Check):
     question = "Does the largest second moment grow smoothly?"
     needs = ("updates.max_second_moment",)
     minimum = PERSISTENT
-    threshold = "more than 10 x its moving average (decay 0.9)"
+    FACTOR = 10.0
+    threshold = f"more than {FACTOR:g} x its moving average (decay {EMA_DECAY:g})"
     source = "Sample Factory adam_max_second_moment; factor " + OURS
-    fix = "Look at the rollout of that iteration: outlying rewards or advantages; lower ppo.max_grad_norm."
-    passes_when = "it never exceeds 10 x its average so far"
+    fix = "Look at the rollout of that iteration for outlying rewards or advantages; lower ppo.max_grad_norm."
+    passes_when = f"it never exceeds {FACTOR:g} x its average so far"
 
     def examine(self, run: RunRecord) -> Outcome:
         moment = run.updates.column("max_second_moment")
         ratio = (moment / np.maximum(ema_before(moment), 1e-30))[1:]
-        measured = f"largest jump {ratio.max():.2f} x its average"
-        bad = np.concatenate(([False], ratio > 10))
-        return found(measured, None, where(run, "max_second_moment", bad)) if bad.any() else passed(measured)
+        bad = np.concatenate(([False], ratio > self.FACTOR))
+        return judged(bad, f"largest jump {ratio.max():.2f} x its average", where(run, "max_second_moment", bad))
 
 
 @check
@@ -210,18 +207,15 @@ class LogProbabilities(Check):
     id = "R8"
     title = "Log-probability of a taken action is huge"
     severity = "medium"
-    question = "Are the actions taken plausible under the policy that replays them?"
+    question = "Are the actions taken still plausible under the policy being updated?"
     needs = ("updates.max_abs_log_prob",)
-    threshold = "|log-probability| > 100"
+    LIMIT = 100.0
+    threshold = f"|log-probability| > {LIMIT:g}"
     source = "Sample Factory metrics reference (hundreds or thousands = fluctuating distributions)"
     fix = "Lower ppo.learning_rate; raise ppo.entropy_coef_final."
-    passes_when = "every log-probability stays within 100"
+    passes_when = f"every |log-probability| stays within {LIMIT:g}"
 
     def examine(self, run: RunRecord) -> Outcome:
         values = run.updates.column("max_abs_log_prob")
-        measured = f"largest {values.max():.3g}"
-        return (
-            found(measured, None, where(run, "max_abs_log_prob", values > 100))
-            if (values > 100).any()
-            else passed(measured)
-        )
+        bad = values > self.LIMIT
+        return judged(bad, f"largest {values.max():.3g}", where(run, "max_abs_log_prob", bad))

@@ -2,9 +2,13 @@
 
 import numpy as np
 
-from simic.audit.checks.base import OURS, Check, Outcome, check, found, passed, undecided
+from simic.audit.checks.base import Check, Outcome, check, found, judged, passed, undecided
+from simic.audit.checks.shared import MOST_EVIDENCE, OURS
+from simic.audit.findings import percent
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord
+
+SHOWN = 12  # characters of a digest
 
 
 def _provenance(run: RunRecord) -> Provenance:
@@ -21,10 +25,10 @@ class Integrity(Check):
     severity = "critical"
     question = "Do checkpoints, params and data have the hashes that were recorded?"
     needs = ("provenance",)
-    threshold = "every recorded sha256 matches; evaluation used the training run's data"
-    source = "design; Huang et al. 2022, recommendation on reproducibility"
+    threshold = "an artifact that differs from its recorded sha256, or an evaluation on data other than training's"
+    source = "Huang et al. 2022, recommendation on reproducibility"
     fix = "Restore the artifacts with dvc checkout, or run the stage again."
-    passes_when = "all hashes match"
+    passes_when = "all recorded hashes match"
 
     def examine(self, run: RunRecord) -> Outcome:
         provenance = _provenance(run)
@@ -33,12 +37,12 @@ class Integrity(Check):
         if evaluation and provenance.data_sha256 and evaluation.data_sha256 != provenance.data_sha256:
             wrong.append("evaluation.json: data_sha256 is not the training run's")
         if wrong:
-            return found(f"{len(wrong)} mismatches", None, tuple({"artifact": name} for name in wrong[:5]))
+            return found(f"{len(wrong)} mismatches", None, tuple({"artifact": name} for name in wrong[:MOST_EVIDENCE]))
         return passed(f"params {_short(provenance.params_sha256)}, data {_short(provenance.data_sha256)}")
 
 
 def _short(digest: str | None) -> str:
-    return digest[:12] if digest else "not recorded"
+    return digest[:SHOWN] if digest else "not recorded"
 
 
 @check
@@ -50,18 +54,15 @@ class FiniteCheckpoint(Check):
     severity = "critical"
     question = "Is every number in the published checkpoints finite?"
     needs = ("provenance",)
-    threshold = "none"
+    threshold = "a NaN or an infinity in any tensor"
     source = "torchtitan#3751"
     fix = "Go back to the last checkpoint before the first skipped step (G1)."
     passes_when = "all tensors are finite"
 
     def examine(self, run: RunRecord) -> Outcome:
         bad = _provenance(run).non_finite
-        return (
-            found(f"{len(bad)} tensors", None, tuple({"tensor": name} for name in bad[:5]))
-            if bad
-            else passed("all finite")
-        )
+        evidence = tuple({"tensor": name} for name in bad[:MOST_EVIDENCE])
+        return judged(bool(bad), f"{len(bad)} tensors" if bad else "all finite", evidence)
 
 
 @check
@@ -71,9 +72,9 @@ class OriginRecorded(Check):
     id = "X2"
     title = "The run's origin is not fully recorded"
     severity = "medium"
-    question = "Are code revision, lock, versions and hashes known, and the code committed?"
+    question = "Are code revision, lock, versions and hashes recorded, and was the code committed?"
     needs = ("provenance",)
-    threshold = "revision known and clean; params, data and lock hashes recorded"
+    threshold = "revision unknown or with uncommitted changes; versions or a hash of params, data or lock missing"
     source = "PyTorch reproducibility notes; Huang et al. 2022"
     fix = "Commit before training, and keep dvc.lock under version control."
     passes_when = "everything is recorded and the working tree was clean"
@@ -99,9 +100,9 @@ class Axes(Check):
     title = "Telemetry has gaps or duplicates"
     severity = "high"
     question = "Is every iteration and every step recorded exactly once?"
-    needs = ("updates.iteration", "steps.iteration", "steps.step")
+    needs = ("updates.iteration", "updates.env_steps", "steps.iteration", "steps.step")
     post_hoc = True
-    threshold = "iterations 0, 1, 2 ... in order; T steps each; environment steps never fall"
+    threshold = "an iteration or step that is missing, doubled or out of order; environment steps that fall"
     source = "Stable-Baselines3#1256, rsl_rl#221, mlflow#4248"
     fix = "Truncate the log to the checkpoint's offset when resuming."
     passes_when = "no gap and no duplicate"
@@ -109,10 +110,9 @@ class Axes(Check):
     def examine(self, run: RunRecord) -> Outcome:
         iterations = run.updates.column("iteration")
         problems = []
-        if not np.array_equal(iterations, np.arange(len(iterations))):
-            problems.append(
-                {"axis": "update iterations", "first_wrong": int(np.argmax(iterations != np.arange(len(iterations))))}
-            )
+        wrong = iterations != np.arange(len(iterations))
+        if wrong.any():
+            problems.append({"axis": "update iterations", "first_wrong": int(np.argmax(wrong))})
         pairs = np.stack((run.steps.column("iteration"), run.steps.column("step")), axis=1)
         length = run.params.train.episode_steps
         expected = np.stack((np.repeat(iterations, length), np.tile(np.arange(length) + 1, len(iterations))), axis=1)
@@ -120,15 +120,10 @@ class Axes(Check):
             same = min(len(pairs), len(expected))
             differs = np.flatnonzero((pairs[:same] != expected[:same]).any(axis=1))
             problems.append({"axis": "steps", "first_wrong": int(differs[0]) if differs.size else same})
-        if "env_steps" in run.updates and (np.diff(run.updates.column("env_steps")) < 0).any():
-            problems.append(
-                {
-                    "axis": "environment steps",
-                    "first_wrong": int(np.argmax(np.diff(run.updates.column("env_steps")) < 0)),
-                }
-            )
-        measured = f"{len(iterations)} updates, {len(pairs)} steps"
-        return found(measured, None, tuple(problems)) if problems else passed(measured)
+        falls = np.diff(run.updates.column("env_steps")) < 0
+        if falls.any():
+            problems.append({"axis": "environment steps", "first_wrong": int(np.argmax(falls))})
+        return judged(bool(problems), f"{len(iterations)} updates, {len(pairs)} steps", tuple(problems))
 
 
 @check
@@ -138,19 +133,19 @@ class HashChain(Check):
     id = "X7"
     title = "Training state did not change"
     severity = "high"
-    question = "Does every update have a training state of its own?"
+    question = "Does every update lead to a new training state?"
     needs = ("updates.state_chain", "updates.steps")
     minimum = 2
-    threshold = "no link of the hash chain occurs twice"
-    source = "design (each link hashes the one before it, so a repeat is a duplicated or replayed row)"
+    threshold = "a link of the hash chain occurs more than once"
+    source = "each link hashes the one before it, so a repeat is a duplicated or replayed row"
     fix = "Look for duplicated telemetry after a resume."
     passes_when = "all links differ"
 
     def examine(self, run: RunRecord) -> Outcome:
         chain = run.updates.column("state_chain")
         unique = len(set(chain.tolist()))
-        measured = f"{unique} links of {len(chain)} updates, last {str(chain[-1])[:12]}"
-        return passed(measured) if unique == len(chain) else found(measured)
+        measured = f"{unique} links of {len(chain)} updates, last {_short(str(chain[-1]))}"
+        return judged(unique < len(chain), measured)
 
 
 @check
@@ -160,47 +155,45 @@ class Throughput(Check):
     id = "Q1"
     title = "Iterations get slower"
     severity = "low"
-    question = "Does every phase keep its pace?"
+    question = "Does every phase of an iteration keep its pace?"
     needs = ("timing.collect_seconds", "timing.update_seconds")
     minimum = 8
-    threshold = "median of the last quarter > 1.5 x the median of all, and > 0.1 s slower"
+    LATE, FACTOR, SECONDS = 0.25, 1.5, 0.1
+    threshold = (
+        f"median of the last {percent(LATE)} of iterations > {FACTOR:g} x that of all, and > {SECONDS:g} s slower"
+    )
     source = OURS
     fix = "Profile the phase; look for growing memory or other load on the machine."
-    passes_when = "no phase slows down by half"
+    passes_when = f"no phase takes more than {FACTOR:g} x its usual time at the end"
 
     def examine(self, run: RunRecord) -> Outcome:
         slow: list[dict[str, float | int | str]] = []
         said = []
         for phase in ("collect", "update"):
             seconds = run.timing.column(f"{phase}_seconds")
-            usual, late = float(np.median(seconds)), float(np.median(seconds[-(len(seconds) // 4) :]))
+            usual, late = float(np.median(seconds)), float(np.median(seconds[-int(self.LATE * len(seconds)) :]))
             said.append(f"{phase} {usual:.2f} s, lately {late:.2f} s")
-            if late > 1.5 * usual and late - usual > 0.1:
+            if late > self.FACTOR * usual and late - usual > self.SECONDS:
                 slow.append({"phase": phase, "median_s": usual, "late_median_s": late})
-        return found("; ".join(said), None, tuple(slow)) if slow else passed("; ".join(said))
+        return judged(bool(slow), "; ".join(said), tuple(slow))
 
 
 @check
 class Replay(Check):
-    """X1: the strongest evidence is to do it again."""
+    """X1: the strongest evidence of reproducibility is to train again from a checkpoint."""
 
     id = "X1"
     title = "Resume or replay is not exact"
     severity = "critical"
     question = "Does training from a checkpoint reproduce the recorded states?"
     needs = ("certificate",)
-    threshold = "equal hash chains"
-    source = "design; PyTorch reproducibility notes (deterministic within one platform and release)"
+    threshold = "a hash chain that differs from the recorded one"
+    source = "PyTorch reproducibility notes (deterministic within one platform and release)"
     fix = "Find the first differing link; look for state that is not in the checkpoint."
     passes_when = "a run from each checkpoint reproduces the next"
 
     def examine(self, run: RunRecord) -> Outcome:
         assert run.certificate is not None
-        exact, compared = run.certificate.exact, run.certificate.iterations
-        if not compared:
+        if not run.certificate.iterations:
             return undecided("the certificate compares no iteration")
-        return (
-            passed(f"{compared} iterations reproduced")
-            if exact
-            else found(f"first difference after {compared} iterations")
-        )
+        return judged(not run.certificate.exact, str(run.certificate))

@@ -1,0 +1,76 @@
+"""What several checks share: limits, where a finding is, and small statistics."""
+
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from simic.audit.findings import Evidence
+from simic.audit.record import RunRecord
+
+Values = NDArray[np.float64]
+OURS = "ours, uncalibrated"
+MOST_EVIDENCE = 5  # rows shown of a finding
+
+# Limits that several checks share; all ours.
+ENOUGH_ROWS = 32  # what is measured of a head on fewer rows is noise
+PERSISTENT = 5  # consecutive updates
+TREND = 20  # iterations by which a trend is judged
+RISING = 0.5  # Spearman's rank correlation with time
+EMA_DECAY = 0.9
+
+
+def where(run: RunRecord, name: str, bad: NDArray[np.bool_]) -> tuple[Evidence, ...]:
+    """The worst rows of an update metric: iteration and value."""
+    values, iterations = run.updates.column(name), run.updates.column("iteration")
+    rows = np.flatnonzero(bad)
+    order = rows[np.argsort(-np.abs(np.nan_to_num(values[rows], nan=np.inf)), kind="stable")][:MOST_EVIDENCE]
+    return tuple({"iteration": int(iterations[i]), name: _plain(values[i])} for i in order)
+
+
+def where_steps(run: RunRecord, bad: NDArray[np.bool_], name: str, values: NDArray[Any]) -> tuple[Evidence, ...]:
+    """The first bad steps, with what ``values`` (called ``name``) says of each host's step."""
+    iterations, steps = run.steps.column("iteration"), run.steps.column("step")
+    return tuple(
+        {"iteration": int(iterations[r]), "step": int(steps[r]), "env": int(e), name: _plain(values[r, e])}
+        for r, e in np.argwhere(bad)[:MOST_EVIDENCE]
+    )
+
+
+def _plain(value: Any) -> float | str:
+    return float(value) if isinstance(value, np.floating) and np.isfinite(value) else str(value)
+
+
+def episodes(run: RunRecord) -> list[NDArray[np.intp]]:
+    """Row indices of each iteration's steps, in order."""
+    iterations = run.steps.column("iteration")
+    order = np.lexsort((run.steps.column("step"), iterations))
+    return np.split(order, np.flatnonzero(np.diff(iterations[order])) + 1)
+
+
+def spearman(x: Values, y: Values) -> tuple[float, float]:
+    """Rank correlation and its two-sided p; 0 and 1 where one of the two is constant."""
+    if np.ptp(x) == 0.0 or np.ptp(y) == 0.0:
+        return 0.0, 1.0
+    statistic, p_value = np.asarray(stats.spearmanr(x, y))
+    return float(statistic), float(p_value)
+
+
+def rolling_median(values: Values, width: int) -> Values:
+    """Median of each window of ``width`` consecutive values; a spike shorter than half a window does not show."""
+    return np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
+
+
+def longest_run(bad: NDArray[np.bool_]) -> int:
+    """Length of the longest stretch of True."""
+    return max((len(list(stretch)) for flag, stretch in groupby(bad.tolist()) if flag), default=0)
+
+
+def ema_before(values: Values) -> Values:
+    """Exponential moving average of the values before each one; NaN at the first."""
+    result = np.full_like(values, np.nan)
+    for i in range(1, len(values)):
+        result[i] = values[0] if i == 1 else EMA_DECAY * result[i - 1] + (1 - EMA_DECAY) * values[i - 1]
+    return result
