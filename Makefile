@@ -2,9 +2,11 @@
 # After the install no target needs a network.
 
 VENV := .venv
-STAMP := $(VENV)/.installed
-PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
-	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null && echo $$p && break; done)
+# Each says that an installation came to its end. A .venv without any is what an interrupted one left: it is built anew.
+PIPELINE := $(VENV)/.installed-pipeline
+DEV := $(VENV)/.installed
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do $$p -c 'import sys; \
+	print(sys._base_executable) if (3, 11) <= sys.version_info[:2] < (3, 15) else sys.exit(1)' 2>/dev/null && break; done)
 WORKERS ?= auto
 
 # The commands below find the venv's python, dvc and simic first; nobody phones home; an empty HOME is no obstacle.
@@ -23,47 +25,60 @@ help:
 	@echo 'make format   rewrite formatting   make serve    Prefect server and runner, MLflow UI (simic up)'
 	@echo 'make prove    the long demonstrations (and make test-slow)    make clean    remove .venv and caches'
 
-install: $(STAMP)
+install: $(PIPELINE)
 
-$(STAMP): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo 'simic needs Python 3.11 or 3.12 on PATH, or make PYTHON=/path/to/python' >&2; exit 2; }
+define installed
+	@test -n "$(PYTHON)" || { echo 'simic needs Python 3.11 to 3.14 on PATH, or make PYTHON=/path/to/python' >&2; exit 2; }
 	@mkdir -p "$(HOME)"
 	@echo 'installing into $(VENV) (once, about 2 GB, a few minutes) ...'
-	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[dev]'
-	@touch $(STAMP)
+	@test -e $(PIPELINE) -o -e $(DEV) && $(VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@rm -f $(PIPELINE) $(DEV)
+	@$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[$1]'
+	@touch $2
+endef
 
-run: $(STAMP)
+$(PIPELINE): pyproject.toml constraints.txt
+	$(call installed,pipeline,$(PIPELINE))
+
+$(DEV): pyproject.toml constraints.txt
+	$(call installed,dev,$(PIPELINE) $(DEV))
+
+# make run test with -j would install twice into one place.
+.NOTPARALLEL:
+
+run: $(PIPELINE)
 	@simic run
 
-serve: $(STAMP)
+serve: $(PIPELINE)
 	@simic up
 
-test: $(STAMP)
+test: $(DEV)
 	@python -m pytest -q -n $(WORKERS) --dist loadfile
 
-test-slow: $(STAMP)
+test-slow: $(DEV)
 	@python -m pytest -q -m slow
 
-prove: $(STAMP)
+prove: $(DEV)
 	@python -m pytest -q -m prove
 
-check: $(STAMP)
+check: $(DEV)
 	@ruff format --check .
 	@ruff check .
 	@lint-imports
 	@pyright --pythonpath $(VENV)/bin/python
 
-format: $(STAMP)
+format: $(DEV)
 	@ruff format .
 	@ruff check --fix .
 
 # After a change of the dependencies: a fresh environment without constraints, frozen (no local versions such as +cpu,
-# no CUDA wheels: torch pins those itself); then run every test.
+# no CUDA wheels: torch pins those itself); then run every test. Prefect needs whenever from Python 3.13 on.
 constraints:
 	rm -rf .simic/fresh && $(PYTHON) -m venv .simic/fresh
-	.simic/fresh/bin/python -m pip install --quiet -e '.[dev]'
-	.simic/fresh/bin/python -m pip freeze --exclude-editable | grep -v '^nvidia-\|^triton' | sed 's/+[a-z0-9.]*$$//' > constraints.txt
+	.simic/fresh/bin/python -m pip install --quiet -e '.[dev]' 'whenever<0.11'
+	{ echo "# The versions tested together: pip install -c constraints.txt -e '.[dev]'; make constraints writes them anew."; \
+	.simic/fresh/bin/python -m pip freeze --exclude-editable | grep -v '^nvidia-\|^cuda-\|^triton' | sed 's/+[a-z0-9.]*$$//'; \
+	} > constraints.txt
 
 # Results and records (checkpoints, reports, mlruns, ...) stay; remove those by hand.
 clean:

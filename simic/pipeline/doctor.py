@@ -2,8 +2,8 @@
 
 import importlib.metadata
 import os
+import platform
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,19 +26,19 @@ class Answer:
 
 def examine(workspace: Workspace) -> list[Answer]:
     """Every answer, in the order in which to put things right."""
-    questions = (_python, _packages, _params, _dvc, _disk, _threads, _ports)
+    questions = (_packages, _params, _dvc, _disk, _threads, _ports)
     return [question(workspace) for question in questions]
 
 
-def _python(_: Workspace) -> Answer:
-    return Answer("python 3.11 or 3.12", (3, 11) <= sys.version_info[:2] < (3, 13), sys.version.split()[0])
-
-
 def _packages(_: Workspace) -> Answer:
-    """Prefect 3.8's server does not start with a newer fastapi, and pip is content with it all the same."""
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "prefect", "fastapi", "mlflow", "dvc")}
-    minor = int(versions["fastapi"].split(".")[1])
-    return Answer("packages", 139 <= minor < 151, ", ".join(f"{name} {v}" for name, v in versions.items()))
+    def ask() -> str:
+        versions = (f"{name} {importlib.metadata.version(name)}" for name in ("torch", "prefect", "mlflow", "dvc"))
+        try:
+            return ", ".join((f"python {platform.python_version()}", *versions))
+        except importlib.metadata.PackageNotFoundError as missing:
+            raise SimicError(f"{missing.name} is not installed; pip install 'simic[pipeline]'") from None
+
+    return _asked("packages", ask)
 
 
 def _params(workspace: Workspace) -> Answer:

@@ -1,5 +1,6 @@
 """Progress on the terminal: a live bar where there is one, plain lines elsewhere. An observer of training."""
 
+import importlib.util
 import sys
 import time
 from collections.abc import Callable
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def choose(style: Literal["auto", "rich", "plain", "none"]) -> list[Observer]:
-    """The observers for ``runtime.progress``; auto is rich on a terminal."""
+    """The observers for ``runtime.progress``; auto is rich on a terminal, if it is installed."""
     if style == "none":
         return []
-    if style == "rich" or (style == "auto" and sys.stdout.isatty()):
+    if style == "rich" or (style == "auto" and sys.stdout.isatty() and importlib.util.find_spec("rich")):
         return [Bar()]
     return [Lines(lambda line: print(line, flush=True))]
 

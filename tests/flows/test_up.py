@@ -57,7 +57,7 @@ STAGES = {"prepare": prepare, "train": train, "evaluate": evaluate, "audit": aud
 """
 # What looks into the stages' real outputs is left out with them.
 TRACKING = """
-class Tracker:
+class MlflowObserver:
     def __init__(self, *_): ...
     def __getattr__(self, name): return lambda *_: None
 def log_report(*_): ...
@@ -81,7 +81,7 @@ class Project:
             shutil.copytree(source, target, ignore=ignore) if source.is_dir() else shutil.copy(source, target)
         (root / "simic" / "pipeline" / "stages.py").write_text(STAGES)
         store = root / "simic" / "pipeline" / "mlflow_store.py"
-        store.write_text(store.read_text().partition("\nclass RunInfo")[0] + TRACKING)
+        store.write_text(store.read_text().partition("\nclass RunIdentity")[0] + TRACKING)
         artifacts = root / "flows" / "artifacts.py"
         artifacts.write_text(artifacts.read_text().partition("\ndef publish")[0] + "\ndef publish(*_): ...\n")
         self.env = {**os.environ, "PYTHONPATH": str(root), "PREFECT_API_URL": self.api}

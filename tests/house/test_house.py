@@ -1,8 +1,11 @@
 """The house around the stages: what is ignored, pinned, declared, imported."""
 
 import ast
+import importlib.metadata
+import os
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from simic.pipeline.paths import Workspace
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 WORKSPACE = Workspace(Path())
 
@@ -157,16 +161,26 @@ def test_every_dependency_is_pinned_and_every_pin_is_exact_and_public() -> None:
     pins = dict(line.split("==") for line in lines)
     assert not [version for version in pins.values() if "+" in version]  # a local version exists on one machine only
     pins = {canonicalize_name(name): version for name, version in pins.items()}
-    project = PYPROJECT["project"]
-    for text in project["dependencies"] + project["optional-dependencies"]["dev"]:
+    extras = PROJECT["optional-dependencies"]
+    assert "simic[pipeline]" in extras["dev"]
+    for text in PROJECT["dependencies"] + extras["pipeline"] + extras["dev"][1:]:
         requirement = Requirement(text)
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), text
+
+
+def test_pythons_are_the_same_everywhere() -> None:
+    minors = [int(word.rpartition(".")[2]) for word in PROJECT["classifiers"] if word.startswith("Programming")]
+    assert PROJECT["requires-python"] == f">=3.{min(minors)},<3.{max(minors) + 1}"
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"(3, {min(minors)}) <= sys.version_info[:2] < (3, {max(minors) + 1})" in makefile
+    assert f"Python 3.{min(minors)} to 3.{max(minors)}" in makefile
+    assert all(f"python3.{minor} " in makefile for minor in minors)
 
 
 def test_version_is_stated_once() -> None:
     import simic
 
-    assert PYPROJECT["project"]["version"] == simic.__version__
+    assert PROJECT["version"] == simic.__version__
 
 
 def test_prefect_server_can_be_imported() -> None:
@@ -176,18 +190,88 @@ def test_prefect_server_can_be_imported() -> None:
     )
 
 
-CORE = ["params", "rng", "data.batches", "growth.batch.population", "envs.growth_env", "agent.ppo", "training.trainer"]
-TOOLS = ["prefect", "mlflow", "dvc", "sklearn", "scipy", "matplotlib", "jinja2", "pyarrow", "pandas", "typer", "ruamel"]
+def of_the_core() -> set[str]:
+    """Names of the packages that `pip install .` brings, with what those need in turn."""
+    found: set[str] = set()
+    left = [Requirement(text) for text in PROJECT["dependencies"]]
+    while left:
+        requirement = left.pop()
+        name = canonicalize_name(requirement.name)
+        if name not in found and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            found.add(name)
+            left += [Requirement(text) for text in importlib.metadata.requires(name) or ()]
+    return found
+
+
+def bare(program: str) -> subprocess.CompletedProcess[str]:
+    """Runs where nothing but the core's dependencies can be imported."""
+    core = of_the_core()
+    modules = importlib.metadata.packages_distributions().items()
+    tools = {name for name, owners in modules if name != "simic" and not core & {*map(canonicalize_name, owners)}}
+    assert {"prefect", "mlflow", "dvc", "scipy", "sklearn", "pyarrow", "ruamel", "typer", "rich"} <= tools
+    blocked = f"import sys\nsys.modules |= dict.fromkeys({tools - set(sys.builtin_module_names)!r})\n"
+    command = [sys.executable, "-c", blocked + program]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_core_runs_without_the_tools_around_it() -> None:
-    program = (
-        "import importlib, sys\n"
-        f"for tool in {TOOLS!r}: sys.modules[tool] = None\n"
-        f"for module in {CORE!r}: importlib.import_module('simic.' + module)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = bare("""
+import importlib, pkgutil
+from simic import agent, envs, growth, params, training
+for room in (agent, envs, growth, training):
+    for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
+        importlib.import_module(module.name)
+from simic.agent.gym_training import GymRun, train_gym
+small = params.Params.model_validate({"train": {"policy": {"core": "none"}}})
+train_gym(small, GymRun("CartPole-v1", steps=128, rollout=16, episodes=1))
+""")
     assert done.returncode == 0, done.stderr
+    assert "greedy return" in done.stdout
+
+
+def test_command_without_its_libraries_says_what_to_install() -> None:
+    done = bare("from simic.__main__ import main\nmain()")
+    assert (done.returncode, done.stderr) == (2, "simic: typer is not installed; pip install 'simic[pipeline]'\n")
+
+
+FAKE_PYTHON = """#!/bin/sh
+echo "$*" >> "$CALLS"
+case "$*" in
+    *venv*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+    *install*) test ! -e interrupted ;;
+esac
+"""
+
+
+def test_only_what_changed_is_installed_and_an_interrupted_or_broken_environment_is_built_anew(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    python, calls, interrupted = tmp_path / "python", tmp_path / "calls", tmp_path / "interrupted"
+    python.write_text(FAKE_PYTHON)
+    python.chmod(0o755)
+
+    def make(target: str) -> list[str]:
+        """What it did to the environment."""
+        calls.write_text("")
+        environment = {**os.environ, "CALLS": str(calls), "MAKEFLAGS": ""}
+        command = ["make", "--no-print-directory", f"PYTHON={python}", target]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True)
+        words = [line.split()[-1] for line in calls.read_text().splitlines() if "--version" not in line]
+        return [word for word in words if word in (".venv", ".[pipeline]", ".[dev]")]
+
+    venv, pipeline, dev = tmp_path / ".venv", ".[pipeline]", ".[dev]"
+    assert make("install") == [venv.name, pipeline]
+    assert make("run") == []
+    interrupted.touch()
+    assert make("test") == [dev]  # on top of what is there
+    interrupted.unlink()
+    assert make("test") == [venv.name, dev]
+    assert make("test") == make("run") == []  # the second includes the first
+    later = time.time() + 60
+    os.utime(tmp_path / "constraints.txt", (later, later))
+    assert make("install") == [pipeline]
+    (venv / "bin" / "python").unlink()
+    assert make("install") == [venv.name, pipeline]
 
 
 def test_dvc_and_mlflow_have_one_door_each() -> None:

@@ -1,6 +1,9 @@
 """`simic doctor` on a fit checkout and on one that is not."""
 
+import importlib.metadata
 from pathlib import Path
+
+import pytest
 
 from simic.pipeline import doctor
 from simic.pipeline.paths import Workspace
@@ -16,6 +19,18 @@ def test_a_good_checkout_has_sound_packages_and_params() -> None:
     found = answers(ROOT)
     assert found["packages"].well
     assert found["params.yaml"].well
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "dvc":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    found = answers(ROOT)["packages"]
+    assert not found.well
+    assert "dvc is not installed" in found.seen
 
 
 def test_bad_params_are_named_and_nothing_raises(tmp_path: Path) -> None:

@@ -1,0 +1,20 @@
+"""The command `simic`, also `python -m simic`. It needs the extra `pipeline`, and says so where that is missing."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; exit code 2 when the extra `pipeline` is not installed."""
+    try:
+        from simic import cli
+
+        cli.main()
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.startswith("simic"):
+            raise
+        print(f"simic: {missing.name} is not installed; pip install 'simic[pipeline]'", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
