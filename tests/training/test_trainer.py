@@ -1,5 +1,6 @@
 """Stopped anywhere and resumed equals never stopped; what is found is recorded and can end a run."""
 
+import gc
 import itertools
 import math
 import os
@@ -19,6 +20,7 @@ from small_runs import assert_same_run, small_params
 import simic
 from simic.errors import SimicError
 from simic.evaluation.evaluate import EVALUATION_ITERATION
+from simic.params import PPOParams
 from simic.telemetry import recorder
 from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, UpdateRow
 from simic.training.checkpoint import read
@@ -327,3 +329,43 @@ def test_a_state_that_is_not_finite_ends_the_run_and_earlier_checkpoints_stay(fi
 
 def test_nested_metrics_have_one_name_each():
     assert numbers({"a": 1, "by_head": {"op": 0.5, "slot": True}}) == {"a": 1.0, "by_head/op": 0.5, "by_head/slot": 1.0}
+
+
+def test_advantages_are_those_of_the_recorded_rewards_and_values(prepared, tmp_path, monkeypatch):
+    """Recomputed from the telemetry: r / σ with the σ of all rewards so far, these included, then GAE step by step."""
+    gamma, gae_lambda = 0.8, 0.6
+    settings = PPOParams(gamma=gamma, gae_lambda=gae_lambda)
+    given = []
+    with open_session(small_params(iterations=3, ppo=settings), tmp_path, prepared) as session:
+        update = session.state.ppo.update
+        monkeypatch.setattr(session.state.ppo, "update", lambda *it: given.append(it[0]) or update(*it))
+        train(session)
+    rows = [row for row in recorder.read(tmp_path / "telemetry.jsonl") if isinstance(row, StepRow)]
+    returns = []
+    for iteration, rollout in enumerate(given):
+        steps = [row for row in rows if row.iteration == iteration]
+        rewards, values = ([getattr(row, name) for row in steps] for name in ("reward", "value"))
+        running = np.zeros(4)
+        for reward in rewards:
+            running = gamma * running + reward
+            returns += running.tolist()
+        following, later = np.zeros(4), np.zeros(4)  # the last step is a true end: nothing follows
+        for t in reversed(range(3)):
+            delta = np.array(rewards[t]) / np.std(returns) + gamma * following - values[t]
+            later = delta + gamma * gae_lambda * later
+            following = np.array(values[t])
+            assert rollout.advantages[t].numpy() == pytest.approx(later, rel=1e-4, abs=1e-5)
+            assert rollout.returns[t].numpy() == pytest.approx(later + values[t], rel=1e-4, abs=1e-5)
+
+
+def test_nothing_of_an_iteration_outlives_it(prepared, tmp_path):
+    """The number of live tensors is the same at the end of every iteration."""
+
+    class Counting(Watcher):
+        def on_iteration(self, update, episode):
+            gc.collect()
+            counts.append(sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects()))
+
+    counts: list[int] = []
+    run(tmp_path, prepared, [Counting()], params=small_params(iterations=6, validate_every=1))
+    assert len(set(counts[1:])) == 1, counts
