@@ -1,6 +1,5 @@
 """Stopped anywhere and resumed equals never stopped; what is found is recorded and can end a run."""
 
-import gc
 import itertools
 import math
 import os
@@ -356,16 +355,3 @@ def test_advantages_are_those_of_the_recorded_rewards_and_values(prepared, tmp_p
             following = np.array(values[t])
             assert rollout.advantages[t].numpy() == pytest.approx(later, rel=1e-4, abs=1e-5)
             assert rollout.returns[t].numpy() == pytest.approx(later + values[t], rel=1e-4, abs=1e-5)
-
-
-def test_nothing_of_an_iteration_outlives_it(prepared, tmp_path):
-    """The number of live tensors is the same at the end of every iteration."""
-
-    class Counting(Watcher):
-        def on_iteration(self, update, episode):
-            gc.collect()
-            counts.append(sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects()))
-
-    counts: list[int] = []
-    run(tmp_path, prepared, [Counting()], params=small_params(iterations=6, validate_every=1))
-    assert len(set(counts[1:])) == 1, counts
