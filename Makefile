@@ -17,13 +17,14 @@ export DVC_NO_ANALYTICS := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install run serve test test-slow check format prove constraints clean
+.PHONY: help install run serve test test-slow check format prove mutants constraints clean
 
 help:
 	@echo 'make run      prepare, train, evaluate, audit; ends with where the report is'
 	@echo 'make test     the tests            make check    lint, types, import contracts'
 	@echo 'make format   rewrite formatting   make serve    Prefect server and runner, MLflow UI (simic up)'
 	@echo 'make prove    the long demonstrations (and make test-slow)    make clean    remove .venv and caches'
+	@echo 'make mutants  small defects put into the code: which do the tests notice? (an hour)'
 
 install: $(PIPELINE)
 
@@ -60,6 +61,10 @@ test-slow: $(DEV)
 
 prove: $(DEV)
 	@python -m pytest -q -m prove
+
+# Other defects: make mutants RNG_SEED=2
+mutants: $(DEV)
+	@python -m benchmarks.mutants --rng-seed $(or $(RNG_SEED),1)
 
 check: $(DEV)
 	@ruff format --check .

@@ -310,3 +310,21 @@ def test_two_processes_with_parts_of_the_environments_equal_one_with_all(
             for name in ("policy_loss", "value_loss", "approx_kl", "exact_kl", "explained_variance", "grad_norm"):
                 assert getattr(two, name) == pytest.approx(getattr(one, name), rel=1e-6), name
             assert (two.steps, two.samples, two.stopped_early) == (one.steps, one.samples, one.stopped_early)
+
+
+def test_nothing_is_learned_after_the_divergence_ended_an_update() -> None:
+    """One of six minibatches is far from the policy that acted: those that come after it do not matter any more."""
+    settings = SETTINGS.model_copy(update={"minibatches": 6, "epochs": 1, "learning_rate": 1e-3, "target_kl": 0.05})
+
+    def learn(*far: int) -> tuple[int, torch.Tensor]:
+        ppo = make_ppo(settings=settings)
+        rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
+        log_probs = rollout.log_probs.clone()
+        log_probs[:, list(far)] -= 2.0
+        return ppo.update(replace(rollout, log_probs=log_probs), 0).steps, weights(ppo)
+
+    order = sorted(range(6), key=lambda env: learn(env)[0])  # an update that ends at a minibatch took those before it
+    assert [learn(env)[0] for env in order] == list(range(6))
+    steps, ended = learn(order[2])
+    assert steps == 2
+    assert torch.equal(ended, learn(*order[2:])[1])

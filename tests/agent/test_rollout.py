@@ -11,6 +11,13 @@ from .worlds import SEEN, TensorWorld, episodes, make_policy
 EARLY = 2
 
 
+def learned() -> Normalizers:
+    """Scales that have seen something, so that a raw observation is another one than a normalised one."""
+    normalizer = ObservationNormalizer(SEEN)
+    normalizer.update(3 + 2 * torch.randn(50, 5, generator=torch.Generator().manual_seed(1)), torch.ones(50).bool())
+    return Normalizers(normalizer)
+
+
 def test_draws_do_not_depend_on_the_grouping_of_environments() -> None:
     policy = make_policy()
     together, _ = collect(TensorWorld([0, 1, 2, 3], {}), policy, Normalizers(), 3, rng_seed=1, steps=5)
@@ -68,13 +75,9 @@ def test_rows_that_are_over_are_not_valid_and_hold_nothing() -> None:
 
 
 def test_what_is_stored_is_what_the_policy_saw() -> None:
-    normalizer = ObservationNormalizer(SEEN)
-    normalizer.update(3 + 2 * torch.randn(50, 5, generator=torch.Generator().manual_seed(1)), torch.ones(50).bool())
-    policy, watched = make_policy(), []
-    rollout, _ = collect(
-        episodes(3, 4, None), policy, Normalizers(normalizer), 0, rng_seed=1, steps=4, on_step=watched.append
-    )
-    assert torch.equal(rollout.features, normalizer.normalize(rollout.raw_features))
+    policy, scales, watched = make_policy(), learned(), []
+    rollout, _ = collect(episodes(3, 4, None), policy, scales, 0, rng_seed=1, steps=4, on_step=watched.append)
+    assert torch.equal(rollout.features, scales.observation.normalize(rollout.raw_features))
     assert not torch.equal(rollout.features, rollout.raw_features)
     for t, step in enumerate(watched):
         assert isinstance(step, StepRecord)
@@ -87,17 +90,18 @@ def test_what_is_stored_is_what_the_policy_saw() -> None:
 
 
 def test_a_truncated_row_is_worth_its_last_observation_under_the_living_memory() -> None:
-    policy, world = make_policy(), episodes(3, 4, None)
-    rollout, position = collect(world, policy, Normalizers(), 0, rng_seed=1, steps=4)
+    policy, world, scales = make_policy(), episodes(3, 4, None), learned()
+    rollout, position = collect(world, policy, scales, 0, rng_seed=1, steps=4)
     assert torch.equal(rollout.next_values[:-1], rollout.values[1:])
-    expected = policy.value(position.observation, position.state)
+    expected = policy.value(scales.see(position.observation), position.state)
+    assert not torch.allclose(expected, policy.value(position.observation, position.state))
     assert torch.equal(rollout.next_values[-1], expected)
-    assert not torch.allclose(expected, policy.value(position.observation, policy.initial_state(3)))
+    assert not torch.allclose(expected, policy.value(scales.see(position.observation), policy.initial_state(3)))
 
 
 def test_after_an_autoreset_the_memory_is_empty_and_the_old_episode_keeps_its_end() -> None:
     ends = {0: {2: (False, True)}, 1: {2: (True, False), 3: (False, True)}}
-    policy, world = make_policy(), TensorWorld([0, 1, 2], ends, same_step=True)
+    policy, world, scales = make_policy(), TensorWorld([0, 1, 2], ends, same_step=True), learned()
     states, finals, real_step = [], [], world.step
 
     def step(actions: torch.Tensor):
@@ -107,13 +111,13 @@ def test_after_an_autoreset_the_memory_is_empty_and_the_old_episode_keeps_its_en
 
     world.step = step
     rollout, position = collect(
-        world, policy, Normalizers(), 0, rng_seed=1, steps=6, on_step=lambda t: states.append(t.decision.state)
+        world, policy, scales, 0, rng_seed=1, steps=6, on_step=lambda t: states.append(t.decision.state)
     )
     assert rollout.starts.nonzero().tolist() == [[0, 0], [0, 1], [0, 2], [3, 0], [3, 1], [4, 1]]
     assert rollout.starts_inside
     assert rollout.valid.all()
-    assert torch.equal(rollout.next_values[2, 0], policy.value(finals[2], states[2])[0])
-    assert torch.equal(rollout.next_values[3, 1], policy.value(finals[3], states[3])[1])
+    assert torch.equal(rollout.next_values[2, 0], policy.value(scales.see(finals[2]), states[2])[0])
+    assert torch.equal(rollout.next_values[3, 1], policy.value(scales.see(finals[3]), states[3])[1])
     assert torch.equal(rollout.next_values[:5, 2], rollout.values[1:, 2])
     assert not torch.equal(rollout.next_values[2, 0], rollout.values[3, 0])
     seen = policy.evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, rollout.starts)

@@ -42,6 +42,25 @@ def test_splits_of_digits_are_disjoint_and_complete_by_content(digits):
     assert len(set(hashes)) == len(hashes) == 1797
 
 
+@pytest.mark.parametrize("kind", ["images", "bytes"])
+def test_every_sample_keeps_its_own_label(tmp_path, monkeypatch, kind):
+    """By content: in whatever split a sample is, its label is the one that the source gave it."""
+    if kind == "bytes":  # in the parts that the source names
+        y = (torch.arange(60 * 8) * 11 % 241).view(60, 8).to(torch.uint8)
+        source = Source("mine", "", "none", BYTES, y, torch.arange(60) % 3)
+    else:
+        source = Source("mine", "", "none", torch.arange(240.0).view(60, 4), torch.arange(60) * 5 % 3)
+    monkeypatch.setitem(tasks.TASKS, "digits", lambda *_: source)
+    prepare(Prepare(), 1, tmp_path / "out", tmp_path)
+    meta, found = read_meta(tmp_path / "out"), {}
+    for data in (*(load_split(tmp_path / "out", split) for split in ("train", "val")), load_test(tmp_path / "out")):
+        raw = (
+            data.x if kind == "bytes" else (data.x[:, 0, 0] * torch.tensor(meta.std) + torch.tensor(meta.mean)).round()
+        )
+        found |= dict(zip(map(tuple, raw.long().tolist()), data.y.tolist(), strict=True))
+    assert found == dict(zip(map(tuple, source.x.long().tolist()), source.y.tolist(), strict=True))
+
+
 def test_every_class_has_its_share_in_every_split(digits):
     parts = {"train": load_split(digits, "train").y, "val": load_split(digits, "val").y, "test": load_test(digits).y}
     total = Counter(torch.cat(list(parts.values())).tolist())

@@ -1,6 +1,7 @@
 """Forms of an action and the sampling of legal ones."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ import torch
 from simic.agent.spec import Observation
 from simic.envs import actions
 from simic.errors import SimicError
-from simic.growth.life.vocabulary import Action, Op
+from simic.growth.life.lifecycle import advance
+from simic.growth.life.vocabulary import Action, Op, Slots, Stage
+from simic.params import Lifecycle
 
 SPEC = actions.action_spec(slots=3, blueprints=7)
 
@@ -110,3 +113,31 @@ def test_grammar_mask_is_exact():
     assert legal[:, 0].all()
     for env in range(40):
         assert legal[env].tolist() == [is_legal(action, masks, env) for action in rows.tolist()]
+
+
+@pytest.mark.parametrize("op", list(Op))
+def test_an_op_reads_exactly_the_heads_that_its_row_names(op):
+    """Change one head of many actions: some slot's life takes another course if and only if the table says so."""
+    stages = (Stage.DORMANT, Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING)
+    rows, draw = 200 * len(stages), torch.Generator().manual_seed(1)
+    stage = torch.tensor(stages).repeat(200)[:, None].expand(rows, 3)
+    blending = stage == Stage.BLENDING
+    slots = replace(
+        Slots.empty(rows, 3),
+        stage=stage,
+        dwell=torch.full((rows, 3), 9),
+        age=torch.full((rows, 3), 9),
+        contribution=torch.ones(rows, 3),
+        gradient_healthy=torch.ones(rows, 3, dtype=torch.bool),
+        **{name: torch.where(blending, 0.6, 1.0) for name in ("alpha", "alpha_target")},
+    )
+    drawn = [torch.randint(head.size, (rows,), generator=draw) for head in SPEC.heads]
+    action = Action(*drawn)._replace(op=torch.full((rows,), int(op)))
+    rules = Lifecycle(gates="permissive", sequential_development=False, auto_advance=False)
+    read = set()
+    for name, head in zip(Action._fields[1:], SPEC.heads[1:], strict=True):
+        other = action._replace(**{name: (getattr(action, name) + 1) % head.size})
+        found = [advance(slots, each, rules, torch.full((rows,), 50.0))[0].state_dict() for each in (action, other)]
+        if not all(torch.equal(x.nan_to_num(-1.0), found[1][key].nan_to_num(-1.0)) for key, x in found[0].items()):
+            read.add(name)
+    assert read == set(actions.RELEVANT[op])

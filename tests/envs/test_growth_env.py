@@ -231,3 +231,31 @@ def test_classes_of_training_and_validation_must_agree(make_env, digits):
 
     with pytest.raises(SimicError, match="validation data has 11 classes: allowed is the training data's 10"):
         growth_env.GrowthEnv(make_env().train, 1, digits[0], Dataset(digits[1].x, digits[1].y, 11))
+
+
+def test_a_refused_op_is_paid_as_the_wait_that_happened(make_env, play):
+    env = make_env(envs=12, steps=16, reward=Reward(intervention_cost=0.25))
+    refused = 0
+    for _, actions, (*_, info) in play(env, prefer=(Op.ADVANCE, Op.FOSSILIZE)):
+        no = (info.gate >= 0) & ~info.gate_passed
+        assert (actions[no, 0] != Op.WAIT).all() and (info.components["fossilize"][no] == 0).all()
+        # By hand: what was sampled, but nothing where the gate said no.
+        cost = [0.0 if op == Op.WAIT or gone else -0.25 for op, gone in zip(actions[:, 0], no, strict=True)]
+        assert info.components["intervention"].tolist() == cost
+        refused += int(no.sum())
+    assert refused > 5
+
+
+def test_a_germination_leaves_the_training_of_its_host_alone(make_env):
+    """A GERMINATED seed takes no part yet: weights, momentum and losses are those of a host that waited."""
+    found = []
+    for op in (Op.GERMINATE, Op.WAIT):
+        env = make_env(envs=2)
+        env.reset()
+        env.step(Action.wait(2))
+        info = env.step(Action.wait(2)._replace(op=torch.tensor([int(op), 0])))[4]
+        state = env.population.state_dict()
+        found.append([state["host/param"], state["host/momentum"], info.train_loss, info.val_loss])
+    assert found[0][1].any()
+    for with_seed, without in zip(*found, strict=True):
+        assert torch.equal(with_seed, without)

@@ -21,7 +21,7 @@ import simic
 from simic.errors import SimicError
 from simic.evaluation.evaluate import EVALUATION_ITERATION
 from simic.growth.life.vocabulary import Op
-from simic.params import Governor
+from simic.params import Governor, PPOParams
 from simic.telemetry import recorder
 from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, UpdateRow
 from simic.training.checkpoint import read
@@ -386,3 +386,30 @@ def test_a_state_that_is_not_finite_ends_the_run_and_earlier_checkpoints_stay(fi
 
 def test_nested_metrics_have_one_name_each():
     assert numbers({"a": 1, "by_head": {"op": 0.5, "slot": True}}) == {"a": 1.0, "by_head/op": 0.5, "by_head/slot": 1.0}
+
+
+def test_advantages_are_those_of_the_recorded_rewards_and_values(prepared, tmp_path, monkeypatch):
+    """Recomputed from the telemetry: r / σ with the σ of all rewards so far, these included, then GAE step by step."""
+    gamma, gae_lambda = 0.8, 0.6
+    settings = PPOParams(gamma=gamma, gae_lambda=gae_lambda)
+    given = []
+    with open_session(small_params(iterations=3, ppo=settings), tmp_path, prepared) as session:
+        update = session.state.ppo.update
+        monkeypatch.setattr(session.state.ppo, "update", lambda *it: given.append(it[0]) or update(*it))
+        train(session)
+    rows = [row for row in recorder.read(tmp_path / "telemetry.jsonl") if isinstance(row, StepRow)]
+    returns = []
+    for iteration, rollout in enumerate(given):
+        steps = [row for row in rows if row.iteration == iteration]
+        rewards, values = ([getattr(row, name) for row in steps] for name in ("reward", "value"))
+        running = np.zeros(4)
+        for reward in rewards:
+            running = gamma * running + reward
+            returns += running.tolist()
+        following, later = np.zeros(4), np.zeros(4)  # the last step is a true end: nothing follows
+        for t in reversed(range(3)):
+            delta = np.array(rewards[t]) / np.std(returns) + gamma * following - values[t]
+            later = delta + gamma * gae_lambda * later
+            following = np.array(values[t])
+            assert rollout.advantages[t].numpy() == pytest.approx(later, rel=1e-4, abs=1e-5)
+            assert rollout.returns[t].numpy() == pytest.approx(later + values[t], rel=1e-4, abs=1e-5)

@@ -384,6 +384,8 @@ def test_a_new_seed_starts_without_momentum_and_old_ones_keep_theirs(family: str
     assert after["seed.0.1/step"].tolist() == [2, 2, 0, 2]
     others = torch.tensor([0, 1, 3])
     assert all(torch.equal(before[name][others], after[name][others]) for name in before if "seed" in name)
+    assert before["host/momentum"][2].any()
+    assert all(torch.equal(before[name], after[name]) for name in before if name.startswith("host/"))
 
 
 # --- saving ---

@@ -1,0 +1,374 @@
+"""Which small defects do the tests notice? A random sample of mutants of the agent, the environments and the trainer.
+
+    python -m benchmarks.mutants [--sample 300] [--rng-seed 1] [--jobs 2] [--only simic/envs]
+
+A mutant is one small change of one module. Its tests are those of the mirrored package (``tests/envs`` for
+``simic/envs``) that run the changed line, the mirrored file first, then the quickest. The libraries are imported once;
+each mutant is a fork of that process, and nothing on disk changes. A mutant whose tests take far too long is killed too
+(counted apart). Survivors are written to benchmarks/results/mutants.json, where a person judges each of them; a
+judgement is kept as long as the line and its mutation stay the same.
+
+mutmut and cosmic-ray start pytest, and so torch, anew for each mutant or change the files, and choose no tests by line.
+"""
+
+import argparse
+import ast
+import copy
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ |= {"OMP_NUM_THREADS": "1", "COVERAGE_CORE": "ctrace"}  # before torch; a tracer that knows contexts
+
+import coverage
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SUBJECTS = ("simic/agent", "simic/envs", "simic/training/trainer.py")
+RESULTS = ROOT / "benchmarks/results/mutants.json"
+LIBRARIES = ("torch", "numpy", "scipy.stats", "gymnasium", "pydantic", "sklearn.datasets", "safetensors")
+LIMIT_FACTOR, LIMIT_SECONDS = 5, 60  # times what the tests took unmutated, and at least
+FAILED = 70  # exit code of a process that could not run tests at all
+EVERYWHERE = ""  # coverage's context of what is run while modules are imported
+
+PAIRS = ("Lt LtE", "Gt GtE", "Eq NotEq", "Is IsNot", "In NotIn", "And Or", "Add Sub", "Mult Div", "BitAnd BitOr")
+PAIRS += ("min max", "minimum maximum", "amin amax", "any all", "argmin argmax")
+OPPOSITE = {one: other for pair in map(str.split, PAIRS) for one, other in (pair, pair[::-1])}
+OPPOSITE |= {"FloorDiv": "Mult", "Pow": "Mult"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of a file; ``lines`` are those of the statement it is in, ``text`` the whole module changed."""
+
+    file: str
+    line: int
+    lines: range
+    original: str
+    mutated: str
+    text: str
+
+
+def mutants_of(root: Path, file: str) -> list[Mutant]:
+    """All of one module, in the order of the source."""
+    source = (root / file).read_bytes()
+    starts = [0]
+    for row in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(row))
+    found = []
+    for node, lines, new in _changes(ast.parse(source), range(1, 2)):
+        first, last = starts[node.lineno - 1], starts[node.end_lineno]
+        begin, end = first + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+        changed = source[first:begin] + new.encode() + source[end:last]
+        original, mutated = (" ".join(part.decode().split()) for part in (source[first:last], changed))
+        text = (source[:first] + changed + source[last:]).decode()
+        compile(text, file, "exec")
+        found.append(Mutant(file, node.lineno, lines, original, mutated, text))
+    return found
+
+
+def _changes(node: ast.AST, lines: range) -> Iterator[tuple[ast.expr | ast.stmt, range, str]]:
+    """What is replaced, the lines of its statement (of a compound one its head), and by what.
+
+    Left alone: annotations, decorators, docstrings, messages, assertions (``strict=`` is one).
+    """
+    if isinstance(node, ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr) or _is_text(node):
+        return
+    if isinstance(node, ast.stmt):
+        body = getattr(node, "body", None)
+        lines = range(node.lineno, max(node.lineno + 1, body[0].lineno) if body else node.end_lineno + 1)
+    if isinstance(node, ast.expr | ast.stmt):
+        yield from ((node, lines, new) for new in _replacements(node))
+    if isinstance(node, ast.If | ast.IfExp):
+        yield node.test, lines, f"(not ({ast.unparse(node.test)}))"
+    if isinstance(node, ast.Raise):
+        return
+    for name, value in ast.iter_fields(node):
+        if name not in ("annotation", "returns", "decorator_list"):
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST) and not (isinstance(child, ast.keyword) and child.arg == "strict"):
+                    yield from _changes(child, lines)
+
+
+def _is_text(node: ast.AST) -> bool:
+    docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return docstring or (isinstance(node, ast.FunctionDef) and node.name in ("__repr__", "__str__"))
+
+
+def _replacements(node: ast.expr | ast.stmt) -> Iterator[str]:
+    def but(**changes: object) -> str:
+        other = copy.copy(node)
+        for name, value in changes.items():
+            setattr(other, name, value)
+        return f"({ast.unparse(other)})" if isinstance(node, ast.expr) else ast.unparse(other)
+
+    op = node.ops[0] if isinstance(node, ast.Compare) and len(node.ops) == 1 else getattr(node, "op", None)
+    if (other := OPPOSITE.get(type(op).__name__)) is not None:
+        new = getattr(ast, other)()
+        yield but(ops=[new]) if isinstance(node, ast.Compare) else but(op=new)
+    elif isinstance(node, ast.UnaryOp):
+        yield f"({ast.unparse(node.operand)})"
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield str(not node.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        yield str(1 - node.value if node.value in (0, 1) else node.value + 1)
+    elif isinstance(node, ast.Return) and ast.unparse(node) not in ("return", "return None"):
+        yield "return None"
+    elif isinstance(node, ast.Call):
+        yield from _calls(node, but)
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    gone = isinstance(node, ast.AugAssign | ast.Raise | ast.Break | ast.Continue)
+    if call or gone or isinstance(target, ast.Attribute | ast.Subscript):
+        yield "pass"
+
+
+def _calls(node: ast.Call, but: Callable[..., str]) -> Iterator[str]:
+    """The opposite function; without a keyword; with one argument in another's place."""
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+    if name in OPPOSITE:
+        other = copy.copy(node.func)
+        setattr(other, "attr" if isinstance(other, ast.Attribute) else "id", OPPOSITE[name])
+        yield but(func=other)
+    for index, keyword in enumerate(node.keywords):
+        if keyword.arg != "strict":
+            yield but(keywords=node.keywords[:index] + node.keywords[index + 1 :])
+    for index, (one, other) in enumerate(zip(node.args, node.args[1:] + node.args[:1], strict=True)):
+        plain = not any(isinstance(each, ast.Starred | ast.Constant) for each in (one, other))
+        if plain and ast.dump(one) != ast.dump(other):
+            yield but(args=[*node.args[:index], other, *node.args[index + 1 :]])
+
+
+class Recorder:
+    """A pytest plugin: which test runs which lines, and how long it takes. What a shared fixture runs is run by every
+    test that uses it.
+    """
+
+    def __init__(self, files: list[str]) -> None:
+        self.trace = coverage.Coverage(data_file=None, include=files, config_file=False)
+        self.context, self.seconds, self.users = EVERYWHERE, {}, defaultdict(set)
+
+    def switch(self, context: str) -> str:
+        before, self.context = self.context, context
+        self.trace.switch_context(context)
+        return before
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item):
+        for context in (item.nodeid, *map("fixture {}".format, item.fixturenames)):
+            self.users[context].add(item.nodeid)
+        started, before = time.perf_counter(), self.switch(item.nodeid)
+        result = yield
+        self.switch(before)
+        self.seconds[item.nodeid] = time.perf_counter() - started
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef):
+        shared = fixturedef.scope != "function"
+        before = self.switch(f"fixture {fixturedef.argname}" if shared else self.context)
+        result = yield
+        self.switch(before)
+        return result
+
+    def tests_of(self, file: str) -> dict[int, set[str]]:
+        """By line; what is run while modules are imported concerns every test that runs anything of the file."""
+        contexts = self.trace.get_data().contexts_by_lineno(file)
+        lines = {line: set().union(*(self.users[each] for each in found)) for line, found in contexts.items()}
+        anything = set().union(*lines.values())
+        return {line: anything if EVERYWHERE in contexts[line] else tests for line, tests in lines.items()}
+
+
+@dataclass(frozen=True)
+class Tests:
+    """Of one package: by file and line the tests that run it, and what each takes."""
+
+    of: dict[str, dict[int, set[str]]]
+    seconds: dict[str, float]
+
+    @classmethod
+    def record(cls, root: Path, package: str, files: list[str]) -> "Tests":
+        """Runs them all once, in a process of its own; they have to pass."""
+
+        def work() -> int:
+            recorder = Recorder([str(root / file) for file in files])
+            recorder.trace.start()
+            code = pytest.main([*OPTIONS, package], [recorder])
+            recorder.trace.stop()
+            of = {file: recorder.tests_of(str(root / file)) for file in files}
+            report.write_bytes(pickle.dumps(cls(of, recorder.seconds)))
+            return int(code)
+
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report"
+            pid = fork(root, work, sys.stdout.fileno())
+            if os.waitpid(pid, 0)[1]:
+                sys.exit(f"{package}: the tests have to pass before mutants are tried on them")
+            return pickle.loads(report.read_bytes())  # noqa: S301 - written by us
+
+    def orders(self, mutant: Mutant) -> list[list[str]]:
+        """The mirrored file's tests of the changed statement, then all others, each quickest first."""
+        lines, path = self.of[mutant.file], Path(mutant.file)
+        chosen = set().union(*(lines.get(line, set()) for line in mutant.lines))
+        mirrored = f"/test_{path.stem}.py:", f"/test_{path.parent.name}.py:"
+        own = {test for test in chosen if any(name in test for name in mirrored)}
+        return [sorted(tests, key=self.seconds.__getitem__) for tests in (own, chosen - own) if tests]
+
+
+OPTIONS = ["-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:pytest_cov"]
+
+
+class Changed(importlib.machinery.SourceFileLoader):
+    """Finds one module and loads the text given for it."""
+
+    def __init__(self, name: str, path: str, text: str) -> None:
+        super().__init__(name, path)
+        self.text = text
+
+    def find_spec(self, name: str, path: object = None, target: object = None):
+        return importlib.util.spec_from_file_location(name, self.path, loader=self) if name == self.name else None
+
+    def get_code(self, fullname: str):
+        return compile(self.text, self.path, "exec")
+
+
+def fork(root: Path, work: Callable[[], int], output: int) -> int:
+    """The process that does the work, in a group of its own; its exit code is what ``work`` returns."""
+    if pid := os.fork():
+        return pid
+    code = FAILED
+    try:
+        os.setsid()
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.chdir(root)
+        sys.path.insert(0, str(root))
+        code = work()
+    finally:
+        if sys.exc_info()[0] is not None:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def try_out(root: Path, mutant: Mutant, orders: list[list[str]], temporary: Path) -> int:
+    """0 where all tests pass."""
+    name = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    sys.meta_path.insert(0, Changed(name, str(root / mutant.file), mutant.text))
+    options = [*OPTIONS, f"--basetemp={temporary}"]
+    for tests in orders:
+        code = pytest.main([*options, *tests])
+        if code == pytest.ExitCode.USAGE_ERROR:  # a name of a test that is made from what was changed
+            code = pytest.main([*options, *dict.fromkeys(test.partition("::")[0] for test in tests)])
+        if code:
+            return int(code)
+    return 0
+
+
+def try_all(root: Path, mutants: list[Mutant], tests: dict[str, Tests], jobs: int) -> list[str]:
+    """killed, timeout or survived, of each."""
+    results, running, waiting = [""] * len(mutants), {}, list(enumerate(mutants))[::-1]
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                index, mutant = waiting.pop()
+                known, temporary = tests[package_of(mutant.file)], Path(folder) / str(index)
+                orders = known.orders(mutant)
+                limit = max(LIMIT_SECONDS, LIMIT_FACTOR * sum(known.seconds[test] for part in orders for test in part))
+                pid = fork(root, lambda: try_out(root, mutant, orders, temporary), nowhere.fileno())  # noqa: B023 - at once
+                running[pid] = index, time.monotonic() + limit
+            time.sleep(0.02)
+            for pid, (index, deadline) in list(running.items()):
+                done, status = os.waitpid(pid, os.WNOHANG)
+                late = not done and time.monotonic() > deadline
+                if done and os.waitstatus_to_exitcode(status) == FAILED:
+                    sys.exit(f"{mutants[index].file}: the tests of a mutant could not be run")
+                if late:
+                    os.killpg(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+                if done or late:
+                    del running[pid]
+                    results[index] = "timeout" if late else "killed" if status else "survived"
+                    shutil.rmtree(Path(folder) / str(index), ignore_errors=True)
+                    tried = len(results) - results.count("")
+                    print(tried, results[index], mutants[index].file, mutants[index].mutated, flush=True)
+    return results
+
+
+def package_of(file: str) -> str:
+    return f"tests/{file.split('/')[1]}"
+
+
+def run(root: Path, subjects: list[str], sample: int, rng_seed: int, jobs: int) -> dict:
+    """The score of a random sample of mutants of these files and folders, and who survived."""
+    paths = [path for subject in subjects for path in (sorted((root / subject).rglob("*.py")) or [root / subject])]
+    files = [str(path.relative_to(root)) for path in paths]
+    every = [mutant for file in files for mutant in mutants_of(root, file)]
+    mutants = random.Random(rng_seed).sample(every, min(sample, len(every)))
+    tests = {}
+    for package in sorted({package_of(mutant.file) for mutant in mutants}):
+        own = [file for file in files if package_of(file) == package]
+        tests[package] = Tests.record(root, package, own)
+        most = max(own, key=lambda file: len(set().union(*tests[package].of[file].values())))
+        text = (root / most).read_text()
+        unchanged = Mutant(most, 1, range(1, len(text)), "", "(unchanged)", text)
+        if try_all(root, [unchanged], tests, 1) != ["survived"]:
+            sys.exit(f"{package}: the tests fail without a mutation, one after the other from the quickest on")
+    started = time.monotonic()
+    results = try_all(root, mutants, tests, jobs)
+    counts = {result: results.count(result) for result in ("killed", "timeout", "survived")}
+    survivors = [mutant for mutant, result in zip(mutants, results, strict=True) if result == "survived"]
+    return {
+        "rng_seed": rng_seed,
+        "mutants": len(every),
+        "sample": len(mutants),
+        **counts,
+        "score": round(1 - counts["survived"] / len(mutants), 4),
+        "minutes": round((time.monotonic() - started) / 60, 1),
+        "survivors": [
+            {"file": each.file, "line": each.line, "original": each.original, "mutated": each.mutated}
+            for each in sorted(survivors, key=lambda mutant: (mutant.file, mutant.line))
+        ],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("subjects", nargs="*", default=SUBJECTS)
+    parser.add_argument("--sample", type=int, default=300)
+    parser.add_argument("--rng-seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    for library in LIBRARIES:
+        importlib.import_module(library)
+    found = run(ROOT, given.subjects, given.sample, given.rng_seed, given.jobs)
+    key = ("file", "original", "mutated")
+    old = json.loads(given.out.read_text())["survivors"] if given.out.exists() else []
+    judged = {tuple(each[name] for name in key): each["judgement"] for each in old}
+    for each in found["survivors"]:
+        each["judgement"] = judged.get(tuple(each[name] for name in key), "")
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    given.out.write_text(json.dumps({"commit": commit.stdout.strip(), **found}, indent=1, ensure_ascii=False) + "\n")
+    print(f"{found['score']:.1%} of {found['sample']} mutants were noticed; survivors: {given.out}")
+
+
+if __name__ == "__main__":
+    main()
