@@ -39,7 +39,7 @@ def test_tree_is_frozen() -> None:
         ("extensions=[nowhere]", ["extensions/nowhere.py", "no such file"]),
         ("train.envs=33", ["train", "33", "multiple of ppo.minibatches (4)"]),
         ("train.reward.gamma=0.9", ["reward.gamma (0.9)", "ppo.gamma (0.995)"]),
-        ("train.ppo.value_clip=0.2", ["value_clip", "epochs"]),
+        ("train.ppo.value_clip=0.2", ["train.ppo.value_clip", "unknown key", "clip_range"]),
         ("prepare.split.train=0.9", ["prepare.split", "sum to 1"]),
         ("prepare.task=npz", ["prepare", "source", "required"]),
         ("prepare.task=text", ["prepare", "source", "required"]),
