@@ -16,7 +16,8 @@ import torch
 import simic
 from benchmarks.agent_tasks import ENVS, EPISODES, MINIBATCHES, ROLLOUT, SHARED, TASKS, UNITS, Task
 from simic import params
-from simic.agent.learner import Learner, vectorized
+from simic.agent import Agent
+from simic.agent.agent import IterationReport
 
 WINDOW = 20  # episodes whose mean return is looked at
 
@@ -84,15 +85,17 @@ def ours(cell: Cell, task: Task) -> None:
     entropy = {"entropy_coef": 0.0, "entropy_coef_final": 0.0}
     shared = SHARED | {"value_coef": 2 * SHARED["value_coef"]}  # ours is of ½ (V − R)², theirs of (V − R)²
     settings = params.PPOParams(minibatches=MINIBATCHES, **shared, **entropy, **cell.config)
-    env, fresh = (vectorized(task.make, ENVS, cell.rng_seed) for _ in range(2))
-    iterations = cell.steps // (ENVS * ROLLOUT)
-    learner = Learner(env, sizes, settings, cell.rng_seed, iterations, ROLLOUT)
+    agent = Agent(task.make, rng_seed=cell.rng_seed, envs=ENVS, rollout=ROLLOUT, policy=sizes, ppo=settings)
+    returns: list[float] = []
+
+    def note(progress: IterationReport) -> None:
+        returns.extend(progress.returns)
+        cell.note(progress.env_steps, returns)
+
     started = time.perf_counter()
-    for _ in range(iterations):
-        progress = learner.iterate()
-        cell.note(progress.env_steps, learner.returns.finished)
+    agent.train(cell.steps, note)
     cell.seconds = time.perf_counter() - started
-    cell.returns = learner.evaluate(fresh, EPISODES)
+    cell.returns = agent.evaluate(EPISODES)
 
 
 def peer(cell: Cell, task: Task) -> None:

@@ -21,6 +21,7 @@ import torch
 from benchmarks import page
 from simic import params
 from simic.agent.advantages import with_advantages
+from simic.agent.health import Health
 from simic.agent.ppo import PPO
 from simic.agent.rollout import collect
 from simic.data.prepare import prepare
@@ -47,11 +48,12 @@ def measure(tree: params.Params, repeats: int) -> dict[str, float]:
     rollout = with_advantages(rollout, rollout.rewards, train.ppo.gamma, train.ppo.gae_lambda)
     # A rate so small that all updates do the same work.
     settings = train.ppo.model_copy(update={"learning_rate": 1e-9, "target_kl": None})
-    watched, blind = (PPO(policy, settings, seed, total_updates=1, watch=watch) for watch in (True, False))
+    ppo = PPO(policy, settings, seed, total_updates=1)
     pairs = []
     for turn in range(repeats + 1):
-        order = (watched, blind) if turn % 2 else (blind, watched)
-        seconds = {ppo.watch: timed(lambda ppo=ppo: ppo.update(rollout, 0))[0] for ppo in order}
+        seconds = {}
+        for watch in (True, False) if turn % 2 else (False, True):
+            seconds[watch] = timed(lambda watch=watch: ppo.update(rollout, 0, Health(ppo) if watch else None))[0]
         if turn:
             pairs.append((seconds[True], seconds[False]))
     cost, update = median(on - off for on, off in pairs), median(off for _, off in pairs)

@@ -27,8 +27,9 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from benchmarks import page
 from simic import params
+from simic.agent import Agent
 from simic.agent.advantages import with_advantages
-from simic.agent.learner import Learner, vectorized
+from simic.agent.health import Health
 from simic.agent.rollout import collect
 
 HEADS, FEATURES, STEPS, UNITS = (3, 13, 4, 3, 3, 4, 5, 6), 128, 150, 512
@@ -70,10 +71,10 @@ def our_update(envs: int, length: int, steps: int) -> tuple[Callable[[], object]
     """One update of a fixed rollout, again and again; and how many parameters it moves."""
     sizes = params.Policy(encoder_units=FEATURES, core_units=UNITS, head_units=56, critic="shared")
     settings = params.PPOParams(epochs=EPOCHS, minibatches=4, target_kl=None, learning_rate=1e-9)
-    learner = Learner(vectorized(lambda: Noise(length), envs, 1), sizes, settings, 1, 1, steps)
-    rollout, _ = collect(learner.env, learner.policy, learner.normalizers, 0, 1, steps)
+    agent = Agent(lambda: Noise(length), envs=envs, rollout=steps, policy=sizes, ppo=settings)
+    rollout, _ = collect(agent.env, agent.policy, agent.normalizers, 0, 1, steps)
     rollout = with_advantages(rollout, rollout.rewards, 0.99, 0.95)
-    return lambda: learner.ppo.update(replace(rollout), 0), parameters(learner.policy)
+    return lambda: agent.ppo.update(replace(rollout), 0, Health(agent.ppo)), parameters(agent.policy)
 
 
 def their_update(envs: int, length: int, steps: int) -> tuple[Callable[[], object], int]:
@@ -142,7 +143,7 @@ def cartpole(repeats: int, rollouts: int) -> dict[str, Any]:
     steps = 8 * 128 * rollouts
     sizes = params.Policy(encoder_units=64, core_units=64, head_units=64)
     settings = params.PPOParams(epochs=4, minibatches=4, target_kl=None, gamma=0.99)
-    learner = Learner(vectorized("CartPole-v1", 8, 1), sizes, settings, 1, 1000, 128)
+    agent = Agent("CartPole-v1", envs=8, rollout=128, policy=sizes, ppo=settings)
     recurrent = {"lstm_hidden_size": 64, "net_arch": [64]}
     model = RecurrentPPO(
         "MlpLstmPolicy",
@@ -156,16 +157,14 @@ def cartpole(repeats: int, rollouts: int) -> dict[str, Any]:
         policy_kwargs=recurrent,
     )
 
-    def ours() -> None:
-        for _ in range(rollouts):
-            learner.iterate()
-
-    seconds, theirs = alternately(ours, lambda: model.learn(steps, reset_num_timesteps=False), repeats)
+    seconds, theirs = alternately(
+        lambda: agent.train(steps), lambda: model.learn(steps, reset_num_timesteps=False), repeats
+    )
     return {
         "steps_per_second": steps / seconds,
         "their_steps_per_second": steps / theirs,
         "ratio": theirs / seconds,
-        "parameters": parameters(learner.policy),
+        "parameters": parameters(agent.policy),
         "their_parameters": parameters(model.policy),
     }
 

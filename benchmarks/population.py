@@ -29,6 +29,7 @@ from benchmarks import page
 from benchmarks.clock import Clock
 from simic import params
 from simic.agent.advantages import with_advantages
+from simic.agent.health import Health
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
@@ -286,7 +287,7 @@ def phases(name: str, envs: int, device: torch.device, steps: int, seeds: bool) 
         rollout = with_advantages(rollout, rollout.rewards, train.ppo.gamma, train.ppo.gae_lambda)
         wait(device)
         collected = time.perf_counter()
-        learner.update(rollout, iteration)
+        learner.update(rollout, iteration, Health(learner))
         wait(device)
         ended = time.perf_counter()
     epochs.append(plain_epoch(case, bare, device))

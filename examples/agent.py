@@ -14,7 +14,8 @@ import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete
 
 from simic import params
-from simic.agent.learner import Learner, vectorized
+from simic.agent import Agent
+from simic.agent.agent import IterationReport
 from simic.agent.spec import ActionSpec, Head
 
 WAIT, PRESS = 0, 1
@@ -52,19 +53,20 @@ class Lock(gymnasium.Env):
         return self._look(), reward, bool(pressed) or self.time == LENGTH, False, {}
 
 
+def report(progress: IterationReport) -> None:
+    """Every fifth update a line."""
+    if progress.iteration % 5 == 0:
+        entropy = {name: round(value, 2) for name, value in progress.metrics.entropy_by_head.items()}
+        print(f"{progress.env_steps:>7} steps  return {np.mean(progress.returns):5.2f}  entropy {entropy}")
+
+
 def main(steps: int) -> float:
     """Train, and return the mean greedy return of new episodes."""
-    envs, rollout = 16, 64
     sizes = params.Policy(encoder_units=32, core="lstm", core_units=32, head_units=32)
     settings = params.PPOParams(learning_rate=3e-3, gamma=0.99, target_kl=None)
-    iterations = -(-steps // (envs * rollout))
-    learner = Learner(vectorized(Lock, envs, rng_seed=1), sizes, settings, 1, iterations, rollout)
-    for _ in range(iterations):
-        progress = learner.iterate()
-        if progress.iteration % 5 == 0:
-            entropy = {name: round(value, 2) for name, value in progress.metrics.entropy_by_head.items()}
-            print(f"{progress.env_steps:>7} steps  return {np.mean(progress.returns):5.2f}  entropy {entropy}")
-    returns = learner.evaluate(vectorized(Lock, envs, rng_seed=2), episodes=64)
+    agent = Agent(Lock, envs=16, rollout=64, policy=sizes, ppo=settings)
+    agent.train(steps, report)
+    returns = agent.evaluate(episodes=64)
     print(f"greedy return {np.mean(returns):.2f} of 1")
     return float(np.mean(returns))
 

@@ -1,6 +1,8 @@
 """The command line. Heavy imports are inside the commands, so that --help answers at once."""
 
 import sys
+import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +12,7 @@ import typer
 from simic.errors import SimicError
 
 if TYPE_CHECKING:
+    from simic.agent.agent import IterationReport
     from simic.pipeline.engine import Execution
     from simic.pipeline.paths import Workspace
 
@@ -164,15 +167,42 @@ def train_gym(
 ) -> None:
     """Train the PPO agent on a Gymnasium environment, with train.policy and train.ppo of params.yaml."""
     from simic import params
-    from simic.agent import gym_training
+    from simic.agent import Agent, export
     from simic.training import machine
 
     if out is not None and out.exists():
         raise SimicError(f"{out}: already exists; choose another --out or remove it")
-    asked = gym_training.GymRun(env, steps, envs, rollout, out=out)
     tree = params.load(_workspace().params, set_)
+    if tree.runtime.device == "cuda":
+        raise SimicError("runtime.device = 'cuda': Gymnasium's environments are on the CPU; use cpu or auto")
     machine.configure(tree.runtime.model_copy(update={"device": "cpu"}))
-    gym_training.train_gym(tree, asked, _say)
+    sys.path.insert(0, str(Path.cwd()))  # a console script does not look here, where a user's environments are
+    agent = Agent(env, rng_seed=tree.rng_seed, envs=envs, rollout=rollout, policy=tree.train.policy, ppo=tree.train.ppo)
+    _say(str(agent.env))
+    agent.train(steps, _gym_lines(-(-steps // (envs * rollout))))
+    if out is not None:
+        export.export_policy(agent.policy, agent.normalizers.observation, out, agent.env.masked)
+        _say(f"policy written to {out}")
+    returns = agent.evaluate()
+    _say(f"greedy return {sum(returns) / len(returns):.1f} (mean of {len(returns)} episodes)")
+
+
+def _gym_lines(updates: int) -> "Callable[[IterationReport], None]":
+    """About twenty lines of a run: its steps, their speed, the mean return of the last episodes."""
+    started, last = time.perf_counter(), deque[float](maxlen=100)
+
+    def say(report: "IterationReport") -> None:
+        last.extend(report.returns)
+        if report.iteration % max(1, updates // 20) == 0:
+            mean = f"{sum(last) / len(last):8.1f}" if last else "       –"
+            speed = report.env_steps / (time.perf_counter() - started)
+            metrics = report.metrics
+            _say(
+                f"{report.env_steps:>9} steps  {speed:7.0f}/s  return {mean}  "
+                f"entropy {metrics.entropy:.2f}  kl {metrics.approx_kl:.4f}"
+            )
+
+    return say
 
 
 @app.command()

@@ -225,7 +225,7 @@ class Governor(Tree):
 
 
 class Policy(Tree):
-    """Sizes of the recurrent actor-critic (facts §6.1)."""
+    """Sizes of the recurrent actor-critic."""
 
     encoder_units: Count = 128
     core: Literal["lstm", "gru", "none"] = "lstm"
@@ -236,7 +236,6 @@ class Policy(Tree):
     )
     embedding_units: Count = 4
     precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products, acting and learning alike
-    probability_floor: dict[str, Annotated[float, Field(ge=0.0, le=0.1)]] = {}  # of every legal choice, by head
 
 
 class PPOParams(Tree):
@@ -245,7 +244,6 @@ class PPOParams(Tree):
     learning_rate: Positive = 1e-3
     learning_rate_schedule: Literal["constant", "adaptive"] = "constant"  # adaptive: kept where KL is near target_kl
     adam_eps: Positive = 1e-5
-    value_weight_decay: NonNegative = 0.0  # of the value head and its own trunk: none on actor and shared parts
     clip_range: Positive = 0.2
     epochs: Count = 4
     minibatches: Count = 4
@@ -257,23 +255,13 @@ class PPOParams(Tree):
     entropy_floor: dict[str, Fraction] = {}  # of the normalised entropy, by head; below it a penalty, never a clamp
     entropy_floor_coef: NonNegative = 0.1
     value_coef: NonNegative = 0.5
-    value_clip: Positive | None = None
     max_grad_norm: Positive = 0.5
     ratio: Literal["joint", "per_head"] = "joint"
     head_weight: Literal["rows", "mean"] = "rows"  # a head's term over all rows, or over those where it matters
     gamma: Fraction = 0.995
     gae_lambda: Fraction = 0.95
     normalize_observations: bool = True
-    observation_momentum: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None  # null: all rollouts weigh the same
     normalize_rewards: bool = True
-    normalize_values: bool = False  # V learns returns in units of their own running scale
-    compile: bool = False  # the loss through torch.compile; falls back, and says so
-
-    @model_validator(mode="after")
-    def _value_clip_is_single_epoch(self) -> Self:
-        if self.value_clip is not None and self.epochs > 1:
-            raise ValueError("value_clip must be null when epochs > 1: old values are stale under a recurrent update")
-        return self
 
     @model_validator(mode="after")
     def _options_agree(self) -> Self:

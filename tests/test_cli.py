@@ -199,12 +199,18 @@ def test_train_gym_learns_says_how_it_goes_and_refuses_what_it_cannot(
 ) -> None:
     content = (ROOT / "params.yaml").read_bytes()
     (tmp_path / "params.yaml").write_bytes(content)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # it looks for environments in the working directory
     small = ("--steps", "256", "--rollout", "32", "-S", "train.policy.core=none", "-S", "runtime.threads=1")
     assert simic(monkeypatch, tmp_path, "train-gym", "CartPole-v1", *small, "--out", "policy") == 0
     assert "greedy return" in capfd.readouterr().out
     assert (tmp_path / "policy").is_dir()
     assert (tmp_path / "params.yaml").read_bytes() == content  # -S is for this run alone
-    for arguments, words in ((("Nowhere-v0",), "Nowhere"), (("CartPole-v1", "--out", "policy"), "already exists")):
+    refused = (
+        (("Nowhere-v0",), "Nowhere"),
+        (("CartPole-v1", "--out", "policy"), "already exists"),
+        (("CartPole-v1", "-S", "runtime.device=cuda"), "Gymnasium's environments are on the CPU"),
+    )
+    for arguments, words in refused:
         assert simic(monkeypatch, tmp_path, "train-gym", *arguments, *small) == 2
         error = capfd.readouterr().err
         assert words in error and error.count("\n") == 1, error

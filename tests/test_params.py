@@ -39,7 +39,7 @@ def test_tree_is_frozen() -> None:
         ("extensions=[nowhere]", ["extensions/nowhere.py", "no such file"]),
         ("train.envs=33", ["train", "33", "multiple of ppo.minibatches (4)"]),
         ("train.reward.basic.weight=1", ["train.reward.basic.weight", "unknown key", "rent_weight"]),
-        ("train.ppo.value_clip=0.2", ["value_clip", "epochs"]),
+        ("train.ppo.value_clip=0.2", ["train.ppo.value_clip", "unknown key", "clip_range"]),
         ("prepare.split.train=0.9", ["prepare.split", "sum to 1"]),
         ("prepare.task=npz", ["prepare", "source", "required"]),
         ("prepare.task=text", ["prepare", "source", "required"]),

@@ -5,10 +5,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from simic.agent.normalization import Reduce, ValueNormalizer
+from simic.agent.normalization import Reduce
 from simic.agent.rollout import Rollout
 
-ADVANTAGE_SIGMA_FLOOR = 0.1  # facts §7.2, for scaled rewards: below it differences are noise and are not blown up to 1
+ADVANTAGE_SIGMA_FLOOR = 0.1  # for scaled rewards: below it differences are noise and are not blown up to 1
 
 
 def gae(
@@ -38,27 +38,11 @@ def gae(
     return advantages, torch.where(valid, advantages + values, 0.0)
 
 
-def with_advantages(
-    rollout: Rollout,
-    rewards: Tensor,
-    gamma: float,
-    gae_lambda: float,
-    scale: ValueNormalizer | None = None,
-    reduce: Reduce | None = None,
-) -> Rollout:
-    """The rollout with its advantages and returns, computed from the scaled ``rewards [T, E]``.
-
-    With ``scale`` the values are in its units; it takes in the returns, and returns and values are in its new units.
-    """
-    values, next_values = rollout.values, rollout.next_values
-    if scale is not None:
-        values, next_values = (x * scale.scale.to(x.dtype) for x in (values, next_values))
+def with_advantages(rollout: Rollout, rewards: Tensor, gamma: float, gae_lambda: float) -> Rollout:
+    """The rollout with its advantages and returns, computed from the scaled ``rewards [T, E]``."""
     ends = rollout.terminated, rollout.truncated, rollout.valid
-    advantages, returns = gae(rewards, values, next_values, *ends, gamma, gae_lambda)
-    if scale is not None:
-        scale.update(returns, rollout.valid, reduce)
-        returns, values, next_values = (x / scale.scale.to(x.dtype) for x in (returns, values, next_values))
-    return replace(rollout, advantages=advantages, returns=returns, values=values, next_values=next_values)
+    advantages, returns = gae(rewards, rollout.values, rollout.next_values, *ends, gamma, gae_lambda)
+    return replace(rollout, advantages=advantages, returns=returns)
 
 
 def normalized(advantages: Tensor, valid: Tensor, reduce: Reduce | None = None) -> Tensor:

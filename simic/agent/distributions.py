@@ -17,7 +17,6 @@ from simic.errors import DecisionFault, SimicError
 # Added to nothing: it replaces the logit after the largest legal one was shifted to 0, so exp() of it is exactly 0
 # however large or small the legal logits are, and no infinity can turn into NaN.
 MASKED_LOGIT = -1e9
-FLOOR_MASS = 0.99  # of the probability, at most, is given to floors (facts §6.2)
 
 
 def check(spec: ActionSpec) -> None:
@@ -40,30 +39,16 @@ def legal(spec: ActionSpec, masks: dict[str, Tensor], head: int, chosen: list[Te
     return mask.gather(-2, index.expand(*index.shape[:-1], mask.shape[-1])).squeeze(-2)
 
 
-def masked_log_softmax(logits: Tensor, mask: Tensor | None, floor: float = 0.0) -> Tensor:
-    """Log-probabilities; a masked choice has probability exactly 0, a legal one at least ``floor`` (at most FLOOR_MASS
-    is given away so).
+def masked_log_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Log-probabilities; a masked choice has probability exactly 0.
 
-    A row without one is uniform: where the head matters ``refuse_faults`` finds it, elsewhere it is not used.
+    A row without a legal choice is uniform: where the head matters ``refuse_faults`` finds it, elsewhere it is unused.
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if mask is None:
-        return _floored(logits.log_softmax(dim=-1), mask, floor)
+        return logits.log_softmax(dim=-1)
     largest = logits.detach().masked_fill(~mask, -math.inf).amax(dim=-1, keepdim=True)
-    return _floored(torch.where(mask, logits - largest, MASKED_LOGIT).log_softmax(dim=-1), mask, floor)
-
-
-def _floored(log_probs: Tensor, mask: Tensor | None, floor: float) -> Tensor:
-    """ln((1 − n f) p + f) over the n legal choices: mixed with the uniform, and not clamped, so that a choice at the
-    floor still has a gradient. With one legal choice nothing changes.
-    """
-    if not floor:
-        return log_probs
-    legal = torch.ones_like(log_probs, dtype=torch.bool) if mask is None else mask
-    count = legal.sum(dim=-1, keepdim=True).to(log_probs.dtype)
-    share = torch.where(count > 1, (FLOOR_MASS / count.clamp(min=1)).clamp(max=floor), 0.0)
-    mixed = torch.logaddexp((-count * share).log1p() + log_probs, share.log())
-    return torch.where(legal & (count > 1), mixed, log_probs)
+    return torch.where(mask, logits - largest, MASKED_LOGIT).log_softmax(dim=-1)
 
 
 def sample(log_probs: Tensor, noise: Tensor) -> Tensor:
@@ -103,10 +88,9 @@ class Choice:
         mask: Tensor | None,
         relevant: Tensor | None,
         choose: Callable[[Tensor], Tensor],
-        floor: float = 0.0,
     ) -> "Choice":
         """``choose`` turns log-probabilities into indices; where the head is irrelevant the index is 0."""
-        log_probs = masked_log_softmax(logits, mask, floor)
+        log_probs = masked_log_softmax(logits, mask)
         index = choose(log_probs)
         return cls(logits, log_probs, mask, relevant, index if relevant is None else torch.where(relevant, index, 0))
 

@@ -1,6 +1,6 @@
 """A Gymnasium vector environment with Box observations and (Multi)Discrete actions, as ``collect`` wants it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from torch import Tensor
 from simic import rng
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
 from simic.errors import SimicError
+
+MASK_METHOD, ACTION_SPEC = "action_masks", "action_spec"
 
 
 @dataclass(frozen=True)
@@ -116,8 +118,33 @@ class GymAdapter:
             values[row] = np.asarray(info["final_obs"][row]).reshape(-1)
         return Observation(torch.from_numpy(values), torch.zeros(self.num_envs, 0, dtype=torch.int64), {})
 
+    def __str__(self) -> str:
+        heads = ", ".join(f"{head.name} {head.size}" for head in self.action_spec.heads)
+        masks = "masked by the environment" if self.mask_method else "nothing masked"
+        return f"{self.observation_spec.features} observed numbers; action heads {heads}; {masks}"
+
     def close(self) -> None:
         self.env.close()
+
+
+def vectorized(make: str | Callable[[], gymnasium.Env], envs: int, rng_seed: int) -> GymAdapter:
+    """So many copies of an environment, by its registered name or by what makes one; in this process, one thread.
+
+    An environment with a method ``action_masks()`` is masked, one with an ``action_spec`` has that (``GymAdapter`` says
+    what they are).
+    """
+    try:
+        maker = (lambda: gymnasium.make(make)) if isinstance(make, str) else make
+        vector = SyncVectorEnv([maker] * envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise SimicError(f"environment {make!r}: {' '.join(str(error).split())}") from None
+    first = vector.envs[0]
+    mask_method = MASK_METHOD if first.has_wrapper_attr(MASK_METHOD) else None
+    spec = first.get_wrapper_attr(ACTION_SPEC) if first.has_wrapper_attr(ACTION_SPEC) else None
+    try:
+        return GymAdapter(vector, rng_seed, mask_method=mask_method, action_spec=spec)
+    except SimicError as error:
+        raise SimicError(f"environment {first.unwrapped.spec.id if first.unwrapped.spec else first}: {error}") from None
 
 
 def _action_spec(space: gymnasium.Space, given: ActionSpec | None) -> ActionSpec:

@@ -1,6 +1,7 @@
 """The clipped objective of PPO (Schulman et al. 2017, arXiv 1707.06347) for factored actions; the value loss."""
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ class Usage:
 
     relevant: Tensor  # [T, E, heads] bool
     open: Tensor  # [T, E, heads] bool
-    rows: Tensor  # N
+    rows: Tensor  # N, may be 0
     open_rows: Tensor  # [heads]
     relevant_rows: Tensor  # [heads]
     parts: int
@@ -43,7 +44,7 @@ def usage(policy: ActorCritic, rollout: Rollout, parts: int, reduce: Reduce | No
     counts = torch.cat((rollout.valid.sum()[None], *by_head)).to(rollout.values.dtype)
     counts = counts if reduce is None else reduce(counts, "sum")
     open_rows, relevant_rows = counts[1:].chunk(2)
-    return Usage(relevant, relevant & several, counts[0].clamp(min=1), open_rows, relevant_rows, parts)
+    return Usage(relevant, relevant & several, counts[0], open_rows, relevant_rows, parts)
 
 
 def _options(policy: ActorCritic, rollout: Rollout, head: int) -> Tensor:
@@ -75,15 +76,6 @@ def policy_objective(
     return torch.where(relevant, terms, 0.0).sum(dim=-1)
 
 
-def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float | None) -> Tensor:
-    """½ (V − R)² per row; with a clip the larger of it and that of V kept within ± clip of the old value."""
-    error = (values - returns).square()
-    if clip is not None:
-        clipped = old_values + (values - old_values).clamp(-clip, clip)
-        error = torch.maximum(error, (clipped - returns).square())
-    return 0.5 * error
-
-
 def k3(log_ratio: Tensor) -> Tensor:
     """e^Δ − 1 − Δ ≥ 0, whose mean under the old policy is KL(old ‖ new) (Schulman, "Approximating KL divergence")."""
     return torch.expm1(log_ratio) - log_ratio
@@ -106,15 +98,34 @@ class Terms:
         peaks = {name: torch.maximum(value, other.peaks[name]) for name, value in self.peaks.items()}
         return Terms(self.loss, sums, peaks)
 
+    def reduced(self, reduce: Reduce | None) -> "Terms":
+        """Of all processes, in one exchange for the sums and one for the peaks; the loss stays this one's."""
+        if reduce is None:
+            return self
+        return Terms(self.loss, _exchanged(self.sums, "sum", reduce), _exchanged(self.peaks, "max", reduce))
+
+
+def _exchanged(tensors: dict[str, Tensor], how: Literal["sum", "max"], reduce: Reduce) -> dict[str, Tensor]:
+    flat = reduce(torch.cat([tensor.flatten() for tensor in tensors.values()]), how)
+    parts = flat.split([tensor.numel() for tensor in tensors.values()])
+    return {name: part.view_as(tensor) for (name, tensor), part in zip(tensors.items(), parts, strict=True)}
+
 
 def head_weights(used: Usage, settings: params.PPOParams) -> Tensor | None:
-    """``head_weight: mean`` gives every head its own mean, however seldom it mattered: N / n_k (facts §8.2)."""
-    return used.rows / used.relevant_rows.clamp(min=1) if settings.head_weight == "mean" else None
+    """``head_weight: mean`` gives every head its own mean, however seldom it mattered: N / n_k."""
+    return used.rows.clamp(min=1) / used.relevant_rows.clamp(min=1) if settings.head_weight == "mean" else None
+
+
+def entropy_sum(seen: Replayed, used: Usage) -> Tensor:
+    """Normalised entropy ``[heads]``, summed over open rows."""
+    return torch.where(used.open, seen.entropy, 0.0).sum(dim=(0, 1))
 
 
 def mean_entropy(seen: Replayed, used: Usage) -> Tensor:
-    """Normalised entropy ``[heads]`` over open rows; a head that was never open has none to speak of: 0."""
-    return torch.where(used.open, seen.entropy, 0.0).sum(dim=(0, 1)) * used.parts / used.open_rows.clamp(min=1)
+    """Unbiased estimate from a minibatch of the rollout's mean over open rows ``[heads]``, for the loss. Above 1 it
+    can be where more rows are open than in other minibatches. 0 of a head that was never open.
+    """
+    return entropy_sum(seen, used) * used.parts / used.open_rows.clamp(min=1)
 
 
 def floor_pull(entropy: Tensor, floors: Tensor, coefficient: float) -> Tensor:
@@ -133,34 +144,36 @@ def terms(
     assert batch.returns is not None
     difference = torch.where(used.relevant, seen.log_probs - batch.log_probs, 0.0)
     log_ratio = difference.clamp(-HEAD_LOG_RATIO_LIMIT, HEAD_LOG_RATIO_LIMIT)
-    scale = used.parts / used.rows
+    scale = used.parts / used.rows.clamp(min=1)
 
     def over_rows(x: Tensor) -> Tensor:
         return scale * torch.where(batch.valid, x, 0.0).sum()
 
     weights = head_weights(used, settings)
     policy = -over_rows(policy_objective(log_ratio, used.relevant, batch.advantages, settings, weights))
-    value = over_rows(value_loss(seen.values, batch.values, batch.returns, settings.value_clip))
+    value = over_rows(0.5 * (seen.values - batch.returns).square())
     entropy = mean_entropy(seen, used)
     bonus = (entropy_coef * entropy).sum() if isinstance(entropy_coef, Tensor) else entropy_coef * entropy.sum()
     loss = policy + settings.value_coef * value - bonus
     with torch.no_grad():
         return Terms(
             loss,
-            {"policy_loss": policy.detach(), "value_loss": value.detach(), "entropy": entropy.detach()}
-            | _sums(log_ratio, batch.valid, used.relevant, settings.clip_range),
+            {"policy_loss": policy.detach(), "value_loss": value.detach(), "entropy": entropy_sum(seen, used)}
+            | _sums(log_ratio, batch.valid, used, settings.clip_range),
             _peaks(difference, seen, batch.valid),
         )
 
 
-def _sums(log_ratio: Tensor, valid: Tensor, relevant: Tensor, clip_range: float) -> dict[str, Tensor]:
+def _sums(log_ratio: Tensor, valid: Tensor, used: Usage, clip_range: float) -> dict[str, Tensor]:
     """Sums over rows with their counts; divergences of irrelevant heads are exactly 0 since their log-ratio is."""
+    relevant = used.relevant
     joint = log_ratio.sum(dim=-1).clamp(-JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT)
     ratio = joint.exp()
     outside = (ratio - 1.0).abs() > clip_range
     return {
         "rows": valid.sum().to(ratio.dtype),
         "relevant": relevant.sum(dim=(0, 1)).to(ratio.dtype),
+        "open": used.open.sum(dim=(0, 1)).to(ratio.dtype),
         "kl": k3(log_ratio).sum(dim=(0, 1)),
         "kl_k1": -joint.sum(),
         "ratio": torch.where(valid, ratio, 0.0).sum(),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from simic import params
+from simic.agent.losses import Terms
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,6 @@ class UpdateMetrics:
     skipped_steps: Annotated[int, "Steps not taken because loss or gradient was not finite."]
     stopped_early: Annotated[bool, "Whether the divergence ended the update before its last minibatch."]
     updates: Annotated[int, "Updates with at least one step so far, this one included."]
-    compiled: Annotated[bool, "Whether the loss ran through torch.compile."]
 
 
 RANK_SHARE = 0.99
@@ -90,6 +90,14 @@ def explanations() -> dict[str, str]:
     """Sentence by name of metric."""
     hints = get_type_hints(UpdateMetrics, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items()}
+
+
+def numbers(metrics: dict, prefix: str = "") -> dict[str, float]:
+    """Nested metrics by one name each: ``entropy_by_head/op``."""
+    flat: dict[str, float] = {}
+    for name, value in metrics.items():
+        flat |= numbers(value, f"{prefix}{name}/") if isinstance(value, dict) else {prefix + name: float(value)}
+    return flat
 
 
 def feature_rank(gram: Tensor) -> float:
@@ -123,6 +131,14 @@ class Log:
     epochs: list[int] = field(default_factory=list)
     once: dict[str, Tensor] = field(default_factory=dict)
 
+    def add(self, epoch: int, found: Terms, norms: Tensor, verdict: Tensor) -> None:
+        """One minibatch."""
+        self.sums.append(found.sums)
+        self.peaks.append(found.peaks)
+        self.norms.append(norms)
+        self.verdicts.append(verdict)
+        self.epochs.append(epoch + 1)
+
     def to_host(self) -> tuple[dict[str, Any], Course]:
         """Everything as nested lists by name, in one transfer. Minibatches after the one that ended the update are left
         out: where nothing waits for the device they were computed in vain.
@@ -134,9 +150,9 @@ class Log:
         flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors.values()]).cpu()
         parts = flat.split([tensor.numel() for tensor in tensors.values()])
         named = {name: part.view_as(tensor) for (name, tensor), part in zip(tensors.items(), parts, strict=True)}
-        rank = feature_rank(named.pop("feature_gram"))
+        gram = named.pop("feature_gram", None)
         host: dict[str, Any] = {name: part.tolist() for name, part in named.items()}
-        host["feature_rank"] = rank
+        host["feature_rank"] = math.nan if gram is None else feature_rank(gram)
         verdicts = [(bool(diverged), bool(finite)) for diverged, finite in host.pop("verdicts")]
         ends = [index for index, (diverged, finite) in enumerate(verdicts) if diverged and finite]
         looked = ends[0] + 1 if ends else len(verdicts)
@@ -175,12 +191,9 @@ def summarize(
     kl = [_share(sum(heads_kl), rows) for heads_kl, rows in zip(host["kl"], host["rows"], strict=True)]
     deviation = host["deviation"][0]
     samples = dict(zip(heads, map(int, host["samples_by_head"]), strict=True))
-    entropy = {
-        head: _mean(column) if samples[head] else math.nan
-        for head, column in zip(heads, _columns(stepped("entropy"), heads), strict=True)
-    }
+    entropy = by_head("entropy", "open")
     last_kl = zip(heads, host["kl"][-1], host["relevant"][-1], strict=True)
-    once = {name: host[name] for name in ONCE}
+    once = {name: host.get(name, math.nan) for name in ONCE}
     return UpdateMetrics(
         policy_loss=_mean(stepped("policy_loss")),
         value_loss=_mean(stepped("value_loss")),

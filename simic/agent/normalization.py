@@ -14,11 +14,9 @@ from torch import Tensor
 from simic.agent.spec import Observation, ObservationSpec
 
 OBSERVATION_CLIP = 10.0
-OBSERVATION_EPSILON = 1e-4  # under the root, facts §9: a feature that hardly moved is not blown up when it does
+OBSERVATION_EPSILON = 1e-4  # under the root: a feature that hardly moved is not blown up when it does
 REWARD_CLIP = 10.0
 REWARD_SIGMA_FLOOR = 1e-2  # of the discounted return, in units of reward; ours
-VALUE_SCALE_FLOOR = 1e-2  # of the returns, in units of scaled reward; ours
-VALUE_MOMENTUM = 0.9  # per rollout; ours: returns move as the policy gets better, and old ones say nothing of new ones
 
 Reduce = Callable[[Tensor, Literal["sum", "max"]], Tensor]
 
@@ -52,17 +50,6 @@ class Moments:
         delta = other.mean - self.mean
         return Moments(count, self.mean + delta * share, self.m2 + other.m2 + delta.square() * self.count * share)
 
-    def blend(self, other: "Moments", momentum: float) -> "Moments":
-        """Exponential forgetting: the mixture of own rows with weight ``momentum`` and the other's with the rest, σ² =
-        m σ₁² + (1−m) σ₂² + m (1−m) (μ₂−μ₁)². The first rows are taken as they are; no rows change nothing.
-        """
-        weight = torch.where(self.count == 0, 0.0, torch.where(other.count == 0, 1.0, momentum))
-        delta = other.mean - self.mean
-        variance = weight * self.m2 / self.count.clamp(min=1) + (1 - weight) * other.m2 / other.count.clamp(min=1)
-        variance = variance + weight * (1 - weight) * delta.square()
-        count = self.count + other.count
-        return Moments(count, self.mean + (1 - weight) * delta, variance * count)
-
     def reduced(self, reduce: Reduce | None) -> "Moments":
         """Of the rows of all processes: the common mean first, then the deviations from it."""
         if reduce is None:
@@ -84,15 +71,9 @@ class Moments:
 
 
 class ObservationNormalizer:
-    """clip((x − μ) / √(σ² + ε), ±10) by column; columns the spec calls raw pass unchanged.
+    """clip((x − μ) / √(σ² + ε), ±10) by column, over all rows ever seen; columns the spec calls raw pass unchanged."""
 
-    All rows ever seen weigh the same, or with ``momentum`` earlier rollouts are forgotten at that rate.
-    """
-
-    def __init__(
-        self, spec: ObservationSpec, device: torch.device | str = "cpu", momentum: float | None = None
-    ) -> None:
-        self.momentum = momentum
+    def __init__(self, spec: ObservationSpec, device: torch.device | str = "cpu") -> None:
         self.raw = torch.tensor(spec.raw or (False,) * spec.features, device=device)
         self._freeze(Moments.empty(spec.features, device))
 
@@ -113,7 +94,7 @@ class ObservationNormalizer:
     def update(self, features: Tensor, valid: Tensor, reduce: Reduce | None = None) -> None:
         """Take in raw rows ``[..., D]``; invalid and non-finite ones are skipped."""
         batch = Moments.of(features.flatten(0, -2), valid.flatten()).reduced(reduce)
-        self._freeze(self.moments.merge(batch) if self.momentum is None else self.moments.blend(batch, self.momentum))
+        self._freeze(self.moments.merge(batch))
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.moments.state_dict()
@@ -160,43 +141,15 @@ class RewardNormalizer:
         self.moments, self.running = Moments.from_state(state), state["running"].clone()
 
 
-class ValueNormalizer:
-    """V is learned in units of the root mean square of recent returns; no shift, so that 0 stays 0 (facts §8.8; there
-    the standard deviation, which is 0 for a constant return).
-    """
-
-    def __init__(self, device: torch.device | str = "cpu") -> None:
-        self.moments = Moments.empty(1, device)
-
-    @property
-    def scale(self) -> Tensor:
-        """Units of scaled reward, floored; 1 before the first return."""
-        square = self.moments.variance()[0] + self.moments.mean[0].square()
-        return square.sqrt().clamp(min=VALUE_SCALE_FLOOR)
-
-    def update(self, returns: Tensor, valid: Tensor, reduce: Reduce | None = None) -> None:
-        """Take in the returns ``[T, E]`` of a rollout."""
-        batch = Moments.of(returns.reshape(-1, 1), valid.flatten()).reduced(reduce)
-        self.moments = self.moments.blend(batch, VALUE_MOMENTUM)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.moments.state_dict()
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        device = self.moments.mean.device
-        self.moments = Moments.from_state({name: part.to(device) for name, part in state.items()})
-
-
 @dataclass(frozen=True)
 class Normalizers:
-    """All three, each optional. ``see`` and ``update`` are a rollout's; the values' scale moves with its advantages."""
+    """Both, each optional."""
 
     observation: ObservationNormalizer | None = None
     reward: RewardNormalizer | None = None
-    value: ValueNormalizer | None = None
 
-    def _parts(self) -> dict[str, ObservationNormalizer | RewardNormalizer | ValueNormalizer]:
-        parts = {"observation": self.observation, "reward": self.reward, "value": self.value}
+    def _parts(self) -> dict[str, ObservationNormalizer | RewardNormalizer]:
+        parts = {"observation": self.observation, "reward": self.reward}
         return {name: part for name, part in parts.items() if part is not None}
 
     def see(self, observation: Observation) -> Observation:

@@ -14,10 +14,9 @@ from torch.nn import functional
 
 from simic import params
 from simic.agent import initialization
-from simic.agent.core import RecurrentState
+from simic.agent.core import RecurrentState, Trunk
 from simic.agent.distributions import Choice, JointDistribution, check, legal, masked_log_softmax, refuse_faults, sample
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
-from simic.agent.trunk import Trunk
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,6 @@ class ActorCritic(nn.Module):
         check(action_spec)
         self.action_spec, self.observation_spec = action_spec, observation_spec
         self.reduced = sizes.precision == "bfloat16"
-        self.floors = action_spec.by_head(sizes.probability_floor, 0.0, "policy.probability_floor")
         with torch.random.fork_rng(devices=[]):  # torch's constructors draw weights, which the next line replaces
             self._build(sizes)
         initialization.initialize(self, self._gains(), rng_seed)
@@ -223,7 +221,7 @@ class ActorCritic(nn.Module):
                 relevant = used if valid is None else (valid if used is None else used & valid)
                 logits = self._logits(head, first)
                 mask = legal(self.action_spec, masks, head, chosen)
-                choices.append(Choice.of(logits, mask, relevant, _chooser(head, noise, actions), self.floors[head]))
+                choices.append(Choice.of(logits, mask, relevant, _chooser(head, noise, actions)))
         return choices
 
     def joint(self, z: Tensor, masks: dict[str, Tensor]) -> JointDistribution:
@@ -244,14 +242,14 @@ class ActorCritic(nn.Module):
         described = self.action_spec.heads[head]
         mask = masks.get(described.name)
         if mask is None:
-            return masked_log_softmax(logits, None, self.floors[head])
+            return masked_log_softmax(logits, None)
         if logits.ndim == 4 and described.mask_given == "op":
             mask = mask[:, :, None]
         elif logits.ndim == 4 and described.mask_given == "slot":
             mask = mask[:, None]
         elif described.mask_given == "nothing":
             mask = mask.view(len(mask), *(1 for _ in logits.shape[1:-1]), mask.shape[-1])
-        return masked_log_softmax(logits, mask.expand_as(logits), self.floors[head])
+        return masked_log_softmax(logits, mask.expand_as(logits))
 
     def _in_steps(self) -> list[range]:
         """The heads that know of no choice, of the op alone, and of op and slot."""

@@ -1,17 +1,19 @@
-"""Proximal policy optimisation over whole recurrent rows (Schulman et al. 2017, arXiv 1707.06347)."""
+"""Proximal policy optimisation over whole recurrent rows (Schulman et al. 2017, arXiv 1707.06347).
+
+To be read from top to bottom: update, minibatches, replay, losses, step, stop.
+"""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from simic import params, rng
 from simic.agent.advantages import normalized
-from simic.agent.compiled import Compiled
-from simic.agent.diagnostics import Probe, clipped, health, replay, scales, unmeasured
 from simic.agent.losses import Terms, Usage, floor_pull, mean_entropy, terms, usage
-from simic.agent.metrics import HEALTH, Log, UpdateMetrics, summarize
+from simic.agent.metrics import Log, UpdateMetrics, summarize
 from simic.agent.normalization import Reduce
 from simic.agent.optimizer import Adam, refuse_mismatch
 from simic.agent.policy import ActorCritic, Replayed
@@ -25,24 +27,16 @@ RATIO_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 5e-
 RATE_FACTOR, RATE_BAND, RATE_MIN, RATE_MAX = 1.5, 2.0, 1e-5, 1e-2
 
 
-def score(
-    policy: ActorCritic, batch: Rollout, used: Usage, settings: params.PPOParams, entropy_coef: float | Tensor
-) -> tuple[Replayed, Terms]:
-    """The recorded decisions under the present weights, and the loss of that."""
-    seen = replay(policy, batch)
-    return seen, terms(seen, batch, used, settings, entropy_coef)
+class UpdateObserver(Protocol):
+    """Measures an update from outside; ``simic.agent.health.Health`` is one. It changes nothing and reads nothing from
+    the device: what ``after`` returns is fetched together with the losses.
+    """
 
+    def before(self, rollout: Rollout) -> None: ...
 
-@dataclass
-class Pass:
-    """One update under way."""
+    def first(self, part: Rollout, seen: Replayed) -> None: ...
 
-    start: Tensor  # weights before it
-    entropy_coef: float
-    log: Log
-    probe: Probe | None = None
-    kl: Tensor | None = None  # the last divergence that was looked at
-    alive: Tensor | None = field(default=None)  # deferred: 1 until the divergence ends the update
+    def after(self) -> dict[str, Tensor]: ...
 
 
 class PPO:
@@ -51,9 +45,8 @@ class PPO:
     ``total_updates`` is the length of the entropy schedule. Over several processes ``reduce(tensor, "sum" | "max")``
     combines a tensor of all of them and ``all_env_ids`` names every environment; all then take the same steps.
 
-    ``deferred`` (default: on a GPU) leaves to the device what depends on the data: a step that must not be taken is
-    skipped there, and the host reads one tensor per update. Otherwise it looks at each minibatch and stops at once.
-    Without ``watch`` the health of the network is not measured (NaN).
+    Whether a step is taken is decided on the policy's device, which skips the others; the host reads one tensor at the
+    end of an update.
     """
 
     def __init__(
@@ -65,27 +58,16 @@ class PPO:
         total_updates: int,
         reduce: Reduce | None = None,
         all_env_ids: Tensor | None = None,
-        deferred: bool | None = None,
-        watch: bool = True,
     ) -> None:
         self.policy, self.settings, self.rng_seed = policy, settings, rng_seed
-        self.total_updates, self.reduce, self.watch = total_updates, reduce, watch
+        self.total_updates, self.reduce = total_updates, reduce
         self.all_env_ids = None if all_env_ids is None else all_env_ids.cpu()
-        self.score = Compiled(score) if settings.compile else score
-        self.groups = policy.groups()
-        like = policy.like
-        self.deferred = like.is_cuda if deferred is None else deferred
-        self.adam = Adam(
-            policy,
-            settings.learning_rate,
-            settings.adam_eps,
-            decayed=self.groups["value"],
-            weight_decay=settings.value_weight_decay,
-        )
-        # Float32 on the device, as a fused optimizer wants it; a host counts in float64.
-        self.learning_rate = torch.tensor(settings.learning_rate, dtype=torch.float64)
-        if self.deferred:
-            self.learning_rate = self.learning_rate.to(like.device, torch.float32)
+        self.groups, like = policy.groups(), policy.like
+        self.adam = Adam(policy, settings.learning_rate, settings.adam_eps)
+        self.reads_are_free = like.device.type == "cpu"
+        # On a GPU float32, as a fused optimizer wants it.
+        kind = torch.float64 if self.reads_are_free else torch.float32
+        self.learning_rate = torch.tensor(settings.learning_rate, dtype=kind, device=like.device)
         spec = policy.action_spec
         self.entropy_scale = like.new_tensor(spec.by_head(settings.entropy_scale, 1.0, "ppo.entropy_scale"))
         self.entropy_floor = like.new_tensor(spec.by_head(settings.entropy_floor, 0.0, "ppo.entropy_floor"))
@@ -93,19 +75,14 @@ class PPO:
         self.skipped_steps = 0
         self._known_ids: tuple[Tensor, Tensor] | None = None
 
-    @property
-    def compile_error(self) -> str | None:
-        """Why torch.compile was given up; None: it was not, or not asked for."""
-        return self.score.error if isinstance(self.score, Compiled) else None
-
     def entropy_coef(self) -> float:
         """Linear from ``entropy_coef`` in the first update to ``entropy_coef_final`` in the last."""
         done = min(1.0, self.updates / max(1, self.total_updates - 1))
         return self.settings.entropy_coef + done * (self.settings.entropy_coef_final - self.settings.entropy_coef)
 
-    def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
+    def update(self, rollout: Rollout, iteration: int, observer: UpdateObserver | None = None) -> UpdateMetrics:
         """Several epochs of minibatches over environments, of a policy without memory over single steps; the rollout
-        must carry advantages and returns.
+        must carry advantages and returns. What only the ``observer`` measures is NaN without one.
         """
         own = self._on_host(rollout.env_ids)
         everyone = own if self.all_env_ids is None else self.all_env_ids
@@ -115,18 +92,30 @@ class PPO:
             rollout = rollout.single_steps()
         if rollout.advantages is None:
             raise ValueError("the rollout has no advantages: call with_advantages first")
+        if observer is not None:
+            observer.before(rollout)
         batch = replace(rollout, advantages=normalized(rollout.advantages, rollout.valid, self.reduce))
         used = usage(self.policy, rollout, min(self.settings.minibatches, len(everyone)), self.reduce)
-        log = Log(once={**scales(rollout, self.reduce), "samples_by_head": used.open_rows})
-        log.once["observation_clipped"] = clipped(self.policy, rollout, self.reduce)
-        current = Pass(self._weights(), self.entropy_coef(), log)
+        entropy_coef, log = self.entropy_coef(), Log()
+        alive = torch.ones((), dtype=torch.bool, device=batch.valid.device)  # until the divergence ends the update
+        last_kl = batch.values.new_zeros(())  # of those looked at while alive
         for epoch, envs in self._minibatches(own, everyone.sort().values, iteration, used.parts):
-            log.epochs.append(epoch + 1)
-            if not self._minibatch(batch, used, envs, current):
-                break
-        if self.settings.learning_rate_schedule == "adaptive" and current.kl is not None and len(log.verdicts) > 1:
-            self._adapt(current.kl)
-        return self._finish(current)
+            pieces = upload(envs, batch.valid.device).tensor_split(self.settings.gradient_accumulation)
+            coefs = self._entropy_coefs(batch, used, pieces, entropy_coef)
+            gradients, found = self._gradients(batch, used, pieces, coefs, None if log.epochs else observer)
+            norms, found = self._take(gradients), found.reduced(self.reduce)
+            kl, diverged, finite = self._verdict(found, norms[-1])
+            self._step(norms[-1], alive & finite & ~diverged)
+            log.add(epoch, found, norms, torch.stack((diverged, finite)))
+            last_kl = torch.where(alive, kl, last_kl)
+            alive = alive & ~(diverged & finite)
+            if self.reads_are_free and not alive:
+                break  # elsewhere asking would make the host wait: the rest is computed in vain, and skipped
+        if self.settings.learning_rate_schedule == "adaptive" and self.settings.epochs * used.parts > 1:
+            self._adapt(last_kl)
+        log.once |= {"samples": used.rows, "samples_by_head": used.open_rows, "learning_rate": self.learning_rate}
+        log.once |= {} if observer is None else observer.after()
+        return self._report(log, entropy_coef)
 
     def _on_host(self, env_ids: Tensor) -> Tensor:
         """The same tensor in every rollout is fetched once."""
@@ -143,87 +132,92 @@ class PPO:
             for chosen in everyone[order].tensor_split(parts):
                 yield epoch, torch.isin(env_ids, chosen).nonzero().flatten()
 
-    def _minibatch(self, batch: Rollout, used: Usage, envs: Tensor, current: Pass) -> bool:
-        """One step, unless the divergence is too large or something is not finite; whether to go on."""
-        log = current.log
-        pieces = upload(envs, batch.valid.device).tensor_split(self.settings.gradient_accumulation)
-        entropy_coef = self._entropy_coefs(batch, used, pieces, current)
-        gradients, found = self._gradients(batch, used, pieces, entropy_coef, current)
-        self.adam.take(gradients, self.reduce)
-        log.norms.append(self._norms())
-        self._record(found, log)
-        kl = self._verdict(log)
-        current.kl = kl if current.alive is None or current.kl is None else torch.where(current.alive, kl, current.kl)
-        if self.deferred:
-            self._step_on_device(current)
-            return True
-        diverged, finite = log.verdicts[-1].tolist()
-        if finite and not diverged:
-            self.adam.step(log.norms[-1][-1], self.settings.max_grad_norm, self._rate())
-        return not (finite and diverged)
+    def replay(self, batch: Rollout) -> Replayed:
+        """The recorded decisions under the present weights."""
+        starts = batch.starts if batch.starts_inside else None
+        return self.policy.evaluate(batch.observation(), batch.actions, batch.state, batch.valid, starts)
 
     def _gradients(
-        self, batch: Rollout, used: Usage, pieces: tuple[Tensor, ...], entropy_coef: float | Tensor, current: Pass
+        self,
+        batch: Rollout,
+        used: Usage,
+        pieces: tuple[Tensor, ...],
+        entropy_coef: float | Tensor,
+        observer: UpdateObserver | None,
     ) -> tuple[tuple[Tensor, ...], Terms]:
-        """Of a minibatch, piece by piece: losses are sums, so their gradients add up to that of the whole."""
-        gradients: tuple[Tensor, ...] | None = None
+        """Replay and losses of a minibatch, piece by piece: losses are sums, so their gradients add up to that of the
+        whole. 0 for parameters that the loss does not reach.
+        """
+        gradients: tuple[Tensor, ...] = ()
         found: Terms | None = None
         for rows in pieces:
             part = batch.select(rows)
-            seen, loss = self.score(self.policy, part, used.select(rows), self.settings, entropy_coef)
-            if "joint_entropy" not in current.log.once:
-                self._look(part, seen, current)
-            new = self.adam.gradients(loss.loss)
-            gradients = new if gradients is None else tuple(map(torch.add, gradients, new))
+            seen = self.replay(part)
+            loss = terms(seen, part, used.select(rows), self.settings, entropy_coef)
+            if observer is not None and found is None:
+                observer.first(part, seen)
+            new = torch.autograd.grad(loss.loss, self.adam.parameters, allow_unused=True, materialize_grads=True)
+            gradients = tuple(map(torch.add, gradients, new)) if gradients else new
             found = loss if found is None else found.joined(loss)
-        assert gradients is not None
         assert found is not None
         return gradients, found
 
-    def _look(self, part: Rollout, seen: Replayed, current: Pass) -> None:
-        """Health of the network on the first rows of the update."""
-        if not self.watch:
-            current.log.once |= unmeasured(seen.values, (*HEALTH, "joint_entropy"))
-            return
-        current.probe = Probe(self.policy, part, seen)
-        current.log.once |= health(seen, part.valid) | {"joint_entropy": current.probe.entropy(self.reduce)}
-
-    def _entropy_coefs(self, batch: Rollout, used: Usage, pieces: tuple[Tensor, ...], current: Pass) -> float | Tensor:
+    def _entropy_coefs(
+        self, batch: Rollout, used: Usage, pieces: tuple[Tensor, ...], entropy_coef: float
+    ) -> float | Tensor:
         """What each head's entropy is worth: one number unless heads differ. A floor needs the entropy of the whole
         minibatch, over all processes, before its gradient: one more look at it.
         """
         if not (self.settings.entropy_scale or self.settings.entropy_floor):
-            return current.entropy_coef
-        coefs = current.entropy_coef * self.entropy_scale
+            return entropy_coef
+        coefs = entropy_coef * self.entropy_scale
         if not self.settings.entropy_floor:
             return coefs
         with torch.no_grad():
             entropy = torch.stack(
-                [mean_entropy(replay(self.policy, batch.select(rows)), used.select(rows)) for rows in pieces]
+                [mean_entropy(self.replay(batch.select(rows)), used.select(rows)) for rows in pieces]
             ).sum(dim=0)
         entropy = entropy if self.reduce is None else self.reduce(entropy, "sum")
         pull = floor_pull(entropy, self.entropy_floor, self.settings.entropy_floor_coef)
         return coefs + torch.where(used.open_rows > 0, pull, 0.0)
 
-    def _verdict(self, log: Log) -> Tensor:
-        """Too far from the old policy? Loss and gradient finite? From sums over all processes, so all agree. The
-        divergence.
+    def _take(self, gradients: tuple[Tensor, ...]) -> Tensor:
+        """Hands the optimizer the gradients, summed over processes in one exchange. Their norms before clipping by part
+        of the policy, and the total last.
         """
-        sums = log.sums[-1]
+        parameters = self.adam.parameters
+        if self.reduce is not None:
+            flat = self.reduce(torch.cat([gradient.flatten() for gradient in gradients]), "sum")
+            split = flat.split([parameter.numel() for parameter in parameters])
+            gradients = tuple(part.view_as(p) for part, p in zip(split, parameters, strict=True))
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        parts = ([p.grad for p in group if p.grad is not None] for group in self.groups.values())
+        nothing = self.policy.like.new_zeros(())  # of an empty part torch's own would be on the CPU
+        norms = torch.stack([torch.nn.utils.get_total_norm(part) if part else nothing for part in parts])
+        return torch.cat((norms, norms.square().sum().sqrt()[None]))
+
+    def _step(self, norm: Tensor, go: Tensor) -> None:
+        """Clip the gradients, whose total norm is known, and move, unless ``go`` is False: then neither weights nor
+        moments change, which a fused optimizer finds out by itself, on any device.
+        """
+        nn.utils.clip_grads_with_norm_(self.adam.parameters, self.settings.max_grad_norm, norm, foreach=True)
+        if self.settings.learning_rate_schedule != "constant":
+            for group in self.adam.param_groups:
+                group["lr"] = self.learning_rate
+        # The way torch.amp's GradScaler tells a fused optimizer that a gradient is not finite.
+        self.adam.grad_scale, self.adam.found_inf = None, (~go).float()
+        self.adam.step()
+
+    def _verdict(self, found: Terms, norm: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The divergence; whether it is too large; whether loss and gradient are finite. From sums over all processes,
+        so all agree.
+        """
+        sums = found.sums
         kl = sums["kl"].sum() / sums["rows"].clamp(min=1)
         limit = torch.inf if self.settings.target_kl is None else EARLY_STOP * self.settings.target_kl
         loss = sums["policy_loss"] + sums["value_loss"] + sums["entropy"].sum()
-        log.verdicts.append(torch.stack((kl > limit, (log.norms[-1][-1] + kl + loss).isfinite())))
-        return kl
-
-    def _step_on_device(self, current: Pass) -> None:
-        """The same decisions as on the host, as numbers that the optimizer reads."""
-        log = current.log
-        diverged, finite = log.verdicts[-1].unbind()
-        alive = torch.ones_like(finite) if current.alive is None else current.alive
-        skip = (~(alive & finite & ~diverged)).float()
-        current.alive = alive & ~(diverged & finite)
-        self.adam.step(log.norms[-1][-1], self.settings.max_grad_norm, self._rate(), skip)
+        return kl, kl > limit, (norm + kl + loss).isfinite()
 
     def _adapt(self, kl: Tensor) -> None:
         """÷ 1.5 where the divergence ended the update, × 1.5 where it ended below half of the target."""
@@ -233,53 +227,14 @@ class PPO:
         near = torch.where(kl < target / RATE_BAND, faster, rate)
         self.learning_rate = torch.where(kl > EARLY_STOP * target, slower, near)
 
-    def _rate(self) -> float | Tensor | None:
-        """None: what the optimizer was made with."""
-        if self.settings.learning_rate_schedule == "constant":
-            return None
-        return self.learning_rate if self.deferred else float(self.learning_rate)
-
-    def _record(self, found: Terms, log: Log) -> None:
-        sums, peaks = found.sums, found.peaks
-        if self.reduce is not None:
-            sums = _reduced(sums, "sum", self.reduce)
-            peaks = _reduced(peaks, "max", self.reduce)
-        log.sums.append(sums)
-        log.peaks.append(peaks)
-
-    def _norms(self) -> Tensor:
-        """Gradient norms before clipping by part of the policy, and the total last."""
-        parts = ([p.grad for p in group if p.grad is not None] for group in self.groups.values())
-        nothing = self.policy.like.new_zeros(())  # of an empty part torch's own would be on the CPU
-        norms = torch.stack([torch.nn.utils.get_total_norm(part) if part else nothing for part in parts])
-        return torch.cat((norms, norms.square().sum().sqrt()[None]))
-
-    @torch.no_grad()
-    def _weights(self) -> Tensor:
-        return torch.cat([parameter.flatten() for parameter in self.adam.parameters])
-
-    def _finish(self, current: Pass) -> UpdateMetrics:
-        log, start = current.log, current.start
-        missing = start.new_full((), torch.nan)
-        log.once["exact_kl"] = missing if current.probe is None else current.probe.divergence(self.reduce)
-        log.once["update_ratio"] = (self._weights() - start).norm() / start.norm()
-        log.once["max_second_moment"] = self.adam.largest_second_moment()
-        log.once["learning_rate"] = self.learning_rate
+    def _report(self, log: Log, entropy_coef: float) -> UpdateMetrics:
         host, course = log.to_host()
         self.updates += any(course.stepped)
         self.skipped_steps += course.skipped
         heads = tuple(head.name for head in self.policy.action_spec.heads)
-        return summarize(
-            host,
-            course,
-            heads,
-            tuple(self.groups),
-            self.settings,
-            RATIO_TOLERANCE[self.policy.coarsest],
-            entropy_coef=current.entropy_coef,
-            updates=self.updates,
-            compiled=self.settings.compile and self.compile_error is None,
-        )
+        tolerance = RATIO_TOLERANCE[self.policy.coarsest]
+        known = {"entropy_coef": entropy_coef, "updates": self.updates}
+        return summarize(host, course, heads, tuple(self.groups), self.settings, tolerance, **known)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Weights, moments and counters as plain tensors by name; copies."""
@@ -288,7 +243,7 @@ class PPO:
             counters["learning_rate"] = self.learning_rate.detach().cpu().double()
         parts = {
             "policy": {name: tensor.detach().clone() for name, tensor in self.policy.state_dict().items()},
-            "adam": self.adam.state_dict(),
+            "adam": self.adam.tensors(),
             "counter": counters,
         }
         return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
@@ -301,15 +256,8 @@ class PPO:
             part, _, own = name.partition(".")
             parts[part][own] = tensor
         self.policy.load_state_dict(parts["policy"])
-        self.adam.load_state_dict(parts["adam"])
+        self.adam.load_tensors(parts["adam"])
         self.updates = int(parts["counter"]["updates"])
         self.skipped_steps = int(parts["counter"]["skipped_steps"])
         if "learning_rate" in parts["counter"]:
             self.learning_rate = parts["counter"]["learning_rate"].to(self.learning_rate)
-
-
-def _reduced(tensors: dict[str, Tensor], how: str, reduce: Reduce) -> dict[str, Tensor]:
-    """All of them in one exchange."""
-    flat = reduce(torch.cat([tensor.flatten() for tensor in tensors.values()]), "sum" if how == "sum" else "max")
-    parts = flat.split([tensor.numel() for tensor in tensors.values()])
-    return {name: part.view_as(tensor) for (name, tensor), part in zip(tensors.items(), parts, strict=True)}

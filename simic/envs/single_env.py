@@ -1,7 +1,8 @@
-"""``simic/Growth-v0``: one host as an ordinary single numpy environment with a Discrete action and ``action_masks()``.
+"""``simic/Growth-v0`` for Gymnasium: ``make`` gives one host, ``make_vec`` the vector environment of the controller.
 
-``gymnasium.make("simic.envs.single_env:simic/Growth-v0")``. Masks of a MultiDiscrete space are independent per
-dimension, those of growth are not; so this view enumerates the legal grammar: one index per distinct factored action.
+``gymnasium.make("simic.envs:simic/Growth-v0")`` is an ordinary single numpy environment with a Discrete action and
+``action_masks()``. Masks of a MultiDiscrete space are independent per dimension, those of growth are not; so this view
+enumerates the legal grammar: one index per distinct factored action.
 """
 
 from pathlib import Path
@@ -19,8 +20,6 @@ from simic.envs.actions import grammar, grammar_mask
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.observations import columns
 from simic.params import Train
-
-ENV_ID = "simic/Growth-v0"
 
 
 class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
@@ -106,4 +105,16 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         return torch.cat((seen.features[0], one_hot)).numpy()
 
 
-gymnasium.register(ENV_ID, entry_point=f"{__name__}:{SingleGrowthEnv.__name__}")
+def vector_growth_env(
+    num_envs: int,
+    train: Train | None = None,
+    dataset_train: Dataset | None = None,
+    dataset_val: Dataset | None = None,
+    prepared: str | Path = "data/prepared",
+    rng_seed: int = 1,
+    device: str = "cpu",
+) -> GrowthEnv:
+    """``num_envs`` hosts; actions, observations, masks and rewards are tensors on the device."""
+    dataset_train = dataset_train or load_split(Path(prepared), "train", torch.device(device))
+    dataset_val = dataset_val or load_split(Path(prepared), "val", torch.device(device))
+    return GrowthEnv(train or Train(), rng_seed, dataset_train, dataset_val, torch.arange(num_envs), device)

@@ -14,13 +14,7 @@ import filelock
 import torch
 
 from simic import durable
-from simic.agent.normalization import (
-    REWARD_CLIP,
-    Normalizers,
-    ObservationNormalizer,
-    RewardNormalizer,
-    ValueNormalizer,
-)
+from simic.agent.normalization import REWARD_CLIP, Normalizers, ObservationNormalizer, RewardNormalizer
 from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
 from simic.data.batches import data_hash, load_split
@@ -149,11 +143,9 @@ def compose(
     backend, env_ids = params.runtime.backend, ranks.env_ids(train.envs)
     env = GrowthEnv(train, params.rng_seed, training, validation, env_ids, device=device, backend=backend)
     policy = ActorCritic(env.action_spec, env.observation_spec, train.policy, params.rng_seed).to(device)
-    momentum = settings.observation_momentum
     normalizers = Normalizers(
-        ObservationNormalizer(env.observation_spec, device, momentum) if settings.normalize_observations else None,
+        ObservationNormalizer(env.observation_spec, device) if settings.normalize_observations else None,
         _reward_normalizer(train, env) if settings.normalize_rewards else None,
-        ValueNormalizer(device) if settings.normalize_values else None,
     )
     ppo = PPO(
         policy,

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from simic.agent.advantages import with_advantages
-from simic.agent.metrics import UpdateMetrics
+from simic.agent.health import Health
+from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.rollout import Rollout, StepRecord, collect
 from simic.errors import DecisionFault, SimicError
 from simic.growth.life.vocabulary import Stage
@@ -146,19 +147,17 @@ class TrainingRun:
         normalizers, ppo, reduce = self.state.normalizers, self.settings.ppo, self.ranks.reduce
         seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
         rewards = normalizers.update(*seen, reduce)
-        return with_advantages(rollout, rewards, ppo.gamma, ppo.gae_lambda, normalizers.value, reduce)
+        return with_advantages(rollout, rewards, ppo.gamma, ppo.gae_lambda)
 
     def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
         """One PPO update, and the checks of it that can end a run."""
-        compiled = self.state.ppo.compile_error is None
-        metrics = self._timed("update", lambda: self.state.ppo.update(rollout, iteration))
-        if compiled and (error := self.state.ppo.compile_error):
-            self._found(iteration, "not_compiled", "low", f"torch.compile failed, continuing without it: {error}", 1)
+        ppo = self.state.ppo
+        metrics = self._timed("update", lambda: ppo.update(rollout, iteration, Health(ppo)))
         self.counters.env_steps += metrics.samples
         if not metrics.first_ratio_ok:
             deviation = metrics.first_ratio_deviation
             self._found(iteration, "replay_differs", "critical", f"first ratio is off 1 by {deviation:.3g}", deviation)
-        skipped = self.state.ppo.skipped_steps
+        skipped = ppo.skipped_steps
         if skipped > SKIPPED_STEPS_BUDGET:
             text = f"{skipped} optimizer steps had no finite loss or gradient, at most {SKIPPED_STEPS_BUDGET} may"
             self._found(iteration, "non_finite_updates", "critical", text, skipped)
@@ -278,11 +277,3 @@ class TrainingRun:
         result = work()
         self.seconds[name] = time.perf_counter() - started
         return result
-
-
-def numbers(metrics: dict, prefix: str = "") -> dict[str, float]:
-    """Nested metrics by one name each: ``entropy_by_head/op``."""
-    flat: dict[str, float] = {}
-    for name, value in metrics.items():
-        flat |= numbers(value, f"{prefix}{name}/") if isinstance(value, dict) else {prefix + name: float(value)}
-    return flat

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from simic import params
 from simic.agent.advantages import gae
+from simic.agent.health import Health
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
@@ -53,9 +54,10 @@ def reads_of_an_update(envs: int, units: int, heads: int, minibatches: int = 2) 
     table = tuple((*row, *(True for _ in extra)) for row in HIERARCHY.relevance)
     policy = ActorCritic(ActionSpec(HIERARCHY.heads + extra, table), SEEN, sizes, rng_seed=1)
     rollout = make_rollout(policy, episodes(envs, 4), 4)
-    ppo = PPO(policy, settings, rng_seed=1, total_updates=2, deferred=True)  # the way of a GPU
+    ppo = PPO(policy, settings, rng_seed=1, total_updates=2)
+    ppo.reads_are_free = False  # as on a GPU
     with HostReads() as mode:
-        ppo.update(rollout, 0)
+        ppo.update(rollout, 0, Health(ppo))
     return mode.reads
 
 

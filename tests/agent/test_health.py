@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from simic.agent.diagnostics import health
+from simic.agent.health import health
 from simic.agent.metrics import feature_rank
 from simic.agent.policy import Replayed
 

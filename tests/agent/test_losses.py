@@ -8,14 +8,13 @@ from gymnasium.vector import AutoresetMode
 
 from simic import params
 from simic.agent.advantages import with_advantages
-from simic.agent.diagnostics import replay
-from simic.agent.losses import k3, policy_objective, surrogate, terms, usage, value_loss
+from simic.agent.losses import k3, mean_entropy, policy_objective, surrogate, terms, usage
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
 from simic.agent.rollout import Rollout, collect
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
 
-from .worlds import HIERARCHY, SMALL, WorldInfo, episodes, make_policy, make_rollout
+from .worlds import HIERARCHY, SMALL, WorldInfo, episodes, make_policy, make_rollout, replay
 
 POLICY_ONLY = {"clip_range": 0.2, "value_coef": 0.0, "entropy_coef": 0.0, "entropy_coef_final": 0.0}
 
@@ -78,13 +77,13 @@ def test_minibatch_losses_average_to_the_loss_of_the_rollout() -> None:
     assert torch.allclose(sum(losses) / 2, whole, rtol=1e-10)
 
 
-def test_value_loss_by_hand() -> None:
-    values, old, returns = torch.tensor([3.0, 1.1]), torch.tensor([0.0, 1.0]), torch.tensor([1.0, 1.0])
-    assert torch.allclose(value_loss(values, old, returns, None), torch.tensor([2.0, 0.005]))
-    # clipped to 0.5 from the old value: (0.5 − 1)² < (3 − 1)²; the pessimistic one of both counts
-    assert torch.allclose(value_loss(values, old, returns, 0.5), torch.tensor([2.0, 0.005]))
-    near = value_loss(torch.tensor([0.9]), torch.tensor([0.0]), torch.tensor([1.0]), 0.5)
-    assert torch.allclose(near, torch.tensor([0.125]))  # ½ (0.5 − 1)² although 0.9 is nearer
+def test_value_loss_is_half_the_mean_squared_error() -> None:
+    policy = make_policy().double()
+    rollout = make_rollout(policy, episodes(6, 8), 8)
+    seen = replay(policy, rollout)
+    found = terms(seen, rollout, usage(policy, rollout, 1, None), params.PPOParams(), 0.0).sums["value_loss"]
+    errors = (seen.values - rollout.returns)[rollout.valid].tolist()
+    assert found.item() == pytest.approx(sum(0.5 * error**2 for error in errors) / len(errors))
 
 
 def test_k3_is_never_negative_and_exact_near_zero() -> None:
@@ -98,7 +97,7 @@ def test_entropy_counts_a_head_only_where_it_had_a_choice() -> None:
     policy = make_policy().double()
     rollout = make_rollout(policy, episodes(6, 8), 8)
     seen, used = replay(policy, rollout), usage(policy, rollout, 1, None)
-    found = terms(seen, rollout, used, params.PPOParams(), 1.0).sums["entropy"]
+    found, sums = mean_entropy(seen, used), terms(seen, rollout, used, params.PPOParams(), 1.0).sums
     for head in range(4):
         values = [
             seen.entropy[t, e, head].item()
@@ -108,6 +107,8 @@ def test_entropy_counts_a_head_only_where_it_had_a_choice() -> None:
         ]
         assert used.open_rows[head] == len(values)
         assert found[head].item() == pytest.approx(sum(values) / len(values), rel=1e-9)
+        assert sums["open"][head] == len(values)
+        assert sums["entropy"][head].item() == pytest.approx(sum(values), rel=1e-9)
 
 
 def test_rows_that_are_over_change_nothing() -> None:

@@ -1,6 +1,5 @@
 """What can be switched on: each does what it says, and nothing else."""
 
-import logging
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -9,19 +8,13 @@ import pytest
 import torch
 
 from simic import params
-from simic.agent import compiled
-from simic.agent.advantages import gae, with_advantages
-from simic.agent.diagnostics import replay
-from simic.agent.distributions import masked_log_softmax
 from simic.agent.losses import floor_pull, mean_entropy, terms, usage
-from simic.agent.normalization import Moments, ObservationNormalizer, ValueNormalizer
 from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
 from simic.agent.rollout import Rollout
-from simic.agent.spec import ObservationSpec
 from simic.errors import SimicError
 
-from .worlds import HIERARCHY, SEEN, SMALL, episodes, make_policy, make_rollout
+from .worlds import HIERARCHY, SMALL, episodes, make_policy, make_rollout, replay
 
 STEPS, ENVS = 8, 6
 
@@ -102,50 +95,6 @@ def test_a_head_that_does_not_exist_is_refused_by_name(name: str) -> None:
         make_ppo(**{name: {"ops": 0.5}})
 
 
-# --- probability floor ---
-
-
-def test_a_floor_of_probability_is_a_mixture_with_the_uniform() -> None:
-    logits = torch.tensor([[9.0, 0.0, -9.0, 5.0]]).double()
-    mask = torch.tensor([[True, True, True, False]])
-    floored = masked_log_softmax(logits, mask, 0.05).exp()
-    softmax = masked_log_softmax(logits, mask).exp()
-    assert torch.allclose(floored, (1 - 3 * 0.05) * softmax + 0.05 * mask, atol=1e-12)
-    assert floored[0, 3] == 0.0
-    assert floored[mask].min() >= 0.05
-    assert floored.sum().item() == pytest.approx(1.0)
-
-
-def test_a_choice_at_the_floor_still_has_a_gradient() -> None:
-    logits = torch.tensor([8.0, 0.0]).double().requires_grad_()
-    masked_log_softmax(logits, None, 0.05)[1].backward()
-    assert logits.grad is not None
-    assert logits.grad[1] > 0
-
-
-def test_a_floor_never_asks_for_more_than_there_is() -> None:
-    many = masked_log_softmax(torch.zeros(1, 1400), None, 0.1).exp()
-    assert torch.allclose(many, torch.full_like(many, 1 / 1400))
-    single = masked_log_softmax(torch.tensor([[3.0, 1.0]]), torch.tensor([[True, False]]), 0.1)
-    assert single[0, 0] == 0.0
-    assert single[0, 1].exp() == 0.0
-
-
-def test_acting_replay_and_the_exact_distribution_share_the_floor() -> None:
-    sizes = SMALL.model_copy(update={"probability_floor": {"op": 0.05, "blueprint": 0.1}})
-    policy = ActorCritic(HIERARCHY, SEEN, sizes, rng_seed=5)
-    with torch.no_grad():
-        policy.heads[0].out.bias.copy_(torch.tensor([9.0, 0.0, 0.0, 0.0]))
-    ppo = make_ppo(policy)
-    rollout = rollout_of(policy)
-    assert ppo.update(rollout, 0).first_ratio_ok
-    z = torch.zeros(3, policy.actor.width)
-    op = policy.joint(z, {}).op.exp()
-    assert op.min() >= 0.05
-    with pytest.raises(SimicError, match=r"policy.probability_floor: there is no head 'ops'"):
-        ActorCritic(HIERARCHY, SEEN, SMALL.model_copy(update={"probability_floor": {"ops": 0.05}}))
-
-
 # --- weight of a head ---
 
 
@@ -219,11 +168,12 @@ def test_the_learning_rate_follows_the_divergence() -> None:
     assert ppo.learning_rate == 1e-2
 
 
-@pytest.mark.parametrize("deferred", [False, True])
-def test_the_adaptive_rate_lets_updates_run_to_their_end(deferred: bool) -> None:
+@pytest.mark.parametrize("early", [False, True])
+def test_the_adaptive_rate_lets_updates_run_to_their_end(early: bool) -> None:
     """From a rate far too high it falls until the early stop no longer ends every update, and stays there."""
     adaptive = settings(learning_rate_schedule="adaptive", target_kl=0.01, epochs=4)
-    ppo = PPO(make_policy().double(), adaptive, rng_seed=1, total_updates=30, deferred=deferred)
+    ppo = PPO(make_policy().double(), adaptive, rng_seed=1, total_updates=30)
+    ppo.reads_are_free = early
     steps, rates = [], []
     for iteration in range(30):
         metrics = ppo.update(rollout_of(ppo.policy, iteration), iteration)
@@ -250,85 +200,6 @@ def test_an_adaptive_rate_is_used_reported_and_resumed() -> None:
     constant.update(rollout_of(constant.policy, 1), 1)
     assert not torch.equal(weights(ppo), weights(constant))
     assert "counter.learning_rate" not in constant.state_dict()
-
-
-# --- weight decay ---
-
-
-def test_weight_decay_reaches_the_value_and_its_trunk_alone() -> None:
-    changes = {"epochs": 1, "minibatches": 1}
-    plain, decayed = make_ppo(**changes), make_ppo(value_weight_decay=0.5, **changes)
-    start = make_policy().double().state_dict()
-    for ppo in (plain, decayed):
-        ppo.update(rollout_of(ppo.policy), 0)
-    for name, tensor in decayed.policy.state_dict().items():
-        expected = plain.policy.state_dict()[name]
-        if name.startswith(("value_head", "critic")):
-            expected = expected - 1e-2 * 0.5 * start[name]  # decoupled: − lr · decay · θ
-        assert torch.allclose(tensor, expected, rtol=0, atol=1e-12), name
-
-
-# --- scales ---
-
-
-def test_forgetting_is_the_mixture_of_both_sets_of_rows() -> None:
-    generator = torch.Generator().manual_seed(2)
-    old, new = torch.randn(40, 2, generator=generator).double(), 3 + torch.randn(10, 2, generator=generator).double()
-    first, second = (Moments.of(rows, torch.ones(len(rows), dtype=torch.bool)) for rows in (old, new))
-    found = first.blend(second, 0.7)
-    mean = 0.7 * old.mean(0) + 0.3 * new.mean(0)
-    square = 0.7 * old.square().mean(0) + 0.3 * new.square().mean(0)
-    assert torch.allclose(found.mean, mean)
-    assert torch.allclose(found.variance(), square - mean.square())
-    warm = Moments.empty(2).blend(first, 0.7)
-    assert torch.allclose(warm.mean, first.mean)
-    assert torch.allclose(warm.variance(), first.variance())
-    nothing = first.blend(Moments.empty(2), 0.7)
-    assert torch.allclose(nothing.mean, first.mean)
-    assert torch.allclose(nothing.variance(), first.variance())
-
-
-def test_an_observation_scale_with_momentum_forgets() -> None:
-    steady, forgetful = (
-        ObservationNormalizer(ObservationSpec(1)),
-        ObservationNormalizer(ObservationSpec(1), momentum=0.5),
-    )
-    every = torch.ones(100, dtype=torch.bool)
-    for shift in (0.0, 100.0, 100.0, 100.0):
-        rows = shift + torch.linspace(-1, 1, 100)[:, None]
-        for normalizer in (steady, forgetful):
-            normalizer.update(rows, every)
-    assert steady.mean.item() == pytest.approx(75.0)
-    assert forgetful.mean.item() == pytest.approx(87.5)
-
-
-def test_values_are_learned_in_units_of_their_scale_and_advantages_do_not_notice() -> None:
-    policy = make_policy()
-    raw = rollout_of(policy)
-    scale = ValueNormalizer()
-    scale.update(torch.full((4, 1), 5.0), torch.ones(4, 1, dtype=torch.bool))
-    assert scale.scale == 5.0
-    # The same values said in units of 5.
-    said = replace(raw, values=raw.values / 5, next_values=raw.next_values / 5)
-    found = with_advantages(said, raw.rewards, 0.9, 0.8, scale)
-    advantages, returns = gae(
-        raw.rewards, raw.values, raw.next_values, raw.terminated, raw.truncated, raw.valid, 0.9, 0.8
-    )
-    assert torch.allclose(found.advantages, advantages, atol=1e-5)
-    square = returns[raw.valid].double().square().mean()
-    assert scale.scale.item() == pytest.approx((0.9 * 25 + 0.1 * square.item()) ** 0.5)
-    assert torch.allclose(found.returns * scale.scale.float(), returns, atol=1e-4)
-    assert torch.allclose(found.values * scale.scale.float(), raw.values, atol=1e-4)
-
-
-def test_a_constant_return_is_one_and_none_is_no_scale() -> None:
-    scale = ValueNormalizer()
-    assert scale.scale == 1.0
-    scale.update(torch.zeros(3, 1), torch.ones(3, 1, dtype=torch.bool))
-    assert scale.scale == 0.01
-    with_state = ValueNormalizer()
-    with_state.load_state_dict(scale.state_dict())
-    assert with_state.scale == scale.scale
 
 
 # --- bfloat16 ---
@@ -375,64 +246,6 @@ def test_a_cast_made_while_acting_does_not_cut_the_gradient() -> None:
         assert gradient[name].any(), name
 
 
-# --- torch.compile ---
-
-
-def test_what_cannot_be_compiled_runs_as_it_is_and_says_so(monkeypatch, caplog) -> None:
-    def refuse(function, backend):
-        def broken(*args):
-            raise RuntimeError("no working C++ compiler\nfound")
-
-        return broken
-
-    monkeypatch.setattr(compiled.torch, "compile", refuse)
-    ppo, plain = make_ppo(compile=True), make_ppo()
-    with caplog.at_level(logging.WARNING):
-        metrics = ppo.update(rollout_of(ppo.policy), 0)
-        again = ppo.update(rollout_of(ppo.policy, 1), 1)
-    assert not metrics.compiled
-    assert not again.compiled
-    assert ppo.compile_error == "no working C++ compiler found"
-    assert [record.getMessage() for record in caplog.records] == [
-        "torch.compile failed, continuing without it: no working C++ compiler found"
-    ]
-    for iteration in range(2):
-        plain.update(rollout_of(plain.policy, iteration), iteration)
-    assert torch.equal(weights(ppo), weights(plain))
-
-
-def test_a_fault_of_the_function_itself_is_not_taken_for_one_of_the_compiler() -> None:
-    def faulty(x: int) -> int:
-        raise RuntimeError(f"{x} is out of range")
-
-    with pytest.raises(RuntimeError, match="3 is out of range"):
-        compiled.Compiled(faulty, backend="eager")(3)
-
-
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # dynamo's own, at a graph break
-def test_compiled_updates_equal_the_others() -> None:
-    """Dynamo with its eager backend: the same operators, traced; inductor's own code is tested on the slow side."""
-    plain, traced = make_ppo(), make_ppo()
-    traced.score = compiled.Compiled(traced.score, backend="eager")
-    for ppo in (plain, traced):
-        ppo.update(rollout_of(ppo.policy), 0)
-    assert traced.compile_error is None
-    assert torch.allclose(weights(traced), weights(plain), rtol=0, atol=1e-10)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # inductor's own imports
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-def test_compiled_code_learns_the_same() -> None:
-    plain, fast = make_ppo(make_policy()), make_ppo(make_policy(), compile=True)
-    for iteration in range(2):
-        for ppo in (plain, fast):
-            metrics = ppo.update(rollout_of(ppo.policy, iteration), iteration)
-            assert metrics.first_ratio_ok
-    assert metrics.compiled
-    assert torch.allclose(weights(fast), weights(plain), rtol=0, atol=1e-3)
-
-
 # --- params ---
 
 
@@ -441,7 +254,6 @@ def test_compiled_code_learns_the_same() -> None:
     [
         ({"learning_rate_schedule": "adaptive", "target_kl": None}, "target_kl must be set"),
         ({"head_weight": "mean", "ratio": "joint"}, "head_weight must be rows when ratio is joint"),
-        ({"value_clip": 0.2, "epochs": 2}, "value_clip must be null"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(changes: dict, words: str) -> None:

@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from simic import params
-from simic.agent.diagnostics import replay
 from simic.agent.initialization import orthogonal
 from simic.agent.policy import ActorCritic
 from simic.agent.spec import ActionSpec, Observation
 from simic.rng import Purpose, key
 
-from .worlds import FEATURES, HIERARCHY, SEEN, SLOTS, SMALL, episodes, make_policy, make_rollout, random_masks
+from .worlds import FEATURES, HIERARCHY, SEEN, SLOTS, SMALL, episodes, make_policy, make_rollout, random_masks, replay
 
 
 def observe(rows: int, seed: int = 0) -> Observation:

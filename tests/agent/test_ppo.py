@@ -9,13 +9,15 @@ import torch
 
 from simic import params
 from simic.agent.advantages import with_advantages
-from simic.agent.metrics import UpdateMetrics, explanations
+from simic.agent.health import Health
+from simic.agent.losses import usage
+from simic.agent.metrics import UpdateMetrics, explanations, numbers
 from simic.agent.normalization import Normalizers
 from simic.agent.ppo import PPO
 from simic.agent.rollout import collect
 from simic.errors import SimicError
 
-from .worlds import SEEN, TensorWorld, episodes, forget_masks, in_processes, make_policy, make_rollout
+from .worlds import SEEN, TensorWorld, episodes, forget_masks, in_processes, make_policy, make_rollout, replay
 
 SETTINGS = params.PPOParams(
     learning_rate=1e-2, epochs=2, minibatches=2, target_kl=None, entropy_coef=0.05, entropy_coef_final=0.01
@@ -56,7 +58,7 @@ def test_the_self_test_finds_what_was_not_replayed_as_it_was(defect) -> None:
 
 def test_metrics_are_plain_numbers_and_each_is_explained() -> None:
     ppo = make_ppo()
-    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0, Health(ppo))
     assert set(explanations()) == {item.name for item in dataclasses.fields(UpdateMetrics)}
     for name, value in dataclasses.asdict(metrics).items():
         for number in value.values() if isinstance(value, dict) else [value]:
@@ -68,6 +70,10 @@ def test_metrics_are_plain_numbers_and_each_is_explained() -> None:
     assert metrics.approx_kl > 0
     assert metrics.exact_kl > 0
     assert metrics.grad_norm_max >= metrics.grad_norm > 0
+
+
+def test_nested_metrics_have_one_name_each() -> None:
+    assert numbers({"a": 1, "by_head": {"op": 0.5, "slot": True}}) == {"a": 1.0, "by_head/op": 0.5, "by_head/slot": 1.0}
 
 
 def test_norms_of_the_parts_make_up_the_global_one() -> None:
@@ -83,7 +89,7 @@ def test_norms_of_the_parts_make_up_the_global_one() -> None:
 def test_raw_advantages_and_values_are_reported_before_normalisation() -> None:
     ppo = make_ppo()
     rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
-    metrics = ppo.update(rollout, 0)
+    metrics = ppo.update(rollout, 0, Health(ppo))
     advantages, returns = rollout.advantages[rollout.valid].numpy(), rollout.returns[rollout.valid].numpy()
     residual = returns - rollout.values[rollout.valid].numpy()
     assert metrics.advantage_mean == pytest.approx(advantages.mean(), rel=1e-4)
@@ -101,8 +107,26 @@ def test_the_share_of_clipped_observations_counts_valid_cells_of_normalised_colu
     features[:, :, 0] = 10.0
     features[0, 0, 2], features[:, :, 1] = -10.0, 50.0
     cells = 2 * int(rollout.valid.sum())
-    metrics = make_ppo(policy).update(replace(rollout, features=features), 0)
+    ppo = make_ppo(policy)
+    metrics = ppo.update(replace(rollout, features=features), 0, Health(ppo))
     assert metrics.observation_clipped == pytest.approx((cells // 2 + 1) / cells)
+
+
+def test_the_reported_entropy_is_the_mean_over_the_rows_where_a_head_had_a_choice() -> None:
+    """Two of six environments never have a choice of op: a minibatch without them has more open rows than its share."""
+    ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 2, "target_kl": 1e-9}))
+    rollout = make_rollout(ppo.policy, episodes(6, 8, None), 8)
+    mask = rollout.masks["op"].clone()
+    [first, *_] = [envs for _, envs in ppo._minibatches(rollout.env_ids, rollout.env_ids, 0, 2)]
+    for env in set(range(6)) - set(first.tolist()):
+        mask[:, env] = torch.nn.functional.one_hot(rollout.actions[:, env, 0], 4).bool()
+    rollout = replace(rollout, masks={**rollout.masks, "op": mask})
+    used = usage(ppo.policy, rollout, 1, None)
+    expected = replay(ppo.policy, rollout).entropy[..., 0][used.open[..., 0]].mean().item()
+    metrics = ppo.update(rollout, 0)
+    assert metrics.steps == 1  # on the first minibatch, which has all the open rows
+    assert metrics.entropy_by_head["op"] == pytest.approx(expected, rel=1e-5)
+    assert 0 < metrics.entropy <= 1
 
 
 def test_shares_of_the_heads_in_the_gradient_sum_to_one() -> None:
@@ -114,9 +138,9 @@ def test_shares_of_the_heads_in_the_gradient_sum_to_one() -> None:
 
 
 def test_without_watching_the_same_is_learned_and_health_is_not_measured() -> None:
-    watched, blind = make_ppo(), PPO(make_policy(), SETTINGS, rng_seed=1, total_updates=5, watch=False)
-    for ppo in (watched, blind):
-        metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+    watched, blind = make_ppo(), make_ppo()
+    for ppo, observer in ((watched, Health(watched)), (blind, None)):
+        metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0, observer)
     assert torch.equal(weights(watched), weights(blind))
     for name in ("exact_kl", "joint_entropy", "hidden_norm", "dormant_units", "feature_rank"):
         assert math.isnan(getattr(metrics, name)), name
@@ -147,7 +171,7 @@ def test_too_large_a_divergence_ends_the_update_before_the_step() -> None:
     again = make_ppo(settings=settings.model_copy(update={"target_kl": None, "minibatches": 2}))
     seen = []
     step = again.adam.step
-    again.adam.step = lambda *given: (seen.append(weights(again)), step(*given))  # type: ignore[method-assign]
+    again.adam.step = lambda: (seen.append(weights(again)), step())  # type: ignore[method-assign]
     again.update(make_rollout(again.policy, episodes(6, 8), 8), 0)
     assert torch.equal(seen[metrics.steps], weights(ppo))
 
@@ -206,7 +230,7 @@ def test_every_environment_is_used_once_in_each_epoch_and_orders_differ() -> Non
 
 def test_a_resumed_update_is_equal_to_the_last_bit() -> None:
     def play(ppo: PPO, iterations: range) -> list[UpdateMetrics]:
-        return [ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8, i), i) for i in iterations]
+        return [ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8, i), i, Health(ppo)) for i in iterations]
 
     straight = make_ppo()
     expected = play(straight, range(4))
@@ -300,7 +324,7 @@ def test_two_processes_with_parts_of_the_environments_equal_one_with_all(
         ppo = PPO(policy, settings, rng_seed=1, total_updates=3, reduce=reduce, all_env_ids=everyone)
         for iteration in range(3):
             rollout = make_rollout(policy, TensorWorld(env_ids, episodes(6, 8).ends), 8, iteration)
-            metrics.append(ppo.update(rollout, iteration))
+            metrics.append(ppo.update(rollout, iteration, Health(ppo)))
         return weights(ppo), metrics
 
     expected, metrics = run(list(range(6)))

@@ -8,13 +8,12 @@ import torch
 
 from simic import params, rng
 from simic.agent.advantages import with_advantages
-from simic.agent.diagnostics import replay
 from simic.agent.normalization import Normalizers, RewardNormalizer
 from simic.agent.ppo import PPO
 from simic.agent.rollout import Rollout
 from simic.agent.spec import Observation
 
-from .worlds import episodes, make_policy, make_rollout
+from .worlds import episodes, make_policy, make_rollout, replay
 
 ONE_STEP = params.PPOParams(
     learning_rate=1e-3,

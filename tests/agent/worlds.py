@@ -13,7 +13,8 @@ from torch import Tensor
 from simic import params, rng
 from simic.agent.advantages import with_advantages
 from simic.agent.normalization import Normalizers, Reduce
-from simic.agent.policy import ActorCritic
+from simic.agent.policy import ActorCritic, Replayed
+from simic.agent.ppo import PPO
 from simic.agent.rollout import Rollout, collect
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
 
@@ -108,6 +109,11 @@ def make_rollout(policy: ActorCritic, world: TensorWorld, steps: int, iteration:
     """Collected the real way, with advantages of the raw rewards."""
     rollout, _ = collect(world, policy, Normalizers(), iteration, rng_seed=1, steps=steps)
     return with_advantages(rollout, rollout.rewards, 0.9, 0.8)
+
+
+def replay(policy: ActorCritic, rollout: Rollout) -> Replayed:
+    """As an update of this policy does it."""
+    return PPO(policy, params.PPOParams(), 1, total_updates=1).replay(rollout)
 
 
 def forget_masks(rollout: Rollout) -> Rollout:

@@ -53,7 +53,7 @@ def metrics(i):
         "return_std": 0.7, "return_max_abs": 2.6 + 0.1 * wobble, "value_mean": 1.0, "samples": 24.0, "hidden_norm": 0.3,
         "hidden_growth": 2.0, "hidden_saturated": 0.01, "dormant_units": 0.08, "feature_rank": 40.0, "epochs": 4.0,
         "steps": 16.0, "skipped_steps": 0.0, "stopped_early": 0.0, "updates": i + 1.0,
-        "learning_rate": 1e-3, "observation_clipped": 0.0, "compiled": 0.0,
+        "learning_rate": 1e-3, "observation_clipped": 0.0,
     }  # fmt: skip
     for k, head in enumerate(HEADS):
         flat[f"entropy_by_head/{head}"] = 0.95 - (0.3 + 0.05 * k) * progress + 0.01 * noise(i, k)

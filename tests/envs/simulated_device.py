@@ -27,6 +27,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 import simic
 from simic import params
 from simic.agent.advantages import with_advantages
+from simic.agent.health import Health
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
@@ -192,7 +193,7 @@ def course(family: str, device: torch.device) -> Course:
     )
     env = GrowthEnv(train, 7, data, data, device=device)
     player, pupil = (actor_critic(env, core).to(device) for core in ("lstm", "none"))
-    ppo = PPO(pupil, params.PPOParams(epochs=1, minibatches=2), 1, total_updates=2, deferred=True)
+    ppo = PPO(pupil, params.PPOParams(epochs=1, minibatches=2), 1, total_updates=2)
     found = Course([], [], [])
     for iteration, policy in enumerate((pupil, pupil, player)):
         waited.clear()
@@ -204,7 +205,8 @@ def course(family: str, device: torch.device) -> Course:
             break
         rewards = normalizers.update(rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid)
         waited.clear()
-        metrics = ppo.update(with_advantages(rollout, rewards, 0.99, 0.95), iteration)
+        learnt = with_advantages(rollout, rewards, 0.99, 0.95)
+        metrics = ppo.update(learnt, iteration, Health(ppo))
         found.learning.append(Counter(waited))
         found.values.append(torch.tensor([metrics.policy_loss, metrics.value_loss]))
     return found

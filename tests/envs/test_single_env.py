@@ -1,15 +1,20 @@
 """The single-environment view keeps gymnasium's contract and the legal grammar."""
 
+import subprocess
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 
-from simic.envs.single_env import ENV_ID, SingleGrowthEnv
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.single_env import SingleGrowthEnv
 from simic.growth.life.vocabulary import Op
 from simic.params import Lifecycle, PPOParams, Train
 
+ENV_ID = "simic/Growth-v0"
 TRAIN = Train(
     envs=1,
     episode_steps=6,
@@ -29,6 +34,26 @@ def test_passes_gymnasiums_checker(digits):
     made = gymnasium.make(ENV_ID, train=TRAIN, dataset_train=digits[0], dataset_val=digits[1])
     assert made.spec.id == ENV_ID
     check_env(made.unwrapped, skip_render_check=True)
+
+
+def test_make_vec_gives_the_vector_environment_of_the_controller(digits):
+    made = gymnasium.make_vec(ENV_ID, num_envs=3, train=TRAIN, dataset_train=digits[0], dataset_val=digits[1])
+    plain = GrowthEnv(TRAIN, 1, *digits, env_ids=torch.arange(3))
+    assert isinstance(made, GrowthEnv)
+    assert made.num_envs == 3 and made.spec.id == ENV_ID
+    actions = torch.zeros(3, len(made.action_spec.heads), dtype=torch.int64)
+    for env in (made, plain):
+        env.reset()
+    seen, rewards, *_ = made.step(actions)
+    expected, paid, *_ = plain.step(actions)
+    assert torch.equal(seen.features, expected.features) and torch.equal(rewards, paid)
+
+
+@pytest.mark.parametrize("name", ["simic.envs:simic/Growth-v0", "simic.envs.single_env:simic/Growth-v0"])
+def test_the_id_is_found_by_the_module_before_it(name):
+    program = f"import gymnasium; print(gymnasium.spec({name!r}).vector_entry_point)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "simic.envs.single_env:vector_growth_env"
 
 
 def test_three_slots_and_seven_blueprints_make_1543_actions(env):

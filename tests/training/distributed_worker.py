@@ -13,7 +13,8 @@ from agent.worlds import SEEN, TensorWorld, episodes, make_policy
 
 from simic import params
 from simic.agent.advantages import with_advantages
-from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer, ValueNormalizer
+from simic.agent.health import Health
+from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
 from simic.agent.ppo import PPO
 from simic.agent.rollout import collect
 from simic.training.ranks import Ranks, joined
@@ -35,14 +36,14 @@ def learn(ranks: Ranks, case: str, dtype: torch.dtype) -> dict:
     ppo = PPO(policy, settings, 1, total_updates=3, reduce=ranks.reduce, all_env_ids=everyone)
     own = ranks.env_ids(ENVS)
     world = TensorWorld(own.tolist(), episodes(ENVS, STEPS).ends)
-    normalizers = Normalizers(ObservationNormalizer(SEEN), RewardNormalizer(len(own), 0.9), ValueNormalizer())
+    normalizers = Normalizers(ObservationNormalizer(SEEN), RewardNormalizer(len(own), 0.9))
     metrics = []
     for iteration in range(3):
         rollout, _ = collect(world, policy, normalizers, iteration, 1, STEPS)
         seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
         rewards = normalizers.update(*seen, ranks.reduce)
         rollout = with_advantages(rollout, rewards, 0.9, 0.8, normalizers.value, ranks.reduce)
-        metrics.append(asdict(ppo.update(rollout, iteration)))
+        metrics.append(asdict(ppo.update(rollout, iteration, Health(ppo))))
     scales = normalizers.state_dict()
     scales["reward.running"] = ranks.whole(scales["reward.running"])
     weights = torch.cat([parameter.detach().double().flatten() for parameter in policy.parameters()])

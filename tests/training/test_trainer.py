@@ -27,7 +27,7 @@ from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, Upda
 from simic.training.checkpoint import read
 from simic.training.interrupts import Interrupted
 from simic.training.session import open_session
-from simic.training.trainer import StoppedByFinding, numbers, train
+from simic.training.trainer import StoppedByFinding, train
 from simic.training.validation import VALIDATION_ITERATION
 
 
@@ -382,10 +382,6 @@ def test_a_state_that_is_not_finite_ends_the_run_and_earlier_checkpoints_stay(fi
             train(session, [Watcher(poison)])
     run(tmp_path, prepared)
     assert_same_run(tmp_path, finished)
-
-
-def test_nested_metrics_have_one_name_each():
-    assert numbers({"a": 1, "by_head": {"op": 0.5, "slot": True}}) == {"a": 1.0, "by_head/op": 0.5, "by_head/slot": 1.0}
 
 
 def test_advantages_are_those_of_the_recorded_rewards_and_values(prepared, tmp_path, monkeypatch):

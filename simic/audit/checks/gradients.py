@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simic.agent.diagnostics import DORMANT_SHARE, SATURATED
+from simic.agent.health import DORMANT_SHARE, SATURATED
 from simic.audit.checks.base import Check, Outcome, check, found, judged, passed, undecided
 from simic.audit.checks.shared import ENOUGH_ROWS, OURS, longest_run, where
 from simic.audit.findings import number, percent

@@ -1,7 +1,8 @@
-"""What is worth knowing of an update besides its losses: exact distributions, health of the features, scales."""
+"""What is worth knowing of an update besides its losses, measured from outside: exact distributions, health of the
+features, scales.
+"""
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from simic.agent.distributions import JointDistribution
 from simic.agent.metrics import HEALTH
 from simic.agent.normalization import OBSERVATION_CLIP, Reduce
 from simic.agent.policy import ActorCritic, Replayed
+from simic.agent.ppo import PPO
 from simic.agent.rollout import Rollout
 from simic.agent.spec import Observation
 from simic.transfer import constant
@@ -19,6 +21,38 @@ SATURATED = 0.99
 RANK_ROWS = 256  # the decomposition is cubic
 # Each row enumerates ops × slots × heads, before and after; benchmarks/agent_health.py has what it costs.
 PROBE_ROWS, PROBE_STEPS, PROBE_ENVS = 32, 64, 4
+
+
+class Health:
+    """Observer of one update of a learner."""
+
+    def __init__(self, ppo: PPO) -> None:
+        self.policy, self.adam, self.reduce = ppo.policy, ppo.adam, ppo.reduce
+        self.found: dict[str, Tensor] = {}
+
+    def before(self, rollout: Rollout) -> None:
+        """The scales of the rollout, and the weights."""
+        self.found = scales(rollout, self.reduce)
+        self.found["observation_clipped"] = clipped(self.policy, rollout, self.reduce)
+        self.start = self._weights()
+
+    def first(self, part: Rollout, seen: Replayed) -> None:
+        """On the first rows of the update: health of the network, exact entropy."""
+        self.probe = Probe(self.policy, part, seen)
+        self.found |= health(seen, part.valid) | {"joint_entropy": self.probe.entropy(self.reduce)}
+
+    def after(self) -> dict[str, Tensor]:
+        """Everything, and how far the update went."""
+        change = (self._weights() - self.start).norm() / self.start.norm()
+        return self.found | {
+            "exact_kl": self.probe.divergence(self.reduce),
+            "update_ratio": change,
+            "max_second_moment": self.adam.largest_second_moment(),
+        }
+
+    @torch.no_grad()
+    def _weights(self) -> Tensor:
+        return torch.cat([parameter.flatten() for parameter in self.adam.parameters])
 
 
 class Probe:
@@ -64,19 +98,14 @@ class Probe:
         return self._mean(self.before.kl(self._joint(z)), reduce)
 
 
-def replay(policy: ActorCritic, batch: Rollout) -> Replayed:
-    """The recorded decisions under the present weights."""
-    starts = batch.starts if batch.starts_inside else None
-    return policy.evaluate(batch.observation(), batch.actions, batch.state, batch.valid, starts)
-
-
 @torch.no_grad()
 def health(seen: Replayed, valid: Tensor) -> dict[str, Tensor]:
     """Hidden norm, growth and saturation, dormant units and the Gram matrix of z, of one minibatch of this process;
     rows where ``valid [T, N]`` is False are left out.
     """
     if seen.values.numel() == 0:
-        return unmeasured(seen.values, HEALTH)
+        nothing = {name: seen.values.new_full((), torch.nan) for name in HEALTH}
+        return nothing | {"feature_gram": seen.values.new_full((1, 1), torch.nan)}
     weight = valid[..., None].to(seen.hidden.dtype)
     cells = seen.hidden.shape[-1] * weight.sum(dim=(1, 2))  # per step
     square = (seen.hidden.square() * weight).sum(dim=(1, 2))
@@ -89,11 +118,6 @@ def health(seen: Replayed, valid: Tensor) -> dict[str, Tensor]:
     gram = _gram((seen.z * weight).flatten(0, 1))
     measured = ((square.sum() / cells.sum()).sqrt(), growth, saturated, dormant, gram)
     return dict(zip(HEALTH, measured, strict=True))
-
-
-def unmeasured(like: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
-    """NaN for each."""
-    return {name: like.new_full((1, 1) if name == "feature_gram" else (), torch.nan) for name in names}
 
 
 def _gram(z: Tensor) -> Tensor:
@@ -139,5 +163,4 @@ def scales(rollout: Rollout, reduce: Reduce | None) -> dict[str, Tensor]:
         "return_max_abs": peak[1],
         "value_mean": mean[2],
         "explained_variance": 1.0 - unexplained,
-        "samples": count,
     }

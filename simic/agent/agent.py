@@ -1,0 +1,250 @@
+"""The agent on any Gymnasium environment: train, save, load, continue, evaluate."""
+
+import csv
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Self
+
+import gymnasium
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from simic import durable, params, rng
+from simic.agent.advantages import with_advantages
+from simic.agent.gym_adapter import vectorized
+from simic.agent.health import Health
+from simic.agent.metrics import UpdateMetrics, numbers
+from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
+from simic.agent.optimizer import refuse_mismatch
+from simic.agent.policy import ActorCritic
+from simic.agent.ppo import PPO
+from simic.agent.rollout import Position, Rollout, collect
+from simic.errors import SimicError
+
+Make = str | Callable[[], gymnasium.Env]
+
+LONGEST_EPISODE = 1_000_000  # steps, in evaluation
+EVALUATION_ITERATION = 1 << 42  # a namespace of its own: other starts and other noise than in training
+CARD = "simic.agent"  # what a saved file's metadata are under
+FORMAT_VERSION = 1
+LOG_FILE = "progress.csv"
+LOG_EPISODES = 100  # whose mean return is written
+
+
+@dataclass
+class Returns:
+    """Undiscounted returns of episodes that go on from rollout to rollout."""
+
+    running: Tensor  # [E] float64
+    finished: list[float] = field(default_factory=list)
+
+    @classmethod
+    def none(cls, envs: int) -> "Returns":
+        return cls(torch.zeros(envs, dtype=torch.float64))
+
+    def add(self, rewards: Tensor, ended: Tensor) -> list[float]:
+        """One step ``[E]``; the returns of the episodes it ended."""
+        self.running = self.running + rewards
+        done = self.running[ended].tolist()
+        self.running = self.running.masked_fill(ended, 0.0)
+        self.finished += done
+        return done
+
+
+@dataclass(frozen=True)
+class IterationReport:
+    """What one iteration came to: environment steps so far, returns of the episodes that ended in it, the update."""
+
+    iteration: int
+    env_steps: int
+    returns: list[float]
+    metrics: UpdateMetrics
+
+
+class Agent:
+    """A policy, its optimizer and scales, and the environments it learns from.
+
+    ``env`` is a registered id or what makes an environment; ``envs`` of them run side by side and ``rollout`` steps of
+    each make an update. With ``log`` a line per update goes to ``progress.csv`` in that folder.
+    """
+
+    def __init__(
+        self,
+        env: Make,
+        *,
+        rng_seed: int = 1,
+        envs: int = 8,
+        rollout: int = 128,
+        policy: params.Policy | None = None,
+        ppo: params.PPOParams | None = None,
+        log: str | Path | None = None,
+    ) -> None:
+        self.make, self.rng_seed, self.rollout = env, rng_seed, rollout
+        self.sizes, self.settings = policy or params.Policy(), ppo or params.PPOParams()
+        if envs < self.settings.minibatches:
+            raise SimicError(f"envs = {envs}: must be at least ppo.minibatches ({self.settings.minibatches})")
+        self.log = None if log is None else Path(log) / LOG_FILE
+        self.env = vectorized(env, envs, rng_seed)
+        seen = self.env.observation_spec
+        self.policy = ActorCritic(self.env.action_spec, seen, self.sizes, rng_seed)
+        self.ppo = PPO(self.policy, self.settings, rng_seed, total_updates=1)
+        self.normalizers = Normalizers(
+            ObservationNormalizer(seen) if self.settings.normalize_observations else None,
+            RewardNormalizer(envs, self.settings.gamma) if self.settings.normalize_rewards else None,
+        )
+        self.iteration = 0
+        self._position: Position | None = None
+        self._returns = Returns.none(envs)
+
+    @property
+    def env_steps(self) -> int:
+        """Taken in training so far."""
+        return self.iteration * self.rollout * self.env.num_envs
+
+    def train(self, steps: int, watch: Callable[[IterationReport], None] | None = None) -> list[float]:
+        """At least so many steps more, in whole updates; the returns of the episodes that ended.
+
+        Episodes begin anew with each call, so going on after ``load`` is going on without it, bit for bit. The entropy
+        coefficient falls until the last update of the call. SimicError when what is replayed is not what acted.
+        """
+        updates = -(-steps // (self.rollout * self.env.num_envs))
+        self.ppo.total_updates = self.ppo.updates + updates
+        self._position, self._returns = None, Returns.none(self.env.num_envs)
+        self._cut_log()
+        for _ in range(updates):
+            report = self._iterate()
+            self._write_log(report)
+            if watch is not None:
+                watch(report)
+        return self._returns.finished
+
+    def _iterate(self) -> IterationReport:
+        """One rollout, one update."""
+        rollout, self._position = collect(
+            self.env,
+            self.policy,
+            self.normalizers,
+            self.iteration,
+            self.rng_seed,
+            self.rollout,
+            position=self._position,
+        )
+        ended = rollout.terminated | rollout.truncated
+        before = len(self._returns.finished)
+        for rewards, ends in zip(rollout.rewards, ended, strict=True):
+            self._returns.add(rewards, ends)
+        metrics = self.ppo.update(self._with_advantages(rollout), self.iteration, Health(self.ppo))
+        if not metrics.first_ratio_ok:
+            raise SimicError(f"iteration {self.iteration}: the first ratio is off 1 by {metrics.first_ratio_deviation}")
+        self.iteration += 1
+        return IterationReport(self.iteration, self.env_steps, self._returns.finished[before:], metrics)
+
+    def _with_advantages(self, rollout: Rollout) -> Rollout:
+        seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
+        return with_advantages(rollout, self.normalizers.update(*seen), self.settings.gamma, self.settings.gae_lambda)
+
+    def evaluate(self, episodes: int = 24, greedy: bool = True) -> list[float]:
+        """Returns of that many episodes in environments of their own, equally many of each (else short episodes would
+        count more).
+        """
+        env = vectorized(self.make, math.gcd(episodes, self.env.num_envs), self.rng_seed)
+        each = episodes // env.num_envs
+        observation, _ = env.reset(options={"iteration": EVALUATION_ITERATION})
+        state, tally, step = self.policy.initial_state(env.num_envs), Returns.none(env.num_envs), 0
+        found: list[list[float]] = [[] for _ in range(env.num_envs)]
+        while min(map(len, found)) < each:
+            key = rng.key(self.rng_seed, rng.Purpose.ACTION, EVALUATION_ITERATION, env.env_ids, step)
+            noise = rng.uniform(key, (len(self.policy.heads),))
+            decision = self.policy.act(self.normalizers.see(observation), state, noise, greedy=greedy)
+            observation, reward, terminated, truncated, _ = env.step(decision.actions)
+            ended = terminated | truncated
+            for index, value in zip(ended.nonzero().flatten().tolist(), tally.add(reward, ended), strict=True):
+                found[index].append(value)
+            state, step = decision.state.zeroed(ended), step + 1
+            if step > each * LONGEST_EPISODE:
+                raise SimicError(f"an episode goes on for {LONGEST_EPISODE} steps: wrap the environment in a TimeLimit")
+        env.close()
+        return [value for values in found for value in values[:each]]
+
+    def save(self, path: str | Path) -> None:
+        """One safetensors file, whole or not at all: all tensors, and the settings as JSON in its metadata."""
+        card = {
+            "format_version": FORMAT_VERSION,
+            "env": self.make if isinstance(self.make, str) else None,
+            "rng_seed": self.rng_seed,
+            "envs": self.env.num_envs,
+            "rollout": self.rollout,
+            "policy": self.sizes.model_dump(mode="json"),
+            "ppo": self.settings.model_dump(mode="json"),
+            "iteration": self.iteration,
+        }
+        durable.replace_file(Path(path), save(self._tensors(), {CARD: json.dumps(card)}))
+
+    @classmethod
+    def load(cls, path: str | Path, env: Make | None = None, log: str | Path | None = None) -> Self:
+        """The agent that was saved, to go on exactly from there; ``env`` where it was not made by a registered id.
+
+        SimicError when the file is not readable, is not a saved agent, or is one of another environment.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+                card = json.loads((file.metadata() or {})[CARD])
+            if card["format_version"] != FORMAT_VERSION:
+                raise SimicError(f"{path}: format version {card['format_version']}: must be {FORMAT_VERSION}")
+            sizes, settings = params.Policy(**card["policy"]), params.PPOParams(**card["ppo"])
+            same = {name: card[name] for name in ("rng_seed", "envs", "rollout")}
+            made, iteration = env or card["env"], card["iteration"]
+        except OSError as error:
+            raise SimicError(f"{path}: not readable: {error.strerror or error}") from None
+        except (SafetensorError, ValidationError, ValueError, KeyError, TypeError):
+            raise SimicError(f"{path}: not an agent that Agent.save wrote") from None
+        if made is None:
+            raise SimicError(f"{path}: its environment has no registered id; pass what makes it: Agent.load(path, env)")
+        agent = cls(made, **same, policy=sizes, ppo=settings, log=log)
+        refuse_mismatch(str(path), agent._tensors(), tensors)
+        parts = {part: {} for part in ("ppo", "scales")}
+        for name, tensor in tensors.items():
+            part, _, own = name.partition("/")
+            parts[part][own] = tensor
+        agent.ppo.load_state_dict(parts["ppo"])
+        agent.normalizers.load_state_dict(parts["scales"])
+        agent.iteration = iteration
+        return agent
+
+    def _tensors(self) -> dict[str, Tensor]:
+        parts = {"ppo": self.ppo.state_dict(), "scales": self.normalizers.state_dict()}
+        return {f"{part}/{name}": tensor for part, own in parts.items() for name, tensor in own.items()}
+
+    def close(self) -> None:
+        """Close the environments of training."""
+        self.env.close()
+
+    def _cut_log(self) -> None:
+        """Lines of steps that this agent has not taken are of another life of it."""
+        if self.log is None or not self.log.exists():
+            return
+        with self.log.open(newline="", encoding="utf-8") as file:
+            header, *rows = csv.reader(file)
+        kept = [row for row in rows if int(row[0]) <= self.env_steps]
+        with self.log.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([header, *kept] if kept else [])
+
+    def _write_log(self, report: IterationReport) -> None:
+        if self.log is None:
+            return
+        last = self._returns.finished[-LOG_EPISODES:]
+        row = {"env_steps": report.env_steps, "episode_return": math.fsum(last) / len(last) if last else math.nan}
+        row |= {"episodes": len(report.returns)} | numbers(asdict(report.metrics))
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(row))
+            if not file.tell():
+                writer.writeheader()
+            writer.writerow(row)

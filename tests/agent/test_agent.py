@@ -1,0 +1,251 @@
+"""The agent on its own: what a user of Gymnasium does with it."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from simic import params
+from simic.agent import Agent
+from simic.agent import agent as agent_module
+from simic.agent.agent import Returns
+from simic.agent.gym_adapter import vectorized
+from simic.errors import SimicError
+from simic.params import Policy
+
+PAGE = Path(__file__).parents[2] / "docs" / "agent.md"
+SIZES = Policy(encoder_units=16, core="gru", core_units=16, head_units=16)
+SETTINGS = params.PPOParams(learning_rate=1e-2, minibatches=2, epochs=4, target_kl=None, gamma=0.9)
+
+
+class Sign(gymnasium.Env):
+    """Pays 1 for the sign of what is seen; ``length`` steps, then cut off. The observation is never normalised away."""
+
+    observation_space, action_space = Box(-1.0, 1.0, (1,)), Discrete(2)
+
+    def __init__(self, length: int = 4) -> None:
+        self.length = length
+
+    def _look(self) -> np.ndarray:
+        self.seen = self.np_random.choice([-1.0, 1.0])
+        return np.array([self.seen], dtype=np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self._look(), {}
+
+    def step(self, action):
+        reward = float((self.seen > 0) == (action == 1))
+        self.time += 1
+        return self._look(), reward, False, self.time == self.length, {}
+
+
+MASKED = """
+import gymnasium, numpy as np
+from gymnasium.spaces import Box, MultiDiscrete
+class Masked(gymnasium.Env):
+    observation_space, action_space = Box(-1.0, 1.0, (1,)), MultiDiscrete([2, 3])
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, dtype=np.float32), {}
+    def step(self, action):
+        assert tuple(action) == (1, 2)
+        return np.zeros(1, dtype=np.float32), 1.0, True, False, {}
+    def action_masks(self):
+        return np.array([0, 1, 0, 0, 1])
+gymnasium.register("Masked-v0", Masked)
+"""
+
+
+def make_agent(env: str | Callable = Sign, **changes) -> Agent:
+    return Agent(env, **({"envs": 4, "rollout": 16, "policy": SIZES, "ppo": SETTINGS} | changes))
+
+
+def same(one: Agent, other: Agent) -> bool:
+    mine, theirs = one._tensors(), other._tensors()
+    return mine.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
+
+
+def test_it_learns_and_its_episodes_are_counted() -> None:
+    agent, seen = make_agent(), []
+    returns = agent.train(950, seen.append)
+    assert [report.env_steps for report in seen] == [64 * n for n in range(1, 16)]  # whole updates, at least 950 steps
+    assert [value for report in seen for value in report.returns] == returns
+    assert all(len(report.returns) == 16 for report in seen)  # 64 steps of episodes of 4
+    assert np.mean(seen[-1].returns) > 3.5 > np.mean(seen[0].returns)
+    for greedy in (True, False):
+        returns = agent.evaluate(8, greedy)
+        assert len(returns) == 8
+        assert np.mean(returns) > 3.5
+
+
+def test_the_entropy_bonus_falls_until_the_last_update_of_the_call() -> None:
+    agent, seen = make_agent(), []
+    agent.train(3 * 64, seen.append)
+    final = SETTINGS.entropy_coef_final
+    assert [report.metrics.entropy_coef for report in seen] == pytest.approx([0.01, (0.01 + final) / 2, final])
+
+
+def test_returns_go_on_from_rollout_to_rollout() -> None:
+    tally = Returns.none(2)
+    assert tally.add(torch.tensor([1.0, 5.0]), torch.tensor([False, True])) == [5.0]
+    assert tally.add(torch.tensor([2.0, 1.0]), torch.tensor([True, False])) == [3.0]
+    assert tally.finished == [5.0, 3.0]
+    assert tally.running.tolist() == [0.0, 1.0]
+
+
+def test_every_environment_plays_equally_many_episodes() -> None:
+    lengths = iter([1, 2, 4, 8])
+    agent = make_agent(lambda: Sign(next(lengths)))
+    lengths = iter([1, 2, 4, 8])
+    returns = agent.evaluate(8)
+    assert len(returns) == 8
+    assert all(value <= length for value, length in zip(returns, [1, 1, 2, 2, 4, 4, 8, 8], strict=True))
+    lengths = iter([1, 2])
+    assert len(agent.evaluate(6)) == 6  # two of the four environments: three episodes each
+
+
+def test_an_evaluation_changes_nothing() -> None:
+    agent, undisturbed = make_agent(), make_agent()
+    for each in (agent, undisturbed):
+        each.train(64)
+    assert agent.evaluate(4) == agent.evaluate(4)
+    for each in (agent, undisturbed):
+        each.train(64)
+    assert same(agent, undisturbed)
+
+
+def test_an_episode_without_end_is_an_error(monkeypatch) -> None:
+    monkeypatch.setattr(agent_module, "LONGEST_EPISODE", 20)
+    with pytest.raises(SimicError, match="an episode goes on for 20 steps: wrap the environment in a TimeLimit"):
+        make_agent(lambda: Sign(10**9)).evaluate(4)
+
+
+def test_the_same_run_twice_is_the_same() -> None:
+    one, other = make_agent("CartPole-v1"), make_agent("CartPole-v1")
+    assert one.train(192) == other.train(192)
+    assert same(one, other)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "adaptive"])
+def test_a_loaded_agent_goes_on_as_if_it_had_never_been_saved(tmp_path, schedule: str) -> None:
+    settings = SETTINGS.model_copy(update={"learning_rate_schedule": schedule, "target_kl": 0.01})
+    straight = make_agent("CartPole-v1", ppo=settings, rng_seed=3)
+    straight.train(192)
+    straight.save(tmp_path / "half")
+    expected = straight.train(128)
+    again = Agent.load(tmp_path / "half")
+    assert again.env_steps == 192
+    assert not same(again, straight)
+    assert again.train(128) == expected
+    assert same(again, straight)
+    assert again.iteration == straight.iteration
+    assert again.evaluate(4) == straight.evaluate(4)
+
+
+def test_an_environment_without_an_id_is_handed_over_again(tmp_path) -> None:
+    agent = make_agent()
+    agent.save(tmp_path / "agent")
+    with pytest.raises(SimicError, match=r"agent: its environment has no registered id; pass what makes it"):
+        Agent.load(tmp_path / "agent")
+    assert same(Agent.load(tmp_path / "agent", Sign), agent)
+    with pytest.raises(SimicError, match=r"agent: tensor .* has shape \(.*\); this policy needs"):
+        Agent.load(tmp_path / "agent", "CartPole-v1")
+
+
+def test_a_file_that_is_no_agent_is_refused(tmp_path) -> None:
+    with pytest.raises(SimicError, match=r"nowhere: not readable: No such file"):
+        Agent.load(tmp_path / "nowhere")
+    make_agent().save(tmp_path / "agent")
+    content = (tmp_path / "agent").read_bytes()
+    for broken in (b"", content[:100], content[:-1], content.replace(b"format_version", b"format_vision_")):
+        (tmp_path / "agent").write_bytes(broken)
+        with pytest.raises(SimicError, match=r"agent: not an agent that Agent\.save wrote"):
+            Agent.load(tmp_path / "agent")
+    (tmp_path / "agent").write_bytes(content.replace(b'version\\": 1,', b'version\\": 7,'))
+    with pytest.raises(SimicError, match="agent: format version 7: must be 1"):
+        Agent.load(tmp_path / "agent")
+
+
+def lines(folder: Path) -> list[dict[str, str]]:
+    with (folder / "progress.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_log_has_a_line_for_every_update_of_this_agent(tmp_path) -> None:
+    agent, seen = make_agent(log=tmp_path / "log"), []
+    returns = agent.train(128, seen.append)
+    agent.save(tmp_path / "agent")
+    agent.train(128)
+    rows = lines(tmp_path / "log")
+    assert [int(row["env_steps"]) for row in rows] == [64, 128, 192, 256]
+    assert float(rows[1]["episode_return"]) == pytest.approx(np.mean(returns))
+    assert float(rows[1]["entropy_by_head/action_0"]) == seen[1].metrics.entropy_by_head["action_0"]
+    again = Agent.load(tmp_path / "agent", Sign, log=tmp_path / "log")
+    again.train(64)  # what the other one did after the save is not of this one
+    assert [int(row["env_steps"]) for row in lines(tmp_path / "log")] == [64, 128, 192]
+    assert lines(tmp_path / "log")[2]["policy_loss"] != ""
+
+
+def test_the_page_works_as_printed(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    block = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL).group(1)
+    assert len(block.splitlines()) <= 12
+    program = re.sub(r"\d+_000", "1_024", block)
+    assert program != block
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 0
+    assert [int(row["env_steps"]) for row in lines(Path("runs/cartpole"))] == [1024, 2048]
+
+
+FORBIDDEN = "prefect mlflow dvc sklearn scipy matplotlib jinja2 pyarrow pandas typer rich ruamel"
+
+
+def test_the_agent_runs_without_the_rest_of_the_house() -> None:
+    program = f"""
+import sys
+for name in {FORBIDDEN.split()}:
+    sys.modules[name] = None  # importing it is an error
+from simic.agent import Agent
+agent = Agent("CartPole-v1", rollout=16)
+agent.train(128)
+rooms = {{name.split(".")[1] for name in sys.modules if name.startswith("simic.")}}
+assert rooms == {{"agent", "durable", "errors", "params", "registry", "rng", "transfer"}}, rooms
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_what_cannot_be_learned_is_refused() -> None:
+    with pytest.raises(SimicError, match=r"environment 'Nothing-v0': Environment `Nothing` doesn't exist"):
+        Agent("Nothing-v0")
+    with pytest.raises(SimicError, match=r"environment 'nowhere:X-v0': No module named 'nowhere'"):
+        Agent("nowhere:X-v0")
+    with pytest.raises(SimicError, match=r"environment Pendulum-v1: action space .* must be Discrete"):
+        vectorized("Pendulum-v1", 2, 1)
+    with pytest.raises(SimicError, match=r"envs = 1: must be at least ppo.minibatches \(2\)"):
+        make_agent(envs=1)
+
+
+def test_the_command_reports_evaluates_and_leaves_its_policy(tmp_path) -> None:
+    (tmp_path / "masked_here.py").write_text(MASKED)
+    (tmp_path / "params.yaml").write_text("train: {ppo: {minibatches: 2}}\nruntime: {threads: 1}\n")
+    given = "train-gym masked_here:Masked-v0 --steps 64 --envs 2 --rollout 16 --out policy"
+    command = [sys.executable, "-c", "from simic.cli import main; main()", *given.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[0] == "1 observed numbers; action heads action_0 2, action_1 3; masked by the environment"
+    assert [line.split()[0] for line in said[1:3]] == ["32", "64"]
+    assert said[3:] == ["policy written to policy", "greedy return 1.0 (mean of 24 episodes)"]
+    inputs = json.loads((tmp_path / "policy" / "policy.json").read_text())["inputs"]
+    assert [name for name in inputs if name.startswith("mask")] == ["mask_action_0", "mask_action_1"]
