@@ -16,8 +16,7 @@ from simic.audit import audit, drawing, figures
 from simic.audit.findings import Result, Status, Verdict, failing, percent
 from simic.audit.record import RunRecord
 from simic.errors import SimicError
-from simic.evaluation.evaluate import LEARNED
-from simic.evaluation.result import Comparison, Evaluation
+from simic.evaluation.result import LEARNED, Comparison, Evaluation
 from simic.evaluation.statistics import CONFIDENCE, Interval
 from simic.growth.life.vocabulary import Action
 

@@ -21,12 +21,12 @@ from simic.envs.rewards import total
 from simic.evaluation import result, statistics
 from simic.evaluation.baselines import Actor, Episode, Situation
 from simic.evaluation.history import Histories
+from simic.evaluation.result import LEARNED
 from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.params import Params
 
 EVALUATION_ITERATION = 1 << 40  # far above any training iteration; data order and host initialisation hash it
 BACKWARD_AND_FORWARD = 3  # a training pass costs about three forward passes (Kaplan et al. 2020, §2.1: 6N vs 2N)
-LEARNED = "learned"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from simic.errors import SimicError
 from simic.evaluation.statistics import Interval
 
 SCHEMA_VERSION = 1
+LEARNED = "learned"  # the name of the trained policy among those evaluated
 PRIMARY_ENDPOINT = "committed test accuracy, learned greedy, paired mean difference at equal host epochs"
 
 

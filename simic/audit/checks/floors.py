@@ -7,8 +7,7 @@ from simic.audit.checks.shared import OURS
 from simic.audit.findings import Evidence, percent
 from simic.audit.record import RunRecord
 from simic.evaluation import statistics
-from simic.evaluation.evaluate import LEARNED
-from simic.evaluation.result import Comparison
+from simic.evaluation.result import LEARNED, Comparison
 from simic.telemetry.rows import Severity
 
 BASELINES_FIRST = "Schulman, Nuts and Bolts (run baselines first); mesozoic-labs#487"
