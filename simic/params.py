@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import (
@@ -231,9 +231,7 @@ class Policy(Tree):
     core: Literal["lstm", "gru", "none"] = "lstm"
     core_units: Count = 128
     head_units: Count = 64
-    critic: Literal["own", "shared"] = (
-        "own"  # own: encoder and core of its own, so that it does not pull at the actor's
-    )
+    critic: Literal["own", "shared"] = "own"  # own: its own encoder and core, which do not pull at the actor's
     embedding_units: Count = 4
     precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products, acting and learning alike
 
@@ -305,14 +303,7 @@ PolicyName = Literal["learned", "learned_sampled", "static", "random_legal", "he
 class Evaluate(Tree):
     """Which policies meet on the test split."""
 
-    policies: Annotated[tuple[PolicyName, ...], Field(strict=False, min_length=1)] = (
-        "learned",
-        "learned_sampled",
-        "static",
-        "random_legal",
-        "heuristic",
-        "fixed_schedule",
-    )
+    policies: Annotated[tuple[PolicyName, ...], Field(strict=False, min_length=1)] = get_args(PolicyName)
     eval_seeds: Annotated[int, Field(ge=2, le=10_000)] = 20
     checkpoint: Literal["best", "latest"] = "best"
 
@@ -408,8 +399,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
 def validate(tree: dict[str, Any], source: str, extensions: Path = Path(EXTENSIONS_FOLDER)) -> Params:
     """The frozen tree, or one SimicError that names every offending key, its value and what is allowed.
 
-    The user's files that it names are imported first, from the folder ``extensions``: they may add tasks, host families
-    and reward modes.
+    The user's files that it names are imported first, from ``extensions``: they may add tasks, hosts and reward modes.
     """
     try:
         for name in _Extended.model_validate(tree).extensions:
@@ -423,8 +413,7 @@ def _describe(item: Any) -> str:
     name = ".".join(str(part) for part in item["loc"]) or "params"
     if item["type"] == "extra_forbidden":
         return f"{name}: unknown key; known here are {', '.join(_known_keys(item['loc'][:-1]))}"
-    message = item["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    message = message.replace("a valid tuple", "a list")
+    message = item["msg"].removeprefix("Value error, ").removeprefix("Input should be ").replace("valid tuple", "list")
     value = "" if isinstance(item["input"], dict) else f" = {_short(item['input'])}"
     return f"{name}{value}: must be {message}" if value else f"{name}: {message}"
 
