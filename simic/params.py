@@ -94,7 +94,7 @@ class Host(Tree):
 
 
 class HostOptimizer(Tree):
-    """How hosts and seeds are trained (facts §4)."""
+    """How hosts and seeds are trained."""
 
     name: Literal["sgd", "adamw"] = "sgd"
     precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products, training and validating alike
@@ -178,7 +178,7 @@ class Governor(Tree):
 
 
 class Policy(Tree):
-    """Sizes of the recurrent actor-critic (facts §6.1)."""
+    """Sizes of the recurrent actor-critic."""
 
     encoder_units: Count = 128
     core: Literal["lstm", "gru", "none"] = "lstm"
