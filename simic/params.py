@@ -94,7 +94,7 @@ class Host(Tree):
 
 
 class HostOptimizer(Tree):
-    """How hosts and seeds are trained (facts §4)."""
+    """How hosts and seeds are trained."""
 
     name: Literal["sgd", "adamw"] = "sgd"
     precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products, training and validating alike

@@ -47,7 +47,7 @@ def _fetch(site: Site, target: Path) -> Path:
     found, expected = durable.sha256_of(content), site.sha256[target.name]
     if found != expected:
         raise SimicError(
-            f"{url}: {len(content)} bytes with sha256 {found}, expected {expected}; the download was discarded"
+            f"{url}: {len(content)} bytes with sha256 {found}, must be {expected}; the download was discarded"
         )
     try:
         durable.replace_file(target, content)
