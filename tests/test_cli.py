@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import filelock
 import pytest
 import yaml
 
@@ -123,7 +122,7 @@ def test_second_run_in_a_workspace_names_the_holder(
         assert simic(monkeypatch, tmp_path, "run", "-S", "train.envs=4") == 2
         error = capfd.readouterr().err
         other.kill()
-    assert f"another process (pid {other.pid}) runs here" in error
+    assert f"process {other.pid} on" in error and "runs stages here" in error
     assert yaml.safe_load((tmp_path / "params.yaml").read_text())["train"]["envs"] != 4
     with engine.workspace_lock(Workspace(tmp_path)):
         pass  # the lock of a dead process is taken over
@@ -132,8 +131,7 @@ def test_second_run_in_a_workspace_names_the_holder(
 def test_lock_is_released_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(KeyError), engine.workspace_lock(Workspace(tmp_path)):
         raise KeyError
-    with filelock.FileLock(tmp_path / ".simic" / "workspace.lock", timeout=0):
-        pass
+    assert list((tmp_path / ".simic").iterdir()) == []
 
 
 def test_unknown_stage_and_unknown_command_are_refused(

@@ -166,7 +166,7 @@ class TrainingRun:
         env, ppo = self.session.env, self.state.ppo
         row = self._timed(
             "validate",
-            lambda: validation.play(env, ppo.policy, self.state.normalizers, iteration, self._look_for_stop),
+            lambda: validation.validate(env, ppo.policy, self.state.normalizers, iteration, self._look_for_stop),
         )
         row = merged(self.ranks.gather(row))
         self.session.recorder.append(row)

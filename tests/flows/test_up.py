@@ -57,7 +57,7 @@ STAGES = {"prepare": prepare, "train": train, "evaluate": evaluate, "audit": aud
 """
 # What looks into the stages' real outputs is left out with them.
 TRACKING = """
-class Tracker:
+class MlflowObserver:
     def __init__(self, *_): ...
     def __getattr__(self, name): return lambda *_: None
 def log_report(*_): ...
@@ -81,7 +81,7 @@ class Project:
             shutil.copytree(source, target, ignore=ignore) if source.is_dir() else shutil.copy(source, target)
         (root / "simic" / "pipeline" / "stages.py").write_text(STAGES)
         store = root / "simic" / "pipeline" / "mlflow_store.py"
-        store.write_text(store.read_text().partition("\nclass RunInfo")[0] + TRACKING)
+        store.write_text(store.read_text().partition("\nclass RunIdentity")[0] + TRACKING)
         artifacts = root / "flows" / "artifacts.py"
         artifacts.write_text(artifacts.read_text().partition("\ndef publish")[0] + "\ndef publish(*_): ...\n")
         self.env = {**os.environ, "PYTHONPATH": str(root), "PREFECT_API_URL": self.api}
@@ -119,7 +119,7 @@ class Project:
             return client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC)[0]
 
     def flow_pids(self) -> list[int]:
-        return [int(path.read_text()) for path in (self.root / ".prefect" / "locks").glob("*.pid")]
+        return [int(path.read_text().split()[1]) for path in (self.root / ".prefect" / "locks").iterdir()]
 
     def saved(self) -> int:
         path = self.root / ".simic" / "work" / "toy" / "saved"
@@ -150,7 +150,7 @@ def test_killed_runs_resume_and_everything_stops_together(tmp_path: Path) -> Non
             project.command("up", "--port", str(project.port)), cwd=project.root, env=project.env, capture_output=True
         )
         assert other.returncode == 2
-        assert b"simic up runs here already" in other.stderr
+        assert b"runs simic up here" in other.stderr
 
         # kill -9 of the run: it goes on from where it was
         project.submit(iterations=40)
@@ -193,3 +193,5 @@ def test_killed_runs_resume_and_everything_stops_together(tmp_path: Path) -> Non
 
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=10) == 0  # under 3 s on an idle machine
+    left = [path for folder in (".simic", ".prefect") for path in (tmp_path / folder).rglob("*")]
+    assert [path for path in left if path.suffix in (".lock", ".pid", ".ready", ".children")] == []

@@ -15,6 +15,7 @@ import torch
 import yaml
 from small_runs import small_params
 
+from simic import durable
 from simic.errors import SimicError
 from simic.params import Params
 from simic.telemetry import recorder
@@ -22,7 +23,7 @@ from simic.telemetry.recorder import Silent
 from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, UpdateRow
 from simic.training.checkpoint import read
 from simic.training.ranks import ALONE, Ranks, joined, merged
-from simic.training.session import locked, open_session
+from simic.training.session import LOCK_FILE, open_session
 from simic.training.trainer import train
 
 ROOT = Path(__file__).parents[2]
@@ -190,7 +191,7 @@ def test_a_signal_to_one_process_stops_all_with_nothing_lost(prepared, tmp_path)
 def test_an_error_of_the_first_process_is_everyones(prepared, tmp_path) -> None:
     path, work = write_params(tmp_path, small()), tmp_path / "work"
     given = ["--params", str(path), "--prepared", str(prepared), "--work", str(work)]
-    with locked(work):
+    with durable.locked(work / LOCK_FILE, "trains"):
         processes = start(["-m", "simic.training.distributed", *given])
         said = finish(processes, 60)
     assert [process.returncode for process in processes] == [1, 1], said
