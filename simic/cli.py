@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simic.errors import SimicError
+from simic.errors import EXIT_INTERRUPTED, EXIT_REFUSED, SimicError
 
 if TYPE_CHECKING:
     from simic.pipeline.paths import Workspace
-
-EXIT_REFUSED = 2
-EXIT_INTERRUPTED = 3
 
 app = typer.Typer(
     name="simic",

@@ -94,13 +94,9 @@ def _replace(temporary: Path, target: Path) -> None:
 class Held(SimicError):
     """A lock that another process holds: ``pid`` (0 where it has not written it yet)."""
 
-    def __init__(self, path: Path, doing: str) -> None:
-        try:
-            holder = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            holder = ""
-        self.pid = int(holder.split()[1]) if holder else 0
-        super().__init__(f"{path.parent}: {holder or 'another process'} {doing} here; wait for it, or stop it first")
+    def __init__(self, message: str, pid: int = 0) -> None:
+        super().__init__(message)
+        self.pid = pid
 
 
 @contextmanager
@@ -116,7 +112,7 @@ def locked(path: Path, doing: str, patience_seconds: float = 0.0) -> Iterator[No
             lock.acquire(timeout=patience_seconds)
         except filelock.Timeout:
             if path.exists():  # else it was given back just now
-                raise Held(path, doing) from None
+                raise _held(path, doing) from None
     try:
         path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
         yield
@@ -124,6 +120,15 @@ def locked(path: Path, doing: str, patience_seconds: float = 0.0) -> Iterator[No
         # While it is still held: filelock notices when it has locked a file that has no name any more.
         path.unlink(missing_ok=True)
         lock.release()
+
+
+def _held(path: Path, doing: str) -> Held:
+    try:
+        name = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        name = ""
+    message = f"{path.parent}: {name or 'another process'} {doing} here; wait for it, or stop it first"
+    return Held(message, int(name.split()[1]) if name else 0)
 
 
 def holder(path: Path) -> int | None:
