@@ -111,7 +111,7 @@ def test_what_a_users_file_prints_is_no_answer_to_the_leader(workspace) -> None:
 
 def test_a_stop_request_reaches_every_process(workspace) -> None:
     stop = threading.Event()
-    with pytest.raises(Interrupted, match="iteration 2 was not finished and will start again"):
+    with pytest.raises(Interrupted, match="stopped with 1 iterations saved; to go on"):
         stages.train(small(), workspace, (AfterFirst(stop.set),), stop)
     assert followers_of(os.getpid()) == []
 
