@@ -35,7 +35,7 @@ from simic.agent.ppo import PPO
 from simic.audit.live import LiveAudit
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.batch.population import Population
-from simic.pipeline import engine, mlflow_store, overrides, stages
+from simic.pipeline import engine, mlflow_store, overrides
 from simic.pipeline.paths import Workspace
 from simic.telemetry import recorder
 from simic.telemetry.publish import TIMING_FILE
@@ -87,7 +87,7 @@ def workspace(folder: Path, changes: list[str]) -> Workspace:
 def perform(place: Workspace, name: str, observers: Sequence[object] = ()) -> float:
     """Seconds of one stage."""
     started = time.perf_counter()
-    engine.perform(name, place, engine.Execution(stages.STAGES, observers))
+    engine.perform(name, place, engine.Execution(observers))
     return time.perf_counter() - started
 
 

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from pathlib import Path
 from uuid import UUID
 
 import httpx
@@ -18,6 +17,7 @@ from prefect.exceptions import PrefectException
 from simic.evaluation import result
 from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import EpisodeRow, UpdateRow
+from simic.training.observers import Observer, RunInfo
 
 SECONDS_BETWEEN_UPDATES = 2.0
 TROUBLE = (PrefectException, httpx.HTTPError, OSError)
@@ -25,35 +25,23 @@ TROUBLE = (PrefectException, httpx.HTTPError, OSError)
 _log = logging.getLogger(__name__)
 
 
-class ProgressArtifact:
-    """Observer of training: a progress bar in the UI. An unreachable server costs one log line, not the run."""
+class ProgressArtifact(Observer):
+    """A progress bar in the UI. An unreachable server costs one log line, not the run."""
 
-    def __init__(self, iterations: int):
-        self._iterations = iterations
+    def __init__(self) -> None:
         self._artifact: UUID | None = None
         self._next_update = 0.0
         self._reachable = True
 
-    def on_start(self, info: object) -> None:
+    def on_start(self, info: RunInfo) -> None:
+        self._iterations = info.params.train.iterations
         self._show(0.0, "starting")
-
-    def on_step(self, row: object) -> None:
-        """Nothing: a step is too short to show."""
 
     def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
         done = update.iteration + 1
         if time.monotonic() >= self._next_update or done == self._iterations:
             self._next_update = time.monotonic() + SECONDS_BETWEEN_UPDATES
             self._show(100.0 * done / max(self._iterations, 1), f"iteration {done} of {self._iterations}")
-
-    def on_checkpoint(self, path: Path, iteration: int) -> None:
-        """Nothing."""
-
-    def on_finding(self, finding: object) -> None:
-        """Nothing: the report shows findings."""
-
-    def on_end(self, status: str) -> None:
-        """Nothing."""
 
     def _show(self, percent: float, description: str) -> None:
         try:

@@ -13,7 +13,6 @@ from prefect.runtime import flow_run
 
 from flows import artifacts, interruptible, recovery
 from flows.overrides import Overrides
-from simic import params
 from simic.pipeline import engine, stages
 from simic.pipeline import overrides as writer
 from simic.pipeline.paths import Workspace
@@ -25,12 +24,10 @@ from simic.pipeline.paths import Workspace
 def run_stage(name: str) -> bool:
     """Runs and records one stage unless its record still holds; returns whether it ran."""
     workspace, logger = Workspace(Path.cwd()), get_run_logger()
-    tree = params.load(workspace.params)
-    observers = (artifacts.ProgressArtifact(tree.train.iterations),) if name == "train" else ()
+    observers = (artifacts.ProgressArtifact(),) if name == "train" else ()
 
     def work(stop: threading.Event) -> bool:
-        execution = engine.Execution(stages.STAGES, observers, stop)
-        return engine.refresh(name, workspace, execution, logger.info).ran
+        return engine.refresh(name, workspace, engine.Execution(observers, stop), logger.info).ran
 
     ran = interruptible.run(work)
     artifacts.publish(name, workspace)

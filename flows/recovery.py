@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
-import filelock
 from prefect import Flow, get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
@@ -23,25 +22,23 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import AwaitingRetry, Cancelled, Crashed
 
-from simic import params
+from simic import durable, params
 from simic.pipeline.paths import Workspace
+
+WAIT_FOR_EVER = -1.0
 
 
 @contextlib.contextmanager
 def alive(root: Path, flow_run_id: UUID) -> Iterator[None]:
-    """A lock held while the process of a flow run lives (the kernel frees it however the process ends), and its pid."""
-    path = _lock_path(root, flow_run_id)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(path):
-        path.with_suffix(".pid").write_text(str(os.getpid()), encoding="utf-8")
+    """A lock held while the process of a flow run lives; the kernel frees it however the process ends."""
+    with durable.locked(_lock_path(root, flow_run_id), "runs this flow", WAIT_FOR_EVER):
         yield
-        path.with_suffix(".pid").unlink()
 
 
 def living(root: Path) -> list[int]:
-    """Process ids of the flow runs in progress here."""
-    records = (root / ".prefect" / "locks").glob("*.pid")
-    return [int(record.read_text(encoding="utf-8")) for record in records if _is_held(record.with_suffix(".lock"))]
+    """Process ids of the flow runs in progress here; the locks of dead ones are removed."""
+    found = [durable.holder(path) for path in (root / ".prefect" / "locks").glob("*.lock")]
+    return [pid for pid in found if pid]
 
 
 def exists(pid: int) -> bool:
@@ -82,7 +79,7 @@ def reconcile(root: Path, flow_name: str) -> list[str]:
     }
     attempts = _attempts(root)
     with get_client(sync_client=True) as client:
-        dead = [run for run in client.read_flow_runs(**filters) if not _is_held(_lock_path(root, run.id))]
+        dead = [run for run in client.read_flow_runs(**filters) if durable.holder(_lock_path(root, run.id)) is None]
         return [f"{run.name}: {_settle(client, run, attempts)}" for run in dead]
 
 
@@ -105,18 +102,6 @@ def _retry(client: SyncPrefectClient, run: FlowRun, attempts: int) -> bool:
 
 def _attempts(root: Path) -> int:
     return params.load(Workspace(root).params).runtime.auto_resume
-
-
-def _is_held(path: Path) -> bool:
-    if not path.exists():
-        return False
-    lock = filelock.FileLock(path, timeout=0)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        return True
-    lock.release()
-    return False
 
 
 def _lock_path(root: Path, flow_run_id: UUID) -> Path:

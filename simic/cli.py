@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simic.errors import SimicError
+from simic.errors import EXIT_INTERRUPTED, EXIT_REFUSED, SimicError
 
 if TYPE_CHECKING:
     from simic.agent.agent import IterationReport
-    from simic.pipeline.engine import Execution
     from simic.pipeline.paths import Workspace
-
-EXIT_REFUSED = 2
-EXIT_INTERRUPTED = 3
 
 app = typer.Typer(
     name="simic",
@@ -89,15 +85,15 @@ def run(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False)
 @app.command()
 def stage(name: Annotated[str, typer.Argument(help="prepare, train, evaluate or audit")]) -> None:
     """Run one stage unconditionally and without recording it; dvc.yaml calls this."""
-    from simic.pipeline import engine
+    from simic.pipeline import engine, stages
 
-    workspace, execution = _workspace(), _execution()
-    if name not in execution.functions:
-        raise SimicError(f"stage {name!r}: must be one of {', '.join(execution.functions)}")
+    workspace = _workspace()
+    if name not in stages.STAGES:
+        raise SimicError(f"stage {name!r}: must be one of {', '.join(stages.STAGES)}")
 
     def body() -> None:
         with engine.workspace_lock(workspace):
-            engine.perform(name, workspace, execution)
+            engine.perform(name, workspace, engine.Execution())
 
     _interruptible(body)
 
@@ -237,16 +233,16 @@ def autotune(
 
 def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = False) -> None:
     from simic import params
-    from simic.pipeline import engine
 
     workspace = _workspace()
     overrides = [*_values(file), *(set_ or [])]
     params.load(workspace.params, overrides)  # refused in a millisecond, before anything heavy is imported
+    from simic.pipeline import engine
 
     def body() -> None:
         with engine.workspace_lock(workspace):
             _override(workspace, overrides)
-            engine.run_chain(workspace, last, _execution(fresh), _say)
+            engine.run_chain(workspace, last, engine.Execution(fresh=fresh), _say)
 
     _interruptible(body)
     if overrides:
@@ -267,12 +263,6 @@ def _override(workspace: "Workspace", overrides: list[str]) -> None:
 
         for change in writer.write(workspace.params, overrides):
             _say(f"params.yaml: {change}")
-
-
-def _execution(fresh: bool = False) -> "Execution":
-    from simic.pipeline import engine, stages
-
-    return engine.Execution(stages.STAGES, fresh=fresh)
 
 
 def _interruptible(body: Callable[[], None]) -> None:

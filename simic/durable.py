@@ -1,12 +1,17 @@
-"""Files that are either whole on disk or not there: synced writes, directories moved into place in one rename."""
+"""Files that are either whole on disk or not there: synced writes, directories moved into place; locks."""
 
 import hashlib
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import filelock
+
+from simic.errors import SimicError
 
 
 def sha256(path: Path) -> str:
@@ -84,3 +89,54 @@ def _replace(temporary: Path, target: Path) -> None:
         aside.rename(target)
         raise
     shutil.rmtree(aside)
+
+
+class Held(SimicError):
+    """A lock that another process holds: ``pid`` (0 where it has not written it yet)."""
+
+    def __init__(self, message: str, pid: int = 0) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
+@contextmanager
+def locked(path: Path, doing: str, patience_seconds: float = 0.0) -> Iterator[None]:
+    """A lock file of one process at a time, with the holder's name in it; ``Held`` when the patience is over.
+
+    The file goes with the lock. The system frees the lock of a process that died; whoever is next takes its file over.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(path)
+    while not lock.is_locked:
+        try:
+            lock.acquire(timeout=patience_seconds)
+        except filelock.Timeout:
+            if path.exists():  # else it was given back just now
+                raise _held(path, doing) from None
+    try:
+        path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+        yield
+    finally:
+        # While it is still held: filelock notices when it has locked a file that has no name any more.
+        path.unlink(missing_ok=True)
+        lock.release()
+
+
+def _held(path: Path, doing: str) -> Held:
+    try:
+        name = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        name = ""
+    message = f"{path.parent}: in use by {name or 'another process'}, which {doing}; wait for it, or stop it first"
+    return Held(message, int(name.split()[1]) if name else 0)
+
+
+def holder(path: Path) -> int | None:
+    """Process id of a lock's holder, 0 while it writes it down; None when there is none: its file is removed then."""
+    if not path.exists():
+        return None
+    try:
+        with locked(path, "asks"):
+            return None
+    except Held as held:
+        return held.pid

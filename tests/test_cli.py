@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import filelock
 import pytest
 import yaml
 
@@ -126,7 +125,7 @@ def test_second_run_in_a_workspace_names_the_holder(
         assert simic(monkeypatch, tmp_path, "run", "-S", "train.envs=4") == 2
         error = capfd.readouterr().err
         other.kill()
-    assert f"in use by another process (pid {other.pid})" in error
+    assert f"in use by process {other.pid} on" in error and "which runs stages" in error
     assert yaml.safe_load((tmp_path / "params.yaml").read_text())["train"]["envs"] != 4
     with engine.workspace_lock(Workspace(tmp_path)):
         pass  # the lock of a dead process is taken over
@@ -135,8 +134,7 @@ def test_second_run_in_a_workspace_names_the_holder(
 def test_lock_is_released_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(KeyError), engine.workspace_lock(Workspace(tmp_path)):
         raise KeyError
-    with filelock.FileLock(tmp_path / ".simic" / "workspace.lock", timeout=0):
-        pass
+    assert list((tmp_path / ".simic").iterdir()) == []
 
 
 def test_unknown_stage_and_unknown_command_are_refused(

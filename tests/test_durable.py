@@ -1,4 +1,7 @@
-"""A directory is either whole in place or not there."""
+"""A directory is either whole in place or not there; a lock is held by one process and leaves nothing."""
+
+import fcntl
+import os
 
 import pytest
 
@@ -38,3 +41,45 @@ def test_what_a_killed_writer_left_is_cleared(tmp_path):
     with durable.new_directory(tmp_path / "target"):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == [".target2.abc.tmp", "target"]
+
+
+def test_a_lock_names_its_holder_and_its_file_goes_with_it(tmp_path):
+    path = tmp_path / "new" / "lock"
+    for error in (None, KeyError):
+        try:
+            with durable.locked(path, "trains"):
+                refusal = f"new: in use by process {os.getpid()} on .*, which trains; wait for it"
+                with pytest.raises(durable.Held, match=refusal), durable.locked(path, "trains"):
+                    pytest.fail("two hold it")
+                assert durable.holder(path) == os.getpid()
+                if error is not None:
+                    raise error
+        except KeyError:
+            pass
+        assert list(path.parent.iterdir()) == []
+    assert durable.holder(path) is None
+
+
+def test_the_lock_file_of_a_killed_process_is_taken_over_or_removed(tmp_path):
+    path = tmp_path / "lock"
+    path.write_text("process 1 on a machine that lost its power")
+    assert durable.holder(path) is None
+    assert not path.exists()
+    path.write_text("process 1 on a machine that lost its power")
+    with durable.locked(path, "trains"):
+        assert durable.holder(path) == os.getpid()
+    assert not path.exists()
+
+
+def test_a_lock_file_removed_by_its_holder_while_another_takes_it_is_made_anew(tmp_path, monkeypatch):
+    """Else the next process would make a file of its own, and two would hold a lock."""
+    path, flock = tmp_path / "lock", fcntl.flock
+
+    def late(descriptor, how):
+        monkeypatch.setattr(fcntl, "flock", flock)
+        path.unlink()
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with durable.locked(path, "trains"):
+        assert durable.holder(path) == os.getpid()

@@ -1,21 +1,20 @@
 """The same checks while training runs: an observer that reports a finding once, and again if it gets worse."""
 
 from collections import deque
-from pathlib import Path
 
 from simic.audit import audit
 from simic.audit.findings import Result, Status
 from simic.audit.record import RunRecord
 from simic.telemetry import recorder
 from simic.telemetry.rows import SEVERITIES, EpisodeRow, FindingRow, StepRow, UpdateRow
-from simic.training.observers import EndStatus, RunInfo
+from simic.training.observers import Observer, RunInfo
 from simic.training.session import TELEMETRY_FILE
 
 UPDATES_KEPT = 200  # enough for every check, and bounds the work per iteration
 
 
-class LiveAudit:
-    """Observer of the trainer; ``train.stop_on`` decides what its findings do to the run."""
+class LiveAudit(Observer):
+    """``train.stop_on`` decides what its findings do to the run."""
 
     def __init__(self) -> None:
         self._updates: deque[UpdateRow] = deque(maxlen=UPDATES_KEPT)
@@ -46,15 +45,6 @@ class LiveAudit:
             if result.status is Status.FINDING and SEVERITIES.index(result.severity) > self._told.get(result.check, -1):
                 self._told[result.check] = SEVERITIES.index(result.severity)
                 self._info.report(_row(update.iteration, result))
-
-    def on_checkpoint(self, path: Path, iteration: int) -> None:
-        """Nothing."""
-
-    def on_finding(self, finding: FindingRow) -> None:
-        """Nothing: most are its own."""
-
-    def on_end(self, status: EndStatus) -> None:
-        """Nothing: the audit stage judges the whole run."""
 
 
 def _row(iteration: int, result: Result) -> FindingRow:

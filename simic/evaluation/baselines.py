@@ -1,18 +1,11 @@
-"""Policies without learning behind one interface: never grow, random, a heuristic, a fixed schedule.
-
-An actor is started once per episode and then asked once per step, for all hosts together; it never sees the test data.
-"""
-
-from dataclasses import dataclass
-from typing import Protocol
+"""Policies without learning behind one interface: never grow, random, a heuristic, a fixed schedule."""
 
 import torch
 from torch import Tensor
 
-from simic import rng
-from simic.agent.spec import ActionSpec, Observation
+from simic.agent.spec import ActionSpec
 from simic.envs.actions import random_legal, to_action
-from simic.envs.tracker import Tracker
+from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
 from simic.growth.life.lifecycle import LIVE_STAGES, gate_passes, in_stages
 from simic.growth.life.vocabulary import (
@@ -27,37 +20,6 @@ from simic.growth.life.vocabulary import (
 )
 from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Lifecycle
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What an actor may look at when it decides step ``step`` (from 0) of an episode."""
-
-    observation: Observation
-    slots: Slots
-    tracker: Tracker
-    step: int
-
-
-@dataclass(frozen=True)
-class Episode:
-    """Which episode begins: ``env_ids [E]`` and ``iteration`` key every random draw."""
-
-    env_ids: Tensor
-    iteration: int
-    rng_seed: int
-
-
-class Actor(Protocol):
-    """One growth policy; may keep state between ``start`` calls, one row per host."""
-
-    def start(self, episode: Episode) -> None:
-        """Forget everything; an episode of ``len(env_ids)`` hosts begins."""
-        ...
-
-    def act(self, situation: Situation) -> Action:
-        """One decision per host ``[E]``."""
-        ...
 
 
 class Static:
@@ -83,24 +45,11 @@ class RandomLegal:
 
     def act(self, situation: Situation) -> Action:
         """A legal action, a hash of (rng_seed, iteration, env, step)."""
-        noise = action_noise(self.episode, situation.step, len(self.spec.heads))
+        noise = self.episode.noise(situation.step, len(self.spec.heads))
         return to_action(random_legal(self.spec, situation.observation, noise))
 
 
-def action_noise(episode: Episode, step: int, heads: int) -> Tensor:
-    """Uniforms ``[E, heads]`` of one decision."""
-    stream = rng.key(
-        episode.rng_seed,
-        rng.Purpose.BASELINE,
-        episode.iteration,
-        episode.env_ids,
-        step,
-        device=episode.env_ids.device,
-    )
-    return rng.uniform(stream, (heads,))
-
-
-# --- heuristic -------------------------------------------------------------------------------------------------------
+# --- heuristic -------------------------------------------------------------------------------------------
 
 PLATEAU_EPOCHS = 3
 MIN_EPOCHS_BEFORE_GERMINATE = 5

@@ -16,10 +16,10 @@ from torch import Tensor
 from simic.data.batches import Dataset, data_hash, load_split, load_test
 from simic.envs.attribution import most_networks
 from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import Actor, Situation, play
 from simic.envs.records import StepInfo
 from simic.envs.rewards import total
 from simic.evaluation import result, statistics
-from simic.evaluation.baselines import Actor, Episode, Situation
 from simic.evaluation.history import Histories
 from simic.evaluation.result import LEARNED
 from simic.growth.life.vocabulary import Action, Op, Stage
@@ -88,8 +88,7 @@ def evaluate(
     """
     outcomes = {}
     for name, actor in actors.items():
-        histories = Histories(setup.env)
-        outcomes[name] = play(setup, actor, histories)
+        *outcomes[name], histories = play_for_score(setup, actor)
         if on_end is not None:
             on_end(name, histories)
     seeds = {name: per_seed for name, (per_seed, _) in outcomes.items()}
@@ -115,37 +114,21 @@ def evaluate(
     )
 
 
-def play(
-    setup: EvaluationSetup, actor: Actor, histories: Histories | None = None
-) -> tuple[result.PerSeed, result.Timeline]:
-    """One episode of every evaluation seed under one actor, and its score on the test split."""
-    env = setup.env
-    actor.start(Episode(env.env_ids, EVALUATION_ITERATION, env.rng_seed))
-    observation, _ = env.reset(options={"iteration": EVALUATION_ITERATION})
-    zeros = torch.zeros(env.num_envs, dtype=torch.int64)
-    trace = Trace(zeros, zeros.clone(), zeros.clone())
-    for step in range(env.steps):
-        before, alive = env.slots.stage, env.state.alive
-        action = actor.act(Situation(observation, env.slots, env.state.tracker, step))
-        held = env.slots.blueprint
-        observation, _, _, _, info = env.step(action)
-        _record(trace, setup, step, action, before, held, alive, info)
-        if histories is not None:
-            histories.add(step, action, info)
-    return _score(setup, trace), _timeline(trace)
+def play_for_score(setup: EvaluationSetup, actor: Actor) -> tuple[result.PerSeed, result.Timeline, Histories]:
+    """One episode of every evaluation seed under one actor, its score on the test split, and how the hosts grew."""
+    zeros = torch.zeros(setup.env.num_envs, dtype=torch.int64)
+    trace, histories = Trace(zeros, zeros.clone(), zeros.clone()), Histories(setup.env)
+
+    def add(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
+        _record(trace, setup, situation, action, info)
+        histories.add(situation, action, reward, info)
+
+    play(setup.env, actor, EVALUATION_ITERATION, add)
+    return _score(setup, trace), _timeline(trace), histories
 
 
-def _record(
-    trace: Trace,
-    setup: EvaluationSetup,
-    step: int,
-    action: Action,
-    before: Tensor,
-    held: Tensor,
-    alive: Tensor,
-    info: StepInfo,
-) -> None:
-    removed = (info.stage == Stage.PRUNED) & (before != Stage.PRUNED)
+def _record(trace: Trace, setup: EvaluationSetup, situation: Situation, action: Action, info: StepInfo) -> None:
+    removed = (info.stage == Stage.PRUNED) & (situation.slots.stage != Stage.PRUNED)
     trace.pruned = trace.pruned + removed.sum(dim=1).cpu()
     trace.rollbacks = trace.rollbacks + info.panicked.long().cpu()
     trace.training_flops = trace.training_flops + _step_flops(setup, info).cpu()
@@ -157,14 +140,14 @@ def _record(
     trace.live.append(_measured(info.live_accuracy[0]))
     trace.committed.append(_measured(info.committed_accuracy[0]))
     if bool(info.panicked[0]):
-        trace.rollback_steps.append(step)
+        trace.rollback_steps.append(situation.step)
     op, slot = int(action.op[0]), int(action.slot[0])
-    if bool(alive[0]) and op != Op.WAIT:
-        index = after[slot] if op == Op.GERMINATE else int(held[0, slot])
+    if bool(situation.alive[0]) and op != Op.WAIT:
+        index = after[slot] if op == Op.GERMINATE else int(situation.slots.blueprint[0, slot])
         took_effect = int(info.effective_op[0]) == op
         trace.decisions.append(
             result.Decision(
-                step=step,
+                step=situation.step,
                 op=Op(op).name,
                 slot=slot,
                 blueprint=names[index] if index >= 0 else None,

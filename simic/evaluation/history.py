@@ -3,10 +3,12 @@
 import math
 
 from pydantic import JsonValue
+from torch import Tensor
 
 from simic.envs.actions import RELEVANT
 from simic.envs.governor import Cause
 from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import Situation
 from simic.envs.records import StepInfo
 from simic.growth.life.vocabulary import (
     ALPHA_SPEED_STEPS,
@@ -30,8 +32,8 @@ class Histories:
         self.entries: list[list[JsonValue]] = [[] for _ in range(env.num_envs)]
         self.stages = [[int(Stage.DORMANT)] * env.host.slots for _ in range(env.num_envs)]
 
-    def add(self, step: int, action: Action, info: StepInfo) -> None:
-        """Takes in step ``step`` (from 0)."""
+    def add(self, situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
+        """Takes in one step."""
         heads, effective, live = (
             [head.tolist() for head in action],
             info.effective_op.tolist(),
@@ -40,7 +42,7 @@ class Histories:
         valid, causes, stages = info.valid.tolist(), info.cause.tolist(), info.stage.tolist()
         for row, entries in enumerate(self.entries):
             entry: dict[str, JsonValue] = {
-                "step": step + 1,
+                "step": situation.step + 1,
                 "live_accuracy_pct": round(live[row], ACCURACY_DIGITS) if math.isfinite(live[row]) else None,
             }
             if valid[row]:

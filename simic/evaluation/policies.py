@@ -2,44 +2,12 @@
 
 from collections.abc import Callable
 
-from simic.envs.actions import to_action
 from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import Actor
 from simic.errors import SimicError
-from simic.evaluation.baselines import (
-    Actor,
-    Episode,
-    FixedSchedule,
-    Heuristic,
-    RandomLegal,
-    Situation,
-    Static,
-    action_noise,
-    germination_steps,
-)
-from simic.growth.life.vocabulary import Action
+from simic.evaluation.baselines import FixedSchedule, Heuristic, RandomLegal, Static, germination_steps
 from simic.params import Params, PolicyName
-from simic.training.learned import Learned
-
-
-class LearnedActor:
-    """A trained policy with frozen observation scales; sampled draws are a hash of (rng_seed, iteration, env, step)."""
-
-    def __init__(self, learned: Learned, greedy: bool) -> None:
-        self.learned, self.greedy = learned, greedy
-
-    def start(self, episode: Episode) -> None:
-        """Nothing remembered."""
-        self.episode = episode
-        self.memory = self.learned.policy.initial_state(len(episode.env_ids))
-
-    def act(self, situation: Situation) -> Action:
-        """The likeliest action, or one drawn from the policy's distribution."""
-        policy, seen = self.learned.policy, self.learned.normalizers.see(situation.observation)
-        noise = None if self.greedy else action_noise(self.episode, situation.step, len(policy.action_spec.heads))
-        decision = policy.act(seen, self.memory, noise, greedy=self.greedy)
-        self.memory = decision.state
-        return to_action(decision.actions)
-
+from simic.training.learned import Learned, LearnedActor
 
 BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
     "static": lambda env: Static(),
@@ -64,7 +32,7 @@ def _actor(name: PolicyName, env: GrowthEnv, learned: Learned | None) -> Actor:
     if learned is None:
         raise SimicError(f"evaluate.policies names {name!r}: there is no trained policy; run simic train first")
     refuse_other_task(learned, env)
-    return LearnedActor(learned, greedy=name == "learned")
+    return LearnedActor(learned.policy, learned.normalizers, greedy=name == "learned")
 
 
 def refuse_other_task(learned: Learned, env: GrowthEnv) -> None:

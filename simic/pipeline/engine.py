@@ -1,22 +1,24 @@
 """What `simic run`, `simic stage` and the Prefect flow share: run the stages that are out of date, and record them."""
 
 import json
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import filelock
 import yaml
 
 from simic import durable, params
 from simic.errors import SimicError
-from simic.pipeline import dvc_record
+from simic.pipeline import dvc_record, stages
 from simic.pipeline.paths import Workspace
+
+if TYPE_CHECKING:
+    from simic.pipeline.mlflow_store import MlflowObserver
+    from simic.training.observers import Observer
 
 Say = Callable[[str], None]
 
@@ -32,44 +34,21 @@ class StageOutcome:
 
 @dataclass(frozen=True)
 class Execution:
-    """The stage functions by name, in order; who observes training, what stops it, and whether its unfinished work is
-    discarded.
-    """
+    """Who observes training, what stops it, and whether its unfinished work is discarded."""
 
-    functions: Mapping[str, Callable[..., object]]
-    observers: Sequence[object] = ()
+    observers: Sequence["Observer"] = ()
     stop: threading.Event | None = None
     fresh: bool = False
-    track: bool = True
 
 
-@contextmanager
-def workspace_lock(workspace: Workspace) -> Iterator[None]:
+def workspace_lock(workspace: Workspace) -> AbstractContextManager[None]:
     """Held by whoever runs stages here; SimicError naming the holder when that is another process."""
-    workspace.state.mkdir(parents=True, exist_ok=True)
-    holder = workspace.state / "workspace.holder"
-    lock = filelock.FileLock(workspace.state / "workspace.lock", timeout=0)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        raise SimicError(f"{workspace.root}: in use by {_holder(holder)}; wait for it, or stop it first") from None
-    try:
-        holder.write_text(json.dumps({"pid": os.getpid()}), encoding="utf-8")
-        yield
-    finally:
-        lock.release()
-
-
-def _holder(record: Path) -> str:
-    try:
-        return f"another process (pid {json.loads(record.read_text(encoding='utf-8'))['pid']})"
-    except (OSError, ValueError, KeyError):  # it is just being written
-        return "another process"
+    return durable.locked(workspace.state / "workspace.lock", "runs stages")
 
 
 def run_chain(workspace: Workspace, last: str, execution: Execution, say: Say) -> list[StageOutcome]:
     """Every stage up to ``last`` that is out of date, in order, each recorded with DVC; the caller holds the lock."""
-    order = list(execution.functions)
+    order = list(stages.STAGES)
     return [refresh(name, workspace, execution, say) for name in order[: order.index(last) + 1]]
 
 
@@ -96,9 +75,7 @@ def changed_source(workspace: Workspace) -> Path | None:
     meta = workspace.prepared / "meta.json"
     if task.task not in ("npz", "text") or task.source is None or not meta.exists():
         return None
-    from simic.pipeline.stages import raw_data
-
-    file = raw_data(workspace) / task.source
+    file = stages.raw_data(workspace) / task.source
     recorded = json.loads(meta.read_bytes())["source_sha256"]
     return file if file.exists() and durable.sha256(file) != recorded else None
 
@@ -113,9 +90,9 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
     if name == "train":
         _train(tree, workspace, execution)
     elif name == "audit":
-        execution.functions[name](tree, workspace, dvc_record.code_revision(workspace.root))
+        stages.STAGES[name](tree, workspace, dvc_record.code_revision(workspace.root))
     else:
-        execution.functions[name](tree, workspace)
+        stages.STAGES[name](tree, workspace)
     after = recorded_params(name, workspace)
     if after != before:
         changed = ", ".join(sorted(key for key in before if before[key] != after.get(key)))
@@ -123,25 +100,26 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
             f"{workspace.params}: {changed} changed while {name} ran, so its outputs are not recorded; "
             f"restore the old values and run dvc commit -f {name}, or run again with the new ones"
         )
-    if name == "audit" and execution.track:
+    if name == "audit":
         from simic.pipeline import mlflow_store
 
         mlflow_store.log_report(workspace, provenance(workspace))
 
 
 def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> None:
-    train = execution.functions["train"]
-    if not execution.track:
-        train(tree, workspace, execution.observers, stop=execution.stop, fresh=execution.fresh)
-        return
+    # From here and not from the stage: a changed check must not make finished training stale.
+    live, tracker = observers(tree, workspace)
+    watching = (*execution.observers, live, tracker)
+    stages.STAGES["train"](tree, workspace, watching, stop=execution.stop, fresh=execution.fresh)
+    tracker.publish()
+
+
+def observers(tree: params.Params, workspace: Workspace) -> tuple["Observer", "MlflowObserver"]:
+    """Who watches every training run: the live audit and MLflow's record."""
     from simic.audit.live import LiveAudit
     from simic.pipeline import mlflow_store
 
-    tracker = mlflow_store.MlflowObserver(workspace, tree, provenance(workspace))
-    # From here and not from the stage: a changed check must not make finished training stale.
-    watching = (*execution.observers, LiveAudit(), tracker)
-    train(tree, workspace, watching, stop=execution.stop, fresh=execution.fresh)
-    tracker.publish()
+    return LiveAudit(), mlflow_store.MlflowObserver(workspace, tree, provenance(workspace))
 
 
 def provenance(workspace: Workspace) -> dict[str, str]:

@@ -12,9 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
-
-import filelock
+from typing import Any
 
 # Read when mlflow is imported. Nothing leaves the machine, and a server that is gone costs seconds, not minutes.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -31,6 +29,7 @@ from simic import durable, params
 from simic.pipeline.paths import Workspace
 from simic.telemetry import recorder
 from simic.telemetry.rows import SEVERITIES, EpisodeRow, FindingRow, UpdateRow
+from simic.training.observers import EndStatus, Observer, RunInfo
 
 EXPERIMENT = "simic"
 REGISTERED_MODEL = "simic-policy"
@@ -40,7 +39,7 @@ FINDING_TABLE = "findings_table.json"
 END_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 FINDING_COLUMNS = ("check", "severity", "title", "measured", "threshold", "fix")
 BATCH_METRICS = 1000  # MLflow's limit of one log_batch, which is one transaction
-TROUBLE = (MlflowException, SQLAlchemyError, OSError)
+TROUBLE = (MlflowException, SQLAlchemyError, OSError, durable.Held)
 
 _log = logging.getLogger(__name__)
 for _noisy in ("mlflow", "alembic"):  # creating the store is a matter of course, not news between lines of progress
@@ -83,8 +82,7 @@ def connect(workspace: Workspace) -> tuple[MlflowClient, str]:
 
     The first initialisation from several processes at once destroys the database (mlflow #19943), hence the lock.
     """
-    workspace.state.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(workspace.state / "mlflow.lock", timeout=60):
+    with durable.locked(workspace.state / "mlflow.lock", "opens MLflow's store", 60):
         client = MlflowClient(tracking_uri=store_uri(workspace), registry_uri=store_uri(workspace))
         experiment = client.get_experiment_by_name(EXPERIMENT)
         if experiment is not None:
@@ -307,19 +305,8 @@ def _warn(error: Exception) -> None:
     _log.warning("logging to MLflow failed, the run continues without it: %s", " ".join(str(error).split()))
 
 
-class TrackedRun(Protocol):
-    """What the tracker needs to know of a run when it starts or resumes; training's own record has it."""
-
-    @property
-    def work_dir(self) -> Path: ...  # named by the fingerprint
-    @property
-    def data_sha256(self) -> str: ...
-    @property
-    def report(self) -> Callable[[FindingRow], None]: ...
-
-
-class MlflowObserver:
-    """Observer of the trainer: metrics go out with each checkpoint; a failure is reported, never raised."""
+class MlflowObserver(Observer):
+    """Metrics go out with each checkpoint; a failure of MLflow is reported, never raised."""
 
     def __init__(self, workspace: Workspace, tree: params.Params, tags: Mapping[str, str]):
         self._workspace, self._tree, self._tags = workspace, tree, tags
@@ -331,7 +318,7 @@ class MlflowObserver:
         self._iteration = -1
         self._in_trouble = False
 
-    def on_start(self, info: TrackedRun) -> None:
+    def on_start(self, info: RunInfo) -> None:
         self._log, self._report = info.work_dir / TELEMETRY_LOG, info.report
         shown = self._tree.model_dump(mode="json", exclude={"runtime"})
         self._identity = RunIdentity(
@@ -343,9 +330,6 @@ class MlflowObserver:
         )
         self._attempt(lambda: self._opened().started())
 
-    def on_step(self, row: object) -> None:
-        """Nothing: steps are in the telemetry log."""
-
     def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
         self._iteration = update.iteration
         self._pending.append(point(update, episode))
@@ -353,10 +337,7 @@ class MlflowObserver:
     def on_checkpoint(self, path: Path, iteration: int) -> None:
         self._attempt(self._flush)
 
-    def on_finding(self, finding: object) -> None:
-        """Nothing: the audit logs all of them."""
-
-    def on_end(self, status: str) -> None:
+    def on_end(self, status: EndStatus) -> None:
         self._report = None  # the log of findings closes now
         self._attempt(self._flush)
         self._attempt(lambda: self._opened().ended(status))

@@ -12,12 +12,11 @@ import tomllib
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import filelock
-
+from simic import durable
 from simic.errors import SimicError
 from simic.pipeline.paths import Workspace
 
@@ -153,7 +152,7 @@ class Supervisor:
         _record(self.root).unlink(missing_ok=True)
 
     def _has_run(self) -> bool:
-        return any((self.root / ".prefect" / "locks").glob("*.pid"))
+        return any(durable.holder(path) is not None for path in (self.root / ".prefect" / "locks").glob("*.lock"))
 
 
 def _stop(children: list[Child], grace_seconds: float) -> None:
@@ -170,7 +169,7 @@ def run(root: Path, port: int | None, mlflow_port: int) -> None:
     """`simic up`: until Ctrl-C or SIGTERM."""
     configured = configured_port(root)
     port = port or configured
-    with _only_one(root):
+    with durable.locked(root / ".prefect" / "up.lock", "runs simic up"):
         stop_leftovers(root)
         require_free(port, "Prefect", "--port")
         require_free(mlflow_port, "MLflow", "--mlflow-port")
@@ -200,21 +199,6 @@ def _announce(supervisor: Supervisor, configured_port: int) -> None:
         f"  logs in {supervisor.root / '.prefect' / 'logs'}; Ctrl-C stops all",
         flush=True,
     )
-
-
-@contextlib.contextmanager
-def _only_one(root: Path) -> Iterator[None]:
-    folder = root / ".prefect"
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(folder / "up.lock", timeout=0)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        raise SimicError(f"{root}: simic up is already running here") from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def stop_leftovers(root: Path) -> None:

@@ -10,12 +10,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(Exception):
-    """Training was asked to stop and its state is saved; the message says how to resume."""
+    """Training was asked to stop; ``saved`` iterations are on disk, ``begun`` were begun."""
 
-    def __init__(self, iteration: int, resume_command: str = "simic train"):
-        self.iteration = iteration
-        self.resume_command = resume_command
-        super().__init__(f"stopped after {iteration} iterations, the state is saved; to resume: {resume_command}")
+    def __init__(self, saved: int, begun: int):
+        again = f"; iteration {saved + 1} was not finished and will start again" if begun == saved + 1 else ""
+        again = (
+            f"; iterations {saved + 1} to {begun} were not saved and will be done again" if begun > saved + 1 else again
+        )
+        super().__init__(f"stopped with {saved} iterations saved{again}; to resume: simic train")
 
 
 @contextmanager

@@ -16,7 +16,10 @@ from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.optimizer import refuse_mismatch
 from simic.agent.policy import ActorCritic
 from simic.agent.spec import ActionSpec, ObservationSpec
+from simic.envs.actions import to_action
+from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
+from simic.growth.life.vocabulary import Action
 from simic.training.checkpoint import Checkpoint
 
 WEIGHTS_FILE = "weights.safetensors"
@@ -97,6 +100,26 @@ class Learned:
             raise SimicError(f"{error.filename}: policy not readable: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):
             raise SimicError(f"{card_file}: damaged: not a policy that simic wrote") from None
+
+
+class LearnedActor:
+    """A policy with frozen observation scales; sampled draws are a hash of (rng_seed, iteration, env, step)."""
+
+    def __init__(self, policy: ActorCritic, normalizers: Normalizers, greedy: bool) -> None:
+        self.policy, self.normalizers, self.greedy = policy, normalizers, greedy
+
+    def start(self, episode: Episode) -> None:
+        """Nothing remembered."""
+        self.episode = episode
+        self.memory = self.policy.initial_state(len(episode.env_ids))
+
+    def act(self, situation: Situation) -> Action:
+        """The likeliest action, or one drawn from the policy's distribution."""
+        seen = self.normalizers.see(situation.observation)
+        noise = None if self.greedy else self.episode.noise(situation.step, len(self.policy.action_spec.heads))
+        decision = self.policy.act(seen, self.memory, noise, greedy=self.greedy, valid=situation.alive)
+        self.memory = decision.state
+        return to_action(decision.actions)
 
 
 def describe_specs(action_spec: ActionSpec, observation_spec: ObservationSpec) -> dict[str, Any]:

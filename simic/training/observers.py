@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from simic.params import Params
 from simic.telemetry.rows import EpisodeRow, FindingRow, StepRow, UpdateRow
@@ -24,35 +24,29 @@ class RunInfo:
     report: Callable[[FindingRow], None]
 
 
-class Observer(Protocol):
-    """Whoever wants to know; an exception raised here ends the run."""
+class Observer:
+    """Whoever wants to know overrides what they want to know; an exception raised here ends the run."""
 
     def on_start(self, info: RunInfo) -> None:
         """Training begins or goes on."""
-        ...
 
     def on_step(self, row: StepRow) -> None:
         """One environment step of all hosts is done."""
-        ...
 
     def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
         """One rollout and update are done."""
-        ...
 
     def on_checkpoint(self, path: Path, iteration: int) -> None:
         """The state after ``iteration`` iterations, and the telemetry up to it, are on disk."""
-        ...
 
     def on_finding(self, finding: FindingRow) -> None:
         """A check or the machinery found something."""
-        ...
 
     def on_end(self, status: EndStatus) -> None:
         """Training ended."""
-        ...
 
 
-class Observers:
+class Observers(Observer):
     """All of them as one."""
 
     def __init__(self, observers: Sequence[Observer]):

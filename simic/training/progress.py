@@ -4,7 +4,6 @@ import importlib.util
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from simic.telemetry.rows import EpisodeRow, FindingRow, StepRow, UpdateRow
@@ -47,7 +46,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-class Lines:
+class Lines(Observer):
     """One line per iteration, handed to ``say``."""
 
     def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
@@ -62,17 +61,11 @@ class Lines:
         if self._first:
             self._say(f"train: resuming after iteration {self._first} of {self._total}")
 
-    def on_step(self, row: StepRow) -> None:
-        """Nothing: a line per step would be noise."""
-
     def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
         done = update.iteration + 1
         per_iteration = (self._clock() - self._started) / (done - self._first)
         left = duration(per_iteration * (self._total - done))
         self._say(f"train: {done:>{len(str(self._total))}}/{self._total}  {summary(update, episode)}  {left} left")
-
-    def on_checkpoint(self, path: Path, iteration: int) -> None:
-        """Nothing: every iteration has one."""
 
     def on_finding(self, finding: FindingRow) -> None:
         self._say(f"train: {finding.severity} finding {finding.check}: {finding.message}")
@@ -82,7 +75,7 @@ class Lines:
             self._say(f"train: {status} after {duration(self._clock() - self._started)}")
 
 
-class Bar:
+class Bar(Observer):
     """A rich progress bar that moves with every step."""
 
     def __init__(self) -> None:
@@ -103,9 +96,6 @@ class Bar:
 
     def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
         self._bar.update(self._task, completed=update.iteration + 1, description=summary(update, episode))
-
-    def on_checkpoint(self, path: Path, iteration: int) -> None:
-        """Nothing: every iteration has one."""
 
     def on_finding(self, finding: FindingRow) -> None:
         self._bar.print(f"{finding.severity} finding {finding.check}: {finding.message}", markup=False)

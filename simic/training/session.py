@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import filelock
 import torch
 
 from simic import durable
@@ -20,7 +19,6 @@ from simic.agent.ppo import PPO
 from simic.data.batches import data_hash, load_split
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards import MODES
-from simic.errors import SimicError
 from simic.params import Params, Train
 from simic.telemetry import recorder
 from simic.telemetry.recorder import Recorder, Silent
@@ -36,6 +34,7 @@ CHECKPOINTS = "checkpoints"
 TELEMETRY_FILE = "telemetry.jsonl"
 TIMING_FILE = "timing.jsonl"
 RUN_FILE = "run.json"
+LOCK_FILE = "lock"
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def open_session(
 
 def _begin(files: ExitStack, work_dir: Path, store: CheckpointStore, identity: Identity, fresh: bool) -> resume.Start:
     """Where to resume, under the lock, which ``files`` releases."""
-    files.enter_context(locked(work_dir))
+    files.enter_context(durable.locked(work_dir / LOCK_FILE, "trains"))
     if fresh:
         _clear(work_dir)
     return resume.choose(store, work_dir / TELEMETRY_FILE, identity)
@@ -158,26 +157,12 @@ def compose(
     return env, TrainState(ppo, normalizers, ranks)
 
 
-@contextmanager
-def locked(work_dir: Path) -> Iterator[None]:
-    """Held by one process at a time; the operating system frees the lock of one that died."""
-    lock_file, holder = work_dir / "lock", work_dir / "holder"
-    try:
-        work_dir.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(lock_file, timeout=0):
-            holder.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
-            yield
-    except filelock.Timeout:
-        name = holder.read_text(encoding="utf-8") if holder.exists() else "another process"
-        raise SimicError(f"{work_dir}: in use by {name}; wait for it, or stop it first") from None
-
-
 def _clear(work_dir: Path) -> None:
     """Everything but the lock that is held."""
     for path in work_dir.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.name not in ("lock", "holder"):
+        elif path.name != LOCK_FILE:
             path.unlink()
 
 

@@ -66,6 +66,7 @@ class TrainingRun:
         self.settings = session.params.train
         self.saved = self.ranks.from_first(lambda: session.checkpoints.iterations()[-1:] == [self.counters.iteration])
         self.offset = session.recorder.flush_and_sync()  # of the telemetry of whole iterations
+        self.begun = self.counters.iteration
         self.whole = True  # nothing of the state has moved since the last whole iteration
         self.seconds: dict[str, float] = {}
         if self.counters.group:
@@ -101,7 +102,7 @@ class TrainingRun:
         """One episode of every host with frozen policy and scales; each step is recorded as it happens, of several
         processes at the end.
         """
-        self.seconds = {}
+        self.seconds, self.begun = {}, iteration + 1
         env, tally, alone = self.session.env, episodes.Tally(self.session.env), self.ranks.size == 1
         before = [[int(Stage.DORMANT)] * env.host.slots for _ in range(self.settings.envs)]
         kept: list[StepRow] = []
@@ -172,7 +173,7 @@ class TrainingRun:
         env, ppo = self.session.env, self.state.ppo
         row = self._timed(
             "validate",
-            lambda: validation.play(env, ppo.policy, self.state.normalizers, iteration, self._look_for_stop),
+            lambda: validation.validate(env, ppo.policy, self.state.normalizers, iteration, self._look_for_stop),
         )
         row = merged(self.ranks.gather(row))
         self.session.recorder.append(row)
@@ -270,7 +271,7 @@ class TrainingRun:
             if not self.saved and self.counters.iteration:
                 self._save()
         kept = self.session.checkpoints.iterations()
-        return Interrupted(kept[-1] if kept else 0)
+        return Interrupted(kept[-1] if kept else 0, self.begun)
 
     def _timed(self, name: str, work: Callable[[], T]) -> T:
         started = time.perf_counter()

@@ -2,16 +2,22 @@
 
 from collections.abc import Callable
 
+from torch import Tensor
+
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
 from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import Situation, play
+from simic.envs.records import StepInfo
+from simic.growth.life.vocabulary import Action
 from simic.telemetry.rows import EpisodeRow
 from simic.training.episodes import Tally
+from simic.training.learned import LearnedActor
 
 VALIDATION_ITERATION = 1 << 41  # a namespace of its own: no training (≤ 10^6) and no evaluation episode (1 << 40)
 
 
-def play(
+def validate(
     env: GrowthEnv,
     policy: ActorCritic,
     normalizers: Normalizers,
@@ -21,14 +27,13 @@ def play(
     """One greedy episode of every host; ``on_step`` is called after each step and may raise. Normalisers stay as they
     are. The environment is left at the end of these episodes.
     """
-    observation, _ = env.reset(options={"iteration": VALIDATION_ITERATION})
-    state, tally = policy.initial_state(env.num_envs), Tally(env)
-    for _ in range(env.steps):
-        decision = policy.act(normalizers.see(observation), state, greedy=True, valid=env.state.alive)
-        state = decision.state
-        observation, reward, _, _, info = env.step(decision.actions)
+    tally = Tally(env)
+
+    def add(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
         tally.add(reward, info)
         on_step()
+
+    play(env, LearnedActor(policy, normalizers, greedy=True), VALIDATION_ITERATION, add)
     return tally.row(iteration, "validation")
 
 

@@ -10,9 +10,10 @@ from simic.agent.spec import Observation
 from simic.envs import tracker as tracking
 from simic.envs.actions import action_spec, head_mask
 from simic.envs.masks import Budget, action_masks
+from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
 from simic.evaluation import baselines
-from simic.evaluation.baselines import Episode, FixedSchedule, Heuristic, RandomLegal, Situation, Static
+from simic.evaluation.baselines import FixedSchedule, Heuristic, RandomLegal, Static
 from simic.growth.life.lifecycle import LIVE_STAGES, Measurements, advance, in_stages, record
 from simic.growth.life.vocabulary import Action, Op, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
@@ -63,7 +64,8 @@ class World:
     def situation(self, step):
         masks = action_masks(self.slots, self.lifecycle, self.budget)
         observation = Observation(torch.zeros(self.envs, 1), self.slots.blueprint, masks)
-        return Situation(observation, self.slots, self.tracker, step)
+        alive = torch.ones(self.envs, dtype=torch.bool)
+        return Situation(observation, self.slots, self.tracker, alive, step)
 
     def step(self, action, step):
         self.slots, events = advance(self.slots, action, self.lifecycle, self.accuracy)

@@ -69,7 +69,7 @@ def test_same_checkpoint_and_seeds_give_the_same_bytes(evaluation, prepared, lea
 
 
 def test_a_policy_scores_the_same_whoever_else_is_evaluated(evaluation, setup):
-    alone, timeline = evaluate.play(setup, Static())
+    alone, timeline, _ = evaluate.play_for_score(setup, Static())
     assert alone == evaluation.policies["static"].per_seed
     assert timeline == evaluation.timelines["static"]
 
@@ -86,7 +86,7 @@ def test_evaluation_seeds_are_different_hosts(evaluation):
 
 def test_other_rng_seed_gives_other_hosts(prepared, evaluation):
     other = EvaluationSetup.open(small_params().model_copy(update={"rng_seed": 2}), prepared)
-    assert evaluate.play(other, Static())[0] != evaluation.policies["static"].per_seed
+    assert evaluate.play_for_score(other, Static())[0] != evaluation.policies["static"].per_seed
 
 
 def test_static_keeps_the_bare_host(evaluation):
@@ -136,7 +136,7 @@ def test_decisions_name_the_blueprint_they_are_about(evaluation):
 
 def test_accuracy_is_that_of_the_committed_network_on_the_test_split(evaluation, setup):
     """Played again by hand; the score equals a forward pass of the population with unfinished seeds off."""
-    _, _ = evaluate.play(setup, FixedSchedule("cnn", small_params().train.lifecycle, (0, 1, 2)))
+    evaluate.play_for_score(setup, FixedSchedule("cnn", small_params().train.lifecycle, (0, 1, 2)))
     env = setup.env
     off = env.slots.stage != Stage.FOSSILIZED
     logits = logits_of(env.population, env.slots, setup.test.x, off)
@@ -161,7 +161,7 @@ def test_evaluating_leaves_the_policy_as_it_was(setup, learned):
     before = {name: tensor.clone() for name, tensor in learned.policy.state_dict().items()}
     scales = {name: tensor.clone() for name, tensor in learned.normalizers.state_dict().items()}
     for name, actor in actors(small_params(policies=("learned", "learned_sampled")), setup.env, learned).items():
-        evaluate.play(setup, actor)
+        evaluate.play_for_score(setup, actor)
         assert all(torch.equal(before[key], tensor) for key, tensor in learned.policy.state_dict().items()), name
         assert all(torch.equal(scales[key], tensor) for key, tensor in learned.normalizers.state_dict().items()), name
 

@@ -5,6 +5,7 @@ import torch
 from simic import params
 from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import play
 from simic.evaluation.history import Histories
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Action, Op
@@ -25,20 +26,26 @@ class Breaks(Population):
         return stats
 
 
+class Script:
+    """Germinates one seed in each host at the second step."""
+
+    def start(self, episode):
+        self.alive = []
+
+    def act(self, situation):
+        self.alive.append(situation.alive.tolist())
+        op = torch.full((2,), int(Op.GERMINATE if situation.step == 1 else Op.WAIT))
+        return Action.wait(2)._replace(op=op, slot=torch.tensor([0, 2]), blueprint=torch.tensor([3, 1]))
+
+
 def test_every_decision_transition_and_rollback_is_in_the_account() -> None:
     draw = torch.Generator().manual_seed(0)
     data = Dataset(torch.randn(64, 1, 8, 8, generator=draw), torch.arange(64) % 4, 4)
     overrides = {"train": {"envs": 4, "episode_steps": STEPS, "batch_size": 32, "host": {"family": "mlp"}}}
     env = GrowthEnv(params.validate(overrides, "").train, 1, data, data, torch.arange(2), compose=Breaks)
-    env.reset()
-    histories = Histories(env)
-    for step in range(STEPS):
-        op = Op.GERMINATE if step == 1 else Op.WAIT
-        action = Action.wait(2)._replace(
-            op=torch.full((2,), int(op)), slot=torch.tensor([0, 2]), blueprint=torch.tensor([3, 1])
-        )
-        *_, info = env.step(action)
-        histories.add(step, action, info)
+    histories, script = Histories(env), Script()
+    play(env, script, 0, histories.add)
+    assert script.alive == [[True, True]] * 5 + [[True, False]] * (STEPS - 5)
     first, second = histories.entries
     assert [entry["step"] for entry in first] == list(range(1, STEPS + 1))
     chosen = {"op": "GERMINATE", "slot": 0, "blueprint": "mlp", "style": "linear_add", "tempo": 3, "alpha_target": 0.5}

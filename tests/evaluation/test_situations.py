@@ -36,7 +36,7 @@ def test_rules_of_thumb_meet_measured_contributions(tmp_path):
     prepare(params.prepare, params.rng_seed, tmp_path / "prepared", tmp_path)
     setup = EvaluationSetup.open(params, tmp_path / "prepared")
     actor = Watched("cnn", params.train.lifecycle, (0, 1))
-    evaluate.play(setup, actor)
+    evaluate.play_for_score(setup, actor)
     stage = torch.stack([situation.slots.stage for situation in actor.shown])
     contribution = torch.stack([situation.slots.contribution for situation in actor.shown])
     assert (stage == Stage.HOLDING).any()

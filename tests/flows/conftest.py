@@ -29,7 +29,6 @@ class Toys:
     def __init__(self) -> None:
         self.ran: list[str] = []
         self.started, self.endless = threading.Event(), False
-        self.functions = {name: getattr(self, name) for name in ("prepare", "train", "evaluate", "audit")}
 
     def prepare(self, params: Params, workspace: Workspace) -> None:
         self.ran.append("prepare")
@@ -46,6 +45,7 @@ class Toys:
     ) -> None:
         self.ran.append("train")
         info = Info(workspace)
+        info.params = params
         for observer in observers:
             observer.on_start(info)
         for iteration in range(params.train.iterations):
@@ -78,7 +78,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 @pytest.fixture
 def toys(monkeypatch: pytest.MonkeyPatch) -> Toys:
     replaced = Toys()
-    monkeypatch.setattr(stages, "STAGES", replaced.functions)
+    monkeypatch.setattr(stages, "STAGES", {name: getattr(replaced, name) for name in stages.STAGES})
     return replaced
 
 

@@ -17,7 +17,7 @@ from simic.errors import SimicError
 from simic.evaluation import result
 from simic.pipeline.paths import Workspace
 from tests.flows.conftest import Toys
-from tests.pipeline.test_mlflow_store import episode, update
+from tests.pipeline.test_mlflow_store import Info, episode, update
 
 pytestmark = [pytest.mark.usefixtures("prefect_server")]
 
@@ -81,15 +81,15 @@ def test_deployment_refuses_bad_overrides_at_submission_and_takes_good_ones(work
 
 
 def test_progress_without_a_server_costs_one_line_and_no_error(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def gone(*_: object, **__: object) -> None:
         raise OSError("connection refused")
 
     monkeypatch.setattr(artifacts, "create_progress_artifact", gone)
     monkeypatch.setattr(artifacts, "SECONDS_BETWEEN_UPDATES", 0.0)
-    progress = artifacts.ProgressArtifact(iterations=3)
-    progress.on_start(None)
+    progress = artifacts.ProgressArtifact()
+    progress.on_start(Info(workspace))
     for iteration in range(3):
         progress.on_iteration(update(iteration), episode(iteration))
     assert len([record for record in caplog.records if "Prefect does not answer" in record.message]) == 1

@@ -13,7 +13,7 @@ import yaml
 from simic import durable
 from simic.errors import SimicError
 from simic.params import Params
-from simic.pipeline import engine
+from simic.pipeline import engine, mlflow_store, stages
 from simic.pipeline.paths import Workspace
 
 ROOT = Path(__file__).parents[2]
@@ -28,12 +28,11 @@ class Stopped(Exception):
     """Training was asked to stop."""
 
 
-class Stages:
+class Toys:
     """Stage functions that note what they were called with."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
-        self.functions = {"prepare": self.prepare, "train": self.train}
         self.edit: str | None = None
 
     def prepare(self, params: Params, workspace: Workspace) -> None:
@@ -70,10 +69,18 @@ def workspace(tmp_path: Path) -> Workspace:
     return Workspace(tmp_path)
 
 
-def chain(workspace: Workspace, stages: Stages, **options: bool | threading.Event) -> list[str]:
+@pytest.fixture
+def toys(monkeypatch: pytest.MonkeyPatch) -> Toys:
+    """In place of the stages; MLflow has nothing to be told of them."""
+    found = Toys()
+    monkeypatch.setattr(stages, "STAGES", {"prepare": found.prepare, "train": found.train})
+    monkeypatch.setattr(mlflow_store.MlflowObserver, "publish", lambda self: None)
+    return found
+
+
+def chain(workspace: Workspace, **options: bool | threading.Event) -> list[str]:
     """The names of the stages that ran."""
-    execution = engine.Execution(stages.functions, track=False, **options)
-    outcomes = engine.run_chain(workspace, "train", execution, lambda line: None)
+    outcomes = engine.run_chain(workspace, "train", engine.Execution(**options), lambda line: None)
     return [outcome.stage for outcome in outcomes if outcome.ran]
 
 
@@ -82,56 +89,54 @@ def dvc(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=workspace.root, capture_output=True, text=True, check=False)
 
 
-def test_what_ran_is_recorded_and_then_neither_entry_does_anything(workspace: Workspace) -> None:
-    stages = Stages()
-    assert chain(workspace, stages) == ["prepare", "train"]
+def test_what_ran_is_recorded_and_then_neither_entry_does_anything(workspace: Workspace, toys: Toys) -> None:
+    assert chain(workspace) == ["prepare", "train"]
     assert dvc(workspace, "status").stdout.strip() == "Data and pipelines are up to date."
     assert dvc(workspace, "repro").returncode == 0  # a stage that ran would exit 9
-    assert chain(workspace, stages) == []
-    assert stages.ran == ["prepare", "train"]
+    assert chain(workspace) == []
+    assert toys.ran == ["prepare", "train"]
 
 
-def test_changed_params_run_what_depends_on_them_and_no_more(workspace: Workspace) -> None:
-    chain(workspace, Stages())
+def test_changed_params_run_what_depends_on_them_and_no_more(workspace: Workspace, toys: Toys) -> None:
+    chain(workspace)
     workspace.params.write_text(workspace.params.read_text().replace("envs: 32", "envs: 8"))
-    assert chain(workspace, Stages()) == ["train"]
+    assert chain(workspace) == ["train"]
     assert (workspace.checkpoints / "x").read_text() == "1 8"
     workspace.params.write_text(workspace.params.read_text().replace("progress: auto", "progress: none"))
-    assert chain(workspace, Stages()) == []  # how to run is no part of what was computed
+    assert chain(workspace) == []  # how to run is no part of what was computed
 
 
-def test_fresh_trains_again_and_prepares_nothing(workspace: Workspace) -> None:
-    chain(workspace, Stages())
-    stages = Stages()
-    assert chain(workspace, stages, fresh=True) == ["train"]
-    assert stages.ran == ["train fresh"]
+def test_fresh_trains_again_and_prepares_nothing(workspace: Workspace, toys: Toys) -> None:
+    chain(workspace)
+    assert chain(workspace, fresh=True) == ["train"]
+    assert toys.ran == ["prepare", "train", "train fresh"]
 
 
-def test_params_edited_in_mid_run_are_refused_and_not_recorded(workspace: Workspace) -> None:
+def test_params_edited_in_mid_run_are_refused_and_not_recorded(workspace: Workspace, toys: Toys) -> None:
     """DVC would record envs 8 for what was trained with 32."""
-    stages = Stages()
-    stages.edit = "envs: 32 -> envs: 8"
+    toys.edit = "envs: 32 -> envs: 8"
     with pytest.raises(SimicError, match=r"train changed while train ran.*dvc commit -f train"):
-        chain(workspace, stages)
+        chain(workspace)
     recorded = yaml.safe_load((workspace.root / "dvc.lock").read_text())["stages"]
     assert list(recorded) == ["prepare"]
 
 
-def test_edit_of_another_section_in_mid_run_is_no_matter(workspace: Workspace) -> None:
-    stages = Stages()
-    stages.edit = "eval_seeds: 20 -> eval_seeds: 21"
-    assert chain(workspace, stages) == ["prepare", "train"]
+def test_edit_of_another_section_in_mid_run_is_no_matter(workspace: Workspace, toys: Toys) -> None:
+    toys.edit = "eval_seeds: 20 -> eval_seeds: 21"
+    assert chain(workspace) == ["prepare", "train"]
 
 
-def test_stopped_training_is_not_recorded_and_goes_on_next_time(workspace: Workspace) -> None:
+def test_stopped_training_is_not_recorded_and_goes_on_next_time(workspace: Workspace, toys: Toys) -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(Stopped):
-        chain(workspace, Stages(), stop=stop)
-    assert chain(workspace, Stages()) == ["train"]
+        chain(workspace, stop=stop)
+    assert chain(workspace) == ["train"]
 
 
-def test_a_users_file_that_was_edited_is_prepared_again(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_file_that_was_edited_is_prepared_again(
+    workspace: Workspace, toys: Toys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """DVC knows its place in params.yaml, not what it holds."""
     tree = yaml.safe_load(workspace.params.read_text())
     tree["prepare"] |= {"task": "text", "source": "mine.txt"}
@@ -139,20 +144,18 @@ def test_a_users_file_that_was_edited_is_prepared_again(workspace: Workspace, mo
     raw = workspace.root / "raw"
     raw.mkdir()
     monkeypatch.setenv("SIMIC_DATA_DIR", str(raw))
-    stages = Stages()
-    prepare = stages.functions["prepare"]
 
     def with_meta(params: Params, workspace: Workspace) -> None:
-        prepare(params, workspace)
+        toys.prepare(params, workspace)
         found = {"source_sha256": durable.sha256(raw / "mine.txt")}
         (workspace.prepared / "meta.json").write_text(json.dumps(found))
 
-    stages.functions["prepare"] = with_meta
+    monkeypatch.setitem(stages.STAGES, "prepare", with_meta)
     (raw / "mine.txt").write_text("one")
-    assert chain(workspace, stages) == ["prepare", "train"]
-    assert chain(workspace, stages) == []
+    assert chain(workspace) == ["prepare", "train"]
+    assert chain(workspace) == []
     (raw / "mine.txt").write_text("two")
-    assert chain(workspace, stages) == ["prepare", "train"]
-    assert chain(workspace, stages) == []
+    assert chain(workspace) == ["prepare", "train"]
+    assert chain(workspace) == []
     (raw / "mine.txt").unlink()  # what was made from it is still there
-    assert chain(workspace, stages) == []
+    assert chain(workspace) == []

@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import filelock
 import pytest
 
+from simic import durable
 from simic.errors import SimicError
 from simic.pipeline import up
 
@@ -68,11 +68,8 @@ def test_server_of_another_checkout_is_refused(foreign: int, tmp_path: Path) -> 
 
 
 def test_second_supervisor_of_a_checkout_is_refused(tmp_path: Path) -> None:
-    (tmp_path / ".prefect").mkdir()
-    with (
-        filelock.FileLock(tmp_path / ".prefect" / "up.lock"),
-        pytest.raises(SimicError, match="simic up is already running here"),
-    ):
+    lock = tmp_path / ".prefect" / "up.lock"
+    with durable.locked(lock, "runs simic up"), pytest.raises(SimicError, match="which runs simic up"):
         up.run(project(tmp_path), None, 5999)
 
 

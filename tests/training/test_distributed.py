@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,17 +16,21 @@ import torch
 import yaml
 from small_runs import small_params
 
+from simic import durable
 from simic.errors import SimicError
-from simic.params import Params
+from simic.params import Params, PPOParams
+from simic.pipeline import distributed, mlflow_store, stages
+from simic.pipeline.paths import Workspace
 from simic.telemetry import recorder
 from simic.telemetry.recorder import Silent
 from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, UpdateRow
 from simic.training.checkpoint import read
 from simic.training.ranks import ALONE, Ranks, joined, merged
-from simic.training.session import locked, open_session
+from simic.training.session import LOCK_FILE, open_session
 from simic.training.trainer import train
 
 ROOT = Path(__file__).parents[2]
+MODULE = ["-m", "simic.pipeline.distributed"]
 
 
 def free_port() -> int:
@@ -34,13 +39,14 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def start(command: list[str], processes: int = 2) -> list[subprocess.Popen]:
+def start(command: list[str], folder: Path | None = None, processes: int = 2) -> list[subprocess.Popen]:
     """As torchrun starts them, with the environment variables it sets."""
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)}
     shared |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     return [
         subprocess.Popen(
             [sys.executable, *command],
+            cwd=folder,
             env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -104,29 +110,36 @@ def rows_of(work: Path, kind: type) -> list:
     return [row for row in recorder.read(work / "telemetry.jsonl") if isinstance(row, kind)]
 
 
-def write_params(folder: Path, tree: Params) -> Path:
-    path = folder / "params.yaml"
-    path.write_text(yaml.safe_dump(tree.model_dump(mode="json")))
-    return path
-
-
 def small(**changes: object) -> Params:
     return small_params({"progress": "plain", "device": "cpu"}, **changes)
+
+
+def project(folder: Path, prepared: Path, tree: Params) -> tuple[Workspace, Path]:
+    """A project's root, and its work directory."""
+    found = Workspace(folder)
+    found.params.write_text(yaml.safe_dump(tree.model_dump(mode="json")))
+    shutil.copytree(prepared, found.prepared)
+    return found, found.work(stages.fingerprint(tree, found))
 
 
 @pytest.fixture(scope="module")
 def together(prepared, tmp_path_factory) -> tuple[Path, str]:
     """The work directory of a whole training run of two processes, by the documented command; and what it said."""
-    folder = tmp_path_factory.mktemp("together")
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "simic.training.distributed", "--params", str(write_params(folder, small()))]
-    command += ["--prepared", str(prepared), "--work", str(folder / "work")]
+    workspace, work = project(tmp_path_factory.mktemp("together"), prepared, small())
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *MODULE]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
-        [sys.executable, *command], env=environment, capture_output=True, text=True, timeout=150, check=False
+        [sys.executable, *command],
+        cwd=workspace.root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    return folder / "work", done.stdout
+    assert not list(workspace.state.rglob("*lock")), "locks go with their holders"
+    return work, done.stdout
 
 
 def test_the_first_process_writes_the_rows_of_all_hosts(together, finished) -> None:
@@ -156,8 +169,15 @@ def test_one_update_of_two_processes_is_that_of_one_up_to_rounding(together, fin
         assert own.metrics[name] == pytest.approx(theirs.metrics[name], rel=2e-2, abs=1e-4), name
 
 
-def test_progress_is_told_once(together) -> None:
-    assert sum("4/4" in line for line in together[1].splitlines()) == 1
+def test_progress_and_mlflow_are_told_once(together) -> None:
+    work, said = together
+    assert sum("4/4" in line for line in said.splitlines()) == 1
+    workspace = Workspace(work.parents[2])
+    client, experiment = mlflow_store.connect(workspace)
+    [run] = client.search_runs([experiment])
+    assert run.data.tags["simic.fingerprint"] == work.name
+    steps = [point.step for point in client.get_metric_history(run.info.run_id, mlflow_store.MARKER)]
+    assert steps == [0, 1, 2, 3]
 
 
 def test_any_number_of_processes_goes_on_from_a_checkpoint(together, prepared) -> None:
@@ -173,30 +193,51 @@ def test_any_number_of_processes_goes_on_from_a_checkpoint(together, prepared) -
     assert "processes (2 → 1)" in messages[0]
 
 
-def test_a_signal_to_one_process_stops_all_with_nothing_lost(prepared, tmp_path) -> None:
-    path = write_params(tmp_path, small(iterations=1000, validate_every=1000))
-    given = ["--params", str(path), "--prepared", str(prepared), "--work", str(tmp_path / "work")]
-    processes = start(["-m", "simic.training.distributed", *given])
+def test_a_signal_to_one_process_stops_all_and_saves(prepared, tmp_path) -> None:
+    _, work = project(tmp_path, prepared, small(iterations=1000, validate_every=1000))
+    processes = start(MODULE, tmp_path)
     assert processes[0].stdout is not None
     first = next(line for line in processes[0].stdout if "1/1000" in line)
     processes[1].send_signal(signal.SIGTERM)
-    said = finish(processes, 60)
+    said = finish(processes)
     assert [process.returncode for process in processes] == [3, 3], (first, said)
-    assert "the state is saved" in said[0]
-    saved = sorted((tmp_path / "work" / "checkpoints").iterdir())[-1]
-    assert read(saved).manifest.iteration >= 1
+    saved = read(sorted((work / "checkpoints").iterdir())[-1]).manifest.iteration
+    assert saved >= 1
+    assert f"stopped with {saved} iterations saved" in said[0]
 
 
 def test_an_error_of_the_first_process_is_everyones(prepared, tmp_path) -> None:
-    path, work = write_params(tmp_path, small()), tmp_path / "work"
-    given = ["--params", str(path), "--prepared", str(prepared), "--work", str(work)]
-    with locked(work):
-        processes = start(["-m", "simic.training.distributed", *given])
-        said = finish(processes, 60)
-    assert [process.returncode for process in processes] == [1, 1], said
+    _, work = project(tmp_path, prepared, small())
+    with durable.locked(work / LOCK_FILE, "trains"):
+        processes = start(MODULE, tmp_path)
+        said = finish(processes)
+    assert [process.returncode for process in processes] == [2, 2], said
     for text in said:
         assert f"process {os.getpid()} on" in text
         assert "in use by" in text
+
+
+def test_a_finding_of_the_live_audit_stops_all(prepared, tmp_path) -> None:
+    reckless = PPOParams(learning_rate=0.5, target_kl=None)
+    _, work = project(tmp_path, prepared, small(stop_on="high", ppo=reckless))
+    processes = start(MODULE, tmp_path)
+    said = finish(processes)
+    assert [process.returncode for process in processes] == [2, 2], said
+    assert all("simic: stopped by finding R2 in iteration 0" in text for text in said)
+    assert [row.check for row in rows_of(work, FindingRow)] == ["R2"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"), [("--work=x", "--work"), ("-S=rng_seed=2", "-S"), (None, "params.yaml")]
+)
+def test_what_it_cannot_do_is_refused_without_a_traceback(argument, words, tmp_path, monkeypatch, capsys) -> None:
+    """Params are those of params.yaml, and the work directory follows from them: no run ends in another's directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["distributed", *([argument] if argument else [])])
+    with pytest.raises(SystemExit) as stopped:
+        distributed.main()
+    assert stopped.value.code == 2
+    assert words in capsys.readouterr().err
 
 
 # --- without other processes ---

@@ -59,7 +59,13 @@ def test_in_another_thread_signals_are_left_alone():
     assert seen == [former]
 
 
-def test_the_exception_says_how_to_go_on():
-    error = Interrupted(7, "simic train")
-    assert error.resume_command == "simic train"
-    assert str(error) == "stopped after 7 iterations, the state is saved; to resume: simic train"
+@pytest.mark.parametrize(
+    ("begun", "lost"),
+    [
+        (7, ""),
+        (8, "iteration 8 was not finished and will start again; "),
+        (10, "iterations 8 to 10 were not saved and will be done again; "),
+    ],
+)
+def test_the_exception_says_what_is_done_again_and_how_to_go_on(begun, lost):
+    assert str(Interrupted(7, begun)) == f"stopped with 7 iterations saved; {lost}to resume: simic train"

@@ -8,18 +8,16 @@ from simic.telemetry import recorder
 from simic.telemetry.rows import EventRow, StepRow
 from simic.training import session as sessions
 from simic.training import trainer
+from simic.training.observers import Observer
 from simic.training.session import open_session
 from simic.training.trainer import train
 
 
-class Silent:
-    """An observer that does nothing but what a test gives it to do."""
+class AtEachStep(Observer):
+    """Does what a test gives it to do."""
 
-    def __init__(self, on_step=lambda row: None):
+    def __init__(self, on_step):
         self.on_step = on_step
-
-    def __getattr__(self, name):
-        return lambda *given: None
 
 
 def test_scales_move_once_per_iteration_between_the_rollout_and_the_update(prepared, tmp_path, monkeypatch):
@@ -41,7 +39,7 @@ def test_scales_move_once_per_iteration_between_the_rollout_and_the_update(prepa
             return result
 
         monkeypatch.setattr(ppo, "update", watched)
-        train(session, [Silent(lambda row: look("step"))])
+        train(session, [AtEachStep(lambda row: look("step"))])
     values = [value for _, value in history]
     places = [where for where, _ in history]
     assert places == ["step", "step", "step", "update", "updated"] * 3
@@ -62,7 +60,7 @@ def test_every_iteration_is_timed_for_itself_and_in_full(prepared, tmp_path, mon
 
     monkeypatch.setattr(trainer.time, "perf_counter", lambda: now[0])
     with open_session(small_params(iterations=3), tmp_path, prepared) as session:
-        train(session, [Silent(tick)])
+        train(session, [AtEachStep(tick)])
     timing = list(recorder.read(tmp_path / "timing.jsonl"))
     assert [row.collect_seconds for row in timing] == [3.0, 3.0, 3.0]
     for row in timing:  # and what was not done, as validation in the first, took no time

@@ -158,8 +158,8 @@ def test_nested_differences_have_dotted_names():
 
 def test_a_second_run_is_refused_naming_the_holder(copied, prepared):
     code = (
-        "import sys; from pathlib import Path; from simic.training.session import locked;"
-        "exec('with locked(Path(sys.argv[1])):\\n print(1, flush=True)\\n sys.stdin.read()')"
+        "import sys; from pathlib import Path; from simic.durable import locked;"
+        "exec('with locked(Path(sys.argv[1]) / \\'lock\\', \\'trains\\'):\\n print(1, flush=True)\\n sys.stdin.read()')"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", code, str(copied)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -170,3 +170,4 @@ def test_a_second_run_is_refused_naming_the_holder(copied, prepared):
     child.kill()  # the lock of a dead process is free
     child.communicate()
     assert resumed(copied, prepared) == 4
+    assert not (copied / "lock").exists()

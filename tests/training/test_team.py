@@ -17,10 +17,10 @@ from small_runs import small_params
 
 from simic.errors import SimicError
 from simic.params import Params
-from simic.pipeline import stages
+from simic.pipeline import distributed, stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import EpisodeRow, UpdateRow
-from simic.training import distributed, team
+from simic.training import team
 from simic.training.checkpoint import read
 from simic.training.interrupts import Interrupted
 from simic.training.observers import Observer
@@ -77,12 +77,13 @@ def test_the_stage_trains_with_all_processes_and_publishes_once(workspace) -> No
     assert "GLOO_SOCKET_IFNAME" not in os.environ
 
 
-def test_what_the_module_trained_is_published_without_training_again(workspace) -> None:
+def test_what_the_module_trained_is_published_without_training_again(workspace, monkeypatch) -> None:
     tree = small(1)
     (workspace.root / "params.yaml").write_text(yaml.safe_dump(tree.model_dump(mode="json")))
     work = workspace.work(stages.fingerprint(tree, workspace))
-    given = ["--params", str(workspace.root / "params.yaml"), "--prepared", str(workspace.prepared)]
-    distributed.main([*given, "--work", str(work)])
+    monkeypatch.chdir(workspace.root)
+    monkeypatch.setattr(sys, "argv", ["distributed"])
+    distributed.main()
     saved = (work / "checkpoints" / "000004" / "state.safetensors").read_bytes()
     stages.train(tree, workspace, (AfterFirst(lambda: pytest.fail("it trained")),))
     assert (workspace.checkpoints / "latest" / "state.safetensors").read_bytes() == saved
@@ -110,7 +111,7 @@ def test_what_a_users_file_prints_is_no_answer_to_the_leader(workspace) -> None:
 
 def test_a_stop_request_reaches_every_process(workspace) -> None:
     stop = threading.Event()
-    with pytest.raises(Interrupted, match="the state is saved"):
+    with pytest.raises(Interrupted, match="stopped with 1 iterations saved; to resume"):
         stages.train(small(), workspace, (AfterFirst(stop.set),), stop)
     assert followers_of(os.getpid()) == []
 

@@ -96,7 +96,7 @@ def test_a_stop_saves_the_last_whole_iteration_also_between_checkpoints(finished
     params = small_params({"checkpoint_every": 3})
     stop = threading.Event()
     watcher = Watcher(lambda count: stop.set() if count == 4 else None)
-    with pytest.raises(Interrupted, match="stopped after 1 iterations"):
+    with pytest.raises(Interrupted, match="stopped with 1 iterations saved; iteration 2 was not finished"):
         run(tmp_path, prepared, [watcher], stop, params)
     assert ("checkpoint", 1) in watcher.calls
     rows = list(recorder.read(tmp_path / "telemetry.jsonl"))
@@ -149,7 +149,8 @@ def test_killed_or_terminated_and_resumed_equals_never_stopped(number, finished,
     out, _ = child.communicate(timeout=60)
     if number == signal.SIGTERM:
         assert child.returncode == 3
-        assert "the state is saved; to resume: simic train" in out
+        saved = int(max(path.name for path in (tmp_path / "checkpoints").iterdir()))
+        assert out.startswith(f"stopped with {saved} iterations saved") and "to resume: simic train" in out
     else:
         assert child.returncode == -signal.SIGKILL
     assert not (tmp_path / "checkpoints" / "000004").exists(), "it was stopped in the middle"

@@ -1,0 +1,71 @@
+"""One episode of all hosts under one policy: the loop that validation, evaluation and growing on other data share.
+
+An actor is started once per episode and then asked once per step, for all hosts together; it never sees the test data.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from simic import rng
+from simic.agent.spec import Observation
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.records import StepInfo
+from simic.envs.tracker import Tracker
+from simic.growth.life.vocabulary import Action, Slots
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What an actor may look at when it decides step ``step`` (from 0) of an episode."""
+
+    observation: Observation
+    slots: Slots
+    tracker: Tracker
+    alive: Tensor  # bool [E]; the other hosts have ended: what is decided for them means nothing
+    step: int
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Which episode begins: ``env_ids [E]`` and ``iteration`` key every random draw."""
+
+    env_ids: Tensor
+    iteration: int
+    rng_seed: int
+
+    def noise(self, step: int, heads: int) -> Tensor:
+        """Uniforms ``[E, heads]`` of one decision."""
+        purpose, device = rng.Purpose.BASELINE, self.env_ids.device
+        stream = rng.key(self.rng_seed, purpose, self.iteration, self.env_ids, step, device=device)
+        return rng.uniform(stream, (heads,))
+
+
+class Actor(Protocol):
+    """One growth policy; may keep state between ``start`` calls, one row per host."""
+
+    def start(self, episode: Episode) -> None:
+        """Forget everything; an episode of ``len(env_ids)`` hosts begins."""
+        ...
+
+    def act(self, situation: Situation) -> Action:
+        """One decision per host ``[E]``."""
+        ...
+
+
+def play(
+    env: GrowthEnv, actor: Actor, iteration: int, on_step: Callable[[Situation, Action, Tensor, StepInfo], None]
+) -> None:
+    """One episode, which leaves the environment at its end.
+
+    ``on_step`` is told of every step: the situation before it, the action, the reward ``[E]``, what came of it.
+    """
+    actor.start(Episode(env.env_ids, iteration, env.rng_seed))
+    observation, _ = env.reset(options={"iteration": iteration})
+    for step in range(env.steps):
+        situation = Situation(observation, env.slots, env.state.tracker, env.state.alive, step)
+        action = actor.act(situation)
+        observation, reward, _, _, info = env.step(action)
+        on_step(situation, action, reward, info)

@@ -1,0 +1,49 @@
+"""Several processes train one policy: the hosts are split, gradients and statistics are summed over all of them.
+
+    torchrun --standalone --nproc-per-node 2 -m simic.pipeline.distributed
+
+in the project's root, with its params.yaml, prepared data and work directory. Random numbers, minibatches and what they
+sum to are keyed by the global environment, so the run is that of one process up to rounding; its checkpoints are the
+same files, and any number of processes may go on from them. The first process alone writes, and the others' rows reach
+it at the end of each rollout. On several nodes: torchrun's ``--nnodes`` and ``--rdzv-endpoint``.
+"""
+
+import argparse
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+from simic import params
+from simic.errors import EXIT_INTERRUPTED, EXIT_REFUSED, SimicError
+from simic.pipeline import engine, stages
+from simic.pipeline.paths import Workspace
+from simic.training import progress, trainer
+from simic.training.interrupts import Interrupted, stop_on_signals
+from simic.training.ranks import joined
+from simic.training.session import open_session
+
+
+def main() -> None:
+    """Train with params.yaml, alone or under torchrun; `simic train` then publishes and records what is finished."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fresh", action="store_true", help="throw unfinished training away and train anew")
+    fresh, workspace = parser.parse_args().fresh, Workspace(Path.cwd())
+    try:
+        _train(params.load(workspace.params), workspace, fresh)
+    except (SimicError, Interrupted) as error:
+        print(f"simic: {error}", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED if isinstance(error, Interrupted) else EXIT_REFUSED)
+
+
+def _train(tree: params.Params, workspace: Workspace, fresh: bool) -> None:
+    work, stop = workspace.work(stages.fingerprint(tree, workspace)), threading.Event()
+    with stop_on_signals(stop), joined(tree.runtime) as ranks, ExitStack() as held:
+        ranks.from_first(lambda: held.enter_context(engine.workspace_lock(workspace)))
+        session = held.enter_context(open_session(tree, work, workspace.prepared, fresh, ranks))
+        watching = (*progress.choose(tree.runtime.progress), *engine.observers(tree, workspace)) if ranks.leads else ()
+        trainer.train(session, watching, stop)
+
+
+if __name__ == "__main__":
+    main()
