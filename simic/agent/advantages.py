@@ -5,10 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from simic.agent.normalization import Reduce
 from simic.agent.rollout import Rollout
-
-ADVANTAGE_SIGMA_FLOOR = 0.1  # for scaled rewards: below it differences are noise and are not blown up to 1
 
 
 def gae(
@@ -43,13 +40,3 @@ def with_advantages(rollout: Rollout, rewards: Tensor, gamma: float, gae_lambda:
     ends = rollout.terminated, rollout.truncated, rollout.valid
     advantages, returns = gae(rewards, rollout.values, rollout.next_values, *ends, gamma, gae_lambda)
     return replace(rollout, advantages=advantages, returns=returns)
-
-
-def normalized(advantages: Tensor, valid: Tensor, reduce: Reduce | None = None) -> Tensor:
-    """(A − μ) / max(σ, floor) over the valid rows of all processes; 0 where not valid."""
-    every = reduce or (lambda x, _: x)
-    count = every(valid.sum().to(advantages.dtype), "sum").clamp(min=1)
-    mean = every(torch.where(valid, advantages, 0.0).sum(), "sum") / count
-    centred = torch.where(valid, advantages - mean, 0.0)
-    sigma = (every(centred.square().sum(), "sum") / count).sqrt()
-    return centred / sigma.clamp(min=ADVANTAGE_SIGMA_FLOOR)

@@ -184,7 +184,7 @@ class Agent:
             "ppo": self.settings.model_dump(mode="json"),
             "iteration": self.iteration,
         }
-        durable.replace_file(Path(path), save(self._tensors(), {CARD: json.dumps(card)}))
+        durable.replace_file(Path(path), save(self.tensors(), {CARD: json.dumps(card)}))
 
     @classmethod
     def load(cls, path: str | Path, env: Make | None = None, log: str | Path | None = None) -> Self:
@@ -208,7 +208,7 @@ class Agent:
         if made is None:
             raise SimicError(f"{path}: its environment has no registered id; pass what makes it: Agent.load(path, env)")
         agent = cls(made, **same, policy=sizes, ppo=settings, log=log)
-        refuse_mismatch(str(path), agent._tensors(), tensors)
+        refuse_mismatch(str(path), agent.tensors(), tensors)
         parts = {part: {} for part in ("ppo", "scales")}
         for name, tensor in tensors.items():
             part, _, own = name.partition("/")
@@ -218,7 +218,8 @@ class Agent:
         agent.iteration = iteration
         return agent
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
+        """All that learning has changed, by name; copies."""
         parts = {"ppo": self.ppo.state_dict(), "scales": self.normalizers.state_dict()}
         return {f"{part}/{name}": tensor for part, own in parts.items() for name, tensor in own.items()}
 

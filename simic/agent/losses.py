@@ -14,6 +14,17 @@ from simic.agent.rollout import Rollout
 
 HEAD_LOG_RATIO_LIMIT = 20.0  # e^20 ≈ 4.9e8; float32 overflows at e^88
 JOINT_LOG_RATIO_LIMIT = 30.0
+ADVANTAGE_SIGMA_FLOOR = 0.1  # for scaled rewards: below it differences are noise and are not blown up to 1
+
+
+def normalized(advantages: Tensor, valid: Tensor, reduce: Reduce | None = None) -> Tensor:
+    """(A − μ) / max(σ, floor) over the valid rows of all processes; 0 where not valid."""
+    every = reduce or (lambda x, _: x)
+    count = every(valid.sum().to(advantages.dtype), "sum").clamp(min=1)
+    mean = every(torch.where(valid, advantages, 0.0).sum(), "sum") / count
+    centred = torch.where(valid, advantages - mean, 0.0)
+    sigma = (every(centred.square().sum(), "sum") / count).sqrt()
+    return centred / sigma.clamp(min=ADVANTAGE_SIGMA_FLOOR)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from simic import params, rng
-from simic.agent.advantages import normalized
-from simic.agent.losses import Terms, Usage, floor_pull, mean_entropy, terms, usage
+from simic.agent.losses import Terms, Usage, floor_pull, mean_entropy, normalized, terms, usage
 from simic.agent.metrics import Log, UpdateMetrics, summarize
 from simic.agent.normalization import Reduce
 from simic.agent.optimizer import Adam, refuse_mismatch

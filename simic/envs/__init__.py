@@ -1,3 +1,5 @@
+"""The growth task as a vector environment: actions, masks, observations, rewards, attribution, governor."""
+
 import gymnasium
 
 # gymnasium has no plugins: whoever asks for the id imports this first, or asks for "simic.envs:simic/Growth-v0".

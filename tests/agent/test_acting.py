@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from simic.agent.advantages import gae, normalized
+from simic.agent.advantages import gae
 from simic.agent.core import Core
+from simic.agent.losses import normalized
 from simic.agent.normalization import ObservationNormalizer, RewardNormalizer
 from simic.agent.policy import ActorCritic, Replayed
 from simic.agent.rollout import Rollout

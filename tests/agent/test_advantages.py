@@ -5,7 +5,8 @@ import random
 import pytest
 import torch
 
-from simic.agent.advantages import gae, normalized
+from simic.agent.advantages import gae
+from simic.agent.losses import normalized
 
 
 def oracle(row: list[dict], gamma: float, lam: float) -> list[float]:

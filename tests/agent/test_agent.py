@@ -72,7 +72,7 @@ def make_agent(env: str | Callable = Sign, **changes) -> Agent:
 
 
 def same(one: Agent, other: Agent) -> bool:
-    mine, theirs = one._tensors(), other._tensors()
+    mine, theirs = one.tensors(), other.tensors()
     return mine.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
 
 

@@ -2,12 +2,15 @@
 
 import dataclasses
 import math
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from simic import params
+from simic.agent import ppo as ppo_module
 from simic.agent.advantages import with_advantages
 from simic.agent.health import Health
 from simic.agent.losses import usage
@@ -145,6 +148,20 @@ def test_without_watching_the_same_is_learned_and_health_is_not_measured() -> No
     for name in ("exact_kl", "joint_entropy", "hidden_norm", "dormant_units", "feature_rank"):
         assert math.isnan(getattr(metrics, name)), name
     assert metrics.approx_kl > 0
+
+
+def test_an_update_is_read_in_seven_files() -> None:
+    ppo = make_ppo()
+    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
+    agent, run = Path(ppo_module.__file__).parent, set()
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, given: run.add(Path(frame.f_code.co_filename)))
+    try:
+        ppo.update(rollout, 0)
+    finally:
+        sys.setprofile(before)
+    files = {path.stem for path in run if path.parent == agent}
+    assert files == {"ppo", "losses", "rollout", "policy", "core", "distributions", "metrics"}
 
 
 def test_a_good_action_becomes_likelier_and_the_norm_is_reported_before_clipping() -> None:

@@ -147,6 +147,9 @@ def test_packages_offer_only_their_own() -> None:
             assert [module for module in offered if module.startswith("simic") and not module.startswith(own)] == []
 
 
+ENTRY_POINT = re.compile(r"simic[\w.]*:[A-Za-z_]\w*")
+
+
 def _uses() -> Counter[str]:
     """How often each name is read or imported, in the source, the benchmarks and the pages a user reads."""
     used: Counter[str] = Counter()
@@ -156,6 +159,8 @@ def _uses() -> Counter[str]:
             used[node.id] += 1
         elif isinstance(node, ast.Attribute):
             used[node.attr] += 1
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ENTRY_POINT.fullmatch(node.value):
+            used[node.value.split(":")[1]] += 1
     templates = (ROOT / "simic" / "audit" / "templates").iterdir()
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *templates):
         used.update(word for word in _words(page.read_text(encoding="utf-8")))
