@@ -24,7 +24,7 @@ from simic.training.checkpoint import Checkpoint
 
 WEIGHTS_FILE = "weights.safetensors"
 CARD_FILE = "policy.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
