@@ -92,9 +92,13 @@ class Learned:
         card_file, weights_file = path / CARD_FILE, path / WEIGHTS_FILE
         try:
             card, content = json.loads(card_file.read_bytes()), weights_file.read_bytes()
+            if card["format_version"] != FORMAT_VERSION:
+                raise SimicError(
+                    f"{path}: format version {card['format_version']}: must be {FORMAT_VERSION}; train again"
+                )
+            if card["sha256"] != durable.sha256_of(content):
+                raise SimicError(f"{path}: damaged: {WEIGHTS_FILE} does not have the sha256 in {CARD_FILE}")
             train = params.Train.model_validate_json(json.dumps(card["train"]))
-            if card["format_version"] != FORMAT_VERSION or card["sha256"] != durable.sha256_of(content):
-                raise SimicError(f"{path}: damaged, or of a format version other than {FORMAT_VERSION}")
             return cls._build(card["specs"], train, card["iteration"], load(content), device)
         except OSError as error:
             raise SimicError(f"{error.filename}: policy not readable: {error.strerror}") from None

@@ -10,7 +10,7 @@ import torch
 from simic import durable
 from simic.errors import SimicError
 from simic.training import checkpoint
-from simic.training.checkpoint import CheckpointStore, Damaged, Manifest, read, read_manifest
+from simic.training.checkpoint import FORMAT_VERSION, CheckpointStore, Damaged, Manifest, read, read_manifest
 from simic.training.machine import Machine
 
 MACHINE = Machine(
@@ -176,18 +176,19 @@ def rewrite(path, **changes) -> None:
 
 def test_a_format_of_another_version_is_refused_by_name(store):
     rewrite(store.path(2), format_version=99)
-    with pytest.raises(SimicError, match=r"format version 99, this version reads 1") as error:
+    with pytest.raises(SimicError, match=f"format version 99, this version reads {FORMAT_VERSION}") as error:
         store.read(2)
     assert not isinstance(error.value, Damaged), "it is good, so no older one may be taken instead"
 
 
 def test_an_older_format_is_migrated_step_by_step(store, monkeypatch):
-    rewrite(store.path(2), format_version=-1)
-    monkeypatch.setitem(checkpoint.MIGRATIONS, -1, lambda content: {**content, "data_sha256": "from -1"})
-    monkeypatch.setitem(
-        checkpoint.MIGRATIONS, 0, lambda content: {**content, "data_sha256": content["data_sha256"] + ", 0"}
-    )
-    assert read_manifest(store.path(2)).data_sha256 == "from -1, 0"
+    older = FORMAT_VERSION - 2
+    rewrite(store.path(2), format_version=older, data_sha256="")
+    for at in (older, older + 1):
+        monkeypatch.setitem(
+            checkpoint.MIGRATIONS, at, lambda found, at=at: {**found, "data_sha256": f"{found['data_sha256']} {at}"}
+        )
+    assert read_manifest(store.path(2)).data_sha256 == f" {older} {older + 1}"
 
 
 @pytest.mark.parametrize(

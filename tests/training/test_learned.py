@@ -1,5 +1,6 @@
 """A trained policy taken out of its run decides as it did inside."""
 
+import json
 from contextlib import nullcontext
 
 import pytest
@@ -73,4 +74,12 @@ def test_a_damaged_or_missing_file_is_named(learned, tmp_path, file):
         assert "\n" not in str(error.value)
     path.unlink()
     with pytest.raises(SimicError, match=f"{file}: policy not readable"):
+        Learned.load(tmp_path)
+
+
+def test_a_policy_of_another_format_is_refused_by_name(learned, tmp_path):
+    learned.save(tmp_path)
+    card = json.loads((tmp_path / "policy.json").read_bytes())
+    (tmp_path / "policy.json").write_text(json.dumps({**card, "format_version": 1, "train": {"unknown": 1}}))
+    with pytest.raises(SimicError, match="format version 1: must be 2; train again"):
         Learned.load(tmp_path)
