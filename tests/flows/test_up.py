@@ -81,7 +81,7 @@ class Project:
             shutil.copytree(source, target, ignore=ignore) if source.is_dir() else shutil.copy(source, target)
         (root / "simic" / "pipeline" / "stages.py").write_text(STAGES)
         store = root / "simic" / "pipeline" / "mlflow_store.py"
-        store.write_text(store.read_text().partition("\nclass RunIdentity")[0] + TRACKING)
+        store.write_text(store.read_text().partition("\nclass MlflowObserver")[0] + TRACKING)
         artifacts = root / "flows" / "artifacts.py"
         artifacts.write_text(artifacts.read_text().partition("\ndef publish")[0] + "\ndef publish(*_): ...\n")
         self.env = {**os.environ, "PYTHONPATH": str(root), "PREFECT_API_URL": self.api}
