@@ -12,7 +12,7 @@ from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.params import Governor, Lifecycle
 
-from .scripts import act
+from .transitions import act
 
 
 def host_state(env) -> dict[str, torch.Tensor]:
