@@ -72,10 +72,3 @@ def test_masks_equal_the_scalar_oracle(sequential, max_seeds, limit, auto_advanc
                 if op == Op.GERMINATE:
                     assert masks["blueprint"][env, slot].tolist() == allowed
             assert bool(masks["op"][env, op]) == bool(masks["slot"][env, op].any())
-
-
-def test_waiting_is_always_legal():
-    masks = action_masks(
-        random_slots(200, 9), Lifecycle(), Budget(RESERVE, 0.0, torch.ones(BLUEPRINTS, dtype=torch.bool))
-    )
-    assert masks["op"][:, Op.WAIT].all() and not masks["op"][:, Op.GERMINATE].any()
