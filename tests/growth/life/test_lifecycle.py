@@ -176,35 +176,6 @@ def test_a_refused_gate_is_an_event_and_a_wait() -> None:
     assert slots.stage[0, 0] == Stage.TRAINING
 
 
-def test_an_illegal_op_asks_no_gate() -> None:
-    _, events = step(Slots.empty(1, SLOTS), act(Op.FOSSILIZE), Lifecycle())
-    assert (events.effective_op.item(), events.gate.item(), events.gate_passed.item()) == (Op.WAIT, -1, False)
-
-
-def test_a_partial_target_never_passes_g3_until_it_is_raised_to_one() -> None:
-    params = Lifecycle(training_dwell=0, min_prune_age=0, auto_advance=False)
-    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE, alpha_target=0), params)
-    for op in (Op.ADVANCE, Op.ADVANCE, Op.WAIT, Op.WAIT, Op.WAIT):
-        slots, _ = step(slots, act(op), params)
-    assert slots.alpha[0, 0] == 0.5
-    slots, events = step(slots, act(Op.ADVANCE), params)
-    assert (events.gate.item(), events.gate_passed.item()) == (3, False)
-    slots, _ = step(slots, act(Op.SET_ALPHA_TARGET), params)  # speed 0: at once
-    slots, events = step(slots, act(Op.ADVANCE), params)
-    assert slots.stage[0, 0] == Stage.HOLDING
-    assert events.gate_passed.item()
-
-
-def test_a_running_ramp_is_neither_bent_nor_pruned_but_by_the_governor() -> None:
-    params = Lifecycle(training_dwell=0, min_prune_age=0, auto_advance=False)
-    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE, tempo=2), params)
-    for op in (Op.ADVANCE, Op.ADVANCE):
-        slots, _ = step(slots, act(op), params)
-    for op in (Op.SET_ALPHA_TARGET, Op.PRUNE):
-        assert step(slots, act(op), params)[1].effective_op.item() == Op.WAIT
-    assert prune_live(slots, torch.tensor([True])).stage.tolist() == [[Stage.PRUNED, Stage.DORMANT, Stage.DORMANT]]
-
-
 def test_the_governor_spares_fossils_and_other_hosts() -> None:
     slots = Slots.empty(2, SLOTS)
     slots = replace(slots, stage=torch.tensor([[5, 2, 0], [5, 2, 0]]))
