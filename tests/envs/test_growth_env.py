@@ -1,7 +1,6 @@
 """The environment on a real population and real data: legality, accounting, measurements, rollbacks."""
 
 from collections import Counter
-from itertools import combinations, permutations
 
 import pytest
 import torch
@@ -14,6 +13,8 @@ from simic.errors import SimicError
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.params import Lifecycle, PPOParams, Reward
+
+from .test_shapley import by_permutations
 
 FAMILIES = ("cnn", "mlp")
 
@@ -165,22 +166,12 @@ def test_shapley_values_are_those_of_networks_run_one_by_one(make_env, play, dig
     acting = measurable(env.slots)
     assert acting.sum(dim=1).max() >= 2 and torch.equal(found.value.isnan(), ~acting)
     assert (found.value.nansum(dim=1) - found.gain).abs().max() < 1e-6
+    slots = range(env.host.slots)
+    off = torch.tensor([[[not members >> k & 1 for k in slots]] * 6 for members in range(2 ** len(slots))])
+    answers = torch.cat([env.population.evaluate(env.slots, digits[1], one[None]).correct for one in off])
     for row in range(6):
-        players = acting[row].nonzero().flatten().tolist()
-        score = {}
-        for size in range(len(players) + 1):
-            for on in combinations(players, size):
-                off = torch.tensor([[[k in players and k not in on for k in range(env.host.slots)]] * 6])
-                score[on] = 100 * float(
-                    env.population.evaluate(env.slots, digits[1], off).correct[0, row].double().mean()
-                )
-        orders = list(permutations(players))
-        for slot in players:
-            value = 0.0
-            for order in orders:
-                earlier = order[: order.index(slot)]
-                value += score[tuple(sorted((*earlier, slot)))] - score[tuple(sorted(earlier))]
-            assert abs(float(found.value[row, slot]) - value / len(orders)) < 1e-6
+        for slot, marginals in by_permutations(answers, acting[row].nonzero().flatten().tolist(), row).items():
+            assert abs(float(found.value[row, slot]) - 100 * float(marginals.mean())) < 1e-6
 
 
 def test_auto_advance_walks_without_advance(make_env, play):
