@@ -215,25 +215,8 @@ def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, mo
     monkeypatch.setattr(population, "limits", lambda device: {"gflops": 100.0, "gigabytes_per_second": 5.0})
     monkeypatch.setattr(population, "PHASED", "small")
     monkeypatch.setitem(population.CASES, "small", replace(population.CASES["small"], training=128, validation=32))
-    few = [
-        "--cases",
-        "small",
-        "--envs",
-        "1",
-        "2",
-        "--phases",
-        "1",
-        "2",
-        "--repeats",
-        "1",
-        "--steps",
-        "2",
-        "--threads",
-        "1",
-        "--out",
-        str(out),
-    ]
-    monkeypatch.setattr("sys.argv", ["population", *few])
+    few = "--cases small --envs 1 2 --phases 1 2 --repeats 1 --steps 2 --threads 1 --out"
+    monkeypatch.setattr("sys.argv", ["population", *few.split(), str(out)])
     population.main()
     found = json.loads(out.read_text())
     for row in found["rows"]:

@@ -33,6 +33,12 @@ def test_training_and_validation_load_without_the_test_file(prepared):
         load_test(prepared)
 
 
+@pytest.mark.parametrize("device", ["meta", torch.device("meta")])
+def test_inputs_and_targets_are_on_the_device_that_was_asked_for(prepared, device):
+    for data in (*(load_split(prepared, split, device) for split in ("train", "val")), load_test(prepared, device)):
+        assert data.x.device.type == data.y.device.type == "meta"
+
+
 @pytest.mark.parametrize("name", ["trainval.safetensors", "test.safetensors", "meta.json"])
 def test_every_damaged_or_truncated_file_is_named(prepared, name):
     path = prepared / name
@@ -72,10 +78,8 @@ def test_an_epoch_shows_no_sample_twice_and_drops_the_last_partial_batch():
     order = epoch_order(1, 0, torch.arange(5), 1, samples=50, batch_size=8)
     assert order.shape == (5, 6, 8)
     assert order.dtype == torch.int64
-    for row in order.flatten(1):
-        assert len(set(row.tolist())) == 48
-        assert min(row.tolist()) >= 0
-        assert max(row.tolist()) < 50
+    assert order.min() >= 0 and order.max() < 50
+    assert all(len(set(row.tolist())) == 48 for row in order.flatten(1))
 
 
 def test_order_does_not_depend_on_the_grouping_of_hosts():
@@ -85,20 +89,16 @@ def test_order_does_not_depend_on_the_grouping_of_hosts():
 
 
 def test_order_differs_by_rng_seed_iteration_env_and_step():
-    base = epoch_order(1, 0, torch.tensor([0]), 1, 40, 8)
-    others = [
-        epoch_order(2, 0, torch.tensor([0]), 1, 40, 8),
-        epoch_order(1, 1, torch.tensor([0]), 1, 40, 8),
-        epoch_order(1, 0, torch.tensor([1]), 1, 40, 8),
-        epoch_order(1, 0, torch.tensor([0]), 2, 40, 8),
-    ]
+    base, *others = (
+        epoch_order(seed, iteration, torch.tensor([env]), step, 40, 8)
+        for seed, iteration, env, step in ((1, 0, 0, 1), (2, 0, 0, 1), (1, 1, 0, 1), (1, 0, 1, 1), (1, 0, 0, 2))
+    )
     assert all(not torch.equal(base, other) for other in others)
 
 
 def test_a_limit_keeps_the_first_batches():
-    assert torch.equal(
-        epoch_order(1, 0, torch.arange(2), 1, 40, 8, limit=2), epoch_order(1, 0, torch.arange(2), 1, 40, 8)[:, :2]
-    )
+    first, whole = (epoch_order(1, 0, torch.arange(2), 1, 40, 8, limit=limit) for limit in (2, "all"))
+    assert torch.equal(first, whole[:, :2])
 
 
 @pytest.mark.parametrize(("samples", "limit"), [(7, "all"), (40, 6)])

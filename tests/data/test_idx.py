@@ -124,9 +124,8 @@ def test_images_and_labels_must_fit(tmp_path, offline):
             read_mnist_like("mnist", tmp_path)
     write_part(tmp_path, "t10k", images, labels)
     write_part(tmp_path, "train", *digits_like(20, 5, side=7))
-    with pytest.raises(
-        SimicError, match=r"t10k-images-idx3-ubyte: images of \(6, 6\) pixels, the others have \(7, 7\)"
-    ):
+    message = r"t10k-images-idx3-ubyte: images of \(6, 6\) pixels, the others have \(7, 7\)"
+    with pytest.raises(SimicError, match=message):
         read_mnist_like("mnist", tmp_path)
 
 
@@ -137,17 +136,10 @@ def test_files_of_the_other_set_are_not_mistaken(tmp_path, shared_data, offline)
 
 def test_real_mnist_test_images(shared_data, tmp_path, offline):
     """7,000/1,500/1,500 up to rounding per class; the raw values come back."""
-    shared_data("mnist")
-    params = Prepare(task="mnist", split=SEVENTY)
-    prepare(params, 1, tmp_path / "out", shared_data("mnist").parent)
-    train, val, test = (
-        load_split(tmp_path / "out", "train"),
-        load_split(tmp_path / "out", "val"),
-        load_test(tmp_path / "out"),
-    )
-    assert [abs(len(data) - expected) <= 5 for data, expected in ((train, 7000), (val, 1500), (test, 1500))] == [
-        True
-    ] * 3
+    prepare(Prepare(task="mnist", split=SEVENTY), 1, tmp_path / "out", shared_data("mnist").parent)
+    train, val = (load_split(tmp_path / "out", split) for split in ("train", "val"))
+    test = load_test(tmp_path / "out")
+    assert all(abs(len(data) - expected) <= 5 for data, expected in ((train, 7000), (val, 1500), (test, 1500)))
     assert len(train) + len(val) + len(test) == 10_000
     meta = read_meta(tmp_path / "out")
     assert train.shape == meta.shape == (1, 28, 28) and train.classes == 10

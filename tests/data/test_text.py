@@ -96,11 +96,6 @@ def test_unusable_text_is_refused_in_one_line_naming_the_file(tmp_path, case):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_file_says_where_to_put_it(tmp_path):
-    with pytest.raises(SimicError, match=r"absent\.txt: no such file; put it there, or set SIMIC_DATA_DIR"):
-        prepare(Prepare(task="text", source="absent.txt"), 1, tmp_path / "out", tmp_path)
-
-
 def test_real_shakespeare(shared_data, tmp_path):
     folder = shared_data("text")
     prepare(Prepare(task="text", source="tinyshakespeare.txt"), 1, tmp_path / "out", folder)

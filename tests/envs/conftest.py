@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from growth.worlds import make_tokens
 from sklearn.datasets import load_digits
 from torch import Tensor
 
@@ -55,9 +56,8 @@ def digits() -> tuple[Dataset, Dataset]:
 @pytest.fixture(scope="session")
 def tokens() -> tuple[Dataset, Dataset]:
     """Sequences of 11 tokens whose next one is the sum of the last two; the same sizes as the digits."""
-    x = torch.randint(11, (480, 6), generator=torch.Generator().manual_seed(5))
-    y = (x + torch.cat((x[:, :1] * 0, x[:, :-1]), dim=1)) % 11
-    return Dataset(x[:320], y[:320], 11), Dataset(x[320:], y[320:], 11)
+    whole = make_tokens(480, seed=5)
+    return Dataset(whole.x[:320], whole.y[:320], 11), Dataset(whole.x[320:], whole.y[320:], 11)
 
 
 @pytest.fixture
@@ -106,17 +106,11 @@ def play() -> Callable[..., list]:
     ``never`` names ops that the player leaves alone, ``prefer`` those that it takes whenever one of them is legal.
     """
 
-    def episode(
-        env: GrowthEnv,
-        iteration: int = 0,
-        noise_seed: int = 1,
-        never: tuple[Op, ...] = (),
-        prefer: tuple[Op, ...] = (),
-    ) -> list:
+    def episode(env: GrowthEnv, iteration: int = 0, never: tuple[Op, ...] = (), prefer: tuple[Op, ...] = ()) -> list:
         observation, _ = env.reset(options={"iteration": iteration})
         steps = []
         for step in range(env.steps):
-            stream = rng.key(noise_seed, rng.Purpose.BASELINE, iteration, env.env_ids, step)
+            stream = rng.key(1, rng.Purpose.BASELINE, iteration, env.env_ids, step)
             noise = rng.uniform(stream, (len(env.action_spec.heads),))
             masks = {name: mask.clone() for name, mask in observation.masks.items()}
             masks["op"][:, list(never)] = False

@@ -1,6 +1,7 @@
 """Configurations, contributions, interactions and their standard errors."""
 
 import math
+import statistics
 from itertools import combinations
 
 import pytest
@@ -12,10 +13,7 @@ from simic.growth.life.vocabulary import Stage
 
 
 def example(make_slots):
-    stages = [
-        [Stage.DORMANT, Stage.HOLDING, Stage.FOSSILIZED],
-        [Stage.TRAINING, Stage.BLENDING, Stage.PRUNED],
-    ]
+    stages = [[Stage.DORMANT, Stage.HOLDING, Stage.FOSSILIZED], [Stage.TRAINING, Stage.BLENDING, Stage.PRUNED]]
     return make_slots(stages, alpha=[[0.0, 1.0, 1.0], [0.0, 0.5, 0.0]])
 
 
@@ -48,10 +46,8 @@ def test_contribution_is_the_difference_of_accuracies_and_nan_where_nothing_acts
         main, without = correct[MAIN, env].tolist(), correct[WITHOUT + slot, env].tolist()
         expected = 100 * (sum(main) - sum(without)) / 400
         assert abs(float(result.contribution[env, slot]) - expected) < 1e-3
-        differences = [a - b for a, b in zip(main, without, strict=True)]
-        mean = sum(differences) / 400
-        variance = sum((d - mean) ** 2 for d in differences) / 399
-        assert abs(float(result.contribution_se[env, slot]) - 100 * math.sqrt(variance / 400)) < 1e-3
+        error = 100 * statistics.stdev(a - b for a, b in zip(main, without, strict=True)) / 20  # √400
+        assert abs(float(result.contribution_se[env, slot]) - error) < 1e-3
     assert abs(float(result.accuracy[1]) - 100 * sum(correct[MAIN, 1].tolist()) / 400) < 1e-3
     assert abs(float(result.committed_accuracy[0]) - 100 * sum(correct[COMMITTED, 0].tolist()) / 400) < 1e-3
     assert abs(float(result.all_off_accuracy[1]) - 100 * sum(correct[ALL_OFF, 1].tolist()) / 400) < 1e-3
@@ -108,11 +104,10 @@ def test_error_of_an_interaction_is_that_of_its_samples(make_slots):
     correct = torch.rand(8, 1, 300, generator=torch.Generator().manual_seed(2)) < 0.5
     pair, first, second, nothing = (correct[row, 0].tolist() for row in (7, 5, 6, 1))
     samples = [a - b - c + d for a, b, c, d in zip(pair, first, second, nothing, strict=True)]
-    mean = sum(samples) / 300
-    error = math.sqrt(sum((value - mean) ** 2 for value in samples) / 299 / 300)
     result = attribution.attribute(slots, correct, torch.ones(8, 1))
-    assert result.interaction[0].tolist() == pytest.approx([100 * mean] * 2, abs=1e-3)
-    assert result.interaction_se[0].tolist() == pytest.approx([100 * error] * 2, abs=1e-3)
+    assert result.interaction[0].tolist() == pytest.approx([100 * statistics.mean(samples)] * 2, abs=1e-3)
+    error = 100 * statistics.stdev(samples) / 300**0.5
+    assert result.interaction_se[0].tolist() == pytest.approx([error] * 2, abs=1e-3)
 
 
 def test_a_seed_without_an_acting_partner_has_no_interaction(make_slots):
@@ -130,9 +125,8 @@ def test_a_seed_without_an_acting_partner_has_no_interaction(make_slots):
 
 def test_with_two_acting_seeds_every_configuration_is_one_of_four_networks(make_slots):
     slots = make_slots([[Stage.HOLDING, Stage.DORMANT, Stage.BLENDING]], alpha=[[1.0, 0.0, 0.3]])
-    rows = {tuple(row) for row in attribution.configurations(slots)[:, 0].tolist()}
-    assert len(rows) == 4
     off = attribution.configurations(slots)
+    assert len({tuple(row) for row in off[:, 0].tolist()}) == 4
     assert torch.equal(off[attribution.together(3, 0, 2)], off[MAIN])
     assert torch.equal(off[attribution.alone(3, 0)], off[WITHOUT + 2])
 

@@ -1,6 +1,7 @@
 """Faults put in by wrapping the population at composition: what the governor does in the real environment."""
 
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.params import Governor, Lifecycle
 
-from .scripts import act
+from .transitions import act
 
 
 def host_state(env) -> dict[str, torch.Tensor]:
@@ -20,24 +21,42 @@ def host_state(env) -> dict[str, torch.Tensor]:
     return {name: value for name, value in env.population.state_dict().items() if name.startswith("host/")}
 
 
+def follow(env, actions: list[Action]) -> tuple[list[dict[str, torch.Tensor]], list]:
+    """States of the hosts themselves and infos, after each step of an episode."""
+    env.reset(options={"iteration": 0})
+    states, infos = [], []
+    for action in actions:
+        infos.append(env.step(action)[4])
+        states.append({name: value.clone() for name, value in host_state(env).items()})
+    return states, infos
+
+
+def spoiled(spoil: Callable[[dict[str, torch.Tensor], int], object]) -> type[Population]:
+    """A population whose state goes through ``spoil(state, n)`` at the end of its n-th epoch."""
+
+    class Spoiled(Population):
+        epochs = 0
+
+        def train_epoch(self, *arguments):
+            stats = super().train_epoch(*arguments)
+            self.epochs += 1
+            state = {name: value.clone() for name, value in self.state_dict().items()}
+            spoil(state, self.epochs)
+            self.load_state_dict(state)
+            return stats
+
+    return Spoiled
+
+
 def poisoned(row: int, at_epoch: int) -> type[Population]:
     """A population whose host ``row`` turns into NaN at the end of its n-th epoch."""
 
-    class Poisoned(Population):
-        epochs = 0
+    def spoil(state: dict[str, torch.Tensor], epoch: int) -> None:
+        for name, value in state.items():
+            if epoch == at_epoch and name.startswith("host/"):
+                value[row] = torch.nan
 
-        def train_epoch(self, slots, data, order, augment=None, state=None):
-            stats = super().train_epoch(slots, data, order, augment, state)
-            self.epochs += 1
-            if self.epochs == at_epoch:
-                state = {name: value.clone() for name, value in self.state_dict().items()}
-                for name, value in state.items():
-                    if name.startswith("host/"):
-                        value[row] = torch.nan
-                self.load_state_dict(state)
-            return stats
-
-    return Poisoned
+    return spoiled(spoil)
 
 
 @pytest.mark.parametrize("at_epoch", [1, 5, 10])
@@ -73,13 +92,8 @@ def test_rollback_ends_one_row_and_touches_no_other(make_env, play, family, back
 def test_a_rolled_back_host_is_what_it_was_at_its_last_healthy_step(make_env, play):
     row, at_epoch = 1, 4
     env = make_env(envs=3, steps=8, compose=poisoned(row, at_epoch))
-    env.reset(options={"iteration": 0})
-    states, infos = [], []
     germinate = Action.wait(3)._replace(op=torch.full((3,), int(Op.GERMINATE)))
-    for step in range(8):
-        *_, info = env.step(germinate if step == 0 else Action.wait(3))
-        states.append({name: value[row] for name, value in host_state(env).items()})
-        infos.append(info)
+    states, infos = follow(env, [germinate, *[Action.wait(3)] * 7])
     healthy = at_epoch - 2  # index of the step before the panic
     stage = infos[at_epoch - 1].stage[row]
     assert (stage == Stage.PRUNED).any() and not in_stages(stage, LIVE_STAGES).any()
@@ -87,18 +101,17 @@ def test_a_rolled_back_host_is_what_it_was_at_its_last_healthy_step(make_env, pl
         # The germinated seed never acted, so the committed network is the host at its snapshot.
         assert torch.equal(infos[later].committed_accuracy[row], infos[healthy].committed_accuracy[row])
         assert torch.equal(infos[later].live_accuracy[row], infos[later].committed_accuracy[row])
-        assert all(torch.equal(value, states[healthy][name]) for name, value in states[later].items())
+        assert all(torch.equal(value[row], states[healthy][name][row]) for name, value in states[later].items())
     assert not torch.equal(infos[-1].committed_accuracy[0], infos[healthy].committed_accuracy[0])
 
 
 def test_fossilized_seeds_survive_a_rollback(make_env, transitions):
     """Slot 0 is fossilized, then the host turns to NaN: the committed network is that of the last healthy step."""
     env = make_env(envs=2, steps=12, compose=poisoned(0, 9), lifecycle=Lifecycle(training_dwell=1, auto_advance=False))
-    env.reset(options={"iteration": 0})
     wait = Action.wait(2)
     plan = [act(2, Op.GERMINATE, blueprint=5), act(2, Op.ADVANCE), wait, act(2, Op.ADVANCE), wait, wait]
     plan += [act(2, Op.ADVANCE), act(2, Op.FOSSILIZE), wait, wait]
-    infos = [env.step(action)[4] for action in plan]
+    _, infos = follow(env, plan)
     assert infos[7].stage[:, 0].tolist() == [Stage.FOSSILIZED] * 2
     assert infos[8].panicked.tolist() == [True, False]
     assert infos[8].stage[0, 0] == Stage.FOSSILIZED
@@ -109,35 +122,13 @@ def test_fossilized_seeds_survive_a_rollback(make_env, transitions):
     assert abs(float(infos[8].components["shaping"][0]) + 0.3 * 7.5) < 1e-9
 
 
-def exploding(row: int, from_epoch: int) -> type[Population]:
-    """A population whose host ``row`` leaves every epoch from the n-th on with head and segments blown up."""
-
-    class Exploding(Population):
-        epochs = 0
-
-        def train_epoch(self, *arguments):
-            stats = super().train_epoch(*arguments)
-            self.epochs += 1
-            if self.epochs >= from_epoch:
-                state = self.state_dict()
-                state["host/param"][row] *= 30.0
-                self.load_state_dict(state)
-            return stats
-
-    return Exploding
-
-
 def test_an_exploding_loss_is_rolled_back_to_before_it_began(make_env):
     """Two epochs above all thresholds end the host; the snapshot is that of the epoch before the first of them."""
     row, begins = 1, 6
+    blown_up = spoiled(lambda state, epoch: state["host/param"][row].mul_(30.0 if epoch >= begins else 1.0))
     watch = Governor(min_history=3, consecutive_panics=2)
-    env = make_env(envs=3, steps=9, governor=watch, compose=exploding(row, begins))
-    env.reset(options={"iteration": 0})
-    states, infos = [], []
-    for _ in range(9):
-        *_, info = env.step(Action.wait(3))
-        states.append({name: value.clone() for name, value in host_state(env).items()})
-        infos.append(info)
+    env = make_env(envs=3, steps=9, governor=watch, compose=blown_up)
+    states, infos = follow(env, [Action.wait(3)] * 9)
     causes = [Cause(int(info.cause[row])) for info in infos]
     assert causes == [Cause.NONE] * begins + [Cause.DIVERGENCE] + [Cause.NONE] * (8 - begins)
     assert infos[begins - 1].val_loss[row] > 5 * env.chance_loss  # an anomaly, not a panic yet: no snapshot of it
@@ -153,25 +144,18 @@ def test_an_exploding_loss_is_rolled_back_to_before_it_began(make_env):
 def test_a_seed_that_turns_to_nan_before_it_acts_harms_nobody_until_it_does(make_env):
     """In TRAINING it is off the network: the host goes on, bit-equal. Its gate refuses to let it blend."""
 
-    class BadSeed(Population):
-        def train_epoch(self, *arguments):
-            stats = super().train_epoch(*arguments)
-            state = self.state_dict()
-            for name in state:
-                if name.startswith("seed.0.") and name.endswith("/param"):
-                    state[name][1] = torch.nan
-            self.load_state_dict(state)
-            return stats
+    def spoil(state: dict[str, torch.Tensor], _: int) -> None:
+        for name, value in state.items():
+            if name.startswith("seed.0.") and name.endswith("/param"):
+                value[1] = torch.nan
 
     lifecycle = Lifecycle(training_dwell=1, auto_advance=False)
     plan = [act(3, Op.GERMINATE, blueprint=5), act(3, Op.ADVANCE), Action.wait(3), act(3, Op.ADVANCE), Action.wait(3)]
     plan += [Action.wait(3)]
-    runs = []
-    for compose in (BadSeed, Population):
-        env = make_env(envs=3, steps=len(plan), lifecycle=lifecycle, compose=compose)
-        env.reset(options={"iteration": 0})
-        runs.append([env.step(action)[4] for action in plan])
-    sick, well = runs
+    sick, well = (
+        follow(make_env(envs=3, steps=len(plan), lifecycle=lifecycle, compose=compose), plan)[1]
+        for compose in (spoiled(spoil), Population)
+    )
     assert not any(info.panicked.any() for info in sick)
     assert sick[3].effective_op.tolist() == [Op.ADVANCE, Op.WAIT, Op.ADVANCE] and int(sick[3].gate[1]) == 2
     for a, b in zip(sick, well, strict=True):
@@ -193,15 +177,7 @@ def test_a_slow_host_changes_nothing_but_the_time(make_env, play):
 
 
 def test_every_host_may_fail_and_the_episode_still_ends(make_env):
-    class AllBad(Population):
-        def train_epoch(self, *arguments):
-            stats = super().train_epoch(*arguments)
-            state = self.state_dict()
-            state["host/param"][:] = torch.nan
-            self.load_state_dict(state)
-            return stats
-
-    env = make_env(envs=3, steps=4, compose=AllBad)
+    env = make_env(envs=3, steps=4, compose=spoiled(lambda state, _: state["host/param"].fill_(torch.nan)))
     first, start = env.reset(options={"iteration": 0})
     for step in range(4):
         observation, reward, terminated, truncated, info = env.step(Action.wait(3))

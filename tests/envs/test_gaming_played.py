@@ -27,8 +27,7 @@ from simic.growth.life.vocabulary import (
 )
 from simic.params import Governor, Lifecycle
 
-from .scripts import act, play_ops, returns
-from .transitions import VARIANT_NAMES, VARIANTS, start, transition
+from .transitions import VARIANT_NAMES, VARIANTS, act, start, transition
 
 MANUAL = Lifecycle(training_dwell=1, blending_dwell=1, min_prune_age=1, embargo_steps=1, auto_advance=False)
 BLIND = ("sparse",)  # pays at the end only, for what is committed
@@ -39,18 +38,30 @@ HALF, AT_ONCE = 0, 0  # alpha target 0.5, speed 0
 def recorded(make_env, transitions):
     """``recorded(ops, family="mlp")``: the transitions of a scripted episode in a real environment."""
 
-    def play(actions: list, lifecycle: Lifecycle = MANUAL, family: str = "mlp", envs: int = 3, **keywords) -> list:
+    def play(actions: list, family: str = "mlp", batches: int = 1, **keywords) -> list:
         transitions.clear()
-        keywords.setdefault("batches_per_epoch", 1)
-        env = make_env(envs=envs, family=family, steps=len(actions), lifecycle=lifecycle, **keywords)
-        play_ops(env, [act(envs, step) if isinstance(step, Op) else step for step in actions])
+        kind = {"family": family, "steps": len(actions), "lifecycle": MANUAL, "batches_per_epoch": batches}
+        env = make_env(envs=3, **kind, **keywords)
+        env.reset(options={"iteration": 0})
+        for step in actions:
+            action = act(3, step) if isinstance(step, Op) else step
+            *_, info = env.step(action)
+            assert torch.equal(info.effective_op, action.op), (action, info.gate)
         return list(transitions)
 
     return play
 
 
-def gamma_of(steps: list) -> float:
-    return steps[0][1].gamma
+def returns(
+    mode: str, transitions: list, only: tuple[str, ...] | None = None, without: tuple[str, ...] = ()
+) -> torch.Tensor:
+    """Discounted sum ``[E]`` of what a mode pays for recorded transitions, of some of its terms if asked for."""
+    total = torch.zeros(transitions[0][0].op.shape, dtype=torch.float64)
+    for t, (step, setting) in enumerate(transitions):
+        for name, part in rewards.components(mode, step, setting).items():
+            if (only is None or name in only) and name not in without:
+                total += setting.gamma**t * part
+    return total
 
 
 @pytest.mark.parametrize("family", ["cnn", "mlp"])
@@ -60,7 +71,7 @@ def test_germinating_and_pruning_is_worth_less_than_waiting_and_less_each_time(r
     ends = [steps[-1][0].committed_accuracy for steps in plays]
     assert torch.equal(ends[0], ends[1]) and torch.equal(ends[0], ends[2])  # nothing else differs
     for mode in rewards.MODES:
-        values = [returns(mode, steps, gamma_of(steps)) for steps in plays]
+        values = [returns(mode, steps) for steps in plays]
         for fewer, more in pairwise(values):
             assert torch.equal(more, fewer) if mode in BLIND else (more < fewer).all(), mode
 
@@ -71,7 +82,7 @@ def test_pruning_at_once_is_never_worth_more_than_waiting(recorded):
         ops = [Op.GERMINATE, *[Op.WAIT] * waits, Op.PRUNE, *[Op.WAIT] * (6 - waits)]
         played = recorded(ops)
         for mode in rewards.MODES:
-            worth, base = (returns(mode, steps, gamma_of(steps)) for steps in (played, idle))
+            worth, base = (returns(mode, steps) for steps in (played, idle))
             blind = mode in BLIND or (mode == "minimal" and waits == 5)
             assert torch.equal(worth, base) if blind else (worth < base).all(), mode
 
@@ -81,7 +92,7 @@ def test_germinating_early_or_in_the_last_step_is_not_worth_more_than_never(reco
     horizon = 6
     plays = [recorded([Op.GERMINATE if t == at else Op.WAIT for t in range(horizon)]) for at in range(horizon + 1)]
     for mode in rewards.MODES:
-        values = [returns(mode, steps, gamma_of(steps)) for steps in plays]
+        values = [returns(mode, steps) for steps in plays]
         for sooner, later in pairwise(values):
             assert torch.equal(sooner, later) if mode in (*BLIND, "minimal") else (sooner < later).all(), mode
 
@@ -96,7 +107,7 @@ def test_dwelling_in_holding_and_pruning_earns_nothing(recorded):
         stages = [step.before.stage[0, 0] for step, _ in steps]
         assert stages.count(Stage.HOLDING) == waits + 1
         for mode in rewards.MODES:
-            assert (returns(mode, steps, gamma_of(steps), without=tuple(rewards.OBJECTIVES)) <= 1e-12).all(), mode
+            assert (returns(mode, steps, without=tuple(rewards.OBJECTIVES)) <= 1e-12).all(), mode
 
 
 def test_moving_alpha_back_and_forth_costs(recorded):
@@ -107,10 +118,10 @@ def test_moving_alpha_back_and_forth_costs(recorded):
     still = recorded([*GROWN, *[Op.WAIT] * 6, Op.PRUNE])
     measured = ("attribution", "escrow", "toxic", *rewards.OBJECTIVES)
     for mode in rewards.MODES:
-        values = [returns(mode, steps, gamma_of(steps), without=measured) for steps in (moved, still)]
+        values = [returns(mode, steps, without=measured) for steps in (moved, still)]
         blind = mode in (*BLIND, "minimal")
         assert torch.equal(*values) if blind else (values[0] < values[1]).all(), mode
-        credit = returns(mode, moved, gamma_of(moved), only=("attribution", "escrow"))
+        credit = returns(mode, moved, only=("attribution", "escrow"))
         assert credit.abs().max() < 1e-9  # came and went
 
 
@@ -131,13 +142,13 @@ class Spoiled(Population):
 def test_growing_a_harmful_seed_to_be_paid_for_its_removal_earns_nothing(recorded):
     blind_governor = Governor(min_history=1000)  # it would end the episode
     ops = [*[Op.WAIT] * 8, *GROWN[:6], Op.WAIT, Op.PRUNE, Op.WAIT]
-    steps = recorded(ops, batches_per_epoch=10, compose=Spoiled, governor=blind_governor)
+    steps = recorded(ops, batches=10, compose=Spoiled, governor=blind_governor)
     harm = torch.stack([step.after.contribution[:, 0] for step, _ in steps]).nan_to_num().amin(dim=0)
     assert (harm < -1).all(), "the seeds must harm for this test to mean anything"
     for mode in rewards.MODES:
-        worth = returns(mode, steps, gamma_of(steps), without=tuple(rewards.OBJECTIVES))
+        worth = returns(mode, steps, without=tuple(rewards.OBJECTIVES))
         assert (worth == 0).all() if mode in (*BLIND, "minimal") else (worth < 0).all(), mode
-        credit = returns(mode, steps, gamma_of(steps), only=("attribution", "escrow"))
+        credit = returns(mode, steps, only=("attribution", "escrow"))
         assert credit.abs().max() < 1e-9
 
 
@@ -165,10 +176,10 @@ def test_ransomware_earns_nothing_whether_it_is_kept_or_not(recorded):
         held = steps[len(GROWN) + 1][0].after
         assert (held.contribution[:, 0] > 5).all() and (rewards.progress(held)[:, 0] < 0).all()
         for mode in rewards.MODES:
-            worth = returns(mode, steps, gamma_of(steps), without=tuple(rewards.OBJECTIVES))
+            worth = returns(mode, steps, without=tuple(rewards.OBJECTIVES))
             assert (worth <= 1e-12).all(), (mode, last)
             keeping = ("fossilize", "basic_fossilize", "basic_plus_fossilize", "drip", "attribution", "escrow")
-            assert (returns(mode, steps, gamma_of(steps), only=keeping) <= 1e-12).all(), (mode, last)
+            assert (returns(mode, steps, only=keeping) <= 1e-12).all(), (mode, last)
 
 
 def draw(envs: int, step: int, size: int, what: int) -> torch.Tensor:
@@ -204,16 +215,8 @@ def random_life(envs: int, count: int, steps: int) -> list:
         )
         step = transition(slots, after, stable_accuracy=20 + 60 * draw(envs, t, 1, 7)[:, 0])
         interactions = [10 * draw(envs, at, count, 8) - 5 for at in (t, t + 1)]
-        found.append(
-            replace(
-                step,
-                op=events.effective_op,
-                slot=slot,
-                step=t + 1,
-                interaction_before=interactions[0],
-                interaction_after=interactions[1],
-            )
-        )
+        played = {"op": events.effective_op, "slot": slot, "step": t + 1}
+        found.append(replace(step, **played, interaction_before=interactions[0], interaction_after=interactions[1]))
         slots = after
     return found
 

@@ -14,29 +14,24 @@ CHANCE = math.log(CLASSES)
 PARAMS = Governor(min_history=3, window=5, consecutive_panics=2)
 
 
-def watch(losses: list[float], finite: list[bool] | None = None, params: Governor = PARAMS):
-    """Causes and health of a single host that validates with these losses."""
-    vitals, causes, healths = Vitals.empty(1, params), [], []
+def watch(losses: list[float], finite: list[bool] | None = None, classes: int = CLASSES):
+    """Causes, health and the last vital signs of a single host that validates with these losses."""
+    vitals, causes, healths = Vitals.empty(1, PARAMS), [], []
     for loss, ok in zip(losses, finite or [True] * len(losses), strict=True):
-        vitals, cause, healthy = governor.check(vitals, torch.tensor([loss]), torch.tensor([ok]), CLASSES, params)
+        vitals, cause, healthy = governor.check(vitals, torch.tensor([loss]), torch.tensor([ok]), classes, PARAMS)
         causes.append(Cause(int(cause)))
         healths.append(bool(healthy))
-    return causes, healths
+    return causes, healths, vitals
 
 
 def test_a_learning_host_is_healthy():
-    causes, healths = watch([2.3, 1.9, 1.5, 1.2, 1.0, 0.9, 0.9, 1.1])
+    causes, healths, _ = watch([2.3, 1.9, 1.5, 1.2, 1.0, 0.9, 0.9, 1.1])
     assert set(causes) == {Cause.NONE} and all(healths)
 
 
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_non_finite_loss_is_a_panic_at_once(loss):
-    causes, healths = watch([loss])
-    assert causes == [Cause.NON_FINITE] and healths == [False]
-
-
-def test_a_non_finite_gradient_is_a_panic_even_with_a_finite_loss():
-    assert watch([1.0], [False])[0] == [Cause.NON_FINITE]
+@pytest.mark.parametrize(("loss", "finite_gradient"), [(math.nan, True), (math.inf, True), (1.0, False)])
+def test_a_non_finite_loss_or_gradient_is_a_panic_at_once(loss, finite_gradient):
+    assert watch([loss], [finite_gradient])[:2] == ([Cause.NON_FINITE], [False])
 
 
 def test_collapse_to_chance_is_a_panic_only_for_a_host_that_was_better():
@@ -49,15 +44,13 @@ def test_collapse_to_chance_is_a_panic_only_for_a_host_that_was_better():
 
 def test_divergence_must_last():
     # Above 5 · ln 10 = 11.5, above 3 times the mean and six sigma.
-    causes, healths = watch([0.5, 0.5, 0.5, 20.0, 0.5, 20.0, 20.0])
+    causes, healths, _ = watch([0.5, 0.5, 0.5, 20.0, 0.5, 20.0, 20.0])
     assert causes == [Cause.NONE] * 6 + [Cause.DIVERGENCE]
     assert healths == [True, True, True, False, True, False, False]
 
 
 def test_an_anomalous_loss_never_enters_the_history():
-    vitals = Vitals.empty(1, PARAMS)
-    for loss in (0.5, 0.5, 0.5, 20.0):
-        vitals, _, _ = governor.check(vitals, torch.tensor([loss]), torch.tensor([True]), CLASSES, PARAMS)
+    *_, vitals = watch([0.5, 0.5, 0.5, 20.0])
     assert vitals.losses.nan_to_num(0).max() == 0.5 and int(vitals.anomalies) == 1
 
 
@@ -65,10 +58,7 @@ def test_thresholds_follow_the_number_of_classes():
     # 8 is above 5 · ln 2 = 3.5 but below 5 · ln 10 = 11.5.
     history = [0.1, 0.1, 0.1, 8.0, 8.0]
     assert watch(history)[0][-1] == Cause.NONE
-    vitals = Vitals.empty(1, PARAMS)
-    for loss in history:
-        vitals, cause, _ = governor.check(vitals, torch.tensor([loss]), torch.tensor([True]), 2, PARAMS)
-    assert int(cause) == Cause.DIVERGENCE
+    assert watch(history, classes=2)[0][-1] == Cause.DIVERGENCE
 
 
 def test_rows_do_not_touch_each_other():
@@ -81,5 +71,5 @@ def test_rows_do_not_touch_each_other():
         vitals, cause, _ = governor.check(vitals, loss, ok, CLASSES, PARAMS)
         causes.append(cause.tolist())
     for env in range(5):
-        alone, _ = watch(losses[:, env].tolist(), finite[:, env].tolist())
+        alone = watch(losses[:, env].tolist(), finite[:, env].tolist())[0]
         assert [row[env] for row in causes] == alone

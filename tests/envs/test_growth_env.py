@@ -1,12 +1,10 @@
 """The environment on a real population and real data: legality, accounting, measurements, rollbacks."""
 
 from collections import Counter
-from itertools import combinations, permutations
 
 import pytest
 import torch
 from growth.worlds import logits_of
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from simic.data.batches import Dataset
 from simic.envs import growth_env, rewards
@@ -15,6 +13,8 @@ from simic.errors import SimicError
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.params import Lifecycle, PPOParams, Reward
+
+from .test_shapley import by_permutations
 
 FAMILIES = ("cnn", "mlp")
 
@@ -77,10 +77,8 @@ def test_augmentation_is_for_images_with_two_sides(make_env, digits):
 
 
 def test_augmented_hosts_see_other_samples_and_any_grouping_sees_the_same(make_env):
-    together, alone = (
-        make_env(envs=3, augment="crop_flip"),
-        make_env(envs=1, augment="crop_flip", env_ids=torch.tensor([2])),
-    )
+    together = make_env(envs=3, augment="crop_flip")
+    alone = make_env(envs=1, augment="crop_flip", env_ids=torch.tensor([2]))
     plain, losses = make_env(envs=3), []
     for env in (together, alone, plain):
         env.reset()
@@ -151,20 +149,11 @@ def test_what_a_host_does_depends_on_its_id_not_on_its_company(make_env, play):
         assert torch.equal(result[1][[1, 4]], lone_result[1])
 
 
-class NoGlobalRandomness(TorchDispatchMode):
-    """Raises on any operation that draws from torch's global generator."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            raise AssertionError(f"{func} draws from the global generator")
-        return func(*args, **(kwargs or {}))
-
-
-def test_no_step_draws_from_the_global_generator(make_env, play):
+def test_no_step_draws_from_the_global_generator(make_env, play, no_global_rng):
     env = make_env(envs=4, steps=8)
-    with NoGlobalRandomness():
+    with no_global_rng():
         play(env)
-        with pytest.raises(AssertionError, match="draws from the global generator"):
+        with pytest.raises(AssertionError, match="draws from torch's random generator"):
             torch.rand(1)
 
 
@@ -177,37 +166,12 @@ def test_shapley_values_are_those_of_networks_run_one_by_one(make_env, play, dig
     acting = measurable(env.slots)
     assert acting.sum(dim=1).max() >= 2 and torch.equal(found.value.isnan(), ~acting)
     assert (found.value.nansum(dim=1) - found.gain).abs().max() < 1e-6
+    slots = range(env.host.slots)
+    off = torch.tensor([[[not members >> k & 1 for k in slots]] * 6 for members in range(2 ** len(slots))])
+    answers = torch.cat([env.population.evaluate(env.slots, digits[1], one[None]).correct for one in off])
     for row in range(6):
-        players = acting[row].nonzero().flatten().tolist()
-        score = {}
-        for size in range(len(players) + 1):
-            for on in combinations(players, size):
-                off = torch.tensor([[[k in players and k not in on for k in range(env.host.slots)]] * 6])
-                score[on] = 100 * float(
-                    env.population.evaluate(env.slots, digits[1], off).correct[0, row].double().mean()
-                )
-        orders = list(permutations(players))
-        for slot in players:
-            value = 0.0
-            for order in orders:
-                earlier = order[: order.index(slot)]
-                value += score[tuple(sorted((*earlier, slot)))] - score[tuple(sorted(earlier))]
-            assert abs(float(found.value[row, slot]) - value / len(orders)) < 1e-6
-
-
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
-@pytest.mark.parametrize("family", ["cnn", "mlp"])
-def test_the_fused_evaluation_of_all_configurations_equals_separate_passes(make_env, play, digits, family, backend):
-    """Counts and losses bit for bit, for every configuration of hosts in any mix of stages."""
-    env = make_env(envs=8, family=family, steps=20, backend=backend)
-    play(env, never=(Op.PRUNE, Op.WAIT))
-    off = configurations(env.slots)
-    assert measurable(env.slots).sum(dim=1).max() == 3  # all kinds of configurations differ
-    fused = env.population.evaluate(env.slots, digits[1], off)
-    for number, single in enumerate(off):
-        separate = env.population.evaluate(env.slots, digits[1], single[None])
-        assert torch.equal(fused.correct[number], separate.correct[0])
-        assert torch.equal(fused.loss[number], separate.loss[0])
+        for slot, marginals in by_permutations(answers, acting[row].nonzero().flatten().tolist(), row).items():
+            assert abs(float(found.value[row, slot]) - 100 * float(marginals.mean())) < 1e-6
 
 
 def test_auto_advance_walks_without_advance(make_env, play):
@@ -220,15 +184,7 @@ def test_auto_advance_walks_without_advance(make_env, play):
     assert {int(Stage.TRAINING), int(Stage.BLENDING), int(Stage.HOLDING)} <= seen
 
 
-def test_the_sparse_mode_pays_at_the_end_only(make_env, play):
-
-    env = make_env(envs=4, steps=5, reward=Reward(mode="sparse"))
-    paid = [step[2][1] for step in play(env)]
-    assert all(reward.eq(0).all() for reward in paid[:-1]) and paid[-1].gt(0).all()
-
-
 def test_classes_of_training_and_validation_must_agree(make_env, digits):
-
     with pytest.raises(SimicError, match="validation data has 11 classes: allowed is the training data's 10"):
         growth_env.GrowthEnv(make_env().train, 1, digits[0], Dataset(digits[1].x, digits[1].y, 11))
 

@@ -51,30 +51,17 @@ class Watch(BaseCallback):
         return True
 
 
-def learn(root: Path, steps: int) -> tuple[Watch, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """What was played and the policy's parameters before and after."""
+@pytest.mark.parametrize(("steps", "least_ops"), [(128, 3), pytest.param(2000, 4, marks=pytest.mark.slow)])
+def test_maskable_ppo_learns_on_it_and_plays_nothing_illegal(root, steps, least_ops):
     env = gymnasium.make("simic.envs.single_env:simic/Growth-v0", train=TRAIN, prepared=root / "data" / "prepared")
     agent = MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=32, n_epochs=2, seed=3, device="cpu")
     before = {name: parameter.clone() for name, parameter in agent.policy.state_dict().items()}
     watch = Watch()
     agent.learn(steps, callback=watch)
     env.close()
-    return watch, before, agent.policy.state_dict()
-
-
-def check(root: Path, steps: int, least_ops: int) -> None:
-    watch, before, after = learn(root, steps)
     assert len(watch.illegal) >= steps and not any(watch.illegal)
     assert watch.episodes == len(watch.illegal) // TRAIN.episode_steps
     assert len(watch.ops) >= least_ops
+    after = agent.policy.state_dict()
     assert all(parameter.isfinite().all() for parameter in after.values())
     assert all(not torch.equal(before[name], parameter) for name, parameter in after.items())
-
-
-def test_maskable_ppo_learns_on_it_and_plays_nothing_illegal(root):
-    check(root, steps=128, least_ops=3)
-
-
-@pytest.mark.slow
-def test_maskable_ppo_2000_steps(root):
-    check(root, steps=2000, least_ops=4)

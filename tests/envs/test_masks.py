@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from growth.life.scalar_lifecycle import LIVE, ScalarHost
 
 from simic.envs.masks import Budget, action_masks
 from simic.growth.life.vocabulary import Op, Ramp, Slots, Stage
@@ -11,7 +12,6 @@ from simic.params import Lifecycle
 
 SLOTS, BLUEPRINTS = 3, 4
 RESERVE = torch.tensor([[10, 20, 30, 200], [40, 50, 60, 300], [70, 80, 90, 400]])
-LIVE = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
 
 
 def random_slots(envs: int, seed: int) -> Slots:
@@ -34,26 +34,13 @@ def random_slots(envs: int, seed: int) -> Slots:
 
 def legal(slots: Slots, params: Lifecycle, limit: float, env: int, op: Op, slot: int, blueprint: int) -> bool:
     """May this op be done to this slot (sequential-development and budget rules included)?"""
-    stages = [Stage(value) for value in slots.stage[env].tolist()]
-    stage, holds = stages[slot], int(slots.ramp[env, slot]) == Ramp.HOLD
-    if op == Op.WAIT:
-        return True
-    if op == Op.SET_ALPHA_TARGET:
-        return stage in (Stage.BLENDING, Stage.HOLDING) and holds
-    if op == Op.PRUNE:
-        prunable = stage in (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING)
-        return prunable and holds and int(slots.age[env, slot]) >= params.min_prune_age
-    if op == Op.FOSSILIZE:
-        return stage == Stage.HOLDING
-    if op == Op.ADVANCE:
-        return not params.auto_advance and stage in (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING)
-    unproven = (Stage.GERMINATED, Stage.TRAINING, Stage.PRUNED, Stage.EMBARGOED, Stage.RESETTING)
-    if stage != Stage.DORMANT or (params.sequential_development and any(s in unproven for s in stages)):
-        return False
-    if sum(s in LIVE for s in stages) >= (params.max_seeds or SLOTS):
-        return False
-    held = sum(int(RESERVE[k, slots.blueprint[env, k]]) for k, s in enumerate(stages) if s in LIVE)
-    return held + int(RESERVE[slot, blueprint]) <= limit
+    host = ScalarHost(SLOTS, params)
+    for k, seat in enumerate(host.seats):
+        seat.stage, seat.age = Stage(int(slots.stage[env, k])).name, int(slots.age[env, k])
+        seat.ramp, seat.blueprint = Ramp(int(slots.ramp[env, k])).name, int(slots.blueprint[env, k])
+    held = sum(int(RESERVE[k, seat.blueprint]) for k, seat in enumerate(host.seats) if seat.stage in LIVE)
+    affordable = op != Op.GERMINATE or held + int(RESERVE[slot, blueprint]) <= limit
+    return affordable and host.legal(op.name, slot)
 
 
 @pytest.mark.parametrize("sequential", [True, False])
@@ -72,10 +59,3 @@ def test_masks_equal_the_scalar_oracle(sequential, max_seeds, limit, auto_advanc
                 if op == Op.GERMINATE:
                     assert masks["blueprint"][env, slot].tolist() == allowed
             assert bool(masks["op"][env, op]) == bool(masks["slot"][env, op].any())
-
-
-def test_waiting_is_always_legal():
-    masks = action_masks(
-        random_slots(200, 9), Lifecycle(), Budget(RESERVE, 0.0, torch.ones(BLUEPRINTS, dtype=torch.bool))
-    )
-    assert masks["op"][:, Op.WAIT].all() and not masks["op"][:, Op.GERMINATE].any()

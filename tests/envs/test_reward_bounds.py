@@ -4,7 +4,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import torch
 
 from simic.envs import rewards
 from simic.growth.life.vocabulary import Op, Stage
@@ -56,13 +55,3 @@ def test_the_price_of_an_op_is_the_one_of_the_params(make_slots):
         for op in Op:
             paid = rewards.components("shaped", transition(empty, empty, op), setting)["intervention"]
             assert paid.tolist() == [0.0 if op is Op.WAIT else -price]
-
-
-def test_the_sum_of_all_components_is_paid_and_nothing_beside_it(make_env, play):
-    """In every mode, played: no credit, penalty or bonus goes around the recorded terms."""
-    for mode in rewards.MODES:
-        env = make_env(envs=3, steps=4, backend="auto", reward=Reward(mode=mode))
-        for _, _, (_, reward, *_, info) in play(env):
-            parts = torch.stack(tuple(info.components.values()))
-            assert (reward - parts.sum(dim=0)).abs().max() < 1e-9, mode
-            assert reward.dtype == torch.float64

@@ -10,7 +10,7 @@ import torch
 from simic.envs import rewards
 from simic.envs.rewards import MODES, Transition
 from simic.errors import SimicError
-from simic.growth.life.vocabulary import Op, Slots, Stage
+from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Reward, SparseReward
 
 from .transitions import GAMMA, SETTING, WEIGHTS, discounted, measured, random_states, transition
@@ -103,26 +103,6 @@ def test_credit_is_the_harmonic_mean_and_never_inflated_by_the_host(make_slots):
     assert credit(math.nan, 30.0) == 0.0 and credit(4.0, math.nan) == 0.0
 
 
-def test_a_zero_threshold_divides_nothing_by_zero(make_slots):
-    free = replace(SETTING, weights=Reward(contribution_threshold_pct=0.0))
-    slots = measured(make_slots, Stage.HOLDING, contribution=0.0, gain=0.0, se=0.0)
-    parts = rewards.components("shaped", transition(slots, slots, Op.FOSSILIZE), free)
-    assert all(value.isfinite().all() for value in parts.values())
-
-
-def test_no_seed_earns_no_attribution(make_slots):
-    empty = make_slots([[Stage.DORMANT, Stage.DORMANT]])
-    parts = shaped(transition(empty, empty))
-    assert all(value == 0.0 for value in parts.values())
-
-
-def test_fossilized_seed_has_no_further_attribution(make_slots):
-    before = measured(make_slots, Stage.FOSSILIZED, contribution=10.0, gain=20.0)
-    after = measured(make_slots, Stage.FOSSILIZED, contribution=40.0, gain=60.0)
-    for op in (Op.WAIT, Op.GERMINATE):
-        assert shaped(transition(before, after, op))["attribution"] == 0.0
-
-
 def test_fossilizing_keeps_the_credit_and_pays_the_bonus_by_dwell(make_slots):
     for dwell, legitimate in ((1, 1 / 3), (2, 2 / 3), (3, 1.0), (9, 1.0)):
         before = measured(make_slots, Stage.HOLDING, contribution=10.0, gain=20.0, dwell=dwell)
@@ -130,26 +110,25 @@ def test_fossilizing_keeps_the_credit_and_pays_the_bonus_by_dwell(make_slots):
         parts = shaped(transition(before, after, Op.FOSSILIZE))
         assert parts["attribution"] == 0.0
         assert parts["fossilize"] == pytest.approx(3.0 * math.tanh(1 / 3) * legitimate, abs=1e-12)
+    ransom = [measured(make_slots, stage, 30.0, -10.0) for stage in (Stage.HOLDING, Stage.FOSSILIZED)]
+    parts = shaped(transition(*ransom, Op.FOSSILIZE))
+    assert (parts["attribution"], parts["fossilize"]) == (0.0, rewards.NOT_CONTRIBUTING)
 
 
-def test_waiting_in_holding_is_not_profitable(make_slots):
-    start = measured(make_slots, Stage.HOLDING, contribution=10.0, gain=20.0, dwell=1, alpha=[[1.0]])
-    states = [replace(start, dwell=start.dwell + n) for n in range(8)] + [make_slots([[Stage.PRUNED]])]
+def test_attribution_is_the_discounted_change_of_credit(make_slots):
+    young, gone = make_slots([[Stage.TRAINING]], dwell=[[3]]), make_slots([[Stage.PRUNED]])
+    bad = measured(make_slots, Stage.BLENDING, contribution=-20.0, gain=-15.0, alpha=[[0.5]])
+    # 0.1 · c with c = -20 < p
+    assert shaped(transition(young, bad, Op.ADVANCE))["attribution"] == pytest.approx(-2.0 * GAMMA, abs=1e-6)
+    assert shaped(transition(bad, gone, Op.PRUNE))["attribution"] == pytest.approx(2.0, abs=1e-6)
 
-    def value(waits: int) -> float:
-        """Discounted return of waiting so long in HOLDING and then ending with the seed unfossilized."""
-        steps = [transition(states[n], states[n + 1]) for n in range(waits)]
-        steps.append(transition(states[waits], states[waits], ended=True, terminal=True))
-        # The end pays its terminal whenever it comes; left out, it is not what waiting is about.
-        return sum(
-            GAMMA**t * sum(v for name, v in shaped(step).items() if name != "terminal") for t, step in enumerate(steps)
-        )
 
-    returns = [value(waits) for waits in range(7)]
-    assert all(later < sooner for sooner, later in pairwise(returns))
-    # And apart from the potential (which is given back), every single waiting step costs.
-    waiting = shaped(transition(states[3], states[4]))
-    assert sum(v for name, v in waiting.items() if name != "shaping") < 0
+def test_moving_alpha_costs_by_the_square_of_the_change_and_the_share_of_the_seed(make_slots):
+    held = make_slots([[Stage.HOLDING]], alpha=[[1.0]])
+    half = make_slots([[Stage.BLENDING]], alpha=[[0.5]])
+    # Δα = 0.5 of 100 parameters of a host of 1,000: 0.1958 · 0.25 · 0.1
+    paid = shaped(transition(held, half, Op.SET_ALPHA_TARGET))["alpha_shock"]
+    assert paid == pytest.approx(-0.1958 * 0.025, abs=1e-12)
 
 
 def test_waiting_past_the_proof_of_worth_does_not_raise_the_fossilize_return(make_slots):
@@ -173,102 +152,19 @@ def test_waiting_past_the_proof_of_worth_does_not_raise_the_fossilize_return(mak
     assert all(returns[dwell + 1] < returns[dwell] for dwell in range(3, 8))
 
 
-@pytest.mark.parametrize("waits", [0, 1, 3, 8])
-def test_germinate_then_prune_earns_nothing(make_slots, waits):
-    empty, gone = make_slots([[Stage.DORMANT]]), make_slots([[Stage.PRUNED]])
-    states = [empty] + [make_slots([[Stage.GERMINATED]], dwell=[[n + 1]]) for n in range(waits + 1)] + [gone]
-    ops = [Op.GERMINATE] + [Op.WAIT] * waits + [Op.PRUNE]
-    paid = [sum(shaped(transition(a, b, op)).values()) for a, b, op in zip(states, states[1:], ops, strict=False)]
-    assert sum(GAMMA**t * value for t, value in enumerate(paid)) < 0
-    cycles = [sum(GAMMA ** (t + n * len(paid)) * value for t, value in enumerate(paid)) for n in range(4)]
-    assert all(value < 0 for value in cycles)  # so the sum over repeated cycles falls monotonically
-
-
-def test_harmful_seed_farm_earns_nothing(make_slots):
-    """Grow a seed until it hurts, then remove the damage: what it cost comes back at most, discounted."""
-    empty, gone = make_slots([[Stage.DORMANT]]), make_slots([[Stage.PRUNED]])
-    young = make_slots([[Stage.TRAINING]], dwell=[[3]])
-    bad = measured(make_slots, Stage.BLENDING, contribution=-20.0, gain=-15.0, alpha=[[0.5]])
-    steps = [
-        transition(empty, young, Op.GERMINATE),
-        transition(young, bad, Op.ADVANCE),
-        transition(bad, gone, Op.PRUNE),
-    ]
-    attributed = [shaped(step)["attribution"] for step in steps]
-    assert attributed[1] == pytest.approx(-2.0 * GAMMA, abs=1e-6) and attributed[2] == pytest.approx(2.0, abs=1e-6)
-    assert sum(GAMMA**t * sum(shaped(step).values()) for t, step in enumerate(steps)) < 0
-
-
-def test_ransomware_is_not_rewarded_under_any_op(make_slots):
-    """Indispensable (c = 30) though the host got worse (p = -10): no credit, no bonus, whatever the op."""
-    before = measured(make_slots, Stage.HOLDING, contribution=30.0, gain=-10.0)
-    for op in Op:
-        after = measured(make_slots, Stage.FOSSILIZED if op == Op.FOSSILIZE else Stage.HOLDING, 30.0, -10.0)
-        parts = shaped(transition(before, after, op))
-        assert parts["attribution"] == 0.0
-        assert parts["fossilize"] == (rewards.NOT_CONTRIBUTING if op == Op.FOSSILIZE else 0.0)
-
-
-def test_late_germination_is_not_rewarded(make_slots):
-    empty, young = make_slots([[Stage.DORMANT]]), make_slots([[Stage.GERMINATED]], dwell=[[1]])
-    parts = shaped(transition(empty, young, Op.GERMINATE, ended=True, terminal=True))
-    assert sum(value for name, value in parts.items() if name != "terminal") < 0
-
-
-def test_germinating_early_is_not_worth_more_than_late(make_slots):
-    def value(start: int, horizon: int = 8) -> float:
-        state, paid = make_slots([[Stage.DORMANT]]), []
-        for t in range(horizon):
-            age = t - start
-            after = state if age < 0 else make_slots([[Stage.GERMINATED]], dwell=[[age + 1]])
-            last = t == horizon - 1
-            op = Op.GERMINATE if age == 0 else Op.WAIT
-            paid.append(sum(shaped(transition(state, after, op, ended=last, terminal=last)).values()))
-            state = after
-        return sum(GAMMA**t * value for t, value in enumerate(paid))
-
-    returns = [value(start) for start in range(8)]
-    assert all(later > sooner for sooner, later in pairwise(returns))
-
-
-def test_alpha_oscillation_costs(make_slots):
-    """HOLDING, retarget to 0.5 and back to HOLDING: a closed loop in the lifecycle has a negative return."""
-
-    def at(stage: Stage, alpha: float) -> Slots:
-        return measured(make_slots, stage, contribution=10.0, gain=20.0, dwell=1, alpha=[[alpha]])
-
-    path = [at(Stage.HOLDING, 1.0), at(Stage.BLENDING, 0.5), at(Stage.BLENDING, 1.0), at(Stage.HOLDING, 1.0)]
-    ops = [Op.SET_ALPHA_TARGET, Op.SET_ALPHA_TARGET, Op.ADVANCE]
-    still = [transition(path[0], path[0]) for _ in ops]
-    moved = [transition(a, b, op) for a, b, op in zip(path, path[1:], ops, strict=False)]
-    value = [sum(GAMMA**t * sum(shaped(step).values()) for t, step in enumerate(steps)) for steps in (moved, still)]
-    assert value[0] < value[1]
-    # Δα = 0.5 of 100 parameters of a host of 1,000: 0.1958 · 0.25 · 0.1
-    assert shaped(moved[0])["alpha_shock"] == pytest.approx(-0.1958 * 0.025, abs=1e-12)
-
-
-def test_terminal_is_paid_exactly_once(make_slots):
-    slots = make_slots([[Stage.DORMANT]])
-    steps = [transition(slots, slots, ended=t == 4, terminal=t == 4) for t in range(5)]
-    paid = [shaped(step)["terminal"] for step in steps]
-    assert paid == [0.0, 0.0, 0.0, 0.0, pytest.approx(0.05 * 50.0)]
-
-
-def test_accuracy_dominates_parameter_cost(make_slots):
-    """All rent of an episode is at most the cap, for seeds of any size."""
-    slots = make_slots([[Stage.FOSSILIZED]], alpha=[[1.0]])
-    huge = transition(slots, slots, seed_params_after=torch.tensor([[10**9]]))
-    assert SETTING.episode_steps * shaped(huge)["rent"] == pytest.approx(-WEIGHTS.rent_cap)
-    # ln(1 + 0.0039 + 0.1)/2 per episode for a seed of a tenth of the host
-    assert shaped(transition(slots, slots))["rent"] == pytest.approx(-0.5 * math.log(1.1039) / 10, abs=1e-12)
-    assert WEIGHTS.rent_cap < WEIGHTS.shaped.terminal_weight * 100
-
-
-def test_rent_is_free_without_a_seed_and_weighted_by_alpha(make_slots):
+def test_rent_is_weighted_by_alpha_and_capped(make_slots):
+    """All rent of an episode is at most the cap, for seeds of any size; without a live seed there is none."""
+    kept = make_slots([[Stage.FOSSILIZED]], alpha=[[1.0]])
     half = make_slots([[Stage.BLENDING]], alpha=[[0.5]])
+    huge = transition(kept, kept, seed_params_after=torch.tensor([[10**9]]))
+    assert SETTING.episode_steps * shaped(huge)["rent"] == pytest.approx(-WEIGHTS.rent_cap)
+    assert WEIGHTS.rent_cap < WEIGHTS.shaped.terminal_weight * 100
+    # ln(1 + 0.0039 + 0.1)/2 per episode for a seed of a tenth of the host
+    assert shaped(transition(kept, kept))["rent"] == pytest.approx(-0.5 * math.log(1.1039) / 10, abs=1e-12)
     assert shaped(transition(half, half))["rent"] == pytest.approx(-0.5 * math.log(1.0539) / 10, abs=1e-12)
     cooling = make_slots([[Stage.EMBARGOED]])
-    assert shaped(transition(cooling, cooling))["rent"] == 0.0
+    ending = shaped(transition(cooling, cooling, ended=True, terminal=True))
+    assert (ending["rent"], ending["terminal"]) == (0.0, pytest.approx(0.05 * 50.0))
 
 
 def test_a_refused_op_costs_and_earns_nothing(make_slots):

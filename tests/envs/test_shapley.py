@@ -31,7 +31,7 @@ def game(slots: int, envs: int = 2, seed: int = 0):
 
 def by_permutations(answers: torch.Tensor, players: list[int], env: int) -> dict[int, list[float]]:
     """Mean marginal of every player over all orders, per sample, from the definition."""
-    total = {player: torch.zeros(SAMPLES, dtype=torch.float64) for player in players}
+    total = {player: torch.zeros(answers.shape[2], dtype=torch.float64) for player in players}
     orders = list(permutations(players))
     for order in orders:
         members = 0

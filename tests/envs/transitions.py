@@ -1,4 +1,4 @@
-"""Constructed transitions, and what a mode pays along a path of them."""
+"""Scripted actions, constructed transitions, and what a mode pays along a path of them."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import torch
 
 from simic.envs import rewards
 from simic.envs.rewards import Ledgers, Setting, Transition
-from simic.growth.life.vocabulary import Op, Slots, Stage
+from simic.growth.life.vocabulary import Action, Op, Slots, Stage
 from simic.params import Reward, ShapedReward
 
 GAMMA = 0.97
@@ -33,6 +33,12 @@ FULL = replace(
 # (mode, setting): all shipped modes, and the default one with all it can have.
 VARIANTS = [(mode, SETTING) for mode in rewards.MODES] + [("shaped", FULL), ("escrow", FULL)]
 VARIANT_NAMES = [*rewards.MODES, "shaped_full", "escrow_full"]
+
+
+def act(envs: int, op: Op, **heads: int) -> Action:
+    """The same action in every host: fastest ramp to alpha 1 in slot 0 unless said otherwise."""
+    named = {"op": int(op), "tempo": 0, "alpha_target": 2, **heads}
+    return Action.wait(envs)._replace(**{name: torch.full((envs,), value) for name, value in named.items()})
 
 
 def transition(before: Slots, after: Slots, op: Op = Op.WAIT, slot: int = 0, **changes) -> Transition:

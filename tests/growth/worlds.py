@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from simic.data.batches import Dataset
 from simic.growth.batch.groups import SlotState, evaluation_plan
@@ -131,3 +131,79 @@ def logits_of(population: Population, slots: Slots, x: Tensor, off: Tensor | Non
     plan, stream_of = evaluation_plan(SlotState.read(slots), flags, slots.alpha)
     weights = population._evaluation_weights(plan, slice(0, len(population)))
     return population._run(population.templates, weights, plan, _same_for_all(x, len(population)))[stream_of[0]]
+
+
+class PlainHost:
+    """One host and its seeds as plain modules under torch.optim: what the population claims to be E of."""
+
+    def __init__(self, population: Population, slots: Slots, row: int) -> None:
+        host, state = population.host, SlotState.read(slots)
+        self.segments, self.head = host.modules()
+        self.data, self.isolated = DATA[host.family], host.isolated
+        self.stage, self.alpha = slots.stage[row].tolist(), slots.alpha[row].tolist()
+        self.operator, self.down = slots.operator[row].tolist(), state.frozen[row].tolist()
+        self.seeds: dict[int, nn.Module] = {}
+        self.gates: dict[int, nn.Module] = {}
+        for k, stage in enumerate(self.stage):
+            if stage in LIVE:
+                self.seeds[k] = population.blueprints[int(slots.blueprint[row, k])].build(host.slot_shapes[k])
+                self.gates[k] = host.gate(host.slot_shapes[k])
+        self._load(population.named_parameters(slots, row))
+        decay = population.optimizer.weight_decay
+        host_parameters = list(nn.ModuleList([*self.segments, self.head]).parameters())  # tied ones once
+        self.optimizers = [self._sgd(host_parameters, decay)]
+        for k, seed in self.seeds.items():
+            if self.stage[k] > Stage.GERMINATED and not self.down[k]:
+                self.optimizers.append(self._sgd(list(seed.parameters()), 0.0))
+                self.optimizers.append(self._sgd(list(self.gates[k].parameters()), 0.0))
+
+    def modules(self) -> dict[str, nn.Module]:
+        named = {f"segments.{k}": module for k, module in enumerate(self.segments)} | {"head": self.head}
+        named |= {f"joints.{k}.seed": module for k, module in self.seeds.items()}
+        return named | {f"joints.{k}.gate": module for k, module in self.gates.items()}
+
+    def _load(self, values: dict[str, Tensor]) -> None:
+        for owner, module in self.modules().items():
+            for name, parameter in module.named_parameters():
+                if f"{owner}.{name}" in values:  # a tied one has its lender's name
+                    parameter.data.copy_(values[f"{owner}.{name}"])
+
+    def _sgd(self, members: list[nn.Parameter], decay: float) -> torch.optim.SGD:
+        return torch.optim.SGD(members, 0.05, momentum=0.9, weight_decay=decay)
+
+    def logits(self, x: Tensor) -> Tensor:
+        for k, segment in enumerate(self.segments):
+            h = segment(x)
+            x = self._join(k, h) if k in self.seeds and self.stage[k] > Stage.GERMINATED else h
+        return self.head(x)
+
+    def _join(self, k: int, h: Tensor) -> Tensor:
+        seen = h.detach() if self.stage[k] in self.isolated else h
+        s, a = self.seeds[k](seen), self.alpha[k]
+        if self.stage[k] == Stage.TRAINING:
+            return h + (s - s.detach())  # the textbook form, with its rounding
+        if self.operator[k] == Blend.MULTIPLY:
+            return h * (1 + a * torch.tanh(s - seen))
+        if self.operator[k] == Blend.GATE:
+            a = a * self.gates[k](seen).view(len(h), -1, *[1] * (h.dim() - 2))
+        return h + a * (s - h)
+
+    def train(self, order: Tensor) -> None:
+        for batch in order:
+            for module in self.modules().values():
+                module.zero_grad()
+            logits, answers = self.logits(self.data.x[batch]), self.data.y[batch]
+            nn.functional.cross_entropy(logits.flatten(0, -2), answers.flatten()).backward()
+            for optimizer in self.optimizers:
+                members = optimizer.param_groups[0]["params"]
+                if any(p.grad is not None for p in members):
+                    nn.utils.clip_grad_norm_(members, 1.0)
+                    optimizer.step()
+
+    def values(self) -> dict[str, Tensor]:
+        return {
+            f"{owner}.{name}": parameter.detach()
+            for owner, module in self.modules().items()
+            for name, parameter in module.named_parameters()
+            if f"{owner}.{name}" != "head.tokens"  # the first segment's
+        }

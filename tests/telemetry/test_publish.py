@@ -54,9 +54,14 @@ def files(tmp_path):
     return tmp_path / "telemetry.jsonl", tmp_path / "timing.jsonl", tmp_path / "out"
 
 
-def test_a_step_becomes_one_row_per_host(files):
+@pytest.fixture
+def published(files):
     publish(*files)
-    table = pq.read_table(files[2] / "steps.parquet").to_pydict()
+    return files[2]
+
+
+def test_a_step_becomes_one_row_per_host(published):
+    table = pq.read_table(published / "steps.parquet").to_pydict()
     assert table["iteration"] == [0] * 4 + [1] * 4
     assert table["step"] == [1, 1, 2, 2] * 2
     assert table["env"] == [0, 1] * 4
@@ -69,31 +74,28 @@ def test_a_step_becomes_one_row_per_host(files):
     assert table["panicked"] == [True, False] * 4
 
 
-def test_metrics_are_columns_of_their_own_and_absent_is_null(files):
-    publish(*files)
-    table = pq.read_table(files[2] / "updates.parquet").to_pydict()
+def test_metrics_are_columns_of_their_own_and_absent_is_null(published):
+    table = pq.read_table(published / "updates.parquet").to_pydict()
     assert table["policy_loss"] == [0.5, 0.5]
     assert all(map(math.isnan, table["entropy_by_head/op"]))
     assert table["best_iteration"] == [None, 1]
 
 
-def test_every_table_exists_and_an_empty_one_has_its_columns(files):
-    publish(*files)
-    assert sorted(path.name for path in files[2].iterdir()) == sorted([*TABLES.values(), "timing.jsonl"])
-    events = pq.read_table(files[2] / "events.parquet")
+def test_every_table_exists_and_an_empty_one_has_its_columns(published):
+    assert sorted(path.name for path in published.iterdir()) == sorted([*TABLES.values(), "timing.jsonl"])
+    events = pq.read_table(published / "events.parquet")
     assert events.num_rows == 0
     assert events.column_names == list(EventRow.model_fields)
-    assert "return" in pq.read_table(files[2] / "episodes.parquet").column_names
+    assert "return" in pq.read_table(published / "episodes.parquet").column_names
     assert EpisodeRow.model_fields["return_"].alias == "return"
-    findings = pq.read_table(files[2] / "findings.parquet").to_pydict()
+    findings = pq.read_table(published / "findings.parquet").to_pydict()
     assert findings["evidence"] == ['{"name": "x", "value": 3}']
 
 
-def test_equal_rows_give_equal_bytes(files):
+def test_equal_rows_give_equal_bytes(files, published):
+    first = {path.name: path.read_bytes() for path in published.iterdir()}
     publish(*files)
-    first = {path.name: path.read_bytes() for path in files[2].iterdir()}
-    publish(*files)
-    assert {path.name: path.read_bytes() for path in files[2].iterdir()} == first
+    assert {path.name: path.read_bytes() for path in published.iterdir()} == first
 
 
 def test_more_rows_than_a_group_holds_are_all_there(files, monkeypatch):

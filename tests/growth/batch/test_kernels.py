@@ -128,22 +128,6 @@ def test_the_norm_of_one_host_takes_features_and_gradients_of_any_layout(
         torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.parametrize("shape", [(6,), (6, 3)])
-@pytest.mark.parametrize("affine", [True, False])
-def test_a_stacked_group_norm_takes_vectors(shape: tuple[int, ...], affine: bool) -> None:
-    plain = nn.GroupNorm(2, 6, affine=affine).double()
-    fast = stacked(copy.deepcopy(plain), SHIPPED["cpu"])
-    assert fast is not None
-    x = torch.randn(3, 4, *shape, dtype=torch.float64, generator=generator(1))
-    weights = {
-        key: torch.rand(3, 6, dtype=torch.float64, generator=generator(2)) for key, _ in plain.named_parameters()
-    }
-    expected = [functional_call(plain, {k: w[i] for k, w in weights.items()}, (x[i],)) for i in range(3)]
-    for key, weight in weights.items():
-        setattr(fast, key, weight)
-    torch.testing.assert_close(fast(x.flatten(0, 1)).unflatten(0, (3, 4)), torch.stack(expected))
-
-
 def test_per_sample_is_of_one_number_per_network() -> None:
     with pytest.raises(SimicError, match=r"per_sample of a parameter \(16,\): must be one number per network"):
         per_sample(torch.zeros(16), torch.zeros(64, 3))
@@ -151,18 +135,21 @@ def test_per_sample_is_of_one_number_per_network() -> None:
 
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("shape", [(6,), (6, 3), (6, 4, 4)])
-def test_group_norms_of_users_run_under_vmap(shape: tuple[int, ...], affine: bool) -> None:
+def test_group_norms_of_users_run_stacked_and_under_vmap(shape: tuple[int, ...], affine: bool) -> None:
     plain = nn.Sequential(nn.GroupNorm(2, 6, affine=affine)).double()
-    batched = vmappable(copy.deepcopy(plain))
-    assert [key for key, _ in batched.named_parameters()] == [key for key, _ in plain.named_parameters()]
+    batched, fast = vmappable(copy.deepcopy(plain)), stacked(copy.deepcopy(plain), SHIPPED["cpu"])
+    assert isinstance(fast, nn.Sequential)
+    names = [key for key, _ in plain.named_parameters()]
+    assert [key for key, _ in batched.named_parameters()] == names
     x = torch.randn(3, 4, *shape, dtype=torch.float64, generator=generator(1)).requires_grad_()
-    weights = {
-        key: torch.rand(3, 6, dtype=torch.float64, generator=generator(2)) for key, _ in plain.named_parameters()
-    }
-    leaves = [x, *(weight.requires_grad_() for weight in weights.values())]
+    weights = {key: torch.rand(3, 6, dtype=torch.float64, generator=generator(2)).requires_grad_() for key in names}
+    leaves = [x, *weights.values()]
     expected = torch.stack([functional_call(plain, {k: w[i] for k, w in weights.items()}, (x[i],)) for i in range(3)])
-    actual = vmap(lambda w, x: functional_call(batched, w, (x,)))(weights, x) if weights else vmap(batched)(x)
-    torch.testing.assert_close(actual, expected)
+    for key, weight in weights.items():
+        setattr(fast[0], key.removeprefix("0."), weight)
+    mapped = vmap(lambda w, x: functional_call(batched, w, (x,)))(weights, x) if weights else vmap(batched)(x)
     wanted = torch.autograd.grad(expected.square().sum(), leaves)
-    for mine, theirs in zip(torch.autograd.grad(actual.square().sum(), leaves), wanted, strict=True):
-        torch.testing.assert_close(mine, theirs)
+    for actual in (mapped, fast(x.flatten(0, 1)).unflatten(0, (3, 4))):
+        torch.testing.assert_close(actual, expected)
+        for mine, theirs in zip(torch.autograd.grad(actual.square().sum(), leaves), wanted, strict=True):
+            torch.testing.assert_close(mine, theirs)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from simic.errors import SimicError
 from simic.growth.batch.forward import BACKENDS
-from simic.growth.batch.groups import SlotState
 from simic.growth.batch.population import Population
 from simic.growth.batch.template import Template
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
@@ -23,7 +22,7 @@ from simic.params import Host, HostOptimizer
 from ..worlds import (
     DATA,
     FAMILIES,
-    LIVE,
+    PlainHost,
     logits_of,
     make_host,
     make_order,
@@ -58,12 +57,15 @@ def test_no_position_of_a_grown_transformer_sees_a_later_one() -> None:
 
 
 @BOTH
-def test_batched_forward_equals_the_loop(family: str) -> None:
+def test_batched_evaluation_equals_the_loop(family: str) -> None:
     batched, loop = make_population(family), make_population(family, backend="loop")
     slots, _ = mixed_slots(batched), mixed_slots(loop)
-    torch.testing.assert_close(
-        logits_of(batched, slots, DATA[family].x), logits_of(loop, slots, DATA[family].x), rtol=1e-5, atol=1e-5
-    )
+    logits = [logits_of(population, slots, DATA[family].x) for population in (batched, loop)]
+    torch.testing.assert_close(*logits, rtol=1e-5, atol=1e-5)
+    off = torch.cat((nothing_off(batched), torch.eye(3, dtype=torch.bool)[:, None].expand(3, 8, 3)))
+    mine, theirs = batched.evaluate(slots, DATA[family], off), loop.evaluate(slots, DATA[family], off)
+    torch.testing.assert_close(mine.loss, theirs.loss, rtol=1e-5, atol=1e-5)
+    assert (mine.correct != theirs.correct).float().mean() < 1e-3
 
 
 @BOTH
@@ -83,82 +85,6 @@ def test_batched_training_equals_the_loop(family: str, optimizer: str) -> None:
         torch.testing.assert_close(
             getattr(mine, name), getattr(theirs, name), rtol=1e-3, atol=1e-4, equal_nan=True, msg=name
         )
-
-
-class PlainHost:
-    """One host and its seeds as plain modules under torch.optim: what the population claims to be E of."""
-
-    def __init__(self, population: Population, slots: Slots, row: int) -> None:
-        host, state = population.host, SlotState.read(slots)
-        self.segments, self.head = host.modules()
-        self.data, self.isolated = DATA[host.family], host.isolated
-        self.stage, self.alpha = slots.stage[row].tolist(), slots.alpha[row].tolist()
-        self.operator, self.down = slots.operator[row].tolist(), state.frozen[row].tolist()
-        self.seeds: dict[int, nn.Module] = {}
-        self.gates: dict[int, nn.Module] = {}
-        for k, stage in enumerate(self.stage):
-            if stage in LIVE:
-                self.seeds[k] = population.blueprints[int(slots.blueprint[row, k])].build(host.slot_shapes[k])
-                self.gates[k] = host.gate(host.slot_shapes[k])
-        self._load(population.named_parameters(slots, row))
-        decay = population.optimizer.weight_decay
-        host_parameters = list(nn.ModuleList([*self.segments, self.head]).parameters())  # tied ones once
-        self.optimizers = [self._sgd(host_parameters, decay)]
-        for k, seed in self.seeds.items():
-            if self.stage[k] > Stage.GERMINATED and not self.down[k]:
-                self.optimizers.append(self._sgd(list(seed.parameters()), 0.0))
-                self.optimizers.append(self._sgd(list(self.gates[k].parameters()), 0.0))
-
-    def modules(self) -> dict[str, nn.Module]:
-        named = {f"segments.{k}": module for k, module in enumerate(self.segments)} | {"head": self.head}
-        named |= {f"joints.{k}.seed": module for k, module in self.seeds.items()}
-        return named | {f"joints.{k}.gate": module for k, module in self.gates.items()}
-
-    def _load(self, values: dict[str, Tensor]) -> None:
-        for owner, module in self.modules().items():
-            for name, parameter in module.named_parameters():
-                if f"{owner}.{name}" in values:  # a tied one has its lender's name
-                    parameter.data.copy_(values[f"{owner}.{name}"])
-
-    def _sgd(self, members: list[nn.Parameter], decay: float) -> torch.optim.SGD:
-        return torch.optim.SGD(members, 0.05, momentum=0.9, weight_decay=decay)
-
-    def logits(self, x: Tensor) -> Tensor:
-        for k, segment in enumerate(self.segments):
-            h = segment(x)
-            x = self._join(k, h) if k in self.seeds and self.stage[k] > Stage.GERMINATED else h
-        return self.head(x)
-
-    def _join(self, k: int, h: Tensor) -> Tensor:
-        seen = h.detach() if self.stage[k] in self.isolated else h
-        s, a = self.seeds[k](seen), self.alpha[k]
-        if self.stage[k] == Stage.TRAINING:
-            return h + (s - s.detach())  # the textbook form, with its rounding
-        if self.operator[k] == Blend.MULTIPLY:
-            return h * (1 + a * torch.tanh(s - seen))
-        if self.operator[k] == Blend.GATE:
-            a = a * self.gates[k](seen).view(len(h), -1, *[1] * (h.dim() - 2))
-        return h + a * (s - h)
-
-    def train(self, order: Tensor) -> None:
-        for batch in order:
-            for module in self.modules().values():
-                module.zero_grad()
-            logits, answers = self.logits(self.data.x[batch]), self.data.y[batch]
-            nn.functional.cross_entropy(logits.flatten(0, -2), answers.flatten()).backward()
-            for optimizer in self.optimizers:
-                members = optimizer.param_groups[0]["params"]
-                if any(p.grad is not None for p in members):
-                    nn.utils.clip_grad_norm_(members, 1.0)
-                    optimizer.step()
-
-    def values(self) -> dict[str, Tensor]:
-        return {
-            f"{owner}.{name}": parameter.detach()
-            for owner, module in self.modules().items()
-            for name, parameter in module.named_parameters()
-            if f"{owner}.{name}" != "head.tokens"  # the first segment's
-        }
 
 
 @BOTH
@@ -309,33 +235,24 @@ def test_a_host_trains_alike_in_any_company(family: str, backend: str) -> None:
 
 
 @BOTH
-def test_fused_evaluation_equals_separate_passes(family: str) -> None:
-    population = make_population(family, 12)
+@pytest.mark.parametrize("backend", ["vmap", "loop"])
+def test_fused_evaluation_equals_separate_passes(family: str, backend: str) -> None:
+    population, data = make_population(family, 12, backend), DATA[family]
     slots = mixed_slots(population)
-    population.train_epoch(slots, DATA[family], make_order(12, 4, 16))
-    none = torch.zeros(12, 3, dtype=torch.bool)
+    population.train_epoch(slots, data, make_order(12, 4, 16))
     alone = torch.eye(3, dtype=torch.bool)[:, None].expand(3, 12, 3)
-    pairs = ~alone
-    off = torch.cat((none[None], ~none[None], alone, pairs))
-    fused = population.evaluate(slots, DATA[family], off)
+    off = torch.cat((nothing_off(population), ~nothing_off(population), alone, ~alone))
+    fused = population.evaluate(slots, data, off)
     assert fused.correct.shape == (8, 12, 96)
     for i in range(8):
-        single = population.evaluate(slots, DATA[family], off[i : i + 1])
+        single = population.evaluate(slots, data, off[i : i + 1])
         assert torch.equal(single.correct[0], fused.correct[i])
         assert torch.equal(single.loss[0], fused.loss[i])
-        logits = logits_of(population, slots, DATA[family].x, off[i])
-        right = logits.argmax(-1) == DATA[family].y
+        logits = logits_of(population, slots, data.x, off[i])
+        right = logits.argmax(-1) == data.y
         assert torch.equal(right if right.dim() == 2 else right.float().mean(2), fused.correct[i])
-
-
-@BOTH
-def test_fused_evaluation_equals_the_loop(family: str) -> None:
-    batched, loop = make_population(family), make_population(family, backend="loop")
-    slots, _ = mixed_slots(batched), mixed_slots(loop)
-    off = torch.cat((nothing_off(batched), torch.eye(3, dtype=torch.bool)[:, None].expand(3, 8, 3)))
-    mine, theirs = batched.evaluate(slots, DATA[family], off), loop.evaluate(slots, DATA[family], off)
-    torch.testing.assert_close(mine.loss, theirs.loss, rtol=1e-5, atol=1e-5)
-    assert (mine.correct != theirs.correct).float().mean() < 1e-3
+        losses = [nn.functional.cross_entropy(row.flatten(0, -2), data.y.flatten()) for row in logits]
+        torch.testing.assert_close(fused.loss[i], torch.stack(losses), rtol=1e-5, atol=1e-5)
 
 
 # --- chance ---

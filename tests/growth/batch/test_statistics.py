@@ -10,7 +10,7 @@ from simic.growth.batch.population import Population
 from simic.growth.batch.statistics import EXPLODING_CLIPS, SeedNorms, TrainStats, gradient_ratio, train_statistics
 from simic.growth.life.vocabulary import Slots, Stage
 
-from ..worlds import logits_of, make_data, make_order, make_population, one_seed
+from ..worlds import PlainHost, logits_of, make_data, make_order, make_population, one_seed
 
 DATA = make_data()
 KIND, SLOT, BATCHES = 1, 1, 3
@@ -25,22 +25,9 @@ def still(family: str, envs: int = 3) -> Population:
 
 def plain_gradients(population: Population, slots: Slots, row: int, batch: torch.Tensor) -> tuple[float, float, float]:
     """Loss, norm of the host's and of the TRAINING seed's gradient, by modules and autograd alone."""
-    host = population.host
-    segments, head = [build() for build in host.segments], host.head()
-    seed = population.blueprints[KIND].build(host.slot_shapes[SLOT])
-    values = population.named_parameters(slots, row)
-    named = {**{f"segments.{k}": m for k, m in enumerate(segments)}, "head": head, f"joints.{SLOT}.seed": seed}
-    for owner, module in named.items():
-        for name, parameter in module.named_parameters():
-            parameter.data.copy_(values[f"{owner}.{name}"])
-    h = DATA.x[batch]
-    for k, segment in enumerate(segments):
-        h = segment(h)
-        if k == SLOT:
-            s = seed(h.detach())
-            h = h + (s - s.detach())
-    loss = nn.functional.cross_entropy(head(h), DATA.y[batch])
-    parameters = [list(nn.ModuleList(modules).parameters()) for modules in ([*segments, head], [seed])]
+    plain = PlainHost(population, slots, row)
+    loss = nn.functional.cross_entropy(plain.logits(DATA.x[batch]), DATA.y[batch])
+    parameters = [list(nn.ModuleList([*plain.segments, plain.head]).parameters()), list(plain.seeds[SLOT].parameters())]
     grads = [torch.autograd.grad(loss, group, retain_graph=True) for group in parameters]
     norms = [math.sqrt(sum(float(g.double().square().sum()) for g in group)) for group in grads]
     return loss.item(), norms[0], norms[1]

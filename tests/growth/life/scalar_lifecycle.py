@@ -25,12 +25,13 @@ class Seat:
         self.clear()
 
     def clear(self) -> None:
-        self.blueprint, self.operator, self.age, self.doomed = -1, 0, 0, False
-        self.alpha = self.start = self.target = self.first_target = 0.0
-        self.ramp, self.curve, self.steps, self.done, self.tempo, self.first_curve = "HOLD", 0, 0, 0, 0, 0
+        self.blueprint, self.operator, self.age, self.prune_scheduled = -1, 0, 0, False
+        self.alpha = self.alpha_start = self.alpha_target = self.first_target = 0.0
+        self.ramp, self.ramp_curve, self.ramp_steps, self.ramp_done = "HOLD", 0, 0, 0
+        self.tempo_steps, self.first_curve = 0, 0
         self.germination_accuracy = self.accuracy = self.contribution = self.contribution_se = NAN
-        self.velocity = self.ratio = NAN
-        self.unmeasured, self.healthy = 0, False
+        self.contribution_velocity = self.gradient_ratio = NAN
+        self.steps_since_measured, self.gradient_healthy = 0, False
 
     def enter(self, stage: str, accuracy: float) -> None:
         self.stage, self.dwell, self.stage_accuracy = stage, 0, accuracy
@@ -41,7 +42,8 @@ class Seat:
 
     def retarget(self, target: float, steps: int, curve: int) -> None:
         assert self.ramp == "HOLD"
-        self.start, self.target, self.curve, self.steps, self.done = self.alpha, target, curve, steps, 0
+        self.alpha_start, self.alpha_target = self.alpha, target
+        self.ramp_curve, self.ramp_steps, self.ramp_done = curve, steps, 0
         if steps == 0 or target == self.alpha:
             self.alpha = target
         else:
@@ -50,34 +52,35 @@ class Seat:
     def tick(self) -> None:
         if self.stage != "BLENDING" or self.ramp == "HOLD":
             return
-        self.done += 1
-        if self.done >= self.steps:
-            self.alpha, self.ramp = self.target, "HOLD"
+        self.ramp_done += 1
+        if self.ramp_done >= self.ramp_steps:
+            self.alpha, self.ramp = self.alpha_target, "HOLD"
             return
-        t = self.done / self.steps
-        if self.curve == 0:
+        t = self.ramp_done / self.ramp_steps
+        if self.ramp_curve == 0:
             f = t
-        elif self.curve == 1:
+        elif self.ramp_curve == 1:
             f = 0.5 - 0.5 * math.cos(math.pi * t)
         else:
-            s = {2: 6.0, 3: 12.0, 4: 24.0}[self.curve]
+            s = {2: 6.0, 3: 12.0, 4: 24.0}[self.ramp_curve]
             low, high = 1 / (1 + math.exp(s / 2)), 1 / (1 + math.exp(-s / 2))
             f = (1 / (1 + math.exp(-s * (t - 0.5))) - low) / (high - low)
-        self.alpha = self.start + (self.target - self.start) * f
+        self.alpha = self.alpha_start + (self.alpha_target - self.alpha_start) * f
 
     def gate(self, target: str, params: Lifecycle) -> bool:
         strict = params.gates == "strict"
         if target == "BLENDING":
-            passes = self.dwell >= params.training_dwell and self.healthy
+            passes = self.dwell >= params.training_dwell and self.gradient_healthy
             if strict:
                 passes = passes and self.accuracy - self.stage_accuracy >= params.min_improvement_pct
-                passes = passes and self.ratio >= params.min_gradient_ratio
+                passes = passes and self.gradient_ratio >= params.min_gradient_ratio
             return passes
         if target == "HOLDING":
-            passes = self.ramp == "HOLD" and self.target >= 1 - 1e-6 and abs(self.alpha - self.target) <= 1e-6
+            arrived = abs(self.alpha - self.alpha_target) <= 1e-6
+            passes = self.ramp == "HOLD" and self.alpha_target >= 1 - 1e-6 and arrived
             return passes and (not strict or self.dwell >= params.blending_dwell)
         if target == "FOSSILIZED":
-            passes = math.isfinite(self.contribution) and self.healthy
+            passes = math.isfinite(self.contribution) and self.gradient_healthy
             return passes and (not strict or self.contribution >= params.min_contribution_pct)
         return True
 
@@ -85,25 +88,25 @@ class Seat:
         coming_from = self.stage
         self.enter(stage, accuracy)
         if stage == "BLENDING" and coming_from == "TRAINING":
-            self.retarget(self.first_target, self.tempo, self.first_curve)
+            self.retarget(self.first_target, self.tempo_steps, self.first_curve)
         if stage == "HOLDING":
-            self.alpha = self.start = self.target = 1.0
+            self.alpha = self.alpha_start = self.alpha_target = 1.0
             self.ramp = "HOLD"
 
     def record(self, accuracy: float, contribution: float, error: float, ratio: float, healthy: bool) -> None:
         if self.stage not in LIVE:
-            self.healthy = False
+            self.gradient_healthy = False
             return
         self.age, self.dwell, self.accuracy = self.age + 1, self.dwell + 1, accuracy
-        self.unmeasured += 1
+        self.steps_since_measured += 1
         if math.isfinite(contribution):
             if math.isfinite(self.contribution):
-                old = 0.0 if math.isnan(self.velocity) else self.velocity
-                self.velocity = 0.7 * old + 0.3 * (contribution - self.contribution)
-            self.contribution, self.contribution_se, self.unmeasured = contribution, error, 0
+                old = 0.0 if math.isnan(self.contribution_velocity) else self.contribution_velocity
+                self.contribution_velocity = 0.7 * old + 0.3 * (contribution - self.contribution)
+            self.contribution, self.contribution_se, self.steps_since_measured = contribution, error, 0
         if math.isfinite(ratio):
-            self.ratio = ratio if math.isnan(self.ratio) else 0.9 * self.ratio + 0.1 * ratio
-        self.healthy = healthy
+            self.gradient_ratio = ratio if math.isnan(self.gradient_ratio) else 0.9 * self.gradient_ratio + 0.1 * ratio
+        self.gradient_healthy = healthy
 
 
 class ScalarHost:
@@ -139,7 +142,7 @@ class ScalarHost:
             effective, gate, passed = self._execute(op, seat, action, accuracy)
         for each in self.seats:
             each.tick()
-            if each.doomed and each.ramp == "HOLD":
+            if each.prune_scheduled and each.ramp == "HOLD":
                 each.remove()
         for each, stage in zip(self.seats, before, strict=True):
             if each.stage == stage:
@@ -151,7 +154,7 @@ class ScalarHost:
             seat.clear()
             seat.enter("GERMINATED", accuracy)
             seat.blueprint, seat.operator = action["blueprint"], STYLE_OPERATOR[action["style"]]
-            seat.first_curve, seat.tempo = STYLE_CURVE[action["style"]], TEMPO[action["tempo"]]
+            seat.first_curve, seat.tempo_steps = STYLE_CURVE[action["style"]], TEMPO[action["tempo"]]
             seat.first_target, seat.germinations = TARGET[action["alpha_target"]], seat.germinations + 1
             seat.germination_accuracy = seat.accuracy = accuracy
             return op, 0, True
@@ -173,7 +176,7 @@ class ScalarHost:
                 if seat.stage == "HOLDING":
                     seat.enter("BLENDING", accuracy)
                 seat.retarget(0.0, steps, curve)
-                seat.doomed = True
+                seat.prune_scheduled = True
             else:
                 seat.remove()
         return op, -1, False

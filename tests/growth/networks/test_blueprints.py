@@ -10,72 +10,53 @@ from simic.growth.networks.blueprints import Blueprint, blueprint, blueprints_of
 
 from ..worlds import runnable
 
-CNN = {  # parameters and multiply-adds per sample at C channels, n pixels
-    "norm": (lambda c: 2 * c + 1, lambda c, n: 0),
-    "attention": (lambda c: 2 * c * max(1, c // 4) + c, lambda c, n: 2 * c * max(1, c // 4)),
-    "depthwise": (lambda c: 9 * c + c * c + 2 * c, lambda c, n: n * (9 * c + c * c)),
-    "bottleneck": (
-        lambda c: 2 * c * max(8, c // 4) + 9 * max(8, c // 4) ** 2 + 2 * c,
-        lambda c, n: n * (2 * c * max(8, c // 4) + 9 * max(8, c // 4) ** 2),
-    ),
-    "conv_small": (lambda c: c * c + 2 * c, lambda c, n: n * c * c),
-    "conv_light": (lambda c: 9 * c * c + 2 * c, lambda c, n: n * 9 * c * c),
-    "conv_heavy": (lambda c: 18 * c * c + 4 * c, lambda c, n: n * 18 * c * c),
+# Parameters and multiply-adds per sample at c channels or features, n pixels or positions.
+FORMULAS = {
+    "cnn": {
+        "norm": (lambda c: 2 * c + 1, lambda c, n: 0),
+        "attention": (lambda c: 2 * c * max(1, c // 4) + c, lambda c, n: 2 * c * max(1, c // 4)),
+        "depthwise": (lambda c: 9 * c + c * c + 2 * c, lambda c, n: n * (9 * c + c * c)),
+        "bottleneck": (
+            lambda c: 2 * c * max(8, c // 4) + 9 * max(8, c // 4) ** 2 + 2 * c,
+            lambda c, n: n * (2 * c * max(8, c // 4) + 9 * max(8, c // 4) ** 2),
+        ),
+        "conv_small": (lambda c: c * c + 2 * c, lambda c, n: n * c * c),
+        "conv_light": (lambda c: 9 * c * c + 2 * c, lambda c, n: n * 9 * c * c),
+        "conv_heavy": (lambda c: 18 * c * c + 4 * c, lambda c, n: n * 18 * c * c),
+    },
+    "transformer": {  # attention also multiplies n × n scores twice
+        "norm": (lambda c: 2 * c + 1, lambda c, n: 0),
+        "lora": (lambda c: 16 * c, lambda c, n: n * 16 * c),
+        "lora_large": (lambda c: 64 * c, lambda c, n: n * 64 * c),
+        "attention": (lambda c: 4 * c * c + 4 * c, lambda c, n: n * 4 * c * c + 2 * n * n * c),
+        "mlp_small": (lambda c: 4 * c * c + 3 * c, lambda c, n: n * 4 * c * c),
+        "mlp": (lambda c: 8 * c * c + 5 * c, lambda c, n: n * 8 * c * c),
+        "flex_attention": (lambda c: 4 * c * c + 4 * c, lambda c, n: n * 4 * c * c + 2 * n * n * c),
+    },
 }
-MLP = {
-    "norm": (lambda d: 2 * d + 1, lambda d: 0),
-    "lora": (lambda d: 16 * d, lambda d: 16 * d),
-    "mlp_small": (lambda d: 4 * d * d + 3 * d, lambda d: 4 * d * d),
-    "mlp": (lambda d: 8 * d * d + 5 * d, lambda d: 8 * d * d),
-}
-TRANSFORMER = {  # at width D, L positions: parameters; attention also multiplies L × L scores twice
-    "norm": (lambda d: 2 * d + 1, lambda d, n: 0),
-    "lora": (lambda d: 16 * d, lambda d, n: n * 16 * d),
-    "lora_large": (lambda d: 64 * d, lambda d, n: n * 64 * d),
-    "attention": (lambda d: 4 * d * d + 4 * d, lambda d, n: n * 4 * d * d + 2 * n * n * d),
-    "mlp_small": (lambda d: 4 * d * d + 3 * d, lambda d, n: n * 4 * d * d),
-    "mlp": (lambda d: 8 * d * d + 5 * d, lambda d, n: n * 8 * d * d),
-    "flex_attention": (lambda d: 4 * d * d + 4 * d, lambda d, n: n * 4 * d * d + 2 * n * n * d),
-}
+FORMULAS["mlp"] = {name: FORMULAS["transformer"][name] for name in ("norm", "lora", "mlp_small", "mlp")}
 SHAPES = {"cnn": (16, 4, 4), "mlp": (24,), "transformer": (5, 24)}
 ALL = [(item, shape) for family, shape in SHAPES.items() for item in runnable(family)]
 KINDS = pytest.mark.parametrize(("item", "shape"), ALL, ids=[f"{i.family}-{i.name}" for i, _ in ALL])
 
 
-@pytest.mark.parametrize("channels", [4, 8, 16, 32, 64, 128])
-def test_cnn_counts_are_the_formulas(channels: int) -> None:
-    for item in blueprints_of("cnn"):
-        params, work = CNN[item.name]
-        assert item.params((channels, 4, 2)) == params(channels), item.name
-        assert item.flops((channels, 4, 2)) == 2 * work(channels, 8), item.name
+@pytest.mark.parametrize("width", [4, 8, 16, 32, 64, 128, 384])
+@pytest.mark.parametrize("family", FORMULAS)
+def test_counts_are_the_formulas(family: str, width: int) -> None:
+    shape, positions = {"cnn": ((width, 4, 2), 8), "mlp": ((width,), 1), "transformer": ((7, width), 7)}[family]
+    for item in blueprints_of(family):
+        params, work = FORMULAS[family][item.name]
+        assert item.params(shape) == params(width), item.name
+        assert item.flops(shape) == 2 * work(width, positions), item.name
 
 
-def test_cnn_counts_are_those_of_the_table() -> None:
-    table = {"norm": 129, "attention": 2112, "depthwise": 4800, "bottleneck": 4480, "conv_small": 4224}
-    table |= {"conv_light": 36992, "conv_heavy": 73984}
-    assert {item.name: item.params((64, 4, 4)) for item in blueprints_of("cnn")} == table
-
-
-@pytest.mark.parametrize("width", [8, 64, 384])
-def test_mlp_counts_are_the_formulas(width: int) -> None:
-    for item in blueprints_of("mlp"):
-        params, work = MLP[item.name]
-        assert item.params((width,)) == params(width), item.name
-        assert item.flops((width,)) == 2 * work(width), item.name
-
-
-@pytest.mark.parametrize("width", [8, 64, 384])
-def test_transformer_counts_are_the_formulas(width: int) -> None:
-    for item in blueprints_of("transformer"):
-        params, work = TRANSFORMER[item.name]
-        assert item.params((7, width)) == params(width), item.name
-        assert item.flops((7, width)) == 2 * work(width, 7), item.name
-
-
-def test_transformer_counts_are_those_of_the_table() -> None:
-    table = {"norm": 769, "lora": 6144, "lora_large": 24576, "attention": 591360, "mlp_small": 590976}
-    table |= {"mlp": 1181568, "flex_attention": 591360}
-    assert {item.name: item.params((16, 384)) for item in blueprints_of("transformer")} == table
+def test_counts_are_those_of_the_table_in_the_order_of_the_action() -> None:
+    cnn = {"norm": 129, "attention": 2112, "depthwise": 4800, "bottleneck": 4480, "conv_small": 4224}
+    cnn |= {"conv_light": 36992, "conv_heavy": 73984}
+    transformer = {"norm": 769, "lora": 6144, "lora_large": 24576, "attention": 591360, "mlp_small": 590976}
+    transformer |= {"mlp": 1181568, "flex_attention": 591360}
+    for family, shape, table in (("cnn", (64, 4, 4), cnn), ("transformer", (16, 384), transformer)):
+        assert [(item.name, item.params(shape)) for item in blueprints_of(family)] == list(table.items())
 
 
 def test_a_blueprint_bound_to_a_device_says_so_elsewhere() -> None:
@@ -170,8 +151,3 @@ def test_a_family_grows_its_own_blueprints_or_those_of_one_other(monkeypatch: py
 def test_an_unknown_family_is_refused() -> None:
     with pytest.raises(SimicError, match="known families: cnn, mlp"):
         blueprints_of("rnn")
-
-
-def test_the_order_is_the_action_index() -> None:
-    names = ["norm", "attention", "depthwise", "bottleneck", "conv_small", "conv_light", "conv_heavy"]
-    assert [item.name for item in blueprints_of("cnn")] == names
