@@ -16,8 +16,8 @@ from flows.overrides import Overrides
 from simic.errors import SimicError
 from simic.evaluation import result
 from simic.pipeline.paths import Workspace
-from tests.flows.conftest import Toys
-from tests.pipeline.test_mlflow_store import Info, episode, update
+from tests.helpers import Toys, episode, update
+from tests.pipeline.test_mlflow_store import info_of
 
 pytestmark = [pytest.mark.usefixtures("prefect_server")]
 
@@ -89,7 +89,7 @@ def test_progress_without_a_server_costs_one_line_and_no_error(
     monkeypatch.setattr(artifacts, "create_progress_artifact", gone)
     monkeypatch.setattr(artifacts, "SECONDS_BETWEEN_UPDATES", 0.0)
     progress = artifacts.ProgressArtifact()
-    progress.on_start(Info(workspace))
+    progress.on_start(info_of(workspace))
     for iteration in range(3):
         progress.on_iteration(update(iteration), episode(iteration))
     assert len([record for record in caplog.records if "Prefect does not answer" in record.message]) == 1

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,29 +13,23 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from small_runs import small_params
+from small_runs import rows_of, small_params
 
 from simic import durable
 from simic.errors import SimicError
 from simic.params import Params, PPOParams
 from simic.pipeline import distributed, mlflow_store, stages
 from simic.pipeline.paths import Workspace
-from simic.telemetry import recorder
 from simic.telemetry.recorder import Silent
 from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, UpdateRow
 from simic.training.checkpoint import read
 from simic.training.ranks import ALONE, Ranks, joined, merged
 from simic.training.session import LOCK_FILE, open_session
 from simic.training.trainer import train
+from tests.helpers import free_port
 
 ROOT = Path(__file__).parents[2]
 MODULE = ["-m", "simic.pipeline.distributed"]
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
 
 
 def start(command: list[str], folder: Path | None = None, processes: int = 2) -> list[subprocess.Popen]:
@@ -106,10 +99,6 @@ def test_early_stop_is_a_decision_of_all(learned) -> None:
         assert any(metrics["stopped_early"] for metrics in rank["stops float64"]["metrics"])
 
 
-def rows_of(work: Path, kind: type) -> list:
-    return [row for row in recorder.read(work / "telemetry.jsonl") if isinstance(row, kind)]
-
-
 def small(**changes: object) -> Params:
     return small_params({"progress": "plain", "device": "cpu"}, **changes)
 
@@ -127,19 +116,11 @@ def together(prepared, tmp_path_factory) -> tuple[Path, str]:
     """The work directory of a whole training run of two processes, by the documented command; and what it said."""
     workspace, work = project(tmp_path_factory.mktemp("together"), prepared, small())
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *MODULE]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=workspace.root,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    [launcher] = start(command, workspace.root, processes=1)
+    [said] = finish([launcher], timeout=150)
+    assert launcher.returncode == 0, said
     assert not list(workspace.state.rglob("*lock")), "locks go with their holders"
-    return work, done.stdout
+    return work, said
 
 
 def test_the_first_process_writes_the_rows_of_all_hosts(together, finished) -> None:
