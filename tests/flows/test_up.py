@@ -71,7 +71,7 @@ class Project:
         copy_checkout(root)
         (root / "simic" / "pipeline" / "stages.py").write_text(STAGES)
         store = root / "simic" / "pipeline" / "mlflow_store.py"
-        store.write_text(store.read_text().partition("\nclass RunIdentity")[0] + TRACKING)
+        store.write_text(store.read_text().partition("\nclass MlflowObserver")[0] + TRACKING)
         artifacts = root / "flows" / "artifacts.py"
         artifacts.write_text(artifacts.read_text().partition("\ndef publish")[0] + "\ndef publish(*_): ...\n")
         self.env = {**os.environ, "PYTHONPATH": str(root), "PREFECT_API_URL": self.api}

@@ -42,7 +42,7 @@ def learn(ranks: Ranks, case: str, dtype: torch.dtype) -> dict:
         rollout, _ = collect(world, policy, normalizers, iteration, 1, STEPS)
         seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
         rewards = normalizers.update(*seen, ranks.reduce)
-        rollout = with_advantages(rollout, rewards, 0.9, 0.8, normalizers.value, ranks.reduce)
+        rollout = with_advantages(rollout, rewards, 0.9, 0.8)
         metrics.append(asdict(ppo.update(rollout, iteration, Health(ppo))))
     scales = normalizers.state_dict()
     scales["reward.running"] = ranks.whole(scales["reward.running"])
