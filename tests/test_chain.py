@@ -49,8 +49,7 @@ def contents(project: Path) -> dict[str, bytes]:
 def test_both_entries_compute_the_same_and_then_neither_does_anything(project: Path) -> None:
     overrides = [word for value in TINY for word in ("-S", value)]
     first = call(project, "simic", "run", *overrides)
-    assert "report " in first
-    assert (project / "reports" / "report.html").stat().st_size > 1000
+    assert "report " in first and (project / "reports" / "report.html").stat().st_size > 1000
     assert call(project, "dvc", "status").strip() == "Data and pipelines are up to date."
     assert call(project, "simic", "run").count("up to date") == 4
     by_run = contents(project)

@@ -83,7 +83,7 @@ def mutations() -> Iterator[tuple[str, bytes]]:
             section[path[-1]] = wrong
             yield path[-1], yaml.safe_dump(tree).encode()
     broken = [b"", b"- 1", bytes(range(256)), "a: 1".encode("utf-16"), b"\ta: 1", b"train: {envs: 1", b"hello"]
-    broken += [b"a: 1\n---\nb: 2", b"a: !!python/name:os.system"]
+    broken += [b"a: 1\n---\nb: 2", b"a: !!python/name:os.system", b"\xff\xfe\x00", b"a: ["]
     yield from (("params.yaml", content) for content in broken)
 
 
@@ -99,7 +99,7 @@ def test_every_mutated_params_file_is_refused_in_one_line_that_names_the_key(sim
 
 def test_missing_params_says_where_to_run(simic: Command) -> None:
     simic.params.unlink()
-    assert "run from the project's root" in simic.refuses("run")
+    assert "no such file; run from the project's root" in simic.refuses("run")
 
 
 def test_bad_override_changes_nothing(simic: Command) -> None:
@@ -123,12 +123,6 @@ def test_second_run_in_a_workspace_names_the_holder(simic: Command) -> None:
     assert yaml.safe_load(simic.params.read_text())["train"]["envs"] != 4
     with engine.workspace_lock(Workspace(simic.folder)):
         pass  # the lock of a dead process is taken over
-
-
-def test_lock_is_released_after_an_error(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), engine.workspace_lock(Workspace(tmp_path)):
-        raise KeyError
-    assert list((tmp_path / ".simic").iterdir()) == []
 
 
 def test_unknown_stage_and_unknown_command_are_refused(simic: Command) -> None:
@@ -181,8 +175,7 @@ def test_train_gym_learns_says_how_it_goes_and_refuses_what_it_cannot(
     monkeypatch.setattr(sys, "path", list(sys.path))  # it looks for environments in the working directory
     small = ("--steps", "256", "--rollout", "32", "-S", "train.policy.core=none", "-S", "runtime.threads=1")
     assert simic("train-gym", "CartPole-v1", *small, "--out", "policy") == 0
-    assert "greedy return" in simic.out
-    assert (simic.folder / "policy").is_dir()
+    assert "greedy return" in simic.out and (simic.folder / "policy").is_dir()
     assert simic.params.read_bytes() == (ROOT / "params.yaml").read_bytes()  # -S is for this run alone
     refused = (
         (("Nowhere-v0",), "Nowhere"),

@@ -153,8 +153,7 @@ def test_killed_runs_resume_and_everything_stops_together(tmp_path: Path) -> Non
         wait(lambda: project.saved() >= project.starts()[1] + 3)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=40) == 0
-    assert not answers(project.port)
-    assert not answers(project.mlflow_port)
+    assert not answers(project.port) and not answers(project.mlflow_port)
     saved = project.saved()
 
     # everything is killed at once, as by a power cut

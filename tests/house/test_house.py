@@ -59,8 +59,7 @@ EXTENSIONS = params.EXTENSIONS_FOLDER
 def test_stages_that_run_user_code_depend_on_it() -> None:
     assert (ROOT / EXTENSIONS / "README.md").is_file()  # DVC wants the folder to exist
     for name in ("prepare", "train", "evaluate"):
-        assert EXTENSIONS in DVC[name]["deps"]
-        assert "extensions" in DVC[name]["params"]
+        assert EXTENSIONS in DVC[name]["deps"] and "extensions" in DVC[name]["params"]
 
 
 def test_stages_are_the_same_in_dvc_and_in_code_and_in_order() -> None:
@@ -71,8 +70,7 @@ def test_stages_are_the_same_in_dvc_and_in_code_and_in_order() -> None:
 def test_each_stage_records_its_own_params_section_and_never_runtime() -> None:
     known = set(params.Params.model_fields)
     for name, stage in DVC.items():
-        assert name in stage["params"]
-        assert "rng_seed" in stage["params"]
+        assert name in stage["params"] and "rng_seed" in stage["params"]
         assert set(stage["params"]) <= known - {"runtime"}
 
 

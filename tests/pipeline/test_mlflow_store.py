@@ -97,8 +97,7 @@ def test_every_step_exactly_once_after_kills(workspace: Workspace) -> None:
         assert steps(workspace, metric) == list(range(12)), metric
     client, _, run_id = run_of(workspace)
     run = client.get_run(run_id)
-    assert run.data.tags["simic.resumes"] == "2"
-    assert run.info.status == "FINISHED"
+    assert (run.data.tags["simic.resumes"], run.info.status) == ("2", "FINISHED")
 
 
 def test_a_run_states_its_params_data_and_code(workspace: Workspace) -> None:

@@ -7,14 +7,9 @@ from simic.telemetry.rows import UpdateRow
 from simic.training.checkpoint import read
 
 EVERYTHING = {
-    "learning_rate_schedule": "adaptive",
-    "entropy_scale": {"slot": 2.0},
-    "entropy_floor": {"op": 0.5},
-    "gradient_accumulation": 2,
-    "ratio": "per_head",
-    "head_weight": "mean",
-    "minibatches": 2,
-}
+    "learning_rate_schedule": "adaptive", "entropy_scale": {"slot": 2.0}, "entropy_floor": {"op": 0.5},
+    "minibatches": 2, "gradient_accumulation": 2, "ratio": "per_head", "head_weight": "mean",
+}  # fmt: skip
 
 
 def test_a_run_with_every_option_goes_on_as_if_it_had_never_stopped(prepared, tmp_path):

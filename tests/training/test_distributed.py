@@ -183,8 +183,7 @@ def test_a_signal_to_one_process_stops_all_and_saves(prepared, tmp_path) -> None
     said = finish(processes)
     assert [process.returncode for process in processes] == [3, 3], (first, said)
     saved = read(sorted((work / "checkpoints").iterdir())[-1]).manifest.iteration
-    assert saved >= 1
-    assert f"stopped with {saved} iterations saved" in said[0]
+    assert saved >= 1 and f"stopped with {saved} iterations saved" in said[0]
 
 
 def test_an_error_of_the_first_process_is_everyones(prepared, tmp_path) -> None:
@@ -194,8 +193,7 @@ def test_an_error_of_the_first_process_is_everyones(prepared, tmp_path) -> None:
         said = finish(processes)
     assert [process.returncode for process in processes] == [2, 2], said
     for text in said:
-        assert f"process {os.getpid()} on" in text
-        assert "in use by" in text
+        assert f"process {os.getpid()} on" in text and "in use by" in text
 
 
 def test_a_finding_of_the_live_audit_stops_all(prepared, tmp_path) -> None:
@@ -236,8 +234,7 @@ def test_alone_nothing_is_exchanged() -> None:
     assert ALONE.reduce is None
     assert ALONE.gather(3) == [3]
     assert ALONE.from_first(lambda: 4) == 4
-    assert ALONE.any(True)
-    assert not ALONE.any(False)
+    assert ALONE.any(True) and not ALONE.any(False)
     x = torch.ones(2)
     assert ALONE.whole(x) is x
 

@@ -76,8 +76,7 @@ def test_a_rollback_is_in_the_telemetry_with_host_and_cause_and_ends_the_hosts_e
     monkeypatch.setattr(sessions, "GrowthEnv", Poisoned)
     with open_session(small_params(iterations=1, validate_every=9), tmp_path, prepared) as session:
         train(session)
-        assert session.state.counters.rollbacks == 1
-        assert session.state.counters.env_steps == 4 * 3 - 1
+        assert (session.state.counters.rollbacks, session.state.counters.env_steps) == (1, 4 * 3 - 1)
     rollbacks = [row for row in rows_of(tmp_path, EventRow) if row.name == "rollback"]
     assert [(row.step, row.env, row.detail) for row in rollbacks] == [(2, 2, "NON_FINITE, 1 rows lost")]
     steps = rows_of(tmp_path, StepRow)

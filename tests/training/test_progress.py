@@ -49,5 +49,4 @@ def test_the_bar_follows_a_real_run_to_its_end(prepared, tmp_path, monkeypatch):
     console = Console(file=screen, force_terminal=True, width=160)
     monkeypatch.setattr("rich.progress.get_console", lambda: console)
     run(tmp_path, prepared, [progress.Bar()], params=small_params(iterations=1))
-    assert "1/1" in screen.getvalue()
-    assert "return" in screen.getvalue()
+    assert "1/1" in screen.getvalue() and "return" in screen.getvalue()

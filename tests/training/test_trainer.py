@@ -137,8 +137,7 @@ def test_the_best_checkpoint_is_the_one_with_the_best_validation_score_and_is_ke
     scores = {row.iteration + 1: sum(row.committed_accuracy) / 4 for row in validated}
     best = max(scores, key=lambda done: (scores[done], -done))
     manifest = read(finished / "checkpoints" / "000004").manifest
-    assert manifest.best_iteration == best
-    assert manifest.scalars["best_score"] == scores[best]
+    assert (manifest.best_iteration, manifest.scalars["best_score"]) == (best, scores[best])
     assert (finished / "checkpoints" / f"{best:06d}").exists()
 
 
@@ -157,6 +156,8 @@ def test_nothing_draws_from_a_global_generator(prepared, tmp_path, no_global_rng
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     with open_session(small_params(iterations=1), tmp_path, prepared) as session, no_global_rng():
         train(session)
+        with pytest.raises(AssertionError, match="random generator"):
+            torch.rand(1)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.random.get_state()[1].tolist() == before[1]
     assert random.getstate() == before[2]
@@ -177,8 +178,7 @@ def test_observers_are_told_in_order_and_a_checkpoint_comes_after_its_iteration(
     for iteration in range(2):
         expected += [("step", iteration, step) for step in (1, 2, 3)]
         expected += [("iteration", iteration, iteration), ("checkpoint", iteration + 1)]
-    assert watcher.calls == [*expected, ("end", "finished")]
-    assert watcher.info.start_iteration == 0
+    assert (watcher.calls, watcher.info.start_iteration) == ([*expected, ("end", "finished")], 0)
 
 
 def test_an_observer_that_fails_ends_the_run_and_loses_nothing(finished, prepared, tmp_path):
