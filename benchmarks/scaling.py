@@ -126,12 +126,11 @@ def one_gpu(profile: dict[str, Any], case: str) -> list[str]:
             "Expected, not measured. Eager PyTorch is bound by the time to issue operations: "
             f"{1000 * least['hosts with seeds']:.1f} ms a minibatch of all hosts with seeds, whatever their number, "
             f"and {1000 * least['one plain network']:.2f} ms for each network, without seeds, of a plain loop "
-            "(`benchmarks.host_profile`, on this processor). The device itself needs "
+            "(`benchmarks.host_profile`). The device needs "
             f"{1e6 * device:.1f} µs a host: {flop / 1e9:.2f} GFLOP at {gpu.share:.0%} of {gpu.flops / 1e12:.0f} "
             f"TFLOP/s, or {kept / 1e6:.1f} MB kept, {gpu.passes:.0f} times over at "
             f"{gpu.bytes_per_second / 1e12:.1f} TB/s, whichever is longer. So throughput should grow linearly to "
-            f"about {full:,.0f} hosts and then stay level. Below that, capturing a step as a CUDA "
-            "graph would help (not built)."
+            f"about {full:,.0f} hosts; below that CUDA graphs would help (not built)."
         ),
         "",
         *page.table(("hosts", "ms a minibatch", "µs a host", "times a plain loop"), rows),
@@ -164,10 +163,9 @@ def crowd(found: dict[str, Any], case: Case, steps: int) -> list[str]:
             f"Hosts of params.yaml, with room for every seed they may have: {resident / 1e3:,.0f} kB each with "
             f"momentum and a snapshot; a minibatch keeps {kept / 1e6:.2f} MB of each host that runs for its backward "
             "pass. Where that does not fit, hosts run in groups (`Population.group`). Assumed: "
-            f"{gpu.memory / 1e9:.0f} GB and {gpu.flops / 1e12:.0f} TFLOP/s a GPU, of which such small hosts are "
-            f"assumed to reach {gpu.share:.0%}. Telemetry as measured here, per decision, one process per GPU. "
-            f"The environment works on all hosts at once: {environment:.1f} s, whatever their number (measured with "
-            f"{shares['envs']}). Seconds are those of an iteration."
+            f"{gpu.memory / 1e9:.0f} GB and {gpu.flops / 1e12:.0f} TFLOP/s a GPU, used to {gpu.share:.0%}; telemetry as "
+            f"measured here, one process per GPU; {environment:.1f} s of environment for any number of hosts (measured "
+            f"with {shares['envs']}). Seconds are those of an iteration."
         ),
         "",
         *page.table(head, rows),

@@ -26,12 +26,13 @@ def page() -> str:
         "",
         "## Audit checks",
         "",
-        "*Worst* is the highest severity. A *live* check also runs during training and can stop it (`train.stop_on`).",
+        "*Worst* is the highest severity. *Live* checks also run in training and can stop it (`train.stop_on`). Limits of",
+        "ours are not calibrated yet.",
         "",
         *_table(
-            ("id", "worst", "question", "finding when", "source"),
+            ("id", "worst", "finding when", "source"),
             [
-                (c.id, f"{c.severity}{', live' if c.live else ''}", c.question, c.threshold, c.source)
+                (c.id, f"{c.severity}{', live' if c.live else ''}", c.threshold, c.source.replace(", uncalibrated", ""))
                 for c in sorted(checks(), key=lambda check: check.id)
             ],
         ),
