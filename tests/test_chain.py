@@ -8,25 +8,15 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-TINY = [
-    "train.iterations=2",
-    "train.envs=4",
-    "train.episode_steps=4",
-    "train.batches_per_epoch=2",
-    "evaluate.eval_seeds=2",
-    "evaluate.policies=[learned, static]",
-    "runtime.progress=none",
-]
+from tests.helpers import copy_checkout
+
+TINY = ["train.iterations=2", "train.envs=4", "train.episode_steps=4", "train.batches_per_epoch=2"]
+TINY += ["evaluate.eval_seeds=2", "evaluate.policies=[learned, static]", "runtime.progress=none"]
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """An unpacked archive: the tracked files, no git."""
-    for name in ("simic", "flows", "extensions", ".dvc", ".dvcignore", "params.yaml", "dvc.yaml", "pyproject.toml"):
-        source, target = ROOT / name, tmp_path / name
-        ignore = shutil.ignore_patterns("__pycache__", "tmp", "cache", "config.local")
-        shutil.copytree(source, target, ignore=ignore) if source.is_dir() else shutil.copy(source, target)
+    copy_checkout(tmp_path)
     commands = tmp_path / "bin"
     commands.mkdir()
     simic = commands / "simic"
@@ -59,8 +49,7 @@ def contents(project: Path) -> dict[str, bytes]:
 def test_both_entries_compute_the_same_and_then_neither_does_anything(project: Path) -> None:
     overrides = [word for value in TINY for word in ("-S", value)]
     first = call(project, "simic", "run", *overrides)
-    assert "report " in first
-    assert (project / "reports" / "report.html").stat().st_size > 1000
+    assert "report " in first and (project / "reports" / "report.html").stat().st_size > 1000
     assert call(project, "dvc", "status").strip() == "Data and pipelines are up to date."
     assert call(project, "simic", "run").count("up to date") == 4
     by_run = contents(project)

@@ -21,13 +21,33 @@ ROOT = Path(__file__).parents[1]
 TREE = yaml.safe_load((ROOT / "params.yaml").read_text())
 
 
-def simic(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> int | str | None:
-    """Exit code of the command in ``folder``."""
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", ["simic", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    return stopped.value.code
+class Command:
+    """``simic`` in a folder with the shipped params; what it said is in ``out`` and ``error``."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+        self.folder, self.monkeypatch, self.capfd = folder, monkeypatch, capfd
+        self.params = folder / "params.yaml"
+        self.params.write_bytes((ROOT / "params.yaml").read_bytes())
+        monkeypatch.chdir(folder)
+
+    def __call__(self, *arguments: str) -> int | str | None:
+        """Its exit code."""
+        self.monkeypatch.setattr(sys, "argv", ["simic", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        self.out, self.error = self.capfd.readouterr()
+        return stopped.value.code
+
+    def refuses(self, *arguments: str) -> str:
+        """The one line in which it says why."""
+        assert self(*arguments) == 2, arguments
+        assert self.error.startswith("simic: ") and self.error.count("\n") == 1, self.error
+        return self.error
+
+
+@pytest.fixture
+def simic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    return Command(tmp_path, monkeypatch, capfd)
 
 
 def leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -62,92 +82,55 @@ def mutations() -> Iterator[tuple[str, bytes]]:
                 section = section[key]
             section[path[-1]] = wrong
             yield path[-1], yaml.safe_dump(tree).encode()
-    broken = {
-        "empty": b"",
-        "list": b"- 1",
-        "binary": bytes(range(256)),
-        "utf-16": "a: 1".encode("utf-16"),
-        "tab": b"\ta: 1",
-    }
-    broken |= {
-        "unclosed": b"train: {envs: 1",
-        "text": b"hello",
-        "two": b"a: 1\n---\nb: 2",
-        "tag": b"a: !!python/name:os.system",
-    }
-    yield from (("params.yaml", content) for content in broken.values())
+    broken = [b"", b"- 1", bytes(range(256)), "a: 1".encode("utf-16"), b"\ta: 1", b"train: {envs: 1", b"hello"]
+    broken += [b"a: 1\n---\nb: 2", b"a: !!python/name:os.system", b"\xff\xfe\x00", b"a: ["]
+    yield from (("params.yaml", content) for content in broken)
 
 
-def test_every_mutated_params_file_is_refused_in_one_line_that_names_the_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_mutated_params_file_is_refused_in_one_line_that_names_the_key(simic: Command) -> None:
     cases = list(mutations())
     assert len(cases) >= 200
     for key, content in cases:
-        (tmp_path / "params.yaml").write_bytes(content)
-        assert simic(monkeypatch, tmp_path, "run") == 2, (key, content)
-        error = capfd.readouterr().err
-        assert error.startswith("simic: ")
-        assert error.count("\n") == 1, error
+        simic.params.write_bytes(content)
+        error = simic.refuses("run")
         assert key in error or "surprise" in error, (key, error)
         assert "Traceback" not in error
 
 
-def test_missing_params_says_where_to_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert simic(monkeypatch, tmp_path, "run") == 2
-    assert "run from the project's root" in capfd.readouterr().err
+def test_missing_params_says_where_to_run(simic: Command) -> None:
+    simic.params.unlink()
+    assert "no such file; run from the project's root" in simic.refuses("run")
 
 
-def test_bad_override_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    content = (ROOT / "params.yaml").read_bytes()
-    (tmp_path / "params.yaml").write_bytes(content)
-    assert simic(monkeypatch, tmp_path, "train", "-S", "train.envs=32", "-S", "train.ppo.lr=1") == 2
-    assert "train.ppo.lr: unknown key" in capfd.readouterr().err
-    assert (tmp_path / "params.yaml").read_bytes() == content
+def test_bad_override_changes_nothing(simic: Command) -> None:
+    error = simic.refuses("train", "-S", "train.envs=32", "-S", "train.ppo.lr=1")
+    assert "train.ppo.lr: unknown key" in error
+    assert simic.params.read_bytes() == (ROOT / "params.yaml").read_bytes()
 
 
-def test_second_run_in_a_workspace_names_the_holder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+def test_second_run_in_a_workspace_names_the_holder(simic: Command) -> None:
     program = (
         "import sys, time; from pathlib import Path; from simic.pipeline import engine; "
         "from simic.pipeline.paths import Workspace\n"
         "with engine.workspace_lock(Workspace(Path(sys.argv[1]))):\n    print('held', flush=True); time.sleep(60)"
     )
-    with subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, cwd=ROOT) as other:
+    with subprocess.Popen([sys.executable, "-c", program, simic.folder], stdout=subprocess.PIPE, cwd=ROOT) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        assert simic(monkeypatch, tmp_path, "run", "-S", "train.envs=4") == 2
-        error = capfd.readouterr().err
+        error = simic.refuses("run", "-S", "train.envs=4")
         other.kill()
     assert f"in use by process {other.pid} on" in error and "which runs stages" in error
-    assert yaml.safe_load((tmp_path / "params.yaml").read_text())["train"]["envs"] != 4
-    with engine.workspace_lock(Workspace(tmp_path)):
+    assert yaml.safe_load(simic.params.read_text())["train"]["envs"] != 4
+    with engine.workspace_lock(Workspace(simic.folder)):
         pass  # the lock of a dead process is taken over
 
 
-def test_lock_is_released_after_an_error(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), engine.workspace_lock(Workspace(tmp_path)):
-        raise KeyError
-    assert list((tmp_path / ".simic").iterdir()) == []
+def test_unknown_stage_and_unknown_command_are_refused(simic: Command) -> None:
+    assert "stage 'deploy': must be one of prepare, train, evaluate, audit" in simic.refuses("stage", "deploy")
+    assert simic("deploy") == 2
 
 
-def test_unknown_stage_and_unknown_command_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert simic(monkeypatch, ROOT, "stage", "deploy") == 2
-    assert "stage 'deploy': must be one of prepare, train, evaluate, audit" in capfd.readouterr().err
-    assert simic(monkeypatch, ROOT, "deploy") == 2
-
-
-def test_a_run_that_its_budget_ends_says_so_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_its_budget_ends_says_so_in_one_line(simic: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     epoch = Population.train_epoch
 
     def sick(*arguments: Any) -> TrainStats:
@@ -156,14 +139,12 @@ def test_a_run_that_its_budget_ends_says_so_in_one_line(
 
     small = ["envs=4", "episode_steps=1", "batches_per_epoch=1", "stop_on=never", "governor.rollback_budget=3"]
     tree = params.load(ROOT / "params.yaml", ["runtime.threads=1", *(f"train.{item}" for item in small)])
-    workspace = Workspace(tmp_path)
+    workspace = Workspace(simic.folder)
     stages.prepare(tree, workspace)
     monkeypatch.setattr(Population, "train_epoch", sick)
     monkeypatch.setattr(engine, "perform", lambda *given: stages.train(tree, workspace))  # without MLflow
-    assert simic(monkeypatch, tmp_path, "stage", "train") == 2
-    error = capfd.readouterr().err
+    error = simic.refuses("stage", "train")
     assert error.startswith("simic: stopped by finding rollback_budget in iteration 0: 4 rollbacks in this run")
-    assert error.count("\n") == 1, error
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -180,35 +161,26 @@ print([m for m in {heavy.split()!r} if m in sys.modules])
     assert done.stdout.strip() == "[]"
 
 
-def test_where_says_where_training_is_under_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
-    assert simic(monkeypatch, tmp_path, "where") == 2
-    assert "simic prepare" in capfd.readouterr().err
-    tree, workspace = params.load(tmp_path / "params.yaml"), Workspace(tmp_path)
+def test_where_says_where_training_is_under_way(simic: Command) -> None:
+    assert "simic prepare" in simic.refuses("where")
+    tree, workspace = params.load(simic.params), Workspace(simic.folder)
     stages.prepare(tree, workspace)
-    assert simic(monkeypatch, tmp_path, "where") == 0
-    assert capfd.readouterr().out.strip() == str(workspace.work(stages.fingerprint(tree, workspace)))
+    assert simic("where") == 0
+    assert simic.out.strip() == str(workspace.work(stages.fingerprint(tree, workspace)))
 
 
 def test_train_gym_learns_says_how_it_goes_and_refuses_what_it_cannot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    simic: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = (ROOT / "params.yaml").read_bytes()
-    (tmp_path / "params.yaml").write_bytes(content)
     monkeypatch.setattr(sys, "path", list(sys.path))  # it looks for environments in the working directory
     small = ("--steps", "256", "--rollout", "32", "-S", "train.policy.core=none", "-S", "runtime.threads=1")
-    assert simic(monkeypatch, tmp_path, "train-gym", "CartPole-v1", *small, "--out", "policy") == 0
-    assert "greedy return" in capfd.readouterr().out
-    assert (tmp_path / "policy").is_dir()
-    assert (tmp_path / "params.yaml").read_bytes() == content  # -S is for this run alone
+    assert simic("train-gym", "CartPole-v1", *small, "--out", "policy") == 0
+    assert "greedy return" in simic.out and (simic.folder / "policy").is_dir()
+    assert simic.params.read_bytes() == (ROOT / "params.yaml").read_bytes()  # -S is for this run alone
     refused = (
         (("Nowhere-v0",), "Nowhere"),
         (("CartPole-v1", "--out", "policy"), "already exists"),
         (("CartPole-v1", "-S", "runtime.device=cuda"), "Gymnasium's environments are on the CPU"),
     )
     for arguments, words in refused:
-        assert simic(monkeypatch, tmp_path, "train-gym", *arguments, *small) == 2
-        error = capfd.readouterr().err
-        assert words in error and error.count("\n") == 1, error
+        assert words in simic.refuses("train-gym", *arguments, *small)

@@ -63,8 +63,7 @@ def test_a_lock_names_its_holder_and_its_file_goes_with_it(tmp_path):
 def test_the_lock_file_of_a_killed_process_is_taken_over_or_removed(tmp_path):
     path = tmp_path / "lock"
     path.write_text("process 1 on a machine that lost its power")
-    assert durable.holder(path) is None
-    assert not path.exists()
+    assert durable.holder(path) is None and not path.exists()
     path.write_text("process 1 on a machine that lost its power")
     with durable.locked(path, "trains"):
         assert durable.holder(path) == os.getpid()

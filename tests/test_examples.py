@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from simic import params
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
+from tests.helpers import copy_checkout
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
@@ -46,11 +46,7 @@ def test_the_data_of_an_example_are_read(name: str, tmp_path: Path, monkeypatch:
 def test_an_example_goes_through_the_whole_chain(name: str, tmp_path: Path) -> None:
     if not FOLDERS[name].is_dir():
         pytest.skip("needs the files in ../shared/data")
-    for item in ("simic", "flows", "extensions", "examples", ".dvc"):
-        ignore = shutil.ignore_patterns("__pycache__", "tmp", "cache", "config.local")
-        shutil.copytree(ROOT / item, tmp_path / item, ignore=ignore)
-    for item in (".dvcignore", "params.yaml", "dvc.yaml", "pyproject.toml"):
-        shutil.copy(ROOT / item, tmp_path)
+    copy_checkout(tmp_path)
     environment = os.environ | {
         "SIMIC_DATA_DIR": str(FOLDERS[name]),
         "PYTHONPATH": str(tmp_path),

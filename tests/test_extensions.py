@@ -18,17 +18,9 @@ from simic.errors import SimicError
 from simic.growth.networks import family, hosts
 
 ROOT = Path(__file__).parents[1]
-SMALL = [
-    "prepare.samples=200",
-    "train.envs=4",
-    "train.episode_steps=3",
-    "train.batches_per_epoch=1",
-    "train.batch_size=32",
-    "train.iterations=1",
-    "train.ppo.epochs=1",
-    "runtime.progress=none",
-    "runtime.threads=1",
-]
+SMALL = ["prepare.samples=200", "train.envs=4", "train.episode_steps=3", "train.batches_per_epoch=1"]
+SMALL += ["train.batch_size=32", "train.iterations=1", "train.ppo.epochs=1"]
+SMALL += ["runtime.progress=none", "runtime.threads=1"]
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -97,11 +89,7 @@ def test_the_names_that_params_know_are_those_that_are_registered() -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [
-        (None, "no such file"),
-        ("raise RuntimeError('not today')", "RuntimeError: not today"),
-        ("def broken(:", "SyntaxError"),
-    ],
+    [(None, "no such file"), ("raise RuntimeError('x')", "RuntimeError: x"), ("def broken(:", "SyntaxError")],
 )
 def test_an_extension_that_cannot_be_imported_is_named(tmp_path: Path, content: str | None, words: str) -> None:
     path = tmp_path / "broken_extension.py"

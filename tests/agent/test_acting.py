@@ -20,8 +20,7 @@ def test_log_probabilities_of_acting_carry_no_gradient_and_those_of_replay_do() 
     for tensor in (rollout.log_probs, rollout.values, rollout.next_values, rollout.state.h):
         assert not tensor.requires_grad
     seen = policy.evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
-    assert seen.log_probs.requires_grad
-    assert seen.values.requires_grad
+    assert seen.log_probs.requires_grad and seen.values.requires_grad
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "none"])
@@ -48,16 +47,14 @@ def test_scales_live_on_the_device_they_were_made_for() -> None:
     for tensor in (*observation.state_dict().values(), *reward.state_dict().values()):
         assert tensor.is_meta
     features = torch.zeros(2, 4, 3, device="meta")
-    assert observation.normalize(features).is_meta
-    assert reward.normalize(features[..., 0]).is_meta
+    assert observation.normalize(features).is_meta and reward.normalize(features[..., 0]).is_meta
 
 
 def test_advantages_are_computed_where_the_rollout_is() -> None:
     numbers = torch.zeros(5, 3, device="meta")
     flags = torch.zeros(5, 3, dtype=torch.bool, device="meta")
     advantages, returns = gae(numbers, numbers, numbers, flags, flags, flags, 0.9, 0.9)
-    assert advantages.is_meta
-    assert returns.is_meta
+    assert advantages.is_meta and returns.is_meta
     assert normalized(advantages, flags).is_meta
 
 
@@ -99,7 +96,6 @@ def test_what_leaves_the_memory_is_normalised_and_what_enters_it_keeps_its_lengt
     before = policy.actor.encoder(
         torch.cat((scale * features, torch.zeros(8, 5, policy.actor.encoder.in_features - features.shape[-1])), dim=-1)
     )
-    assert torch.allclose(grown.encoded, before.tanh(), atol=1e-5)
-    assert grown.encoded.abs().max() <= 1.0
+    assert torch.allclose(grown.encoded, before.tanh(), atol=1e-5) and grown.encoded.abs().max() <= 1.0
     assert torch.allclose(grown.z.mean(dim=-1), torch.zeros(8, 5), atol=1e-4)
     assert torch.allclose(grown.z.square().mean(dim=-1), torch.ones(8, 5), atol=0.05)

@@ -27,22 +27,14 @@ def oracle(row: list[dict], gamma: float, lam: float) -> list[float]:
 
 
 def random_case(source: random.Random) -> tuple[list[list[dict]], float, float]:
-    rows = []
+    rows: list[list[dict]] = []
     for _ in range(source.randint(1, 4)):
         cut = source.choice([None, None, 0, 1, 3])
-        rows.append(
-            [
-                {
-                    "reward": source.gauss(0, 1),
-                    "value": source.gauss(0, 1),
-                    "next": source.gauss(0, 1),
-                    "terminated": source.random() < 0.15,
-                    "truncated": source.random() < 0.15,
-                    "valid": cut is None or t < cut,
-                }
-                for t in range(8)
-            ]
-        )
+        rows.append([])
+        for t in range(8):
+            numbers = {name: source.gauss(0, 1) for name in ("reward", "value", "next")}
+            ends = {name: source.random() < 0.15 for name in ("terminated", "truncated")}
+            rows[-1].append({**numbers, **ends, "valid": cut is None or t < cut})
     return rows, source.choice([0.0, 0.9, 0.995, 1.0]), source.choice([0.0, 0.5, 0.95, 1.0])
 
 

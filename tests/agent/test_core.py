@@ -44,8 +44,7 @@ def test_gradients_do_not_cross_an_episode_start() -> None:
     starts[3, 0] = True
     core.over(x, core.initial_state(2, x), starts)[5].sum().backward()
     assert x.grad is not None
-    assert not x.grad[:3, 0].any()
-    assert x.grad[:3, 1].any()
+    assert not x.grad[:3, 0].any() and x.grad[:3, 1].any()
     assert x.grad[3:, 0].any()
 
 

@@ -70,19 +70,17 @@ def test_starts_are_a_function_of_seed_iteration_and_global_env() -> None:
     assert len({*starts(1, 0, [0, 1]), *starts(1, 1, [0, 1]), *starts(2, 0, [0, 1])}) == 6
 
 
-def test_actions_reach_the_environment_in_its_own_numbers() -> None:
-    env = Counter(space=Discrete(3, start=5))
+@pytest.mark.parametrize(
+    ("space", "sizes", "action", "received"),
+    [(Discrete(3, start=5), [3], [2], 7), (MultiDiscrete([2, 4]), [2, 4], [1, 3], [1, 3])],
+)
+def test_actions_reach_the_environment_in_its_own_numbers(space, sizes, action, received) -> None:
+    env = Counter(space=space)
     adapter = GymAdapter(vector(env), 1)
-    assert [head.size for head in adapter.action_spec.heads] == [3]
+    assert [head.size for head in adapter.action_spec.heads] == sizes
     adapter.reset()
-    adapter.step(torch.tensor([[2]]))
-    assert env.action == 7
-    env = Counter(space=MultiDiscrete([2, 4]))
-    adapter = GymAdapter(vector(env), 1)
-    assert [head.size for head in adapter.action_spec.heads] == [2, 4]
-    adapter.reset()
-    adapter.step(torch.tensor([[1, 3]]))
-    assert env.action.tolist() == [1, 3]
+    adapter.step(torch.tensor([action]))
+    assert np.array(env.action).tolist() == received
 
 
 def test_masks_come_from_the_environments_own_method() -> None:
@@ -153,12 +151,9 @@ def test_a_spec_of_ones_own_brings_names_relevance_and_masks_by_name() -> None:
         GymAdapter(vector(Counter()), 1, action_spec=lambda: spec)  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-def test_another_autoreset_is_refused(mode: AutoresetMode) -> None:
-    with pytest.raises(SimicError, match="only SAME_STEP"):
-        GymAdapter(vector(Counter(), mode=mode), 1)
-
-
-def test_continuous_actions_are_refused() -> None:
+def test_another_autoreset_and_continuous_actions_are_refused() -> None:
+    for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
+        with pytest.raises(SimicError, match="only SAME_STEP"):
+            GymAdapter(vector(Counter(), mode=mode), 1)
     with pytest.raises(SimicError, match="must be Discrete"):
         GymAdapter(vector(Counter(space=Box(-1, 1, (2,)))), 1)

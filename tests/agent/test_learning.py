@@ -26,15 +26,9 @@ from .worlds import WorldInfo
 SIZES = params.Policy(encoder_units=32, core="lstm", core_units=32, head_units=32)
 GAMMA = 0.9
 SETTINGS = params.PPOParams(
-    learning_rate=1e-2,
-    epochs=4,
-    minibatches=2,
-    entropy_coef=0.01,
-    entropy_coef_final=0.001,
-    gamma=GAMMA,
-    target_kl=None,
-    max_grad_norm=0.5,
-)
+    learning_rate=1e-2, epochs=4, minibatches=2, target_kl=None, entropy_coef=0.01, entropy_coef_final=0.001,
+    gamma=GAMMA, max_grad_norm=0.5,
+)  # fmt: skip
 
 
 class Probe(gymnasium.Env):

@@ -65,13 +65,16 @@ def test_per_head_clips_each_head_by_itself() -> None:
     assert joint.item() == pytest.approx(1.2)
 
 
-def test_minibatch_losses_average_to_the_loss_of_the_rollout() -> None:
-    policy = make_policy().double()
-    rollout = make_rollout(policy, episodes(5, 8), 8)
-    settings = params.PPOParams()
+@pytest.mark.parametrize("parts", [[[0, 1, 2], [3, 4, 5]], [[0, 3, 4], [2, 1, 5]], [[0, 3], [1, 2, 4, 5]]])
+@pytest.mark.parametrize("chosen", [{}, {"ratio": "per_head", "head_weight": "mean"}])
+def test_losses_of_minibatches_average_to_that_of_the_rollout_however_it_is_cut(
+    chosen: dict, parts: list[list[int]]
+) -> None:
+    policy, settings = make_policy().double(), params.PPOParams(**chosen)
+    rollout = make_rollout(policy, episodes(6, 8), 8)  # env 2 is short
     whole = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1, None), settings, 0.05).loss
     used, losses = usage(policy, rollout, 2, None), []
-    for rows in (torch.tensor([0, 3, 4]), torch.tensor([2, 1])):  # unequal, and env 2 is short
+    for rows in map(torch.tensor, parts):
         part = rollout.select(rows)
         losses.append(terms(replay(policy, part), part, used.select(rows), settings, 0.05).loss)
     assert torch.allclose(sum(losses) / 2, whole, rtol=1e-10)

@@ -30,31 +30,13 @@ def test_replay_of_a_rollout_gives_the_log_probabilities_of_acting(core: str) ->
     assert rollout.log_probs.count_nonzero() > 20
 
 
-@pytest.mark.parametrize("cut", [1, 3, 7])
-def test_a_rollout_cut_at_any_step_gives_the_same_log_probabilities(cut: int) -> None:
-    policy = make_policy()
-    rollout = make_rollout(policy, episodes(4, 8, early=None), 8)
-    whole = policy.evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
-    state, parts = rollout.state, []
-    for rows in (slice(0, cut), slice(cut, 8)):
-        masks = {name: mask[rows] for name, mask in rollout.masks.items()}
-        seen = Observation(rollout.features[rows], rollout.categories[rows], masks)
-        parts.append(policy.evaluate(seen, rollout.actions[rows], state, rollout.valid[rows], None))
-        for t in range(cut):
-            now = {name: mask[t] for name, mask in rollout.masks.items()}
-            _, state = policy.remember(Observation(rollout.features[t], rollout.categories[t], now), state)
-    assert torch.allclose(torch.cat([part.log_probs for part in parts]), whole.log_probs, atol=1e-5)
-    assert torch.allclose(torch.cat([part.values for part in parts]), whole.values, atol=1e-5)
-
-
 def test_the_value_does_not_depend_on_the_action() -> None:
     policy = make_policy()
     observation = observe(5)
     state = policy.initial_state(5)
     steps = [policy.act(observation, state, torch.full((5, 4), noise)) for noise in (0.0, 0.5, 0.99)]
     assert not torch.equal(steps[0].actions, steps[2].actions)
-    assert torch.equal(steps[0].value, steps[1].value)
-    assert torch.equal(steps[0].value, steps[2].value)
+    assert torch.equal(steps[0].value, steps[1].value) and torch.equal(steps[0].value, steps[2].value)
     assert torch.equal(steps[0].value, policy.value(observation, state))
 
 
@@ -69,10 +51,8 @@ def test_sampled_actions_are_always_legal_and_unused_heads_zero() -> None:
     uses_slot = (op == 1) | (op == 2)
     assert observation.masks["slot"][row, op, slot][uses_slot].all()
     assert observation.masks["blueprint"][row, slot, blueprint][op == 1].all()
-    assert not slot[~uses_slot].any()
-    assert not blueprint[op != 1].any()
-    assert not style[(op != 1) & (op != 3)].any()
-    assert (torch.bincount(op, minlength=4) > 0).all()
+    assert not slot[~uses_slot].any() and not blueprint[op != 1].any()
+    assert not style[(op != 1) & (op != 3)].any() and (torch.bincount(op, minlength=4) > 0).all()
     assert torch.allclose(step.joint, step.log_probs.sum(dim=1))
 
 
@@ -96,8 +76,7 @@ def test_initial_policy_is_nearly_uniform_and_ignores_earlier_choices() -> None:
     for choice in policy.choose(z, observation.masks, noise=torch.full((40, 4), 0.5)):
         several = choice.options() > 1
         assert (choice.normalized_entropy()[several] > 0.99).all()  # audit check M4: above 0.95
-    assert not policy.given[0].any()
-    assert not policy.given[1].any()
+    assert not policy.given[0].any() and not policy.given[1].any()
 
 
 def test_weights_are_orthogonal_with_the_documented_gains_and_memories_uniform() -> None:
@@ -112,8 +91,7 @@ def test_weights_are_orthogonal_with_the_documented_gains_and_memories_uniform()
     ):
         weight = layer.weight.detach()
         gram = weight @ weight.t() if weight.shape[0] <= weight.shape[1] else weight.t() @ weight
-        assert torch.allclose(gram, gain**2 * torch.eye(len(gram)), atol=1e-5)
-        assert not layer.bias.any()
+        assert torch.allclose(gram, gain**2 * torch.eye(len(gram)), atol=1e-5) and not layer.bias.any()
     bound = SMALL.core_units**-0.5
     for tensor in policy.actor.core.rnn.parameters():
         assert 0.8 * bound < tensor.abs().max() <= bound
@@ -151,8 +129,7 @@ def test_a_plain_discrete_space_is_one_head() -> None:
 def test_log_probabilities_are_float32_whatever_the_network() -> None:
     policy = make_policy().bfloat16()
     step = policy.act(observe(3), policy.initial_state(3), torch.full((3, 4), 0.5))
-    assert step.log_probs.dtype == torch.float32
-    assert step.value.dtype == torch.float32
+    assert step.log_probs.dtype == step.value.dtype == torch.float32
 
 
 def test_each_parameter_belongs_to_one_part() -> None:

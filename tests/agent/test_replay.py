@@ -16,14 +16,9 @@ from simic.agent.spec import Observation
 from .worlds import episodes, make_policy, make_rollout, replay
 
 ONE_STEP = params.PPOParams(
-    learning_rate=1e-3,
-    epochs=1,
-    minibatches=1,
-    target_kl=None,
-    entropy_coef=0.0,
-    entropy_coef_final=0.0,
-    clip_range=0.2,
-)
+    learning_rate=1e-3, epochs=1, minibatches=1, target_kl=None, clip_range=0.2,
+    entropy_coef=0.0, entropy_coef_final=0.0,
+)  # fmt: skip
 SLOT = 1  # a head of HIERARCHY that only some ops use
 
 
@@ -96,8 +91,7 @@ def test_log_ratios_beyond_all_measure_stay_numbers(by: float, ratio: str) -> No
     ppo = learner(ONE_STEP.model_copy(update={"ratio": ratio}))
     rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
     metrics = ppo.update(shifted(ppo, rollout, by), 0)
-    assert metrics.skipped_steps == 0
-    assert metrics.steps == 1
+    assert (metrics.skipped_steps, metrics.steps) == (0, 1)
     for value in (metrics.approx_kl, metrics.kl_k1, metrics.policy_loss, metrics.grad_norm, metrics.ratio_mean):
         assert math.isfinite(value)
     assert not metrics.first_ratio_ok  # the self-test looks at the ratio before it is limited

@@ -44,14 +44,6 @@ def test_every_key_changes_the_draws(changed: dict[str, int]) -> None:
     assert not torch.equal(one.actions[0], other.actions[0])
 
 
-def test_no_global_random_generator_is_used(no_global_rng) -> None:
-    policy, world = make_policy(), episodes(3, 4)
-    with no_global_rng():
-        collect(world, policy, Normalizers(), 0, rng_seed=1, steps=4)
-    with no_global_rng(), pytest.raises(AssertionError, match="random generator"):
-        torch.rand(1)
-
-
 def test_rows_that_are_over_are_not_valid_and_hold_nothing() -> None:
     class Broken(TensorWorld):
         def observation(self, shift: int = 0):
@@ -64,14 +56,11 @@ def test_rows_that_are_over_are_not_valid_and_hold_nothing() -> None:
     world = Broken(list(range(4)), episodes(4, 8, EARLY).ends)
     rollout, _ = collect(world, make_policy(), Normalizers(), 0, rng_seed=1, steps=8)
     assert rollout.valid[:, EARLY].tolist() == [True] * 5 + [False] * 3
-    assert rollout.valid[:, [0, 1, 3]].all()
-    assert not rollout.features[5:, EARLY].any()
-    assert not rollout.rewards[5:, EARLY].any()
-    assert not rollout.log_probs[5:, EARLY].any()
+    assert rollout.valid[:, [0, 1, 3]].all() and not rollout.features[5:, EARLY].any()
+    assert not rollout.rewards[5:, EARLY].any() and not rollout.log_probs[5:, EARLY].any()
     assert rollout.terminated.nonzero().tolist() == [[4, EARLY]]
     assert rollout.truncated.nonzero().tolist() == [[7, 0], [7, 1], [7, 3]]
-    assert rollout.starts[0].all()
-    assert not rollout.starts[1:].any()
+    assert rollout.starts[0].all() and not rollout.starts[1:].any()
 
 
 def test_what_is_stored_is_what_the_policy_saw() -> None:
@@ -114,8 +103,7 @@ def test_after_an_autoreset_the_memory_is_empty_and_the_old_episode_keeps_its_en
         world, policy, scales, 0, rng_seed=1, steps=6, on_step=lambda t: states.append(t.decision.state)
     )
     assert rollout.starts.nonzero().tolist() == [[0, 0], [0, 1], [0, 2], [3, 0], [3, 1], [4, 1]]
-    assert rollout.starts_inside
-    assert rollout.valid.all()
+    assert rollout.starts_inside and rollout.valid.all()
     assert torch.equal(rollout.next_values[2, 0], policy.value(scales.see(finals[2]), states[2])[0])
     assert torch.equal(rollout.next_values[3, 1], policy.value(scales.see(finals[3]), states[3])[1])
     assert torch.equal(rollout.next_values[:5, 2], rollout.values[1:, 2])

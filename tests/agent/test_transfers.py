@@ -15,17 +15,8 @@ from simic.agent.ppo import PPO
 
 from .worlds import episodes, make_policy, make_rollout
 
-READS = {
-    torch.Tensor.tolist,
-    torch.Tensor.item,
-    torch.Tensor.cpu,
-    torch.Tensor.numpy,
-    torch.Tensor.__bool__,
-    torch.Tensor.__int__,
-    torch.Tensor.__float__,
-    torch.Tensor.__index__,
-    torch.Tensor.__array__,
-}
+NAMES = ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__")
+READS = {getattr(torch.Tensor, name) for name in NAMES}
 
 
 class CountReads(TorchFunctionMode):

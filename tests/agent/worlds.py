@@ -116,6 +116,10 @@ def replay(policy: ActorCritic, rollout: Rollout) -> Replayed:
     return PPO(policy, params.PPOParams(), 1, total_updates=1).replay(rollout)
 
 
+def weights(ppo: PPO) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in ppo.policy.parameters()])
+
+
 def forget_masks(rollout: Rollout) -> Rollout:
     """The defect of replaying without the masks acted under."""
     return replace(rollout, masks={name: torch.ones_like(mask) for name, mask in rollout.masks.items()})

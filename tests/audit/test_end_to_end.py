@@ -91,8 +91,7 @@ def test_report_shows_the_run(workspace):
     for name in ("learning", "health", "entropy", "rewards", "growth", "forest", "pareto"):
         assert f'id="{name}-t"' in page
     manifest = json.loads((workspace.checkpoints / "latest" / "manifest.json").read_text())
-    assert manifest["params_sha256"] in page
-    assert manifest["scalars"]["chain"] in page
+    assert manifest["params_sha256"] in page and manifest["scalars"]["chain"] in page
 
 
 def test_auditing_again_gives_the_same_bytes(workspace, tmp_path):
@@ -137,8 +136,7 @@ def test_a_flipped_byte_in_a_checkpoint_is_found(copy):
     content[-5] ^= 1
     state.write_bytes(content)
     found = examined(copy)["X6"]
-    assert found.status is Status.FINDING
-    assert "best" in str(found.evidence[0]["artifact"])
+    assert found.status is Status.FINDING and "best" in str(found.evidence[0]["artifact"])
 
 
 def test_other_params_than_those_trained_with_are_found(copy):

@@ -130,8 +130,7 @@ def test_no_text_overlaps_or_is_cut_off(name):
     with matplotlib.rc_context(drawing.STYLE):
         figure = DRAWN[name]()
         FigureCanvasAgg(figure)
-        assert texts_that_overlap(figure) == []
-        assert clipped_texts(figure) == []
+        assert texts_that_overlap(figure) == clipped_texts(figure) == []
 
 
 def test_the_limit_of_kl_is_drawn_where_an_update_stops():

@@ -100,8 +100,7 @@ def play(world, actor, iteration=0):
 def test_static_never_grows():
     world = World()
     for action, events in play(world, Static()):
-        assert (action.op == Op.WAIT).all()
-        assert not events.germinated.any()
+        assert (action.op == Op.WAIT).all() and not events.germinated.any()
     assert (world.slots.stage == Stage.DORMANT).all()
 
 
@@ -298,8 +297,7 @@ def test_fixed_schedule_germinates_its_blueprint_in_slot_order():
     planted = [
         (step, int(e.germinated[0].int().argmax())) for step, (_, e) in enumerate(history) if e.germinated[0].any()
     ]
-    assert [slot for _, slot in planted] == [0, 1]
-    assert planted[0][0] == 2
+    assert ([slot for _, slot in planted], planted[0][0]) == ([0, 1], 2)
     assert planted[1][0] >= 6
     assert {int(a.blueprint[0]) for a, _ in history if a.op[0] == Op.GERMINATE} == {names.index("norm")}
 

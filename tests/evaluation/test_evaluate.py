@@ -130,8 +130,7 @@ def test_counts_agree_with_the_timeline(evaluation):
 
 def test_decisions_name_the_blueprint_they_are_about(evaluation):
     decisions = evaluation.timelines["random_legal"].decisions + evaluation.timelines["fixed_schedule"].decisions
-    assert decisions
-    assert all(decision.blueprint is not None for decision in decisions)
+    assert decisions and all(decision.blueprint is not None for decision in decisions)
 
 
 def test_accuracy_is_that_of_the_committed_network_on_the_test_split(evaluation, setup):
@@ -199,3 +198,26 @@ def test_baselines_alone_need_no_checkpoint(setup):
     alone = evaluate.evaluate(setup, actors(small_params(policies=("static",)), setup.env, None), None)
     assert alone.comparisons == ()
     assert alone.checkpoint is None
+
+
+class Watched(FixedSchedule):
+    """Grows by the calendar and remembers what it was shown."""
+
+    def start(self, episode):
+        super().start(episode)
+        self.shown = []
+
+    def act(self, situation):
+        self.shown.append(situation)
+        return super().act(situation)
+
+
+def test_rules_of_thumb_meet_measured_contributions(setup):
+    """A seed in HOLDING has been tried without, so that a rule can keep it; one that does not act has not."""
+    actor = Watched("cnn", small_params().train.lifecycle, (0, 1))
+    evaluate.play_for_score(setup, actor)
+    stage = torch.stack([situation.slots.stage for situation in actor.shown])
+    contribution = torch.stack([situation.slots.contribution for situation in actor.shown])
+    assert (stage == Stage.HOLDING).any() and contribution[stage == Stage.HOLDING].isfinite().all()
+    assert contribution[stage == Stage.TRAINING].isnan().all()
+    assert [situation.step for situation in actor.shown] == list(range(STEPS))

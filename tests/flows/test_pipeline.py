@@ -16,8 +16,8 @@ from flows.overrides import Overrides
 from simic.errors import SimicError
 from simic.evaluation import result
 from simic.pipeline.paths import Workspace
-from tests.flows.conftest import Toys
-from tests.pipeline.test_mlflow_store import Info, episode, update
+from tests.helpers import Toys, episode, update
+from tests.pipeline.test_mlflow_store import info_of
 
 pytestmark = [pytest.mark.usefixtures("prefect_server")]
 
@@ -57,15 +57,8 @@ def test_flow_refuses_rules_over_several_keys_before_anything_runs(workspace: Wo
     assert workspace.params.read_bytes() == before
 
 
-BAD = [
-    {"train": {"envs": 0}},
-    {"train": {"envs": "many"}},
-    {"train": {"ppo": {"lr": 0.1}}},
-    {"train": {"ppo": {"clip_range": -1}}},
-    {"trian": {}},
-    {"prepare": {"task": "imagenet"}},
-    7,
-]
+BAD = [7, {"trian": {}}, {"prepare": {"task": "imagenet"}}]
+BAD += [{"train": each} for each in ({"envs": 0}, {"envs": "many"}, {"ppo": {"lr": 0.1}}, {"ppo": {"clip_range": -1}})]
 
 
 def test_deployment_refuses_bad_overrides_at_submission_and_takes_good_ones(workspace: Workspace) -> None:
@@ -89,7 +82,7 @@ def test_progress_without_a_server_costs_one_line_and_no_error(
     monkeypatch.setattr(artifacts, "create_progress_artifact", gone)
     monkeypatch.setattr(artifacts, "SECONDS_BETWEEN_UPDATES", 0.0)
     progress = artifacts.ProgressArtifact()
-    progress.on_start(Info(workspace))
+    progress.on_start(info_of(workspace))
     for iteration in range(3):
         progress.on_iteration(update(iteration), episode(iteration))
     assert len([record for record in caplog.records if "Prefect does not answer" in record.message]) == 1

@@ -64,9 +64,3 @@ def test_hook_puts_a_crashed_run_back_until_the_attempts_are_used_up(workspace: 
         assert run.state is not None
         recovery.put_back(dead, run, run.state)
         assert state(flow_run_id) == expected
-
-
-def test_lock_of_a_run_is_freed_by_an_exception(workspace: Workspace) -> None:
-    with pytest.raises(KeyError), recovery.alive(workspace.root, UUID(int=1)):
-        raise KeyError
-    assert list((workspace.root / ".prefect" / "locks").iterdir()) == []

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +15,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.sorting import FlowRunSort
 
-ROOT = Path(__file__).parents[2]
+from tests.helpers import copy_checkout, free_port
 
 STAGES = """
 import time
@@ -64,21 +63,12 @@ def log_report(*_): ...
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Project:
     """A checkout in a folder of its own, and the servers of it."""
 
     def __init__(self, root: Path):
         self.root, self.port, self.mlflow_port = root, free_port(), free_port()
-        for name in ("simic", "flows", "extensions", ".dvc", "params.yaml", "dvc.yaml", "pyproject.toml", ".dvcignore"):
-            source, target = ROOT / name, root / name
-            ignore = shutil.ignore_patterns("__pycache__", "tmp", "cache", "config.local")
-            shutil.copytree(source, target, ignore=ignore) if source.is_dir() else shutil.copy(source, target)
+        copy_checkout(root)
         (root / "simic" / "pipeline" / "stages.py").write_text(STAGES)
         store = root / "simic" / "pipeline" / "mlflow_store.py"
         store.write_text(store.read_text().partition("\nclass MlflowObserver")[0] + TRACKING)
@@ -163,8 +153,7 @@ def test_killed_runs_resume_and_everything_stops_together(tmp_path: Path) -> Non
         wait(lambda: project.saved() >= project.starts()[1] + 3)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=40) == 0
-    assert not answers(project.port)
-    assert not answers(project.mlflow_port)
+    assert not answers(project.port) and not answers(project.mlflow_port)
     saved = project.saved()
 
     # everything is killed at once, as by a power cut

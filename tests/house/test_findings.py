@@ -100,10 +100,6 @@ def test_all_findings_are_two_hundred_and_fourteen() -> None:
     assert len(re.findall(r"^\| [A-Z][\w.-]* \|", PAGE, re.MULTILINE)) == 214
 
 
-def open_findings() -> dict[str, str]:
-    """Findings without an answer, and what is missing."""
-    return {i: answer for section in FINDINGS for i, (_, answer) in rows(section).items() if OPEN.fullmatch(answer)}
-
-
 def test_no_finding_is_open() -> None:
-    assert open_findings() == {}
+    answers = {finding: answer for section in FINDINGS for finding, (_, answer) in rows(section).items()}
+    assert {finding: answer for finding, answer in answers.items() if OPEN.fullmatch(answer)} == {}

@@ -26,13 +26,7 @@ WORKSPACE = Workspace(Path())
 
 # No dependency of any record: recorded params hold the values and what is valid, DVC knows outputs by their
 # place, messages are words.
-NOT_RECORDED = {
-    "simic/__init__.py",
-    "simic/params.py",
-    "simic/registry.py",
-    "simic/pipeline/paths.py",
-    "simic/errors.py",
-}
+NOT_RECORDED = {f"simic/{name}.py" for name in ("__init__", "params", "registry", "pipeline/paths", "errors")}
 
 
 def source_files() -> list[str]:
@@ -41,27 +35,22 @@ def source_files() -> list[str]:
     return [str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts]
 
 
-def test_git_ignores_nothing_of_the_code(tmp_path: Path) -> None:
+def ignored(folder: Path, names: list[str]) -> list[str]:
+    """Those of the names that git ignores by our .gitignore."""
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    (folder / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
+    command = ["git", "-C", str(folder), "check-ignore", "--stdin"]
+    done = subprocess.run(command, input="\n".join(names), capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1)  # 1 = none ignored; 128 = the command failed
+    return done.stdout.splitlines()
+
+
+def test_git_ignores_outputs_and_state_and_nothing_of_the_code(tmp_path: Path) -> None:
     """Also not names that only exist later: simic/data would fall to an unanchored pattern for /data."""
-    later = [
-        f"simic/{name}/new.py" for name in ("data", "models", "telemetry", "reports", "checkpoints", "build", "dist")
-    ]
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    (tmp_path / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
-    names = "\n".join(source_files() + later)
-    command = ["git", "-C", str(tmp_path), "check-ignore", "--stdin"]
-    done = subprocess.run(command, input=names, capture_output=True, text=True, check=False)
-    assert done.stdout == ""
-    assert done.returncode == 1  # 1 = none ignored; 0 = some, 128 = the command failed
-
-
-@pytest.mark.parametrize(
-    "output", ["data/x", "models/x", "checkpoints/x", "telemetry/x", "reports/x", "mlflow.db", "mlruns/x", ".prefect/x"]
-)
-def test_git_ignores_outputs_and_state(tmp_path: Path, output: str) -> None:
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    (tmp_path / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
-    assert subprocess.run(["git", "-C", str(tmp_path), "check-ignore", "-q", output], check=False).returncode == 0
+    folders = ("data", "models", "telemetry", "reports", "checkpoints", "build", "dist")
+    assert ignored(tmp_path, source_files() + [f"simic/{name}/new.py" for name in folders]) == []
+    made = ["mlflow.db", *(f"{name}/x" for name in (*folders[:5], "mlruns", ".prefect"))]
+    assert ignored(tmp_path, made) == made
 
 
 EXTENSIONS = params.EXTENSIONS_FOLDER
@@ -70,8 +59,7 @@ EXTENSIONS = params.EXTENSIONS_FOLDER
 def test_stages_that_run_user_code_depend_on_it() -> None:
     assert (ROOT / EXTENSIONS / "README.md").is_file()  # DVC wants the folder to exist
     for name in ("prepare", "train", "evaluate"):
-        assert EXTENSIONS in DVC[name]["deps"]
-        assert "extensions" in DVC[name]["params"]
+        assert EXTENSIONS in DVC[name]["deps"] and "extensions" in DVC[name]["params"]
 
 
 def test_stages_are_the_same_in_dvc_and_in_code_and_in_order() -> None:
@@ -82,8 +70,7 @@ def test_stages_are_the_same_in_dvc_and_in_code_and_in_order() -> None:
 def test_each_stage_records_its_own_params_section_and_never_runtime() -> None:
     known = set(params.Params.model_fields)
     for name, stage in DVC.items():
-        assert name in stage["params"]
-        assert "rng_seed" in stage["params"]
+        assert name in stage["params"] and "rng_seed" in stage["params"]
         assert set(stage["params"]) <= known - {"runtime"}
 
 

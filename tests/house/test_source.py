@@ -118,13 +118,7 @@ def test_nobody_reaches_into_another_object() -> None:
         assert not [alias.name for alias in node.names if alias.name.startswith("_")], at(name, node)
 
 
-ENTRIES = {
-    "simic/cli.py",
-    "simic/pipeline/stages.py",
-    "simic/pipeline/engine.py",
-    "simic/pipeline/up.py",
-    "simic/pipeline/doctor.py",
-}
+ENTRIES = {"simic/cli.py", *(f"simic/pipeline/{name}.py" for name in ("stages", "engine", "up", "doctor"))}
 
 
 def test_simic_is_imported_at_the_top_except_where_a_process_begins() -> None:
@@ -163,7 +157,7 @@ def _uses() -> Counter[str]:
             used[node.value.split(":")[1]] += 1
     templates = (ROOT / "simic" / "audit" / "templates").iterdir()
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *templates):
-        used.update(word for word in _words(page.read_text(encoding="utf-8")))
+        used.update(_words(page.read_text(encoding="utf-8")))
     return used
 
 
@@ -208,14 +202,10 @@ def _defined() -> list[tuple[str, str]]:
     return [(each, where) for each, where in found if not each.startswith("__")]
 
 
-def _unused() -> dict[str, str]:
-    used = _uses()
-    return {name: where for name, where in _defined() if not used[name]}
-
-
 def test_nothing_is_defined_that_nobody_uses() -> None:
     """Not even by a test alone: a helper that only its test calls is a helper that nothing calls."""
-    assert _unused() == {}
+    used = _uses()
+    assert {name: where for name, where in _defined() if not used[name]} == {}
 
 
 def test_no_import_is_unused() -> None:
@@ -311,24 +301,21 @@ def test_numbers_are_drawn_by_hash_alone() -> None:
             assert any("Module" in dotted(base) for each in module for base in each.bases), at(name, node)
 
 
-# Numbers that say nothing but themselves: identities, halves, and guards of a division.
-SPEAKING_FOR_THEMSELVES = {0.0, 0.5, 1.0, 2.0, 1e-8, 1e-12}
+# Numbers that say nothing but themselves: identities, halves, percentages, and guards of a division.
+SPEAKING_FOR_THEMSELVES = {
+    "simic/agent/": (float, {0.0, 0.5, 1.0, 2.0, 1e-8, 1e-12}),
+    "simic/audit/checks/": (int | float, {0, 1, 2, 100, 1e-12, 1e-30}),
+}
 
 
-def test_the_agent_has_no_unnamed_numbers() -> None:
+@pytest.mark.parametrize("folder", SPEAKING_FOR_THEMSELVES)
+def test_there_are_no_unnamed_numbers(folder: str) -> None:
     """Limits and rates are constants of a module, with their source, or params."""
-    for name, function in every(FUNCTIONS, "simic/agent/"):
+    kind, allowed = SPEAKING_FOR_THEMSELVES[folder]
+    for name, function in every(FUNCTIONS, folder):
         for node in ast.walk(function):
-            if isinstance(node, ast.Constant) and isinstance(node.value, float):
-                assert node.value in SPEAKING_FOR_THEMSELVES, f"{at(name, node)} {node.value}"
-
-
-def test_the_audit_has_no_unnamed_numbers() -> None:
-    """Identities, percentages and guards of a division aside."""
-    for name, function in every(FUNCTIONS, "simic/audit/checks/"):
-        for node in ast.walk(function):
-            if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-                assert node.value in {0, 1, 2, 100, 1e-12, 1e-30}, f"{at(name, node)} {node.value}"
+            if isinstance(node, ast.Constant) and isinstance(node.value, kind):
+                assert node.value in allowed, f"{at(name, node)} {node.value}"
 
 
 NUMBERS = re.compile(r"(?<![\w.])\d[\w.-]*|\b(?:half|quarter|twice|two|three|four|five|six|seven|eight|nine|ten)\b")

@@ -17,8 +17,7 @@ def answers(root: Path) -> dict[str, doctor.Answer]:
 
 def test_a_good_checkout_has_sound_packages_and_params() -> None:
     found = answers(ROOT)
-    assert found["packages"].well
-    assert found["params.yaml"].well
+    assert found["packages"].well and found["params.yaml"].well
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,12 +28,10 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     found = answers(ROOT)["packages"]
-    assert not found.well
-    assert "dvc is not installed" in found.seen
+    assert not found.well and "dvc is not installed" in found.seen
 
 
 def test_bad_params_are_named_and_nothing_raises(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("train: {envs: 0}")
     found = answers(tmp_path)
-    assert not found["params.yaml"].well
-    assert "train.envs = 0" in found["params.yaml"].seen
+    assert not found["params.yaml"].well and "train.envs = 0" in found["params.yaml"].seen

@@ -4,8 +4,8 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,40 +15,20 @@ from simic.errors import SimicError
 from simic.params import Params
 from simic.pipeline import engine, mlflow_store, stages
 from simic.pipeline.paths import Workspace
-
-ROOT = Path(__file__).parents[2]
-DVC_YAML = """
-stages:
-  prepare: {cmd: "exit 9", params: [rng_seed, prepare], outs: [data/prepared]}
-  train: {cmd: "exit 9", deps: [data/prepared], params: [rng_seed, train], outs: [checkpoints]}
-"""
+from tests.helpers import Toys, toy_project
 
 
 class Stopped(Exception):
     """Training was asked to stop."""
 
 
-class Toys:
-    """Stage functions that note what they were called with."""
+class StoppableToys(Toys):
+    """Training may be stopped, and may find its params edited."""
 
-    def __init__(self) -> None:
-        self.ran: list[str] = []
-        self.edit: str | None = None
+    edit: str | None = None
 
-    def prepare(self, params: Params, workspace: Workspace) -> None:
-        self.ran.append("prepare")
-        workspace.prepared.mkdir(parents=True, exist_ok=True)
-        (workspace.prepared / "x").write_text(str(params.rng_seed))
-
-    def train(
-        self,
-        params: Params,
-        workspace: Workspace,
-        observers: Sequence[object] = (),
-        stop: threading.Event | None = None,
-        fresh: bool = False,
-    ) -> None:
-        self.ran.append("train fresh" if fresh else "train")
+    def train(self, params: Params, workspace: Workspace, *_: Any, stop: Any = None, **options: Any) -> None:
+        super().train(params, workspace, **options)
         if stop is not None and stop.is_set():
             raise Stopped
         if self.edit:
@@ -60,19 +40,17 @@ class Toys:
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    (tmp_path / ".dvc").mkdir()
-    (tmp_path / ".dvc" / "config").write_bytes((ROOT / ".dvc" / "config").read_bytes())
-    (tmp_path / "dvc.yaml").write_text(DVC_YAML)
-    tree = yaml.safe_load((ROOT / "params.yaml").read_text())
+    found = toy_project(tmp_path)
+    tree = yaml.safe_load(found.params.read_text())
     tree["train"]["envs"], tree["evaluate"]["eval_seeds"], tree["runtime"]["progress"] = 32, 20, "auto"
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(tree))
-    return Workspace(tmp_path)
+    found.params.write_text(yaml.safe_dump(tree))
+    return found
 
 
 @pytest.fixture
-def toys(monkeypatch: pytest.MonkeyPatch) -> Toys:
+def toys(monkeypatch: pytest.MonkeyPatch) -> StoppableToys:
     """In place of the stages; MLflow has nothing to be told of them."""
-    found = Toys()
+    found = StoppableToys()
     monkeypatch.setattr(stages, "STAGES", {"prepare": found.prepare, "train": found.train})
     monkeypatch.setattr(mlflow_store.MlflowObserver, "publish", lambda self: None)
     return found
@@ -89,15 +67,15 @@ def dvc(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=workspace.root, capture_output=True, text=True, check=False)
 
 
-def test_what_ran_is_recorded_and_then_neither_entry_does_anything(workspace: Workspace, toys: Toys) -> None:
+def test_what_ran_is_recorded_and_then_neither_entry_does_anything(workspace: Workspace, toys: StoppableToys) -> None:
     assert chain(workspace) == ["prepare", "train"]
-    assert dvc(workspace, "status").stdout.strip() == "Data and pipelines are up to date."
-    assert dvc(workspace, "repro").returncode == 0  # a stage that ran would exit 9
+    assert dvc(workspace, "status", "train").stdout.strip() == "Data and pipelines are up to date."
+    assert dvc(workspace, "repro", "train").returncode == 0  # a stage that ran would exit 9
     assert chain(workspace) == []
     assert toys.ran == ["prepare", "train"]
 
 
-def test_changed_params_run_what_depends_on_them_and_no_more(workspace: Workspace, toys: Toys) -> None:
+def test_changed_params_run_what_depends_on_them_and_no_more(workspace: Workspace, toys: StoppableToys) -> None:
     chain(workspace)
     workspace.params.write_text(workspace.params.read_text().replace("envs: 32", "envs: 8"))
     assert chain(workspace) == ["train"]
@@ -106,13 +84,13 @@ def test_changed_params_run_what_depends_on_them_and_no_more(workspace: Workspac
     assert chain(workspace) == []  # how to run is no part of what was computed
 
 
-def test_fresh_trains_again_and_prepares_nothing(workspace: Workspace, toys: Toys) -> None:
+def test_fresh_trains_again_and_prepares_nothing(workspace: Workspace, toys: StoppableToys) -> None:
     chain(workspace)
     assert chain(workspace, fresh=True) == ["train"]
     assert toys.ran == ["prepare", "train", "train fresh"]
 
 
-def test_params_edited_in_mid_run_are_refused_and_not_recorded(workspace: Workspace, toys: Toys) -> None:
+def test_params_edited_in_mid_run_are_refused_and_not_recorded(workspace: Workspace, toys: StoppableToys) -> None:
     """DVC would record envs 8 for what was trained with 32."""
     toys.edit = "envs: 32 -> envs: 8"
     with pytest.raises(SimicError, match=r"train changed while train ran.*dvc commit -f train"):
@@ -121,12 +99,12 @@ def test_params_edited_in_mid_run_are_refused_and_not_recorded(workspace: Worksp
     assert list(recorded) == ["prepare"]
 
 
-def test_edit_of_another_section_in_mid_run_is_no_matter(workspace: Workspace, toys: Toys) -> None:
+def test_edit_of_another_section_in_mid_run_is_no_matter(workspace: Workspace, toys: StoppableToys) -> None:
     toys.edit = "eval_seeds: 20 -> eval_seeds: 21"
     assert chain(workspace) == ["prepare", "train"]
 
 
-def test_stopped_training_is_not_recorded_and_goes_on_next_time(workspace: Workspace, toys: Toys) -> None:
+def test_stopped_training_is_not_recorded_and_goes_on_next_time(workspace: Workspace, toys: StoppableToys) -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(Stopped):
@@ -135,7 +113,7 @@ def test_stopped_training_is_not_recorded_and_goes_on_next_time(workspace: Works
 
 
 def test_a_users_file_that_was_edited_is_prepared_again(
-    workspace: Workspace, toys: Toys, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DVC knows its place in params.yaml, not what it holds."""
     tree = yaml.safe_load(workspace.params.read_text())

@@ -12,49 +12,18 @@ from simic import params
 from simic.pipeline import mlflow_store
 from simic.pipeline.paths import Workspace
 from simic.telemetry.recorder import Recorder
-from simic.telemetry.rows import EpisodeRow, FindingRow, UpdateRow
+from simic.telemetry.rows import FindingRow
+from simic.training.observers import RunInfo
+from tests.helpers import ROOT, episode, update
 
-ROOT = Path(__file__).parents[2]
 FINGERPRINT = "0123456789abcdef"
 GONE = "http://127.0.0.1:1"  # nobody listens there
 
 
-class Info:
+def info_of(workspace: Workspace, findings: list[FindingRow] | None = None) -> RunInfo:
     """A run as the trainer describes it."""
-
-    def __init__(self, workspace: Workspace):
-        self.work_dir = workspace.work(FINGERPRINT)
-        self.data_sha256 = "d" * 64
-        self.params, self.start_iteration = params.Params(), 0
-        self.findings: list[FindingRow] = []
-        self.report = self.findings.append
-
-
-def update(iteration: int) -> UpdateRow:
-    metrics = {"loss": 1.0 / (iteration + 1), "missing": float("nan")}
-    return UpdateRow(
-        iteration=iteration,
-        env_steps=10 * iteration,
-        metrics=metrics,
-        validation_accuracy=float("nan"),
-        best_iteration=None,
-        state_chain="",
-    )
-
-
-def episode(iteration: int) -> EpisodeRow:
-    counts = {key: [1, 3] for key in ("params", "committed_params", "germinated", "fossilized", "pruned")}
-    return EpisodeRow(
-        iteration=iteration,
-        split="train",
-        env_id=[0, 1],
-        return_=[1.0, 2.0],
-        length=[5, 5],
-        committed_accuracy=[40.0, float("nan")],
-        live_accuracy=[50.0, 60.0],
-        panicked=[False, True],
-        **counts,
-    )
+    found: list[FindingRow] = [] if findings is None else findings
+    return RunInfo(params.Params(), workspace.work(FINGERPRINT), "d" * 64, 0, found.append)
 
 
 def tracker(workspace: Workspace) -> mlflow_store.MlflowObserver:
@@ -97,7 +66,7 @@ import os, signal, sys
 from pathlib import Path
 from tests.pipeline.test_mlflow_store import *
 workspace, die_at = Workspace(Path(sys.argv[1])), int(sys.argv[2])
-info = Info(workspace)
+info = info_of(workspace)
 saved = info.work_dir / "saved"
 start, offset = map(int, saved.read_text().split()) if saved.exists() else (0, 0)
 watcher = tracker(workspace)
@@ -128,13 +97,12 @@ def test_every_step_exactly_once_after_kills(workspace: Workspace) -> None:
         assert steps(workspace, metric) == list(range(12)), metric
     client, _, run_id = run_of(workspace)
     run = client.get_run(run_id)
-    assert run.data.tags["simic.resumes"] == "2"
-    assert run.info.status == "FINISHED"
+    assert (run.data.tags["simic.resumes"], run.info.status) == ("2", "FINISHED")
 
 
 def test_a_run_states_its_params_data_and_code(workspace: Workspace) -> None:
     watcher = tracker(workspace)
-    watcher.on_start(Info(workspace))
+    watcher.on_start(info_of(workspace))
     client, _, run_id = run_of(workspace)
     run = client.get_run(run_id)
     assert run.data.params["train.ppo.gamma"] == str(params.PPOParams().gamma)
@@ -165,13 +133,13 @@ def train(watcher: mlflow_store.MlflowObserver, workspace: Workspace, iterations
 def test_store_gone_in_mid_run_is_one_finding_and_everything_comes_later(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info, watcher = Info(workspace), tracker(workspace)
-    watcher.on_start(info)
+    findings, watcher = [], tracker(workspace)
+    watcher.on_start(info_of(workspace, findings))
     train(watcher, workspace, range(2))
     with monkeypatch.context() as gone:
         gone.setattr(mlflow_store.MlflowClient, "log_batch", refuse)
         train(watcher, workspace, range(2, 5))
-    assert [finding.check for finding in info.findings] == ["tracking_gone"]
+    assert [finding.check for finding in findings] == ["tracking_gone"]
     assert steps(workspace, "update/loss") == [0, 1]
     train(watcher, workspace, range(5, 6))
     assert steps(workspace, "update/loss") == list(range(6))
@@ -204,14 +172,14 @@ def test_server_gone_during_the_whole_run_is_paid_with_the_report(
     """The run is over, its work directory gone: metrics, models and report still arrive, once."""
     with monkeypatch.context() as gone:
         gone.setenv("MLFLOW_TRACKING_URI", GONE)
-        info, watcher = Info(workspace), tracker(workspace)
-        watcher.on_start(info)
+        findings, watcher = [], tracker(workspace)
+        watcher.on_start(info_of(workspace, findings))
         train(watcher, workspace, range(3))
         watcher.on_end("finished")
         publish_files(workspace)
         watcher.publish()
         mlflow_store.log_report(workspace, {})
-    assert [finding.check for finding in info.findings] == ["tracking_gone"]
+    assert [finding.check for finding in findings] == ["tracking_gone"]
     (workspace.work(FINGERPRINT) / "telemetry.jsonl").unlink()
     mlflow_store.log_report(workspace, {"simic.dvc_lock": "x"})
     assert steps(workspace, "update/loss") == [0, 1, 2]
@@ -227,7 +195,7 @@ MODELS = {"checkpoint-best", "checkpoint-latest", "policy"}
 
 def test_published_files_are_models_and_the_policy_is_the_challenger(workspace: Workspace) -> None:
     watcher = tracker(workspace)
-    watcher.on_start(Info(workspace))
+    watcher.on_start(info_of(workspace))
     publish_files(workspace)
     watcher.publish()
     watcher.publish()  # again: nothing is doubled
@@ -249,7 +217,7 @@ def test_published_files_are_models_and_the_policy_is_the_challenger(workspace: 
 
 def test_report_findings_and_verdict_are_on_the_run_of_the_checkpoints(workspace: Workspace) -> None:
     watcher = tracker(workspace)
-    watcher.on_start(Info(workspace))
+    watcher.on_start(info_of(workspace))
     publish_files(workspace)
     watcher.publish()
     mlflow_store.log_report(workspace, {"simic.dvc_lock": "76"})

@@ -51,8 +51,7 @@ def test_written_file_holds_what_the_overrides_asked_for(path: Path) -> None:
     overrides.write(path, wanted)
     tree = params.load(path)
     assert tree.train.ppo.target_kl is None
-    assert tree.evaluate.policies == ("static", "learned")
-    assert tree.train.host.widths == (4, 8)
+    assert (tree.evaluate.policies, tree.train.host.widths) == (("static", "learned"), (4, 8))
 
 
 def test_key_missing_in_the_file_is_added(path: Path) -> None:

@@ -4,12 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small_runs import small_params
+from small_runs import run
 
 from simic.data.prepare import prepare
 from simic.params import Prepare
-from simic.training.session import open_session
-from simic.training.trainer import train
 
 
 @pytest.fixture(scope="session")
@@ -23,8 +21,7 @@ def prepared(tmp_path_factory) -> Path:
 def finished(prepared, tmp_path_factory) -> Path:
     """The work directory of an uninterrupted run; read only."""
     work = tmp_path_factory.mktemp("finished")
-    with open_session(small_params(), work, prepared) as session:
-        train(session)
+    run(work, prepared)
     return work
 
 

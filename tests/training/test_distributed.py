@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,29 +13,23 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from small_runs import small_params
+from small_runs import rows_of, small_params
 
 from simic import durable
 from simic.errors import SimicError
 from simic.params import Params, PPOParams
 from simic.pipeline import distributed, mlflow_store, stages
 from simic.pipeline.paths import Workspace
-from simic.telemetry import recorder
 from simic.telemetry.recorder import Silent
 from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, UpdateRow
 from simic.training.checkpoint import read
 from simic.training.ranks import ALONE, Ranks, joined, merged
 from simic.training.session import LOCK_FILE, open_session
 from simic.training.trainer import train
+from tests.helpers import free_port
 
 ROOT = Path(__file__).parents[2]
 MODULE = ["-m", "simic.pipeline.distributed"]
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
 
 
 def start(command: list[str], folder: Path | None = None, processes: int = 2) -> list[subprocess.Popen]:
@@ -106,10 +99,6 @@ def test_early_stop_is_a_decision_of_all(learned) -> None:
         assert any(metrics["stopped_early"] for metrics in rank["stops float64"]["metrics"])
 
 
-def rows_of(work: Path, kind: type) -> list:
-    return [row for row in recorder.read(work / "telemetry.jsonl") if isinstance(row, kind)]
-
-
 def small(**changes: object) -> Params:
     return small_params({"progress": "plain", "device": "cpu"}, **changes)
 
@@ -127,19 +116,11 @@ def together(prepared, tmp_path_factory) -> tuple[Path, str]:
     """The work directory of a whole training run of two processes, by the documented command; and what it said."""
     workspace, work = project(tmp_path_factory.mktemp("together"), prepared, small())
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *MODULE]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=workspace.root,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    [launcher] = start(command, workspace.root, processes=1)
+    [said] = finish([launcher], timeout=150)
+    assert launcher.returncode == 0, said
     assert not list(workspace.state.rglob("*lock")), "locks go with their holders"
-    return work, done.stdout
+    return work, said
 
 
 def test_the_first_process_writes_the_rows_of_all_hosts(together, finished) -> None:
@@ -202,8 +183,7 @@ def test_a_signal_to_one_process_stops_all_and_saves(prepared, tmp_path) -> None
     said = finish(processes)
     assert [process.returncode for process in processes] == [3, 3], (first, said)
     saved = read(sorted((work / "checkpoints").iterdir())[-1]).manifest.iteration
-    assert saved >= 1
-    assert f"stopped with {saved} iterations saved" in said[0]
+    assert saved >= 1 and f"stopped with {saved} iterations saved" in said[0]
 
 
 def test_an_error_of_the_first_process_is_everyones(prepared, tmp_path) -> None:
@@ -213,8 +193,7 @@ def test_an_error_of_the_first_process_is_everyones(prepared, tmp_path) -> None:
         said = finish(processes)
     assert [process.returncode for process in processes] == [2, 2], said
     for text in said:
-        assert f"process {os.getpid()} on" in text
-        assert "in use by" in text
+        assert f"process {os.getpid()} on" in text and "in use by" in text
 
 
 def test_a_finding_of_the_live_audit_stops_all(prepared, tmp_path) -> None:
@@ -255,8 +234,7 @@ def test_alone_nothing_is_exchanged() -> None:
     assert ALONE.reduce is None
     assert ALONE.gather(3) == [3]
     assert ALONE.from_first(lambda: 4) == 4
-    assert ALONE.any(True)
-    assert not ALONE.any(False)
+    assert ALONE.any(True) and not ALONE.any(False)
     x = torch.ones(2)
     assert ALONE.whole(x) is x
 

@@ -1,26 +1,25 @@
 """Rows say what was measured."""
 
 import torch
-from small_runs import small_params
+from small_runs import rows_of, small_params
 
+from simic.telemetry.rows import StepRow
 from simic.training.session import open_session
 from simic.training.trainer import train
 
 
 def test_rows_have_the_gradient_norms_that_the_population_measured(prepared, tmp_path, monkeypatch):
-    rows, measured = [], []
+    measured = []
     with open_session(small_params(envs=8, episode_steps=6, iterations=1), tmp_path, prepared) as session:
-        population, append = session.env.population, session.recorder.append
-        epoch = population.train_epoch
+        epoch = session.env.population.train_epoch
 
         def watched(*arguments):
             measured.append(epoch(*arguments))
             return measured[-1]
 
-        monkeypatch.setattr(population, "train_epoch", watched)
-        monkeypatch.setattr(session.recorder, "append", lambda row: (rows.append(row), append(row)))
+        monkeypatch.setattr(session.env.population, "train_epoch", watched)
         train(session)
-    steps = [row for row in rows if row.kind == "step"]
+    steps = rows_of(tmp_path, StepRow)
     assert len(steps) == 6
     for row, stats in zip(steps, measured, strict=False):  # the validation episodes, which have no rows, come after
         for name in ("host_grad_norm", "seed_grad_norm"):

@@ -34,8 +34,7 @@ def test_the_second_signal_interrupts_at_once(request):
 
     with pytest.raises(KeyboardInterrupt):
         two_signals()
-    assert stop.is_set()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert stop.is_set() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_stop_set_by_someone_else_is_no_first_signal():

@@ -6,7 +6,7 @@ import gc
 import weakref
 
 import torch
-from small_runs import small_params
+from small_runs import Watcher, run, small_params
 
 from simic.training import resume
 from simic.training.session import open_session
@@ -20,10 +20,11 @@ def tensors():
     return [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
 
 
-class Census:
+class Census(Watcher):
     """Counts the tensors alive at the end of each iteration, without those of other tests and of grown seeds."""
 
     def __init__(self, env):
+        super().__init__()
         self.env, self.counts, self.others = env, [], tensors()
 
     def on_iteration(self, update, episode):
@@ -31,9 +32,6 @@ class Census:
         others = {id(each) for each in self.others}
         alive = [each for each in tensors() if id(each) not in others]
         self.counts.append((len(alive), sum(each.numel() * each.element_size() for each in alive)))
-
-    def __getattr__(self, name):
-        return lambda *given: None
 
 
 def test_iterations_leave_no_tensors_behind(prepared, tmp_path):
@@ -65,8 +63,7 @@ def test_a_run_writes_only_into_its_work_directory(prepared, tmp_path, monkeypat
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     before = sorted(path.name for path in prepared.iterdir())
-    with open_session(small_params(iterations=1), work, prepared) as session:
-        train(session)
+    run(work, prepared, params=small_params(iterations=1))
     assert list(elsewhere.iterdir()) == []
     assert sorted(path.name for path in prepared.iterdir()) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "work"]

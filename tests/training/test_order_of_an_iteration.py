@@ -1,23 +1,15 @@
 """Scales stand still while episodes are played and move once, before the update; every phase is timed for itself."""
 
 import torch
-from small_runs import small_params
+from small_runs import Watcher, rows_of, small_params
 
 from simic.params import Params
 from simic.telemetry import recorder
 from simic.telemetry.rows import EventRow, StepRow
 from simic.training import session as sessions
 from simic.training import trainer
-from simic.training.observers import Observer
 from simic.training.session import open_session
 from simic.training.trainer import train
-
-
-class AtEachStep(Observer):
-    """Does what a test gives it to do."""
-
-    def __init__(self, on_step):
-        self.on_step = on_step
 
 
 def test_scales_move_once_per_iteration_between_the_rollout_and_the_update(prepared, tmp_path, monkeypatch):
@@ -39,7 +31,7 @@ def test_scales_move_once_per_iteration_between_the_rollout_and_the_update(prepa
             return result
 
         monkeypatch.setattr(ppo, "update", watched)
-        train(session, [AtEachStep(lambda row: look("step"))])
+        train(session, [Watcher(lambda count: look("step"))])
     values = [value for _, value in history]
     places = [where for where, _ in history]
     assert places == ["step", "step", "step", "update", "updated"] * 3
@@ -55,12 +47,12 @@ def test_every_iteration_is_timed_for_itself_and_in_full(prepared, tmp_path, mon
     """A clock that ticks with every step: collecting three steps takes three ticks, in each iteration."""
     now = [100.0]
 
-    def tick(row):
+    def tick(count):
         now[0] += 1.0
 
     monkeypatch.setattr(trainer.time, "perf_counter", lambda: now[0])
     with open_session(small_params(iterations=3), tmp_path, prepared) as session:
-        train(session, [AtEachStep(tick)])
+        train(session, [Watcher(tick)])
     timing = list(recorder.read(tmp_path / "timing.jsonl"))
     assert [row.collect_seconds for row in timing] == [3.0, 3.0, 3.0]
     for row in timing:  # and what was not done, as validation in the first, took no time
@@ -84,12 +76,10 @@ def test_a_rollback_is_in_the_telemetry_with_host_and_cause_and_ends_the_hosts_e
     monkeypatch.setattr(sessions, "GrowthEnv", Poisoned)
     with open_session(small_params(iterations=1, validate_every=9), tmp_path, prepared) as session:
         train(session)
-        assert session.state.counters.rollbacks == 1
-        assert session.state.counters.env_steps == 4 * 3 - 1
-    rows = list(recorder.read(tmp_path / "telemetry.jsonl"))
-    rollbacks = [row for row in rows if isinstance(row, EventRow) and row.name == "rollback"]
+        assert (session.state.counters.rollbacks, session.state.counters.env_steps) == (1, 4 * 3 - 1)
+    rollbacks = [row for row in rows_of(tmp_path, EventRow) if row.name == "rollback"]
     assert [(row.step, row.env, row.detail) for row in rollbacks] == [(2, 2, "NON_FINITE, 1 rows lost")]
-    steps = [row for row in rows if isinstance(row, StepRow)]
+    steps = rows_of(tmp_path, StepRow)
     assert [row.panicked[2] for row in steps] == [False, True, False]
     assert [row.valid for row in steps] == [[True] * 4, [True] * 4, [True, True, False, True]]
     assert [row.components["death"][2] for row in steps] == [0.0, -10.0, 0.0]
@@ -104,8 +94,6 @@ def test_one_host_one_slot_one_step_is_a_whole_run(prepared, tmp_path):
         assert session.env.host.slots == 1
         train(session)
         assert session.state.counters.env_steps == 2
-    steps = [row for row in recorder.read(tmp_path / "telemetry.jsonl") if isinstance(row, StepRow)]
-    assert [(row.iteration, row.step, len(row.reward), len(row.stage[0])) for row in steps] == [
-        (0, 1, 1, 1),
-        (1, 1, 1, 1),
-    ]
+    steps = rows_of(tmp_path, StepRow)
+    sizes = [(row.iteration, row.step, len(row.reward), len(row.stage[0])) for row in steps]
+    assert sizes == [(0, 1, 1, 1), (1, 1, 1, 1)]

@@ -1,42 +1,15 @@
 """Progress says what was measured, in plain lines where there is no terminal."""
 
 import io
-import math
 
 import pytest
 from rich.console import Console
-from small_runs import small_params
+from small_runs import run, small_params
 
-from simic.telemetry.rows import EpisodeRow, FindingRow, UpdateRow
+from simic.telemetry.rows import FindingRow
 from simic.training import progress
 from simic.training.observers import RunInfo
-from simic.training.session import open_session
-from simic.training.trainer import train
-
-
-def episode(iteration: int) -> EpisodeRow:
-    counts = {name: [1, 2] for name in ("env_id", "length", "params", "committed_params", "germinated", "pruned")}
-    return EpisodeRow(
-        iteration=iteration,
-        split="train",
-        return_=[1.0, 2.0],
-        committed_accuracy=[50.0, 60.0],
-        live_accuracy=[0.0, 0.0],
-        fossilized=[0, 1],
-        panicked=[False, False],
-        **counts,
-    )
-
-
-def update(iteration: int, validation: float = math.nan) -> UpdateRow:
-    return UpdateRow(
-        iteration=iteration,
-        env_steps=1,
-        metrics={},
-        validation_accuracy=validation,
-        best_iteration=None,
-        state_chain="",
-    )
+from tests.helpers import episode, update
 
 
 def info(tmp_path, start: int) -> RunInfo:
@@ -47,14 +20,14 @@ def test_a_line_has_the_means_over_hosts_and_the_time_left(tmp_path):
     lines, clock = [], iter([100.0, 104.0, 108.0, 110.0])
     watcher = progress.Lines(lines.append, lambda: next(clock))
     watcher.on_start(info(tmp_path, 2))
-    watcher.on_iteration(update(2), episode(2))  # 4 s for one iteration, 7 left
-    watcher.on_iteration(update(3, 71.25), episode(3))
+    watcher.on_iteration(update(2), episode(2, (50.0, 60.0)))  # 4 s for one iteration, 7 left
+    watcher.on_iteration(update(3, 71.25), episode(3, (50.0, 60.0)))
     watcher.on_finding(FindingRow(iteration=3, check="c", severity="high", message="m"))
     watcher.on_end("interrupted")
     assert lines == [
         "train: resuming after iteration 2 of 10",
-        "train:  3/10  return   1.50  committed  55.0 %  kept 0.5 seeds  0:28 left",
-        "train:  4/10  return   1.50  committed  55.0 %  kept 0.5 seeds  validation  71.2 %  0:24 left",
+        "train:  3/10  return   1.50  committed  55.0 %  kept 2.0 seeds  0:28 left",
+        "train:  4/10  return   1.50  committed  55.0 %  kept 2.0 seeds  validation  71.2 %  0:24 left",
         "train: high finding c: m",
         "train: interrupted after 0:10",
     ]
@@ -75,7 +48,5 @@ def test_the_bar_follows_a_real_run_to_its_end(prepared, tmp_path, monkeypatch):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=160)
     monkeypatch.setattr("rich.progress.get_console", lambda: console)
-    with open_session(small_params(iterations=1), tmp_path, prepared) as session:
-        train(session, [progress.Bar()])
-    assert "1/1" in screen.getvalue()
-    assert "return" in screen.getvalue()
+    run(tmp_path, prepared, [progress.Bar()], params=small_params(iterations=1))
+    assert "1/1" in screen.getvalue() and "return" in screen.getvalue()

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from small_runs import assert_same_run, small_params
+from small_runs import assert_same_run, rows_of, small_params
 
 from simic.data.prepare import prepare
 from simic.errors import SimicError
@@ -17,10 +17,6 @@ from simic.training.checkpoint import read
 from simic.training.machine import Machine
 from simic.training.session import open_session
 from simic.training.trainer import train
-
-
-def findings(work) -> list[FindingRow]:
-    return [row for row in recorder.read(work / "telemetry.jsonl") if isinstance(row, FindingRow)]
 
 
 def without_findings(path) -> list[bytes]:
@@ -43,7 +39,7 @@ def resumed(work, prepared, params=None):
 def test_a_damaged_checkpoint_is_set_aside_reported_and_done_again(copied, finished, prepared):
     flip(copied / "checkpoints" / "000004" / "state.safetensors", 3000)
     assert resumed(copied, prepared) == 3
-    [found] = findings(copied)
+    [found] = rows_of(copied, FindingRow)
     assert (found.check, found.severity) == ("damaged_checkpoint", "medium")
     assert "000004/state.safetensors: damaged" in found.message
     assert (copied / "checkpoints" / "damaged-000004").exists()
@@ -52,15 +48,14 @@ def test_a_damaged_checkpoint_is_set_aside_reported_and_done_again(copied, finis
     assert (own.path / "state.safetensors").read_bytes() == (theirs.path / "state.safetensors").read_bytes()
     assert without_findings(copied / "telemetry.jsonl") == without_findings(finished / "telemetry.jsonl")
     [_, life] = json.loads((copied / "run.json").read_text())
-    assert life["start_iteration"] == 3
-    assert life["findings"] == [found.message]
+    assert (life["start_iteration"], life["findings"]) == (3, [found.message])
 
 
 def test_two_damaged_ones_are_passed_over(copied, finished, prepared):
     flip(copied / "checkpoints" / "000004" / "manifest.json", 40)
     flip(copied / "checkpoints" / "000003" / "state.safetensors", 10)
     assert resumed(copied, prepared) == 2
-    assert [found.iteration for found in findings(copied)] == [4, 3]
+    assert [found.iteration for found in rows_of(copied, FindingRow)] == [4, 3]
     assert without_findings(copied / "telemetry.jsonl") == without_findings(finished / "telemetry.jsonl")
 
 
@@ -84,7 +79,7 @@ def test_telemetry_damaged_before_a_checkpoint_is_made_again_from_an_earlier_one
     else:
         log.write_bytes(log.read_bytes()[: offset + 100])
     assert resumed(copied, prepared) == 3
-    [found] = findings(copied)
+    [found] = rows_of(copied, FindingRow)
     assert "telemetry.jsonl: intact up to line" in found.message
     assert without_findings(log) == without_findings(finished / "telemetry.jsonl")
 
@@ -116,7 +111,7 @@ def test_other_params_are_refused_naming_fields_and_both_values(copied, prepared
 
 def test_harmless_changes_are_listed_and_go_on(copied, prepared):
     assert resumed(copied, prepared, small_params(iterations=5)) == 4
-    [found] = findings(copied)
+    [found] = rows_of(copied, FindingRow)
     assert (found.check, found.severity) == ("resumed_with_changes", "info")
     assert "train.iterations (4 → 5)" in found.message
     assert read(copied / "checkpoints" / "000005").manifest.iteration == 5
@@ -129,15 +124,8 @@ def test_other_data_is_refused(copied, prepared, tmp_path):
 
 
 def test_another_machine_is_declared_inexact_never_hidden():
-    here = Machine(
-        python="3.11",
-        libraries={"torch": "2.13"},
-        cpu_capability="AVX2",
-        threads=2,
-        device="cpu",
-        tf32=False,
-        backend="auto",
-    )
+    settings = {"python": "3.11", "cpu_capability": "AVX2", "device": "cpu", "tf32": False, "backend": "auto"}
+    here = Machine(libraries={"torch": "2.13"}, threads=2, **settings)
     there = here.model_copy(update={"threads": 4, "libraries": {"torch": "2.14"}})
     assert here.differences(here) == {}
     assert here.differences(there) == {"torch": "2.13 → 2.14", "threads": "2 → 4"}
@@ -145,7 +133,7 @@ def test_another_machine_is_declared_inexact_never_hidden():
 
 def test_more_threads_at_resume_are_a_finding(copied, prepared):
     assert resumed(copied, prepared, small_params({"threads": 2})) == 4
-    [found] = findings(copied)
+    [found] = rows_of(copied, FindingRow)
     assert (found.check, found.severity) == ("inexact_resume", "medium")
     assert found.evidence == {"threads": "1 → 2"}
 

@@ -21,15 +21,8 @@ def perturbed(tensor: torch.Tensor) -> torch.Tensor:
     return ~tensor if tensor.dtype == torch.bool else tensor + 1
 
 
-OTHER = {
-    "iteration": 3,
-    "env_steps": 5,
-    "rollbacks": 2,
-    "group": 4,
-    "best_score": 0.1 + 0.2,
-    "best_iteration": 1,
-    "chain": "ab",
-}
+OTHER = {"iteration": 3, "env_steps": 5, "rollbacks": 2, "group": 4, "best_iteration": 1, "chain": "ab"}
+OTHER |= {"best_score": 0.1 + 0.2}
 
 
 def test_each_leaf_perturbed_comes_back_and_alone(make):

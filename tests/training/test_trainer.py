@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import assert_same_run, small_params
+from small_runs import Watcher, assert_same_run, interrupted_after, rows_of, run, small_params
 
 import simic
 from simic.errors import SimicError
@@ -25,82 +24,29 @@ from simic.params import Governor, PPOParams
 from simic.telemetry import recorder
 from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, UpdateRow
 from simic.training.checkpoint import read
-from simic.training.interrupts import Interrupted
 from simic.training.session import open_session
 from simic.training.trainer import StoppedByFinding, train
 from simic.training.validation import VALIDATION_ITERATION
 
 
-class Watcher:
-    """An observer that writes down what it is told and calls ``act`` after every step."""
-
-    def __init__(self, act=lambda count: None):
-        self.calls, self.findings, self.steps, self._act = [], [], 0, act
-
-    def on_start(self, info):
-        self.info = info
-        self.calls.append("start")
-
-    def on_step(self, row):
-        self.steps += 1
-        self.calls.append(("step", row.iteration, row.step))
-        self._act(self.steps)
-
-    def on_iteration(self, update, episode):
-        self.calls.append(("iteration", update.iteration, episode.iteration))
-
-    def on_checkpoint(self, path, iteration):
-        assert (path / "manifest.json").exists()
-        self.calls.append(("checkpoint", iteration))
-
-    def on_finding(self, finding):
-        self.findings.append(finding)
-
-    def on_end(self, status):
-        self.calls.append(("end", status))
-
-
-def run(work: Path, prepared: Path, observers=(), stop=None, params=None) -> None:
-    with open_session(params or small_params(), work, prepared) as session:
-        train(session, observers, stop)
-
-
-def interrupted_after(steps: int, work: Path, prepared: Path, params=None) -> Watcher:
-    stop = threading.Event()
-    watcher = Watcher(lambda count: stop.set() if count == steps else None)
-    with pytest.raises(Interrupted):
-        run(work, prepared, [watcher], stop, params)
-    assert watcher.steps == steps, "the stop is seen after the very step in which it was asked for"
-    assert watcher.calls[-1] == ("end", "interrupted")
-    return watcher
-
-
-# 4 iterations of 3 steps: in the first (nothing saved yet), in the middle, at the end of an iteration, in the last.
-@pytest.mark.parametrize("steps", [2, 5, 6, 11])
-def test_a_run_that_was_asked_to_stop_and_resumed_is_the_run_that_never_was(steps, finished, prepared, tmp_path):
-    interrupted_after(steps, tmp_path, prepared)
+# 4 iterations of 3 steps: in the first (nothing saved yet), in the middle, at the end of an iteration, in the last;
+# and again and again.
+@pytest.mark.parametrize("stops", [(2,), (5,), (6,), (11,), (4, 4, 4)], ids=str)
+def test_a_run_that_was_asked_to_stop_and_resumed_is_the_run_that_never_was(stops, finished, prepared, tmp_path):
+    for steps in stops:
+        interrupted_after(steps, tmp_path, prepared)
     run(tmp_path, prepared)
     assert_same_run(tmp_path, finished)
     timing = [row.iteration for row in recorder.read(tmp_path / "timing.jsonl")]
     assert timing == [0, 1, 2, 3]
 
 
-def test_stopped_again_and_again_it_still_is(finished, prepared, tmp_path):
-    for _ in range(3):
-        interrupted_after(4, tmp_path, prepared)
-    run(tmp_path, prepared)
-    assert_same_run(tmp_path, finished)
-
-
 def test_a_stop_saves_the_last_whole_iteration_also_between_checkpoints(finished, prepared, tmp_path):
     params = small_params({"checkpoint_every": 3})
-    stop = threading.Event()
-    watcher = Watcher(lambda count: stop.set() if count == 4 else None)
-    with pytest.raises(Interrupted, match="stopped with 1 iterations saved; iteration 2 was not finished"):
-        run(tmp_path, prepared, [watcher], stop, params)
+    message = "stopped with 1 iterations saved; iteration 2 was not finished"
+    watcher = interrupted_after(4, tmp_path, prepared, params, message)
     assert ("checkpoint", 1) in watcher.calls
-    rows = list(recorder.read(tmp_path / "telemetry.jsonl"))
-    assert {row.iteration for row in rows} == {0}, "rows of the unfinished iteration are gone"
+    assert {row.iteration for row in rows_of(tmp_path, object)} == {0}, "rows of the unfinished iteration are gone"
     run(tmp_path, prepared, params=params)
     assert read(tmp_path / "checkpoints/000004").manifest == read(finished / "checkpoints/000004").manifest
     assert (tmp_path / "telemetry.jsonl").read_bytes() == (finished / "telemetry.jsonl").read_bytes()
@@ -159,25 +105,23 @@ def test_killed_or_terminated_and_resumed_equals_never_stopped(number, finished,
 
 
 def test_rows_have_every_step_once_and_in_order(finished):
-    rows = list(recorder.read(finished / "telemetry.jsonl"))
-    steps = [(row.iteration, row.step) for row in rows if isinstance(row, StepRow)]
+    steps = [(row.iteration, row.step) for row in rows_of(finished, StepRow)]
     assert steps == list(itertools.product(range(4), (1, 2, 3)))
-    updates = [row for row in rows if isinstance(row, UpdateRow)]
+    updates = rows_of(finished, UpdateRow)
     assert [row.iteration for row in updates] == [0, 1, 2, 3]
     assert [row.env_steps for row in updates] == [12, 24, 36, 48]
     assert len({row.state_chain for row in updates}) == 4
-    played = [(row.iteration, row.split) for row in rows if isinstance(row, EpisodeRow)]
+    played = [(row.iteration, row.split) for row in rows_of(finished, EpisodeRow)]
     trained = [(iteration, "train") for iteration in range(4)]
     assert sorted(played) == sorted([*trained, (1, "validation"), (3, "validation")])
-    iterations = [row.iteration for row in rows]
+    iterations = [row.iteration for row in rows_of(finished, object)]
     assert iterations == sorted(iterations)
 
 
 def test_an_episode_adds_up_what_its_steps_say(finished):
-    rows = list(recorder.read(finished / "telemetry.jsonl"))
-    for episode in (row for row in rows if isinstance(row, EpisodeRow) and row.split == "train"):
-        steps = [row for row in rows if isinstance(row, StepRow) and row.iteration == episode.iteration]
-        events = [row for row in rows if isinstance(row, EventRow) and row.iteration == episode.iteration]
+    for episode in (row for row in rows_of(finished, EpisodeRow) if row.split == "train"):
+        steps = [row for row in rows_of(finished, StepRow) if row.iteration == episode.iteration]
+        events = [row for row in rows_of(finished, EventRow) if row.iteration == episode.iteration]
         for env in range(4):
             assert episode.return_[env] == pytest.approx(sum(step.reward[env] for step in steps), abs=1e-6)
             paid = sum(sum(values[env] for values in step.components.values()) for step in steps)
@@ -185,20 +129,15 @@ def test_an_episode_adds_up_what_its_steps_say(finished):
             assert episode.committed_accuracy[env] == steps[-1].committed_accuracy[env]
             germinated = [event for event in events if event.env == env and event.name == "germinated"]
             assert episode.germinated[env] == len(germinated)
-    assert any(isinstance(row, EventRow) for row in rows)
+    assert rows_of(finished, EventRow)
 
 
 def test_the_best_checkpoint_is_the_one_with_the_best_validation_score_and_is_kept(finished):
-    rows = list(recorder.read(finished / "telemetry.jsonl"))
-    scores = {
-        row.iteration + 1: sum(row.committed_accuracy) / 4
-        for row in rows
-        if isinstance(row, EpisodeRow) and row.split == "validation"
-    }
+    validated = [row for row in rows_of(finished, EpisodeRow) if row.split == "validation"]
+    scores = {row.iteration + 1: sum(row.committed_accuracy) / 4 for row in validated}
     best = max(scores, key=lambda done: (scores[done], -done))
     manifest = read(finished / "checkpoints" / "000004").manifest
-    assert manifest.best_iteration == best
-    assert manifest.scalars["best_score"] == scores[best]
+    assert (manifest.best_iteration, manifest.scalars["best_score"]) == (best, scores[best])
     assert (finished / "checkpoints" / f"{best:06d}").exists()
 
 
@@ -217,6 +156,8 @@ def test_nothing_draws_from_a_global_generator(prepared, tmp_path, no_global_rng
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     with open_session(small_params(iterations=1), tmp_path, prepared) as session, no_global_rng():
         train(session)
+        with pytest.raises(AssertionError, match="random generator"):
+            torch.rand(1)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.random.get_state()[1].tolist() == before[1]
     assert random.getstate() == before[2]
@@ -237,8 +178,7 @@ def test_observers_are_told_in_order_and_a_checkpoint_comes_after_its_iteration(
     for iteration in range(2):
         expected += [("step", iteration, step) for step in (1, 2, 3)]
         expected += [("iteration", iteration, iteration), ("checkpoint", iteration + 1)]
-    assert watcher.calls == [*expected, ("end", "finished")]
-    assert watcher.info.start_iteration == 0
+    assert (watcher.calls, watcher.info.start_iteration) == ([*expected, ("end", "finished")], 0)
 
 
 def test_an_observer_that_fails_ends_the_run_and_loses_nothing(finished, prepared, tmp_path):
@@ -283,14 +223,12 @@ def test_a_finding_as_grave_as_stop_on_ends_the_run_before_its_checkpoint(prepar
     assert [finding.check for finding in reporter.findings] == ["mine"]
     assert reporter.calls[-1] == ("end", "failed")
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["000001"]
-    found = [row for row in recorder.read(tmp_path / "telemetry.jsonl") if isinstance(row, FindingRow)]
-    assert [row.check for row in found] == ["mine"]
+    assert [row.check for row in rows_of(tmp_path, FindingRow)] == ["mine"]
 
 
 def test_a_lesser_finding_is_recorded_and_the_run_goes_on(prepared, tmp_path):
     run(tmp_path, prepared, [Reporter()], params=small_params(stop_on="critical", iterations=2))
-    found = [row for row in recorder.read(tmp_path / "telemetry.jsonl") if isinstance(row, FindingRow)]
-    assert [row.check for row in found] == ["mine"]
+    assert [row.check for row in rows_of(tmp_path, FindingRow)] == ["mine"]
 
 
 def test_a_policy_that_is_not_the_one_that_acted_is_found(prepared, tmp_path):
@@ -367,7 +305,7 @@ def test_a_spent_budget_or_a_policy_that_cannot_decide_ends_any_run(fault, messa
     assert watcher.calls[-1] == ("end", "failed")
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["000001"]
     read(tmp_path / "checkpoints" / "000001")
-    found = [row for row in recorder.read(tmp_path / "telemetry.jsonl") if isinstance(row, FindingRow)]
+    found = rows_of(tmp_path, FindingRow)
     assert found == watcher.findings
     assert [(row.check, row.severity) for row in found] == [(message.split()[0], "critical")]
 
@@ -394,7 +332,7 @@ def test_advantages_are_those_of_the_recorded_rewards_and_values(prepared, tmp_p
         update = session.state.ppo.update
         monkeypatch.setattr(session.state.ppo, "update", lambda *it: given.append(it[0]) or update(*it))
         train(session)
-    rows = [row for row in recorder.read(tmp_path / "telemetry.jsonl") if isinstance(row, StepRow)]
+    rows = rows_of(tmp_path, StepRow)
     returns = []
     for iteration, rollout in enumerate(given):
         steps = [row for row in rows if row.iteration == iteration]

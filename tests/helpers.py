@@ -1,0 +1,91 @@
+"""What tests of several folders need: rows, projects in a folder of their own, a free port."""
+
+import shutil
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from simic.params import Params
+from simic.pipeline.paths import Workspace
+from simic.telemetry.rows import EpisodeRow, UpdateRow
+from simic.training.observers import Observer
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("simic", "flows", "extensions", "examples", ".dvc")
+FILES = (".dvcignore", "params.yaml", "dvc.yaml", "pyproject.toml")
+DVC_YAML = """
+stages:
+  prepare: {cmd: "exit 9", params: [rng_seed, prepare], outs: [data/prepared]}
+  train: {cmd: "exit 9", deps: [data/prepared], params: [rng_seed, train], outs: [checkpoints]}
+  evaluate: {cmd: "exit 9", deps: [checkpoints], params: [evaluate], outs: [reports/evaluation.json]}
+  audit: {cmd: "exit 9", deps: [checkpoints], params: [audit], outs: [reports/report.md]}
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def copy_checkout(target: Path) -> None:
+    """As from an unpacked archive: what runs the stages, without git."""
+    ignore = shutil.ignore_patterns("__pycache__", "tmp", "cache", "config.local")
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, target / name, ignore=ignore)
+    for name in FILES:
+        shutil.copy(ROOT / name, target)
+
+
+def toy_project(folder: Path) -> Workspace:
+    """With the shipped params, and stages that DVC could not run."""
+    (folder / ".dvc").mkdir()
+    (folder / ".dvc" / "config").write_bytes((ROOT / ".dvc" / "config").read_bytes())
+    (folder / "dvc.yaml").write_text(DVC_YAML)
+    (folder / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+    return Workspace(folder)
+
+
+class Toys:
+    """Stage functions with the interface of the real ones, which note that they ran."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def prepare(self, params: Params, workspace: Workspace) -> None:
+        self.ran.append("prepare")
+        workspace.prepared.mkdir(parents=True, exist_ok=True)
+        (workspace.prepared / "x").write_text(str(params.rng_seed))
+
+    def train(
+        self,
+        params: Params,
+        workspace: Workspace,
+        observers: Sequence[Observer] = (),
+        stop: threading.Event | None = None,
+        fresh: bool = False,
+    ) -> None:
+        self.ran.append("train fresh" if fresh else "train")
+
+    def evaluate(self, params: Params, workspace: Workspace) -> None:
+        self.ran.append("evaluate")
+
+    def audit(self, params: Params, workspace: Workspace, code_revision: str = "") -> None:
+        self.ran.append("audit")
+        (workspace.reports / "report.md").write_text("# Verdict: sound\n")
+
+
+def update(iteration: int, validation: float = float("nan")) -> UpdateRow:
+    return UpdateRow(
+        iteration=iteration, env_steps=10 * iteration, validation_accuracy=validation, best_iteration=None,
+        state_chain="", metrics={"loss": 1.0 / (iteration + 1), "missing": float("nan")},
+    )  # fmt: skip
+
+
+def episode(iteration: int, committed: Sequence[float] = (40.0, float("nan"))) -> EpisodeRow:
+    counts = {key: [1, 3] for key in ("params", "committed_params", "germinated", "fossilized", "pruned")}
+    return EpisodeRow(
+        iteration=iteration, split="train", env_id=[0, 1], return_=[1.0, 2.0], length=[5, 5], panicked=[False, True],
+        committed_accuracy=list(committed), live_accuracy=[50.0, 60.0], **counts,
+    )  # fmt: skip
