@@ -187,10 +187,12 @@ class Recorder:
         return result
 
     def tests_of(self, file: str) -> dict[int, set[str]]:
-        """By line; what is run while modules are imported concerns every test that runs anything of the file."""
+        """By line; what is run while modules are imported concerns every test that runs anything of the file, or where
+        nothing of it is run later, as in a table, every test.
+        """
         contexts = self.trace.get_data().contexts_by_lineno(file)
         lines = {line: set().union(*(self.users[each] for each in found)) for line, found in contexts.items()}
-        anything = set().union(*lines.values())
+        anything = set().union(*lines.values()) or set(self.seconds)
         return {line: anything if EVERYWHERE in contexts[line] else tests for line, tests in lines.items()}
 
 

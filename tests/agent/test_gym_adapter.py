@@ -110,6 +110,12 @@ class Odd(Counter):
         return self.answers[self.time]
 
 
+def test_masks_of_ones_and_zeros_are_masks(monkeypatch) -> None:
+    monkeypatch.setattr(Odd, "answers", (np.array([1, 0, 1], dtype=np.int8),))
+    adapter = GymAdapter(vector(Odd()), 1, mask_method="told")
+    assert adapter.reset()[0].masks["action_0"].tolist() == [[True, False, True]]
+
+
 @pytest.mark.parametrize(
     ("answers", "message"),
     [

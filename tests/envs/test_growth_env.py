@@ -86,6 +86,24 @@ def test_augmented_hosts_see_other_samples_and_any_grouping_sees_the_same(make_e
     assert torch.equal(losses[0][2:], losses[1]) and not torch.equal(losses[0], losses[2])
 
 
+def test_each_minibatch_of_an_augmented_epoch_is_moved_by_its_own_hash(make_env, monkeypatch):
+    env, moved = make_env(envs=2, augment="crop_flip"), []
+    train_epoch, x = env.population.train_epoch, torch.arange(2048.0).view(2, 16, 1, 8, 8)
+
+    def watched(*given):
+        augment = given[3]
+        moved.extend((augment(x, 0, slice(0, 2)), augment(x, 1, slice(0, 2)), augment(x[1:], 0, slice(1, 2))))
+        return train_epoch(*given)
+
+    monkeypatch.setattr(env.population, "train_epoch", watched)
+    env.reset()
+    for _ in range(2):
+        env.step(Action.wait(2))
+    first, second, alone, later, *_ = moved
+    assert torch.equal(first[1:], alone)
+    assert not torch.equal(first, second) and not torch.equal(first, later)
+
+
 def test_reset_measures_fresh_hosts_before_anything_is_trained(make_env, digits):
     env = make_env(envs=3)
     observation, info = env.reset(options={"iteration": 4})

@@ -188,6 +188,8 @@ def test_rent_of_the_loss_family_spares_young_seeds(make_slots):
     for age, g in ((2, 0.0), (3, 0.1)):
         slots = make_slots([[Stage.BLENDING]], age=[[age]])
         assert one("loss", transition(slots, slots))["loss_rent"] == pytest.approx(-0.05 * math.log1p(g))
+    huge = transition(slots, slots, seed_params_after=torch.tensor([[10**9]]))
+    assert one("loss", huge)["loss_rent"] == pytest.approx(-1.5 / 10)  # the cap, an episode's ten steps together
 
 
 def test_hindsight_pays_the_host_of_a_boosted_seed_when_it_is_kept(make_slots):
