@@ -96,6 +96,16 @@ def test_k3_is_never_negative_and_exact_near_zero() -> None:
     assert torch.allclose(k3(torch.tensor(1e-2, dtype=torch.float64)).float(), torch.tensor(5.0167e-5), rtol=1e-3)
 
 
+def test_k1_is_the_mean_of_minus_ln_r() -> None:
+    policy = make_policy()
+    rollout = make_rollout(policy, episodes(6, 4), 4)
+    moved = replace(rollout, log_probs=rollout.log_probs + 0.1)
+    used = usage(policy, rollout, 1, None)
+    found = terms(replay(policy, moved), moved, used, params.PPOParams(), 0.0)
+    # Every relevant head's ln r is −0.1, every other's 0.
+    assert float(found.sums["kl_k1"]) == pytest.approx(0.1 * int(used.relevant.sum()), rel=1e-4)
+
+
 def test_entropy_counts_a_head_only_where_it_had_a_choice() -> None:
     policy = make_policy().double()
     rollout = make_rollout(policy, episodes(6, 8), 8)

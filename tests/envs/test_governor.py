@@ -14,6 +14,10 @@ CHANCE = math.log(CLASSES)
 PARAMS = Governor(min_history=3, window=5, consecutive_panics=2)
 
 
+def test_every_cause_has_a_number_of_its_own():
+    assert [cause.name for cause in Cause] == ["NONE", "NON_FINITE", "COLLAPSE", "DIVERGENCE"]
+
+
 def watch(losses: list[float], finite: list[bool] | None = None, classes: int = CLASSES):
     """Causes, health and the last vital signs of a single host that validates with these losses."""
     vitals, causes, healths = Vitals.empty(1, PARAMS), [], []

@@ -1,6 +1,7 @@
 """The environment on a real population and real data: legality, accounting, measurements, rollbacks."""
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from simic.envs.attribution import COMMITTED, MAIN, WITHOUT, configurations, mea
 from simic.errors import SimicError
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Stage
-from simic.params import Lifecycle, PPOParams, Reward
+from simic.params import Host, Lifecycle, PPOParams, Reward
 
 from .test_shapley import by_permutations
 
@@ -104,13 +105,24 @@ def test_each_minibatch_of_an_augmented_epoch_is_moved_by_its_own_hash(make_env,
     assert not torch.equal(first, second) and not torch.equal(first, later)
 
 
+def test_what_a_reward_remembers_goes_on_from_step_to_step(make_env, play, transitions):
+    host = Host(preset="baseline")  # one that learns, so that there is something to remember
+    play(make_env(envs=4, steps=6, host=host, batches_per_epoch="all", reward=Reward(mode="loss")))
+    for (paid, setting), (following, _) in pairwise(transitions):
+        expected = vars(rewards.advance(paid, setting))
+        for name, value in vars(following.ledgers).items():
+            assert torch.equal(value, expected[name]), name
+    (first, _), *_, (last, _) = transitions
+    assert (last.ledgers.tracked_loss < first.ledgers.tracked_loss).all()
+
+
 def test_reset_measures_fresh_hosts_before_anything_is_trained(make_env, digits):
     env = make_env(envs=3)
     observation, info = env.reset(options={"iteration": 4})
     logits = logits_of(env.population, env.slots, digits[1].x, torch.zeros(3, env.host.slots, dtype=torch.bool))
     accuracy = 100 * (logits.argmax(2) == digits[1].y).float().mean(1)
     assert torch.allclose(info.live_accuracy, accuracy) and torch.allclose(info.committed_accuracy, accuracy)
-    assert info.train_loss.isnan().all() and not info.components
+    assert info.train_loss.isnan().all() and not info.components and info.effective_op.eq(-1).all()
     first = observation.features
     env.step(Action.wait(3))
     again, _ = env.reset(options={"iteration": 4})

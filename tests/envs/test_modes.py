@@ -73,6 +73,7 @@ def test_basic_pays_for_what_a_seed_gained_when_it_is_kept(make_slots):
     assert one("basic", fossilizing(make_slots, 6.0, 3.0, dwell=1))["basic_fossilize"] == pytest.approx(0.7 / 3)
     assert one("basic", fossilizing(make_slots, 6.0, -3.0))["basic_fossilize"] == rewards.RANSOM
     assert one("basic", fossilizing(make_slots, 0.3, 3.0))["basic_fossilize"] == rewards.NOT_CONTRIBUTING
+    assert one("basic", fossilizing(make_slots, -6.0, -3.0))["basic_fossilize"] == rewards.NOT_CONTRIBUTING
     assert one("basic", fossilizing(make_slots, math.nan, 3.0))["basic_fossilize"] == rewards.NOT_CONTRIBUTING
     step = fossilizing(make_slots, 6.0, 3.0, ended=True, terminal=True)
     # committed 50 at the end, 10 at the reset: 5 · 0.4; 100 parameters of a budget of 4,000 over 10 steps

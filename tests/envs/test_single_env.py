@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import check_env
 
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.single_env import SingleGrowthEnv
-from simic.growth.life.vocabulary import Op
+from simic.growth.life.vocabulary import Action, Op
 from simic.params import Lifecycle, PPOParams, Train
 
 from .test_actions import is_legal
@@ -36,6 +36,17 @@ def test_passes_gymnasiums_checker(digits):
     made = gymnasium.make(ENV_ID, train=TRAIN, dataset_train=digits[0], dataset_val=digits[1])
     assert made.spec.id == ENV_ID
     check_env(made.unwrapped, skip_render_check=True)
+
+
+def test_the_single_view_is_one_host_on_the_same_data(env, digits):
+    host = GrowthEnv(TRAIN, 1, *digits, env_ids=torch.zeros(1, dtype=torch.int64))
+    seen, _ = env.reset(options={"iteration": 3})
+    plain, _ = host.reset(options={"iteration": 3})
+    for _ in range(2):
+        assert torch.equal(torch.from_numpy(seen[: plain.features.shape[1]]), plain.features[0])
+        seen, reward, *_ = env.step(0)
+        plain, paid, *_ = host.step(Action.wait(1))
+        assert reward == float(paid)
 
 
 def test_make_vec_gives_the_vector_environment_of_the_controller(digits):
