@@ -173,10 +173,6 @@ def summarize(
 ) -> UpdateMetrics:
     """A log's numbers; ``known`` are metrics that need no log."""
     taken = [index for index, stepped in enumerate(course.stepped) if stepped]
-    norms = [host["norms"][index] for index in taken]
-    totals = [row[-1] for row in norms]
-    by_part = {part: _mean([row[k] for row in norms]) for k, part in enumerate(parts)}
-    of_heads = {head: by_part[f"head_{head}"] for head in heads}
 
     def stepped(name: str) -> list[Any]:
         return [host[name][index] for index in taken]
@@ -211,20 +207,32 @@ def summarize(
         first_ratio_deviation=deviation,
         first_ratio_ok=deviation < ratio_tolerance,
         max_abs_log_prob=_peak(host["log_prob"]),
-        grad_norm=_mean(totals),
-        grad_norm_max=_peak(totals),
-        grad_norm_by_part=by_part,
-        grad_share_by_head={head: _share(norm, math.fsum(of_heads.values())) for head, norm in of_heads.items()},
-        grad_clipped_fraction=_mean([float(total > settings.max_grad_norm) for total in totals]),
         samples=int(host["samples"]),
         samples_by_head=samples,
         epochs=course.epochs,
         steps=len(taken),
         skipped_steps=course.skipped,
         stopped_early=course.stopped,
+        **_gradients(stepped("norms"), heads, parts, settings.max_grad_norm),
         **once,
         **known,
     )
+
+
+def _gradients(
+    norms: Sequence[Sequence[float]], heads: Sequence[str], parts: Sequence[str], max_norm: float
+) -> dict[str, Any]:
+    """What is reported of the norms before clipping: a row per step, by part of the policy, the total last."""
+    totals = [row[-1] for row in norms]
+    by_part = {part: _mean([row[k] for row in norms]) for k, part in enumerate(parts)}
+    of_heads = {head: by_part[f"head_{head}"] for head in heads}
+    return {
+        "grad_norm": _mean(totals),
+        "grad_norm_max": _peak(totals),
+        "grad_norm_by_part": by_part,
+        "grad_share_by_head": {head: _share(norm, math.fsum(of_heads.values())) for head, norm in of_heads.items()},
+        "grad_clipped_fraction": _mean([float(total > max_norm) for total in totals]),
+    }
 
 
 def _columns(rows: list[list[float]], heads: Sequence[str]) -> list[list[float]]:
