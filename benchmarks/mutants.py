@@ -1,6 +1,6 @@
 """Which small defects do the tests notice? A random sample of mutants of the agent, the environments and the trainer.
 
-    python -m benchmarks.mutants [--sample 300] [--rng-seed 1] [--jobs 2] [--only simic/envs]
+    python -m benchmarks.mutants [--sample 300] [--rng-seed 1] [--jobs 2] [simic/envs ...]
 
 A mutant is one small change of one module. Its tests are those of the mirrored package (``tests/envs`` for
 ``simic/envs``) that run the changed line, the mirrored file first, then the quickest. The libraries are imported once;
