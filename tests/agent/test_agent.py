@@ -123,6 +123,11 @@ def test_the_same_run_twice_is_the_same_and_an_evaluation_changes_nothing() -> N
     assert same(agent, undisturbed)
 
 
+def test_an_evaluation_is_greedy_unless_told() -> None:
+    agent = make_agent(lambda: Sign(16))
+    assert agent.evaluate(8) == agent.evaluate(8, greedy=True) != agent.evaluate(8, greedy=False)
+
+
 def test_an_episode_without_end_is_an_error(monkeypatch) -> None:
     monkeypatch.setattr(agent_module, "LONGEST_EPISODE", 20)
     with pytest.raises(SimicError, match="an episode goes on for 20 steps: wrap the environment in a TimeLimit"):

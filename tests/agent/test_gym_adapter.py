@@ -157,6 +157,12 @@ def test_a_spec_of_ones_own_brings_names_relevance_and_masks_by_name() -> None:
         GymAdapter(vector(Counter()), 1, action_spec=lambda: spec)  # pyright: ignore[reportArgumentType]
 
 
+def test_closing_the_adapter_closes_its_environments() -> None:
+    env = vector(Counter())
+    GymAdapter(env, 1).close()
+    assert env.closed
+
+
 def test_another_autoreset_and_continuous_actions_are_refused() -> None:
     for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
         with pytest.raises(SimicError, match="only SAME_STEP"):

@@ -5,9 +5,11 @@ import math
 import pytest
 import torch
 
-from simic.agent.health import health
+from simic.agent.health import Probe, health
 from simic.agent.metrics import feature_rank
 from simic.agent.policy import Replayed
+
+from .worlds import SMALL, episodes, make_policy, make_rollout, replay
 
 STEPS, ENVS, UNITS = 5, 4, 40
 
@@ -22,6 +24,17 @@ def seen(hidden: torch.Tensor, encoded: torch.Tensor | None = None, z: torch.Ten
 
 def watched(found: Replayed, valid: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
     return health(found, torch.ones(found.values.shape, dtype=torch.bool) if valid is None else valid)
+
+
+@pytest.mark.parametrize("critic", ["own", "shared"])
+def test_a_policy_diverges_from_itself_when_its_weights_move(critic: str) -> None:
+    policy = make_policy(sizes=SMALL.model_copy(update={"critic": critic}))
+    rollout = make_rollout(policy, episodes(6, 8), 8)
+    probe = Probe(policy, rollout, replay(policy, rollout))
+    assert probe.divergence(None).item() == pytest.approx(0.0, abs=1e-6)
+    with torch.no_grad():
+        policy.heads[0].out.weight.mul_(2.0)
+    assert probe.divergence(None).item() > 1e-3
 
 
 def test_rows_behind_the_end_of_an_episode_count_for_nothing() -> None:

@@ -143,6 +143,13 @@ def test_rows_that_are_over_change_nothing() -> None:
         assert torch.equal(one, other)
 
 
+def test_rows_that_are_all_over_cost_nothing() -> None:
+    policy = make_policy()
+    rollout = make_rollout(policy, episodes(4, 8), 8)
+    over = replace(rollout, valid=torch.zeros_like(rollout.valid))
+    assert all(gradient.count_nonzero() == 0 for gradient in gradients(policy, over, params.PPOParams(), 0.1))
+
+
 class RefusingBandit:
     """One decision. A pays 0.5. B is refused three times in four, and then it is as if nothing had been chosen: pays 0;
     else it pays 1. So B is worth 0.25 when chosen, although it is worth 1 when it happens.

@@ -105,6 +105,22 @@ def test_each_minibatch_of_an_augmented_epoch_is_moved_by_its_own_hash(make_env,
     assert not torch.equal(first, second) and not torch.equal(first, later)
 
 
+def test_each_epoch_of_each_host_has_an_order_of_its_own(make_env, monkeypatch):
+    env, orders = make_env(envs=2, steps=2), []
+    train_epoch = env.population.train_epoch
+
+    def watched(slots, training, order, *given):
+        orders.append(order)
+        return train_epoch(slots, training, order, *given)
+
+    monkeypatch.setattr(env.population, "train_epoch", watched)
+    for _ in range(2):
+        env.reset()
+        for _ in range(2):
+            env.step(Action.wait(2))
+    assert len({tuple(order.flatten().tolist()) for each in orders for order in each}) == 2 * 2 * 2
+
+
 def test_what_a_reward_remembers_goes_on_from_step_to_step(make_env, play, transitions):
     host = Host(preset="baseline")  # one that learns, so that there is something to remember
     play(make_env(envs=4, steps=6, host=host, batches_per_epoch="all", reward=Reward(mode="loss")))

@@ -175,6 +175,10 @@ def test_the_loss_family_takes_back_what_was_not_committed(make_slots):
     ending = with_loss(make_slots, 1.3, committed=1.5, ended=True, terminal=True)
     total = sum(GAMMA**t * float(s["loss_improvement"]) for t, s in enumerate(paid("loss", [*steps, ending])))
     assert total == pytest.approx(0.2 / SIGMA * (GAMMA**4 - 1) * (CHANCE - 1.5), abs=1e-5)
+    # What the last step improves is capped as in any step, committed or not.
+    leap = with_loss(make_slots, 0.1, committed=0.1, ended=True, terminal=True)
+    paid_for = 0.2 / SIGMA * (GAMMA * (CHANCE - 1.5 + 5 * SIGMA) - (CHANCE - 1.5))
+    assert one("loss", leap)["loss_improvement"] == pytest.approx(paid_for, abs=1e-5)
     # base ln 10, target 0.13 ln 10
     reached = (CHANCE - 1.5) / (CHANCE * 0.87)
     assert one("loss", ending)["loss_terminal"] == pytest.approx(reached, abs=1e-6)
