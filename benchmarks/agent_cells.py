@@ -85,7 +85,7 @@ def ours(cell: Cell, task: Task) -> None:
     entropy = {"entropy_coef": 0.0, "entropy_coef_final": 0.0}
     shared = SHARED | {"value_coef": 2 * SHARED["value_coef"]}  # ours is of ½ (V − R)², theirs of (V − R)²
     settings = params.PPOParams(minibatches=MINIBATCHES, **shared, **entropy, **cell.config)
-    agent = Agent(task.make, rng_seed=cell.rng_seed, envs=ENVS, rollout=ROLLOUT, policy=sizes, ppo=settings)
+    agent = Agent(task.make, rng_seed=cell.rng_seed, envs=ENVS, rollout_steps=ROLLOUT, policy=sizes, ppo=settings)
     returns: list[float] = []
 
     def note(progress: IterationReport) -> None:

@@ -71,7 +71,7 @@ def our_update(envs: int, length: int, steps: int) -> tuple[Callable[[], object]
     """One update of a fixed rollout, again and again; and how many parameters it moves."""
     sizes = params.Policy(encoder_units=FEATURES, core_units=UNITS, head_units=56, critic="shared")
     settings = params.PPOParams(epochs=EPOCHS, minibatches=4, target_kl=None, learning_rate=1e-9)
-    agent = Agent(lambda: Noise(length), envs=envs, rollout=steps, policy=sizes, ppo=settings)
+    agent = Agent(lambda: Noise(length), envs=envs, rollout_steps=steps, policy=sizes, ppo=settings)
     rollout, _ = collect(agent.env, agent.policy, agent.normalizers, 0, 1, steps)
     rollout = with_advantages(rollout, rollout.rewards, 0.99, 0.95)
     return lambda: agent.ppo.update(replace(rollout), 0, Health(agent.ppo)), parameters(agent.policy)
@@ -143,7 +143,7 @@ def cartpole(repeats: int, rollouts: int) -> dict[str, Any]:
     steps = 8 * 128 * rollouts
     sizes = params.Policy(encoder_units=64, core_units=64, head_units=64)
     settings = params.PPOParams(epochs=4, minibatches=4, target_kl=None, gamma=0.99)
-    agent = Agent("CartPole-v1", envs=8, rollout=128, policy=sizes, ppo=settings)
+    agent = Agent("CartPole-v1", envs=8, rollout_steps=128, policy=sizes, ppo=settings)
     recurrent = {"lstm_hidden_size": 64, "net_arch": [64]}
     model = RecurrentPPO(
         "MlpLstmPolicy",

@@ -23,7 +23,6 @@ import pickle
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -365,10 +364,9 @@ def main() -> None:
     judged = {tuple(each[name] for name in key): each["judgement"] for each in old}
     for each in found["survivors"]:
         each["judgement"] = judged.get(tuple(each[name] for name in key), "")
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    given.out.write_text(json.dumps({"commit": commit.stdout.strip(), **found}, indent=1, ensure_ascii=False) + "\n")
+    from benchmarks import page  # not earlier: it imports of simic what mutants are still to be made of
+
+    page.write_result(given.out, found)
     print(f"{found['score']:.1%} of {found['sample']} mutants were noticed; survivors: {given.out}")
 
 

@@ -385,6 +385,25 @@ def _pipeline(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def _mutants(found: dict[str, Any]) -> list[str]:
+    rows = [
+        (f"`{each['file'].removeprefix('simic/')}:{each['line']}`", f"`{_short(each['mutated'])}`", each["judgement"])
+        for each in found["survivors"]
+    ]
+    return [
+        "## Small defects that the tests notice",
+        "",
+        f"`make mutants`: {found['killed'] + found['timeout']} of {found['sample']} random one-place changes of the",
+        f"agent, the environments and the trainer ({found['score']:.1%}) fail a test of the same room. The others:",
+        "",
+        *table(("where", "changed to", "judgement"), rows),
+    ]
+
+
+def _short(code: str) -> str:
+    return (code if len(code) <= 60 else code[:59] + "…").replace("|", "\\|")
+
+
 Sections = dict[str, Callable[[dict[str, Any]], list[str]]]
 PAGES: dict[Path, tuple[str, list[str], Sections]] = {
     PAGE: (
@@ -408,6 +427,7 @@ PAGES: dict[Path, tuple[str, list[str], Sections]] = {
             "speed_gate": _speed_gate,
             "host_profile": _host_profile,
             "pipeline": _pipeline,
+            "mutants": _mutants,
         },
     ),
 }

@@ -123,7 +123,7 @@ def one_gpu(profile: dict[str, Any], case: str) -> list[str]:
         f"## One GPU, {case} case",
         "",
         *wrap(
-            "Expected, not measured. Eager PyTorch is bound by the time to issue operations: "
+            "Expected, not measured. Launch overhead dominates in eager PyTorch: "
             f"{1000 * least['hosts with seeds']:.1f} ms a minibatch of all hosts with seeds, whatever their number, "
             f"and {1000 * least['one plain network']:.2f} ms for each network, without seeds, of a plain loop "
             "(`benchmarks.host_profile`). The device needs "

@@ -64,7 +64,7 @@ def main(steps: int) -> float:
     """Train, and return the mean greedy return of new episodes."""
     sizes = params.Policy(encoder_units=32, core="lstm", core_units=32, head_units=32)
     settings = params.PPOParams(learning_rate=3e-3, gamma=0.99, target_kl=None)
-    agent = Agent(Lock, envs=16, rollout=64, policy=sizes, ppo=settings)
+    agent = Agent(Lock, envs=16, rollout_steps=64, policy=sizes, ppo=settings)
     agent.train(steps, report)
     returns = agent.evaluate(episodes=64)
     print(f"greedy return {np.mean(returns):.2f} of 1")

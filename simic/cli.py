@@ -173,7 +173,9 @@ def train_gym(
         raise SimicError("runtime.device = 'cuda': Gymnasium's environments are on the CPU; use cpu or auto")
     machine.configure(tree.runtime.model_copy(update={"device": "cpu"}))
     sys.path.insert(0, str(Path.cwd()))  # a console script does not look here, where a user's environments are
-    agent = Agent(env, rng_seed=tree.rng_seed, envs=envs, rollout=rollout, policy=tree.train.policy, ppo=tree.train.ppo)
+    agent = Agent(
+        env, rng_seed=tree.rng_seed, envs=envs, rollout_steps=rollout, policy=tree.train.policy, ppo=tree.train.ppo
+    )
     _say(str(agent.env))
     agent.train(steps, _gym_lines(-(-steps // (envs * rollout))))
     if out is not None:

@@ -20,8 +20,8 @@ def gae(
 ) -> tuple[Tensor, Tensor]:
     """Advantages and returns, all ``[T, E]``; both 0 where not valid.
 
-    A terminal state is worth 0, also when it is truncated as well; a truncated one is worth its bootstrap value. Every
-    end cuts the trace, and so does a row that stops without one.
+    A terminal state is worth 0, also when it is truncated as well; a truncated one is worth its bootstrap value. The
+    trace is cut at every end, and where a row's valid steps stop without one.
     """
     follows = torch.cat((valid[1:], torch.zeros_like(valid[:1])))
     goes_on = follows & ~(terminated | truncated)

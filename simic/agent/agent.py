@@ -30,9 +30,9 @@ from simic.errors import SimicError
 Make = str | Callable[[], gymnasium.Env]
 
 LONGEST_EPISODE = 1_000_000  # steps, in evaluation
-EVALUATION_ITERATION = 1 << 42  # a namespace of its own: other starts and other noise than in training
+PLAY_ITERATION = 1 << 42  # a namespace of its own: other starts and other noise than in training
 CARD = "simic.agent"  # what a saved file's metadata are under
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 LOG_FILE = "progress.csv"
 LOG_EPISODES = 100  # whose mean return is written
 
@@ -70,8 +70,9 @@ class IterationReport:
 class Agent:
     """A policy, its optimizer and scales, and the environments it learns from.
 
-    ``env`` is a registered id or what makes an environment; ``envs`` of them run side by side and ``rollout`` steps of
-    each make an update. With ``log`` a line per update goes to ``progress.csv`` in that folder.
+    ``env`` is a registered id or what makes an environment; ``envs`` of them run side by side and
+    ``rollout_steps`` steps of each make an update. With ``log`` a line per update goes to ``progress.csv`` in that
+    folder, which a new agent starts anew.
     """
 
     def __init__(
@@ -80,15 +81,16 @@ class Agent:
         *,
         rng_seed: int = 1,
         envs: int = 8,
-        rollout: int = 128,
+        rollout_steps: int = 128,
         policy: params.Policy | None = None,
         ppo: params.PPOParams | None = None,
         log: str | Path | None = None,
     ) -> None:
-        self.make, self.rng_seed, self.rollout = env, rng_seed, rollout
+        self.make, self.rng_seed, self.rollout_steps = env, rng_seed, rollout_steps
         self.sizes, self.settings = policy or params.Policy(), ppo or params.PPOParams()
-        if envs < self.settings.minibatches:
-            raise SimicError(f"envs = {envs}: must be at least ppo.minibatches ({self.settings.minibatches})")
+        if self.sizes.core != "none" and envs < self.settings.minibatches:
+            least = self.settings.minibatches
+            raise SimicError(f"envs = {envs}: must be at least ppo.minibatches ({least}) where the policy has memory")
         self.log = None if log is None else Path(log) / LOG_FILE
         self.env = vectorized(env, envs, rng_seed)
         seen = self.env.observation_spec
@@ -105,7 +107,7 @@ class Agent:
     @property
     def env_steps(self) -> int:
         """Taken in training so far."""
-        return self.iteration * self.rollout * self.env.num_envs
+        return self.iteration * self.rollout_steps * self.env.num_envs
 
     def train(self, steps: int, watch: Callable[[IterationReport], None] | None = None) -> list[float]:
         """At least so many steps more, in whole updates; the returns of the episodes that ended.
@@ -113,8 +115,8 @@ class Agent:
         Episodes begin anew with each call, so going on after ``load`` is going on without it, bit for bit. The entropy
         coefficient falls until the last update of the call. SimicError when what is replayed is not what acted.
         """
-        updates = -(-steps // (self.rollout * self.env.num_envs))
-        self.ppo.total_updates = self.ppo.updates + updates
+        updates = -(-steps // (self.rollout_steps * self.env.num_envs))
+        self.ppo.anneal_over(updates)
         self._position, self._returns = None, Returns.none(self.env.num_envs)
         self._cut_log()
         for _ in range(updates):
@@ -132,7 +134,7 @@ class Agent:
             self.normalizers,
             self.iteration,
             self.rng_seed,
-            self.rollout,
+            self.rollout_steps,
             position=self._position,
         )
         ended = rollout.terminated | rollout.truncated
@@ -155,11 +157,11 @@ class Agent:
         """
         env = vectorized(self.make, math.gcd(episodes, self.env.num_envs), self.rng_seed)
         each = episodes // env.num_envs
-        observation, _ = env.reset(options={"iteration": EVALUATION_ITERATION})
+        observation, _ = env.reset(options={"iteration": PLAY_ITERATION})
         state, tally, step = self.policy.initial_state(env.num_envs), Returns.none(env.num_envs), 0
         found: list[list[float]] = [[] for _ in range(env.num_envs)]
         while min(map(len, found)) < each:
-            key = rng.key(self.rng_seed, rng.Purpose.ACTION, EVALUATION_ITERATION, env.env_ids, step)
+            key = rng.key(self.rng_seed, rng.Purpose.ACTION, PLAY_ITERATION, env.env_ids, step)
             noise = rng.uniform(key, (len(self.policy.heads),))
             decision = self.policy.act(self.normalizers.see(observation), state, noise, greedy=greedy)
             observation, reward, terminated, truncated, _ = env.step(decision.actions)
@@ -179,7 +181,7 @@ class Agent:
             "env": self.make if isinstance(self.make, str) else None,
             "rng_seed": self.rng_seed,
             "envs": self.env.num_envs,
-            "rollout": self.rollout,
+            "rollout_steps": self.rollout_steps,
             "policy": self.sizes.model_dump(mode="json"),
             "ppo": self.settings.model_dump(mode="json"),
             "iteration": self.iteration,
@@ -199,7 +201,7 @@ class Agent:
             if card["format_version"] != FORMAT_VERSION:
                 raise SimicError(f"{path}: format version {card['format_version']}: must be {FORMAT_VERSION}")
             sizes, settings = params.Policy(**card["policy"]), params.PPOParams(**card["ppo"])
-            same = {name: card[name] for name in ("rng_seed", "envs", "rollout")}
+            same = {name: card[name] for name in ("rng_seed", "envs", "rollout_steps")}
             made, iteration = env or card["env"], card["iteration"]
         except OSError as error:
             raise SimicError(f"{path}: not readable: {error.strerror or error}") from None
@@ -228,14 +230,13 @@ class Agent:
         self.env.close()
 
     def _cut_log(self) -> None:
-        """Lines of steps that this agent has not taken are of another life of it."""
+        """Drops rows beyond this agent's steps: they are of a run that was never saved."""
         if self.log is None or not self.log.exists():
             return
-        with self.log.open(newline="", encoding="utf-8") as file:
-            header, *rows = csv.reader(file)
-        kept = [row for row in rows if int(row[0]) <= self.env_steps]
-        with self.log.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([header, *kept] if kept else [])
+        header, *lines = self.log.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
+        whole = [line for line in lines if line.endswith("\n")]  # the last may have been cut off
+        kept = [line for line in whole if int(line.partition(",")[0]) <= self.env_steps]
+        durable.replace_file(self.log, "".join([header, *kept] if kept else []).encode())
 
     def _write_log(self, report: IterationReport) -> None:
         if self.log is None:
@@ -245,7 +246,7 @@ class Agent:
         row |= {"episodes": len(report.returns)} | numbers(asdict(report.metrics))
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(row))
+            writer = csv.DictWriter(file, list(row), lineterminator="\n")
             if not file.tell():
                 writer.writeheader()
             writer.writerow(row)

@@ -147,7 +147,7 @@ class Trunk(nn.Module):
         self.core = Core(sizes.core, sizes.encoder_units, sizes.core_units)
         self.width = self.core.width
         # What enters the core is bounded by the encoder's tanh. A LayerNorm there would keep the direction of a short
-        # observation and lose its length (docs/experiments.md); so would one right behind it, where there is no core.
+        # observation and lose its length (docs/history/experiments.md); so would one right behind it without a core.
         self.core_norm = nn.Identity() if sizes.core == "none" else nn.LayerNorm(self.width)
 
     def initial_state(self, envs: int) -> RecurrentState:

@@ -39,10 +39,12 @@ class GreedyPolicy(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         seen = ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
         named = dict(zip(self.masks, masks, strict=True))
-        z, state = self.policy.remember(Observation(seen, categories, named), RecurrentState(h, c))
-        choices: list[Choice] = self.policy.choose(z, named)
+        with self.policy.rounding():
+            z, state = self.policy.remember(Observation(seen, categories, named), RecurrentState(h, c))
+            choices: list[Choice] = self.policy.choose(z, named)
+            value = self.policy.state_value(z)
         actions = torch.stack([choice.index for choice in choices], dim=-1)
-        return actions, choices[0].logits, self.policy.state_value(z), state.h, state.c
+        return actions, choices[0].logits, value, state.h, state.c
 
 
 def masked_heads(spec: ActionSpec) -> tuple[str, ...]:

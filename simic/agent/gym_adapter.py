@@ -23,7 +23,6 @@ class AdapterInfo:
     """``final``: the last observations of rows that were truncated (other rows as now), None when there are none."""
 
     final: Observation | None
-    raw: dict[str, Any]
 
 
 class GymAdapter:
@@ -72,7 +71,7 @@ class GymAdapter:
         final = self._final(observation, truncated & ~terminated, info)
         rewards = torch.as_tensor(reward, dtype=torch.float32)
         flags = torch.from_numpy(terminated.copy()), torch.from_numpy(truncated.copy())
-        return self._observation(observation), rewards, *flags, AdapterInfo(final, info)
+        return self._observation(observation), rewards, *flags, AdapterInfo(final)
 
     def _observation(self, values: np.ndarray) -> Observation:
         features = torch.from_numpy(values.reshape(self.num_envs, -1).astype(np.float32))

@@ -39,7 +39,7 @@ class Health:
     def first(self, part: Rollout, seen: Replayed) -> None:
         """On the first rows of the update: health of the network, exact entropy."""
         self.probe = Probe(self.policy, part, seen)
-        self.found |= health(seen, part.valid) | {"joint_entropy": self.probe.entropy(self.reduce)}
+        self.found |= health(seen, part.valid, self.reduce) | {"joint_entropy": self.probe.entropy(self.reduce)}
 
     def after(self) -> dict[str, Tensor]:
         """Everything, and how far the update went."""
@@ -99,33 +99,35 @@ class Probe:
 
 
 @torch.no_grad()
-def health(seen: Replayed, valid: Tensor) -> dict[str, Tensor]:
-    """Hidden norm, growth and saturation, dormant units and the Gram matrix of z, of one minibatch of this process;
+def health(seen: Replayed, valid: Tensor, reduce: Reduce | None = None) -> dict[str, Tensor]:
+    """Hidden norm, growth and saturation, dormant units and the Gram matrix of z, of one minibatch of all processes;
     rows where ``valid [T, N]`` is False are left out.
     """
-    if seen.values.numel() == 0:
-        nothing = {name: seen.values.new_full((), torch.nan) for name in HEALTH}
-        return nothing | {"feature_gram": seen.values.new_full((1, 1), torch.nan)}
     weight = valid[..., None].to(seen.hidden.dtype)
-    cells = seen.hidden.shape[-1] * weight.sum(dim=(1, 2))  # per step
-    square = (seen.hidden.square() * weight).sum(dim=(1, 2))
+    sums = {
+        "cells": seen.hidden.shape[-1] * weight.sum(dim=(1, 2)),  # per step
+        "square": (seen.hidden.square() * weight).sum(dim=(1, 2)),
+        "saturated": ((seen.hidden.abs() > SATURATED) * weight).sum(),
+        "activity": (seen.encoded.abs() * weight).sum(dim=(0, 1)),
+        "gram": _gram((seen.z * weight).flatten(0, 1)),
+    }
+    if reduce is not None:
+        sums = {name: reduce(value, "sum") for name, value in sums.items()}
+    cells, square, activity = sums["cells"], sums["square"], sums["activity"]
     rms = (square / cells.clamp(min=1)).sqrt()
     last = (torch.arange(len(cells), device=cells.device) * (cells > 0)).max()
-    activity = (seen.encoded.abs() * weight).sum(dim=(0, 1))
-    saturated = ((seen.hidden.abs() > SATURATED) * weight).sum() / cells.sum()
     dormant = (activity <= DORMANT_SHARE * activity.mean()).float().mean()
     growth = rms.index_select(0, last[None])[0] / rms[0].clamp(min=1e-8)
-    gram = _gram((seen.z * weight).flatten(0, 1))
-    measured = ((square.sum() / cells.sum()).sqrt(), growth, saturated, dormant, gram)
+    measured = ((square.sum() / cells.sum()).sqrt(), growth, sums["saturated"] / cells.sum(), dormant, sums["gram"])
     return dict(zip(HEALTH, measured, strict=True))
 
 
 def _gram(z: Tensor) -> Tensor:
-    """The smaller of z zᵀ and zᵀ z over some rows: its eigenvalues are the squares of z's singular values. They are
-    left to the host, since a decomposition makes it wait for the device.
+    """zᵀ z over some rows: its eigenvalues are the squares of z's singular values. They are left to the host, since a
+    decomposition makes it wait for the device.
     """
-    z = z[:: -(-len(z) // RANK_ROWS)].double().nan_to_num()
-    return z @ z.t() if len(z) < z.shape[1] else z.t() @ z
+    z = z[:: max(1, -(-len(z) // RANK_ROWS))].double().nan_to_num()
+    return z.t() @ z
 
 
 @torch.no_grad()

@@ -31,8 +31,8 @@ def normalized(advantages: Tensor, valid: Tensor, reduce: Reduce | None = None) 
 class Usage:
     """Which heads mattered where: ``relevant``, and ``open`` where more than one choice was legal as well.
 
-    Counts are over all processes; ``N`` valid rows in ``parts`` minibatches. A sum over a minibatch times parts / N is
-    unbiased for the mean over the rollout, whatever rows fall into it.
+    Counts are over all processes; ``N`` valid rows in so many ``minibatches``. A sum over one of them times
+    minibatches / N is unbiased for the mean over the rollout, whatever rows fall into it.
     """
 
     relevant: Tensor  # [T, E, heads] bool
@@ -40,14 +40,14 @@ class Usage:
     rows: Tensor  # N, may be 0
     open_rows: Tensor  # [heads]
     relevant_rows: Tensor  # [heads]
-    parts: int
+    minibatches: int
 
     def select(self, envs: Tensor) -> "Usage":
         return replace(self, relevant=self.relevant.index_select(1, envs), open=self.open.index_select(1, envs))
 
 
 @torch.no_grad()
-def usage(policy: ActorCritic, rollout: Rollout, parts: int, reduce: Reduce | None) -> Usage:
+def usage(policy: ActorCritic, rollout: Rollout, minibatches: int, reduce: Reduce | None) -> Usage:
     """Read off the sampled actions and the masks they were sampled under."""
     relevant = policy.relevance[rollout.actions[..., 0]] & rollout.valid[..., None]
     several = torch.stack([_options(policy, rollout, head) > 1 for head in range(len(policy.heads))], dim=-1)
@@ -55,7 +55,7 @@ def usage(policy: ActorCritic, rollout: Rollout, parts: int, reduce: Reduce | No
     counts = torch.cat((rollout.valid.sum()[None], *by_head)).to(rollout.values.dtype)
     counts = counts if reduce is None else reduce(counts, "sum")
     open_rows, relevant_rows = counts[1:].chunk(2)
-    return Usage(relevant, relevant & several, counts[0], open_rows, relevant_rows, parts)
+    return Usage(relevant, relevant & several, counts[0], open_rows, relevant_rows, minibatches)
 
 
 def _options(policy: ActorCritic, rollout: Rollout, head: int) -> Tensor:
@@ -82,9 +82,9 @@ def policy_objective(
     if settings.ratio == "joint":
         joint = log_ratio.sum(dim=-1).clamp(-JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT)
         return surrogate(joint, advantages, settings.clip_range)
-    terms = surrogate(log_ratio, advantages[..., None], settings.clip_range)
-    terms = terms if weights is None else terms * weights
-    return torch.where(relevant, terms, 0.0).sum(dim=-1)
+    by_head = surrogate(log_ratio, advantages[..., None], settings.clip_range)
+    by_head = by_head if weights is None else by_head * weights
+    return torch.where(relevant, by_head, 0.0).sum(dim=-1)
 
 
 def k3(log_ratio: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ def mean_entropy(seen: Replayed, used: Usage) -> Tensor:
     """Unbiased estimate from a minibatch of the rollout's mean over open rows ``[heads]``, for the loss. Above 1 it
     can be where more rows are open than in other minibatches. 0 of a head that was never open.
     """
-    return entropy_sum(seen, used) * used.parts / used.open_rows.clamp(min=1)
+    return entropy_sum(seen, used) * used.minibatches / used.open_rows.clamp(min=1)
 
 
 def floor_pull(entropy: Tensor, floors: Tensor, coefficient: float) -> Tensor:
@@ -147,7 +147,7 @@ def floor_pull(entropy: Tensor, floors: Tensor, coefficient: float) -> Tensor:
 def terms(
     seen: Replayed, batch: Rollout, used: Usage, settings: params.PPOParams, entropy_coef: float | Tensor
 ) -> Terms:
-    """Loss = policy + c_v · value − Σ_k c_k · mean normalised entropy of head k, as sums scaled by parts / N.
+    """Loss = policy + c_v · value − Σ_k c_k · mean normalised entropy of head k, as sums scaled by minibatches / N.
 
     ``entropy_coef`` is one number for all heads, or one for each ``[heads]``.
     """
@@ -155,7 +155,7 @@ def terms(
     assert batch.returns is not None
     difference = torch.where(used.relevant, seen.log_probs - batch.log_probs, 0.0)
     log_ratio = difference.clamp(-HEAD_LOG_RATIO_LIMIT, HEAD_LOG_RATIO_LIMIT)
-    scale = used.parts / used.rows.clamp(min=1)
+    scale = used.minibatches / used.rows.clamp(min=1)
 
     def over_rows(x: Tensor) -> Tensor:
         return scale * torch.where(batch.valid, x, 0.0).sum()

@@ -164,7 +164,7 @@ class ActorCritic(nn.Module):
         with self.rounding():
             return self.state_value(self.remember(observation, state)[0])
 
-    def evaluate(
+    def replay(
         self, seen: Observation, actions: Tensor, state: RecurrentState, valid: Tensor, starts: Tensor | None
     ) -> Replayed:
         """Score recorded rows ``[T, N]`` from their initial state; ``starts [T, N]`` None: no episode starts inside.

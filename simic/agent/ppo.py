@@ -22,7 +22,7 @@ from simic.transfer import upload
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
 RATIO_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 5e-2}
 # After rsl_rl (Rudin et al. 2022, arXiv 2109.11978), which moves its rate at every minibatch and ends no update early:
-# here once per update, or an update's small first divergences would raise what its last one ends.
+# here once per update, since the first minibatches' divergence is always small and would raise the rate.
 RATE_FACTOR, RATE_BAND, RATE_MIN, RATE_MAX = 1.5, 2.0, 1e-5, 1e-2
 
 
@@ -71,12 +71,17 @@ class PPO:
         self.entropy_scale = like.new_tensor(spec.by_head(settings.entropy_scale, 1.0, "ppo.entropy_scale"))
         self.entropy_floor = like.new_tensor(spec.by_head(settings.entropy_floor, 0.0, "ppo.entropy_floor"))
         self.updates = 0  # with at least one step: schedules count what was executed
+        self.annealed_from = 0
         self.skipped_steps = 0
         self._known_ids: tuple[Tensor, Tensor] | None = None
 
+    def anneal_over(self, updates: int) -> None:
+        """The entropy coefficient starts again and reaches its final value in the last of so many more updates."""
+        self.annealed_from, self.total_updates = self.updates, updates
+
     def entropy_coef(self) -> float:
         """Linear from ``entropy_coef`` in the first update to ``entropy_coef_final`` in the last."""
-        done = min(1.0, self.updates / max(1, self.total_updates - 1))
+        done = min(1.0, (self.updates - self.annealed_from) / max(1, self.total_updates - 1))
         return self.settings.entropy_coef + done * (self.settings.entropy_coef_final - self.settings.entropy_coef)
 
     def update(self, rollout: Rollout, iteration: int, observer: UpdateObserver | None = None) -> UpdateMetrics:
@@ -98,7 +103,7 @@ class PPO:
         entropy_coef, log = self.entropy_coef(), Log()
         alive = torch.ones((), dtype=torch.bool, device=batch.valid.device)  # until the divergence ends the update
         last_kl = batch.values.new_zeros(())  # of those looked at while alive
-        for epoch, envs in self._minibatches(own, everyone.sort().values, iteration, used.parts):
+        for epoch, envs in self._minibatches(own, everyone.sort().values, iteration, used.minibatches):
             pieces = upload(envs, batch.valid.device).tensor_split(self.settings.gradient_accumulation)
             coefs = self._entropy_coefs(batch, used, pieces, entropy_coef)
             gradients, found = self._gradients(batch, used, pieces, coefs, None if log.epochs else observer)
@@ -110,7 +115,7 @@ class PPO:
             alive = alive & ~(diverged & finite)
             if self.reads_are_free and not alive:
                 break  # elsewhere asking would make the host wait: the rest is computed in vain, and skipped
-        if self.settings.learning_rate_schedule == "adaptive" and self.settings.epochs * used.parts > 1:
+        if self.settings.learning_rate_schedule == "adaptive" and self.settings.epochs * used.minibatches > 1:
             self._adapt(last_kl)
         log.once |= {"samples": used.rows, "samples_by_head": used.open_rows, "learning_rate": self.learning_rate}
         log.once |= {} if observer is None else observer.after()
@@ -134,7 +139,7 @@ class PPO:
     def replay(self, batch: Rollout) -> Replayed:
         """The recorded decisions under the present weights."""
         starts = batch.starts if batch.starts_inside else None
-        return self.policy.evaluate(batch.observation(), batch.actions, batch.state, batch.valid, starts)
+        return self.policy.replay(batch.observation(), batch.actions, batch.state, batch.valid, starts)
 
     def _gradients(
         self,

@@ -42,11 +42,7 @@ class StepRecord:
 
     step: int
     decision: Step
-    observation: Observation  # raw, the one decided on
     reward: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    valid: Tensor
     info: Any
 
 
@@ -188,10 +184,10 @@ def collect(
         seen = normalizers.see(observation)
         rollout.record_seen(t, observation, seen, starts, valid)
         step = policy.act(seen, state, noise[t], valid=valid)
-        raw, (observation, reward, terminated, truncated, info) = observation, env.step(step.actions)
+        observation, reward, terminated, truncated, info = env.step(step.actions)
         rollout.record_done(t, step, reward, terminated, truncated)
         if on_step is not None:
-            on_step(StepRecord(t, step, raw, reward, terminated, truncated, valid, info))
+            on_step(StepRecord(t, step, reward, info))
         state, ended = step.state, terminated | truncated
         if autoreset:
             if info.final is not None:

@@ -1,6 +1,6 @@
 """All checks on one run; importing this module registers every family."""
 
-from simic.audit.checks import (
+from simic.audit.checks import (  # noqa: F401 - each registers its family
     base,
     environment,
     exploration,
@@ -13,8 +13,6 @@ from simic.audit.checks import (
 )
 from simic.audit.findings import Result, Verdict
 from simic.audit.record import RunRecord
-
-FAMILIES = (policy_change, exploration, value, gradients, rewards, environment, floors, reproducibility)
 
 
 def checks(live: bool = False) -> tuple[base.Check, ...]:

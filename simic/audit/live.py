@@ -8,7 +8,6 @@ from simic.audit.record import RunRecord
 from simic.telemetry import recorder
 from simic.telemetry.rows import SEVERITIES, EpisodeRow, FindingRow, StepRow, UpdateRow
 from simic.training.observers import Observer, RunInfo
-from simic.training.session import TELEMETRY_FILE
 
 UPDATES_KEPT = 200  # enough for every check, and bounds the work per iteration
 
@@ -25,7 +24,7 @@ class LiveAudit(Observer):
     def on_start(self, info: RunInfo) -> None:
         """Takes up what earlier lives of the run recorded, so that a resume does not forget or repeat."""
         self._info = info
-        for row in recorder.read(info.work_dir / TELEMETRY_FILE, torn_tail=True) if info.start_iteration else ():
+        for row in recorder.read(info.work_dir / recorder.LOG_FILE, torn_tail=True) if info.start_iteration else ():
             if isinstance(row, UpdateRow):
                 self._updates.append(row)
             elif isinstance(row, FindingRow):

@@ -27,7 +27,7 @@ def page() -> str:
         "## Audit checks",
         "",
         "*Worst* is the highest severity. *Live* checks also run in training and can stop it (`train.stop_on`).",
-        "Limits of ours are not calibrated yet.",
+        "Limits marked “ours” have not been calibrated yet.",
         "",
         *_table(
             ("id", "worst", "finding when", "source"),

@@ -15,7 +15,7 @@ from simic.errors import SimicError
 from simic.evaluation.result import Evaluation
 from simic.params import Params
 from simic.telemetry import recorder
-from simic.telemetry.publish import TABLES, TIMING_FILE
+from simic.telemetry.publish import TABLES
 from simic.telemetry.rows import EpisodeRow, Row, StepRow, TimingRow, UpdateRow
 
 Array = NDArray[Any]  # numbers, flags or text: each column its own kind
@@ -143,7 +143,7 @@ class RunRecord:
             UpdateRow.kind: Table.from_arrow(_read(folder / TABLES[UpdateRow])),
             StepRow.kind: Table.of_hosts(_read(folder / TABLES[StepRow]), ("iteration", "step")),
             EpisodeRow.kind: Table.of_hosts(_read(folder / TABLES[EpisodeRow]), ("iteration", "split")),
-            TimingRow.kind: Table.from_rows(list(recorder.read(folder / TIMING_FILE))),
+            TimingRow.kind: Table.from_rows(list(recorder.read(folder / recorder.TIMING_FILE))),
         }
         return cls._of_tables(params, tables)
 

@@ -1,7 +1,7 @@
 """Which actions are physically possible, as the tensors the policy samples under.
 
 ``op [E, O]``, ``slot [E, O, K]`` given the op, ``blueprint [E, K, P]`` given the slot; the other heads are free. What a
-lifecycle transition forbids comes from its table (``growth.lifecycle.legal_ops``); budgets are added here.
+lifecycle transition forbids comes from its table (``growth.life.lifecycle.legal_ops``); budgets are added here.
 """
 
 from dataclasses import dataclass

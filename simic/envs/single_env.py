@@ -82,7 +82,7 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         return grammar_mask(self._env.action_spec, self._seen, self._actions)[0].numpy()
 
     def factored(self, action: int) -> tuple[int, ...]:
-        """The heads of an action index, in the order of ``growth.vocabulary.Action``."""
+        """The heads of an action index, in the order of ``growth.life.vocabulary.Action``."""
         return tuple(self._actions[action].tolist())
 
     def index(self, factored: tuple[int, ...]) -> int:

@@ -87,8 +87,8 @@ def rotation_of(family: str) -> tuple[int, ...]:
 class Heuristic:
     """One seed at a time, blueprints in rotation, judged by contribution; pruned blueprints are avoided for a while.
 
-    Facts §14 with what its audits corrected: the contribution is a measured ablation and a seed without one is never
-    fossilized; blueprints that do not belong to the family are refused; all hosts are decided at once.
+    The contribution is a measured ablation, and a seed without one is never fossilized; blueprints that do not belong
+    to the family are refused; all hosts are decided at once.
     """
 
     def __init__(self, family: str) -> None:

@@ -34,7 +34,6 @@ from simic.training.observers import EndStatus, Observer, RunInfo
 EXPERIMENT = "simic"
 REGISTERED_MODEL = "simic-policy"
 MARKER = "iteration"  # logged with every point: its largest step is what MLflow already has
-TELEMETRY_LOG = "telemetry.jsonl"
 FINDING_TABLE = "findings_table.json"
 END_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 FINDING_COLUMNS = ("check", "severity", "title", "measured", "threshold", "fix")
@@ -319,7 +318,7 @@ class MlflowObserver(Observer):
         self._in_trouble = False
 
     def on_start(self, info: RunInfo) -> None:
-        self._log, self._report = info.work_dir / TELEMETRY_LOG, info.report
+        self._log, self._report = info.work_dir / recorder.LOG_FILE, info.report
         shown = self._tree.model_dump(mode="json", exclude={"runtime"})
         self._identity = RunIdentity(
             fingerprint=info.work_dir.name,

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from simic import durable
 from simic.telemetry import recorder
+from simic.telemetry.recorder import TIMING_FILE
 from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, Row, StepRow, UpdateRow
 
 TABLES: dict[type[Row], str] = {
@@ -26,7 +27,6 @@ TABLES: dict[type[Row], str] = {
     EventRow: "events.parquet",
     FindingRow: "findings.parquet",
 }
-TIMING_FILE = "timing.jsonl"
 ROWS_PER_GROUP = 2000
 
 _SCALARS = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}

@@ -18,6 +18,8 @@ from simic import durable
 from simic.errors import SimicError
 from simic.telemetry.rows import ROWS, Row
 
+LOG_FILE, TIMING_FILE = "telemetry.jsonl", "timing.jsonl"
+
 _LINE = re.compile(rb'\{"crc32":"([0-9a-f]{8})",("kind":"([a-z]+)","row":(\{.*\}))\}\n', re.DOTALL)
 
 

@@ -21,7 +21,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards import MODES
 from simic.params import Params, Train
 from simic.telemetry import recorder
-from simic.telemetry.recorder import Recorder, Silent
+from simic.telemetry.recorder import LOG_FILE, TIMING_FILE, Recorder, Silent
 from simic.telemetry.rows import FindingRow
 from simic.training import machine, resume
 from simic.training.checkpoint import CheckpointStore, Manifest
@@ -31,8 +31,6 @@ from simic.training.resume import Identity
 from simic.training.state import TrainState
 
 CHECKPOINTS = "checkpoints"
-TELEMETRY_FILE = "telemetry.jsonl"
-TIMING_FILE = "timing.jsonl"
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
 
@@ -105,7 +103,7 @@ def open_session(
         rows, timing = Silent(), Silent()
         if ranks.leads:
             recorder.keep_before(work_dir / TIMING_FILE, state.counters.iteration)
-            rows = files.enter_context(Recorder(work_dir / TELEMETRY_FILE))
+            rows = files.enter_context(Recorder(work_dir / LOG_FILE))
             dropped = rows.truncate(offset)
             _note_start(work_dir / RUN_FILE, state.counters.iteration, dropped, start.findings)
             timing = files.enter_context(Recorder(work_dir / TIMING_FILE))
@@ -118,7 +116,7 @@ def _begin(files: ExitStack, work_dir: Path, store: CheckpointStore, identity: I
     files.enter_context(durable.locked(work_dir / LOCK_FILE, "trains"))
     if fresh:
         _clear(work_dir)
-    return resume.choose(store, work_dir / TELEMETRY_FILE, identity)
+    return resume.choose(store, work_dir / LOG_FILE, identity)
 
 
 def _missing_blueprints(env: GrowthEnv) -> list[FindingRow]:

@@ -38,6 +38,10 @@ class _StopRequested(Exception):
     """Out of the middle of an iteration."""
 
 
+class _SharedFault(DecisionFault):
+    """A fault that all processes know of."""
+
+
 def train(session: Session, observers: Sequence[Observer] = (), stop: threading.Event | None = None) -> Counters:
     """Trains up to ``train.iterations``; the best and the latest checkpoint are in the session's store then.
 
@@ -125,7 +129,7 @@ class TrainingRun:
             self._look_for_stop()
 
         ppo, normalizers, rng_seed = self.state.ppo, self.state.normalizers, self.session.params.rng_seed
-        rollout, _ = self._timed(
+        rollout, _ = self._played(
             "collect", lambda: collect(env, ppo.policy, normalizers, iteration, rng_seed, env.steps, on_step)
         )
         self._look_at_memory(iteration)
@@ -171,7 +175,7 @@ class TrainingRun:
         if done % self.settings.validate_every and done != self.settings.iterations:
             return
         env, ppo = self.session.env, self.state.ppo
-        row = self._timed(
+        row = self._played(
             "validate",
             lambda: validation.validate(env, ppo.policy, self.state.normalizers, iteration, self._look_for_stop),
         )
@@ -260,8 +264,22 @@ class TrainingRun:
         self.observers.on_checkpoint(path, self.counters.iteration)
         return path
 
-    def _look_for_stop(self) -> None:
-        if self.ranks.any(self.stop.is_set()):
+    def _played(self, name: str, work: Callable[[], T]) -> T:
+        """Episodes; a fault of one process is met by the others where they look for a stop."""
+        try:
+            return self._timed(name, work)
+        except _SharedFault:
+            raise
+        except DecisionFault as fault:
+            self._look_for_stop(str(fault))
+            raise
+
+    def _look_for_stop(self, fault: str | None = None) -> None:
+        """After each step, in all processes together."""
+        if self.ranks.any(self.stop.is_set() or fault is not None):
+            for met in self.ranks.gather(fault):
+                if met is not None:
+                    raise _SharedFault(met)
             raise _StopRequested
 
     def _interrupted(self) -> Interrupted:

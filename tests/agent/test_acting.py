@@ -19,7 +19,7 @@ def test_log_probabilities_of_acting_carry_no_gradient_and_those_of_replay_do() 
     rollout = make_rollout(policy, episodes(4, 6), 6)
     for tensor in (rollout.log_probs, rollout.values, rollout.next_values, rollout.state.h):
         assert not tensor.requires_grad
-    seen = policy.evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
+    seen = policy.replay(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
     assert seen.log_probs.requires_grad and seen.values.requires_grad
 
 
@@ -37,7 +37,7 @@ def test_every_width_of_the_memory_comes_from_the_policy() -> None:
         policy = ActorCritic(HIERARCHY, SEEN, sizes, rng_seed=1)
         rollout = make_rollout(policy, episodes(2, 3), 3)
         assert rollout.state.h.shape == (2, width)
-        seen = policy.evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
+        seen = policy.replay(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
         assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
 
 
@@ -90,7 +90,7 @@ def test_what_leaves_the_memory_is_normalised_and_what_enters_it_keeps_its_lengt
 
     def seen(observed: torch.Tensor) -> Replayed:
         observation = Observation(observed, rollout.categories, rollout.masks)
-        return policy.evaluate(observation, rollout.actions, rollout.state, rollout.valid, None)
+        return policy.replay(observation, rollout.actions, rollout.state, rollout.valid, None)
 
     grown = seen(scale * features)
     before = policy.actor.encoder(

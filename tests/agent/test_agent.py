@@ -68,7 +68,7 @@ gymnasium.register("Masked-v0", Masked)
 
 
 def make_agent(env: str | Callable = Sign, **changes) -> Agent:
-    return Agent(env, **({"envs": 4, "rollout": 16, "policy": SIZES, "ppo": SETTINGS} | changes))
+    return Agent(env, **({"envs": 4, "rollout_steps": 16, "policy": SIZES, "ppo": SETTINGS} | changes))
 
 
 def same(one: Agent, other: Agent) -> bool:
@@ -94,6 +94,13 @@ def test_the_entropy_bonus_falls_until_the_last_update_of_the_call() -> None:
     agent.train(3 * 64, seen.append)
     final = SETTINGS.entropy_coef_final
     assert [report.metrics.entropy_coef for report in seen] == pytest.approx([0.01, (0.01 + final) / 2, final])
+
+
+def test_every_call_anneals_the_bonus_anew() -> None:
+    agent, seen = make_agent(), []
+    for _ in range(2):
+        agent.train(2 * 64, seen.append)
+    assert [report.metrics.entropy_coef for report in seen] == pytest.approx([0.01, SETTINGS.entropy_coef_final] * 2)
 
 
 def test_returns_go_on_from_rollout_to_rollout() -> None:
@@ -169,8 +176,8 @@ def test_a_file_that_is_no_agent_is_refused(tmp_path) -> None:
         (tmp_path / "agent").write_bytes(broken)
         with pytest.raises(SimicError, match=r"agent: not an agent that Agent\.save wrote"):
             Agent.load(tmp_path / "agent")
-    (tmp_path / "agent").write_bytes(content.replace(b'version\\": 1,', b'version\\": 7,'))
-    with pytest.raises(SimicError, match="agent: format version 7: must be 1"):
+    (tmp_path / "agent").write_bytes(content.replace(b'version\\": 2,', b'version\\": 7,'))
+    with pytest.raises(SimicError, match="agent: format version 7: must be 2"):
         Agent.load(tmp_path / "agent")
 
 
@@ -194,6 +201,17 @@ def test_the_log_has_a_line_for_every_update_of_this_agent(tmp_path) -> None:
     assert lines(tmp_path / "log")[2]["policy_loss"] != ""
 
 
+def test_a_log_that_was_cut_off_is_taken_up(tmp_path) -> None:
+    agent, log = make_agent(log=tmp_path), tmp_path / "progress.csv"
+    agent.train(2 * 64)
+    log.write_bytes(log.read_bytes()[:-20])
+    agent.train(64)
+    assert [int(row["env_steps"]) for row in lines(tmp_path)] == [64, 192]
+    log.write_bytes(b"")
+    make_agent(log=tmp_path).train(64)
+    assert [int(row["env_steps"]) for row in lines(tmp_path)] == [64]
+
+
 def test_the_page_works_as_printed(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     block = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL).group(1)
@@ -214,7 +232,7 @@ import sys
 for name in {FORBIDDEN.split()}:
     sys.modules[name] = None  # importing it is an error
 from simic.agent import Agent
-agent = Agent("CartPole-v1", rollout=16)
+agent = Agent("CartPole-v1", rollout_steps=16)
 agent.train(128)
 rooms = {{name.split(".")[1] for name in sys.modules if name.startswith("simic.")}}
 assert rooms == {{"agent", "durable", "errors", "params", "registry", "rng", "transfer"}}, rooms
@@ -231,6 +249,7 @@ def test_what_cannot_be_learned_is_refused() -> None:
         vectorized("Pendulum-v1", 2, 1)
     with pytest.raises(SimicError, match=r"envs = 1: must be at least ppo.minibatches \(2\)"):
         make_agent(envs=1)
+    make_agent(envs=1, policy=SIZES.model_copy(update={"core": "none"})).train(16)
 
 
 def test_the_command_reports_evaluates_and_leaves_its_policy(tmp_path) -> None:

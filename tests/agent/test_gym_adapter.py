@@ -157,6 +157,13 @@ def test_a_spec_of_ones_own_brings_names_relevance_and_masks_by_name() -> None:
         GymAdapter(vector(Counter()), 1, action_spec=lambda: spec)  # pyright: ignore[reportArgumentType]
 
 
+def test_observations_that_are_no_box_are_refused() -> None:
+    env = Counter()
+    env.observation_space = Discrete(4)
+    with pytest.raises(SimicError, match=r"observation space Discrete\(4\): must be a Box"):
+        GymAdapter(vector(env), 1)
+
+
 def test_closing_the_adapter_closes_its_environments() -> None:
     env = vector(Counter())
     GymAdapter(env, 1).close()

@@ -87,7 +87,18 @@ def test_a_broken_memory_is_not_called_healthy(broken: float) -> None:
     assert not found["hidden_norm"].isfinite() and not found["hidden_growth"].isfinite()
 
 
-def test_no_environment_is_no_measurement() -> None:
-    nobody = torch.zeros(STEPS, 0, UNITS)
-    found = watched(seen(nobody, nobody, nobody))
-    assert found and all(value.isnan() for value in found.values())
+@pytest.mark.parametrize("own", [0, 1, 3])
+def test_a_minibatch_shared_out_to_processes_is_measured_as_one(own: int) -> None:
+    hidden, encoded, z = torch.rand(3, STEPS, ENVS, UNITS, generator=torch.Generator().manual_seed(1))
+    valid = torch.ones(STEPS, ENVS, dtype=torch.bool)
+    valid[3:, 0] = False
+    mine, theirs = slice(0, own), slice(own, ENVS)
+    others = []  # what the other process adds, in the order of its sums
+
+    def part(of: slice, reduce) -> dict[str, torch.Tensor]:
+        return health(seen(hidden[:, of], encoded[:, of], z[:, of]), valid[:, of], reduce)
+
+    part(theirs, lambda x, _: others.append(x) or x)
+    found = part(mine, lambda x, _: x + others.pop(0))
+    for name, value in health(seen(hidden, encoded, z), valid).items():
+        assert torch.allclose(found[name], value, rtol=1e-5), name

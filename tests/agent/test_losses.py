@@ -147,6 +147,8 @@ def test_rows_that_are_all_over_cost_nothing() -> None:
     policy = make_policy()
     rollout = make_rollout(policy, episodes(4, 8), 8)
     over = replace(rollout, valid=torch.zeros_like(rollout.valid))
+    found = terms(replay(policy, over), over, usage(policy, over, 1, None), params.PPOParams(), 0.1)
+    assert found.loss == 0.0
     assert all(gradient.count_nonzero() == 0 for gradient in gradients(policy, over, params.PPOParams(), 0.1))
 
 

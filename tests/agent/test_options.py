@@ -198,7 +198,7 @@ def coarse_policy() -> ActorCritic:
 def test_reduced_precision_acts_and_replays_alike(core: str) -> None:
     policy = make_policy(core, sizes=SMALL.model_copy(update={"precision": "bfloat16"}))
     rollout = rollout_of(policy)
-    exact = make_policy(core).evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
+    exact = make_policy(core).replay(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
     assert rollout.log_probs.dtype == rollout.values.dtype == torch.float32
     assert rollout.state.h.dtype == torch.float32
     assert 1e-4 < (exact.log_probs - rollout.log_probs).abs().max() < 0.1  # it is another precision

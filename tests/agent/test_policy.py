@@ -24,7 +24,7 @@ def observe(rows: int, seed: int = 0) -> Observation:
 def test_replay_of_a_rollout_gives_the_log_probabilities_of_acting(core: str) -> None:
     policy = make_policy(core)
     rollout = make_rollout(policy, episodes(6, 8), 8)
-    seen = policy.evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
+    seen = policy.replay(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
     assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
     assert torch.allclose(seen.values[rollout.valid], rollout.values[rollout.valid], atol=1e-5)
     assert rollout.log_probs.count_nonzero() > 20

@@ -71,6 +71,13 @@ def test_nested_metrics_have_one_name_each() -> None:
     assert numbers({"a": 1, "by_head": {"op": 0.5, "slot": True}}) == {"a": 1.0, "by_head/op": 0.5, "by_head/slot": 1.0}
 
 
+def test_the_largest_second_moment_is_that_of_any_weight() -> None:
+    ppo = make_ppo()
+    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0, Health(ppo))
+    moments = [tensor for name, tensor in ppo.adam.tensors().items() if name.startswith("exp_avg_sq")]
+    assert metrics.max_second_moment == max(tensor.max().item() for tensor in moments) > 0
+
+
 def test_norms_of_the_parts_make_up_the_global_one() -> None:
     ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 1}))
     metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
@@ -163,7 +170,7 @@ def test_a_good_action_becomes_likelier_and_the_norm_is_reported_before_clipping
     better = replace(rollout, advantages=torch.where(rollout.actions[..., 0] == 0, 1.0, -1.0))
     before = rollout.log_probs[..., 0][(rollout.actions[..., 0] == 0) & rollout.valid].mean()
     metrics = ppo.update(better, 0)
-    now = ppo.policy.evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
+    now = ppo.policy.replay(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
     assert now.log_probs[..., 0][(rollout.actions[..., 0] == 0) & rollout.valid].mean() > before
     assert metrics.grad_norm > 1e-2
     assert metrics.grad_clipped_fraction == 1.0

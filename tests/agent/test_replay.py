@@ -101,7 +101,7 @@ def only_waits(ppo: PPO) -> Rollout:
     """A rollout in which op 0 alone was ever chosen: no other head mattered anywhere."""
     rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
     actions = torch.zeros_like(rollout.actions)
-    seen = ppo.policy.evaluate(rollout.observation(), actions, rollout.state, rollout.valid, None)
+    seen = ppo.policy.replay(rollout.observation(), actions, rollout.state, rollout.valid, None)
     return replace(rollout, actions=actions, log_probs=seen.log_probs.detach())
 
 

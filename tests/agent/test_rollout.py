@@ -63,19 +63,31 @@ def test_rows_that_are_over_are_not_valid_and_hold_nothing() -> None:
     assert rollout.starts[0].all() and not rollout.starts[1:].any()
 
 
+class Remembered(TensorWorld):
+    """Keeps what it let be seen."""
+
+    def __init__(self, *given) -> None:
+        super().__init__(*given)
+        self.seen = []
+
+    def observation(self, shift: int = 0):
+        self.seen.append(super().observation(shift))
+        return self.seen[-1]
+
+
 def test_what_is_stored_is_what_the_policy_saw() -> None:
-    policy, scales, watched = make_policy(), learned(), []
-    rollout, _ = collect(episodes(3, 4, None), policy, scales, 0, rng_seed=1, steps=4, on_step=watched.append)
+    policy, scales, watched, world = make_policy(), learned(), [], Remembered([0, 1, 2], {})
+    rollout, _ = collect(world, policy, scales, 0, rng_seed=1, steps=4, on_step=watched.append)
     assert torch.equal(rollout.features, scales.observation.normalize(rollout.raw_features))
     assert not torch.equal(rollout.features, rollout.raw_features)
     for t, step in enumerate(watched):
         assert isinstance(step, StepRecord)
         assert step.step == t
-        assert torch.equal(step.observation.features, rollout.raw_features[t])
         assert torch.equal(step.decision.actions, rollout.actions[t])
         assert torch.equal(step.reward, rollout.rewards[t])
-        for name, mask in step.observation.masks.items():
+        for name, mask in world.seen[t].masks.items():
             assert torch.equal(mask, rollout.masks[name][t])
+        assert torch.equal(world.seen[t].features, rollout.raw_features[t])
 
 
 def test_a_truncated_row_is_worth_its_last_observation_under_the_living_memory() -> None:
@@ -108,9 +120,9 @@ def test_after_an_autoreset_the_memory_is_empty_and_the_old_episode_keeps_its_en
     assert torch.equal(rollout.next_values[3, 1], policy.value(scales.see(finals[3]), states[3])[1])
     assert torch.equal(rollout.next_values[:5, 2], rollout.values[1:, 2])
     assert not torch.equal(rollout.next_values[2, 0], rollout.values[3, 0])
-    seen = policy.evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, rollout.starts)
+    seen = policy.replay(rollout.observation(), rollout.actions, rollout.state, rollout.valid, rollout.starts)
     assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
-    uncut = policy.evaluate(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
+    uncut = policy.replay(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
     assert not torch.allclose(uncut.log_probs[3:], rollout.log_probs[3:], atol=1e-3)
     assert not position.starts.any()
 

@@ -21,6 +21,11 @@ def test_masks_of_the_right_shape_pass_and_may_be_left_out() -> None:
     SPEC.check_masks({}, 5)
 
 
+def test_relevance_has_a_row_for_every_op() -> None:
+    with pytest.raises(ValueError, match="relevance must have 2 rows of 2 heads"):
+        ActionSpec((Head("op", 2), Head("slot", 3)), ((True, True),))
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -171,6 +171,15 @@ def test_committed_accuracy_is_that_of_host_and_fossilized_seeds_alone(make_env,
     assert (manual - info.live_accuracy).abs().max() > 0
 
 
+def test_a_broken_network_has_no_committed_accuracy(make_env, digits):
+    env = make_env(envs=2)
+    env.reset()
+    with torch.no_grad():
+        env.population._stores["host"].param[1].fill_(torch.nan)
+    accuracy, _ = env.committed(digits[1])
+    assert accuracy.isnan().tolist() == [False, True]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_contributions_equal_separate_passes(make_env, play, digits, family):
     env = make_env(envs=8, family=family, steps=24)

@@ -9,7 +9,7 @@ import torch
 
 from simic import registry
 from simic.envs import rewards
-from simic.envs.rewards import registration
+from simic.envs.rewards import keeping, registration
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Reward
@@ -33,8 +33,8 @@ def test_optional_terms_are_left_out_at_weight_zero_and_computed_above(make_slot
     slots = make_slots([[Stage.HOLDING]])
     step = transition(slots, slots)
     without = rewards.components("shaped", step, SETTING)
-    assert not set(without) & set(rewards.WEIGHTS)
-    assert set(rewards.components("shaped", step, FULL)) == set(without) | set(rewards.WEIGHTS)
+    assert not set(without) & set(registration.WEIGHTS)
+    assert set(rewards.components("shaped", step, FULL)) == set(without) | set(registration.WEIGHTS)
 
 
 def test_simplified_pays_accuracy_and_helpful_fossils_at_the_end(make_slots):
@@ -71,10 +71,10 @@ def test_basic_pays_for_what_a_seed_gained_when_it_is_kept(make_slots):
     # harmonic mean of progress 3 and contribution 6: 2·3·6/9 = 4; base 0.3, 0.1 per point
     assert one("basic", fossilizing(make_slots, 6.0, 3.0))["basic_fossilize"] == pytest.approx(0.7, abs=1e-6)
     assert one("basic", fossilizing(make_slots, 6.0, 3.0, dwell=1))["basic_fossilize"] == pytest.approx(0.7 / 3)
-    assert one("basic", fossilizing(make_slots, 6.0, -3.0))["basic_fossilize"] == rewards.RANSOM
-    assert one("basic", fossilizing(make_slots, 0.3, 3.0))["basic_fossilize"] == rewards.NOT_CONTRIBUTING
-    assert one("basic", fossilizing(make_slots, -6.0, -3.0))["basic_fossilize"] == rewards.NOT_CONTRIBUTING
-    assert one("basic", fossilizing(make_slots, math.nan, 3.0))["basic_fossilize"] == rewards.NOT_CONTRIBUTING
+    assert one("basic", fossilizing(make_slots, 6.0, -3.0))["basic_fossilize"] == keeping.RANSOM
+    assert one("basic", fossilizing(make_slots, 0.3, 3.0))["basic_fossilize"] == keeping.NOT_CONTRIBUTING
+    assert one("basic", fossilizing(make_slots, -6.0, -3.0))["basic_fossilize"] == keeping.NOT_CONTRIBUTING
+    assert one("basic", fossilizing(make_slots, math.nan, 3.0))["basic_fossilize"] == keeping.NOT_CONTRIBUTING
     step = fossilizing(make_slots, 6.0, 3.0, ended=True, terminal=True)
     # committed 50 at the end, 10 at the reset: 5 · 0.4; 100 parameters of a budget of 4,000 over 10 steps
     assert one("basic", step)["basic_terminal"] == pytest.approx(2.0)
@@ -105,7 +105,7 @@ def test_a_seed_kept_late_or_without_merit_drips_little_or_nothing(make_slots):
     assert drips == pytest.approx([0.0] * 8 + [0.7 * 0.7 / 5] * 2)  # two steps left, paid as one of five
     ransom = [fossilizing(make_slots, 6.0, -3.0), transition(kept, kept)]
     assert [float(step["drip"]) for step in paid("basic_plus", ransom)] == [0.0, 0.0]
-    assert float(paid("basic_plus", ransom)[0]["basic_plus_fossilize"]) == rewards.RANSOM
+    assert float(paid("basic_plus", ransom)[0]["basic_plus_fossilize"]) == keeping.RANSOM
 
 
 def holding(make_slots, contribution: float, stable: float = 90.0, **flags):
@@ -249,6 +249,9 @@ def test_warnings_are_bounded_and_cost_by_dwell(make_slots):
 def test_occupancy_counts_seeds_beyond_the_first_and_fossils(make_slots):
     slots = make_slots([[Stage.TRAINING, Stage.HOLDING, Stage.FOSSILIZED, Stage.PRUNED]])
     assert one("shaped", transition(slots, slots), FULL)["occupancy"] == pytest.approx(-0.01 - 0.002)
+    two = make_slots(slots.stage.tolist() * 2)
+    [both] = paid("shaped", [transition(two, two)], FULL)
+    assert both["occupancy"].tolist() == pytest.approx([-0.01 - 0.002] * 2)
 
 
 def test_ledgers_go_on_alike_whatever_mode_is_paid():
@@ -268,7 +271,7 @@ def own_registry(monkeypatch):
     """Registrations of a test end with it."""
     monkeypatch.setattr(registration, "TERMS", dict(rewards.TERMS))
     monkeypatch.setattr(registration, "MODES", dict(rewards.MODES))
-    monkeypatch.setattr(registration, "WEIGHTS", dict(rewards.WEIGHTS))
+    monkeypatch.setattr(registration, "WEIGHTS", dict(registration.WEIGHTS))
     monkeypatch.setattr(registration, "OBJECTIVES", list(rewards.OBJECTIVES))
     monkeypatch.setattr(registry, "_KNOWN", {kind: list(names) for kind, names in registry._KNOWN.items()})
 

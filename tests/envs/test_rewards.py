@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from simic.envs import rewards
-from simic.envs.rewards import MODES, Transition
+from simic.envs.rewards import MODES, Transition, keeping, registration
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Reward, SparseReward
@@ -84,7 +84,7 @@ def test_components_sum_to_the_total_in_every_mode():
                 step = transition(before, after, op, slot=1, **flags)
                 for mode, names in MODES.items():
                     parts = rewards.components(mode, step, SETTING)
-                    assert tuple(parts) == tuple(name for name in names if name not in rewards.WEIGHTS)
+                    assert tuple(parts) == tuple(name for name in names if name not in registration.WEIGHTS)
                     assert all(value.dtype == torch.float64 and value.shape == (5,) for value in parts.values())
                     assert (rewards.total(parts) - sum(parts.values())).abs().max() < 1e-9
                     assert rewards.total(parts).isfinite().all()
@@ -112,7 +112,7 @@ def test_fossilizing_keeps_the_credit_and_pays_the_bonus_by_dwell(make_slots):
         assert parts["fossilize"] == pytest.approx(3.0 * math.tanh(1 / 3) * legitimate, abs=1e-12)
     ransom = [measured(make_slots, stage, 30.0, -10.0) for stage in (Stage.HOLDING, Stage.FOSSILIZED)]
     parts = shaped(transition(*ransom, Op.FOSSILIZE))
-    assert (parts["attribution"], parts["fossilize"]) == (0.0, rewards.NOT_CONTRIBUTING)
+    assert (parts["attribution"], parts["fossilize"]) == (0.0, keeping.NOT_CONTRIBUTING)
 
 
 def test_attribution_is_the_discounted_change_of_credit(make_slots):

@@ -208,7 +208,7 @@ from simic import agent, envs, growth, params, training
 for room in (agent, envs, growth, training):
     for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
         importlib.import_module(module.name)
-learner = agent.Agent("CartPole-v1", rng_seed=1, rollout=16, policy=params.Policy(core="none"))
+learner = agent.Agent("CartPole-v1", rng_seed=1, rollout_steps=16, policy=params.Policy(core="none"))
 learner.train(128)
 print(len(learner.evaluate(episodes=2)))
 """)

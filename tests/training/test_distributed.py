@@ -206,6 +206,30 @@ def test_a_finding_of_the_live_audit_stops_all(prepared, tmp_path) -> None:
     assert [row.check for row in rows_of(work, FindingRow)] == ["R2"]
 
 
+SICK_SECOND = """
+import torch
+from simic.pipeline import distributed
+from simic.training import trainer
+train = trainer.train
+def spoiled(session, *rest):
+    if not session.ranks.leads:
+        with torch.no_grad():
+            session.state.ppo.policy.heads[0].out.weight.fill_(torch.nan)
+    train(session, *rest)
+trainer.train = spoiled
+distributed.main()
+"""
+
+
+def test_a_fault_of_the_second_process_is_found_by_all(prepared, tmp_path) -> None:
+    _, work = project(tmp_path, prepared, small())
+    processes = start(["-c", SICK_SECOND], tmp_path)
+    said = finish(processes)
+    assert [process.returncode for process in processes] == [2, 2], said
+    assert all("stopped by finding decision_fault in iteration 0: head 'op'" in text for text in said)
+    assert [row.check for row in rows_of(work, FindingRow)] == ["decision_fault"]
+
+
 @pytest.mark.parametrize(
     ("argument", "words"), [("--work=x", "--work"), ("-S=rng_seed=2", "-S"), (None, "params.yaml")]
 )

@@ -83,6 +83,7 @@ class Outlier(Check):
     severity = "medium"
     question = f"Is every reward within {REWARD_CLIP:g} standard deviations of the discounted return so far?"
     needs = ("params", "steps.reward", "steps.valid")
+    post_hoc = True  # needs earlier iterations
     threshold = f"|r| > {REWARD_CLIP:g} sigma, sigma of the running discounted return of all iterations before"
     source = "Schulman, Nuts and Bolts (clip((x - mu) / sigma, -10, 10)), as a limit instead of a clip"
     fix = "Find the component it came from; lower its weight, or death_penalty."

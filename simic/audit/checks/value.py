@@ -7,7 +7,7 @@ from simic.audit.checks.shared import EMA_DECAY, OURS, RISING, TREND, ema_before
 from simic.audit.findings import number, percent
 from simic.audit.record import RunRecord
 
-VALUE_LOSS_LIMIT = 5.0  # in scaled reward; 400 healthy updates of a predecessor stayed below 3.0
+VALUE_LOSS_LIMIT = 5.0  # in scaled reward; 400 healthy updates stayed below 3.0
 
 
 @check
@@ -112,7 +112,7 @@ class ValueLossSpike(Check):
     threshold = (
         f"> {FACTOR:g} x its moving average (decay {EMA_DECAY:g}) and > {VALUE_LOSS_LIMIT:g} in units of scaled reward"
     )
-    source = "factor: paiml/entrenar#127; floor: ours, healthy updates of a predecessor stayed below 3.0"
+    source = "factor: paiml/entrenar#127; floor: ours, 400 healthy updates stayed below 3.0"
     fix = "Inspect the steps of that iteration for a rare penalty, a rollback or a broken host."
     passes_when = f"no update exceeds both {FACTOR:g} x the average so far and {VALUE_LOSS_LIMIT:g}"
 

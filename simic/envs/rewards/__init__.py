@@ -19,19 +19,15 @@ any recorded transition.
 
 from simic.envs.rewards import modes  # noqa: F401 - registers the shipped modes
 from simic.envs.rewards.differences import attribution, shaping
-from simic.envs.rewards.keeping import NOT_CONTRIBUTING, RANSOM
 from simic.envs.rewards.ledgers import advance
 from simic.envs.rewards.potential import credit, potential, progress, significant
-from simic.envs.rewards.registration import MODES, OBJECTIVES, TERMS, WEIGHTS, Term, components, mode, term, total
+from simic.envs.rewards.registration import MODES, OBJECTIVES, TERMS, Term, components, mode, term, total
 from simic.envs.rewards.transition import Ledgers, Setting, Transition
 
 __all__ = [
     "MODES",
-    "NOT_CONTRIBUTING",
     "OBJECTIVES",
-    "RANSOM",
     "TERMS",
-    "WEIGHTS",
     "Ledgers",
     "Setting",
     "Term",

@@ -11,7 +11,7 @@ from simic.growth.life.vocabulary import Op, Stage
 BASE_SLOT_RENT = 0.0039  # share of the host's parameters that an occupied slot pays for itself
 ALPHA_SHOCK_CAP = 1.0  # of one step
 LOSS_RENT_GRACE = 3  # age below which a seed pays no rent in the loss family
-# Facts §10.3, per step and seed.
+# Per step and seed; ours.
 WARNING_FIRST, WARNING_SLOPE, WARNING_MAX = 0.1, 0.05, 0.3  # BLENDING while the host is worse than at germination
 INDECISION_AFTER, INDECISION_FIRST, INDECISION_SLOPE, INDECISION_MAX = 2, 0.1, 0.05, 0.3  # HOLDING a good seed
 FREE_SLOTS, OCCUPANCY_COST, MAINTENANCE_COST = 1, 0.01, 0.002

@@ -17,7 +17,7 @@ from simic.envs.rewards.registration import term
 from simic.envs.rewards.transition import Setting, Transition
 from simic.growth.life.vocabulary import Slots
 
-# Facts §10.3: a contribution far above the seed's own progress.
+# A contribution far above the seed's own progress; ours.
 RATIO_MIN_CONTRIBUTION = 1.0  # points: below it no ratio is formed
 RATIO_SAFE_PROGRESS = 0.1  # points: at or below it the ratio is not formed but the contribution itself is suspect
 RATIO_LIMIT = 5.0

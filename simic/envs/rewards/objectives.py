@@ -30,7 +30,7 @@ def sparse(t: Transition, setting: Setting) -> Tensor:
 
 @term("simplified_terminal", objective=True)
 def simplified_terminal(t: Transition, setting: Setting) -> Tensor:
-    """At the end: 3 · committed accuracy / 100 + 2 for each fossilized seed that provably helps."""
+    """At the end: w · committed accuracy / 100, and w_seed for each fossilized seed that provably helps."""
     weights = setting.weights
     helps = significant_contribution(t.after, weights.contribution_threshold_pct) > 0
     helps &= (t.after.stage == Stage.FOSSILIZED) & (progress(t.after) > 0)
@@ -47,7 +47,7 @@ def basic_terminal(t: Transition, setting: Setting) -> Tensor:
 
 @term("loss_improvement", objective=True)
 def loss_improvement(t: Transition, setting: Setting) -> Tensor:
-    """Discounted change of w · (chance - tracked loss) / σ: positive when the loss falls, a matter of the ends alone.
+    """Discounted change of w · (chance - tracked loss) / σ: positive when the loss falls. It telescopes.
 
     σ is a share of the loss of a uniform guess. What only unfossilized seeds achieved is taken back at the end.
     """

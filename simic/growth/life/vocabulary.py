@@ -37,7 +37,7 @@ class Op(IntEnum):
 
 
 class Blend(IntEnum):
-    """How a seed's output joins the host's features (growth/grafting.py)."""
+    """How a seed's output joins the host's features (growth/networks/grafting.py)."""
 
     ADD = 0
     MULTIPLY = 1

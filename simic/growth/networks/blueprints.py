@@ -12,7 +12,7 @@ A new one is a class taking the feature shape (without batch), decorated::
             return x * self.weight
 
 Its parameters and FLOPs are counted, it runs batched over hosts, and the masks, observations and reports know it.
-Tensors that a fresh module draws at random are redrawn by hash at germination (growth/template.py); constants stay.
+Tensors that a fresh module draws at random are redrawn by hash at germination (batch/template.py); constants stay.
 """
 
 from collections.abc import Callable

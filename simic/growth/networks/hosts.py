@@ -26,7 +26,7 @@ _DIMENSIONS = {"cnn": (3,), "mlp": (3,), "transformer": (1,)}  # of a user's fam
 
 @dataclass(frozen=True)
 class HostSpec:
-    """How to build one host: fresh plain modules from ``segments`` and ``head`` (growth/family.py says what they are).
+    """How to build one host: fresh plain modules from ``segments`` and ``head`` (family.py says what they are).
 
     ``params`` and ``flops_per_sample`` are exact counts of the bare host (``blueprints.count_flops``), tied parameters
     counted once.
