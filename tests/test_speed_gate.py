@@ -1,4 +1,4 @@
-"""The batched engine is not slower than it was: a ratio inside one run against the recorded one."""
+"""The batched engine is not slower than it was: operations counted, and a ratio inside one run."""
 
 import json
 
@@ -6,14 +6,23 @@ import pytest
 
 from benchmarks.speed_gate import GATES, RESULT
 
-MAY_FALL = 0.2
-TRIES = 4  # a neighbour on the machine may spoil one
+MAY_GROW = 1.05
+LEAST_SHARE = 0.5  # of the recorded ratio, which is another on another machine (0.75 was seen)
+
+
+def recorded(case: str) -> dict:
+    (found,) = [gate for gate in json.loads(RESULT.read_bytes())["gates"] if gate["case"] == case]
+    return found
 
 
 @pytest.mark.parametrize("case", GATES)
-def test_batched_over_one_by_one_is_not_a_fifth_below_the_record(case: str) -> None:
-    (recorded,) = [gate["median"] for gate in json.loads(RESULT.read_bytes())["gates"] if gate["case"] == case]
-    seen: list[float] = []
-    while not seen or (max(seen) < (1 - MAY_FALL) * recorded and len(seen) < TRIES):
-        seen.append(GATES[case].fresh_ratio())
-    assert max(seen) >= (1 - MAY_FALL) * recorded, f"{case}: {seen}, recorded {recorded:.2f}"
+def test_hosts_issue_no_more_operations_than_recorded(case: str) -> None:
+    now, before = GATES[case].operations(), recorded(case)["operations"]
+    assert now <= MAY_GROW * before, "slower; if it has to be: python -m benchmarks.speed_gate"
+    assert now >= before / MAY_GROW, "faster: record it with python -m benchmarks.speed_gate"
+
+
+@pytest.mark.parametrize("case", GATES)
+def test_batched_over_one_by_one_is_not_half_of_the_record(case: str) -> None:
+    ratio = GATES[case].fresh_ratio()
+    assert ratio >= LEAST_SHARE * recorded(case)["median"], f"{case}: {ratio}"
