@@ -1,4 +1,4 @@
-"""What CI watches of the hosts' speed: operations of a few minibatches, and the time of hosts one by one over ours (``auto``).
+"""What CI watches of the hosts: operations of a few minibatches, and the time of hosts one by one over ours (``auto``).
 
     python -m benchmarks.speed_gate [--processes 7]
 
