@@ -300,8 +300,8 @@ def _speed_gate(found: dict[str, Any]) -> list[str]:
         "## The ratios that CI watches",
         "",
         "`python -m benchmarks.speed_gate`: time of hosts trained one by one over ours, one thread, a fresh process",
-        "each time. `tests/test_speed_gate.py` fails if ours issues 5 % more operations, or if a ratio is below half of",
-        "the median: ratios differ between machines, the number of operations does not.",
+        "each time. `tests/test_speed_gate.py` fails if ours issues 5 % more operations, or if a ratio is below half",
+        "of the median: ratios differ between machines, the number of operations does not.",
         "",
         *table(("hosts", "one by one as", "operations", "median ratio", "every process"), rows),
     ]
