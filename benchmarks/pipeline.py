@@ -202,6 +202,7 @@ def together(folder: Path, repeats: int) -> dict[str, float]:
     cores, found = len(os.sched_getaffinity(0)), dict[str, list[float]]()
     for turn, processes in product(range(repeats), (1, cores)):
         changes = [*PLAIN, "train.iterations=1", f"runtime.processes={processes}"]
+        changes.append(f"runtime.threads={cores // processes}")
         place = workspace(folder / f"{turn}-{processes}", changes)
         perform(place, "prepare")
         perform(place, "train")

@@ -318,8 +318,10 @@ class Runtime(Tree):
     """How to run: no stage's parameter, never in a fingerprint."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Count | Literal["auto"] = "auto"  # of each process
-    processes: Count = 1  # that share the hosts in training; with CUDA a GPU each
+    # Processes that share the hosts on a CPU, and threads of each; "auto": a process of one thread for each core. With
+    # CUDA there is one, and torchrun starts one for each GPU.
+    processes: Count | Literal["auto"] = "auto"
+    threads: Count | Literal["auto"] = "auto"
     # "auto" by the shipped thresholds, FILE.json by that of simic autotune
     backend: Annotated[str, Field(pattern=r"^(auto|loop|vmap|.+\.json)$")] = "auto"
     checkpoint_every: Count = 1

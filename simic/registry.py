@@ -18,6 +18,7 @@ _SHIPPED: dict[str, tuple[str, ...]] = {
     TASK: ("digits", "mnist", "fashion_mnist", "cifar10", "text", "npz", "synthetic"),
     REWARD_MODE: ("shaped", "simplified", "sparse", "minimal", "basic", "basic_plus", "escrow", "loss"),
 }
+EXTENSION_MODULE = "simic_extension_"  # and the file's stem
 _KNOWN = {kind: list(names) for kind, names in _SHIPPED.items()}
 
 
@@ -44,10 +45,16 @@ def check(kind: str, name: str) -> str:
     return name
 
 
+def extensions() -> tuple[Path, ...]:
+    """The files of users that were imported in this process."""
+    files = [module.__file__ for name, module in sys.modules.items() if name.startswith(EXTENSION_MODULE)]
+    return tuple(Path(file) for file in files if file is not None)
+
+
 def load_extension(path: Path) -> ModuleType:
     """Import a user's file once per process; what it registers is known from then on. SimicError naming the file."""
     path = path.resolve()
-    name = f"simic_extension_{path.stem}"
+    name = f"{EXTENSION_MODULE}{path.stem}"
     loaded = sys.modules.get(name)
     if loaded is not None and loaded.__file__ == str(path):
         return loaded

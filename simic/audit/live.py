@@ -31,8 +31,8 @@ class LiveAudit(Observer):
                 self._told[row.check] = max(self._told.get(row.check, 0), SEVERITIES.index(row.severity))
 
     def on_step(self, row: StepRow) -> None:
-        """Kept until the iteration is judged."""
-        self._steps.append(row)
+        """Kept until the iteration is judged; an episode that was lost begins again."""
+        self._steps = [*self._steps, row] if row.step > 1 else [row]
 
     def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
         """Every live check on the recent updates and on this iteration's steps."""

@@ -1,5 +1,8 @@
 """Augmentation of image batches on the device, a pure function of what the batch is for."""
 
+from dataclasses import dataclass, replace
+from typing import Self
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -12,6 +15,24 @@ PADDING = 4  # zeros around an image before a crop of its own size, as usual for
 def augment_stream(rng_seed: int, iteration: int, env_ids: Tensor, step: int, batch: int) -> Tensor:
     """The keys ``[E]`` of one batch of each host."""
     return key(rng_seed, Purpose.AUGMENT, iteration, env_ids, step, batch, device=env_ids.device)
+
+
+@dataclass(frozen=True)
+class CropFlip:
+    """``crop_flip`` of every minibatch of one epoch of some hosts."""
+
+    rng_seed: int
+    iteration: int
+    env_ids: Tensor
+    step: int
+
+    def __call__(self, x: Tensor, batch: int, hosts: slice) -> Tensor:
+        env_ids = self.env_ids[hosts]
+        return crop_flip(x, augment_stream(self.rng_seed, self.iteration, env_ids, self.step, batch))
+
+    def of(self, hosts: slice) -> Self:
+        """The same for some hosts alone."""
+        return replace(self, env_ids=self.env_ids[hosts])
 
 
 def crop_flip(x: Tensor, stream: Tensor) -> Tensor:

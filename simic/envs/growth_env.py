@@ -17,7 +17,7 @@ from torch import Tensor
 
 from simic import rng
 from simic.agent.spec import Observation
-from simic.data.augment import augment_stream, crop_flip
+from simic.data.augment import CropFlip
 from simic.data.batches import Dataset, epoch_order
 from simic.envs import governor, rewards, tracker
 from simic.envs.actions import action_spec, to_action, waiting_where
@@ -32,6 +32,7 @@ from simic.envs.tracker import Tracker
 from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.groups import SlotState
 from simic.growth.batch.population import Population
+from simic.growth.batch.shards import Shards
 from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.lifecycle import Events, Measurements, advance, prune_live, record
 from simic.growth.life.vocabulary import Action, Op, Slots, Stage
@@ -60,7 +61,7 @@ class GrowthEnv(VectorEnv):
         env_ids: Tensor | None = None,
         device: torch.device | str = "cpu",
         backend: str = "auto",
-        compose: Callable[..., Population] = Population,
+        compose: Callable[..., Population | Shards] = Population,
     ) -> None:
         if dataset_train.classes != dataset_val.classes:
             raise SimicError(
@@ -179,6 +180,10 @@ class GrowthEnv(VectorEnv):
         info = self._info(events, parts, cause, before.alive)
         return self._observe(), rewards.total(parts), paid.terminal, truncated, info
 
+    def close(self, **kwargs: object) -> None:
+        """End the processes that hold hosts, if there are others."""
+        self.population.close()
+
     def committed(self, data: Dataset) -> tuple[Tensor, Tensor]:
         """Accuracy (points) and loss ``[E]`` of host + FOSSILIZED seeds alone on any data: an episode's score."""
         off = configurations(self.slots)[COMMITTED : COMMITTED + 1]
@@ -234,15 +239,12 @@ class GrowthEnv(VectorEnv):
             self.train.batch_size,
             self.train.batches_per_epoch,
         )
-        augment = self._augment if self.train.augment == "crop_flip" else None
+        moved = CropFlip(self.rng_seed, self.iteration, self.env_ids, self._step)
+        augment = moved if self.train.augment == "crop_flip" else None
         stats = self.population.train_epoch(slots, self._training, order, augment, read)
         if not self._all_alive:
             self.population.restore(self._snapshot, ~alive)
         return stats
-
-    def _augment(self, x: Tensor, batch: int, hosts: slice) -> Tensor:
-        """The samples of one minibatch of some hosts, shifted and mirrored by a hash of what they are for."""
-        return crop_flip(x, augment_stream(self.rng_seed, self.iteration, self.env_ids[hosts], self._step, batch))
 
     def _measure(
         self, slots: Slots, read: SlotState, stats: TrainStats, before: EpisodeState

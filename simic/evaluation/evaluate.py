@@ -22,8 +22,10 @@ from simic.envs.rewards import total
 from simic.evaluation import result, statistics
 from simic.evaluation.history import Histories
 from simic.evaluation.result import LEARNED
+from simic.growth.batch.shards import recovered
 from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.params import Params
+from simic.training import sharing
 
 EVALUATION_ITERATION = 1 << 40  # far above any training iteration; data order and host initialisation hash it
 BACKWARD_AND_FORWARD = 3  # a training pass costs about three forward passes (Kaplan et al. 2020, §2.1: 6N vs 2N)
@@ -44,7 +46,9 @@ class EvaluationSetup:
         """From prepared data; the environment is the training run's but for its hosts."""
         train, validation = load_split(prepared, "train", device), load_split(prepared, "val", device)
         env_ids = torch.arange(params.evaluate.eval_seeds)
-        env = GrowthEnv(params.train, params.rng_seed, train, validation, env_ids, device, params.runtime.backend)
+        runtime = params.runtime
+        make = sharing.population(runtime, sharing.layout(runtime, len(env_ids), torch.device(device)))
+        env = GrowthEnv(params.train, params.rng_seed, train, validation, env_ids, device, runtime.backend, make)
         available = len(train) // params.train.batch_size
         limit = params.train.batches_per_epoch
         batches = available if limit == "all" else limit
@@ -116,6 +120,11 @@ def evaluate(
 
 def play_for_score(setup: EvaluationSetup, actor: Actor) -> tuple[result.PerSeed, result.Timeline, Histories]:
     """One episode of every evaluation seed under one actor, its score on the test split, and how the hosts grew."""
+    trace, histories = recovered(setup.env.population, lambda: _played(setup, actor))
+    return _score(setup, trace), _timeline(trace), histories
+
+
+def _played(setup: EvaluationSetup, actor: Actor) -> tuple[Trace, Histories]:
     zeros = torch.zeros(setup.env.num_envs, dtype=torch.int64)
     trace, histories = Trace(zeros, zeros.clone(), zeros.clone()), Histories(setup.env)
 
@@ -124,7 +133,7 @@ def play_for_score(setup: EvaluationSetup, actor: Actor) -> tuple[result.PerSeed
         histories.add(situation, action, reward, info)
 
     play(setup.env, actor, EVALUATION_ITERATION, add)
-    return _score(setup, trace), _timeline(trace), histories
+    return trace, histories
 
 
 def _record(trace: Trace, setup: EvaluationSetup, situation: Situation, action: Action, info: StepInfo) -> None:

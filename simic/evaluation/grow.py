@@ -1,5 +1,6 @@
 """A controller let loose on a user's own data: several hosts grow, the best by validation leaves as a plain network."""
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from simic.errors import SimicError
 from simic.evaluation.history import Histories
 from simic.evaluation.policies import BASELINES, refuse_other_task
 from simic.evaluation.take_home import Grown, export_best
-from simic.params import Train
+from simic.growth.batch.shards import recovered
+from simic.params import Runtime, Train
+from simic.training import sharing
 from simic.training.learned import Learned, LearnedActor
 
 GROW_ITERATION = 1 << 42  # a namespace of its own: hosts that no training or evaluation episode has seen
@@ -26,7 +29,7 @@ class GrowSetup:
     rng_seed: int
     prepared: Path
     device: torch.device
-    backend: str
+    runtime: Runtime
 
 
 def grow(setup: GrowSetup, policy: str | Learned, hosts: int, out: Path) -> Grown:
@@ -40,11 +43,20 @@ def grow(setup: GrowSetup, policy: str | Learned, hosts: int, out: Path) -> Grow
     training = load_split(setup.prepared, "train", setup.device)
     validation = load_split(setup.prepared, "val", setup.device)
     env_ids = torch.arange(hosts)
-    env = GrowthEnv(setup.train, setup.rng_seed, training, validation, env_ids, setup.device, setup.backend)
+    make = sharing.population(setup.runtime, sharing.layout(setup.runtime, hosts, setup.device))
+    env = GrowthEnv(
+        setup.train, setup.rng_seed, training, validation, env_ids, setup.device, setup.runtime.backend, make
+    )
+    name = f"the policy {policy}" if isinstance(policy, str) else f"a policy trained for {policy.iteration} iterations"
+    with closing(env):
+        histories = recovered(env.population, lambda: _played(env, policy))
+        return export_best(env, histories, load_test(setup.prepared, setup.device), setup.prepared, name, out)
+
+
+def _played(env: GrowthEnv, policy: str | Learned) -> Histories:
     histories = Histories(env)
     play(env, _actor(policy, env), GROW_ITERATION, histories.add)
-    name = f"the policy {policy}" if isinstance(policy, str) else f"a policy trained for {policy.iteration} iterations"
-    return export_best(env, histories, load_test(setup.prepared, setup.device), setup.prepared, name, out)
+    return histories
 
 
 def _actor(policy: str | Learned, env: GrowthEnv) -> Actor:

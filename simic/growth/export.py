@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from simic.errors import SimicError
 from simic.growth.batch.groups import SlotState
 from simic.growth.batch.population import Population
+from simic.growth.batch.shards import Shards
 from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.grafting import blend
@@ -117,7 +118,7 @@ def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
     return GraftedSeed(by_name[record.blueprint].portable().build(shape), gate, operator, record.alpha)
 
 
-def grown_network(population: Population, slots: Slots, row: int, committed: bool = False) -> GrownNetwork:
+def grown_network(population: Population | Shards, slots: Slots, row: int, committed: bool = False) -> GrownNetwork:
     """Host ``row`` with the seeds that act on its output (``committed``: the FOSSILIZED alone), on the CPU."""
     state = SlotState.read(slots)
     acting = state.acting[row] & ((state.stage[row] == Stage.FOSSILIZED) | (not committed))

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,7 +59,7 @@ def train(
     """Trains the controller in its work directory, resuming where an earlier process stopped, and publishes the result:
     checkpoints/, models/, telemetry/. Raises ``Interrupted`` when asked to stop; the work directory stays then.
     """
-    from simic.training import progress, team, trainer
+    from simic.training import progress, trainer
     from simic.training.interrupts import stop_on_signals
     from simic.training.session import open_session
 
@@ -66,8 +67,7 @@ def train(
     work, prepared = workspace.work(fingerprint(params, workspace)), workspace.prepared
     with (
         stop_on_signals(asked),
-        team.gathered(params, work, prepared, workspace.root / params_module.EXTENSIONS_FOLDER, fresh) as ranks,
-        open_session(params, work, prepared, fresh, ranks) as session,
+        open_session(params, work, prepared, fresh) as session,
     ):
         watching = (*progress.choose(params.runtime.progress), *observers)
         counters = trainer.train(session, watching, asked)
@@ -114,7 +114,8 @@ def evaluate(params: Params, workspace: Workspace) -> None:
             grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
             export_best(setup.env, histories, setup.test, workspace.prepared, grown_by, workspace.grown)
 
-    result = evaluation.evaluate(setup, players, subject, take_home)
+    with closing(setup.env):
+        result = evaluation.evaluate(setup, players, subject, take_home)
     durable.replace_file(workspace.evaluation, result.to_json().encode())
 
 
@@ -171,7 +172,7 @@ def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
     with tempfile.TemporaryDirectory(prefix="simic-grow-") as scratch:
         prepared = Path(scratch) / "prepared"
         data.prepare(task, params.rng_seed, prepared, folder)
-        setup = growing.GrowSetup(train, params.rng_seed, prepared, device, params.runtime.backend)
+        setup = growing.GrowSetup(train, params.rng_seed, prepared, device, params.runtime)
         return growing.grow(setup, policy, asked.hosts, asked.out)
 
 

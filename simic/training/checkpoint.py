@@ -21,7 +21,7 @@ from simic import durable
 from simic.errors import SimicError
 from simic.training.machine import Machine
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "manifest.json"
 

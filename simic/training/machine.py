@@ -13,6 +13,7 @@ from simic.growth.batch.thresholds import content
 from simic.params import Runtime
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+ADOPTED = ("group", "processes")  # a resume takes over the groups, and processes change nothing
 LIBRARIES = ("torch", "numpy", "safetensors", "gymnasium", "pydantic")
 
 
@@ -28,12 +29,14 @@ class Machine(BaseModel):
     device: str
     tf32: bool
     backend: str  # of the population, as asked for; of a table its sha256
-    processes: int = 1
+    group: int  # hosts that are computed together, in each process of torchrun
+    ranks: int = 1  # processes of torchrun
+    processes: int = 1  # that share the groups of a rank: no difference to the result
 
     def differences(self, other: "Machine") -> dict[str, str]:
         """Fields that differ, each as "own → other"."""
         own, theirs = _flat(self), _flat(other)
-        names = [name for name in own | theirs if own.get(name) != theirs.get(name)]
+        names = [name for name in own | theirs if own.get(name) != theirs.get(name) and name not in ADOPTED]
         return {name: f"{own.get(name)} → {theirs.get(name)}" for name in names}
 
 
@@ -83,8 +86,8 @@ def _device(runtime: Runtime) -> torch.device:
     return torch.device(name)
 
 
-def describe(runtime: Runtime, device: torch.device, processes: int = 1) -> Machine:
-    """The machine as ``configure`` left it."""
+def describe(runtime: Runtime, device: torch.device, group: int, ranks: int = 1, processes: int = 1) -> Machine:
+    """The machine as ``configure`` and ``sharing.layout`` left it."""
     return Machine(
         python=platform.python_version(),
         libraries={name: version(name) for name in LIBRARIES},
@@ -93,5 +96,7 @@ def describe(runtime: Runtime, device: torch.device, processes: int = 1) -> Mach
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         tf32=runtime.tf32,
         backend=content(runtime.backend) or runtime.backend,
+        group=group,
+        ranks=ranks,
         processes=processes,
     )

@@ -105,7 +105,7 @@ def _reduce(tensor: Tensor, how: Literal["sum", "max"]) -> Tensor:
 
 @contextmanager
 def joined(runtime: Runtime, environ: Mapping[str, str] = os.environ) -> Iterator[Ranks]:
-    """The processes that torchrun or ``training/team.py`` started (environment variables say so); alone without."""
+    """The processes that torchrun started (environment variables say so); alone without."""
     size = int(environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE
@@ -115,7 +115,7 @@ def joined(runtime: Runtime, environ: Mapping[str, str] = os.environ) -> Iterato
         torch.cuda.set_device(int(environ["LOCAL_RANK"]))
     dist.init_process_group(
         "nccl" if cuda else "gloo",
-        init_method=environ.get("SIMIC_MEETING", "env://"),
+        init_method="env://",
         timeout=PATIENCE,
         rank=int(environ["RANK"]),
         world_size=size,

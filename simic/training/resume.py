@@ -1,7 +1,7 @@
 """Where to resume: the newest checkpoint that is intact and whose telemetry is, and findings about newer ones."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,10 @@ class Identity:
         """Of the sections that training depends on."""
         kept = {"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")}
         return cls(kept, data_sha256, machine)
+
+    def on(self, machine: Machine) -> "Identity":
+        """The same on another machine."""
+        return replace(self, machine=machine)
 
 
 @dataclass(frozen=True)

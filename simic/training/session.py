@@ -19,13 +19,15 @@ from simic.agent.ppo import PPO
 from simic.data.batches import data_hash, load_split
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards import MODES
+from simic.growth.batch.shards import Layout
 from simic.params import Params, Train
 from simic.telemetry import recorder
 from simic.telemetry.recorder import LOG_FILE, TIMING_FILE, Recorder, Silent
 from simic.telemetry.rows import FindingRow
-from simic.training import machine, resume
+from simic.training import machine, resume, sharing
 from simic.training.checkpoint import CheckpointStore, Manifest
 from simic.training.learned import describe_specs
+from simic.training.machine import Machine
 from simic.training.ranks import ALONE, Ranks
 from simic.training.resume import Identity
 from simic.training.state import TrainState
@@ -87,12 +89,16 @@ def open_session(
     process holds it, or when what is there belongs to other params or data.
     """
     device = machine.configure(params.runtime)
-    this = machine.describe(params.runtime, device, ranks.size)
-    identity = Identity.of(params, data_hash(prepared_dir), this)
+    found = layout(params, device, ranks)
+    identity = Identity.of(params, data_hash(prepared_dir), _describe(params, device, found, ranks))
     store = CheckpointStore(work_dir / CHECKPOINTS, params.runtime.keep_last)
     with ExitStack() as files:
         start = ranks.from_first(lambda: _begin(files, work_dir, store, identity, fresh))
-        env, state = compose(params, prepared_dir, device, ranks)
+        if start.checkpoint is not None:  # in its groups, so that any number of processes goes on bit for bit
+            found = layout(params, device, ranks, start.checkpoint.manifest.machine.group)
+            identity = identity.on(_describe(params, device, found, ranks))
+        env, state = compose(params, prepared_dir, device, ranks, found)
+        files.callback(env.close)
         offset = 0
         findings = list(start.findings)
         if start.checkpoint is not None:
@@ -131,14 +137,27 @@ def _reward_normalizer(train: Train, env: GrowthEnv) -> RewardNormalizer:
     return RewardNormalizer(env.num_envs, train.ppo.gamma, env.device, clip)
 
 
+def layout(params: Params, device: torch.device, ranks: Ranks = ALONE, group: int | None = None) -> Layout:
+    """How the hosts of this process are shared out; those of one of torchrun's are not."""
+    if ranks.size > 1:
+        hosts = len(ranks.env_ids(params.train.envs))
+        return Layout(hosts, hosts, 1)
+    return sharing.layout(params.runtime, params.train.envs, device, group)
+
+
+def _describe(params: Params, device: torch.device, found: Layout, ranks: Ranks) -> Machine:
+    return machine.describe(params.runtime, device, found.group, ranks.size, found.processes)
+
+
 def compose(
-    params: Params, prepared_dir: Path, device: torch.device, ranks: Ranks = ALONE
+    params: Params, prepared_dir: Path, device: torch.device, ranks: Ranks = ALONE, found: Layout | None = None
 ) -> tuple[GrowthEnv, TrainState]:
     """Environment and learner as they are before the first iteration."""
     train, settings = params.train, params.train.ppo
     training, validation = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
     backend, env_ids = params.runtime.backend, ranks.env_ids(train.envs)
-    env = GrowthEnv(train, params.rng_seed, training, validation, env_ids, device=device, backend=backend)
+    make = sharing.population(params.runtime, found or layout(params, device, ranks))
+    env = GrowthEnv(train, params.rng_seed, training, validation, env_ids, device, backend, make)
     policy = ActorCritic(env.action_spec, env.observation_spec, train.policy, params.rng_seed).to(device)
     normalizers = Normalizers(
         ObservationNormalizer(env.observation_spec, device) if settings.normalize_observations else None,

@@ -13,6 +13,7 @@ from simic.agent.health import Health
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.rollout import Rollout, StepRecord, collect
 from simic.errors import DecisionFault, SimicError
+from simic.growth.batch.shards import ProcessLost, recovered
 from simic.growth.life.vocabulary import Stage
 from simic.telemetry.rows import EpisodeRow, FindingRow, Severity, StepRow, TimingRow, UpdateRow
 from simic.training import episodes, validation
@@ -107,35 +108,38 @@ class TrainingRun:
         processes at the end.
         """
         self.seconds, self.begun = {}, iteration + 1
-        env, tally, alone = self.session.env, episodes.Tally(self.session.env), self.ranks.size == 1
-        before = [[int(Stage.DORMANT)] * env.host.slots for _ in range(self.settings.envs)]
-        kept: list[StepRow] = []
+        rollout, kept, tally = self._played("collect", iteration, lambda: self._rollout(iteration))
+        self._look_at_memory(iteration)
+        for rows in zip(*self.ranks.gather(kept), strict=True):
+            self._tell(merged(rows))
+        return rollout, merged(self.ranks.gather(tally.row(iteration, "train")))
 
-        def tell(row: StepRow) -> None:
-            nonlocal before
-            self.session.recorder.append(row)
-            for event in episodes.events(row, before, env.steps):
-                self.session.recorder.append(event)
-            before = row.stage
-            self.observers.on_step(row)
+    def _rollout(self, iteration: int) -> tuple[Rollout, list[StepRow], episodes.Tally]:
+        """And, of several processes, the rows that are not told yet."""
+        env, tally, alone = self.session.env, episodes.Tally(self.session.env), self.ranks.size == 1
+        self.stages = [[int(Stage.DORMANT)] * env.host.slots for _ in range(self.settings.envs)]
+        kept: list[StepRow] = []
 
         def on_step(transition: StepRecord) -> None:
             row = episodes.step_row(iteration, transition)
             if alone:
-                tell(row)
+                self._tell(row)
             else:
                 kept.append(row)
             tally.add(transition.reward, transition.info)
             self._look_for_stop()
 
         ppo, normalizers, rng_seed = self.state.ppo, self.state.normalizers, self.session.params.rng_seed
-        rollout, _ = self._played(
-            "collect", lambda: collect(env, ppo.policy, normalizers, iteration, rng_seed, env.steps, on_step)
-        )
-        self._look_at_memory(iteration)
-        for rows in zip(*self.ranks.gather(kept), strict=True):
-            tell(merged(rows))
-        return rollout, merged(self.ranks.gather(tally.row(iteration, "train")))
+        rollout, _ = collect(env, ppo.policy, normalizers, iteration, rng_seed, env.steps, on_step)
+        return rollout, kept, tally
+
+    def _tell(self, row: StepRow) -> None:
+        """Of all hosts, with the events that follow from the stages before it."""
+        self.session.recorder.append(row)
+        for event in episodes.events(row, self.stages, self.session.env.steps):
+            self.session.recorder.append(event)
+        self.stages = row.stage
+        self.observers.on_step(row)
 
     def _look_at_memory(self, iteration: int) -> None:
         """Fewer hosts at once since the last look: a finding, and part of the state, as it changes the last bits."""
@@ -177,6 +181,7 @@ class TrainingRun:
         env, ppo = self.session.env, self.state.ppo
         row = self._played(
             "validate",
+            iteration,
             lambda: validation.validate(env, ppo.policy, self.state.normalizers, iteration, self._look_for_stop),
         )
         row = merged(self.ranks.gather(row))
@@ -264,10 +269,22 @@ class TrainingRun:
         self.observers.on_checkpoint(path, self.counters.iteration)
         return path
 
-    def _played(self, name: str, work: Callable[[], T]) -> T:
-        """Episodes; a fault of one process is met by the others where they look for a stop."""
+    def _played(self, name: str, iteration: int, work: Callable[[], T]) -> T:
+        """Episodes; again from their reset where a process with hosts was lost. A fault of one of torchrun's processes
+        is met by the others where they look for a stop.
+        """
+
+        offset = self.session.recorder.flush_and_sync()
+
+        def again(lost: ProcessLost) -> None:
+            nonlocal offset
+            self._look_for_stop()
+            self.session.recorder.truncate(offset)
+            self._found(iteration, "process_lost", "info", f"{lost}; its episodes are played again", 1)
+            offset = self.session.recorder.flush_and_sync()
+
         try:
-            return self._timed(name, work)
+            return self._timed(name, lambda: recovered(self.session.env.population, work, again))
         except _SharedFault:
             raise
         except DecisionFault as fault:

@@ -1,6 +1,8 @@
 """Evaluation on real hosts: paired, repeatable, and honest about what it counts."""
 
 import json
+import multiprocessing
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +17,7 @@ from simic.errors import SimicError
 from simic.evaluation import evaluate, result, statistics
 from simic.evaluation.baselines import FixedSchedule, Static
 from simic.evaluation.evaluate import EvaluationSetup, Subject
-from simic.evaluation.policies import actors
+from simic.evaluation.policies import BASELINES, actors
 from simic.growth.life.vocabulary import Stage
 from simic.params import Params
 from simic.training.learned import Learned, describe_specs
@@ -66,6 +68,26 @@ def test_same_checkpoint_and_seeds_give_the_same_bytes(evaluation, prepared, lea
     fresh = EvaluationSetup.open(small_params(), prepared)
     again = evaluate.evaluate(fresh, actors(small_params(), fresh.env, learned), Subject("best", 7))
     assert again.to_json() == evaluation.to_json()
+
+
+def test_a_lost_process_changes_no_score(prepared, caplog):
+    """Two groups in two processes, one of them killed in mid-episode."""
+    tree = small_params(eval_seeds=8)
+    tree = tree.model_copy(update={"runtime": tree.runtime.model_copy(update={"processes": 2, "threads": 1})})
+    with closing(EvaluationSetup.open(tree, prepared).env) as env:
+        setup, killed = replace(EvaluationSetup.open(small_params(), prepared), env=env), []
+        unharmed = evaluate.play_for_score(setup, BASELINES["fixed_schedule"](env))[:2]
+        step = env.step
+
+        def stepping(action):
+            if not killed:
+                killed.extend(multiprocessing.active_children())
+                killed[0].kill()
+            return step(action)
+
+        env.step = stepping
+        assert evaluate.play_for_score(setup, BASELINES["fixed_schedule"](env))[:2] == unharmed
+        assert len(killed) == 1 and "played again" in caplog.text
 
 
 def test_a_policy_scores_the_same_whoever_else_is_evaluated(evaluation, setup):

@@ -18,7 +18,7 @@ SIZES = {"encoder_units": 16, "core_units": 16, "head_units": 8, "embedding_unit
 def small_params(runtime: dict | None = None, **changes: object) -> Params:
     settings = {"envs": 4, "episode_steps": 3, "batches_per_epoch": 2, "iterations": 4, "validate_every": 2}
     settings |= {"policy": Policy(**SIZES), **changes}
-    return Params(train=Train(**settings), runtime=Runtime(**{"threads": 1, **(runtime or {})}))
+    return Params(train=Train(**settings), runtime=Runtime(**{"threads": 1, "processes": 1, **(runtime or {})}))
 
 
 def assert_same_run(work: Path, other: Path) -> None:

@@ -13,7 +13,9 @@ from simic.training import checkpoint
 from simic.training.checkpoint import FORMAT_VERSION, CheckpointStore, Damaged, Manifest, read, read_manifest
 from simic.training.machine import Machine
 
-MACHINE = Machine(python="3", libraries={}, cpu_capability="A", threads=1, device="cpu", tf32=False, backend="auto")
+MACHINE = Machine(
+    python="3", libraries={}, cpu_capability="A", threads=1, device="cpu", tf32=False, backend="auto", group=4
+)
 
 
 def manifest(iteration: int, best: int | None = None, **scalars: object) -> Manifest:

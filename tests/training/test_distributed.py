@@ -164,14 +164,14 @@ def test_progress_and_mlflow_are_told_once(together) -> None:
 def test_any_number_of_processes_goes_on_from_a_checkpoint(together, prepared) -> None:
     work, _ = together
     manifest = read(work / "checkpoints" / "000004").manifest
-    assert manifest.machine.processes == 2
+    assert manifest.machine.ranks == 2
     assert len(read(work / "checkpoints" / "000004").tensors["normalizers/reward.running"]) == 4
     with open_session(small(iterations=5), work, prepared) as session:
         assert session.state.counters.iteration == 4
         assert train(session).iteration == 5
     messages = [row.message for row in rows_of(work, FindingRow) if row.check == "inexact_resume"]
     assert len(messages) == 1
-    assert "processes (2 → 1)" in messages[0]
+    assert "ranks (2 → 1)" in messages[0]
 
 
 def test_a_signal_to_one_process_stops_all_and_saves(prepared, tmp_path) -> None:
@@ -184,6 +184,24 @@ def test_a_signal_to_one_process_stops_all_and_saves(prepared, tmp_path) -> None
     assert [process.returncode for process in processes] == [3, 3], (first, said)
     saved = read(sorted((work / "checkpoints").iterdir())[-1]).manifest.iteration
     assert saved >= 1 and f"stopped with {saved} iterations saved" in said[0]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_torchrun_goes_on_from_the_checkpoint_when_a_process_was_killed(rank, together, prepared, tmp_path) -> None:
+    unharmed, _ = together
+    workspace, work = project(tmp_path, prepared, small())
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
+    command = [*launcher, "--monitor-interval", "0.1", *MODULE]
+    [first] = start(command, workspace.root, processes=1)
+    assert first.stdout is not None
+    seen = next(line for line in first.stdout if "2/4" in line)
+    found = subprocess.run(["pgrep", "-P", str(first.pid), "-f", MODULE[1]], capture_output=True, text=True, check=True)
+    os.kill(sorted(map(int, found.stdout.split()))[rank], signal.SIGKILL)
+    [said] = finish([first], timeout=150)
+    assert first.returncode == 0, (seen, said)
+    assert "train: resuming after iteration" in said
+    own, theirs = ((path / "checkpoints" / "000004" / "state.safetensors").read_bytes() for path in (work, unharmed))
+    assert own == theirs
 
 
 def test_an_error_of_the_first_process_is_everyones(prepared, tmp_path) -> None:

@@ -124,11 +124,19 @@ def test_other_data_is_refused(copied, prepared, tmp_path):
 
 
 def test_another_machine_is_declared_inexact_never_hidden():
-    settings = {"python": "3.11", "cpu_capability": "AVX2", "device": "cpu", "tf32": False, "backend": "auto"}
+    settings = {
+        "python": "3.11",
+        "cpu_capability": "AVX2",
+        "device": "cpu",
+        "tf32": False,
+        "backend": "auto",
+        "group": 4,
+    }
     here = Machine(libraries={"torch": "2.13"}, threads=2, **settings)
     there = here.model_copy(update={"threads": 4, "libraries": {"torch": "2.14"}})
     assert here.differences(here) == {}
     assert here.differences(there) == {"torch": "2.13 → 2.14", "threads": "2 → 4"}
+    assert here.differences(here.model_copy(update={"processes": 2, "group": 2})) == {}  # the groups are taken over
 
 
 def test_more_threads_at_resume_are_a_finding(copied, prepared):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -32,8 +32,19 @@ from simic.transfer import upload
 EVALUATION_POSITIONS = 192  # samples (of sequences: tokens) per pass, so that features stay in cache
 SEED_MODULE, GATE_MODULE = 0, 1  # last counter of the initialisation keys
 
-Augment = Callable[[Tensor, int, slice], Tensor]  # samples of a minibatch [G, B, …], its number, the hosts
 T = TypeVar("T")
+
+
+class Augment(Protocol):
+    """How the samples of a minibatch are changed."""
+
+    def __call__(self, x: Tensor, batch: int, hosts: slice) -> Tensor:
+        """Samples ``x [G, B, …]`` of the minibatch of that number, of some hosts."""
+        ...
+
+    def of(self, hosts: slice) -> Self:
+        """The same for some hosts alone."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,9 @@ class Population:
     def __len__(self) -> int:
         return len(self.env_ids)
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     # --- structure ---
 
     def reset(self, iteration: int) -> None:
@@ -106,7 +120,7 @@ class Population:
 
         Here as below, ``state`` is what was read of ``slots``, if it was.
         """
-        state, chosen = state or SlotState.read(slots), _flags(rows)
+        state, chosen = state or SlotState.read(slots), flags_of(rows)
         for slot in np.flatnonzero(chosen.any(0)).tolist():
             for kind in np.unique(state.blueprint[chosen[:, slot], slot]).tolist():
                 which = np.flatnonzero(chosen[:, slot] & (state.blueprint[:, slot] == kind))
@@ -229,7 +243,7 @@ class Population:
         """Every configuration ``off [Cfg, E, K]`` bool (seeds forced out of the forward; the others at live alpha) on
         all samples, in one pass that shares what configurations have in common.
         """
-        state, flags = state or SlotState.read(slots), _flags(off)
+        state, flags = state or SlotState.read(slots), flags_of(off)
         parts = self._in_groups(
             lambda hosts: self._evaluate(hosts, state.of(hosts), slots.alpha[hosts], data, flags[:, hosts])
         )
@@ -360,7 +374,8 @@ def _gate_name(slot: int) -> str:
     return f"gate.{slot}"
 
 
-def _flags(values: Tensor | Flags) -> Flags:
+def flags_of(values: Tensor | Flags) -> Flags:
+    """On the CPU."""
     return values.cpu().numpy() if isinstance(values, Tensor) else values
 
 

@@ -1,0 +1,195 @@
+"""A population in several processes is the same population; the processes are real, and so are the signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from simic.envs.actions import random_legal
+from simic.envs.growth_env import GrowthEnv
+from simic.errors import SimicError
+from simic.growth.batch import shards
+from simic.growth.batch.shards import Layout, ProcessLost, Shards, recovered
+from simic.params import Host, Lifecycle, PPOParams, Train
+from simic.rng import Purpose, key, uniform
+
+ROOT = Path(__file__).parents[3]
+HOSTS, STEPS = 8, 6
+TRAIN = Train(
+    host=Host(preset="baseline"), envs=HOSTS, episode_steps=STEPS, batches_per_epoch=1, batch_size=16,
+    ppo=PPOParams(minibatches=1), lifecycle=Lifecycle(training_dwell=1, blending_dwell=1),
+)  # fmt: skip
+
+
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def make(digits, group: int, processes: int, train: Train = TRAIN) -> GrowthEnv:
+    layout = Layout(HOSTS, group, processes)
+    return GrowthEnv(train, 1, *digits, compose=partial(Shards, layout=layout, setup=one_thread))
+
+
+def episode(env: GrowthEnv, iteration: int = 0) -> list[dict[str, torch.Tensor]]:
+    """Everything that random legal actions come to."""
+    seen, _ = env.reset(options={"iteration": iteration})
+    found = []
+    for step in range(env.steps):
+        noise = uniform(key(7, Purpose.BASELINE, iteration, env.env_ids, step), (len(env.action_spec.heads),))
+        seen, reward, *_, info = env.step(random_legal(env.action_spec, seen, noise))
+        numbers = {name: value for name, value in vars(info).items() if name != "components"}
+        found.append(numbers | {"reward": reward, "features": seen.features})
+    return found
+
+
+def same(one: list[dict], other: list[dict]) -> bool:
+    pairs = [(a[name], b[name]) for a, b in zip(one, other, strict=True) for name in a]
+    return all(torch.equal(a.nan_to_num(-7.0), b.nan_to_num(-7.0)) for a, b in pairs)
+
+
+def workers_of(process: int) -> list[int]:
+    found = subprocess.run(
+        ["pgrep", "-P", str(process), "-f", "spawn_main"], capture_output=True, text=True, check=False
+    )
+    return [int(line) for line in found.stdout.split()]
+
+
+@pytest.fixture(scope="module")
+def digits():
+    from envs.conftest import digits
+
+    return digits.__wrapped__()
+
+
+@pytest.fixture
+def single():
+    """One thread: with another number the last bits would be others."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("augment", ["none", "crop_flip"])
+def test_the_same_groups_give_the_same_run_in_any_number_of_processes(digits, single, augment) -> None:
+    train = TRAIN.model_copy(update={"augment": augment})
+    envs = [make(digits, 3, processes, train) for processes in (1, 2, 3)]
+    try:
+        runs = [episode(env) for env in envs]
+        assert same(runs[0], runs[1]) and same(runs[0], runs[2])
+        assert envs[0].slots.stage.any()
+        for env in envs[1:]:
+            assert same([vars(env.shapley())], [vars(envs[0].shapley())])
+            for one, other in zip(env.committed(digits[1]), envs[0].committed(digits[1]), strict=True):
+                assert torch.equal(one, other)
+            for row in (0, 7):
+                ours, theirs = (each.population.named_parameters(each.slots, row) for each in (env, envs[0]))
+                assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    finally:
+        for env in envs:
+            env.close()
+
+
+def test_one_group_is_the_population_itself(digits, single) -> None:
+    assert same(episode(make(digits, HOSTS, 1)), episode(GrowthEnv(TRAIN, 1, *digits)))
+
+
+def test_hosts_that_broke_are_put_back_wherever_they_are(digits, single) -> None:
+    """Rollbacks restore from snapshots, which stay in the other process."""
+    hot = TRAIN.model_copy(update={"host_optimizer": TRAIN.host_optimizer.model_copy(update={"learning_rate": 1e30})})
+    one, two = make(digits, 4, 1, hot), make(digits, 4, 2, hot)
+    try:
+        runs = episode(one), episode(two)
+        assert runs[0][-1]["valid"].logical_not().any()
+        assert same(*runs)
+    finally:
+        two.close()
+
+
+def test_a_lost_process_is_replaced_and_the_episode_is_played_again(digits, single) -> None:
+    env, told, killed = make(digits, 4, 2), [], []
+    step = env.step
+
+    def stepping(actions):
+        if not killed and env._step == 2:
+            killed.extend(workers_of(os.getpid())[-1:])
+            os.kill(killed[0], signal.SIGKILL)
+        return step(actions)
+
+    env.step = stepping
+    try:
+        found = recovered(env.population, lambda: episode(env), told.append)
+        assert len(told) == 1 and isinstance(told[0], ProcessLost)
+        assert same(found, episode(make(digits, 4, 1)))
+        assert not Path(f"/proc/{killed[0]}").exists()
+    finally:
+        env.close()
+
+
+def test_processes_that_are_lost_again_and_again_end_it(digits, monkeypatch) -> None:
+    env, restarts = make(digits, 8, 1), []
+    monkeypatch.setattr(env.population, "restart", lambda: restarts.append(1))
+
+    def lose() -> None:
+        raise ProcessLost("gone")
+
+    with pytest.raises(ProcessLost):
+        recovered(env.population, lose, lambda lost: None)
+    assert len(restarts) == shards.RESTARTS
+
+
+def fail() -> None:
+    raise SimicError("of the other process")
+
+
+def test_an_error_of_another_process_is_told_as_it_is(digits) -> None:
+    layout = Layout(HOSTS, 4, 2)
+    with pytest.raises(SimicError, match="of the other process"):
+        GrowthEnv(TRAIN, 1, *digits, compose=partial(Shards, layout=layout, setup=fail))
+    assert not workers_of(os.getpid())
+
+
+ENDLESS = """
+import time
+from functools import partial
+import torch
+from simic.growth.batch.shards import Layout, Shards
+from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.hosts import build_host
+from simic.params import Host, HostOptimizer
+if __name__ == "__main__":
+    host = build_host(Host(), (1, 8, 8), 10)
+    population = Shards(
+        host, blueprints_of("cnn"), torch.arange(8), 1, HostOptimizer(), layout=Layout(8, 4, 2), setup=time.time
+    )
+    population.reset(0)
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_no_process_outlives_the_first(tmp_path) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    first = subprocess.Popen(
+        [sys.executable, tmp_path / "endless.py"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "ready\n"
+        (worker,) = workers_of(first.pid)
+    finally:
+        first.kill()
+        first.communicate()
+    give_up = time.monotonic() + 30
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < give_up:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{worker}").exists()

@@ -1,0 +1,170 @@
+"""How hosts are shared out to cores, and that a training run does not depend on it; processes and signals are real."""
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from small_runs import rows_of, small_params
+
+from simic.errors import SimicError
+from simic.growth.batch.population import Population
+from simic.growth.batch.shards import Layout
+from simic.params import Params, Runtime
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
+from simic.telemetry.rows import EpisodeRow, FindingRow, UpdateRow
+from simic.training import sharing
+from simic.training.checkpoint import read
+from simic.training.interrupts import Interrupted
+from simic.training.observers import Observer
+from simic.training.session import open_session
+from simic.training.trainer import train
+
+CPU = torch.device("cpu")
+HOSTS = 8  # two groups of four
+
+
+def shared(processes: int, **changes: object) -> Params:
+    return small_params({"processes": processes}, **({"envs": HOSTS, "iterations": 2} | changes))
+
+
+def workers() -> list[int]:
+    found = subprocess.run(
+        ["pgrep", "-P", str(os.getpid()), "-f", "spawn_main"], capture_output=True, text=True, check=False
+    )
+    return [int(line) for line in found.stdout.split()]
+
+
+class AfterFirst(Observer):
+    """Does something when the first iteration is whole."""
+
+    def __init__(self, act) -> None:
+        self.act = act
+
+    def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
+        if update.iteration == 0:
+            self.act()
+
+
+@pytest.fixture(scope="module")
+def together(prepared, tmp_path_factory) -> Path:
+    """The work directory of a run of two processes."""
+    work = tmp_path_factory.mktemp("together")
+    with open_session(shared(2), work, prepared) as session:
+        assert len(workers()) == 1
+        train(session)
+    assert not workers()
+    return work
+
+
+def state_of(work: Path) -> bytes:
+    return (work / "checkpoints" / "000002" / "state.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("processes", "hosts", "group", "expected"),
+    [
+        (2, 64, None, Layout(64, 32, 2)),
+        (1, 64, None, Layout(64, 64, 1)),
+        (16, 64, None, Layout(64, 4, 16)),
+        (32, 64, None, Layout(64, 4, 16)),  # no groups of fewer than four
+        (2, 20, None, Layout(20, 10, 2)),
+        (2, 3, None, Layout(3, 3, 1)),
+        (2, 9, None, Layout(9, 5, 2)),
+        (1, 64, 16, Layout(64, 16, 1)),  # the groups of a checkpoint stay
+        (8, 64, 16, Layout(64, 16, 4)),
+    ],
+)
+def test_a_group_for_each_process_unless_they_are_given(processes, hosts, group, expected, monkeypatch) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
+    assert sharing.layout(Runtime(processes=processes), hosts, CPU, group) == expected
+
+
+def test_by_default_each_core_has_a_process_of_one_thread(monkeypatch) -> None:
+    threads = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    monkeypatch.setattr(sharing, "cores", lambda: 4)
+    assert sharing.layout(Runtime(), 64, CPU) == Layout(64, 16, 4)
+    assert sharing.layout(Runtime(), 2, CPU) == Layout(2, 2, 1)
+    assert sharing.layout(Runtime(threads=3), 64, CPU) == Layout(64, 16, 4)
+    assert threads == [1, 1]
+
+
+def test_with_cuda_there_is_one_process() -> None:
+    assert sharing.layout(Runtime(), 64, torch.device("cuda")) == Layout(64, 64, 1)
+    with pytest.raises(SimicError, match=r"runtime.processes = 2: must be auto or 1 with CUDA; torchrun"):
+        sharing.layout(Runtime(processes=2), 64, torch.device("cuda"))
+
+
+def test_one_group_needs_no_other_process() -> None:
+    assert sharing.population(Runtime(), Layout(8, 8, 1)) is Population
+
+
+def test_any_number_of_processes_goes_on_bit_for_bit(together, prepared, tmp_path) -> None:
+    """The groups are those of the checkpoint, so a run may move to a machine with other cores."""
+    manifest = read(together / "checkpoints" / "000002").manifest
+    assert (manifest.machine.group, manifest.machine.processes, manifest.machine.ranks) == (4, 2, 1)
+    with open_session(shared(2, iterations=1), tmp_path, prepared) as session:
+        train(session)
+    with open_session(shared(1), tmp_path, prepared) as session:
+        assert session.identity.machine.processes == 1
+        train(session)
+    assert state_of(tmp_path) == state_of(together)
+    assert [row.check for row in rows_of(tmp_path, FindingRow)] == ["resumed_with_changes"]  # of the iterations alone
+
+
+@pytest.mark.parametrize("step", [2, 5])
+def test_a_killed_process_costs_the_episode_and_nothing_else(step, together, prepared, tmp_path) -> None:
+    """Of three steps each: in the first rollout, and in the second."""
+    count = 0
+
+    class Kills(Observer):
+        def on_step(self, row) -> None:
+            nonlocal count
+            count += 1
+            if count == step:
+                os.kill(workers()[0], signal.SIGKILL)
+
+    with open_session(shared(2), tmp_path, prepared) as session:
+        train(session, [Kills()])
+    assert state_of(tmp_path) == state_of(together)
+    [found] = rows_of(tmp_path, FindingRow)
+    assert (found.check, found.severity) == ("process_lost", "info")
+    for kind in (EpisodeRow, UpdateRow):
+        assert repr(rows_of(tmp_path, kind)) == repr(rows_of(together, kind))
+
+
+@pytest.fixture
+def workspace(prepared, tmp_path) -> Workspace:
+    found = Workspace(tmp_path)
+    shutil.copytree(prepared, found.prepared)
+    return found
+
+
+def test_the_stage_leaves_no_process_behind(workspace) -> None:
+    seen: list[int] = []
+    stages.train(shared(2), workspace, (AfterFirst(lambda: seen.extend(workers())),))
+    assert len(seen) == 1 and not workers()
+
+
+def test_a_stop_request_ends_every_process(workspace) -> None:
+    stop = threading.Event()
+    with pytest.raises(Interrupted, match="stopped with 1 iterations saved; to resume"):
+        stages.train(shared(2), workspace, (AfterFirst(stop.set),), stop)
+    assert not workers()
+
+
+def test_a_users_file_is_known_to_every_process(workspace) -> None:
+    (workspace.root / "extensions").mkdir()
+    (workspace.root / "extensions" / "loud_here.py").write_text("print('loaded' * 20_000)\n")
+    from simic import registry
+
+    registry.load_extension(workspace.root / "extensions" / "loud_here.py")
+    tree = shared(2, iterations=1).model_copy(update={"extensions": ("loud_here",)})
+    stages.train(tree, workspace)
+    assert read(workspace.checkpoints / "latest").manifest.machine.processes == 2
