@@ -27,6 +27,9 @@ TRAIN = Train(
 )  # fmt: skip
 
 
+HOT = TRAIN.host_optimizer.model_copy(update={"learning_rate": 1e30})
+
+
 def one_thread() -> None:
     torch.set_num_threads(1)
 
@@ -94,6 +97,16 @@ def test_the_same_groups_give_the_same_run_in_any_number_of_processes(digits, si
     finally:
         for env in envs:
             env.close()
+
+
+@pytest.mark.parametrize("changes", [{"augment": "crop_flip"}, {"host_optimizer": HOT}])
+def test_a_group_is_a_population_of_its_own(digits, single, changes) -> None:
+    """Each host gets its own samples, actions, snapshots; some break in the second case."""
+    train = TRAIN.model_copy(update=changes)
+    together = episode(make(digits, 3, 1, train))
+    apart = [episode(GrowthEnv(train, 1, *digits, env_ids=ids)) for ids in torch.arange(HOSTS).split(3)]
+    joined = [{name: torch.cat([part[name] for part in step]) for name in step[0]} for step in zip(*apart, strict=True)]
+    assert same(together, joined)
 
 
 def test_one_group_is_the_population_itself(digits, single) -> None:
