@@ -14,11 +14,12 @@ from torch import Tensor
 
 from simic.errors import SimicError
 from simic.growth.batch.groups import Plan, SlotGroups
+from simic.growth.batch.joints import fork, join
 from simic.growth.batch.template import Template, by_row
 from simic.growth.batch.thresholds import SHIPPED, Thresholds, is_table
 from simic.growth.life.vocabulary import Blend
 from simic.growth.networks.blueprints import Blueprint, probe
-from simic.growth.networks.grafting import blend, seed_input, straight_through
+from simic.growth.networks.grafting import blend, straight_through
 from simic.growth.networks.hosts import HostSpec
 
 MAP_DIMS = 3  # C, H, W
@@ -110,23 +111,17 @@ def batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Te
 
 def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, h: Tensor) -> Tensor:
     """The features after slot ``slot``: every seed there has read its stream and joined it."""
-    x = seed_input(h, groups.streams, groups.open)
+    h, x = fork(h, groups.streams, groups.open)
+    parts = x.split([last - first for _, first, last in groups.blueprints])
     outputs = [
-        templates.seeds[slot][kind].run(weights.seeds[slot, kind], x[first:last])
-        for kind, first, last in groups.blueprints
+        templates.seeds[slot][kind].run(weights.seeds[slot, kind], part)
+        for (kind, _, _), part in zip(groups.blueprints, parts, strict=True)
     ]
     s = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    if len(groups.straight):
-        h = straight_through(h, s.index_select(0, groups.straight), groups.straight_streams)
-    joined = []
-    for item in groups.blended:
-        own, seen = (t.index_select(0, i) for t, i in ((h, item.streams), (x, item.positions)))
-        gate = templates.gates[slot].run(weights.gates[slot], seen) if item.operator is Blend.GATE else None
-        joined.append(blend(item.operator, own, s.index_select(0, item.positions), seen, item.alpha, gate))
-    if joined:
-        streams = torch.cat([item.streams for item in groups.blended])
-        h = h.index_copy(0, streams, torch.cat(joined))
-    return h
+    gated, gate = groups.gated(), None
+    if gated:
+        gate = templates.gates[slot].run(weights.gates[slot], x.index_select(0, gated.positions))
+    return join(h, s, x, gate, groups)
 
 
 def loop(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
@@ -160,7 +155,7 @@ def _graft_one_by_one(
             x = h if position in open_positions else h.detach()
             s = templates.seeds[slot][kind].run_one(seeds[position - first], x)
             if position not in how:
-                h = straight_through(h, s, torch.zeros(1, dtype=torch.int64, device=h.device))
+                h = straight_through(h, s)
             else:
                 item, row = how[position]
                 gate = None

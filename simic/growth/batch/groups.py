@@ -80,8 +80,6 @@ class SlotGroups:
     hosts: Tensor  # [R] whose seeds they are
     blueprints: tuple[tuple[int, int, int], ...]  # (blueprint, first, last + 1)
     open: Tensor  # positions that are not isolated
-    straight: Tensor  # positions in TRAINING
-    straight_streams: Tensor
     blended: tuple[Blended, ...]
     frozen: Flags  # [R] parameters do not move
 
@@ -144,7 +142,6 @@ def _group(
     stage = state.stage[hosts, slot]
     operator = np.where(stage == Stage.TRAINING, -1, state.operator[hosts, slot])
     kinds, first = np.unique(state.blueprint[hosts, slot], return_index=True)
-    straight = np.flatnonzero(stage == Stage.TRAINING)
     blended = []
     for kind in Blend:
         positions = np.flatnonzero(operator == kind)
@@ -158,8 +155,6 @@ def _group(
         hosts=_index(hosts, alpha),
         blueprints=tuple(zip(kinds.tolist(), first.tolist(), [*first[1:].tolist(), len(streams)], strict=True)),
         open=_index(np.flatnonzero(~np.isin(stage, list(isolated))), alpha),
-        straight=_index(straight, alpha),
-        straight_streams=_index(streams[straight], alpha),
         blended=tuple(blended),
         frozen=state.frozen[hosts, slot],
     )

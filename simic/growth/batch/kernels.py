@@ -97,7 +97,8 @@ class _PointwiseConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         samples, channels, height, width = x.shape
-        pixels = x.permute(0, 2, 3, 1).reshape(len(self.weight), -1, channels) @ self.weight.flatten(2).mT
+        pixels = x.permute(0, 2, 3, 1).reshape(len(self.weight), -1, channels)
+        pixels = torch.bmm(pixels, self.weight.view(*self.weight.shape[:2], channels).mT)
         return pixels.view(samples, height, width, -1).permute(0, 3, 1, 2)
 
 
@@ -130,7 +131,7 @@ class _SameConv(nn.Module):
         else:
             matrix = torch.diag_embed(matrix[:, :, 0].permute(0, 2, 3, 1)).permute(0, 1, 3, 2, 4)
         flat = x.permute(0, 2, 3, 1).reshape(rows, -1, pixels * channels)
-        flat = flat @ matrix.reshape(rows, pixels * channels, pixels * outputs)
+        flat = torch.bmm(flat, matrix.reshape(rows, pixels * channels, pixels * outputs))
         return flat.view(samples, height, width, outputs).permute(0, 3, 1, 2)
 
     def _patches(self, x: Tensor) -> Tensor:
@@ -140,7 +141,7 @@ class _SameConv(nn.Module):
         padded = F.pad(x[:, 0], [self.padding] * 4)
         shifts = product(range(kernel), range(kernel))
         patches = torch.stack([padded[:, i : i + height, j : j + width] for i, j in shifts], -1)
-        flat = patches.view(len(self.weight), -1, kernel * kernel) @ self.weight.flatten(2).mT
+        flat = torch.bmm(patches.view(len(self.weight), -1, kernel * kernel), self.weight.flatten(2).mT)
         return flat.view(samples, height, width, -1).permute(0, 3, 1, 2)
 
     def _grouped(self, x: Tensor) -> Tensor:
@@ -178,7 +179,8 @@ class _Linear(nn.Module):
         if len(self.weight) == 1:
             return F.linear(x, self.weight[0], self.bias[0] if self.biased else None)
         by_row = x.reshape(len(self.weight), -1, x.shape[-1])
-        y = torch.baddbmm(self.bias[:, None], by_row, self.weight.mT) if self.biased else by_row @ self.weight.mT
+        weight = self.weight.mT
+        y = torch.baddbmm(self.bias[:, None], by_row, weight) if self.biased else torch.bmm(by_row, weight)
         return y.view(*x.shape[:-1], -1)
 
 
@@ -205,8 +207,7 @@ class _GroupNorm(nn.Module):
             grouped = last.reshape(samples, pixels, self.groups, -1).transpose(1, 2)
             normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).transpose(1, 2)
         if self.affine:
-            # Weights repeated over the pixels: a product along C alone would run in loops of a few values.
-            normed = _scaled(normed, self.weight.repeat(1, pixels), self.bias.repeat(1, pixels))
+            normed = _scaled(normed.reshape(len(self.weight), -1, channels * pixels), self.weight, self.bias)
         return normed.reshape(samples, height, width, channels).permute(0, 3, 1, 2)
 
     def _vectors(self, x: Tensor) -> Tensor:
@@ -215,9 +216,9 @@ class _GroupNorm(nn.Module):
         normed = F.group_norm(x, self.groups, eps=self.eps)
         if not self.affine:
             return normed
-        values = x[0, 0].numel()  # of a channel
-        spread = (parameter.repeat_interleave(values, 1) for parameter in (self.weight, self.bias))
-        return _scaled(normed, *spread).view(x.shape)
+        channels_last = normed.reshape(*x.shape[:2], -1).mT
+        scaled = _scaled(channels_last.reshape(len(self.weight), -1, x.shape[1]), self.weight, self.bias)
+        return scaled.view(channels_last.shape).mT.reshape(x.shape)
 
 
 class _LayerNorm(nn.Module):
@@ -235,12 +236,33 @@ class _LayerNorm(nn.Module):
         if len(self.weight) == 1:
             return F.layer_norm(x, x.shape[-1:], self.weight[0], self.bias[0], self.eps)
         normed = F.layer_norm(x, x.shape[-1:], eps=self.eps)
-        return _scaled(normed, self.weight, self.bias).view(x.shape)
+        by_row = normed.reshape(len(self.weight), -1, x.shape[-1])
+        return _scaled(by_row, self.weight, self.bias).view(x.shape)
 
 
 def _scaled(normed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``normed`` as ``[R, …, n]``, times the weights ``[R, n]`` of its row, plus the bias."""
-    return torch.addcmul(bias[:, None], normed.reshape(len(weight), -1, weight.shape[1]), weight[:, None])
+    """``normed [R, n, … · C]`` times the weights ``[R, C]`` of its row, plus the bias."""
+    scaled: Tensor = _RowScale.apply(normed, weight, bias)
+    return scaled
+
+
+class _RowScale(Function):
+    """Weights are repeated over the pixels: a product along C alone would run in loops of a few values."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        repeats = x.shape[2] // weight.shape[1]
+        wide = weight.repeat(1, repeats)[:, None]
+        ctx.save_for_backward(x, wide)
+        ctx.parts = len(weight), repeats, -1
+        return torch.addcmul(bias.repeat(1, repeats)[:, None], x, wide)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        [grad] = grads
+        x, wide = ctx.saved_tensors
+        of_weight, of_bias = ((g.sum(1).view(ctx.parts).sum(1)) for g in (grad * x, grad))
+        return grad * wide, of_weight, of_bias
 
 
 class _VmapNorm(nn.GroupNorm):

@@ -44,25 +44,6 @@ class TokenGate(Samplewise):
         return torch.sigmoid(self.out(torch.relu(self.hidden(x))))
 
 
-class _SeedInput(Function):
-    """Rows of the host's features; the gradient flows back from the positions in ``open`` alone."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, h: Tensor, rows: Tensor, open_positions: Tensor) -> Tensor:
-        ctx.save_for_backward(rows, open_positions)
-        ctx.hosts = h.shape[0]  # type: ignore[attr-defined]  # autograd's own way to keep a number
-        return h.index_select(0, rows)
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
-        rows, positions = ctx.saved_tensors  # type: ignore[attr-defined]
-        shape = list(grads[0].shape)
-        shape[0] = ctx.hosts  # type: ignore[attr-defined]
-        grad = grads[0].new_zeros(shape)
-        grad.index_copy_(0, rows[positions], grads[0].index_select(0, positions))
-        return grad, None, None
-
-
 class _StraightThrough(Function):
     """Returns h itself and hands its gradient to both: the seed learns from a loss it does not yet change.
 
@@ -70,29 +51,17 @@ class _StraightThrough(Function):
     """
 
     @staticmethod
-    def forward(ctx: FunctionCtx, h: Tensor, s: Tensor, rows: Tensor) -> Tensor:
-        ctx.save_for_backward(rows)
+    def forward(ctx: FunctionCtx, h: Tensor, s: Tensor) -> Tensor:
         return h
 
     @staticmethod
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        (rows,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        return grads[0], grads[0].index_select(0, rows), None
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        return grads[0], grads[0]
 
 
-def seed_input(h: Tensor, rows: Tensor, open_positions: Tensor) -> Tensor:
-    """What the seeds of ``rows [R]`` see: ``[R, B, …, C]``; only ``open_positions`` are not isolated."""
-    if not len(open_positions):
-        return h.detach().index_select(0, rows)
-    if len(open_positions) == len(rows):
-        return h.index_select(0, rows)
-    taken: Tensor = _SeedInput.apply(h, rows, open_positions)
-    return taken
-
-
-def straight_through(h: Tensor, s: Tensor, rows: Tensor) -> Tensor:
-    """h, with the gradient at ``rows`` also given to s ``[len(rows), B, …, C]``."""
-    joined: Tensor = _StraightThrough.apply(h, s, rows)
+def straight_through(h: Tensor, s: Tensor) -> Tensor:
+    """h, with its gradient also given to s."""
+    joined: Tensor = _StraightThrough.apply(h, s)
     return joined
 
 
@@ -108,3 +77,21 @@ def blend(operator: Blend, h: Tensor, s: Tensor, x: Tensor, alpha: Tensor, gate:
     if gate is not None:
         amplitude = amplitude * gate.view(*gate.shape[:-1], *[1] * (h.dim() - gate.dim() + 1))
     return torch.lerp(h, s, amplitude)
+
+
+def blend_gradients(
+    operator: Blend, grad: Tensor, h: Tensor, s: Tensor, x: Tensor, alpha: Tensor, gate: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Of ``blend`` with respect to h, s, x (None: it does not read x) and gate (None: there is none)."""
+    amplitude = alpha.view(-1, *[1] * (h.dim() - 1))
+    if operator is Blend.MULTIPLY:
+        bent = torch.tanh(s - x)
+        grad_s = grad * h * (amplitude * (1 - bent * bent))
+        return grad * (1 + amplitude * bent), grad_s, -grad_s, None
+    grad_gate = None
+    if gate is not None:
+        pull = (grad * (s - h)).flatten(gate.dim() - 1).sum(-1, keepdim=True)
+        grad_gate = pull * alpha.view(-1, *[1] * (gate.dim() - 1))
+        amplitude = amplitude * gate.view(*gate.shape[:-1], *[1] * (h.dim() - gate.dim() + 1))
+    grad_s = grad * amplitude
+    return grad - grad_s, grad_s, None, grad_gate

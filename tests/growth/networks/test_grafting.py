@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from simic.growth.life.vocabulary import Blend
-from simic.growth.networks.grafting import Gate, blend, seed_input, straight_through
+from simic.growth.networks.grafting import Gate, blend, straight_through
 
 from ..worlds import generator
 
@@ -41,27 +41,10 @@ def test_the_gate_is_a_probability_per_sample() -> None:
 
 
 def test_straight_through_returns_h_itself_and_its_gradient_to_both() -> None:
-    h = features(0).requires_grad_()
-    s = torch.full((2, *SHAPE[1:]), torch.inf, dtype=torch.float64, requires_grad=True)
-    rows, weight = torch.tensor([2, 0]), features(1)
-    joined = straight_through(h, s, rows)
+    h, weight = features(0).requires_grad_(), features(1)
+    s = torch.full(SHAPE, torch.inf, dtype=torch.float64, requires_grad=True)
+    joined = straight_through(h, s)
     assert joined.data_ptr() == h.data_ptr()
     grad_h, grad_s = torch.autograd.grad((joined * weight).sum(), (h, s))
     assert torch.equal(grad_h, weight)
-    assert torch.equal(grad_s, weight[rows])
-
-
-@pytest.mark.parametrize("open_positions", [[], [1], [0, 1]])
-def test_only_open_seeds_send_a_gradient_back(open_positions: list[int]) -> None:
-    h, rows = features(0).requires_grad_(), torch.tensor([2, 0])
-    x = seed_input(h, rows, torch.tensor(open_positions, dtype=torch.int64))
-    assert torch.equal(x, h[rows])
-    if not open_positions:
-        assert not x.requires_grad
-        return
-    weight = torch.full_like(x, torch.inf)  # what an isolated seed would send is dropped, not multiplied by 0
-    weight[open_positions] = 2.0
-    (grad,) = torch.autograd.grad((x * weight).sum(), h)
-    expected = torch.zeros_like(h)
-    expected[rows[open_positions]] = 2.0
-    assert torch.equal(grad, expected)
+    assert torch.equal(grad_s, weight)
