@@ -213,20 +213,26 @@ def _choices(found: dict[str, Any]) -> list[str]:
 
 
 def _speedups(found: dict[str, Any]) -> list[str]:
-    cases = list(dict.fromkeys(row["case"] for row in found["rows"]))
-    speedup = {(row["case"], row["envs"]): f"{row['speedup']['auto']:.2f}" for row in found["rows"]}
     rows = [
-        (str(envs), *(speedup.get((case, envs), "") for case in cases))
-        for envs in sorted({envs for _, envs in speedup})
+        (
+            row["case"],
+            str(row["envs"]),
+            f"{row['speedup']['auto']:.2f}",
+            f"{row['one_thread_speedup']['auto']:.2f}",
+            f"{row['one_thread_seconds']['auto with seeds'] / row['one_thread_seconds']['auto']:.2f}",
+        )
+        for row in found["rows"]
     ]
     return [
         "## Many hosts at once",
         "",
         f"`python -m benchmarks.population` on {found['device']}: speed of training a population as one computation,",
-        "as a multiple of the faster plain PyTorch loop over single networks, by number of hosts. `default` is the",
-        "host of params.yaml. With seeds, and in milliseconds: [measurements](history/measurements.md).",
+        "as a multiple of the faster plain PyTorch loop over single networks: each side with its best number of",
+        "threads, and with one thread each. *With seeds*: an epoch with seeds of every kind, operator and stage in two",
+        "of three slots, over one without. `default` is the host of params.yaml. In milliseconds:",
+        "[measurements](history/measurements.md).",
         "",
-        *table(("hosts", *cases), rows),
+        *table(("host", "hosts", "times a plain loop", "one thread each", "with seeds ÷ without"), rows),
         "",
         _image(PAGE, "population", "Speed-up over plain loops, and phases, by number of hosts"),
     ]
@@ -240,7 +246,7 @@ def _population(found: dict[str, Any]) -> list[str]:
         f"`python -m benchmarks.population` on {found['device']}. The fastest matrix product of this run did",
         f"{limits['gflops']:,.0f} GFLOP/s, the fastest copy {limits['gigabytes_per_second']:,.1f} GB/s. Times are "
         "milliseconds per minibatch of all",
-        "hosts. *Of the peak*: the hosts' operations per second over those of the matrix product. *Speed-up*: over the",
+        "hosts, at the best number of threads. *Of the peak*: the hosts' operations per second over those of the matrix product. *Speed-up*: over the",
         "faster plain loop.",
     ]
     for name in dict.fromkeys(row["case"] for row in found["rows"]):

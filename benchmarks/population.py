@@ -1,10 +1,11 @@
 """How fast hosts train and are validated: every family, number of hosts and backend beside plain loops over modules.
 
-    python -m benchmarks.population [--cases reference ...] [--envs 1 2 4 8 16 64] [--repeats 5] [--device cuda]
+    python -m benchmarks.population [--cases reference ...] [--envs 1 8 32 64] [--repeats 5] [--device cuda]
 
 Training: seconds of a minibatch of E hosts, without seeds beside the same hosts as plain torch modules with torch.optim
 (contiguous and channels-last; of convolutions also these alone), and with seeds of every blueprint, stage, operator.
-All variants of a row are timed in turns, medians. Phases: one real rollout of the policy and its update, reference
+All variants of a row are timed in turns, medians, with each number of threads; each side of a ratio has its best one,
+and the ratio at one thread each stands beside it. Phases, on one thread: one real rollout of the policy and its update, reference
 case. Limits of the machine are measured in the same run: the fastest matrix product and the fastest copy. Every part is
 kept when it is done; the same command goes on from there.
 """
@@ -45,6 +46,7 @@ from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import HostSpec, build_host
 from simic.params import Host, HostOptimizer
 from simic.training import machine
+from simic.training.sharing import cores
 
 RESULT = Path("benchmarks/results/population.json")
 TIMED_BATCHES = 3  # of an epoch: its cost is that of its minibatches
@@ -210,8 +212,8 @@ def _fastest(work: Callable[[], object], device: torch.device) -> float:
     return min(in_turns({"": work}, 1, device)[""] for _ in range(8))
 
 
-def row(name: str, envs: int, repeats: int, device: torch.device) -> dict[str, Any]:
-    """One case and number of hosts; times are seconds of one minibatch of all hosts."""
+def row(name: str, envs: int, repeats: int, device: torch.device, threads: list[int]) -> dict[str, Any]:
+    """One case and number of hosts; times are seconds of one minibatch of all hosts; ``threads`` begin with 1."""
     case = CASES[name]
     work = {"plain": plain(case, envs, device, torch.contiguous_format)}
     if case.host.family == "cnn":
@@ -221,15 +223,18 @@ def row(name: str, envs: int, repeats: int, device: torch.device) -> dict[str, A
         work[backend] = ours(case, envs, backend, device, seeds=False)
         work[f"{backend} with seeds"] = ours(case, envs, backend, device, seeds=True)
     checks = {backend: validation(case, envs, backend, device) for backend in BACKENDS}
-    training = {key: value / TIMED_BATCHES for key, value in in_turns(work, repeats, device).items()}
-    best = min(training[key] for key in ("plain", "plain channels-last") if key in training)
+    times = {count: timed(work, repeats, device, count) for count in threads}
+    training = {key: min(each[key] for each in times.values()) for key in work}
     host = case.build()
     found = {
         "case": name,
         "envs": envs,
         "training_seconds": training,
+        "one_thread_seconds": times[1],
+        "best_threads": {key: min(times, key=lambda count: times[count][key]) for key in work},
         "validation_seconds": in_turns(checks, repeats, device),
-        "speedup": {backend: best / training[backend] for backend in BACKENDS},
+        "speedup": over_plain(training),
+        "one_thread_speedup": over_plain(times[1]),
         "gflop": 3 * host.flops_per_sample * case.batch * envs / 1e9,  # backward is twice the forward
     }
     del work, checks
@@ -237,6 +242,21 @@ def row(name: str, envs: int, repeats: int, device: torch.device) -> dict[str, A
     if device.type == "cuda":
         found["peak_bytes"] = peak(case, envs, device)
     return found
+
+
+def timed(work: dict[str, Callable[[], object]], repeats: int, device: torch.device, threads: int) -> dict[str, float]:
+    """Seconds of a minibatch of each variant, with so many threads."""
+    torch.set_num_threads(threads)
+    try:
+        return {key: value / TIMED_BATCHES for key, value in in_turns(work, repeats, device).items()}
+    finally:
+        torch.set_num_threads(1)
+
+
+def over_plain(seconds: dict[str, float]) -> dict[str, float]:
+    """How many times as fast as the faster plain loop each backend trains hosts without seeds."""
+    best = min(value for key, value in seconds.items() if key.startswith("plain"))
+    return {backend: best / seconds[backend] for backend in BACKENDS}
 
 
 def peak(case: Case, envs: int, device: torch.device) -> int:
@@ -315,20 +335,20 @@ def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
-    parser.add_argument("--envs", type=int, nargs="+", default=[1, 2, 4, 8, 16, 64])
-    parser.add_argument("--phases", type=int, nargs="*", default=[1, 2, 4, 8, 16, 64], help="hosts of the iterations")
+    parser.add_argument("--envs", type=int, nargs="+", default=[1, 8, 32, 64])
+    parser.add_argument("--phases", type=int, nargs="*", default=[1, 16], help="hosts of the iterations")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=25, help="of the iteration whose phases are timed")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--fresh", action="store_true", help="measure again what is in the file")
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
-    device = machine.configure(params.Runtime(device=given.device, threads=given.threads))
-    record = Record(given.out, {"device": _name(device), "threads": given.threads}, given.fresh)
+    device = machine.configure(params.Runtime(device=given.device, threads=1))
+    threads = sorted({1, cores()}) if given.device == "cpu" else [1]
+    record = Record(given.out, {"device": _name(device), "threads": threads}, given.fresh)
     record.limits(limits(device))
     for name, envs in product(given.cases, given.envs):
-        record.add("rows", partial(row, name, envs, given.repeats, device), case=name, envs=envs)
+        record.add("rows", partial(row, name, envs, given.repeats, device, threads), case=name, envs=envs)
     for envs, seeds in product(given.phases, (False, True)):
         record.add("phases", partial(phases, PHASED, envs, device, given.steps, seeds), envs=envs, seeds=seeds)
 

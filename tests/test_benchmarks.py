@@ -215,7 +215,7 @@ def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, mo
     monkeypatch.setattr(population, "limits", lambda device: {"gflops": 100.0, "gigabytes_per_second": 5.0})
     monkeypatch.setattr(population, "PHASED", "small")
     monkeypatch.setitem(population.CASES, "small", replace(population.CASES["small"], training=128, validation=32))
-    few = "--cases small --envs 1 2 --phases 1 2 --repeats 1 --steps 2 --threads 1 --out"
+    few = "--cases small --envs 1 2 --phases 1 2 --repeats 1 --steps 2 --out"
     monkeypatch.setattr("sys.argv", ["population", *few.split(), str(out)])
     population.main()
     found = json.loads(out.read_text())
@@ -224,6 +224,7 @@ def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, mo
         best = min(seconds["plain"], seconds["plain channels-last"])
         assert row["speedup"]["loop"] == pytest.approx(best / seconds["loop"])
         assert seconds["convolutions alone"] > 0
+        assert all(seconds[name] <= value for name, value in row["one_thread_seconds"].items())
     before = out.stat().st_mtime_ns
     population.main()  # everything is there already
     assert out.stat().st_mtime_ns == before
@@ -233,7 +234,7 @@ def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, mo
         assert sum(row["seconds"].values()) == pytest.approx(row["total_seconds"])
         assert row["decisions_per_second"] == pytest.approx(row["envs"] * 2 / row["total_seconds"])
     text = page.text(page.DETAILS, {"population": found})
-    assert f"| 2 | {found['rows'][1]['speedup']['auto']:.2f} |" in page.text(page.PAGE, {"population": found})
+    assert f"| small | 2 | {found['rows'][1]['speedup']['auto']:.2f} |" in page.text(page.PAGE, {"population": found})
     assert "| 2 without seeds | " in text
     assert "host training" in text
 
