@@ -246,8 +246,8 @@ def _population(found: dict[str, Any]) -> list[str]:
         f"`python -m benchmarks.population` on {found['device']}. The fastest matrix product of this run did",
         f"{limits['gflops']:,.0f} GFLOP/s, the fastest copy {limits['gigabytes_per_second']:,.1f} GB/s. Times are "
         "milliseconds per minibatch of all",
-        "hosts, at the best number of threads. *Of the peak*: the hosts' operations per second over those of the matrix product. *Speed-up*: over the",
-        "faster plain loop.",
+        "hosts, at the best number of threads. *Of the peak*: the hosts' operations per second over those of the",
+        "matrix product. *Speed-up*: over the faster plain loop.",
     ]
     for name in dict.fromkeys(row["case"] for row in found["rows"]):
         rows = [row for row in found["rows"] if row["case"] == name]

@@ -5,9 +5,9 @@
 Shares: the default run (or the first iterations of it), with telemetry, checkpoints, live audit and MLflow as
 `simic run` has them; seconds of each part over those of the train stage, and of the stages after it. Growth: runs of
 small hosts, a quarter as long and in full: seconds of an iteration early and late, resident memory after each fifth,
-MLflow calls, seconds of the audit with its report. Processes: an iteration of the default run in one process and in one
-per core, in turns. Commands: with nothing to do, after a small run; best of three. Everything happens in clones of the
-last commit; every part is kept when it is done, and the same command goes on from there.
+MLflow calls, seconds of the audit with its report. Processes: an iteration of the default run in one process and in
+one per core, in turns. Commands: with nothing to do, after a small run; best of three. Everything happens in clones of
+the last commit; every part is kept when it is done, and the same command goes on from there.
 """
 
 import argparse
@@ -196,19 +196,18 @@ def growth(folder: Path, iterations: int) -> dict[str, Any]:
 
 
 def together(folder: Path, repeats: int) -> dict[str, float]:
-    """Seconds of an iteration of the default run, rollout and update, in one process with all threads and in one for
-    each core, in turns.
+    """Seconds of an iteration of the default run, rollout and update, in one process with one thread and with all, and
+    in one process for each core, in turns.
     """
     cores, found = len(os.sched_getaffinity(0)), dict[str, list[float]]()
-    for turn, processes in product(range(repeats), (1, cores)):
-        changes = [*PLAIN, "train.iterations=1", f"runtime.processes={processes}"]
-        changes.append(f"runtime.threads={cores // processes}")
-        place = workspace(folder / f"{turn}-{processes}", changes)
+    for turn, (processes, threads) in product(range(repeats), ((1, 1), (1, cores), (cores, 1))):
+        changes = [*PLAIN, "train.iterations=1", f"runtime.processes={processes}", f"runtime.threads={threads}"]
+        place = workspace(folder / f"{turn}-{processes}-{threads}", changes)
         perform(place, "prepare")
         perform(place, "train")
         (row,) = (row for row in recorder.read(place.telemetry / TIMING_FILE) if isinstance(row, TimingRow))
         seconds = row.collect_seconds + row.update_seconds
-        found.setdefault(f"{processes} × {cores // processes}", []).append(seconds)
+        found.setdefault(f"{processes} × {threads}", []).append(seconds)
     return {name: median(seconds) for name, seconds in found.items()}
 
 

@@ -5,9 +5,9 @@
 Training: seconds of a minibatch of E hosts, without seeds beside the same hosts as plain torch modules with torch.optim
 (contiguous and channels-last; of convolutions also these alone), and with seeds of every blueprint, stage, operator.
 All variants of a row are timed in turns, medians, with each number of threads; each side of a ratio has its best one,
-and the ratio at one thread each stands beside it. Phases, on one thread: one real rollout of the policy and its update, reference
-case. Limits of the machine are measured in the same run: the fastest matrix product and the fastest copy. Every part is
-kept when it is done; the same command goes on from there.
+and the ratio at one thread each stands beside it. Phases, on one thread: one real rollout of the policy and its update,
+reference case. Limits of the machine are measured in the same run: the fastest matrix product and the fastest copy.
+Every part is kept when it is done; the same command goes on from there.
 """
 
 import argparse
