@@ -7,6 +7,7 @@ learning rate, step count, clip and switch.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,33 +34,36 @@ class Arena:
 
     def __init__(self, blocks: list[Block], learning_rate: Tensor, optimizer: HostOptimizer) -> None:
         self.blocks, self.optimizer = blocks, optimizer
-        self.params = [block.store.param[block.hosts].requires_grad_() for block in blocks]
+        self.params = [block.store.param[block.hosts] for block in blocks]
         self._moments = [{name: m[block.hosts] for name, m in block.store.moments.items()} for block in blocks]
-        self._steps = [block.store.step[block.hosts] for block in blocks]
         self._rates = [learning_rate[block.hosts][:, None] for block in blocks]
-        self._moving = [upload(~block.frozen, learning_rate.device)[:, None] for block in blocks]
+        # Of all blocks side by side, so that what is one number for each row takes one operation.
+        self._rows = [len(block.hosts) for block in blocks]
+        self._steps = torch.cat([block.store.step[block.hosts] for block in blocks])
+        self._moving = upload(~np.concatenate([block.frozen for block in blocks]), learning_rate.device)
+        self._step_of, self._moves = self._steps.split(self._rows), self._moving.split(self._rows)
 
     def update(self, grads: Sequence[Tensor]) -> list[Tensor]:
         """Clip each row apart and step; returns per block the norms before clipping ``[G]``."""
         norms = [torch.linalg.vector_norm(grad, dim=1) for grad in grads]
+        scales = optimizers.clip_scale(torch.cat(norms), self.optimizer.max_grad_norm)[:, None].split(self._rows)
+        self._steps += self._moving
         for i, (block, grad) in enumerate(zip(self.blocks, grads, strict=True)):
-            self._steps[i] += self._moving[i][:, 0]
-            scale = optimizers.clip_scale(norms[i], self.optimizer.max_grad_norm)
             update = Update(
-                param=self.params[i].detach(),
-                grad=grad * scale[:, None],
+                param=self.params[i],
+                grad=grad * scales[i],
                 moments=self._moments[i],
-                step=self._steps[i][:, None],
+                step=self._step_of[i][:, None],
                 learning_rate=self._rates[i],
                 weight_decay=block.weight_decay,
-                active=self._moving[i] if block.frozen.any() else None,
+                active=self._moves[i][:, None] if block.frozen.any() else None,
             )
             optimizers.apply(update, self.optimizer)
         return norms
 
     def scatter(self) -> None:
         """Write parameters, moments and steps back to where they live."""
-        for block, param, moments, step in zip(self.blocks, self.params, self._moments, self._steps, strict=True):
-            values = {"param": param.detach(), "step": step, **moments}
+        for block, param, moments, step in zip(self.blocks, self.params, self._moments, self._step_of, strict=True):
+            values = {"param": param, "step": step, **moments}
             for name, tensor in block.store.tensors():
                 tensor[block.hosts] = values[name]

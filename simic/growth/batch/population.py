@@ -159,15 +159,16 @@ class Population:
         plan = training_plan(state, alpha[hosts], self.host.isolated)
         blocks, names = self._blocks(plan, hosts)
         arena = Arena(blocks, self.learning_rate, self.optimizer)
+        weights = self._unpack(arena.params, names)
+        leaves = [[tensor.requires_grad_() for tensor in tensors] for tensors in _by_block(weights, names)]
         losses, corrects, norms = [], [], []
         for number, batch in enumerate(order[hosts].unbind(1)):
             x, y = data.x[batch], data.y[batch]
             x = channels_last(augment(x, number, hosts) if augment else x)
-            loss, correct = _score(self._run(self.templates, self._unpack(arena.params, names), plan, x), y)
+            loss, correct = _score(self._run(self.templates, weights, plan, x), y)
             loss = loss.mean(1)
             # A sum over hosts: each host's gradient is its own loss's.
-            grads = torch.autograd.grad(loss.sum(), arena.params, allow_unused=True, materialize_grads=True)
-            norms.append(arena.update(grads))
+            norms.append(arena.update(_gradients(loss.sum(), leaves)))
             losses.append(loss.detach())
             corrects.append(correct.float().mean(1))
         arena.scatter()
@@ -364,6 +365,26 @@ class Population:
             moments = MOMENTS[self.optimizer.name]
             self._stores[name] = Rows.zeros(len(self), self._width(name), moments, self.device)
         return self._stores[name]
+
+
+def _by_block(weights: Weights, names: list[str]) -> list[list[Tensor]]:
+    """The tensors of each block in the order of its columns; a borrowed one is its owner's."""
+    found = []
+    for name in names:
+        kind, *place = name.split(".")
+        if kind == "host":
+            found.append(list({id(tensor): tensor for part in weights.host for tensor in part}.values()))
+        else:
+            slot = int(place[0])
+            found.append(weights.seeds[slot, int(place[1])] if kind == "seed" else weights.gates[slot])
+    return found
+
+
+def _gradients(loss: Tensor, leaves: list[list[Tensor]]) -> list[Tensor]:
+    """Of each block, as its rows are."""
+    flat = [tensor for tensors in leaves for tensor in tensors]
+    grads = iter(torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True))
+    return [torch.cat([next(grads).flatten(1) for _ in tensors], 1) for tensors in leaves]
 
 
 def _seed_name(slot: int, kind: int) -> str:
