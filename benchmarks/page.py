@@ -130,6 +130,7 @@ def _speed(found: dict[str, Any]) -> list[str]:
     cartpole = found["cartpole"]
     rows = [
         (
+            row["critic"],
             str(row["envs"]),
             "yes" if row["starts_inside"] else "no",
             f"{row['samples_per_second']:,.0f}",
@@ -138,7 +139,8 @@ def _speed(found: dict[str, Any]) -> list[str]:
         )
         for row in found["updates"]
     ]
-    head = ("environments", "episodes start inside", "ours, samples/s", "theirs", "ratio")
+    counts = {row["critic"]: f"{row['parameters']:,} against {row['their_parameters']:,}" for row in found["updates"]}
+    head = ("critic", "environments", "episodes start inside", "ours, samples/s", "theirs", "ratio")
     return [
         "## Speed of the agent beside sb3-contrib RecurrentPPO",
         "",
@@ -148,9 +150,10 @@ def _speed(found: dict[str, Any]) -> list[str]:
         f"{cartpole['steps_per_second']:,.0f} environment steps/s against "
         f"{cartpole['their_steps_per_second']:,.0f}, ratio {cartpole['ratio']:.2f}.",
         "",
-        "One update: observation 128, LSTM 512, eight heads, T = 150, one memory for actor and critic",
-        "(`critic: shared`) in both, "
-        f"{found['updates'][0]['parameters']:,} parameters against {found['updates'][0]['their_parameters']:,}:",
+        "One update: observation 128, LSTM 512, eight heads, T = 150. The critic shares the actor's memory in both, or",
+        "has its own in both (the default of both); parameters, ours against theirs: "
+        + "; ".join(f"{critic} {count}" for critic, count in counts.items())
+        + ".",
         "",
         *table(head, rows),
     ]
