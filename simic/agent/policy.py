@@ -205,10 +205,15 @@ class ActorCritic(nn.Module):
         likeliest choice. The same walk acts and replays.
         """
         choices: list[Choice] = []
-        for group, weight, of_z in self._first_layers(z):
+        for group, weight, layers in self._first_layers(z):
             chosen = [choice.index for choice in choices[:2]]
-            for head, first in zip(group, self._told(group, weight, of_z, chosen), strict=True):
-                used = self.relevance[chosen[0], head] if head else None
+            uses = self.relevance[chosen[0]] if chosen else None
+            told = self._told(group, weight)
+            if told is not None:
+                row = chosen[0] if told.ndim == 2 else chosen[0] * told.shape[1] + chosen[1]
+                layers = layers + functional.embedding(row, told.flatten(0, -2))
+            for head, first in zip(group, layers.chunk(len(group), dim=-1), strict=True):
+                used = None if uses is None else uses[..., head]
                 relevant = used if valid is None else (valid if used is None else used & valid)
                 logits = self._logits(head, first)
                 mask = legal(self.action_spec, masks, head, chosen)
@@ -218,11 +223,13 @@ class ActorCritic(nn.Module):
     def joint(self, z: Tensor, masks: dict[str, Tensor]) -> JointDistribution:
         """The exact distribution over whole actions at N states z ``[N, H]``, every op and slot enumerated."""
         with self.rounding():
-            levels = [
-                self._level(head, first, masks)
-                for group, weight, of_z in self._first_layers(z)
-                for head, first in zip(group, self._told_all(group, weight, of_z), strict=True)
-            ]
+            levels: list[Tensor] = []
+            for group, weight, layers in self._first_layers(z):
+                told = self._told(group, weight)
+                if told is not None:
+                    layers = layers.view(len(z), *(1 for _ in told.shape[1:]), -1) + told
+                for head, first in zip(group, layers.chunk(len(group), dim=-1), strict=True):
+                    levels.append(self._level(head, first, masks))
         return JointDistribution(self.relevance, levels[0], levels[1] if self.given else None, tuple(levels[2:]))
 
     def _level(self, head: int, first: Tensor, masks: dict[str, Tensor]) -> Tensor:
@@ -258,29 +265,16 @@ class ActorCritic(nn.Module):
         of_z = functional.linear(z, weight, bias)
         return list(zip(steps, weight.split(units), of_z.split(units, dim=-1), strict=True))
 
-    def _told(self, group: range, weight: Tensor, of_z: Tensor, chosen: list[Tensor]) -> tuple[Tensor, ...]:
-        """First layers before their tanh, of z + e_op + e_slot (no e_slot if the op uses no slot). They are linear, so
-        each embedding is multiplied once and looked up.
+    def _told(self, group: range, weight: Tensor) -> Tensor | None:
+        """What earlier choices add to first layers before their tanh: nothing, e_op ``[O, units]`` or e_op + e_slot
+        ``[O, K, units]``; no e_slot if the op uses no slot. Layers are linear, so each embedding is multiplied once.
         """
-        first = of_z
-        if group[0] > 0:
-            first = first + functional.embedding(chosen[0], functional.linear(self.given[0], weight))
-        if group[0] > 1:
-            after_slot = functional.embedding(chosen[1], functional.linear(self.given[1], weight))
-            first = first + after_slot * self.relevance[chosen[0], 1, None]
-        return first.chunk(len(group), dim=-1)
-
-    def _told_all(self, group: range, weight: Tensor, of_z: Tensor) -> tuple[Tensor, ...]:
-        """The same for every op ``[N, O, units]`` and slot ``[N, O, K, units]``. An op without a slot is followed by no
-        slot embedding, whichever slot is enumerated beside it.
-        """
-        first = of_z
-        if group[0] > 0:
-            first = first[:, None] + functional.linear(self.given[0], weight)
-        if group[0] > 1:
-            after_slot = functional.linear(self.given[1], weight)
-            first = first[:, :, None] + self.relevance[:, 1, None, None] * after_slot
-        return first.chunk(len(group), dim=-1)
+        if group[0] == 0:
+            return None
+        after_op = functional.linear(self.given[0], weight)
+        if group[0] == 1:
+            return after_op
+        return after_op[:, None] + self.relevance[:, 1, None, None] * functional.linear(self.given[1], weight)
 
     def _logits(self, head: int, first: Tensor) -> Tensor:
         return self.heads[head].get_submodule("out")(first.tanh())
