@@ -210,7 +210,7 @@ class PPO:
             for group in self.adam.param_groups:
                 group["lr"] = self.learning_rate
         # As torch.amp's GradScaler tells a fused optimizer what to divide by, and that a gradient is not finite.
-        self.adam.grad_scale = ((norm + 1e-6) / self.settings.max_grad_norm).clamp(min=1.0).float()
+        self.adam.grad_scale = (norm / self.settings.max_grad_norm).clamp(min=1.0).float()
         self.adam.found_inf = (~go).float()
         self.adam.step()
 
