@@ -227,7 +227,7 @@ class ActorCritic(nn.Module):
             for group, weight, layers in self._first_layers(z):
                 told = self._told(group, weight)
                 if told is not None:
-                    layers = layers.view(len(z), *(1 for _ in told.shape[1:]), -1) + told
+                    layers = layers.view(len(z), *(1 for _ in told.shape[1:]), told.shape[-1]) + told
                 for head, first in zip(group, layers.chunk(len(group), dim=-1), strict=True):
                     levels.append(self._level(head, first, masks))
         return JointDistribution(self.relevance, levels[0], levels[1] if self.given else None, tuple(levels[2:]))
