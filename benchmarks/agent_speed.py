@@ -4,18 +4,25 @@
 
 Steps per second: CartPole-v1, 8 environments × 128 steps, LSTM of 64, 4 minibatches, 4 epochs, training as a whole.
 Update: observation 128, LSTM 512, heads (3, 13, 4, 3, 3, 4, 5, 6), T = 150, 4 epochs of 4 minibatches, the same number
-of parameters to 5 %, one memory for actor and critic on both sides (ours: ``critic: shared``, not the default), with
-and without episodes that start inside a row. One thread. Needs the extra `bench`.
+of parameters to 5 %, with and without episodes that start inside a row. ``shared``: actor and critic have one memory
+(theirs keeps the value's gradient out of it, ours does not). ``own``: each has its own, the default of both.
+
+Both sides have what is fastest for them here: one thread, and memory that is freed is kept for the next allocation.
+Minibatches are each library's own: ours are whole rows; theirs are as many samples, cut out of the rows wherever that
+number is reached, and a piece begins with the memory stored when acting. With 4 environments their pieces are therefore
+shorter than a row (112 steps on average instead of 150) and run two at a time. `processor_ratio` compares processor
+time, which other work on the machine disturbs less. Needs the extra `bench`.
 """
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -31,9 +38,11 @@ from simic.agent import Agent
 from simic.agent.advantages import with_advantages
 from simic.agent.health import Health
 from simic.agent.rollout import collect
+from simic.training.machine import keep_freed_memory
 
 HEADS, FEATURES, STEPS, UNITS = (3, 13, 4, 3, 3, 4, 5, 6), 128, 150, 512
 NEVER, MEAN_LENGTH, EPOCHS = 10**9, 40, 4
+Critic = Literal["shared", "own"]
 
 
 class Noise(gymnasium.Env):
@@ -67,9 +76,9 @@ def parameters(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def our_update(envs: int, length: int, steps: int) -> tuple[Callable[[], object], int]:
+def our_update(critic: Critic, envs: int, length: int, steps: int) -> tuple[Callable[[], object], int]:
     """One update of a fixed rollout, again and again; and how many parameters it moves."""
-    sizes = params.Policy(encoder_units=FEATURES, core_units=UNITS, head_units=56, critic="shared")
+    sizes = params.Policy(encoder_units=FEATURES, core_units=UNITS, head_units=56, critic=critic)
     settings = params.PPOParams(epochs=EPOCHS, minibatches=4, target_kl=None, learning_rate=1e-9)
     agent = Agent(lambda: Noise(length), envs=envs, rollout_steps=steps, policy=sizes, ppo=settings)
     rollout, _ = collect(agent.env, agent.policy, agent.normalizers, 0, 1, steps)
@@ -77,13 +86,13 @@ def our_update(envs: int, length: int, steps: int) -> tuple[Callable[[], object]
     return lambda: agent.ppo.update(replace(rollout), 0, Health(agent.ppo)), parameters(agent.policy)
 
 
-def their_update(envs: int, length: int, steps: int) -> tuple[Callable[[], object], int]:
-    """The same of RecurrentPPO: one shared LSTM, and layers that bring it to our number of parameters."""
+def their_update(critic: Critic, envs: int, length: int, steps: int) -> tuple[Callable[[], object], int]:
+    """The same of RecurrentPPO, with layers that bring it to our number of parameters."""
     env = make_vec_env(lambda: Noise(length), envs, seed=1)
     sizes = {
         "lstm_hidden_size": UNITS,
-        "shared_lstm": True,
-        "enable_critic_lstm": False,
+        "shared_lstm": critic == "shared",
+        "enable_critic_lstm": critic == "own",
         "net_arch": {"pi": [256], "vf": [256]},
     }
     model = RecurrentPPO(
@@ -105,36 +114,41 @@ def their_update(envs: int, length: int, steps: int) -> tuple[Callable[[], objec
     return model.train, parameters(model.policy)
 
 
-def alternately(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Median seconds of each, taken in turns after one turn that does not count."""
-    taken: tuple[list[float], list[float]] = ([], [])
+def alternately(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> dict[str, float]:
+    """Median seconds of each and processor seconds, taken in turns after one turn that does not count."""
+    taken: dict[str, list[float]] = {"ours": [], "theirs": [], "our_processor": [], "their_processor": []}
     for turn in range(repeats + 1):
-        for work, times in zip((ours, theirs), taken, strict=True):
-            started = time.perf_counter()
+        for work, wall, processor in ((ours, "ours", "our_processor"), (theirs, "theirs", "their_processor")):
+            started, spent = time.perf_counter(), time.process_time()
             work()
             if turn:
-                times.append(time.perf_counter() - started)
-    return median(taken[0]), median(taken[1])
+                taken[wall].append(time.perf_counter() - started)
+                taken[processor].append(time.process_time() - spent)
+    return {name: median(times) for name, times in taken.items()}
 
 
 def updates(repeats: int, sizes: list[int], steps: int) -> list[dict[str, Any]]:
+    critics: tuple[Critic, ...] = ("shared", "own")
+    kinds = itertools.product(critics, sizes, ((False, NEVER), (True, MEAN_LENGTH)))
     rows = []
-    for envs in sizes:
-        for inside, length in ((False, NEVER), (True, MEAN_LENGTH)):
-            (ours, count), (theirs, their_count) = our_update(envs, length, steps), their_update(envs, length, steps)
-            seconds, their_seconds = alternately(ours, theirs, repeats)
-            rows.append(
-                {
-                    "envs": envs,
-                    "starts_inside": inside,
-                    "parameters": count,
-                    "their_parameters": their_count,
-                    "samples_per_second": EPOCHS * envs * steps / seconds,
-                    "their_samples_per_second": EPOCHS * envs * steps / their_seconds,
-                    "ratio": their_seconds / seconds,
-                }
-            )
-            print(rows[-1], flush=True)
+    for critic, envs, (inside, length) in kinds:
+        ours, count = our_update(critic, envs, length, steps)
+        theirs, their_count = their_update(critic, envs, length, steps)
+        seconds = alternately(ours, theirs, repeats)
+        rows.append(
+            {
+                "critic": critic,
+                "envs": envs,
+                "starts_inside": inside,
+                "parameters": count,
+                "their_parameters": their_count,
+                "samples_per_second": EPOCHS * envs * steps / seconds["ours"],
+                "their_samples_per_second": EPOCHS * envs * steps / seconds["theirs"],
+                "ratio": seconds["theirs"] / seconds["ours"],
+                "processor_ratio": seconds["their_processor"] / seconds["our_processor"],
+            }
+        )
+        print(rows[-1], flush=True)
     return rows
 
 
@@ -157,13 +171,12 @@ def cartpole(repeats: int, rollouts: int) -> dict[str, Any]:
         policy_kwargs=recurrent,
     )
 
-    seconds, theirs = alternately(
-        lambda: agent.train(steps), lambda: model.learn(steps, reset_num_timesteps=False), repeats
-    )
+    seconds = alternately(lambda: agent.train(steps), lambda: model.learn(steps, reset_num_timesteps=False), repeats)
     return {
-        "steps_per_second": steps / seconds,
-        "their_steps_per_second": steps / theirs,
-        "ratio": theirs / seconds,
+        "steps_per_second": steps / seconds["ours"],
+        "their_steps_per_second": steps / seconds["theirs"],
+        "ratio": seconds["theirs"] / seconds["ours"],
+        "processor_ratio": seconds["their_processor"] / seconds["our_processor"],
         "parameters": parameters(agent.policy),
         "their_parameters": parameters(model.policy),
     }
@@ -178,6 +191,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="small shapes, one turn: that it runs")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()
     repeats = 1 if given.smoke else given.repeats
     found = {"repeats": repeats, "cartpole": cartpole(repeats, 1 if given.smoke else 4)}
     print(found, flush=True)

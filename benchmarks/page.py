@@ -128,17 +128,13 @@ def _verdict(task: str, pair: dict[str, Any], margin: float, digits: int) -> str
 
 def _speed(found: dict[str, Any]) -> list[str]:
     cartpole = found["cartpole"]
+    ratios = {(row["critic"], row["envs"], row["starts_inside"]): f"{row['ratio']:.2f}" for row in found["updates"]}
     rows = [
-        (
-            str(row["envs"]),
-            "yes" if row["starts_inside"] else "no",
-            f"{row['samples_per_second']:,.0f}",
-            f"{row['their_samples_per_second']:,.0f}",
-            f"{row['ratio']:.2f}",
-        )
-        for row in found["updates"]
+        (critic, str(envs), ratios[critic, envs, False], ratios[critic, envs, True])
+        for critic, envs in dict.fromkeys((critic, envs) for critic, envs, _ in ratios)
     ]
-    head = ("environments", "episodes start inside", "ours, samples/s", "theirs", "ratio")
+    counts = {row["critic"]: f"{row['parameters']:,} against {row['their_parameters']:,}" for row in found["updates"]}
+    head = ("critic", "environments", "whole rows", "episodes start inside")
     return [
         "## Speed of the agent beside sb3-contrib RecurrentPPO",
         "",
@@ -148,9 +144,10 @@ def _speed(found: dict[str, Any]) -> list[str]:
         f"{cartpole['steps_per_second']:,.0f} environment steps/s against "
         f"{cartpole['their_steps_per_second']:,.0f}, ratio {cartpole['ratio']:.2f}.",
         "",
-        "One update: observation 128, LSTM 512, eight heads, T = 150, one memory for actor and critic",
-        "(`critic: shared`) in both, "
-        f"{found['updates'][0]['parameters']:,} parameters against {found['updates'][0]['their_parameters']:,}:",
+        "One update (observation 128, LSTM 512, eight heads, T = 150), our samples per second over theirs; the critic",
+        "shares the actor's memory in both, or has its own. Parameters: "
+        + "; ".join(f"{critic} {count}" for critic, count in counts.items())
+        + ".",
         "",
         *table(head, rows),
     ]

@@ -150,9 +150,9 @@ class ActorCritic(nn.Module):
         False are over: their action means nothing. SimicError when a head has no legal choice or no finite logits.
         """
         with self.rounding():
-            z, state = self.remember(observation, state)
+            z, of_value, state = self.remember(observation, state)
             choices = self.choose(z, observation.masks, noise=None if greedy else noise, valid=valid)
-            value = self.state_value(z)
+            value = self.state_value(of_value)
         refuse_faults(self.action_spec, choices)
         log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
         actions = torch.stack([choice.index for choice in choices], dim=-1)
@@ -162,7 +162,7 @@ class ActorCritic(nn.Module):
     def value(self, observation: Observation, state: RecurrentState) -> Tensor:
         """V(s) ``[E]`` of the observation that follows the remembered ones."""
         with self.rounding():
-            return self.state_value(self.remember(observation, state)[0])
+            return self.state_value(self.remember(observation, state)[1])
 
     def replay(
         self, seen: Observation, actions: Tensor, state: RecurrentState, valid: Tensor, starts: Tensor | None
@@ -171,35 +171,26 @@ class ActorCritic(nn.Module):
 
         Rows where ``valid`` is False contribute exactly nothing.
         """
-        encoded, hidden, z = self.trunk(seen, state, starts)
-        with self.rounding():
-            choices = self.choose(z, seen.masks, actions=actions, valid=valid)
-            values = self.state_value(z)
-        log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
-        entropy = torch.stack([choice.normalized_entropy() for choice in choices], dim=-1)
-        return Replayed(log_probs, entropy, values, encoded, hidden, self._actors(z))
-
-    def trunk(self, seen: Observation, state: RecurrentState, starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Encoder's and core's output of the actor, and z, all ``[T, N, ·]``, of whole rows."""
         with self.rounding():
             parts = zip(self._trunks(), state.split(len(self._trunks())), strict=True)
             found = [trunk.over(seen, own, starts) for trunk, own in parts]
-            encoded, hidden, _ = found[0]
-            return encoded, hidden, torch.cat([z for _, _, z in found], dim=-1)
+            encoded, hidden, z = found[0]
+            choices = self.choose(z, seen.masks, actions=actions, valid=valid)
+            values = self.state_value(found[-1][-1])
+        log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
+        entropy = torch.stack([choice.normalized_entropy() for choice in choices], dim=-1)
+        return Replayed(log_probs, entropy, values, encoded, hidden, z)
 
     def read_by_heads(self, seen: Observation, state: RecurrentState, starts: Tensor | None) -> Tensor:
         """z ``[T, N, H]`` of whole rows as the heads read it: the actor's trunk alone."""
         with self.rounding():
             return self.actor.over(seen, state.split(len(self._trunks()))[0], starts)[-1]
 
-    def remember(self, observation: Observation, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """z ``[E, ·]`` of one more observation: what the heads read, then what the value reads if that is another."""
+    def remember(self, observation: Observation, state: RecurrentState) -> tuple[Tensor, Tensor, RecurrentState]:
+        """One more observation: what the heads read of it and what the value reads, both ``[E, H]``, and the memory."""
         parts = zip(self._trunks(), state.split(len(self._trunks())), strict=True)
         found = [trunk.step(observation, own) for trunk, own in parts]
-        return torch.cat([z for z, _ in found], dim=-1), RecurrentState.joined([own for _, own in found])
-
-    def _actors(self, z: Tensor) -> Tensor:
-        return z[..., : self.actor.width]
+        return found[0][0], found[-1][0], RecurrentState.joined([own for _, own in found])
 
     def choose(
         self,
@@ -214,10 +205,15 @@ class ActorCritic(nn.Module):
         likeliest choice. The same walk acts and replays.
         """
         choices: list[Choice] = []
-        for group in self._in_steps():
+        for group, weight, layers in self._first_layers(z):
             chosen = [choice.index for choice in choices[:2]]
-            for head, first in zip(group, self._first_layers(group, z, chosen), strict=True):
-                used = self.relevance[chosen[0], head] if head else None
+            uses = self.relevance[chosen[0]] if chosen else None
+            told = self._told(group, weight)
+            if told is not None:
+                row = chosen[0] if told.ndim == 2 else chosen[0] * told.shape[1] + chosen[1]
+                layers = layers + functional.embedding(row, told.flatten(0, -2))
+            for head, first in zip(group, layers.chunk(len(group), dim=-1), strict=True):
+                used = None if uses is None else uses[..., head]
                 relevant = used if valid is None else (valid if used is None else used & valid)
                 logits = self._logits(head, first)
                 mask = legal(self.action_spec, masks, head, chosen)
@@ -227,11 +223,13 @@ class ActorCritic(nn.Module):
     def joint(self, z: Tensor, masks: dict[str, Tensor]) -> JointDistribution:
         """The exact distribution over whole actions at N states z ``[N, H]``, every op and slot enumerated."""
         with self.rounding():
-            levels = [
-                self._level(head, first, masks)
-                for group in self._in_steps()
-                for head, first in zip(group, self._all_first_layers(group, z), strict=True)
-            ]
+            levels: list[Tensor] = []
+            for group, weight, layers in self._first_layers(z):
+                told = self._told(group, weight)
+                if told is not None:
+                    layers = layers.view(len(z), *(1 for _ in told.shape[1:]), told.shape[-1]) + told
+                for head, first in zip(group, layers.chunk(len(group), dim=-1), strict=True):
+                    levels.append(self._level(head, first, masks))
         return JointDistribution(self.relevance, levels[0], levels[1] if self.given else None, tuple(levels[2:]))
 
     def _level(self, head: int, first: Tensor, masks: dict[str, Tensor]) -> Tensor:
@@ -256,44 +254,34 @@ class ActorCritic(nn.Module):
         heads = len(self.heads)
         return [heads_of for heads_of in (range(1), range(1, min(2, heads)), range(2, heads)) if heads_of]
 
-    def _joined(self, group: range) -> tuple[Tensor, Tensor]:
-        """Weights and biases of their first layers, one under the other: they are one product."""
-        hidden = [self.heads[head].get_submodule("hidden") for head in group]
+    def _first_layers(self, z: Tensor) -> list[tuple[range, Tensor, Tensor]]:
+        """The heads of each step with the weights of their first layers, one under the other, and what these make of z,
+        side by side. For all steps it is one product.
+        """
+        hidden = [head.get_submodule("hidden") for head in self.heads]
         weight, bias = (torch.cat([layer.get_parameter(part) for layer in hidden]) for part in ("weight", "bias"))
-        return weight, bias
+        steps = self._in_steps()
+        units = [len(group) * len(weight) // len(hidden) for group in steps]
+        of_z = functional.linear(z, weight, bias)
+        return list(zip(steps, weight.split(units), of_z.split(units, dim=-1), strict=True))
 
-    def _first_layers(self, group: range, z: Tensor, chosen: list[Tensor]) -> tuple[Tensor, ...]:
-        """Before their tanh, of z + e_op + e_slot (no e_slot if the op uses no slot). They are linear, so each
-        embedding is multiplied once and looked up.
+    def _told(self, group: range, weight: Tensor) -> Tensor | None:
+        """What earlier choices add to first layers before their tanh: nothing, e_op ``[O, units]`` or e_op + e_slot
+        ``[O, K, units]``; no e_slot if the op uses no slot. Layers are linear, so each embedding is multiplied once.
         """
-        weight, bias = self._joined(group)
-        first = functional.linear(self._actors(z), weight, bias)
-        if group[0] > 0:
-            first = first + functional.embedding(chosen[0], functional.linear(self.given[0], weight))
-        if group[0] > 1:
-            after_slot = functional.embedding(chosen[1], functional.linear(self.given[1], weight))
-            first = first + after_slot * self.relevance[chosen[0], 1, None]
-        return first.chunk(len(group), dim=-1)
-
-    def _all_first_layers(self, group: range, z: Tensor) -> tuple[Tensor, ...]:
-        """The same for every op ``[N, O, units]`` and slot ``[N, O, K, units]``. An op without a slot is followed by no
-        slot embedding, whichever slot is enumerated beside it.
-        """
-        weight, bias = self._joined(group)
-        first = functional.linear(self._actors(z), weight, bias)
-        if group[0] > 0:
-            first = first[:, None] + functional.linear(self.given[0], weight)
-        if group[0] > 1:
-            after_slot = functional.linear(self.given[1], weight)
-            first = first[:, :, None] + self.relevance[:, 1, None, None] * after_slot
-        return first.chunk(len(group), dim=-1)
+        if group[0] == 0:
+            return None
+        after_op = functional.linear(self.given[0], weight)
+        if group[0] == 1:
+            return after_op
+        return after_op[:, None] + self.relevance[:, 1, None, None] * functional.linear(self.given[1], weight)
 
     def _logits(self, head: int, first: Tensor) -> Tensor:
         return self.heads[head].get_submodule("out")(first.tanh())
 
     def state_value(self, z: Tensor) -> Tensor:
-        """V ``[...]`` at z."""
-        value = self.value_head(z[..., -self.actor.width :]).squeeze(-1)
+        """V ``[...]`` at what the value reads."""
+        value = self.value_head(z).squeeze(-1)
         return value if value.dtype == torch.float64 else value.float()
 
 

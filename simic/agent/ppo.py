@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from simic import params, rng
 from simic.agent.losses import Terms, Usage, floor_pull, mean_entropy, normalized, terms, usage
@@ -63,6 +63,9 @@ class PPO:
         self.all_env_ids = None if all_env_ids is None else all_env_ids.cpu()
         self.groups, like = policy.groups(), policy.like
         self.adam = Adam(policy, settings.learning_rate, settings.adam_eps)
+        everything = self.adam.parameters
+        parts = [{id(parameter) for parameter in part} for part in (*self.groups.values(), everything)]
+        self.members = torch.tensor([[id(p) in part for p in everything] for part in parts], device=like.device)
         self.reads_are_free = like.device.type == "cpu"
         # On a GPU float32, as a fused optimizer wants it.
         kind = torch.float64 if self.reads_are_free else torch.float32
@@ -196,21 +199,19 @@ class PPO:
             gradients = tuple(part.view_as(p) for part, p in zip(split, parameters, strict=True))
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-        parts = ([p.grad for p in group if p.grad is not None] for group in self.groups.values())
-        nothing = self.policy.like.new_zeros(())  # of an empty part torch's own would be on the CPU
-        norms = torch.stack([torch.nn.utils.get_total_norm(part) if part else nothing for part in parts])
-        return torch.cat((norms, norms.square().sum().sqrt()[None]))
+        squares = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).square()
+        return torch.where(self.members, squares, 0.0).sum(dim=-1).sqrt()
 
     def _step(self, norm: Tensor, go: Tensor) -> None:
         """Clip the gradients, whose total norm is known, and move, unless ``go`` is False: then neither weights nor
         moments change, which a fused optimizer finds out by itself, on any device.
         """
-        nn.utils.clip_grads_with_norm_(self.adam.parameters, self.settings.max_grad_norm, norm, foreach=True)
         if self.settings.learning_rate_schedule != "constant":
             for group in self.adam.param_groups:
                 group["lr"] = self.learning_rate
-        # The way torch.amp's GradScaler tells a fused optimizer that a gradient is not finite.
-        self.adam.grad_scale, self.adam.found_inf = None, (~go).float()
+        # As torch.amp's GradScaler tells a fused optimizer what to divide by, and that a gradient is not finite.
+        self.adam.grad_scale = (norm / self.settings.max_grad_norm).clamp(min=1.0).float()
+        self.adam.found_inf = (~go).float()
         self.adam.step()
 
     def _verdict(self, found: Terms, norm: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -85,8 +85,8 @@ def look(policy: ActorCritic, *path: float) -> tuple[float, list[float]]:
     state = policy.initial_state(1)
     for value in path:
         seen = Observation(torch.tensor([[value]]), torch.zeros(1, 0, dtype=torch.int64), {})
-        z, state = policy.remember(seen, state)
-    return policy.state_value(z).item(), policy.choose(z, {})[0].log_probs.exp()[0].tolist()
+        z, of_value, state = policy.remember(seen, state)
+    return policy.state_value(of_value).item(), policy.choose(z, {})[0].log_probs.exp()[0].tolist()
 
 
 def test_probe_1_a_constant_value() -> None:

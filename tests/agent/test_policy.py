@@ -122,7 +122,7 @@ def test_a_plain_discrete_space_is_one_head() -> None:
     step = policy.act(observation, policy.initial_state(2), torch.tensor([[0.0], [0.999]]))
     assert step.actions.tolist() == [[0], [2]]
     z = policy.remember(observation, policy.initial_state(2))[0]
-    expected = torch.distributions.Categorical(logits=policy.heads[0](z[:, : policy.actor.width])).entropy()
+    expected = torch.distributions.Categorical(logits=policy.heads[0](z)).entropy()
     assert torch.allclose(policy.joint(z, {}).entropy(), expected)
 
 

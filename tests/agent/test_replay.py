@@ -39,14 +39,14 @@ def test_after_a_step_the_memory_is_that_of_the_new_weights(core: str) -> None:
     rollout = make_rollout(policy, episodes(4, 7, None), 7)
     moved(policy)
     seen = replay(policy, rollout)
-    state, hidden = rollout.state, []
+    state, read = rollout.state, []
     for t in range(7):
         masks = {name: mask[t] for name, mask in rollout.masks.items()}
-        z, state = policy.remember(Observation(rollout.features[t], rollout.categories[t], masks), state)
-        hidden.append(z)
-    z = torch.stack(hidden)
-    assert torch.allclose(seen.z, z[..., : policy.actor.width], atol=1e-5)
-    assert torch.allclose(seen.values, policy.state_value(z), atol=1e-5)
+        *both, state = policy.remember(Observation(rollout.features[t], rollout.categories[t], masks), state)
+        read.append(both)
+    z, of_value = (torch.stack(steps) for steps in zip(*read, strict=True))
+    assert torch.allclose(seen.z, z, atol=1e-5)
+    assert torch.allclose(seen.values, policy.state_value(of_value), atol=1e-5)
     assert not torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-2)
 
 
