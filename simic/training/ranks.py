@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from simic.agent.normalization import Reduce
 from simic.errors import SimicError
@@ -113,17 +115,24 @@ def joined(runtime: Runtime, environ: Mapping[str, str] = os.environ) -> Iterato
     cuda = runtime.device != "cpu" and torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(environ["LOCAL_RANK"]))
+    rank = int(environ["RANK"])
     dist.init_process_group(
-        "nccl" if cuda else "gloo",
-        init_method="env://",
-        timeout=PATIENCE,
-        rank=int(environ["RANK"]),
-        world_size=size,
+        "nccl" if cuda else "gloo", store=_store(rank, size, environ), timeout=PATIENCE, rank=rank, world_size=size
     )
     try:
-        yield Ranks(dist.get_rank(), size)
+        yield Ranks(rank, size)
     finally:
         dist.destroy_process_group()
+
+
+def _store(rank: int, size: int, environ: Mapping[str, str]) -> Store:
+    """Where the processes find each other. That of torchrun outlives them: after a restart the addresses of the dead
+    are still in it, and whoever reads those waits for ever (pytorch/pytorch#135712); so each attempt has its own keys.
+    """
+    store, *_ = next(rendezvous("env://", rank, size, timeout=PATIENCE))
+    if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        store = PrefixStore(environ["TORCHELASTIC_RESTART_COUNT"], store)
+    return store
 
 
 def merged(rows: Sequence[AnyRow]) -> AnyRow:
