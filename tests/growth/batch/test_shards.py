@@ -86,9 +86,8 @@ def single():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("augment", ["none", "crop_flip"])
-def test_the_same_groups_give_the_same_run_in_any_number_of_processes(digits, single, augment) -> None:
-    train = TRAIN.model_copy(update={"augment": augment})
+def test_the_same_groups_give_the_same_run_in_any_number_of_processes(digits, single) -> None:
+    train = TRAIN.model_copy(update={"augment": "crop_flip"})
     envs = [make(digits, 3, processes, train) for processes in (1, 2, 3)]
     try:
         runs = [episode(env) for env in envs]
@@ -123,21 +122,25 @@ def test_every_host_is_asked_about_itself_alone(single) -> None:
     parts = [slice(0, 3), slice(3, 6), slice(6, 8)]
     populations = [Population(host, kinds, ids[part], 3, HostOptimizer()) for part in parts]
     for population in (whole, *populations):
+        population.rng_seed = 4
         population.reset(2)
     slots = mixed_slots(whole)
     columns = [Slots(**{name: column[part] for name, column in vars(slots).items()}) for part in parts]
-    saved, kept = torch.tensor([1, 0, 1, 1, 1, 0, 0, 1]).bool(), torch.tensor([0, 1, 1, 0, 0, 0, 1, 1]).bool()
+    rows = ([1, 0, 1, 1, 1, 0, 0, 1], [0, 1, 1, 0, 0, 0, 1, 1], [1, 0, 0, 0, 1, 0, 0, 1])
+    saved, kept, older = torch.tensor(rows).bool()
     orders = [make_order(HOSTS, 2, 16, seed=seed) for seed in range(3)]
     off = torch.stack([torch.zeros_like(slots.stage), torch.eye(HOSTS, host.slots).long()]).bool()
 
     def play(population: Population | Shards, slots: Slots, part: slice) -> tuple[list[Tensor], list[Tensor]]:
         """What the hosts answer, host by host; and the parameters of each."""
         population.germinate(slots, slots.stage > 0)
-        stats, snapshot = [population.train_epoch(slots, DATA["mlp"], orders[0][part])], population.snapshot()
+        stats = [population.train_epoch(slots, DATA["mlp"], orders[0][part])]
+        first = population.snapshot()
         stats.append(population.train_epoch(slots, DATA["mlp"], orders[1][part]))
-        snapshot = population.snapshot(snapshot, saved[part])
+        second = population.snapshot(first, saved[part])
         stats.append(population.train_epoch(slots, DATA["mlp"], orders[2][part]))
-        population.restore(snapshot, kept[part])
+        population.restore(second, kept[part])
+        population.restore(first, older[part])
         answers = population.evaluate(slots, SOME, off[:, part])
         found = [value for each in stats for value in vars(each).values()]
         found += [answers.correct.transpose(0, 1), answers.loss.T]
