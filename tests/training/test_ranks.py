@@ -1,7 +1,8 @@
 """Processes with parts of the environments learn what one learns with all of them; the processes are real."""
 
 import json
-import os
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import distributed_worker
 import numpy as np
@@ -57,18 +58,28 @@ def test_early_stop_is_a_decision_of_all(learned) -> None:
         assert any(metrics["stopped_early"] for metrics in rank["stops float64"]["metrics"])
 
 
-def test_a_restarted_process_does_not_find_the_addresses_of_the_dead(monkeypatch) -> None:
+def test_restarted_processes_do_not_find_the_addresses_of_the_dead(monkeypatch) -> None:
     """torchrun keeps one store for all its attempts."""
     agent = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(agent.port))
+    for name, value in {"ADDR": "127.0.0.1", "PORT": str(agent.port)}.items():
+        monkeypatch.setenv(f"MASTER_{name}", value)
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    first, other, again = (
-        ranks._store(rank, 2, os.environ | {"TORCHELASTIC_RESTART_COUNT": attempt})
-        for rank, attempt in ((0, "0"), (1, "0"), (0, "1"))
-    )
-    first.set("0", "an address")
-    assert other.check(["0"]) and not again.check(["0"])
+    attempts = []
+    with ThreadPoolExecutor(3) as processes:
+        for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+            started = {rank: processes.submit(ranks._store, rank, 3) for rank in order}
+            attempts.append([started[rank].result(timeout=60) for rank in range(3)])
+            agent.set("ask/2", "of one that died before the first answered")
+    attempts[0][0].set("0", "an address")
+    assert [[store.check(["0"]) for store in attempt] for attempt in attempts] == [[True] * 3, [False] * 3, [False] * 3]
+
+
+def test_the_first_process_does_not_wait_for_ever(monkeypatch) -> None:
+    monkeypatch.setattr(ranks, "PATIENCE", timedelta(seconds=0.2))
+    agent = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setattr(ranks, "rendezvous", lambda *rest, **more: iter([(agent, 0, 2)]))
+    with pytest.raises(SimicError, match="only 1 of 2 processes have come within"):
+        ranks._store(0, 2)
 
 
 def test_environments_are_shared_out_evenly_or_not_at_all() -> None:

@@ -151,6 +151,8 @@ def test_every_host_is_asked_about_itself_alone(single) -> None:
     found, weights = play(whole, slots, slice(None))
     apart = [play(*each) for each in zip(populations, columns, parts, strict=True)]
     several = [torch.cat(each) for each in zip(*(part[0] for part in apart), strict=True)]
+    whole.snapshot()
+    assert all(len(group.snapshots) == shards.SNAPSHOTS for group in whole._own.values()), "the oldest is forgotten"
     for one, other in zip(found + weights, [*several, *chain(*(part[1] for part in apart))], strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
