@@ -144,12 +144,6 @@ def workspace(prepared, tmp_path) -> Workspace:
     return found
 
 
-def test_the_stage_leaves_no_process_behind(workspace) -> None:
-    seen: list[int] = []
-    stages.train(shared(2), workspace, (AfterFirst(lambda: seen.extend(workers())),))
-    assert len(seen) == 1 and not workers()
-
-
 def test_a_stop_request_ends_every_process(workspace) -> None:
     stop = threading.Event()
     with pytest.raises(Interrupted, match="stopped with 1 iterations saved; to resume"):
@@ -157,12 +151,14 @@ def test_a_stop_request_ends_every_process(workspace) -> None:
     assert not workers()
 
 
-def test_a_users_file_is_known_to_every_process(workspace) -> None:
+def test_a_users_file_is_known_to_every_process_and_the_stage_leaves_none_behind(workspace) -> None:
     (workspace.root / "extensions").mkdir()
     (workspace.root / "extensions" / "loud_here.py").write_text("print('loaded' * 20_000)\n")
     from simic import registry
 
     registry.load_extension(workspace.root / "extensions" / "loud_here.py")
     tree = shared(2, iterations=1).model_copy(update={"extensions": ("loud_here",)})
-    stages.train(tree, workspace)
+    seen: list[int] = []
+    stages.train(tree, workspace, (AfterFirst(lambda: seen.extend(workers())),))
+    assert len(seen) == 1 and not workers()
     assert read(workspace.checkpoints / "latest").manifest.machine.processes == 2
