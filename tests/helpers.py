@@ -1,9 +1,13 @@
-"""What tests of several folders need: rows, projects in a folder of their own, a free port."""
+"""What tests of several folders need: rows, projects in a folder of their own, processes, a free port."""
 
+import os
 import shutil
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from simic.params import Params
@@ -27,6 +31,40 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@contextmanager
+def started(command: list[str], folder: Path | None = None, processes: int = 2) -> Iterator[list[subprocess.Popen]]:
+    """Python processes as torchrun starts them, with the environment variables it sets; none is left at the end."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)}
+    shared |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    found = [
+        subprocess.Popen(
+            [sys.executable, *command],
+            cwd=folder,
+            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(processes)
+    ]
+    try:
+        yield found
+    finally:
+        for process in found:
+            process.terminate()  # a launcher ends those it has started, within 30 seconds
+        for process in found:
+            try:
+                process.communicate(timeout=40)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+
+
+def outputs(processes: list[subprocess.Popen], timeout: float = 120) -> list[str]:
+    """What they say until they end."""
+    return [process.communicate(timeout=timeout)[0] for process in processes]
 
 
 def copy_checkout(target: Path) -> None:

@@ -215,7 +215,7 @@ def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, mo
     monkeypatch.setattr(population, "limits", lambda device: {"gflops": 100.0, "gigabytes_per_second": 5.0})
     monkeypatch.setattr(population, "PHASED", "small")
     monkeypatch.setitem(population.CASES, "small", replace(population.CASES["small"], training=128, validation=32))
-    few = "--cases small --envs 1 2 --phases 1 2 --repeats 1 --steps 2 --out"
+    few = "--cases small --envs 1 2 --phases 2 --repeats 1 --steps 2 --device cpu --out"
     monkeypatch.setattr("sys.argv", ["population", *few.split(), str(out)])
     population.main()
     found = json.loads(out.read_text())
@@ -229,7 +229,7 @@ def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, mo
     population.main()  # everything is there already
     assert out.stat().st_mtime_ns == before
     assert found["rows"][1]["gflop"] == pytest.approx(2 * found["rows"][0]["gflop"])
-    assert [(row["envs"], row["seeds"]) for row in found["phases"]] == [(1, False), (1, True), (2, False), (2, True)]
+    assert [(row["envs"], row["seeds"]) for row in found["phases"]] == [(2, False), (2, True)]
     for row in found["phases"]:
         assert sum(row["seconds"].values()) == pytest.approx(row["total_seconds"])
         assert row["decisions_per_second"] == pytest.approx(row["envs"] * 2 / row["total_seconds"])
@@ -237,6 +237,20 @@ def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, mo
     assert f"| small | 2 | {found['rows'][1]['speedup']['auto']:.2f} |" in page.text(page.PAGE, {"population": found})
     assert "| 2 without seeds | " in text
     assert "host training" in text
+
+
+@pytest.mark.parametrize("case", [case for case in population.CASES if case != "small"])  # see above
+def test_every_case_can_be_measured(case, tmp_path, monkeypatch) -> None:
+    """A dry run of what is asked of a GPU, with little of everything."""
+    little = replace(population.CASES[case], training=8, validation=8, batch=4)
+    monkeypatch.setitem(population.CASES, case, little)
+    monkeypatch.setattr(population, "limits", lambda device: {"gflops": 1.0})
+    monkeypatch.setattr(population, "TIMED_BATCHES", 1)
+    command = f"population --device cpu --cases {case} --envs 2 --phases --repeats 1 --fresh --out"
+    monkeypatch.setattr("sys.argv", [*command.split(), str(tmp_path / "found.json")])
+    population.main()
+    [row] = json.loads((tmp_path / "found.json").read_text())["rows"]
+    assert (row["case"], row["envs"], row["speedup"].keys()) == (case, 2, set(population.BACKENDS))
 
 
 def test_operations_are_told_by_their_kind() -> None:
@@ -258,7 +272,8 @@ def test_operations_are_told_by_their_kind() -> None:
 def test_a_minibatch_is_taken_apart_and_the_page_tells_it(tmp_path, monkeypatch) -> None:
     out = tmp_path / "host_profile.json"
     monkeypatch.setattr(host_profile, "RUNS", (("mlp", 2),))
-    monkeypatch.setattr("sys.argv", ["host_profile", "--out", str(out), "--trace", str(tmp_path / "traces")])
+    traces = str(tmp_path / "traces")
+    monkeypatch.setattr("sys.argv", ["host_profile", "--device", "cpu", "--out", str(out), "--trace", traces])
     host_profile.main()
     found = json.loads(out.read_text())
     bare, seeded = found["rows"]

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from simic import cli, params
+from simic.growth.batch import autotune, thresholds
 from simic.growth.batch.population import Population
 from simic.growth.batch.statistics import TrainStats
 from simic.pipeline import engine, stages
@@ -81,7 +83,7 @@ def mutations() -> Iterator[tuple[str, bytes]]:
             for key in path[:-1]:
                 section = section[key]
             section[path[-1]] = wrong
-            yield path[-1], yaml.safe_dump(tree).encode()
+            yield path[-1], yaml.dump(tree, Dumper=yaml.CSafeDumper).encode()
     broken = [b"", b"- 1", bytes(range(256)), "a: 1".encode("utf-16"), b"\ta: 1", b"train: {envs: 1", b"hello"]
     broken += [b"a: 1\n---\nb: 2", b"a: !!python/name:os.system", b"\xff\xfe\x00", b"a: ["]
     yield from (("params.yaml", content) for content in broken)
@@ -184,3 +186,12 @@ def test_train_gym_learns_says_how_it_goes_and_refuses_what_it_cannot(
     )
     for arguments, words in refused:
         assert words in simic.refuses("train-gym", *arguments, *small)
+
+
+def test_autotune_writes_a_table_that_a_run_takes(simic: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autotune, "HOSTS", ((2, (2, 2), 4),))
+    monkeypatch.setattr(autotune, "CONVOLUTIONS", ((2, 2, 4),))
+    monkeypatch.setattr(autotune, "REPEATS", 1)
+    assert simic("autotune", "--out", "own.json") == 0, simic.error
+    assert "to use it: -S runtime.backend=own.json" in simic.out
+    assert thresholds.of("own.json", torch.device("cpu")) == thresholds.read(Path("own.json")).thresholds["cpu"]

@@ -1,6 +1,8 @@
 """Who takes part in a training run: this process, and the others that hold the rest of the environments."""
 
 import os
+import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +12,8 @@ from typing import Any, Literal, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from simic.agent.normalization import Reduce
 from simic.errors import SimicError
@@ -113,17 +117,36 @@ def joined(runtime: Runtime, environ: Mapping[str, str] = os.environ) -> Iterato
     cuda = runtime.device != "cpu" and torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(environ["LOCAL_RANK"]))
+    rank = int(environ["RANK"])
     dist.init_process_group(
-        "nccl" if cuda else "gloo",
-        init_method="env://",
-        timeout=PATIENCE,
-        rank=int(environ["RANK"]),
-        world_size=size,
+        "nccl" if cuda else "gloo", store=_store(rank, size), timeout=PATIENCE, rank=rank, world_size=size
     )
     try:
-        yield Ranks(dist.get_rank(), size)
+        yield Ranks(rank, size)
     finally:
         dist.destroy_process_group()
+
+
+def _store(rank: int, size: int) -> Store:
+    """Where the processes find each other. That of torchrun outlives them: after a restart it still holds the addresses
+    of the dead, and whoever reads one waits for ever (pytorch/pytorch#135712). So the first process gives those that
+    live now a name for keys of their own; each asks for it with a word that nobody had before.
+    """
+    store, *_ = next(rendezvous("env://", rank, size, timeout=PATIENCE))
+    word, give_up = secrets.token_hex(8), time.monotonic() + PATIENCE.total_seconds()
+    if rank:
+        store.set(f"ask/{rank}", word)
+        name = store.get(f"answer/{word}").decode()
+        store.add(name, 1)
+        return PrefixStore(name, store)
+    while (come := 1 + store.add(word, 0)) < size:
+        if time.monotonic() > give_up:
+            raise SimicError(f"only {come} of {size} processes have come within {PATIENCE}")
+        for other in range(1, size):
+            if store.check([f"ask/{other}"]):
+                store.set(f"answer/{store.get(f'ask/{other}').decode()}", word)
+        time.sleep(0.01)
+    return PrefixStore(word, store)
 
 
 def merged(rows: Sequence[AnyRow]) -> AnyRow:

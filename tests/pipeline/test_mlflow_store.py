@@ -30,22 +30,10 @@ def tracker(workspace: Workspace) -> mlflow_store.MlflowObserver:
     return mlflow_store.MlflowObserver(workspace, params.Params(), {"simic.code": "abc"})
 
 
-@pytest.fixture(scope="module")
-def initialised(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A store with its tables, made once: that takes seconds."""
-    workspace = Workspace(tmp_path_factory.mktemp("store"))
-    mlflow_store.connect(workspace)
-    return (workspace.root / "mlflow.db").read_bytes()
-
-
 @pytest.fixture
 def workspace(tmp_path: Path, initialised: bytes) -> Workspace:
-    """A workspace whose store has tables; the experiment in it points to another folder, so it is renamed away."""
+    """A workspace whose store has tables."""
     (tmp_path / "mlflow.db").write_bytes(initialised)
-    client = mlflow_store.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name(mlflow_store.EXPERIMENT)
-    assert experiment is not None
-    client.rename_experiment(experiment.experiment_id, "template")
     return Workspace(tmp_path)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simic.errors import SimicError
-from simic.telemetry.recorder import Recorder, decode, encode, intact, keep_before, read
+from simic.telemetry.recorder import Recorder, Silent, decode, encode, intact, keep_before, read
 from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, TimingRow, UpdateRow
 
 
@@ -156,3 +156,10 @@ def test_severities_are_ordered():
     assert finding.at_least("medium")
     assert finding.at_least("high")
     assert not finding.at_least("critical")
+
+
+def test_a_silent_log_keeps_nothing() -> None:
+    log = Silent()
+    log.append(FindingRow(iteration=0, check="x", severity="low", message="y"))
+    assert (log.flush_and_sync(), log.truncate(5)) == (0, 0)
+    log.close()

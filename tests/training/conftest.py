@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small_runs import run
 
 from simic.data.prepare import prepare
 from simic.params import Prepare
+from tests.training.small_runs import run
 
 
 @pytest.fixture(scope="session")

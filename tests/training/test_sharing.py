@@ -17,7 +17,7 @@ from simic.growth.batch.shards import Layout
 from simic.params import Params, Runtime
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
-from simic.telemetry.rows import EpisodeRow, FindingRow, UpdateRow
+from simic.telemetry.rows import EpisodeRow, FindingRow, StepRow, UpdateRow
 from simic.training import sharing
 from simic.training.checkpoint import read
 from simic.training.interrupts import Interrupted
@@ -118,23 +118,21 @@ def test_any_number_of_processes_goes_on_bit_for_bit(together, prepared, tmp_pat
     assert [row.check for row in rows_of(tmp_path, FindingRow)] == ["resumed_with_changes"]  # of the iterations alone
 
 
-@pytest.mark.parametrize("step", [2, 5])
-def test_a_killed_process_costs_the_episode_and_nothing_else(step, together, prepared, tmp_path) -> None:
-    """Of three steps each: in the first rollout, and in the second."""
-    count = 0
+def test_a_killed_process_costs_the_episode_and_nothing_else(together, prepared, tmp_path) -> None:
+    """Killed in the middle of the first rollout, and its successor in the second."""
+    left = [(0, 2), (1, 2)]
 
     class Kills(Observer):
-        def on_step(self, row) -> None:
-            nonlocal count
-            count += 1
-            if count == step:
+        def on_step(self, row: StepRow) -> None:
+            if (row.iteration, row.step) in left:
+                left.remove((row.iteration, row.step))
                 os.kill(workers()[0], signal.SIGKILL)
 
     with open_session(shared(2), tmp_path, prepared) as session:
         train(session, [Kills()])
-    assert state_of(tmp_path) == state_of(together)
-    [found] = rows_of(tmp_path, FindingRow)
-    assert (found.check, found.severity) == ("process_lost", "info")
+    assert not left and state_of(tmp_path) == state_of(together)
+    found = rows_of(tmp_path, FindingRow)
+    assert [(row.iteration, row.check, row.severity) for row in found] == [(k, "process_lost", "info") for k in (0, 1)]
     for kind in (EpisodeRow, UpdateRow):
         assert repr(rows_of(tmp_path, kind)) == repr(rows_of(together, kind))
 
@@ -146,12 +144,6 @@ def workspace(prepared, tmp_path) -> Workspace:
     return found
 
 
-def test_the_stage_leaves_no_process_behind(workspace) -> None:
-    seen: list[int] = []
-    stages.train(shared(2), workspace, (AfterFirst(lambda: seen.extend(workers())),))
-    assert len(seen) == 1 and not workers()
-
-
 def test_a_stop_request_ends_every_process(workspace) -> None:
     stop = threading.Event()
     with pytest.raises(Interrupted, match="stopped with 1 iterations saved; to resume"):
@@ -159,12 +151,14 @@ def test_a_stop_request_ends_every_process(workspace) -> None:
     assert not workers()
 
 
-def test_a_users_file_is_known_to_every_process(workspace) -> None:
+def test_a_users_file_is_known_to_every_process_and_the_stage_leaves_none_behind(workspace) -> None:
     (workspace.root / "extensions").mkdir()
     (workspace.root / "extensions" / "loud_here.py").write_text("print('loaded' * 20_000)\n")
     from simic import registry
 
     registry.load_extension(workspace.root / "extensions" / "loud_here.py")
     tree = shared(2, iterations=1).model_copy(update={"extensions": ("loud_here",)})
-    stages.train(tree, workspace)
+    seen: list[int] = []
+    stages.train(tree, workspace, (AfterFirst(lambda: seen.extend(workers())),))
+    assert len(seen) == 1 and not workers()
     assert read(workspace.checkpoints / "latest").manifest.machine.processes == 2

@@ -18,7 +18,7 @@ from simic.growth.batch.joints import fork, join
 from simic.growth.batch.template import Template, by_row
 from simic.growth.batch.thresholds import SHIPPED, Thresholds, is_table
 from simic.growth.life.vocabulary import Blend
-from simic.growth.networks.blueprints import Blueprint, probe
+from simic.growth.networks.blueprints import Blueprint
 from simic.growth.networks.grafting import blend, straight_through
 from simic.growth.networks.hosts import HostSpec
 
@@ -71,8 +71,7 @@ def _check(host: HostSpec, blueprints: tuple[Blueprint, ...], seeds: tuple[tuple
         for item, template in zip(blueprints, kinds, strict=True):
             if template.params == 0:
                 raise SimicError(f"{template.name}: has no parameters, so nothing of it could learn")
-            if item.twin is None:  # else its kernel may not run here; its twin is probed
-                probe(template.module, template.name, shape, shape)
+            item.check(template.name, shape)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ Tensors that a fresh module draws at random are redrawn by hash at germination (
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -89,17 +89,33 @@ class Blueprint:
 
     def params(self, shape: Shape) -> int:
         """Exact number of parameters at a slot of this feature shape."""
-        return count_params(self._meta(shape))
+        return count_params(_on_meta(self, shape))
 
     def flops(self, shape: Shape) -> int:
         """Exact FLOPs per sample at a slot of this feature shape (``count_flops``)."""
-        if self.twin is not None:
-            return self.portable().flops(shape)
-        return count_flops(self._meta(shape), shape)
+        return _flops(self.portable(), shape)
 
-    def _meta(self, shape: Shape) -> nn.Module:
-        with torch.device("meta"):
-            return self.build(shape)
+    def check(self, name: str, shape: Shape) -> None:
+        """SimicError, by this name, unless it keeps the shape of its features."""
+        if self.twin is None:  # else its kernel may not run here; its twin is checked
+            _probed(self, name, shape)
+
+
+# Once in a process: populations are built of the same blueprints again and again, and on the meta device this takes
+# longer than all else of that.
+@cache
+def _flops(item: Blueprint, shape: Shape) -> int:
+    return count_flops(_on_meta(item, shape), shape)
+
+
+@cache
+def _probed(item: Blueprint, name: str, shape: Shape) -> None:
+    probe(_on_meta(item, shape), name, shape, shape)
+
+
+def _on_meta(item: Blueprint, shape: Shape) -> nn.Module:
+    with torch.device("meta"):
+        return item.build(shape)
 
 
 _REGISTRY: dict[tuple[str, str], Blueprint] = {}

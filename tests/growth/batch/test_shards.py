@@ -6,18 +6,24 @@ import subprocess
 import sys
 import time
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from simic.envs.actions import random_legal
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
 from simic.growth.batch import shards
+from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Layout, ProcessLost, Shards, recovered
-from simic.params import Host, Lifecycle, PPOParams, Train
+from simic.growth.life.vocabulary import Slots
+from simic.params import Host, HostOptimizer, Lifecycle, PPOParams, Train
 from simic.rng import Purpose, key, uniform
+
+from ..worlds import DATA, make_data, make_host, make_order, mixed_slots, runnable
 
 ROOT = Path(__file__).parents[3]
 HOSTS, STEPS = 8, 6
@@ -27,6 +33,7 @@ TRAIN = Train(
 )  # fmt: skip
 
 
+SOME = make_data(32, seed=1)
 HOT = TRAIN.host_optimizer.model_copy(update={"learning_rate": 1e30})
 
 
@@ -79,9 +86,8 @@ def single():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("augment", ["none", "crop_flip"])
-def test_the_same_groups_give_the_same_run_in_any_number_of_processes(digits, single, augment) -> None:
-    train = TRAIN.model_copy(update={"augment": augment})
+def test_the_same_groups_give_the_same_run_in_any_number_of_processes(digits, single) -> None:
+    train = TRAIN.model_copy(update={"augment": "crop_flip"})
     envs = [make(digits, 3, processes, train) for processes in (1, 2, 3)]
     try:
         runs = [episode(env) for env in envs]
@@ -107,6 +113,48 @@ def test_a_group_is_a_population_of_its_own(digits, single, changes) -> None:
     apart = [episode(GrowthEnv(train, 1, *digits, env_ids=ids)) for ids in torch.arange(HOSTS).split(3)]
     joined = [{name: torch.cat([part[name] for part in step]) for name in step[0]} for step in zip(*apart, strict=True)]
     assert same(together, joined)
+
+
+def test_every_host_is_asked_about_itself_alone(single) -> None:
+    """Other rows in every group: what all hosts do alike, they do also when groups are mixed up."""
+    host, kinds, ids = make_host("mlp"), runnable("mlp"), torch.arange(HOSTS)
+    whole = Shards(host, kinds, ids, 3, HostOptimizer(), layout=Layout(HOSTS, 3, 1), setup=one_thread)
+    parts = [slice(0, 3), slice(3, 6), slice(6, 8)]
+    populations = [Population(host, kinds, ids[part], 3, HostOptimizer()) for part in parts]
+    for population in (whole, *populations):
+        population.rng_seed = 4
+        population.reset(2)
+    slots = mixed_slots(whole)
+    columns = [Slots(**{name: column[part] for name, column in vars(slots).items()}) for part in parts]
+    rows = ([1, 0, 1, 1, 1, 0, 0, 1], [0, 1, 1, 0, 0, 0, 1, 1], [1, 0, 0, 0, 1, 0, 0, 1])
+    saved, kept, older = torch.tensor(rows).bool()
+    orders = [make_order(HOSTS, 2, 16, seed=seed) for seed in range(3)]
+    off = torch.stack([torch.zeros_like(slots.stage), torch.eye(HOSTS, host.slots).long()]).bool()
+
+    def play(population: Population | Shards, slots: Slots, part: slice) -> tuple[list[Tensor], list[Tensor]]:
+        """What the hosts answer, host by host; and the parameters of each."""
+        population.germinate(slots, slots.stage > 0)
+        stats = [population.train_epoch(slots, DATA["mlp"], orders[0][part])]
+        first = population.snapshot()
+        stats.append(population.train_epoch(slots, DATA["mlp"], orders[1][part]))
+        second = population.snapshot(first, saved[part])
+        stats.append(population.train_epoch(slots, DATA["mlp"], orders[2][part]))
+        population.restore(second, kept[part])
+        population.restore(first, older[part])
+        answers = population.evaluate(slots, SOME, off[:, part])
+        found = [value for each in stats for value in vars(each).values()]
+        found += [answers.correct.transpose(0, 1), answers.loss.T]
+        found += [population.seed_params(slots), population.seed_flops(slots)]
+        weights = [population.named_parameters(slots, row).values() for row in range(len(population))]
+        return found, [torch.cat([value.flatten() for value in each]) for each in weights]
+
+    found, weights = play(whole, slots, slice(None))
+    apart = [play(*each) for each in zip(populations, columns, parts, strict=True)]
+    several = [torch.cat(each) for each in zip(*(part[0] for part in apart), strict=True)]
+    whole.snapshot()
+    assert all(len(group.snapshots) == shards.SNAPSHOTS for group in whole._own.values()), "the oldest is forgotten"
+    for one, other in zip(found + weights, [*several, *chain(*(part[1] for part in apart))], strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def test_one_group_is_the_population_itself(digits, single) -> None:

@@ -1,0 +1,194 @@
+"""Training with parts of the hosts in several processes, by torchrun and its environment variables; all are real."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simic import durable
+from simic.params import Params, PPOParams
+from simic.pipeline import distributed, mlflow_store, stages
+from simic.pipeline.paths import Workspace
+from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, UpdateRow
+from simic.training.checkpoint import read
+from simic.training.session import LOCK_FILE, open_session
+from simic.training.trainer import train
+from tests.helpers import outputs, started
+from tests.training.small_runs import rows_of, small_params
+
+MODULE = ["-m", "simic.pipeline.distributed"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+Project = Callable[[Path, Params], tuple[Workspace, Path]]
+
+
+def small(**changes: object) -> Params:
+    return small_params({"progress": "plain", "device": "cpu"}, **changes)
+
+
+@pytest.fixture(scope="module")
+def project(prepared, initialised) -> Project:
+    """Makes a project in a folder; tells its root and its work directory."""
+
+    def make(folder: Path, tree: Params) -> tuple[Workspace, Path]:
+        found = Workspace(folder)
+        found.params.write_text(yaml.safe_dump(tree.model_dump(mode="json")))
+        shutil.copytree(prepared, found.prepared)
+        (folder / "mlflow.db").write_bytes(initialised)
+        return found, found.work(stages.fingerprint(tree, found))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def together(project, tmp_path_factory) -> tuple[Path, str]:
+    """The work directory of a whole training run of two processes, by the documented command; and what it said."""
+    workspace, work = project(tmp_path_factory.mktemp("together"), small())
+    with started([*TORCHRUN, *MODULE], workspace.root, processes=1) as [launcher]:
+        [said] = outputs([launcher], timeout=150)
+    assert launcher.returncode == 0, said
+    assert not list(workspace.state.rglob("*lock")), "locks go with their holders"
+    return work, said
+
+
+def test_the_first_process_writes_the_rows_of_all_hosts(together, finished) -> None:
+    work, _ = together
+    for kind in (StepRow, EpisodeRow, UpdateRow):
+        own, theirs = rows_of(work, kind), rows_of(finished, kind)
+        assert len(own) == len(theirs), kind
+        assert [row.iteration for row in own] == [row.iteration for row in theirs]
+    for own, theirs in zip(rows_of(work, EpisodeRow), rows_of(finished, EpisodeRow), strict=True):
+        assert own.env_id == theirs.env_id == [0, 1, 2, 3]
+    # Before the first update nothing but rounding can differ.
+    pairs = zip(rows_of(work, StepRow), rows_of(finished, StepRow), strict=True)
+    for own, theirs in [pair for pair in pairs if pair[0].iteration == 0]:
+        assert (own.op, own.slot, own.blueprint) == (theirs.op, theirs.slot, theirs.blueprint)
+        assert own.stage == theirs.stage
+        assert own.reward == pytest.approx(theirs.reward, abs=1e-3)
+        assert own.components.keys() == theirs.components.keys()
+    events = [[row for row in rows_of(path, EventRow) if row.iteration == 0] for path in (work, finished)]
+    assert events[0] == events[1]
+
+
+def test_one_update_of_two_processes_is_that_of_one_up_to_rounding(together, finished) -> None:
+    work, _ = together
+    own, theirs = (rows_of(path, UpdateRow)[0] for path in (work, finished))
+    assert own.env_steps == theirs.env_steps
+    for name in ("policy_loss", "value_loss", "approx_kl", "grad_norm", "return_mean", "explained_variance"):
+        assert own.metrics[name] == pytest.approx(theirs.metrics[name], rel=2e-2, abs=1e-4), name
+
+
+def test_progress_and_mlflow_are_told_once(together) -> None:
+    work, said = together
+    assert sum("4/4" in line for line in said.splitlines()) == 1
+    workspace = Workspace(work.parents[2])
+    client, experiment = mlflow_store.connect(workspace)
+    [run] = client.search_runs([experiment])
+    assert run.data.tags["simic.fingerprint"] == work.name
+    steps = [point.step for point in client.get_metric_history(run.info.run_id, mlflow_store.MARKER)]
+    assert steps == [0, 1, 2, 3]
+
+
+def test_any_number_of_processes_goes_on_from_a_checkpoint(together, prepared) -> None:
+    work, _ = together
+    manifest = read(work / "checkpoints" / "000004").manifest
+    assert manifest.machine.ranks == 2
+    assert len(read(work / "checkpoints" / "000004").tensors["normalizers/reward.running"]) == 4
+    with open_session(small(iterations=5), work, prepared) as session:
+        assert session.state.counters.iteration == 4
+        assert train(session).iteration == 5
+    messages = [row.message for row in rows_of(work, FindingRow) if row.check == "inexact_resume"]
+    assert len(messages) == 1
+    assert "ranks (2 → 1)" in messages[0]
+
+
+def test_a_signal_to_one_process_stops_all_and_saves(project, tmp_path) -> None:
+    _, work = project(tmp_path, small(iterations=1000, validate_every=1000))
+    with started(MODULE, tmp_path) as processes:
+        assert processes[0].stdout is not None
+        first = next(line for line in processes[0].stdout if "1/1000" in line)
+        processes[1].send_signal(signal.SIGTERM)
+        said = outputs(processes)
+    assert [process.returncode for process in processes] == [3, 3], (first, said)
+    saved = read(sorted((work / "checkpoints").iterdir())[-1]).manifest.iteration
+    assert saved >= 1 and f"stopped with {saved} iterations saved" in said[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_torchrun_goes_on_from_the_checkpoint_when_a_process_was_killed(rank, together, project, tmp_path) -> None:
+    unharmed, _ = together
+    workspace, work = project(tmp_path, small())
+    command = [*TORCHRUN, "--max-restarts", "2", "--monitor-interval", "0.1", *MODULE]
+    with started(command, workspace.root, processes=1) as [launcher]:
+        assert launcher.stdout is not None
+        seen = next(line for line in launcher.stdout if "2/4" in line)
+        pgrep = ["pgrep", "-P", str(launcher.pid), "-f", MODULE[1]]
+        found = subprocess.run(pgrep, capture_output=True, text=True, check=True)
+        os.kill(sorted(map(int, found.stdout.split()))[rank], signal.SIGKILL)
+        [said] = outputs([launcher], timeout=300)
+    assert launcher.returncode == 0, (seen, said)
+    assert "train: resuming after iteration" in said
+    own, theirs = ((path / "checkpoints" / "000004" / "state.safetensors").read_bytes() for path in (work, unharmed))
+    assert own == theirs
+
+
+def test_an_error_of_the_first_process_is_everyones(project, tmp_path) -> None:
+    _, work = project(tmp_path, small())
+    with durable.locked(work / LOCK_FILE, "trains"), started(MODULE, tmp_path) as processes:
+        said = outputs(processes)
+    assert [process.returncode for process in processes] == [2, 2], said
+    for text in said:
+        assert f"process {os.getpid()} on" in text and "in use by" in text
+
+
+def test_a_finding_of_the_live_audit_stops_all(project, tmp_path) -> None:
+    reckless = PPOParams(learning_rate=0.5, target_kl=None)
+    _, work = project(tmp_path, small(stop_on="high", ppo=reckless))
+    with started(MODULE, tmp_path) as processes:
+        said = outputs(processes)
+    assert [process.returncode for process in processes] == [2, 2], said
+    assert all("simic: stopped by finding R2 in iteration 0" in text for text in said)
+    assert [row.check for row in rows_of(work, FindingRow)] == ["R2"]
+
+
+SICK_SECOND = """
+import torch
+from simic.pipeline import distributed
+from simic.training import trainer
+train = trainer.train
+def spoiled(session, *rest):
+    if not session.ranks.leads:
+        with torch.no_grad():
+            session.state.ppo.policy.heads[0].out.weight.fill_(torch.nan)
+    train(session, *rest)
+trainer.train = spoiled
+distributed.main()
+"""
+
+
+def test_a_fault_of_the_second_process_is_found_by_all(project, tmp_path) -> None:
+    _, work = project(tmp_path, small())
+    with started(["-c", SICK_SECOND], tmp_path) as processes:
+        said = outputs(processes)
+    assert [process.returncode for process in processes] == [2, 2], said
+    assert all("stopped by finding decision_fault in iteration 0: head 'op'" in text for text in said)
+    assert [row.check for row in rows_of(work, FindingRow)] == ["decision_fault"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"), [("--work=x", "--work"), ("-S=rng_seed=2", "-S"), (None, "params.yaml")]
+)
+def test_what_it_cannot_do_is_refused_without_a_traceback(argument, words, tmp_path, monkeypatch, capsys) -> None:
+    """Params are those of params.yaml, and the work directory follows from them: no run ends in another's directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["distributed", *([argument] if argument else [])])
+    with pytest.raises(SystemExit) as stopped:
+        distributed.main()
+    assert stopped.value.code == 2
+    assert words in capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""Processes with parts of the environments learn what one learns with all of them; the processes are real."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import distributed_worker
+import numpy as np
+import pytest
+import torch
+from torch.distributed import TCPStore
+
+from simic.errors import SimicError
+from simic.params import Params
+from simic.telemetry.rows import EpisodeRow
+from simic.training import ranks
+from simic.training.ranks import ALONE, Ranks, joined, merged
+from tests.helpers import outputs, started
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory) -> list[dict]:
+    """What each of two processes has after three updates of every case."""
+    out = tmp_path_factory.mktemp("two") / "found"
+    with started([distributed_worker.__file__, str(out)]) as processes:
+        said = outputs(processes)
+    assert [process.returncode for process in processes] == [0, 0], said
+    return [json.loads(out.with_suffix(f".{rank}").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("case", distributed_worker.CASES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
+def test_two_processes_with_half_the_environments_equal_one_with_all(case, dtype, tolerance, learned) -> None:
+    expected = distributed_worker.learn(ALONE, case, dtype)
+    for rank in learned:
+        found = rank[f"{case} {str(dtype).removeprefix('torch.')}"]
+        assert np.abs(np.array(found["weights"]) - np.array(expected["weights"])).max() <= tolerance
+        for name, values in expected["scales"].items():
+            assert np.allclose(found["scales"][name], values, rtol=tolerance, atol=tolerance), name
+        assert found["learning_rate"] == expected["learning_rate"]
+        for one, other in zip(expected["metrics"], found["metrics"], strict=True):
+            assert other["first_ratio_ok"]
+            for name in ("steps", "samples", "samples_by_head", "stopped_early", "epochs"):
+                assert other[name] == one[name], name
+            for name in ("policy_loss", "value_loss", "approx_kl", "exact_kl", "explained_variance", "grad_norm"):
+                assert other[name] == pytest.approx(one[name], rel=100 * tolerance, abs=tolerance), name
+
+
+def test_parameters_are_identical_on_every_rank(learned) -> None:
+    for case, found in learned[0].items():
+        assert learned[1][case]["weights"] == found["weights"], case
+        assert learned[1][case]["scales"] == found["scales"], case
+        assert np.std(found["weights"]) > 0.05, case
+
+
+def test_early_stop_is_a_decision_of_all(learned) -> None:
+    for rank in learned:
+        assert any(metrics["stopped_early"] for metrics in rank["stops float64"]["metrics"])
+
+
+def test_restarted_processes_do_not_find_the_addresses_of_the_dead(monkeypatch) -> None:
+    """torchrun keeps one store for all its attempts."""
+    agent = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for name, value in {"ADDR": "127.0.0.1", "PORT": str(agent.port)}.items():
+        monkeypatch.setenv(f"MASTER_{name}", value)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    attempts = []
+    with ThreadPoolExecutor(3) as processes:
+        for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+            started = {rank: processes.submit(ranks._store, rank, 3) for rank in order}
+            attempts.append([started[rank].result(timeout=60) for rank in range(3)])
+            agent.set("ask/2", "of one that died before the first answered")
+    attempts[0][0].set("0", "an address")
+    assert [[store.check(["0"]) for store in attempt] for attempt in attempts] == [[True] * 3, [False] * 3, [False] * 3]
+
+
+def test_the_first_process_does_not_wait_for_ever(monkeypatch) -> None:
+    monkeypatch.setattr(ranks, "PATIENCE", timedelta(seconds=0.2))
+    agent = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setattr(ranks, "rendezvous", lambda *rest, **more: iter([(agent, 0, 2)]))
+    with pytest.raises(SimicError, match="only 1 of 2 processes have come within"):
+        ranks._store(0, 2)
+
+
+def test_environments_are_shared_out_evenly_or_not_at_all() -> None:
+    assert [Ranks(rank, 3).env_ids(6).tolist() for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    with pytest.raises(SimicError, match=r"train.envs = 7: must be a multiple of the 3 processes"):
+        Ranks(0, 3).env_ids(7)
+
+
+def test_alone_nothing_is_exchanged() -> None:
+    with joined(Params().runtime, {}) as ranks:
+        assert ranks == ALONE
+    assert ALONE.reduce is None
+    assert ALONE.gather(3) == [3]
+    assert ALONE.from_first(lambda: 4) == 4
+    assert ALONE.any(True) and not ALONE.any(False)
+    x = torch.ones(2)
+    assert ALONE.whole(x) is x
+
+
+def test_rows_are_merged_list_by_list() -> None:
+    def row(ids: list[int]) -> EpisodeRow:
+        numbers = {name: [float(i) for i in ids] for name in ("return", "committed_accuracy", "live_accuracy")}
+        counts = dict.fromkeys(
+            ("env_id", "length", "params", "committed_params", "germinated", "fossilized", "pruned"), ids
+        )
+        return EpisodeRow(iteration=3, split="train", panicked=[False] * len(ids), **numbers, **counts)
+
+    assert merged([row([0, 1]), row([2])]) == row([0, 1, 2])
+    assert merged([row([5])]) == row([5])
