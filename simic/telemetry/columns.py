@@ -15,7 +15,7 @@ Array = NDArray[Any]  # numbers or flags: each column its own kind
 Columns = dict[str, Array]
 
 SIGNIFICANT_DIGITS = 9  # enough to tell any two float32 apart
-EXACT_POWERS = 22  # the powers of ten up to this one are exact in float64
+POWERS = np.array([float(10**n) for n in range(23)])  # of ten: all that are exact in float64
 COMPONENTS = "components"  # stands for one column each: components/rent, …
 
 
@@ -118,10 +118,11 @@ def empty(table: dict[str, Column]) -> Columns:
 
 
 def published(values: Array) -> Array:
-    """As tables have them: int64, float64 or flags."""
-    if values.dtype == np.int16:
-        return values.astype(np.int64)
-    return shortened(values) if values.dtype == np.float32 else values
+    """As tables have them: int64, flags, or float64 with one bit pattern for NaN."""
+    if values.dtype.kind != "f":
+        return values.astype(np.int64) if values.dtype == np.int16 else values
+    wide = shortened(values) if values.dtype == np.float32 else values
+    return np.where(np.isnan(wide), np.nan, wide)
 
 
 def shortened(values: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -135,9 +136,9 @@ def shortened(values: NDArray[np.float32]) -> NDArray[np.float64]:
     numbers = (size > 0) & np.isfinite(size)
     exponent = np.floor(np.log10(size, where=numbers, out=np.zeros_like(size)))
     digits = SIGNIFICANT_DIGITS - 1 - exponent
-    exact = numbers & (digits >= 0) & (digits <= EXACT_POWERS)
-    power = np.power(10.0, np.where(exact, digits, 0.0))
-    scaled = wide * power
+    exact = numbers & (digits >= 0) & (digits < len(POWERS))
+    power = POWERS[np.where(exact, digits, 0.0).astype(np.int64)]
+    scaled = np.where(exact, wide, 0.0) * power
     whole = np.rint(scaled)
     # Near a half, or at another number of digits, the rounding of the product above could decide.
     near_half = np.abs(np.abs(scaled - whole) - 0.5) < 1e-6

@@ -32,7 +32,9 @@ def publish(work_dir: Path, extent: Extent, out_dir: Path) -> None:
     log = work_dir / FOLDER
     damage = Chain.of(log).damage(extent)
     if damage is not None:
-        raise SimicError(f"{damage}; run the same command again: it goes on from the last checkpoint before")
+        raise SimicError(
+            f"{damage}; run the same command again: it resumes at the last checkpoint whose telemetry is good"
+        )
     with durable.new_directory(out_dir) as folder:
         with ExitStack() as files:
             tables = {name: files.enter_context(TableWriter(folder / name, table)) for name, table in _empty().items()}

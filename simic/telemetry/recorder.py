@@ -154,10 +154,10 @@ class Chain:
         sha256, previous = {}, {}
         for number in _numbers(folder):
             file = LogFile(path_of(folder, number))
+            with _readable(file.path):
+                sha256[number] = durable.sha256(file.path)
             try:
-                sha256[number], previous[number] = durable.sha256(file.path), file.previous
-            except OSError as error:
-                raise SimicError(f"{file.path}: telemetry not readable: {error.strerror}") from None
+                previous[number] = file.previous
             except SimicError:
                 previous[number] = None
         return cls(folder, sha256, previous)
@@ -168,7 +168,7 @@ class Chain:
         for number in reversed(range(extent.files)):
             if self.sha256.get(number) != expected:
                 what = "damaged" if number in self.sha256 else "missing"
-                return f"{path_of(self.folder, number)}: {what}; {self._good(number)} files before it are good"
+                return f"{path_of(self.folder, number)}: {what}; good files before it: {self._good(number)}"
             expected = self.previous[number]
         return None
 
