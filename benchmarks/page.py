@@ -356,11 +356,20 @@ def _pipeline(found: dict[str, Any]) -> list[str]:
             *(f"{1000 * run[f'{when}_seconds']:.1f}" for when in ("early", "late")),
             ", ".join(f"{megabytes:.0f}" for megabytes in run["megabytes"]),
             f"{run['mlflow_calls']:,}",
+            f"{run['publish_seconds']:.1f}" if "publish_seconds" in run else "",
             f"{run['audit_seconds']:.1f}",
         )
         for run in found["growth"]
     ]
-    head = ("iterations", "ms, early", "ms, late", "MB after each fifth", "MLflow calls", "audit, s")
+    head = ("iterations", "ms, early", "ms, late", "MB after each fifth", "MLflow calls", "publication, s", "audit, s")
+    recording = found.get("recording")
+    recorded = recording and (
+        f"Recording an iteration of {recording['hosts']:,} hosts with {recording['steps']} steps takes "
+        f"{recording['record_seconds']:.2f} s of the processor and judging it live "
+        f"{recording['live_audit_seconds']:.2f} s: {recording['record_seconds'] / recording['collect_seconds']:.2%} and "
+        f"{recording['live_audit_seconds'] / recording['collect_seconds']:.2%} of playing it, which was measured with "
+        f"{recording['played']} hosts."
+    )
     return [
         "## Everything around the hosts",
         "",
@@ -375,6 +384,7 @@ def _pipeline(found: dict[str, Any]) -> list[str]:
         "",
         *table(head, runs),
         "",
+        *([recorded, ""] if recorded else []),
         "An iteration of the default run, by processes × threads of each:",
         "",
         *table(("processes × threads", "seconds"), [(name, f"{s:.1f}") for name, s in found["processes"].items()]),
