@@ -362,14 +362,6 @@ def _pipeline(found: dict[str, Any]) -> list[str]:
         for run in found["growth"]
     ]
     head = ("iterations", "ms, early", "ms, late", "MB after each fifth", "MLflow calls", "publication, s", "audit, s")
-    recording = found.get("recording")
-    recorded = recording and (
-        f"Recording an iteration of {recording['hosts']:,} hosts with {recording['steps']} steps takes "
-        f"{recording['record_seconds']:.2f} s of the processor and judging it live "
-        f"{recording['live_audit_seconds']:.2f} s: {recording['record_seconds'] / recording['collect_seconds']:.2%} and "
-        f"{recording['live_audit_seconds'] / recording['collect_seconds']:.2%} of playing it, which was measured with "
-        f"{recording['played']} hosts."
-    )
     return [
         "## Everything around the hosts",
         "",
@@ -384,7 +376,7 @@ def _pipeline(found: dict[str, Any]) -> list[str]:
         "",
         *table(head, runs),
         "",
-        *([recorded, ""] if recorded else []),
+        *(_recording(found["recording"]) if "recording" in found else []),
         "An iteration of the default run, by processes × threads of each:",
         "",
         *table(("processes × threads", "seconds"), [(name, f"{s:.1f}") for name, s in found["processes"].items()]),
@@ -394,6 +386,16 @@ def _pipeline(found: dict[str, Any]) -> list[str]:
         *table(("command", "seconds"), [(f"`{name}`", f"{value:.2f}") for name, value in found["commands"].items()]),
         "",
         "Parts were measured at " + ", ".join(f"{at} ({name})" for name, at in found["revisions"].items()) + ".",
+    ]
+
+
+def _recording(found: dict[str, Any]) -> list[str]:
+    record, judge = (found[f"{part}_seconds"] for part in ("record", "live_audit"))
+    return [
+        f"Recording an iteration of {found['hosts']:,} hosts and {found['steps']} steps takes {record:.2f} s of the "
+        f"processor, {record / found['collect_seconds']:.2%} of playing it (measured with {found['played']} hosts); "
+        f"judging it live {judge:.2f} s.",
+        "",
     ]
 
 

@@ -56,7 +56,7 @@ from simic.training.state import TrainState
 RESULT = Path("benchmarks/results/pipeline.json")
 FIFTHS = 5
 PLAIN, FEW_EPISODES = ["runtime.progress=none"], "evaluate.eval_seeds=2"
-FEW_HOSTS = [*PLAIN, "runtime.threads=1", "runtime.processes=1", "train.envs=16"]
+ONE_CORE = [*PLAIN, "runtime.threads=1", "runtime.processes=1"]
 SMALL = [
     *PLAIN,
     "runtime.threads=1",
@@ -305,7 +305,7 @@ def main() -> None:
         parts: dict[str, Callable[[], object]] = {
             "shares": lambda: shares(workspace(folder / "default", [*PLAIN, f"train.iterations={given.shares}"])),
             "growth": lambda: [growth(folder / str(n), n) for n in (given.iterations // 4, given.iterations)],
-            "recording": lambda: recording(workspace(folder / "recording", FEW_HOSTS), given.hosts),
+            "recording": lambda: recording(workspace(folder / "recording", ONE_CORE), given.hosts),
             "processes": lambda: together(folder / "together", given.repeats),
             "commands": lambda: commands(workspace(folder / "commands", [*SMALL, "train.iterations=2"])),
         }
