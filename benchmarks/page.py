@@ -390,10 +390,10 @@ def _pipeline(found: dict[str, Any]) -> list[str]:
 
 
 def _recording(found: dict[str, Any]) -> list[str]:
-    record, judge = (found[f"{part}_seconds"] for part in ("record", "live_audit"))
+    record, judge, play = (found[f"{part}_seconds"] for part in ("record", "live_audit", "collect"))
     return [
         f"Recording an iteration of {found['hosts']:,} hosts and {found['steps']} steps takes {record:.2f} s of the "
-        f"processor, {record / found['collect_seconds']:.2%} of playing it (measured with {found['played']} hosts); "
+        f"processor, {100 * record / play:.1g} % of playing it (measured with {found['played']} hosts); "
         f"judging it live {judge:.2f} s.",
         "",
     ]

@@ -174,7 +174,7 @@ def crowd(found: dict[str, Any], case: Case, steps: int) -> list[str]:
         *wrap(f"Telemetry writes {written / 1e9:.1f} GB an iteration, since every decision is kept."),
         "",
         *wrap(
-            f"**First bottleneck**: {slower}, {times:.0f} times the other. Memory "
+            f"**First bottleneck**: {slower}, {times:.2g} times the other. Memory "
             "binds only where the table says that not all hosts run at once. Summing the policy's gradients over GPUs "
             "costs the same for any number of hosts."
         ),
