@@ -28,6 +28,16 @@ def test_shortened_is_exact_around_powers_of_ten_and_at_halves(power):
         assert shortened(sign * values).tolist() == expected
 
 
+@pytest.mark.parametrize("error", [1e-6, -1e-6])
+def test_a_logarithm_that_is_a_little_off_changes_nothing(error, monkeypatch):
+    """Around powers of ten it decides how many digits there are."""
+    values = np.array([9.9999990e3, 1e4, 1.0000001e4, 0.099999994, 0.1, 0.10000001, 123.0], dtype=np.float32)
+    expected = shortened(values).tolist()
+    log10 = np.log10
+    monkeypatch.setattr(np, "log10", lambda size, where, out: log10(size, where=where, out=out) + error)
+    assert shortened(values).tolist() == expected == [float(f"{value:.9g}") for value in values.tolist()]
+
+
 def test_shortening_tells_any_two_float32_apart():
     one = np.arange(1_000_000, dtype=np.uint32).view(np.float32) + np.float32(1)
     assert np.array_equal(shortened(one).astype(np.float32), one)
