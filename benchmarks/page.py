@@ -359,11 +359,12 @@ def _pipeline(found: dict[str, Any]) -> list[str]:
             *(f"{1000 * run[f'{when}_seconds']:.1f}" for when in ("early", "late")),
             ", ".join(f"{megabytes:.0f}" for megabytes in run["megabytes"]),
             f"{run['mlflow_calls']:,}",
+            f"{run['publish_seconds']:.1f}" if "publish_seconds" in run else "",
             f"{run['audit_seconds']:.1f}",
         )
         for run in found["growth"]
     ]
-    head = ("iterations", "ms, early", "ms, late", "MB after each fifth", "MLflow calls", "audit, s")
+    head = ("iterations", "ms, early", "ms, late", "MB after each fifth", "MLflow calls", "publication, s", "audit, s")
     return [
         "## Everything around the hosts",
         "",
@@ -378,6 +379,7 @@ def _pipeline(found: dict[str, Any]) -> list[str]:
         "",
         *table(head, runs),
         "",
+        *(_recording(found["recording"]) if "recording" in found else []),
         "An iteration of the default run, by processes × threads of each:",
         "",
         *table(("processes × threads", "seconds"), [(name, f"{s:.1f}") for name, s in found["processes"].items()]),
@@ -387,6 +389,16 @@ def _pipeline(found: dict[str, Any]) -> list[str]:
         *table(("command", "seconds"), [(f"`{name}`", f"{value:.2f}") for name, value in found["commands"].items()]),
         "",
         "Parts were measured at " + ", ".join(f"{at} ({name})" for name, at in found["revisions"].items()) + ".",
+    ]
+
+
+def _recording(found: dict[str, Any]) -> list[str]:
+    record, judge, play = (found[f"{part}_seconds"] for part in ("record", "live_audit", "collect"))
+    return [
+        f"Recording an iteration of {found['hosts']:,} hosts and {found['steps']} steps takes {record:.2f} s of the "
+        f"processor, {100 * record / play:.1g} % of playing it (measured with {found['played']} hosts); "
+        f"judging it live {judge:.2f} s.",
+        "",
     ]
 
 

@@ -1,13 +1,16 @@
 """What everything around the hosts costs, how cost grows with length, and how long the commands take.
 
-    python -m benchmarks.pipeline [--iterations 1000] [--shares 12] [--repeats 2] [--fresh] [--out FILE.json]
+    python -m benchmarks.pipeline [--iterations 1000] [--shares 12] [--repeats 2] [--hosts 4096] [--fresh]
+                                  [--out FILE.json]
 
 Shares: the default run (or the first iterations of it), with telemetry, checkpoints, live audit and MLflow as
 `simic run` has them; seconds of each part over those of the train stage, and of the stages after it. Growth: runs of
 small hosts, a quarter as long and in full: seconds of an iteration early and late, resident memory after each fifth,
-MLflow calls, seconds of the audit with its report. Processes: an iteration of the default run in one process and in
-one per core, in turns. Commands: with nothing to do, after a small run; best of three. Everything happens in clones of
-the last commit; every part is kept when it is done, and the same command goes on from there.
+MLflow calls, seconds of the publication of telemetry and of the audit with its report. Recording: processor seconds of
+recording one iteration of very many hosts and of judging it live, against collecting it, which is measured with few of
+these hosts and multiplied. Processes: an iteration of the default run in one process and in one per core, in turns.
+Commands: with nothing to do, after a small run; best of three. Everything happens in clones of the last commit; every
+part is kept when it is done, and the same command goes on from there.
 """
 
 import argparse
@@ -25,6 +28,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+import torch
 from mlflow import MlflowClient
 
 from benchmarks import page
@@ -32,22 +37,26 @@ from benchmarks.clock import Clock
 from simic import params
 from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
+from simic.agent.rollout import StepRecord, collect
 from simic.audit.live import LiveAudit
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.batch.population import Population
 from simic.pipeline import engine, mlflow_store, overrides
 from simic.pipeline.paths import Workspace
-from simic.telemetry import recorder
-from simic.telemetry.publish import TIMING_FILE
-from simic.telemetry.recorder import Recorder
-from simic.telemetry.rows import EpisodeRow, TimingRow, UpdateRow
+from simic.telemetry import publish, timing
+from simic.telemetry.columns import EPISODES, STEPS, Columns
+from simic.telemetry.recorder import FOLDER, Iteration, Recorder, path_of
+from simic.telemetry.rows import UpdateRow
 from simic.training import episodes, trainer
 from simic.training.checkpoint import CheckpointStore
+from simic.training.observers import RunInfo
+from simic.training.session import compose
 from simic.training.state import TrainState
 
 RESULT = Path("benchmarks/results/pipeline.json")
 FIFTHS = 5
 PLAIN, FEW_EPISODES = ["runtime.progress=none"], "evaluate.eval_seeds=2"
+ONE_CORE = [*PLAIN, "runtime.threads=1", "runtime.processes=1"]
 SMALL = [
     *PLAIN,
     "runtime.threads=1",
@@ -104,16 +113,18 @@ def watched() -> Clock:
     clock.watch(trainer, "with_advantages", "advantages")
     clock.watch(GrowthEnv, "step", "environment")
     for owner, method in (
-        (episodes, "step_row"),
+        (episodes.Collector, "add"),
+        (episodes.Collector, "fetched"),
         (episodes, "events"),
-        (Recorder, "append"),
-        (Recorder, "flush_and_sync"),
+        (Recorder, "write"),
+        (Recorder, "flush"),
+        (Recorder, "time"),
     ):
         clock.watch(owner, method, "telemetry")
     clock.watch(CheckpointStore, "write", "checkpoints")
     clock.watch(TrainState, "link", "checkpoints")
     for owner, name in ((mlflow_store.MlflowObserver, "MLflow"), (LiveAudit, "live audit")):
-        for method in ("on_start", "on_step", "on_iteration", "on_checkpoint", "on_end"):
+        for method in ("on_start", "on_rollout", "on_iteration", "on_checkpoint", "on_end"):
             clock.watch(owner, method, name)
     return clock
 
@@ -156,7 +167,7 @@ class Diary:
         self.times: list[float] = []
         self.megabytes: list[float] = []
 
-    def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
+    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         self.times.append(time.perf_counter())
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         self.megabytes.append(pages * resource.getpagesize() / 2**20)
@@ -174,6 +185,7 @@ def growth(folder: Path, iterations: int) -> dict[str, Any]:
     diary, clock = Diary(), Clock()
     for method in (name for name, value in vars(MlflowClient).items() if isfunction(value) and name[0] != "_"):
         clock.watch(MlflowClient, method, "MLflow")
+    clock.watch(publish, "publish", "publication")
     try:
         perform(place, "train", [diary])
     finally:
@@ -188,7 +200,54 @@ def growth(folder: Path, iterations: int) -> dict[str, Any]:
         "megabytes": [diary.megabytes[round(part * iterations / FIFTHS) - 1] for part in range(1, FIFTHS + 1)],
         "mlflow_calls": clock.calls.get("MLflow", 0),
         "mlflow_seconds_per_call": clock.seconds.get("MLflow", 0.0) / max(1, clock.calls.get("MLflow", 0)),
+        "publish_seconds": clock.seconds["publication"],
         "audit_seconds": perform(place, "audit"),
+    }
+
+
+# --- recording ---
+
+
+def recording(place: Workspace, hosts: int) -> dict[str, float]:
+    """Processor seconds of an iteration of ``hosts``, which are copies of the few that are played."""
+    perform(place, "prepare")
+    tree = params.load(place.params)
+    env, state = compose(tree, place.prepared, torch.device("cpu"))
+    seen: list[StepRecord] = []
+    started = time.process_time()
+    collect(env, state.ppo.policy, state.normalizers, 0, tree.rng_seed, env.steps, seen.append)
+    copies = hosts // env.num_envs
+    collecting = copies * (time.process_time() - started)
+    env.close()
+    crowd = [
+        {name: values.repeat(copies, *[1] * (values.ndim - 1)) for name, values in episodes.step_tensors(step).items()}
+        for step in seen
+    ]
+    episode = {name: np.zeros(hosts, column.kept) for name, column in EPISODES.items()}
+    update = UpdateRow(
+        iteration=0, env_steps=0, metrics={}, validation_accuracy=0.0, best_iteration=None, state_chain=""
+    )
+    audit = LiveAudit()
+    audit.on_start(RunInfo(tree, place.root, "", 0, lambda finding: None))
+    with Recorder(place.root) as log:
+        begun = time.process_time()
+        collector = episodes.Collector(STEPS)
+        for tensors in crowd:
+            collector.add(tensors)
+        steps = collector.fetched()
+        log.write(Iteration(update, steps, episode, None, episodes.events(steps)))
+        recorded = time.process_time()
+        audit.on_rollout(0, steps)
+        audit.on_iteration(update, episode)
+        judged = time.process_time()
+    return {
+        "hosts": hosts,
+        "played": env.num_envs,
+        "steps": env.steps,
+        "collect_seconds": collecting,
+        "record_seconds": recorded - begun,
+        "live_audit_seconds": judged - recorded,
+        "bytes": path_of(place.root / FOLDER, 0).stat().st_size,
     }
 
 
@@ -205,7 +264,7 @@ def together(folder: Path, repeats: int) -> dict[str, float]:
         place = workspace(folder / f"{turn}-{processes}-{threads}", changes)
         perform(place, "prepare")
         perform(place, "train")
-        (row,) = (row for row in recorder.read(place.telemetry / TIMING_FILE) if isinstance(row, TimingRow))
+        (row,) = timing.read(place.telemetry / timing.TIMING_FILE)
         seconds = row.collect_seconds + row.update_seconds
         found.setdefault(f"{processes} × {threads}", []).append(seconds)
     return {name: median(seconds) for name, seconds in found.items()}
@@ -234,6 +293,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=1000)
     parser.add_argument("--shares", type=int, default=12, metavar="ITERATIONS")
     parser.add_argument("--repeats", type=int, default=2, help="of the runs in several processes")
+    parser.add_argument("--hosts", type=int, default=4096, help="of the iteration that is recorded")
     parser.add_argument("--fresh", action="store_true", help="measure again what is in the file")
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
@@ -244,6 +304,7 @@ def main() -> None:
         parts: dict[str, Callable[[], object]] = {
             "shares": lambda: shares(workspace(folder / "default", [*PLAIN, f"train.iterations={given.shares}"])),
             "growth": lambda: [growth(folder / str(n), n) for n in (given.iterations // 4, given.iterations)],
+            "recording": lambda: recording(workspace(folder / "recording", ONE_CORE), given.hosts),
             "processes": lambda: together(folder / "together", given.repeats),
             "commands": lambda: commands(workspace(folder / "commands", [*SMALL, "train.iterations=2"])),
         }

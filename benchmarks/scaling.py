@@ -144,8 +144,9 @@ def crowd(found: dict[str, Any], case: Case, steps: int) -> list[str]:
     flop = 3 * case.build().flops_per_sample * case.batch * case.batches * steps
     decisions = shares["iterations"] * shares["envs"] * shares["episode_steps"]
     environment = steps * shares["seconds"]["environment"] / (decisions / shares["envs"])
-    telemetry = steps * shares["seconds"]["telemetry"] / decisions
-    written = shares["telemetry_bytes"] / decisions * HOSTS * steps
+    recording = found["recording"]
+    telemetry = recording["record_seconds"] / recording["hosts"]
+    written = recording["bytes"] / recording["hosts"] * HOSTS
     hosts = flop / gpu.flops / gpu.share
     rows = []
     for here, gpus in ((HOSTS / gpus, gpus) for gpus in GPUS):
@@ -170,10 +171,10 @@ def crowd(found: dict[str, Any], case: Case, steps: int) -> list[str]:
         "",
         *page.table(head, rows),
         "",
-        *wrap(f"Telemetry writes {written / 1e9:.1f} GB an iteration, since every decision is a row."),
+        *wrap(f"Telemetry writes {written / 1e9:.1f} GB an iteration, since every decision is kept."),
         "",
         *wrap(
-            f"**First bottleneck**: {slower}, {times:.0f} times the other. Memory "
+            f"**First bottleneck**: {slower}, {times:.2g} times the other. Memory "
             "binds only where the table says that not all hosts run at once. Summing the policy's gradients over GPUs "
             "costs the same for any number of hosts."
         ),

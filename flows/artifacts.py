@@ -16,7 +16,8 @@ from prefect.exceptions import PrefectException
 
 from simic.evaluation import result
 from simic.pipeline.paths import Workspace
-from simic.telemetry.rows import EpisodeRow, UpdateRow
+from simic.telemetry.columns import Columns
+from simic.telemetry.rows import UpdateRow
 from simic.training.observers import Observer, RunInfo
 
 SECONDS_BETWEEN_UPDATES = 2.0
@@ -37,7 +38,7 @@ class ProgressArtifact(Observer):
         self._iterations = info.params.train.iterations
         self._show(0.0, "starting")
 
-    def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
+    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         done = update.iteration + 1
         if time.monotonic() >= self._next_update or done == self._iterations:
             self._next_update = time.monotonic() + SECONDS_BETWEEN_UPDATES

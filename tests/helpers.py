@@ -10,9 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from simic.params import Params
 from simic.pipeline.paths import Workspace
-from simic.telemetry.rows import EpisodeRow, UpdateRow
+from simic.telemetry.columns import COMPONENTS, STEPS, Columns, EventColumns
+from simic.telemetry.recorder import Iteration
+from simic.telemetry.rows import UpdateRow
 from simic.training.observers import Observer
 
 ROOT = Path(__file__).parents[1]
@@ -121,9 +125,27 @@ def update(iteration: int, validation: float = float("nan")) -> UpdateRow:
     )  # fmt: skip
 
 
-def episode(iteration: int, committed: Sequence[float] = (40.0, float("nan"))) -> EpisodeRow:
-    counts = {key: [1, 3] for key in ("params", "committed_params", "germinated", "fossilized", "pruned")}
-    return EpisodeRow(
-        iteration=iteration, split="train", env_id=[0, 1], return_=[1.0, 2.0], length=[5, 5], panicked=[False, True],
-        committed_accuracy=list(committed), live_accuracy=[50.0, 60.0], **counts,
-    )  # fmt: skip
+def episode(committed: Sequence[float] = (40.0, float("nan"))) -> Columns:
+    counts = {key: np.array([1, 3]) for key in ("params", "committed_params", "germinated", "fossilized", "pruned")}
+    return {
+        "env_id": np.array([0, 1]), "return": np.array([1.0, 2.0]), "length": np.array([5, 5]),
+        "panicked": np.array([False, True]), "committed_accuracy": np.array(committed),
+        "live_accuracy": np.array([50.0, 60.0]), **counts,
+    }  # fmt: skip
+
+
+def steps(count: int = 3, hosts: int = 2, slots: int = 3) -> Columns:
+    """Every column of the table, of numbers that tell step, host and slot apart."""
+    host = np.arange(count)[:, None] + 10 * np.arange(hosts)
+    slot = host[..., None] + 100 * np.arange(slots)
+    kept = {name: column for name, column in STEPS.items() if name != COMPONENTS}
+    columns = {name: (host if column.axes == 2 else slot).astype(column.kept) for name, column in kept.items()}
+    columns |= {name: values.astype(np.float32) / 3 for name, values in columns.items() if kept[name].kept == "float"}
+    return columns | {f"{COMPONENTS}/rent": -host / 7, f"{COMPONENTS}/death": host / 9}
+
+
+def iteration(number: int, validated: bool = False, count: int = 3, hosts: int = 2) -> Iteration:
+    """Of two hosts, with one event."""
+    place = {name: np.array([at]) for name, at in (("step", 1), ("env", 1), ("slot", 2), ("text", 0))}
+    happened = EventColumns(place, [("germinated", "from DORMANT")])
+    return Iteration(update(number), steps(count, hosts), episode(), episode() if validated else None, happened)

@@ -339,11 +339,14 @@ def test_the_page_tells_what_is_around_the_hosts() -> None:
         "late_seconds": 0.11,
         "megabytes": [800.0, 801.0, 801.0, 801.0, 801.0],
         "audit_seconds": 2,
+        "publish_seconds": 1.25,
     }
+    recording = {"hosts": 4096, "played": 64, "steps": 25, "collect_seconds": 100.0, "bytes": 1}
     found = {
         "provenance": {"date": "", "revision": "", "cores": 2, "threads": 1, "load": 0.1, "torch": ""},
         "shares": {"iterations": 2, "total_seconds": 20.0, "seconds": {"telemetry": 0.2, "hosts": 19.8}},
         "growth": [{"iterations": 1000, "mlflow_calls": 1020, **run}],
+        "recording": {**recording, "record_seconds": 0.2, "live_audit_seconds": 0.1},
         "processes": {"1 × 2": 30.0, "2 × 1": 20.0},
         "commands": {"dvc repro": 1.5},
         "revisions": {"shares": "abc"},
@@ -351,8 +354,9 @@ def test_the_page_tells_what_is_around_the_hosts() -> None:
     text = page.text(page.DETAILS, {"pipeline": found})
     for line in (
         "| hosts | 99.0 % |",
-        "| 1,000 | 100.0 | 110.0 | 800, 801, 801, 801, 801 | 1,020 | 2.0 |",
+        "| 1,000 | 100.0 | 110.0 | 800, 801, 801, 801, 801 | 1,020 | 1.2 | 2.0 |",
         "| `dvc repro` | 1.50 |",
+        "an iteration of 4,096 hosts and 25 steps takes 0.20 s of the processor, 0.2 % of playing it (measured with 64",
     ):
         assert line in text
     assert "2 iterations, of which 1.0 % is not the hosts" in text

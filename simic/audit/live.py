@@ -4,9 +4,10 @@ from collections import deque
 
 from simic.audit import audit
 from simic.audit.findings import Result, Status
-from simic.audit.record import RunRecord
+from simic.audit.record import RunRecord, Table
 from simic.telemetry import recorder
-from simic.telemetry.rows import SEVERITIES, EpisodeRow, FindingRow, StepRow, UpdateRow
+from simic.telemetry.columns import Columns
+from simic.telemetry.rows import SEVERITIES, FindingRow, UpdateRow
 from simic.training.observers import Observer, RunInfo
 
 UPDATES_KEPT = 200  # enough for every check, and bounds the work per iteration
@@ -17,29 +18,29 @@ class LiveAudit(Observer):
 
     def __init__(self) -> None:
         self._updates: deque[UpdateRow] = deque(maxlen=UPDATES_KEPT)
-        self._steps: list[StepRow] = []
+        self._steps = Table()
         self._told: dict[str, int] = {}  # gravest severity reported, by check
         self._info: RunInfo | None = None
 
     def on_start(self, info: RunInfo) -> None:
         """Takes up what earlier lives of the run recorded, so that a resume does not forget or repeat."""
         self._info = info
-        for row in recorder.read(info.work_dir / recorder.LOG_FILE, torn_tail=True) if info.start_iteration else ():
-            if isinstance(row, UpdateRow):
-                self._updates.append(row)
-            elif isinstance(row, FindingRow):
-                self._told[row.check] = max(self._told.get(row.check, 0), SEVERITIES.index(row.severity))
+        for file in recorder.read(info.work_dir / recorder.FOLDER) if info.start_iteration else ():
+            if (update := file.update) is not None:
+                self._updates.append(update)
+            for finding in file.findings:
+                self._told[finding.check] = max(self._told.get(finding.check, 0), SEVERITIES.index(finding.severity))
 
-    def on_step(self, row: StepRow) -> None:
-        """Kept until the iteration is judged; an episode that was lost begins again."""
-        self._steps = [*self._steps, row] if row.step > 1 else [row]
+    def on_rollout(self, iteration: int, steps: Columns) -> None:
+        """Kept until the iteration is judged."""
+        self._steps = Table.of_steps(iteration, steps)
 
-    def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
+    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         """Every live check on the recent updates and on this iteration's steps."""
         assert self._info is not None  # on_start comes first
         self._updates.append(update)
-        run = RunRecord.from_rows(self._info.params, [*self._updates, *self._steps])
-        self._steps = []
+        run = RunRecord(self._info.params, updates=Table.from_rows(list(self._updates)), steps=self._steps)
+        self._steps = Table()
         for result in audit.examine_live(run):
             if result.status is Status.FINDING and SEVERITIES.index(result.severity) > self._told.get(result.check, -1):
                 self._told[result.check] = SEVERITIES.index(result.severity)

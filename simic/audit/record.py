@@ -1,9 +1,9 @@
 """All a check may read of one run: telemetry tables, evaluation, checkpoints, provenance. Nothing is computed here."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -14,18 +14,17 @@ from simic.audit.provenance import Certificate, Provenance
 from simic.errors import SimicError
 from simic.evaluation.result import Evaluation
 from simic.params import Params
-from simic.telemetry import recorder
-from simic.telemetry.publish import TABLES
-from simic.telemetry.rows import EpisodeRow, Row, StepRow, TimingRow, UpdateRow
-
-Array = NDArray[Any]  # numbers, flags or text: each column its own kind
+from simic.telemetry import timing
+from simic.telemetry.columns import Array, Columns, published
+from simic.telemetry.publish import EPISODES_FILE, STEPS_FILE, UPDATES_FILE
+from simic.telemetry.rows import Row
 
 
 @dataclass(frozen=True)
 class Table:
     """Columns by name, all of one length; per-host columns are ``[rows, E]`` or ``[rows, E, K]``.
 
-    Nested mappings are flattened with a dot: ``metrics.entropy_by_head.op``.
+    Nested values are columns of their own, joined by a dot: ``entropy_by_head.op``.
     """
 
     columns: Mapping[str, Array] = field(default_factory=dict)
@@ -58,11 +57,9 @@ class Table:
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> Self:
-        """Of rows with nested values, or of a published table without an ``env`` axis."""
-        columns: dict[str, Array] = {}
-        for name in table.column_names:
-            _flatten(name, table.column(name).combine_chunks(), columns)
-        return cls({name.replace("/", "."): values for name, values in columns.items()})
+        """Of a published table without an ``env`` axis."""
+        columns = {name: _array(name, table.column(name).combine_chunks()) for name in table.column_names}
+        return cls({_dotted(name): values for name, values in columns.items()})
 
     @classmethod
     def of_hosts(cls, table: pa.Table, shared: Sequence[str]) -> Self:
@@ -81,19 +78,28 @@ class Table:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row]) -> Self:
-        """Of rows as they are recorded; all of one kind."""
-        if not rows:
-            return cls()
-        return cls.from_arrow(pa.Table.from_pylist([row.model_dump(by_alias=True) for row in rows]))
+        """Of rows as they are recorded, all of one kind; metrics under their own names."""
+        values = [{**vars(row), **getattr(row, "metrics", {})} for row in rows]
+        names = [name for name in (values[0] if values else ()) if name != "metrics"]
+        return cls({_dotted(name): _plain([each[name] for each in values]) for name in names})
+
+    @classmethod
+    def of_steps(cls, iteration: int, steps: Columns) -> Self:
+        """Of the steps of one iteration as they are recorded."""
+        count = len(steps["op"])
+        axes = {"iteration": np.full(count, iteration), "step": np.arange(1, count + 1)}
+        return cls({**axes, **{_dotted(name): published(values) for name, values in steps.items()}})
 
 
-def _flatten(name: str, column: pa.Array, into: dict[str, Array]) -> None:
-    if pa.types.is_struct(column.type):
-        for index in range(column.type.num_fields):
-            inner = column.type.field(index).name
-            _flatten(f"{name}.{inner}", column.field(index), into)
-    else:
-        into[name] = _array(name, column)
+def _dotted(name: str) -> str:
+    return name.replace("/", ".")
+
+
+def _plain(values: list[int | float | str | None]) -> Array:
+    """What is not there is NaN."""
+    if any(isinstance(value, str) for value in values):
+        return np.array(values, dtype=object)
+    return np.array([np.nan if value is None else value for value in values])
 
 
 def _array(name: str, column: pa.Array) -> Array:
@@ -104,8 +110,6 @@ def _array(name: str, column: pa.Array) -> Array:
             raise SimicError(f"telemetry column {name}: rows have {sorted(lengths)} values; all need the same hosts")
         column = column.flatten()
         shape.append(lengths.pop() if lengths else 0)
-    if pa.types.is_null(column.type):
-        column = column.cast(pa.float64())
     return column.to_numpy(zero_copy_only=False).reshape(shape)  # a null number is NaN
 
 
@@ -113,8 +117,7 @@ def _array(name: str, column: pa.Array) -> Array:
 class RunRecord:
     """One run; what its telemetry does not hold is added with ``dataclasses.replace``.
 
-    ``updates`` has its metrics flattened to plain names; ``episodes`` are those that trained the policy,
-    ``validations`` those that chose the best checkpoint.
+    ``episodes`` are those that trained the policy, ``validations`` those that chose the best checkpoint.
     """
 
     params: Params
@@ -128,36 +131,17 @@ class RunRecord:
     certificate: Certificate | None = None
 
     @classmethod
-    def from_rows(cls, params: Params, rows: Iterable[Row]) -> Self:
-        """Of recorded rows of any kinds, in order."""
-        by_kind: dict[str, list[Row]] = {}
-        for row in rows:
-            by_kind.setdefault(row.kind, []).append(row)
-        tables = {kind: Table.from_rows(found) for kind, found in by_kind.items()}
-        return cls._of_tables(params, tables)
-
-    @classmethod
     def from_published(cls, params: Params, folder: Path) -> Self:
         """Of published telemetry (telemetry.publish); SimicError naming the file that is missing or damaged."""
-        tables = {
-            UpdateRow.kind: Table.from_arrow(_read(folder / TABLES[UpdateRow])),
-            StepRow.kind: Table.of_hosts(_read(folder / TABLES[StepRow]), ("iteration", "step")),
-            EpisodeRow.kind: Table.of_hosts(_read(folder / TABLES[EpisodeRow]), ("iteration", "split")),
-            TimingRow.kind: Table.from_rows(list(recorder.read(folder / recorder.TIMING_FILE))),
-        }
-        return cls._of_tables(params, tables)
-
-    @classmethod
-    def _of_tables(cls, params: Params, tables: Mapping[str, Table]) -> Self:
-        episodes = tables.get("episode", Table())
+        episodes = Table.of_hosts(_read(folder / EPISODES_FILE), ("iteration", "split"))
         train = episodes.column("split") == "train" if len(episodes) else np.zeros(0, dtype=bool)
         return cls(
             params,
-            updates=_plain_metrics(tables.get("update", Table())),
-            steps=tables.get("step", Table()),
+            updates=Table.from_arrow(_read(folder / UPDATES_FILE)),
+            steps=Table.of_hosts(_read(folder / STEPS_FILE), ("iteration", "step")),
             episodes=episodes.where(train),
             validations=episodes.where(~train),
-            timing=tables.get("timing", Table()),
+            timing=Table.from_rows(timing.read(folder / timing.TIMING_FILE)),
         )
 
     def complete(self, needs: Sequence[str]) -> Self:
@@ -181,11 +165,6 @@ class RunRecord:
             elif getattr(self, source) is None:
                 return f"needs {source}, which this run does not have"
         return None
-
-
-def _plain_metrics(updates: Table) -> Table:
-    """``metrics.approx_kl`` → ``approx_kl``, as published tables have it."""
-    return Table({name.removeprefix("metrics."): values for name, values in updates.columns.items()})
 
 
 def _read(path: Path) -> pa.Table:

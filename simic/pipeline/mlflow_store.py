@@ -19,6 +19,7 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 
+import numpy as np
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModel, LoggedModelStatus, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
@@ -28,7 +29,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from simic import durable, params
 from simic.pipeline.paths import Workspace
 from simic.telemetry import recorder
-from simic.telemetry.rows import SEVERITIES, EpisodeRow, FindingRow, UpdateRow
+from simic.telemetry.columns import Columns
+from simic.telemetry.rows import SEVERITIES, FindingRow, UpdateRow
 from simic.training.observers import EndStatus, Observer, RunInfo
 
 EXPERIMENT = "simic"
@@ -196,15 +198,16 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield prefix + key, str(value)
 
 
-def point(update: UpdateRow, episode: EpisodeRow) -> Point:
+def point(update: UpdateRow, episode: Columns) -> Point:
     """The metrics of one iteration: those of the update by name, and the means over hosts of its episodes.
 
     A missing measurement (NaN) is left out, never logged as 0.
     """
     metrics = {f"update/{name}": value for name, value in update.metrics.items()}
-    for name, values in episode.model_dump(exclude={"iteration", "split", "env_id"}, by_alias=True).items():
-        measured = [float(value) for value in values if math.isfinite(value)]
-        metrics[f"episode/{name}"] = sum(measured) / len(measured) if measured else math.nan
+    for name, values in episode.items():
+        measured = values[np.isfinite(values)].tolist()
+        if name != "env_id":
+            metrics[f"episode/{name}"] = sum(measured) / len(measured) if measured else math.nan
     metrics["validation/committed_accuracy"] = update.validation_accuracy
     finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
     return Point(iteration=update.iteration, metrics=finite, time_ms=time.time_ns() // 1_000_000)
@@ -212,14 +215,9 @@ def point(update: UpdateRow, episode: EpisodeRow) -> Point:
 
 def recorded_points(log: Path) -> Iterator[Point]:
     """The points of a telemetry log: what MLflow is sent again after it missed some."""
-    updates: dict[int, UpdateRow] = {}
-    episodes: dict[int, EpisodeRow] = {}
-    for row in recorder.read(log, torn_tail=True) if log.exists() else ():
-        if isinstance(row, UpdateRow):
-            updates[row.iteration] = row
-        elif isinstance(row, EpisodeRow) and row.split == "train":
-            episodes[row.iteration] = row
-    return (point(updates[number], episodes[number]) for number in sorted(updates.keys() & episodes.keys()))
+    for file in recorder.read(log):
+        if (update := file.update) is not None:
+            yield point(update, file.columns("train"))
 
 
 def publish(run: MlflowRun, workspace: Workspace) -> None:
@@ -318,7 +316,7 @@ class MlflowObserver(Observer):
         self._in_trouble = False
 
     def on_start(self, info: RunInfo) -> None:
-        self._log, self._report = info.work_dir / recorder.LOG_FILE, info.report
+        self._log, self._report = info.work_dir / recorder.FOLDER, info.report
         shown = self._tree.model_dump(mode="json", exclude={"runtime"})
         self._identity = RunIdentity(
             fingerprint=info.work_dir.name,
@@ -329,7 +327,7 @@ class MlflowObserver(Observer):
         )
         self._attempt(lambda: self._opened().started())
 
-    def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
+    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         self._iteration = update.iteration
         self._pending.append(point(update, episode))
 

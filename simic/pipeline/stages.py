@@ -79,7 +79,6 @@ def train(
 def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -> None:
     from simic.agent.export import export_policy
     from simic.telemetry import publish
-    from simic.telemetry.recorder import LOG_FILE, TIMING_FILE
     from simic.training.learned import Learned
 
     session.checkpoints.publish(workspace.checkpoints, best, latest)
@@ -87,7 +86,7 @@ def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -
     with durable.new_directory(workspace.models) as models:
         learned.save(models / "policy")
         export_policy(learned.policy, learned.normalizers.observation, models / "program")
-    publish.publish(session.work_dir / LOG_FILE, session.work_dir / TIMING_FILE, workspace.telemetry)
+    publish.publish(session.work_dir, session.recorder.flush(), workspace.telemetry)
 
 
 def evaluate(params: Params, workspace: Workspace) -> None:

@@ -1,1 +1,1 @@
-"""What happened in a run: typed rows, appended once, never rewritten."""
+"""What happened in a run: columns and rows, one file for each iteration, never rewritten."""

@@ -1,123 +1,173 @@
-"""The finished log as tables: one parquet file per kind, the same bytes for the same rows; wall times apart.
+"""The finished log as tables: one parquet file per kind, the same bytes for the same log; wall times apart.
 
-Rows that hold one value per host become one table row per host. Nested values are columns of their own, joined by
-"/": ``components/rent``, ``entropy_by_head/op``.
+Steps and episodes become one table row per host. Nested values are columns of their own, joined by "/":
+``components/rent``, ``entropy_by_head/op``.
 """
 
 import json
 import shutil
-import types
-from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from simic import durable
-from simic.telemetry import recorder
-from simic.telemetry.recorder import TIMING_FILE
-from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, Row, StepRow, UpdateRow
+from simic.errors import SimicError
+from simic.telemetry.columns import EPISODES, EVENTS, STEPS, Array, Columns, EventColumns, empty, published
+from simic.telemetry.recorder import FOLDER, Chain, Extent, LogFile, path_of
+from simic.telemetry.rows import FindingRow, UpdateRow
+from simic.telemetry.timing import TIMING_FILE
 
-TABLES: dict[type[Row], str] = {
-    UpdateRow: "updates.parquet",
-    StepRow: "steps.parquet",
-    EpisodeRow: "episodes.parquet",
-    EventRow: "events.parquet",
-    FindingRow: "findings.parquet",
-}
-ROWS_PER_GROUP = 2000
-
-_SCALARS = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
-Columns = dict[str, tuple[pa.DataType, list]]
+UPDATES_FILE, STEPS_FILE, EPISODES_FILE = "updates.parquet", "steps.parquet", "episodes.parquet"
+EVENTS_FILE, FINDINGS_FILE = "events.parquet", "findings.parquet"
+ROWS_PER_GROUP = 2000  # of all hosts
+HOST_ROWS_PER_GROUP = 1 << 20  # bounds the memory of a group
 
 
-def publish(log: Path, timing: Path, out_dir: Path) -> None:
-    """Writes ``out_dir`` anew, whole or not at all; SimicError naming the line where the log is damaged."""
+def publish(work_dir: Path, extent: Extent, out_dir: Path) -> None:
+    """Writes ``out_dir`` anew, whole or not at all; SimicError naming the file of the log that is damaged."""
+    log = work_dir / FOLDER
+    damage = Chain.of(log).damage(extent)
+    if damage is not None:
+        raise SimicError(
+            f"{damage}; run the same command again: it resumes at the last checkpoint whose telemetry is good"
+        )
     with durable.new_directory(out_dir) as folder:
         with ExitStack() as files:
-            tables = {kind: files.enter_context(TableWriter(kind, folder / name)) for kind, name in TABLES.items()}
-            for row in recorder.read(log):
-                tables[type(row)].append(row)
-        shutil.copyfile(timing, folder / TIMING_FILE)
+            tables = {name: files.enter_context(TableWriter(folder / name, table)) for name, table in _empty().items()}
+            for number in range(extent.files):
+                _append(LogFile(path_of(log, number)), tables)
+        shutil.copyfile(work_dir / TIMING_FILE, folder / TIMING_FILE)
+
+
+def _append(file: LogFile, tables: "dict[str, TableWriter]") -> None:
+    tables[FINDINGS_FILE].append(findings_table(file.findings))
+    update = file.update
+    if update is None:
+        return
+    tables[UPDATES_FILE].append(updates_table([update]))
+    steps, number = file.columns("steps"), update.iteration
+    tables[STEPS_FILE].append(steps_table(number, steps), hosts=steps["op"].shape[1])
+    for split in ("validation", "train"):  # in the order in which they were recorded
+        if episodes := file.columns(split):
+            tables[EPISODES_FILE].append(episodes_table(number, split, episodes), hosts=len(episodes["env_id"]))
+    tables[EVENTS_FILE].append(events_table(number, file.events))
 
 
 class TableWriter:
-    """One parquet file, written in groups of rows."""
+    """One parquet file, written in groups of rows; without any it has the columns of a ``blank`` table."""
 
-    def __init__(self, kind: type[Row], path: Path):
-        self._kind, self._path = kind, path
-        self._pending: list[Row] = []
+    def __init__(self, path: Path, blank: pa.Table):
+        self._path, self._blank = path, blank
+        self._pending, self._rows = list[pa.Table](), 0
         self._writer: pq.ParquetWriter | None = None
 
     def __enter__(self) -> "TableWriter":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None and (self._pending or self._writer is None):
-            self._write()
+        if kind is None:
+            self._write(pa.concat_tables(self._pending) if self._pending else self._blank)
         if self._writer is not None:
             self._writer.close()
 
-    def append(self, row: Row) -> None:
-        self._pending.append(row)
-        if len(self._pending) >= ROWS_PER_GROUP:
-            self._write()
+    def append(self, table: pa.Table, hosts: int = 1) -> None:
+        """Some rows, of so many hosts at a time."""
+        if not len(table):
+            return
+        group = hosts * max(1, min(ROWS_PER_GROUP, HOST_ROWS_PER_GROUP // hosts))
+        self._pending.append(table)
+        self._rows += len(table)
+        while self._rows >= group:
+            whole = pa.concat_tables(self._pending)
+            self._write(whole.slice(0, group))
+            self._rows -= group
+            self._pending = [whole.slice(group)] if self._rows else []
 
-    def _write(self) -> None:
-        """The pending rows as one group; without any, a file that has the columns alone."""
-        columns = _columns(self._kind, self._pending)
-        table = pa.table({name: pa.array(values, type=kind) for name, (kind, values) in columns.items()})
+    def _write(self, table: pa.Table) -> None:
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._path, table.schema)
-        self._writer.write_table(table)
-        self._pending = []
+        elif not len(table):
+            return
+        self._writer.write_table(table.combine_chunks())
 
 
-def _columns(kind: type[Row], rows: list[Row]) -> Columns:
-    """Every column with its type, in the order of the fields; one entry per row, or per row and host."""
-    per_host = any(get_origin(field.annotation) is list for field in kind.model_fields.values())
-    hosts = [len(next(_lists(row))) if per_host else 1 for row in rows]
-    columns: Columns = {}
-    for name, field in kind.model_fields.items():
-        label = field.alias or name
-        values = [getattr(row, name) for row in rows]
-        columns |= _field(label, field.annotation, values, hosts)
-    if per_host:
-        columns["env"] = (pa.int64(), [env for count in hosts for env in range(count)])
-    return columns
+def _empty() -> dict[str, pa.Table]:
+    return {
+        UPDATES_FILE: updates_table([]),
+        STEPS_FILE: steps_table(0, empty(STEPS)),
+        EPISODES_FILE: episodes_table(0, "train", empty(EPISODES)),
+        EVENTS_FILE: events_table(0, EventColumns(empty(EVENTS))),
+        FINDINGS_FILE: findings_table([]),
+    }
 
 
-def _lists(row: Row) -> Iterator[list]:
-    return (value for value in vars(row).values() if isinstance(value, list))
+def steps_table(iteration: int, steps: Columns) -> pa.Table:
+    """One row per step and host."""
+    count, hosts = steps["op"].shape
+    axes = {"iteration": np.full(count * hosts, iteration), "step": np.repeat(np.arange(1, count + 1), hosts)}
+    arrays = {name: _array(values.reshape(count * hosts, *values.shape[2:])) for name, values in steps.items()}
+    return pa.table({**axes, **arrays, "env": np.tile(np.arange(hosts), count)})
 
 
-def _field(name: str, annotation: Any, values: list, hosts: list[int]) -> Columns:
-    """The columns of one field: several for a mapping, one for anything else."""
-    if get_origin(annotation) is not dict:
-        return {name: _column(annotation, values, hosts)}
-    inner = get_args(annotation)[1]
-    if get_origin(inner) in (Union, types.UnionType):  # values of any kind: kept as text
-        return {name: (pa.string(), [json.dumps(value, sort_keys=True) for value in values])}
-    keys = list(values[0]) if values else []
-    # Metrics have names of their own; only values per host need their field's name in front.
-    prefix = f"{name}/" if get_origin(inner) is list else ""
-    return {prefix + key: _column(inner, [value[key] for value in values], hosts) for key in keys}
+def episodes_table(iteration: int, split: str, episodes: Columns) -> pa.Table:
+    """One row per host."""
+    hosts = len(episodes["env_id"])
+    axes = {"iteration": np.full(hosts, iteration), "split": pa.array([split]).take(np.zeros(hosts, dtype=np.int64))}
+    return pa.table({**axes, **{name: _array(values) for name, values in episodes.items()}, "env": np.arange(hosts)})
 
 
-def _column(annotation: Any, values: list, hosts: list[int]) -> tuple[pa.DataType, list]:
-    if get_origin(annotation) is list:
-        inner = get_args(annotation)[0]
-        exploded = [item for value in values for item in value]
-        if get_origin(inner) is list:
-            return pa.list_(_SCALARS[get_args(inner)[0]]), exploded
-        return _SCALARS[inner], exploded
-    repeated = [value for value, count in zip(values, hosts, strict=True) for _ in range(count)]
-    return _scalar(annotation), repeated
+def events_table(iteration: int, events: EventColumns) -> pa.Table:
+    """One row per event."""
+    columns = events.columns
+    name, detail = (pa.array([text[part] for text in events.texts], pa.string()) for part in (0, 1))
+    return pa.table(
+        {
+            "iteration": np.full(len(columns["step"]), iteration),
+            "step": columns["step"],
+            "name": name.take(columns["text"]),
+            "env": columns["env"],
+            "slot": columns["slot"],
+            "detail": detail.take(columns["text"]),
+        }
+    )
 
 
-def _scalar(annotation: Any) -> pa.DataType:
-    if get_origin(annotation) in (Union, types.UnionType):  # int | None
-        [annotation] = [kind for kind in get_args(annotation) if kind is not type(None)]
-    return _SCALARS.get(annotation, pa.string())  # a Literal is text
+def updates_table(updates: list[UpdateRow]) -> pa.Table:
+    """One row per update, its metrics under their own names."""
+    metrics = list(dict.fromkeys(chain.from_iterable(update.metrics for update in updates)))
+    return pa.table(
+        {
+            "iteration": pa.array([update.iteration for update in updates], pa.int64()),
+            "env_steps": pa.array([update.env_steps for update in updates], pa.int64()),
+            **{name: pa.array([update.metrics[name] for update in updates], pa.float64()) for name in metrics},
+            "validation_accuracy": pa.array([update.validation_accuracy for update in updates], pa.float64()),
+            "best_iteration": pa.array([update.best_iteration for update in updates], pa.int64()),
+            "state_chain": pa.array([update.state_chain for update in updates], pa.string()),
+        }
+    )
+
+
+def findings_table(findings: list[FindingRow]) -> pa.Table:
+    """One row per finding, its evidence as JSON."""
+    return pa.table(
+        {
+            "iteration": pa.array([finding.iteration for finding in findings], pa.int64()),
+            "check": pa.array([finding.check for finding in findings], pa.string()),
+            "severity": pa.array([finding.severity for finding in findings], pa.string()),
+            "message": pa.array([finding.message for finding in findings], pa.string()),
+            "evidence": pa.array([json.dumps(f.evidence, sort_keys=True) for f in findings], pa.string()),
+        }
+    )
+
+
+def _array(values: Array) -> pa.Array:
+    """A column as it is published; values per slot as lists."""
+    flat = pa.array(published(values).reshape(-1))
+    if values.ndim == 1:
+        return flat
+    rows, slots = values.shape
+    return pa.ListArray.from_arrays(np.arange(rows + 1, dtype=np.int32) * slots, flat)

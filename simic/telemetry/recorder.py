@@ -1,99 +1,196 @@
-"""The telemetry log: JSON lines, appended once, each with a CRC32 of its own payload.
+"""The telemetry log: a folder of immutable files, one for each iteration, each with the sha256 of the one before it.
 
-``{"crc32":"0f3c…","kind":"step","row":{…}}``. The checkpoint stores the offset up to which the log belongs to it.
+``telemetry/000000.safetensors`` holds the columns of an iteration as arrays, and in its metadata all that is small: the
+update, the findings since the file before it, the texts of events. Findings that no iteration follows are a file of
+their own. A checkpoint stores how many files belong to it and the hash of the last one.
 """
 
-import os
-import re
-import zlib
+import json
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from pydantic import ValidationError
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from simic import durable
 from simic.errors import SimicError
-from simic.telemetry.rows import ROWS, Row
+from simic.telemetry import timing
+from simic.telemetry.columns import EPISODES, EVENTS, STEPS, Columns, EventColumns, arranged
+from simic.telemetry.rows import FindingRow, TimingRow, UpdateRow
 
-LOG_FILE, TIMING_FILE = "telemetry.jsonl", "timing.jsonl"
-
-_LINE = re.compile(rb'\{"crc32":"([0-9a-f]{8})",("kind":"([a-z]+)","row":(\{.*\}))\}\n', re.DOTALL)
-
-
-class Intact(NamedTuple):
-    """How far a log can be trusted: bytes and lines up to the first damaged or torn line, and whether there is one."""
-
-    length: int
-    lines: int
-    damaged: bool
+FOLDER, SUFFIX = "telemetry", ".safetensors"
+_METADATA = "log"  # one entry: several would be written in any order
 
 
-def encode(row: Row) -> bytes:
-    """One line; the same row always gives the same bytes."""
-    payload = f'"kind":"{row.kind}","row":{row.model_dump_json(by_alias=True)}'.encode()
-    return b'{"crc32":"%08x",%s}\n' % (zlib.crc32(payload), payload)
+class Extent(NamedTuple):
+    """How much of a log belongs to a state: its first ``files`` files, the last of which has this sha256."""
+
+    files: int = 0
+    sha256: str = ""
 
 
-def decode(line: bytes) -> Row | None:
-    """The row of a line; None when the line is torn, damaged or no row."""
-    match = _LINE.fullmatch(line)
-    if match is None or zlib.crc32(match[2]) != int(match[1], 16):
-        return None
-    model = ROWS.get(match[3].decode())
-    if model is None:
-        return None
-    try:
-        return model.model_validate_json(match[4])
-    except ValidationError:
-        return None
+NOTHING = Extent()
 
 
-def read(path: Path, torn_tail: bool = False) -> Iterator[Row]:
-    """Every row in order; SimicError naming the line at the first damaged one.
+@dataclass(frozen=True)
+class Iteration:
+    """All that is recorded of one iteration."""
 
-    With ``torn_tail`` a last line without its end (a write that was cut off) is left out; otherwise it is damage.
-    """
-    with _opened(path) as file:
-        for number, line in enumerate(file, 1):
-            if torn_tail and not line.endswith(b"\n"):
-                return
-            row = decode(line)
-            if row is None:
-                raise SimicError(f"{path}: line {number} is damaged; rows before it are good")
-            yield row
+    update: UpdateRow
+    steps: Columns
+    train: Columns  # the episodes that trained the policy
+    validation: Columns | None  # those that choose the best checkpoint, where they were played
+    events: EventColumns
 
-
-def intact(path: Path) -> Intact:
-    """The trustworthy beginning of a log; a file that is not there has none and is not damaged."""
-    if not path.exists():
-        return Intact(0, 0, False)
-    length = lines = 0
-    with _opened(path) as file:
-        for line in file:
-            if decode(line) is None:
-                return Intact(length, lines, True)
-            length, lines = length + len(line), lines + 1
-    return Intact(length, lines, False)
+    def tables(self) -> dict[str, Columns]:
+        """Checked against the tables of columns, and in their order."""
+        found = {"steps": arranged(self.steps, STEPS)}
+        if self.validation is not None:
+            found["validation"] = arranged(self.validation, EPISODES)
+        return found | {"train": arranged(self.train, EPISODES), "events": arranged(self.events.columns, EVENTS)}
 
 
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise SimicError(f"{path}: telemetry not readable: {error.strerror}") from None
+def encode(previous: str, iteration: Iteration | None, findings: list[FindingRow]) -> bytes:
+    """A file's content; the same iteration after the same file always gives the same bytes."""
+    tables = iteration.tables() if iteration else {}
+    metadata: dict[str, Any] = {
+        "previous": previous,
+        "update": iteration.update.model_dump() if iteration else None,
+        "findings": [finding.model_dump() for finding in findings],
+        "tables": {name: list(columns) for name, columns in tables.items()},
+        "texts": iteration.events.texts if iteration else [],
+    }
+    # Contiguous: safetensors writes the memory of a view as it lies there.
+    arrays = {
+        f"{table}/{name}": np.ascontiguousarray(values)
+        for table, columns in tables.items()
+        for name, values in columns.items()
+    }
+    return save(arrays, {_METADATA: json.dumps(metadata)})
 
 
-class Recorder:
-    """The one writer of a log; rows are on disk after ``flush_and_sync``, not before."""
+class LogFile:
+    """One file of a log; columns are read when they are asked for. SimicError where it is not what was written."""
 
     def __init__(self, path: Path):
         self.path = path
+
+    @cached_property
+    def _metadata(self) -> dict[str, Any]:
+        with _readable(self.path), safe_open(self.path, "np") as file:
+            return json.loads(file.metadata()[_METADATA])
+
+    @property
+    def previous(self) -> str:
+        """The sha256 of the file before it."""
+        with _readable(self.path):
+            return self._metadata["previous"]
+
+    @property
+    def update(self) -> UpdateRow | None:
+        """None in a file of findings alone."""
+        found = self._metadata["update"]
+        return None if found is None else UpdateRow.model_validate(found)
+
+    @property
+    def findings(self) -> list[FindingRow]:
+        """In the order in which they were reported."""
+        return [FindingRow.model_validate(each) for each in self._metadata["findings"]]
+
+    @property
+    def events(self) -> EventColumns:
+        """Of the steps of the iteration, in order."""
+        return EventColumns(self.columns("events"), [(name, detail) for name, detail in self._metadata["texts"]])
+
+    def columns(self, table: str) -> Columns:
+        """Those of ``steps``, ``train``, ``validation`` or ``events``, in their order; empty where there are none."""
+        names = self._metadata["tables"].get(table, [])
+        with _readable(self.path), safe_open(self.path, "np") as file:
+            return {name: file.get_tensor(f"{table}/{name}") for name in names}
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turns what a library says of a damaged or missing file into one message."""
+    try:
+        yield
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SimicError(f"{path}: telemetry not readable: {error}") from None
+
+
+def path_of(folder: Path, number: int) -> Path:
+    """Where a file of the log is; numbers start at 0."""
+    return folder / f"{number:06d}{SUFFIX}"
+
+
+def read(folder: Path) -> Iterator[LogFile]:
+    """The files that are there, in order, unverified: opening a run for training has verified them."""
+    yield from (LogFile(path_of(folder, number)) for number in _numbers(folder))
+
+
+def _numbers(folder: Path) -> list[int]:
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.stem) for path in folder.iterdir() if path.stem.isdecimal() and path.suffix == SUFFIX)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The files of a log as they are on disk: by number, the hash of each and the one it has of the file before it."""
+
+    folder: Path
+    sha256: dict[int, str]
+    previous: dict[int, str | None]  # None where the file cannot be read
+
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        """Reads every file once."""
+        sha256, previous = {}, {}
+        for number in _numbers(folder):
+            file = LogFile(path_of(folder, number))
+            with _readable(file.path):
+                sha256[number] = durable.sha256(file.path)
+            try:
+                previous[number] = file.previous
+            except SimicError:
+                previous[number] = None
+        return cls(folder, sha256, previous)
+
+    def damage(self, extent: Extent) -> str | None:
+        """Which of the files is not what was written, and which are good; None when all are."""
+        expected: str | None = extent.sha256
+        for number in reversed(range(extent.files)):
+            if self.sha256.get(number) != expected:
+                what = "damaged" if number in self.sha256 else "missing"
+                return f"{path_of(self.folder, number)}: {what}; good files before it: {self._good(number)}"
+            expected = self.previous[number]
+        return None
+
+    def _good(self, limit: int) -> int:
+        """How many files from the first on are those that the file after each of them has the hash of."""
+        good = 0
+        while good < limit and good in self.sha256 and self.previous.get(good + 1) == self.sha256[good]:
+            good += 1
+        return good
+
+
+class Recorder:
+    """The one writer of a log. An iteration is on disk when ``write`` returns, a finding after that or ``flush``."""
+
+    def __init__(self, work_dir: Path, extent: Extent = NOTHING, iteration: int = 0):
+        """Goes on behind ``extent`` with this iteration; files after it are dropped, ``dropped`` of them."""
+        self.folder, self._timing = work_dir / FOLDER, work_dir / timing.TIMING_FILE
+        self._extent, self._findings = extent, list[FindingRow]()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("ab")
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.dropped = self._drop()
+            timing.keep_before(self._timing, iteration)
         except OSError as error:
             raise self._error(error) from None
 
@@ -104,87 +201,71 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self.close()
+            self.flush()
         else:
-            self._abandon()
+            with suppress(SimicError):  # findings that cannot be written any more must not hide that error
+                self.flush()
 
-    def append(self, row: Row) -> None:
-        """Adds one row at the end."""
+    def _drop(self) -> int:
+        """Removes the files after the extent, the last one first, and what a killed process left half written."""
+        late = [path_of(self.folder, number) for number in _numbers(self.folder) if number >= self._extent.files]
+        for path in (*reversed(late), *self.folder.glob(".*.tmp")):
+            path.unlink()
+        durable.sync_directory(self.folder)
+        return len(late)
+
+    def find(self, finding: FindingRow) -> None:
+        """Keeps a finding for the next file."""
+        self._findings.append(finding)
+
+    def forget(self) -> None:
+        """Drops the findings that are in no file yet: the iteration they are about is done again."""
+        self._findings.clear()
+
+    def write(self, iteration: Iteration | None) -> None:
+        """The next file, with the findings since the last one; SimicError when it cannot be written."""
+        content = encode(self._extent.sha256, iteration, self._findings)
         try:
-            self._file.write(encode(row))
+            durable.replace_file(path_of(self.folder, self._extent.files), content)
         except OSError as error:
             raise self._error(error) from None
+        self._extent = Extent(self._extent.files + 1, durable.sha256_of(content))
+        self._findings.clear()
 
-    def flush_and_sync(self) -> int:
-        """Waits until all rows are on disk; the log's length in bytes."""
+    def flush(self) -> Extent:
+        """Writes findings that are in no file yet; how far the log reaches."""
+        if self._findings:
+            self.write(None)
+        return self._extent
+
+    def time(self, row: TimingRow) -> None:
+        """Adds the wall times of an iteration to their own file."""
         try:
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            timing.append(self._timing, row)
         except OSError as error:
             raise self._error(error) from None
-        return self._file.tell()
-
-    def truncate(self, offset: int) -> int:
-        """Drops all that is beyond ``offset``; how many rows (a torn one counts) went. SimicError beyond the end."""
-        length = self.flush_and_sync()
-        if offset > length:
-            raise SimicError(f"{self.path}: {length} bytes, but the checkpoint was written at {offset}: rows are lost")
-        with self.path.open("rb") as file:
-            file.seek(offset)
-            dropped = sum(1 for _ in file)
-        self._file.truncate(offset)
-        self._file.seek(0, os.SEEK_END)  # writes append wherever the position is, but tell() would be wrong
-        self.flush_and_sync()
-        return dropped
-
-    def close(self) -> None:
-        """Syncs and closes."""
-        self.flush_and_sync()
-        self._file.close()
-
-    def _abandon(self) -> None:
-        """Closes on the way out of an error."""
-        with suppress(OSError):  # rows that cannot be written any more must not hide that error
-            self._file.close()
 
     def _error(self, error: OSError) -> SimicError:
-        return SimicError(f"{self.path}: telemetry cannot be written: {error.strerror}; what was written is kept")
-
-
-def keep_before(path: Path, iteration: int) -> None:
-    """Rewrites a timing log without the rows of this and later iterations, and without a torn tail."""
-    if not path.exists():
-        return
-    durable.replace_file(
-        path, b"".join(encode(row) for row in _good(path) if getattr(row, "iteration", -1) < iteration)
-    )
-
-
-def _good(path: Path) -> Iterator[Row]:
-    with _opened(path) as file:
-        for line in file:
-            row = decode(line)
-            if row is not None:
-                yield row
+        return SimicError(f"{self.folder}: telemetry cannot be written: {error.strerror}; what was written is kept")
 
 
 class Silent(Recorder):
     """The log of a process that does not write."""
 
     def __init__(self) -> None:
-        self.path = Path(os.devnull)
+        self.dropped = 0
 
-    def append(self, row: Row) -> None:
+    def find(self, finding: FindingRow) -> None:
         """Nothing: the first process has it."""
 
-    def flush_and_sync(self) -> int:
-        return 0
+    def forget(self) -> None:
+        """Nothing is kept."""
 
-    def truncate(self, offset: int) -> int:
-        return 0
+    def write(self, iteration: Iteration | None) -> None:
+        """Nothing: the first process does."""
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def flush(self) -> Extent:
+        return NOTHING
 
-    def _abandon(self) -> None:
-        """Nothing is open."""
+    def time(self, row: TimingRow) -> None:
+        """Nothing: the first process does."""

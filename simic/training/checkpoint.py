@@ -21,7 +21,7 @@ from simic import durable
 from simic.errors import SimicError
 from simic.training.machine import Machine
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "manifest.json"
 
@@ -39,7 +39,8 @@ class Manifest(BaseModel):
     format_version: int = FORMAT_VERSION
     iteration: int  # iterations done
     best_iteration: int | None  # the checkpoint with the best validation score so far
-    telemetry_offset: int
+    telemetry_files: int  # of the log, that belong to this state
+    telemetry_sha256: str  # of the last of them
     params: dict[str, Any]
     params_sha256: str
     data_sha256: str

@@ -1,7 +1,6 @@
-"""From tensors of a step to rows of telemetry: one transfer per step, and what an episode adds up to."""
+"""From tensors of steps to columns of telemetry: fetched once per episode, and what an episode adds up to."""
 
-from typing import Literal
-
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,44 +9,52 @@ from simic.envs.governor import Cause
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.records import StepInfo
 from simic.growth.life.vocabulary import Action, Op, Stage
-from simic.telemetry.rows import EpisodeRow, EventRow, StepRow
-
-SIGNIFICANT_DIGITS = 9  # enough to tell any two float32 apart
+from simic.telemetry.columns import COMPONENTS, EPISODES, Column, Columns, EventColumns, published
 
 
-def step_row(iteration: int, transition: StepRecord) -> StepRow:
-    """The row of one step of all hosts."""
+class Collector:
+    """Columns of one step after another: copied on the device as they come, fetched together."""
+
+    def __init__(self, table: dict[str, Column]):
+        self._table = table
+        self._kept: dict[torch.dtype, list[Tensor]] = {}
+        self._shapes: dict[torch.dtype, dict[str, torch.Size]] = {}
+
+    def add(self, columns: dict[str, Tensor]) -> None:
+        """Tensors ``[E]`` or ``[E, K]``."""
+        kinds: dict[torch.dtype, dict[str, Tensor]] = {}
+        for name, values in columns.items():
+            kinds.setdefault(self._kind(name, values), {})[name] = values
+        for kind, alike in kinds.items():
+            flat = torch.cat([values.reshape(len(values), -1) for values in alike.values()], dim=1)
+            self._kept.setdefault(kind, []).append(flat.to(kind))
+            self._shapes[kind] = {name: values.shape for name, values in alike.items()}
+
+    def _kind(self, name: str, values: Tensor) -> torch.dtype:
+        """As the table has it; a float as it was measured, unless numpy has no such kind."""
+        if values.is_floating_point():
+            return values.dtype if values.dtype == torch.float64 else torch.float32
+        return getattr(torch, self._table[name].kept)
+
+    def fetched(self) -> Columns:
+        """``[T, E]`` or ``[T, E, K]``, in one transfer for each kind of number."""
+        found: Columns = {}
+        for kind, steps in self._kept.items():
+            shapes = self._shapes[kind]
+            parts = torch.stack(steps).cpu().split([shape[1:].numel() for shape in shapes.values()], dim=2)
+            for (name, shape), part in zip(shapes.items(), parts, strict=True):
+                found[name] = part.reshape(len(steps), *shape).numpy()
+        return found
+
+
+def step_tensors(transition: StepRecord) -> dict[str, Tensor]:
+    """The columns of one step of all hosts."""
     info: StepInfo = transition.info
     columns = dict(zip(Action._fields, transition.decision.actions.unbind(dim=1), strict=True))
     columns |= {"log_prob": transition.decision.joint, "value": transition.decision.value, "reward": transition.reward}
-    columns |= {f"components.{name}": value for name, value in info.components.items()}
-    columns |= {name: value for name, value in vars(info).items() if name not in ("components", "blueprint")}
-    columns["slot_blueprint"] = info.blueprint
-    values = to_lists(columns)
-    components = {name.partition(".")[2]: values.pop(name) for name in list(values) if name.startswith("components.")}
-    return StepRow(iteration=iteration, step=transition.step + 1, components=components, **values)
-
-
-def to_lists(columns: dict[str, Tensor]) -> dict[str, list]:
-    """Tensors ``[E]`` or ``[E, K]`` as nested lists of their own type, in one device-to-host transfer."""
-    packed = torch.cat([column.reshape(len(column), -1).double() for column in columns.values()], dim=1).cpu()
-    widths = [column[0].numel() for column in columns.values()]
-    parts = zip(columns.items(), packed.split(widths, dim=1), strict=True)
-    return {name: _typed(part.reshape(column.shape), column.dtype) for (name, column), part in parts}
-
-
-def _typed(part: Tensor, dtype: torch.dtype) -> list:
-    if dtype.is_floating_point:
-        values = part.tolist()
-        return values if dtype == torch.float64 else _shortened(values)
-    return part.to(dtype).tolist()
-
-
-def _shortened(values: list) -> list:
-    """Without the digits that float64 adds to a float32."""
-    return [
-        _shortened(value) if isinstance(value, list) else float(f"{value:.{SIGNIFICANT_DIGITS}g}") for value in values
-    ]
+    columns |= {f"{COMPONENTS}/{name}": value for name, value in info.components.items()}
+    columns |= {name: value for name, value in vars(info).items() if name not in (COMPONENTS, "blueprint")}
+    return columns | {"slot_blueprint": info.blueprint}
 
 
 class Tally:
@@ -72,40 +79,54 @@ class Tally:
         self.panicked = self.panicked | info.panicked
         self.stage, self.last = info.stage, info
 
-    def row(self, iteration: int, split: Literal["train", "validation"]) -> EpisodeRow:
-        """The row of the finished episodes."""
+    def columns(self) -> Columns:
+        """Of the finished episodes, ``[E]``, as they are published."""
         info = self.last
         if info is None:
             raise ValueError("an episode has at least one step")
-        columns = {
-            "env_id": self.env.env_ids,
-            "return_": self.returns,
-            "length": self.length,
-            "committed_accuracy": info.committed_accuracy,
-            "live_accuracy": info.live_accuracy,
-            "params": info.params,
-            "committed_params": info.committed_params,
-            "germinated": self.env.slots.germinations.sum(dim=1),
-            "fossilized": (info.stage == Stage.FOSSILIZED).sum(dim=1),
-            "pruned": self.pruned,
-            "panicked": self.panicked,
-        }
-        return EpisodeRow(iteration=iteration, split=split, **to_lists(columns))
+        collector = Collector(EPISODES)
+        collector.add(
+            {
+                "env_id": self.env.env_ids,
+                "return": self.returns,
+                "length": self.length,
+                "committed_accuracy": info.committed_accuracy,
+                "live_accuracy": info.live_accuracy,
+                "params": info.params,
+                "committed_params": info.committed_params,
+                "germinated": self.env.slots.germinations.sum(dim=1),
+                "fossilized": (info.stage == Stage.FOSSILIZED).sum(dim=1),
+                "pruned": self.pruned,
+                "panicked": self.panicked,
+            }
+        )
+        return {name: published(values[0]) for name, values in collector.fetched().items()}
 
 
-def events(row: StepRow, before: list[list[int]], episode_steps: int) -> list[EventRow]:
-    """What happened in a step; ``before [E][K]`` are the stages at its beginning."""
-    found = []
+ROLLBACK, REFUSED, STAGE = range(3)  # what an event is about
 
-    def add(name: str, env: int, slot: int, detail: str) -> None:
-        found.append(EventRow(iteration=row.iteration, step=row.step, name=name, env=env, slot=slot, detail=detail))
 
-    for env, stages in enumerate(row.stage):
-        if row.panicked[env]:
-            add("rollback", env, -1, f"{Cause(row.cause[env]).name}, {episode_steps - row.step} rows lost")
-        if row.gate[env] >= 0 and not row.gate_passed[env]:
-            add("gate_refused", env, row.slot[env], f"G{row.gate[env]} {Op(row.op[env]).name}")
-        for slot, (old, new) in enumerate(zip(before[env], stages, strict=True)):
-            if old != new:
-                add(Stage(new).name.lower(), env, slot, f"from {Stage(old).name}")
-    return found
+def events(steps: Columns) -> EventColumns:
+    """What happened in an episode, by step and host: rollbacks, refusals of a gate, slots that changed their stage."""
+    stage = steps["stage"].astype(np.int64)
+    before = np.concatenate((np.full_like(stage[:1], Stage.DORMANT), stage[:-1]))  # episodes begin without seeds
+    refused = (steps["gate"] >= 0) & ~steps["gate_passed"]
+    happened = np.concatenate((steps["panicked"][..., None], refused[..., None], stage != before), axis=2)
+    step, env, place = np.nonzero(happened)
+    at, about, slot = (step, env), np.minimum(place, STAGE), np.maximum(place - STAGE, 0)
+    kinds = [about == ROLLBACK, about == REFUSED]
+    lost = len(stage) - 1 - step
+    first = np.select(kinds, [steps["cause"][at], steps["gate"][at]], before[(*at, slot)])
+    second = np.select(kinds, [lost, steps["op"][at]], stage[(*at, slot)])
+    base = 1 + int(max(first.max(initial=0), second.max(initial=0)))
+    codes, text = np.unique((about * base + first) * base + second, return_inverse=True)
+    columns = {"step": step + 1, "env": env, "slot": np.select(kinds, [-1, steps["slot"][at]], slot), "text": text}
+    return EventColumns(columns, [_text(code // base**2, code // base % base, code % base) for code in codes.tolist()])
+
+
+def _text(about: int, first: int, second: int) -> tuple[str, str]:
+    if about == ROLLBACK:
+        return "rollback", f"{Cause(first).name}, {second} rows lost"
+    if about == REFUSED:
+        return "gate_refused", f"G{first} {Op(second).name}"
+    return Stage(second).name.lower(), f"from {Stage(first).name}"

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from simic.params import Params
-from simic.telemetry.rows import EpisodeRow, FindingRow, StepRow, UpdateRow
+from simic.telemetry.columns import Columns
+from simic.telemetry.rows import FindingRow, UpdateRow
 
 EndStatus = Literal["finished", "interrupted", "failed"]
 
@@ -30,11 +31,14 @@ class Observer:
     def on_start(self, info: RunInfo) -> None:
         """Training begins or goes on."""
 
-    def on_step(self, row: StepRow) -> None:
-        """One environment step of all hosts is done."""
+    def on_step(self, iteration: int, step: int) -> None:
+        """One environment step of all hosts is done, 1…T."""
 
-    def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
-        """One rollout and update are done."""
+    def on_rollout(self, iteration: int, steps: Columns) -> None:
+        """All steps of an iteration are done: the columns of telemetry.columns.STEPS."""
+
+    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
+        """One rollout and update are done; ``episode`` has the columns of telemetry.columns.EPISODES."""
 
     def on_checkpoint(self, path: Path, iteration: int) -> None:
         """The state after ``iteration`` iterations, and the telemetry up to it, are on disk."""
@@ -56,11 +60,15 @@ class Observers(Observer):
         for observer in self._observers:
             observer.on_start(info)
 
-    def on_step(self, row: StepRow) -> None:
+    def on_step(self, iteration: int, step: int) -> None:
         for observer in self._observers:
-            observer.on_step(row)
+            observer.on_step(iteration, step)
 
-    def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
+    def on_rollout(self, iteration: int, steps: Columns) -> None:
+        for observer in self._observers:
+            observer.on_rollout(iteration, steps)
+
+    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         for observer in self._observers:
             observer.on_iteration(update, episode)
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from simic.telemetry.rows import EpisodeRow, FindingRow, StepRow, UpdateRow
+from simic.telemetry.columns import Array, Columns
+from simic.telemetry.rows import FindingRow, UpdateRow
 from simic.training.observers import EndStatus, Observer, RunInfo
 
 if TYPE_CHECKING:
@@ -22,21 +23,21 @@ def choose(style: Literal["auto", "rich", "plain", "none"]) -> list[Observer]:
     return [Lines(lambda line: print(line, flush=True))]
 
 
-def summary(update: UpdateRow, episode: EpisodeRow) -> str:
+def summary(update: UpdateRow, episode: Columns) -> str:
     """What one iteration came to, in a line's width."""
     parts = [
-        f"return {mean(episode.return_):6.2f}",
-        f"committed {mean(episode.committed_accuracy):5.1f} %",
-        f"kept {mean(episode.fossilized):.1f} seeds",
+        f"return {mean(episode['return']):6.2f}",
+        f"committed {mean(episode['committed_accuracy']):5.1f} %",
+        f"kept {mean(episode['fossilized']):.1f} seeds",
     ]
     if update.validation_accuracy == update.validation_accuracy:  # not NaN
         parts.append(f"validation {update.validation_accuracy:5.1f} %")
     return "  ".join(parts)
 
 
-def mean(values: list[float] | list[int]) -> float:
+def mean(values: Array) -> float:
     """Over hosts."""
-    return sum(values) / len(values)
+    return float(values.mean())
 
 
 def duration(seconds: float) -> str:
@@ -61,7 +62,7 @@ class Lines(Observer):
         if self._first:
             self._say(f"train: resuming after iteration {self._first} of {self._total}")
 
-    def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
+    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         done = update.iteration + 1
         per_iteration = (self._clock() - self._started) / (done - self._first)
         left = duration(per_iteration * (self._total - done))
@@ -91,10 +92,10 @@ class Bar(Observer):
         total = info.params.train.iterations
         self._task = self._progress.add_task("", total=total, completed=info.start_iteration)
 
-    def on_step(self, row: StepRow) -> None:
-        self._bar.update(self._task, completed=row.iteration + row.step / (self._steps + 1))
+    def on_step(self, iteration: int, step: int) -> None:
+        self._bar.update(self._task, completed=iteration + step / (self._steps + 1))
 
-    def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
+    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         self._bar.update(self._task, completed=update.iteration + 1, description=summary(update, episode))
 
     def on_finding(self, finding: FindingRow) -> None:

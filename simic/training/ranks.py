@@ -3,12 +3,13 @@
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -18,13 +19,12 @@ from torch.distributed.rendezvous import rendezvous
 from simic.agent.normalization import Reduce
 from simic.errors import SimicError
 from simic.params import Runtime
-from simic.telemetry.rows import Row
+from simic.telemetry.columns import Columns
 
 PATIENCE = timedelta(minutes=30)  # the slowest process may still be at its validation episodes
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 T = TypeVar("T")
-AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 @dataclass(frozen=True)
@@ -149,17 +149,6 @@ def _store(rank: int, size: int) -> Store:
     return PrefixStore(word, store)
 
 
-def merged(rows: Sequence[AnyRow]) -> AnyRow:
-    """One row of all environments out of each process's row; what is no list is the same in all of them."""
-    first = rows[0]
-    if len(rows) == 1:
-        return first
-    return first.model_copy(update={name: _joined([getattr(row, name) for row in rows]) for name in vars(first)})
-
-
-def _joined(values: list[Any]) -> Any:
-    if isinstance(values[0], list):
-        return [item for value in values for item in value]
-    if isinstance(values[0], dict):
-        return {key: _joined([value[key] for value in values]) for key in values[0]}
-    return values[0]
+def merged(parts: list[Columns], axis: int) -> Columns:
+    """The columns of all environments out of each process's; ``axis`` is that of the environments."""
+    return {name: np.concatenate([part[name] for part in parts], axis) for name in parts[0]}

@@ -7,7 +7,7 @@ from typing import Any
 
 from simic.errors import SimicError
 from simic.params import Params, digest
-from simic.telemetry import recorder
+from simic.telemetry.recorder import Chain, Extent
 from simic.telemetry.rows import FindingRow, Severity
 from simic.training.checkpoint import Checkpoint, CheckpointStore, Damaged, Manifest
 from simic.training.machine import Machine
@@ -56,11 +56,11 @@ def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
     iterations, damaged = store.iterations(), {}
     if not iterations:
         return Start(None, [])
-    telemetry = recorder.intact(log)
+    telemetry = Chain.of(log)
     for iteration in reversed(iterations):
         try:
             checkpoint = store.read(iteration)
-            _refuse_lost_rows(checkpoint, log, telemetry)
+            _refuse_lost_rows(checkpoint, telemetry)
         except Damaged as damage:
             damaged[iteration] = str(damage)
             continue
@@ -82,13 +82,16 @@ def _set_aside(store: CheckpointStore, damaged: Mapping[int, str]) -> list[Findi
     return findings
 
 
-def _refuse_lost_rows(checkpoint: Checkpoint, log: Path, telemetry: recorder.Intact) -> None:
-    """An earlier checkpoint whose rows are all there makes the same rows again; this one cannot."""
-    offset = checkpoint.manifest.telemetry_offset
-    if offset > telemetry.length:
-        raise Damaged(
-            f"{log}: intact up to line {telemetry.lines}, but checkpoint {checkpoint.path.name} needs later rows"
-        )
+def _refuse_lost_rows(checkpoint: Checkpoint, telemetry: Chain) -> None:
+    """An earlier checkpoint whose telemetry is all there makes the same rows again; this one cannot."""
+    damage = telemetry.damage(extent(checkpoint.manifest))
+    if damage is not None:
+        raise Damaged(f"{damage}, but checkpoint {checkpoint.path.name} needs it")
+
+
+def extent(manifest: Manifest) -> Extent:
+    """How much of the telemetry belongs to a checkpoint."""
+    return Extent(manifest.telemetry_files, manifest.telemetry_sha256)
 
 
 def compare(manifest: Manifest, identity: Identity) -> list[FindingRow]:

@@ -21,8 +21,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards import MODES
 from simic.growth.batch.shards import Layout
 from simic.params import Params, Train
-from simic.telemetry import recorder
-from simic.telemetry.recorder import LOG_FILE, TIMING_FILE, Recorder, Silent
+from simic.telemetry.recorder import FOLDER, NOTHING, Recorder, Silent
 from simic.telemetry.rows import FindingRow
 from simic.training import machine, resume, sharing
 from simic.training.checkpoint import CheckpointStore, Manifest
@@ -46,7 +45,6 @@ class Session:
     env: GrowthEnv
     state: TrainState
     recorder: Recorder
-    timing: Recorder
     checkpoints: CheckpointStore
     identity: Identity
     findings: list[FindingRow]
@@ -60,15 +58,15 @@ class Session:
         """Telemetry first, then the state that refers to it; the new checkpoint's directory. All processes have to be
         asked, and the first one writes.
         """
-        offset = self.recorder.flush_and_sync()
-        self.timing.flush_and_sync()
+        extent = self.recorder.flush()
         counters, tensors = self.state.counters, self.state.tensors()
         if not self.ranks.leads:
             return self.checkpoints.path(counters.iteration)
         manifest = Manifest(
             iteration=counters.iteration,
             best_iteration=counters.best_iteration,
-            telemetry_offset=offset,
+            telemetry_files=extent.files,
+            telemetry_sha256=extent.sha256,
             params=self.identity.params,
             params_sha256=self.identity.params_sha256,
             data_sha256=self.identity.data_sha256,
@@ -99,22 +97,19 @@ def open_session(
             identity = identity.on(_describe(params, device, found, ranks))
         env, state = compose(params, prepared_dir, device, ranks, found)
         files.callback(env.close)
-        offset = 0
+        extent = NOTHING
         findings = list(start.findings)
         if start.checkpoint is not None:
             state.load(start.checkpoint.tensors, start.checkpoint.manifest.scalars)
-            offset = start.checkpoint.manifest.telemetry_offset
+            extent = resume.extent(start.checkpoint.manifest)
         else:
             findings += _missing_blueprints(env)
-        rows, timing = Silent(), Silent()
+        recorder = Silent()
         if ranks.leads:
-            recorder.keep_before(work_dir / TIMING_FILE, state.counters.iteration)
-            rows = files.enter_context(Recorder(work_dir / LOG_FILE))
-            dropped = rows.truncate(offset)
-            _note_start(work_dir / RUN_FILE, state.counters.iteration, dropped, start.findings)
-            timing = files.enter_context(Recorder(work_dir / TIMING_FILE))
+            recorder = files.enter_context(Recorder(work_dir, extent, state.counters.iteration))
+            _note_start(work_dir / RUN_FILE, state.counters.iteration, recorder.dropped, start.findings)
         del start  # the checkpoint's tensors are not kept beside the state they were loaded into
-        yield Session(params, work_dir, env, state, rows, timing, store, identity, findings, ranks)
+        yield Session(params, work_dir, env, state, recorder, store, identity, findings, ranks)
 
 
 def _begin(files: ExitStack, work_dir: Path, store: CheckpointStore, identity: Identity, fresh: bool) -> resume.Start:
@@ -122,7 +117,7 @@ def _begin(files: ExitStack, work_dir: Path, store: CheckpointStore, identity: I
     files.enter_context(durable.locked(work_dir / LOCK_FILE, "trains"))
     if fresh:
         _clear(work_dir)
-    return resume.choose(store, work_dir / LOG_FILE, identity)
+    return resume.choose(store, work_dir / FOLDER, identity)
 
 
 def _missing_blueprints(env: GrowthEnv) -> list[FindingRow]:
@@ -192,7 +187,7 @@ def _note_start(path: Path, iteration: int, dropped: int, findings: list[Finding
             "host": platform.node(),
             "process": os.getpid(),
             "start_iteration": iteration,
-            "telemetry_rows_dropped": dropped,
+            "telemetry_files_dropped": dropped,
             "findings": [finding.message for finding in findings],
         }
     )

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,8 +14,9 @@ from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.rollout import Rollout, StepRecord, collect
 from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.shards import ProcessLost, recovered
-from simic.growth.life.vocabulary import Stage
-from simic.telemetry.rows import EpisodeRow, FindingRow, Severity, StepRow, TimingRow, UpdateRow
+from simic.telemetry.columns import STEPS, Columns
+from simic.telemetry.recorder import Iteration
+from simic.telemetry.rows import FindingRow, Severity, TimingRow, UpdateRow
 from simic.training import episodes, validation
 from simic.training.interrupts import Interrupted
 from simic.training.observers import EndStatus, Observer, Observers, RunInfo
@@ -39,6 +40,14 @@ class _StopRequested(Exception):
     """Out of the middle of an iteration."""
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """What is recorded of an episode of every host: its steps ``[T, E]`` and what they add up to ``[E]``."""
+
+    steps: Columns
+    episode: Columns
+
+
 class _SharedFault(DecisionFault):
     """A fault that all processes know of."""
 
@@ -52,11 +61,11 @@ def train(session: Session, observers: Sequence[Observer] = (), stop: threading.
     run = TrainingRun(session, observers, stop or threading.Event())
     with run.watched():
         for iteration in range(run.counters.iteration, session.params.train.iterations):
-            rollout, episode = run.collect(iteration)
+            rollout, recorded = run.collect(iteration)
             rollout = run.advantages(rollout)
             metrics = run.update(rollout, iteration)
             run.validate(iteration)
-            run.record(iteration, metrics, episode)
+            run.record(iteration, metrics, recorded)
             run.checkpoint()
         run.finish()
     return run.counters
@@ -70,12 +79,12 @@ class TrainingRun:
         self.state, self.counters = session.state, session.state.counters
         self.settings = session.params.train
         self.saved = self.ranks.from_first(lambda: session.checkpoints.iterations()[-1:] == [self.counters.iteration])
-        self.offset = session.recorder.flush_and_sync()  # of the telemetry of whole iterations
         self.begun = self.counters.iteration
         self.whole = True  # nothing of the state has moved since the last whole iteration
         self.seconds: dict[str, float] = {}
         if self.counters.group:
             session.env.population.group = self.counters.group
+        self.validation: Columns | None = None
         self.validation_accuracy = float("nan")
         self.gravest: FindingRow | None = None
 
@@ -91,7 +100,7 @@ class TrainingRun:
             self.observers.on_start(info)
             for finding in session.findings:
                 self.report(finding)
-            self.offset = session.recorder.flush_and_sync()
+            session.recorder.flush()
             yield
             status = "finished"
         except _StopRequested:
@@ -103,43 +112,29 @@ class TrainingRun:
         finally:
             self.observers.on_end(status)
 
-    def collect(self, iteration: int) -> tuple[Rollout, EpisodeRow]:
-        """One episode of every host with frozen policy and scales; each step is recorded as it happens, of several
-        processes at the end.
-        """
+    def collect(self, iteration: int) -> tuple[Rollout, Recorded]:
+        """One episode of every host with frozen policy and scales, and its telemetry, of all processes."""
         self.seconds, self.begun = {}, iteration + 1
-        rollout, kept, tally = self._played("collect", iteration, lambda: self._rollout(iteration))
+        rollout, own = self._played("collect", iteration, lambda: self._rollout(iteration))
         self._look_at_memory(iteration)
-        for rows in zip(*self.ranks.gather(kept), strict=True):
-            self._tell(merged(rows))
-        return rollout, merged(self.ranks.gather(tally.row(iteration, "train")))
+        parts = self.ranks.gather(own)
+        steps = merged([part.steps for part in parts], axis=1)
+        self.observers.on_rollout(iteration, steps)
+        return rollout, Recorded(steps, merged([part.episode for part in parts], axis=0))
 
-    def _rollout(self, iteration: int) -> tuple[Rollout, list[StepRow], episodes.Tally]:
-        """And, of several processes, the rows that are not told yet."""
-        env, tally, alone = self.session.env, episodes.Tally(self.session.env), self.ranks.size == 1
-        self.stages = [[int(Stage.DORMANT)] * env.host.slots for _ in range(self.settings.envs)]
-        kept: list[StepRow] = []
+    def _rollout(self, iteration: int) -> tuple[Rollout, Recorded]:
+        """And what is recorded of the hosts of this process."""
+        env, collector, tally = self.session.env, episodes.Collector(STEPS), episodes.Tally(self.session.env)
 
         def on_step(transition: StepRecord) -> None:
-            row = episodes.step_row(iteration, transition)
-            if alone:
-                self._tell(row)
-            else:
-                kept.append(row)
+            collector.add(episodes.step_tensors(transition))
             tally.add(transition.reward, transition.info)
+            self.observers.on_step(iteration, transition.step + 1)
             self._look_for_stop()
 
         ppo, normalizers, rng_seed = self.state.ppo, self.state.normalizers, self.session.params.rng_seed
         rollout, _ = collect(env, ppo.policy, normalizers, iteration, rng_seed, env.steps, on_step)
-        return rollout, kept, tally
-
-    def _tell(self, row: StepRow) -> None:
-        """Of all hosts, with the events that follow from the stages before it."""
-        self.session.recorder.append(row)
-        for event in episodes.events(row, self.stages, self.session.env.steps):
-            self.session.recorder.append(event)
-        self.stages = row.stage
-        self.observers.on_step(row)
+        return rollout, Recorded(collector.fetched(), tally.columns())
 
     def _look_at_memory(self, iteration: int) -> None:
         """Fewer hosts at once since the last look: a finding, and part of the state, as it changes the last bits."""
@@ -175,26 +170,25 @@ class TrainingRun:
     def validate(self, iteration: int) -> None:
         """Every ``validate_every`` iterations and after the last: the same greedy episodes; the best score is kept."""
         done = iteration + 1
-        self.validation_accuracy = float("nan")
+        self.validation, self.validation_accuracy = None, float("nan")
         if done % self.settings.validate_every and done != self.settings.iterations:
             return
         env, ppo = self.session.env, self.state.ppo
-        row = self._played(
+        own = self._played(
             "validate",
             iteration,
-            lambda: validation.validate(env, ppo.policy, self.state.normalizers, iteration, self._look_for_stop),
+            lambda: validation.validate(env, ppo.policy, self.state.normalizers, self._look_for_stop),
         )
-        row = merged(self.ranks.gather(row))
-        self.session.recorder.append(row)
-        self.validation_accuracy = validation.score(row)
+        self.validation = merged(self.ranks.gather(own), axis=0)
+        self.validation_accuracy = validation.score(self.validation)
         if self.counters.best_score is None or self.validation_accuracy > self.counters.best_score:
             self.counters.best_score, self.counters.best_iteration = self.validation_accuracy, done
 
-    def record(self, iteration: int, metrics: UpdateMetrics, episode: EpisodeRow) -> None:
-        """The iteration is whole: counters, hash chain, rows; then everyone who watches is told."""
+    def record(self, iteration: int, metrics: UpdateMetrics, recorded: Recorded) -> None:
+        """The iteration is whole: counters, hash chain; everyone who watches is told; then all of it is written."""
         started = time.perf_counter()
         self.counters.iteration = iteration + 1
-        self.counters.rollbacks += sum(episode.panicked)
+        self.counters.rollbacks += int(recorded.episode["panicked"].sum())
         budget = self.settings.governor.rollback_budget
         if self.counters.rollbacks > budget:
             text = f"{self.counters.rollbacks} rollbacks in this run, train.governor.rollback_budget allows {budget}"
@@ -207,14 +201,13 @@ class TrainingRun:
             best_iteration=self.counters.best_iteration,
             state_chain=self.state.link(),
         )
-        self.session.recorder.append(episode)
-        self.session.recorder.append(update)
-        self.observers.on_iteration(update, episode)
+        self.observers.on_iteration(update, recorded.episode)
+        events = episodes.events(recorded.steps)
+        self.session.recorder.write(Iteration(update, recorded.steps, recorded.episode, self.validation, events))
         self.seconds["record"] = time.perf_counter() - started
         names = ("collect", "update", "validate", "record")
         times = {f"{name}_seconds": round(self.seconds.get(name, 0.0), 6) for name in names}
-        self.session.timing.append(TimingRow(iteration=iteration, **times))
-        self.offset = self.session.recorder.flush_and_sync()
+        self.session.recorder.time(TimingRow(iteration=iteration, **times))
         self.whole, self.saved = True, False
         self._end_if_grave()
 
@@ -237,7 +230,7 @@ class TrainingRun:
 
     def report(self, finding: FindingRow) -> None:
         """Records a finding and tells everyone; one that is fatal or as grave as ``stop_on`` ends the run."""
-        self.session.recorder.append(finding)
+        self.session.recorder.find(finding)
         self.observers.on_finding(finding)
         limit = self.settings.stop_on
         ends = finding.check in FATAL or (limit != "never" and finding.at_least(limit))
@@ -274,14 +267,9 @@ class TrainingRun:
         is met by the others where they look for a stop.
         """
 
-        offset = self.session.recorder.flush_and_sync()
-
         def again(lost: ProcessLost) -> None:
-            nonlocal offset
             self._look_for_stop()
-            self.session.recorder.truncate(offset)
             self._found(iteration, "process_lost", "info", f"{lost}; its episodes are played again", 1)
-            offset = self.session.recorder.flush_and_sync()
 
         try:
             return self._timed(name, lambda: recovered(self.session.env.population, work, again))
@@ -301,10 +289,9 @@ class TrainingRun:
 
     def _interrupted(self) -> Interrupted:
         """Back to the end of the last whole iteration, saved if the state is still that of it."""
-        if self.whole:
-            self.session.recorder.truncate(self.offset)
-            if not self.saved and self.counters.iteration:
-                self._save()
+        self.session.recorder.forget()
+        if self.whole and not self.saved and self.counters.iteration:
+            self._save()
         kept = self.session.checkpoints.iterations()
         return Interrupted(kept[-1] if kept else 0, self.begun)
 

@@ -10,7 +10,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Situation, play
 from simic.envs.records import StepInfo
 from simic.growth.life.vocabulary import Action
-from simic.telemetry.rows import EpisodeRow
+from simic.telemetry.columns import Columns
 from simic.training.episodes import Tally
 from simic.training.learned import LearnedActor
 
@@ -21,9 +21,8 @@ def validate(
     env: GrowthEnv,
     policy: ActorCritic,
     normalizers: Normalizers,
-    iteration: int,
     on_step: Callable[[], None],
-) -> EpisodeRow:
+) -> Columns:
     """One greedy episode of every host; ``on_step`` is called after each step and may raise. Normalisers stay as they
     are. The environment is left at the end of these episodes.
     """
@@ -34,9 +33,10 @@ def validate(
         on_step()
 
     play(env, LearnedActor(policy, normalizers, greedy=True), VALIDATION_ITERATION, add)
-    return tally.row(iteration, "validation")
+    return tally.columns()
 
 
-def score(row: EpisodeRow) -> float:
+def score(episode: Columns) -> float:
     """Mean committed validation accuracy in points: of host and FOSSILIZED seeds alone, since that is what is kept."""
-    return sum(row.committed_accuracy) / len(row.committed_accuracy)
+    accuracy = episode["committed_accuracy"].tolist()
+    return sum(accuracy) / len(accuracy)

@@ -2,13 +2,19 @@
 
 import pytest
 
-from .synthetic import Plant, clean_run
+from .synthetic import Plant, clean_run, publish_run
 
 
 @pytest.fixture(scope="session")
-def clean():
+def published(tmp_path_factory):
+    """The tables of the defect-free run; read only."""
+    return publish_run(tmp_path_factory.mktemp("synthetic"))
+
+
+@pytest.fixture(scope="session")
+def clean(published):
     """The defect-free run."""
-    return clean_run()
+    return clean_run(published)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A clean synthetic run, made of the real row types, in which each test plants one defect."""
+"""A clean synthetic run, recorded and published as a real one is, in which each test plants one defect."""
 
 from dataclasses import dataclass, replace
 
@@ -20,7 +20,11 @@ from simic.evaluation.result import (
 )
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Params
-from simic.telemetry.rows import EpisodeRow, StepRow, TimingRow, UpdateRow
+from simic.telemetry import columns as tables
+from simic.telemetry.columns import Columns, EventColumns
+from simic.telemetry.publish import publish
+from simic.telemetry.recorder import Iteration, Recorder
+from simic.telemetry.rows import TimingRow, UpdateRow
 
 ENVS, SLOTS, STEPS, ITERATIONS = 4, 2, 6, 24
 HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
@@ -71,49 +75,66 @@ SCRIPT = ((Op.WAIT, Stage.DORMANT), (Op.GERMINATE, Stage.GERMINATED), (Op.ADVANC
 POTENTIAL = (0.0, 0.0, 1.0, 2.0, 3.5, 5.5, 0.0)  # before each step and after the last, which is terminal
 
 
-def step(iteration, t, gamma):
+def steps(iteration) -> Columns:
     """All hosts do the same; F telescopes by its definition."""
-    op, stage = SCRIPT[t]
-    shaping = 0.3 * (gamma * POTENTIAL[t + 1] - POTENTIAL[t])
-    parts = {"shaping": [shaping] * ENVS, "terminal": [4.0 * (t == STEPS - 1)] * ENVS}
-    accuracy = [60.0 + 2 * t + 0.2 * iteration + e for e in range(ENVS)]
-    nothing, per_slot = [0] * ENVS, [[0.0] * SLOTS] * ENVS
-    return StepRow(
-        iteration=iteration, step=t + 1, op=[int(op)] * ENVS, slot=nothing, blueprint=nothing, style=nothing,
-        tempo=nothing, alpha_target=nothing, alpha_speed=nothing, alpha_curve=nothing, effective_op=[int(op)] * ENVS,
-        gate=[-1 if op is Op.WAIT else 1] * ENVS, gate_passed=[op is not Op.WAIT] * ENVS, log_prob=[-1.0] * ENVS,
-        value=[0.5] * ENVS, reward=[a + b for a, b in zip(*parts.values(), strict=True)], components=parts,
-        live_accuracy=accuracy, committed_accuracy=accuracy, all_off_accuracy=accuracy, val_loss=[1.0] * ENVS,
-        train_loss=[1.0] * ENVS, host_grad_norm=[1.0] * ENVS, seed_grad_norm=per_slot,
-        stage=[[int(stage), 0]] * ENVS, slot_blueprint=[[0 if t else -1, -1]] * ENVS, alpha=per_slot,
-        contribution=[[3.0, float("nan")]] * ENVS, contribution_se=per_slot, interaction=per_slot,
-        interaction_se=per_slot, params=[500] * ENVS,
-        committed_params=[500] * ENVS, flops=[1000] * ENVS, panicked=[False] * ENVS, cause=nothing, valid=[True] * ENVS,
-    )  # fmt: skip
+    gamma, t = params().train.ppo.gamma, np.arange(STEPS)
+    ops, stages = (np.array([int(each) for each in column]) for column in zip(*SCRIPT, strict=True))
+    potential = np.array(POTENTIAL)
+
+    def of_hosts(values, kind="float64"):
+        return np.repeat(np.asarray(values, dtype=kind)[:, None], ENVS, axis=1)
+
+    columns = {name: np.zeros((STEPS, ENVS, SLOTS)[: each.axes], each.kept) for name, each in tables.STEPS.items()}
+    del columns["components"]
+    shaping, terminal = 0.3 * (gamma * potential[1:] - potential[:-1]), 4.0 * (t == STEPS - 1)
+    accuracy = (60.0 + 2 * t + 0.2 * iteration)[:, None] + np.arange(ENVS)
+    grown = np.where(t > 0, 0, -1)
+    columns |= {
+        "op": of_hosts(ops, "int16"), "effective_op": of_hosts(ops, "int16"),
+        "gate": of_hosts(np.where(ops == Op.WAIT, -1, 1), "int16"), "gate_passed": of_hosts(ops != Op.WAIT, "bool"),
+        "log_prob": of_hosts(0 * t - 1), "value": of_hosts(0 * t + 0.5), "reward": of_hosts(shaping + terminal),
+        "components/shaping": of_hosts(shaping), "components/terminal": of_hosts(terminal), "live_accuracy": accuracy,
+        "committed_accuracy": accuracy, "all_off_accuracy": accuracy,
+        **dict.fromkeys(("val_loss", "train_loss", "host_grad_norm"), of_hosts(0 * t + 1)),
+        "stage": np.stack((of_hosts(stages, "int16"), of_hosts(0 * t, "int16")), axis=2),
+        "slot_blueprint": np.stack((of_hosts(grown, "int16"), of_hosts(0 * t - 1, "int16")), axis=2),
+        "contribution": np.stack((of_hosts(0 * t + 3), of_hosts(0 * t + np.nan)), axis=2),
+        **dict.fromkeys(("params", "committed_params"), of_hosts(0 * t + 500, "int64")),
+        "flops": of_hosts(0 * t + 1000, "int64"), "valid": of_hosts(0 * t + 1, "bool"),
+    }  # fmt: skip
+    return columns
 
 
-def episode(iteration, split):
-    level = 70 + 0.4 * iteration
-    return EpisodeRow(
-        iteration=iteration, split=split, env_id=list(range(ENVS)),
-        return_=[5 + 0.05 * iteration + 0.01 * noise(iteration, e) for e in range(ENVS)], length=[STEPS] * ENVS,
-        committed_accuracy=[level + 0.3 * noise(iteration, e) for e in range(ENVS)], live_accuracy=[level] * ENVS,
-        params=[500] * ENVS, committed_params=[500] * ENVS, germinated=[1] * ENVS, fossilized=[1] * ENVS,
-        pruned=[0] * ENVS, panicked=[False] * ENVS,
-    )  # fmt: skip
+def episode(iteration) -> Columns:
+    level, one = 70 + 0.4 * iteration, np.ones(ENVS, dtype=np.int64)
+    wobble = np.array([noise(iteration, e) for e in range(ENVS)])
+    return {
+        "env_id": np.arange(ENVS), "return": 5 + 0.05 * iteration + 0.01 * wobble, "length": STEPS * one,
+        "committed_accuracy": level + 0.3 * wobble, "live_accuracy": level * np.ones(ENVS), "params": 500 * one,
+        "committed_params": 500 * one, "germinated": one, "fossilized": one, "pruned": 0 * one, "panicked": one == 0,
+    }  # fmt: skip
 
 
-def rows():
-    """Everything a run of ITERATIONS records."""
-    gamma = params().train.ppo.gamma
+def recorded() -> list[Iteration]:
+    """Everything a run of ITERATIONS records, but for the times."""
+    found = []
     for i in range(ITERATIONS):
-        yield from (step(i, t, gamma) for t in range(STEPS))
-        yield episode(i, "train")
-        if i % 8 == 7:
-            yield episode(i, "validation")
-        yield UpdateRow(iteration=i, env_steps=(i + 1) * ENVS * STEPS, metrics=metrics(i), state_chain=f"{i:064x}",
-                        validation_accuracy=float("nan"), best_iteration=None)  # fmt: skip
-        yield TimingRow(iteration=i, collect_seconds=1.0, update_seconds=0.4, validate_seconds=0.0, record_seconds=0.0)
+        update = UpdateRow(iteration=i, env_steps=(i + 1) * ENVS * STEPS, metrics=metrics(i), state_chain=f"{i:064x}",
+                           validation_accuracy=float("nan"), best_iteration=None)  # fmt: skip
+        validation = episode(i) if i % 8 == 7 else None
+        found.append(Iteration(update, steps(i), episode(i), validation, EventColumns(tables.empty(tables.EVENTS))))
+    return found
+
+
+def publish_run(work):
+    """The folder of its tables."""
+    with Recorder(work) as log:
+        for each in recorded():
+            log.write(each)
+            seconds = {"collect_seconds": 1.0, "update_seconds": 0.4, "validate_seconds": 0.0, "record_seconds": 0.0}
+            log.time(TimingRow(iteration=each.update.iteration, **seconds))
+        publish(work, log.flush(), work / "published")
+    return work / "published"
 
 
 def interval(estimate, half=0.5):
@@ -168,10 +189,10 @@ def provenance():
                       hardware={"device": "cpu", "threads": "1"}, damaged=(), non_finite=())  # fmt: skip
 
 
-def clean_run():
-    """The defect-free run."""
-    recorded = RunRecord.from_rows(params(), rows())
-    return replace(recorded, evaluation=evaluation(), provenance=provenance(), certificate=Certificate(True, 3))
+def clean_run(published):
+    """The defect-free run, of its tables."""
+    loaded = RunRecord.from_published(params(), published)
+    return replace(loaded, evaluation=evaluation(), provenance=provenance(), certificate=Certificate(True, 3))
 
 
 @dataclass(frozen=True)

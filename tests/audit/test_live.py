@@ -1,37 +1,36 @@
 """The observer reports what the checks find, once, and again only when it gets worse."""
 
+from dataclasses import replace
+
 from simic.audit.live import LiveAudit
 from simic.telemetry.recorder import Recorder
-from simic.telemetry.rows import FindingRow, StepRow, UpdateRow
+from simic.telemetry.rows import FindingRow
 from simic.training.observers import RunInfo
 
-from .synthetic import ITERATIONS, params, rows
+from .synthetic import ITERATIONS, params, recorded
 
 
-def watch(recorded, work_dir, start=0):
-    """Findings of one life of a run over these rows."""
+def watch(iterations, work_dir, start=0):
+    """Findings of one life of a run over these iterations."""
     found = []
     observer = LiveAudit()
     observer.on_start(RunInfo(params(), work_dir, "d" * 64, start, found.append))
-    for row in recorded:
-        if isinstance(row, StepRow):
-            observer.on_step(row)
-        elif isinstance(row, UpdateRow):
-            observer.on_iteration(row, None)
+    for each in iterations:
+        observer.on_rollout(each.update.iteration, each.steps)
+        observer.on_iteration(each.update, each.train)
     observer.on_end("finished")
     return found
 
 
 def damaged(changes):
-    """The clean rows with metrics of some iterations replaced."""
-    for row in rows():
-        if isinstance(row, UpdateRow) and row.iteration in changes:
-            row = row.model_copy(update={"metrics": {**row.metrics, **changes[row.iteration]}})
-        yield row
+    """The clean run with metrics of some iterations replaced."""
+    for each in recorded():
+        metrics = {**each.update.metrics, **changes.get(each.update.iteration, {})}
+        yield replace(each, update=each.update.model_copy(update={"metrics": metrics}))
 
 
 def test_a_clean_run_is_silent(tmp_path):
-    assert watch(rows(), tmp_path) == []
+    assert watch(recorded(), tmp_path) == []
 
 
 def test_a_defect_is_reported_once_and_in_its_iteration(tmp_path):
@@ -46,24 +45,18 @@ def test_a_finding_that_gets_worse_is_reported_again(tmp_path):
 
 
 def test_a_broken_reward_is_found_in_the_iteration_it_is_paid(tmp_path):
-    broken = [
-        row.model_copy(update={"reward": [99.0, *row.reward[1:]]})
-        if isinstance(row, StepRow) and (row.iteration, row.step) == (3, 2)
-        else row
-        for row in rows()
-    ]
+    broken = recorded()
+    broken[3].steps["reward"][1, 0] = 99.0
     assert [(row.check, row.iteration) for row in watch(broken, tmp_path)] == [("P5", 3)]
 
 
 def test_a_resumed_run_remembers_what_it_was_told(tmp_path):
     everything = list(damaged({7: {"ratio_max": 6.0}}))
-    half = next(i for i, row in enumerate(everything) if row.kind == "update" and row.iteration == 11) + 1
-    with Recorder(tmp_path / "telemetry.jsonl") as log:
-        for row in everything[:half]:
-            if row.kind != "timing":
-                log.append(row)
-        log.append(FindingRow(iteration=7, check="R2", severity="medium", message="said before"))
-    assert watch(everything[half:], tmp_path, start=12) == []
+    with Recorder(tmp_path) as log:
+        for each in everything[:12]:
+            log.write(each)
+        log.find(FindingRow(iteration=7, check="R2", severity="medium", message="said before"))
+    assert watch(everything[12:], tmp_path, start=12) == []
     # Without that memory it would be told again: the damaged update is still among the recent ones.
     assert [row.check for row in watch(everything, tmp_path)] == ["R2"]
     assert ITERATIONS > 12

@@ -1,34 +1,39 @@
-"""A record is the same from live rows and from published tables, and says what is missing."""
+"""A record is the same from live columns and from published tables, and says what is missing."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from simic.audit.record import RunRecord, Table
 from simic.errors import SimicError
 from simic.telemetry.publish import publish
 from simic.telemetry.recorder import Recorder
-from simic.telemetry.rows import TimingRow
 
-from .synthetic import ENVS, ITERATIONS, SLOTS, STEPS, params, rows
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    with Recorder(folder / "log.jsonl") as log, Recorder(folder / "timing.jsonl") as timing:
-        for row in rows():
-            (timing if isinstance(row, TimingRow) else log).append(row)
-    publish(folder / "log.jsonl", folder / "timing.jsonl", folder / "telemetry")
-    return folder / "telemetry"
+from .synthetic import ENVS, ITERATIONS, SLOTS, STEPS, params, recorded
 
 
-def test_published_tables_equal_the_rows_they_were_made_of(published, clean):
-    loaded = RunRecord.from_published(params(), published)
-    for name in ("updates", "steps", "episodes", "validations", "timing"):
-        ours, theirs = getattr(clean, name), getattr(loaded, name)
-        assert set(ours.columns) == set(theirs.columns), name
-        for column, values in ours.columns.items():
-            np.testing.assert_array_equal(values, theirs.column(column), err_msg=f"{name}.{column}")
+def test_a_record_of_an_iteration_is_the_same_live_and_published(clean):
+    everything = recorded()
+    live = Table.from_rows([each.update for each in everything])
+    assert set(live.columns) == set(clean.updates.columns)
+    for name, values in live.columns.items():
+        np.testing.assert_array_equal(values, clean.updates.column(name), err_msg=name)
+    for number in (0, 7):
+        steps = Table.of_steps(number, everything[number].steps)
+        published = clean.steps.where(clean.steps.column("iteration") == number)
+        assert set(steps.columns) == set(published.columns)
+        for name, values in steps.columns.items():
+            np.testing.assert_array_equal(values, published.column(name), err_msg=name)
+            assert values.dtype == published.column(name).dtype, name
+
+
+def test_episodes_are_told_apart_by_their_split(clean):
+    assert clean.episodes.column("iteration").tolist() == list(range(ITERATIONS))
+    assert clean.validations.column("iteration").tolist() == [7, 15, 23]
+    for iteration in (7, 15):
+        chosen = clean.episodes.where(clean.episodes.column("iteration") == iteration)
+        np.testing.assert_array_equal(chosen.column("return")[0], recorded()[iteration].train["return"])
+    assert clean.timing.column("collect_seconds").tolist() == [1.0] * ITERATIONS
 
 
 def test_shapes_are_rows_hosts_slots(clean):
@@ -55,10 +60,9 @@ def test_missing_names_the_need_and_the_counts(clean):
 
 
 def test_an_empty_run_is_an_empty_record(tmp_path):
-    with Recorder(tmp_path / "log.jsonl"), Recorder(tmp_path / "timing.jsonl"):
-        pass
-    publish(tmp_path / "log.jsonl", tmp_path / "timing.jsonl", tmp_path / "telemetry")
-    loaded = RunRecord.from_published(params(), tmp_path / "telemetry")
+    with Recorder(tmp_path) as log:
+        publish(tmp_path, log.flush(), tmp_path / "published")
+    loaded = RunRecord.from_published(params(), tmp_path / "published")
     assert len(loaded.updates) == len(loaded.steps) == len(loaded.episodes) == 0
 
 
@@ -72,8 +76,6 @@ def test_a_missing_or_damaged_table_is_named(published, tmp_path, content):
         RunRecord.from_published(params(), tmp_path)
 
 
-def test_rows_of_different_numbers_of_hosts_are_refused():
-    first, *_ = rows()
-    shorter = first.model_copy(update={"reward": [1.0]})
-    with pytest.raises(SimicError, match=r"reward: rows have \[1, 4\]"):
-        Table.from_rows([first, shorter])
+def test_rows_of_different_numbers_of_slots_are_refused():
+    with pytest.raises(SimicError, match=r"alpha: rows have \[1, 4\]"):
+        Table.from_arrow(pa.table({"alpha": [[1.0], [1.0, 2.0, 3.0, 4.0]]}))

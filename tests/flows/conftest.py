@@ -24,7 +24,7 @@ class ObservedToys(Toys):
             observer.on_start(replace(info_of(workspace), params=params))
         for iteration in range(params.train.iterations):
             for observer in observers:
-                observer.on_iteration(update(iteration), episode(iteration))
+                observer.on_iteration(update(iteration), episode())
                 observer.on_checkpoint(workspace.root, iteration + 1)
         for observer in observers:
             observer.on_end("finished")

@@ -15,12 +15,11 @@ from simic import durable
 from simic.params import Params, PPOParams
 from simic.pipeline import distributed, mlflow_store, stages
 from simic.pipeline.paths import Workspace
-from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, UpdateRow
 from simic.training.checkpoint import read
 from simic.training.session import LOCK_FILE, open_session
 from simic.training.trainer import train
 from tests.helpers import outputs, started
-from tests.training.small_runs import rows_of, small_params
+from tests.training.small_runs import episodes_of, events_of, findings_of, small_params, steps_of, updates_of
 
 MODULE = ["-m", "simic.pipeline.distributed"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -58,26 +57,25 @@ def together(project, tmp_path_factory) -> tuple[Path, str]:
 
 def test_the_first_process_writes_the_rows_of_all_hosts(together, finished) -> None:
     work, _ = together
-    for kind in (StepRow, EpisodeRow, UpdateRow):
-        own, theirs = rows_of(work, kind), rows_of(finished, kind)
-        assert len(own) == len(theirs), kind
-        assert [row.iteration for row in own] == [row.iteration for row in theirs]
-    for own, theirs in zip(rows_of(work, EpisodeRow), rows_of(finished, EpisodeRow), strict=True):
-        assert own.env_id == theirs.env_id == [0, 1, 2, 3]
+    for kind in (steps_of, updates_of):
+        assert [row.iteration for row in kind(work)] == [row.iteration for row in kind(finished)]
+    for split, iterations in (("train", [0, 1, 2, 3]), ("validation", [1, 3])):
+        assert [iteration for iteration, _ in episodes_of(work, split)] == iterations
+        assert all(episode["env_id"].tolist() == [0, 1, 2, 3] for _, episode in episodes_of(work, split))
     # Before the first update nothing but rounding can differ.
-    pairs = zip(rows_of(work, StepRow), rows_of(finished, StepRow), strict=True)
+    pairs = zip(steps_of(work), steps_of(finished), strict=True)
     for own, theirs in [pair for pair in pairs if pair[0].iteration == 0]:
         assert (own.op, own.slot, own.blueprint) == (theirs.op, theirs.slot, theirs.blueprint)
         assert own.stage == theirs.stage
         assert own.reward == pytest.approx(theirs.reward, abs=1e-3)
         assert own.components.keys() == theirs.components.keys()
-    events = [[row for row in rows_of(path, EventRow) if row.iteration == 0] for path in (work, finished)]
+    events = [[row for row in events_of(path) if row.iteration == 0] for path in (work, finished)]
     assert events[0] == events[1]
 
 
 def test_one_update_of_two_processes_is_that_of_one_up_to_rounding(together, finished) -> None:
     work, _ = together
-    own, theirs = (rows_of(path, UpdateRow)[0] for path in (work, finished))
+    own, theirs = (updates_of(path)[0] for path in (work, finished))
     assert own.env_steps == theirs.env_steps
     for name in ("policy_loss", "value_loss", "approx_kl", "grad_norm", "return_mean", "explained_variance"):
         assert own.metrics[name] == pytest.approx(theirs.metrics[name], rel=2e-2, abs=1e-4), name
@@ -102,7 +100,7 @@ def test_any_number_of_processes_goes_on_from_a_checkpoint(together, prepared) -
     with open_session(small(iterations=5), work, prepared) as session:
         assert session.state.counters.iteration == 4
         assert train(session).iteration == 5
-    messages = [row.message for row in rows_of(work, FindingRow) if row.check == "inexact_resume"]
+    messages = [row.message for row in findings_of(work) if row.check == "inexact_resume"]
     assert len(messages) == 1
     assert "ranks (2 → 1)" in messages[0]
 
@@ -154,7 +152,7 @@ def test_a_finding_of_the_live_audit_stops_all(project, tmp_path) -> None:
         said = outputs(processes)
     assert [process.returncode for process in processes] == [2, 2], said
     assert all("simic: stopped by finding R2 in iteration 0" in text for text in said)
-    assert [row.check for row in rows_of(work, FindingRow)] == ["R2"]
+    assert [row.check for row in findings_of(work)] == ["R2"]
 
 
 SICK_SECOND = """
@@ -178,7 +176,7 @@ def test_a_fault_of_the_second_process_is_found_by_all(project, tmp_path) -> Non
         said = outputs(processes)
     assert [process.returncode for process in processes] == [2, 2], said
     assert all("stopped by finding decision_fault in iteration 0: head 'op'" in text for text in said)
-    assert [row.check for row in rows_of(work, FindingRow)] == ["decision_fault"]
+    assert [row.check for row in findings_of(work)] == ["decision_fault"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,10 @@ import pytest
 from simic import params
 from simic.pipeline import mlflow_store
 from simic.pipeline.paths import Workspace
-from simic.telemetry.recorder import Recorder
+from simic.telemetry.recorder import Extent, Recorder
 from simic.telemetry.rows import FindingRow
 from simic.training.observers import RunInfo
-from tests.helpers import ROOT, episode, update
+from tests.helpers import ROOT, episode, iteration, update
 
 FINGERPRINT = "0123456789abcdef"
 GONE = "http://127.0.0.1:1"  # nobody listens there
@@ -56,21 +57,20 @@ from tests.pipeline.test_mlflow_store import *
 workspace, die_at = Workspace(Path(sys.argv[1])), int(sys.argv[2])
 info = info_of(workspace)
 saved = info.work_dir / "saved"
-start, offset = map(int, saved.read_text().split()) if saved.exists() else (0, 0)
+start, sha256 = saved.read_text().split() if saved.exists() else ("0", "")
 watcher = tracker(workspace)
-with Recorder(info.work_dir / "telemetry.jsonl") as log:
-    log.truncate(offset)
+with Recorder(info.work_dir, Extent(int(start), sha256)) as log:
     watcher.on_start(info)
-    for iteration in range(start, 12):
-        log.append(episode(iteration)), log.append(update(iteration))
-        watcher.on_iteration(update(iteration), episode(iteration))
-        if iteration == die_at:
+    for number in range(int(start), 12):
+        watcher.on_iteration(update(number), episode())
+        log.write(iteration(number))
+        if number == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        if iteration % 2:
-            saved.write_text(f"{iteration + 1} {log.flush_and_sync()}")
-            if iteration == -die_at:  # between the checkpoint and telling MLflow
+        if number % 2:
+            saved.write_text("{} {}".format(*log.flush()))
+            if number == -die_at:  # between the checkpoint and telling MLflow
                 os.kill(os.getpid(), signal.SIGKILL)
-            watcher.on_checkpoint(Path(), iteration + 1)
+            watcher.on_checkpoint(Path(), number + 1)
 watcher.on_end("finished")
 """
 
@@ -100,7 +100,7 @@ def test_a_run_states_its_params_data_and_code(workspace: Workspace) -> None:
 
 
 def test_metrics_are_those_of_the_rows_and_missing_ones_are_left_out() -> None:
-    point = mlflow_store.point(update(3), episode(3))
+    point = mlflow_store.point(update(3), episode())
     assert point.metrics["update/loss"] == 0.25
     assert point.metrics["episode/return"] == 1.5  # (1 + 2) / 2
     assert point.metrics["episode/committed_accuracy"] == 40.0  # the other host was not measured
@@ -109,13 +109,11 @@ def test_metrics_are_those_of_the_rows_and_missing_ones_are_left_out() -> None:
 
 
 def train(watcher: mlflow_store.MlflowObserver, workspace: Workspace, iterations: range) -> None:
-    with Recorder(workspace.work(FINGERPRINT) / "telemetry.jsonl") as log:
-        for iteration in iterations:
-            log.append(episode(iteration))
-            log.append(update(iteration))
-            watcher.on_iteration(update(iteration), episode(iteration))
-            log.flush_and_sync()
-            watcher.on_checkpoint(Path(), iteration + 1)
+    with Recorder(workspace.work(FINGERPRINT), Extent(iterations.start)) as log:
+        for number in iterations:
+            watcher.on_iteration(update(number), episode())
+            log.write(iteration(number))
+            watcher.on_checkpoint(Path(), number + 1)
 
 
 def test_store_gone_in_mid_run_is_one_finding_and_everything_comes_later(
@@ -138,10 +136,10 @@ def refuse(*_: object, **__: object) -> None:
 
 
 def publish_files(workspace: Workspace) -> None:
-    for name, iteration in (("best", 2), ("latest", 4)):
+    for name, done in (("best", 2), ("latest", 4)):
         folder = workspace.checkpoints / name
         folder.mkdir(parents=True)
-        (folder / "manifest.json").write_text(json.dumps({"iteration": iteration, "scalars": {"best_score": 77.5}}))
+        (folder / "manifest.json").write_text(json.dumps({"iteration": done, "scalars": {"best_score": 77.5}}))
         (folder / "state.safetensors").write_bytes(b"weights")
     (workspace.models / "policy").mkdir(parents=True)
     (workspace.models / "policy" / "policy.json").write_text("{}")
@@ -168,7 +166,7 @@ def test_server_gone_during_the_whole_run_is_paid_with_the_report(
         watcher.publish()
         mlflow_store.log_report(workspace, {})
     assert [finding.check for finding in findings] == ["tracking_gone"]
-    (workspace.work(FINGERPRINT) / "telemetry.jsonl").unlink()
+    shutil.rmtree(workspace.work(FINGERPRINT))
     mlflow_store.log_report(workspace, {"simic.dvc_lock": "x"})
     assert steps(workspace, "update/loss") == [0, 1, 2]
     client, experiment_id, run_id = run_of(workspace)

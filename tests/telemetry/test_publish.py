@@ -1,113 +1,193 @@
 """Tables say what the log says, one row per host, in the same bytes every time."""
 
-import math
+import json
+import sys
+from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from simic.errors import SimicError
-from simic.telemetry.publish import TABLES, publish
-from simic.telemetry.recorder import Recorder
-from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, TimingRow, UpdateRow
+from simic.telemetry.columns import EPISODES, STEPS
+from simic.telemetry.publish import publish
+from simic.telemetry.recorder import NOTHING, Extent, Recorder
+from simic.telemetry.rows import FindingRow, TimingRow
+from tests.helpers import episode, iteration, steps, update
+
+ITERATIONS, COUNT, HOSTS = 3, 3, 2
+TABLES = ("updates.parquet", "steps.parquet", "episodes.parquet", "events.parquet", "findings.parquet")
+FOUND = FindingRow(iteration=1, check="c", severity="high", message="m", evidence={"value": 3, "name": "x"})
 
 
-def step(iteration: int, number: int) -> StepRow:
-    ints = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve", "effective_op")
-    more = ("gate", "params", "committed_params", "flops", "cause")
-    measured = ("alpha", "contribution", "contribution_se", "interaction", "interaction_se", "seed_grad_norm")
-    floats = ("log_prob", "value", "reward", "live_accuracy", "committed_accuracy", "all_off_accuracy")
-    return StepRow(
-        iteration=iteration,
-        step=number,
-        **{name: [number, 10 + number] for name in ints + more},
-        **{name: [0.5, math.nan] for name in (*floats, "val_loss", "train_loss", "host_grad_norm")},
-        components={"rent": [-0.25, 0.0], "death": [0.0, -10.0]},
-        **{name: [[1, 2, 3], [4, 5, 6]] for name in ("stage", "slot_blueprint")},
-        **{name: [[0.0, 0.5, 1.0], [math.nan] * 3] for name in measured},
-        **{name: [True, False] for name in ("gate_passed", "panicked", "valid")},
-    )
-
-
-def update(iteration: int) -> UpdateRow:
-    return UpdateRow(
-        iteration=iteration,
-        env_steps=50,
-        metrics={"policy_loss": 0.5, "entropy_by_head/op": math.nan},
-        validation_accuracy=math.nan,
-        best_iteration=None if iteration == 0 else 1,
-        state_chain="ab",
-    )
+def record(work: Path, hosts: int = HOSTS) -> Extent:
+    with Recorder(work) as log:
+        for number in range(ITERATIONS):
+            if number == 1:
+                log.find(FOUND)
+            log.write(iteration(number, validated=number == 1, count=COUNT, hosts=hosts))
+            seconds = dict.fromkeys(("collect_seconds", "update_seconds", "validate_seconds", "record_seconds"), 1.0)
+            log.time(TimingRow(iteration=number, **seconds))
+        return log.flush()
 
 
 @pytest.fixture
-def files(tmp_path):
-    with Recorder(tmp_path / "telemetry.jsonl") as log:
-        for iteration in range(2):
-            for number in (1, 2):
-                log.append(step(iteration, number))
-            log.append(update(iteration))
-        evidence = {"value": 3, "name": "x"}
-        log.append(FindingRow(iteration=1, check="c", severity="high", message="m", evidence=evidence))
-    with Recorder(tmp_path / "timing.jsonl") as timing:
-        seconds = dict.fromkeys(("collect_seconds", "update_seconds", "validate_seconds", "record_seconds"), 1.0)
-        timing.append(TimingRow(iteration=0, **seconds))
-    return tmp_path / "telemetry.jsonl", tmp_path / "timing.jsonl", tmp_path / "out"
+def published(tmp_path) -> Path:
+    publish(tmp_path, record(tmp_path), tmp_path / "out")
+    return tmp_path / "out"
 
 
-@pytest.fixture
-def published(files):
-    publish(*files)
-    return files[2]
+def written(folder: Path, name: str, types: dict[str, pa.DataType], rows: list[dict], group: int) -> bytes:
+    """A table of plain Python values, written row group by row group: the slow way, as an oracle."""
+    with pq.ParquetWriter(folder / name, pa.schema(types)) as writer:
+        for start in range(0, max(1, len(rows)), group):
+            chosen = rows[start : start + group]
+            columns = {key: pa.array([row[key] for row in chosen], kind) for key, kind in types.items()}
+            writer.write_table(pa.table(columns))
+    return (folder / name).read_bytes()
 
 
-def test_a_step_becomes_one_row_per_host(published):
-    table = pq.read_table(published / "steps.parquet").to_pydict()
-    assert table["iteration"] == [0] * 4 + [1] * 4
-    assert table["step"] == [1, 1, 2, 2] * 2
-    assert table["env"] == [0, 1] * 4
-    assert table["op"] == [1, 11, 2, 12] * 2
-    assert table["components/rent"] == [-0.25, 0.0] * 4
-    assert table["components/death"] == [0.0, -10.0] * 4
-    assert table["stage"] == [[1, 2, 3], [4, 5, 6]] * 4
-    assert table["alpha"][0] == [0.0, 0.5, 1.0]
-    assert math.isnan(table["val_loss"][1])
-    assert table["panicked"] == [True, False] * 4
+def plain(values: np.ndarray) -> list:
+    """Python's numbers, float32 by nine digits."""
+    if values.dtype != np.float32:
+        return values.tolist()
+    return [[_digits(item) for item in row] for row in values.tolist()]
 
 
-def test_metrics_are_columns_of_their_own_and_absent_is_null(published):
-    table = pq.read_table(published / "updates.parquet").to_pydict()
-    assert table["policy_loss"] == [0.5, 0.5]
-    assert all(map(math.isnan, table["entropy_by_head/op"]))
-    assert table["best_iteration"] == [None, 1]
+def _digits(item: float | list) -> float | list:
+    return [_digits(each) for each in item] if isinstance(item, list) else float(f"{item:.9g}")
 
 
-def test_every_table_exists_and_an_empty_one_has_its_columns(published):
-    assert sorted(path.name for path in published.iterdir()) == sorted([*TABLES.values(), "timing.jsonl"])
-    events = pq.read_table(published / "events.parquet")
-    assert events.num_rows == 0
-    assert events.column_names == list(EventRow.model_fields)
-    assert "return" in pq.read_table(published / "episodes.parquet").column_names
-    assert EpisodeRow.model_fields["return_"].alias == "return"
-    findings = pq.read_table(published / "findings.parquet").to_pydict()
-    assert findings["evidence"] == ['{"name": "x", "value": 3}']
+KINDS = {"int16": pa.int64(), "int64": pa.int64(), "bool": pa.bool_(), "float": pa.float64()}
 
 
-def test_equal_rows_give_equal_bytes(files, published):
-    first = {path.name: path.read_bytes() for path in published.iterdir()}
-    publish(*files)
-    assert {path.name: path.read_bytes() for path in published.iterdir()} == first
+@pytest.mark.parametrize("group", [2000, 4])
+def test_steps_are_those_that_were_recorded_byte_for_byte(group, tmp_path, monkeypatch):
+    monkeypatch.setattr("simic.telemetry.publish.ROWS_PER_GROUP", group)
+    publish(tmp_path, record(tmp_path), tmp_path / "out")
+    recorded = steps(COUNT, HOSTS)
+    types = {"iteration": pa.int64(), "step": pa.int64()}
+    for name, column in STEPS.items():
+        parts = sorted(each for each in recorded if each.startswith("components/")) if name == "components" else [name]
+        kind = KINDS[column.kept]
+        types |= dict.fromkeys(parts, kind if column.axes == 2 else pa.list_(kind))
+    order = [name for name in recorded if name.startswith("components/")]  # as they were recorded, not by name
+    at = list(types).index(min(order))
+    names = [name for name in types if name not in order]
+    types = {name: types[name] for name in (*names[:at], *order, *names[at:])} | {"env": pa.int64()}
+    values = {name: plain(column) for name, column in recorded.items()}
+    rows = [
+        {"iteration": i, "step": t + 1, "env": e} | {name: column[t][e] for name, column in values.items()}
+        for i in range(ITERATIONS)
+        for t in range(COUNT)
+        for e in range(HOSTS)
+    ]
+    expected = written(tmp_path, "expected", types, rows, group * HOSTS)
+    assert (tmp_path / "out" / "steps.parquet").read_bytes() == expected
 
 
-def test_more_rows_than_a_group_holds_are_all_there(files, monkeypatch):
-    monkeypatch.setattr("simic.telemetry.publish.ROWS_PER_GROUP", 3)
-    publish(*files)
-    assert pq.read_table(files[2] / "steps.parquet").num_rows == 8
-    assert pq.ParquetFile(files[2] / "steps.parquet").num_row_groups == 2
+def test_episodes_are_those_that_were_recorded_byte_for_byte(published, tmp_path):
+    types = {"iteration": pa.int64(), "split": pa.string()}
+    types |= {name: KINDS[column.kept] for name, column in EPISODES.items()} | {"env": pa.int64()}
+    rows = [
+        {"iteration": i, "split": split, "env": e} | {name: column.tolist()[e] for name, column in episode().items()}
+        for i, split in ((0, "train"), (1, "validation"), (1, "train"), (2, "train"))
+        for e in range(2)
+    ]
+    assert (published / "episodes.parquet").read_bytes() == written(tmp_path, "expected", types, rows, 4000)
 
 
-def test_a_damaged_log_is_refused_and_publishes_nothing(files):
-    log = files[0]
-    log.write_bytes(log.read_bytes().replace(b'"policy_loss":0.5', b'"policy_loss":0.6', 1))
-    with pytest.raises(SimicError, match="line 3 is damaged"):
-        publish(*files)
-    assert not files[2].exists()
+def test_events_and_findings_are_those_that_were_recorded_byte_for_byte(published, tmp_path):
+    whole, text = pa.int64(), pa.string()
+    types = {"iteration": whole, "step": whole, "name": text, "env": whole, "slot": whole, "detail": text}
+    happened = {"step": 1, "name": "germinated", "env": 1, "slot": 2, "detail": "from DORMANT"}
+    rows = [{"iteration": i} | happened for i in range(ITERATIONS)]
+    assert (published / "events.parquet").read_bytes() == written(tmp_path, "expected", types, rows, 2000)
+    types = {"iteration": whole, "check": text, "severity": text, "message": text, "evidence": text}
+    rows = [FOUND.model_dump() | {"evidence": '{"name": "x", "value": 3}'}]
+    assert (published / "findings.parquet").read_bytes() == written(tmp_path, "expected", types, rows, 2000)
+
+
+def test_updates_are_those_that_were_recorded_and_absent_is_null(published, tmp_path):
+    whole, real = pa.int64(), pa.float64()
+    types = {"iteration": whole, "env_steps": whole, "loss": real, "missing": real, "validation_accuracy": real}
+    types |= {"best_iteration": whole, "state_chain": pa.string()}
+    rows = [{**update(i).model_dump(), **update(i).metrics} for i in range(ITERATIONS)]
+    assert (published / "updates.parquet").read_bytes() == written(tmp_path, "expected", types, rows, 2000)
+    assert pq.read_table(published / "updates.parquet")["best_iteration"].null_count == ITERATIONS
+
+
+def test_every_table_exists_and_an_empty_one_has_its_columns(published, tmp_path):
+    assert sorted(path.name for path in published.iterdir()) == sorted([*TABLES, "timing.jsonl"])
+    with Recorder(tmp_path / "empty"):
+        pass
+    publish(tmp_path / "empty", NOTHING, tmp_path / "none")
+    for name in TABLES:
+        full, blank = (pq.read_table(folder / name) for folder in (published, tmp_path / "none"))
+        assert blank.num_rows == 0
+        variable = ("components/rent", "components/death", "loss", "missing")
+        assert blank.schema == pa.schema([field for field in full.schema if field.name not in variable])
+
+
+def test_equal_logs_give_equal_bytes(published, tmp_path):
+    publish(tmp_path / "other", record(tmp_path / "other"), tmp_path / "again")
+    for path in published.iterdir():
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_groups_of_very_many_hosts_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr("simic.telemetry.publish.HOST_ROWS_PER_GROUP", 5)
+    publish(tmp_path, record(tmp_path), tmp_path / "out")
+    file = pq.ParquetFile(tmp_path / "out" / "steps.parquet")
+    rows = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+    assert rows == [4, 4, 4, 4, 2]  # two steps of two hosts at a time, of nine
+
+
+def test_only_what_belongs_to_the_run_is_published(tmp_path):
+    record(tmp_path)
+    first = Extent(1, json.loads(_metadata(tmp_path / "telemetry" / "000001.safetensors"))["previous"])
+    publish(tmp_path, first, tmp_path / "out")
+    assert pq.read_table(tmp_path / "out" / "updates.parquet")["iteration"].to_pylist() == [0]
+
+
+def _metadata(path: Path) -> str:
+    content = path.read_bytes()
+    return json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["log"]
+
+
+def test_a_damaged_log_is_refused_and_publishes_nothing(tmp_path):
+    extent = record(tmp_path)
+    file = tmp_path / "telemetry" / "000001.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(SimicError) as error:
+        publish(tmp_path, extent, tmp_path / "out")
+    assert str(error.value) == (
+        f"{file}: damaged; good files before it: 1; "
+        "run the same command again: it resumes at the last checkpoint whose telemetry is good"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def calls(work: Path, hosts: int) -> int:
+    """How many Python and C functions publishing calls."""
+    extent, found = record(work, hosts), 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal found
+        found += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        publish(work, extent, work / "out")
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_tables_are_made_without_a_call_per_host(tmp_path):
+    calls(tmp_path / "warm", 2)
+    few = calls(tmp_path / "few", 2)
+    assert calls(tmp_path / "many", 1000) <= few + 50

@@ -1,165 +1,303 @@
-"""The log: appended once, every damage noticed, cut back exactly to where a checkpoint was written."""
+"""The log: a file for each iteration, every damage noticed, cut back exactly to where a checkpoint was written."""
 
 import json
-import math
+import os
 import resource
-import zlib
+import signal
+import subprocess
+import sys
 
+import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from simic import durable
 from simic.errors import SimicError
-from simic.telemetry.recorder import Recorder, Silent, decode, encode, intact, keep_before, read
-from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, TimingRow, UpdateRow
+from simic.telemetry.recorder import NOTHING, Chain, Extent, LogFile, Recorder, Silent, encode, read
+from simic.telemetry.rows import FindingRow, TimingRow
+from tests.helpers import ROOT, episode, iteration, steps
+
+NAMES = [f"00000{number}.safetensors" for number in range(4)]
 
 
-def event(iteration: int, detail: str = "") -> EventRow:
-    return EventRow(iteration=iteration, step=1, name="germinated", env=0, slot=2, detail=detail)
+def finding(number: int, check: str = "c") -> FindingRow:
+    return FindingRow(
+        iteration=number, check=check, severity="high", message='é\n"x"', evidence={"value": float("inf")}
+    )
+
+
+def record(work, count: int = 4) -> Extent:
+    with Recorder(work) as recorder:
+        for number in range(count):
+            recorder.find(finding(number))
+            recorder.write(iteration(number, validated=number % 2 == 1))
+        return recorder.flush()
 
 
 @pytest.fixture
-def log(tmp_path):
-    path = tmp_path / "telemetry.jsonl"
-    with Recorder(path) as recorder:
-        for iteration in range(4):
-            recorder.append(event(iteration, 'é\n"x"'))
-    return path
+def work(tmp_path):
+    record(tmp_path)
+    return tmp_path
 
 
-def test_rows_come_back_as_they_went_in(log):
-    assert list(read(log)) == [event(iteration, 'é\n"x"') for iteration in range(4)]
+@pytest.fixture
+def extent(work) -> Extent:
+    return Extent(4, durable.sha256(work / "telemetry" / NAMES[3]))
 
 
-def test_every_line_is_json_with_the_crc_of_its_payload(log):
-    for line in log.read_bytes().splitlines():
-        parsed = json.loads(line)
-        payload = line[len(b'{"crc32":"00000000",') : -1]
-        assert int(parsed["crc32"], 16) == zlib.crc32(payload)
-        assert parsed["kind"] == "event"
+def test_what_is_recorded_comes_back_bit_for_bit(work):
+    files = list(read(work / "telemetry"))
+    assert [file.path.name for file in files] == NAMES
+    for number, file in enumerate(files):
+        expected = iteration(number, validated=number % 2 == 1)
+        assert repr(file.update) == repr(expected.update)
+        assert file.findings == [finding(number)]
+        assert file.events.texts == expected.events.texts
+        for table, columns in expected.tables().items():
+            found = file.columns(table)
+            assert list(found) == list(columns)
+            for name, values in columns.items():
+                assert (found[name].dtype, found[name].shape) == (values.dtype, values.shape)
+                assert found[name].tobytes() == values.tobytes(), name
+        assert bool(file.columns("validation")) == (number % 2 == 1)
 
 
-@given(st.lists(st.floats(), max_size=5), st.dictionaries(st.text(max_size=5), st.floats(), max_size=3))
-def test_floats_come_back_bit_for_bit(values, metrics):
-    row = UpdateRow(
-        iteration=1, env_steps=2, metrics=metrics, validation_accuracy=math.nan, best_iteration=None, state_chain=""
-    )
-    back = decode(encode(row))
-    assert isinstance(back, UpdateRow)
-    assert math.isnan(back.validation_accuracy)
-    assert encode(back) == encode(row)
-    assert [repr(back.metrics[key]) for key in metrics] == [repr(value) for value in metrics.values()]
+def test_the_same_run_gives_the_same_bytes_in_another_process(work, tmp_path_factory):
+    """The order of what is written must not depend on the salt of a process's hashes."""
+    other = tmp_path_factory.mktemp("other")
+    code = "import sys; from pathlib import Path; from tests.telemetry.test_recorder import record; "
+    command = [sys.executable, "-c", code + "record(Path(sys.argv[1]))", str(other)]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "7"}, check=True)
+    for name in NAMES:
+        assert (other / "telemetry" / name).read_bytes() == (work / "telemetry" / name).read_bytes()
 
 
-def test_a_field_named_by_a_keyword_has_its_plain_name_in_the_log():
-    one = {"env_id": [0], "length": [3], "committed_accuracy": [1.0], "live_accuracy": [1.0], "params": [5]}
-    rest = {"committed_params": [5], "germinated": [0], "fossilized": [0], "pruned": [0], "panicked": [False]}
-    row = EpisodeRow(iteration=0, split="train", return_=[1.5], **one, **rest)
-    assert json.loads(encode(row))["row"]["return"] == [1.5]
-    assert decode(encode(row)) == row
+def test_columns_that_are_views_are_written_as_what_they_show(tmp_path):
+    whole = iteration(0)
+    turned = np.asfortranarray(np.arange(6.0).reshape(3, 2))
+    whole.steps["reward"] = turned
+    whole.train["return"] = np.arange(4.0)[::2]
+    with Recorder(tmp_path) as recorder:
+        recorder.write(whole)
+    [file] = read(tmp_path / "telemetry")
+    assert file.columns("steps")["reward"].tolist() == turned.tolist()
+    assert file.columns("train")["return"].tolist() == [0.0, 2.0]
 
 
-@given(st.integers(0, 10_000), st.integers(0, 7))
-def test_no_flipped_bit_goes_unnoticed(at, bit):
-    line = bytearray(encode(event(7, "some detail")))
-    line[at % len(line)] ^= 1 << bit
-    assert decode(bytes(line)) is None
+def test_each_file_has_the_hash_of_the_one_before_it(work, extent):
+    previous = ""
+    for file in read(work / "telemetry"):
+        assert file.previous == previous
+        previous = durable.sha256(file.path)
+    assert extent == Extent(4, previous)
+    assert Chain.of(work / "telemetry").damage(extent) is None
 
 
-def test_a_damaged_line_is_named(log):
-    lines = log.read_bytes().splitlines(keepends=True)
-    log.write_bytes(b"".join([*lines[:2], lines[2].replace(b"germ", b"gerM"), lines[3]]))
-    with pytest.raises(SimicError, match=r"telemetry\.jsonl: line 3 is damaged"):
-        list(read(log))
-    assert intact(log) == (len(lines[0]) + len(lines[1]), 2, True)
+def test_damage_to_any_byte_of_any_file_is_found(tmp_path):
+    """Each byte of small files, one bit of it."""
+    with Recorder(tmp_path) as recorder:
+        for number in range(3):
+            recorder.find(finding(number))
+            extent = recorder.flush()
+    for number in range(3):
+        file = tmp_path / "telemetry" / NAMES[number]
+        content = file.read_bytes()
+        for at in range(len(content)):
+            file.write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
+            said = Chain.of(tmp_path / "telemetry").damage(extent)
+            assert said is not None and f"{NAMES[number]}: damaged; " in said, (number, at)
+        file.write_bytes(content)
+    assert Chain.of(tmp_path / "telemetry").damage(extent) is None
 
 
-def test_a_torn_tail_is_left_out_only_where_it_is_allowed(log):
-    content = log.read_bytes()
-    log.write_bytes(content[:-5])
-    assert len(list(read(log, torn_tail=True))) == 3
-    with pytest.raises(SimicError, match="line 4 is damaged"):
-        list(read(log))
-    # the torn line must not hide damage before it
-    log.write_bytes(content.replace(b"germ", b"gerM", 1)[:-5])
-    with pytest.raises(SimicError, match="line 1 is damaged"):
-        list(read(log, torn_tail=True))
+@pytest.mark.parametrize("number", range(4))
+def test_a_missing_file_is_found_wherever_it_is(number, work, extent):
+    (work / "telemetry" / NAMES[number]).unlink()
+    said = Chain.of(work / "telemetry").damage(extent)
+    # Of the file before the gap nobody has the hash any more.
+    assert said == f"{work / 'telemetry' / NAMES[number]}: missing; good files before it: {max(0, number - 1)}"
+    earlier = Extent(number, durable.sha256(work / "telemetry" / NAMES[number - 1])) if number else NOTHING
+    assert Chain.of(work / "telemetry").damage(earlier) is None
 
 
-def test_a_log_that_is_absent_is_named(tmp_path):
-    with pytest.raises(SimicError, match=r"none\.jsonl: telemetry not readable: No such file"):
-        list(read(tmp_path / "none.jsonl"))
-    assert intact(tmp_path / "none.jsonl") == (0, 0, False)
+def test_files_that_changed_places_are_found(work, extent):
+    first, second = (work / "telemetry" / name for name in NAMES[1:3])
+    one, other = first.read_bytes(), second.read_bytes()
+    first.write_bytes(other), second.write_bytes(one)
+    assert "000002.safetensors: damaged" in (Chain.of(work / "telemetry").damage(extent) or "")
 
 
-def test_truncation_returns_to_an_offset_and_says_how_many_rows_went(tmp_path):
-    path = tmp_path / "telemetry.jsonl"
-    with Recorder(path) as recorder:
-        recorder.append(event(0))
-        offset = recorder.flush_and_sync()
-        recorder.append(event(1))
-        recorder.append(event(2))
-    path.write_bytes(path.read_bytes() + b'{"crc32":"torn')
-    with Recorder(path) as recorder:
-        assert recorder.truncate(offset) == 3
-        assert recorder.flush_and_sync() == offset
-        recorder.append(event(9))
-    assert [row.iteration for row in read(path)] == [0, 9]
+def test_a_file_that_is_replaced_by_another_good_one_is_found(work, extent):
+    """Whole and readable, with the right link: only what comes after it knows its hash."""
+    file = work / "telemetry" / NAMES[2]
+    file.write_bytes(encode(LogFile(file).previous, iteration(2), [finding(2, "other")]))
+    assert f"{NAMES[2]}: damaged; good files before it: 2" in (Chain.of(work / "telemetry").damage(extent) or "")
 
 
-def test_a_log_shorter_than_its_checkpoint_knows_is_refused(log):
-    with Recorder(log) as recorder, pytest.raises(SimicError, match="rows are lost"):
-        recorder.truncate(10_000)
+@pytest.mark.parametrize("content", [b"", b"x" * 100, b"\x02" + bytes(7) + b"{}", encode("", None, [])[:-3]])
+def test_what_is_no_file_of_a_log_is_refused_in_one_message(content, work, extent):
+    (work / "telemetry" / NAMES[3]).write_bytes(content)
+    assert f"{NAMES[3]}: damaged" in (Chain.of(work / "telemetry").damage(extent) or "")
+    with pytest.raises(SimicError, match=r"000003\.safetensors: telemetry not readable: "):
+        _ = list(read(work / "telemetry"))[3].update
 
 
-def test_rows_are_on_disk_after_a_sync(tmp_path):
-    path = tmp_path / "telemetry.jsonl"
-    recorder = Recorder(path)
-    recorder.append(event(0))
-    assert recorder.flush_and_sync() == path.stat().st_size == len(encode(event(0)))
-    recorder.close()
+def test_going_on_drops_what_is_after_the_checkpoint_and_says_how_much(work):
+    folder = work / "telemetry"
+    (folder / ".000004.safetensors.123.tmp").write_bytes(b"torn")
+    extent = Extent(2, durable.sha256(folder / NAMES[1]))
+    with Recorder(work, extent, 2) as recorder:
+        assert recorder.dropped == 2
+        assert sorted(path.name for path in folder.iterdir()) == NAMES[:2]
+        recorder.find(finding(2))
+        recorder.write(iteration(2))
+        recorder.find(finding(3))
+        recorder.write(iteration(3, validated=True))
+        again = recorder.flush()
+    assert again == Extent(4, durable.sha256(folder / NAMES[3]))
+    assert Chain.of(folder).damage(again) is None
 
 
-def test_a_full_disk_is_one_message_and_loses_no_row_that_was_written(tmp_path):
-    path = tmp_path / "telemetry.jsonl"
-    with Recorder(path) as recorder:
-        recorder.append(event(0))
+def test_a_log_that_went_on_is_the_one_that_was_never_stopped(work, extent, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    earlier = record(other, 2)
+    with Recorder(other, earlier, 2) as recorder:
+        for number in (2, 3):
+            recorder.find(finding(number))
+            recorder.write(iteration(number, validated=number % 2 == 1))
+        assert recorder.flush() == extent
 
-    def write_more():
-        with Recorder(path) as recorder:
-            recorder.append(event(1))
-            recorder.flush_and_sync()
 
+def test_findings_that_no_iteration_follows_are_kept_in_a_file_of_their_own(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        recorder.find(finding(-1))
+        assert recorder.flush().files == 1
+        assert recorder.flush().files == 1
+        recorder.write(iteration(0))
+        recorder.find(finding(0))
+    files = list(read(tmp_path / "telemetry"))
+    assert [(file.update is None, len(file.findings)) for file in files] == [(True, 1), (False, 0), (True, 1)]
+    assert files[0].columns("steps") == {} == files[0].columns("train")
+
+
+def test_an_error_keeps_the_findings_that_led_to_it_and_is_not_hidden(tmp_path, monkeypatch):
+    def fail(recorder: Recorder) -> None:
+        recorder.find(finding(0))
+        raise RuntimeError("the cause")
+
+    first = Recorder(tmp_path)
+    with pytest.raises(RuntimeError, match="the cause"), first:
+        fail(first)
+    assert [file.findings for file in read(tmp_path / "telemetry")] == [[finding(0)]]
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    later = Recorder(tmp_path)
+    monkeypatch.setattr(durable, "replace_file", full)
+    with pytest.raises(RuntimeError, match="the cause"), later:
+        fail(later)
+
+
+def test_findings_of_an_iteration_that_is_done_again_are_forgotten(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        recorder.find(finding(0))
+        recorder.forget()
+        assert recorder.flush() == NOTHING
+
+
+def test_a_full_disk_is_one_message_and_loses_nothing_that_was_written(work, extent):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
+
+    def write_more() -> None:
+        with Recorder(work, extent, 4) as recorder:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+            recorder.write(iteration(4))
+
     try:
-        with pytest.raises(SimicError, match="telemetry cannot be written: File too large"):
+        with pytest.raises(SimicError, match="telemetry cannot be written: File too large; what was written is kept"):
             write_more()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert [row.iteration for row in read(path, torn_tail=True)] == [0]
+    assert sorted(path.name for path in (work / "telemetry").iterdir()) == NAMES
+    assert Chain.of(work / "telemetry").damage(extent) is None
 
 
-def test_timing_keeps_the_rows_before_an_iteration(tmp_path):
-    path = tmp_path / "timing.jsonl"
-    with Recorder(path) as recorder:
-        for iteration in range(5):
-            seconds = dict.fromkeys(("collect_seconds", "update_seconds", "validate_seconds", "record_seconds"), 1.0)
-            recorder.append(TimingRow(iteration=iteration, **seconds))
-    path.write_bytes(path.read_bytes()[:-3])
-    keep_before(path, 3)
-    assert [row.iteration for row in read(path)] == [0, 1, 2]
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from simic import durable
+from tests.telemetry.test_recorder import *
+def torn(path, content):
+    with path.open("wb") as file:
+        file.write(content[: len(content) // 2])
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+work = Path(sys.argv[1])
+with Recorder(work, Extent(4, sys.argv[2]), 4) as recorder:
+    durable.write_synced = torn
+    recorder.write(iteration(4))
+"""
+
+
+def test_a_process_killed_while_writing_leaves_no_file_that_counts(work, extent):
+    done = subprocess.run([sys.executable, "-c", KILLED, str(work), extent.sha256], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(list((work / "telemetry").iterdir())) == 5, "a half file is there"
+    assert [file.path.name for file in read(work / "telemetry")] == NAMES
+    with Recorder(work, extent, 4) as recorder:
+        assert recorder.dropped == 0
+    assert sorted(path.name for path in (work / "telemetry").iterdir()) == NAMES
+
+
+def calls(work, hosts: int) -> int:
+    """How many Python and C functions recording an iteration calls."""
+    whole = iteration(0, count=4, hosts=hosts)
+    found = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal found
+        found += event in ("call", "c_call")
+
+    with Recorder(work) as recorder:
+        sys.setprofile(count)
+        recorder.write(whole)
+        sys.setprofile(None)
+    return found
+
+
+def test_an_iteration_is_written_without_a_call_per_host(tmp_path):
+    few = calls(tmp_path / "warm", 2)
+    few = calls(tmp_path / "few", 2)
+    assert few < 2000
+    # Integers grow digits, and so does text.
+    assert calls(tmp_path / "many", 2000) <= few + 20
+
+
+def test_times_go_to_a_file_of_their_own(tmp_path):
+    seconds = dict.fromkeys(("collect_seconds", "update_seconds", "validate_seconds", "record_seconds"), 1.0)
+    with Recorder(tmp_path) as recorder:
+        for number in range(3):
+            recorder.time(TimingRow(iteration=number, **seconds))
+    lines = (tmp_path / "timing.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in lines] == [0, 1, 2]
+    with Recorder(tmp_path, NOTHING, 1):
+        assert len((tmp_path / "timing.jsonl").read_text().splitlines()) == 1
+
+
+def test_columns_of_a_step_of_other_hosts_are_another_shape():
+    assert steps(hosts=5)["alpha"].shape == (3, 5, 3)
+    assert len(episode()["env_id"]) == 2
 
 
 def test_severities_are_ordered():
-    finding = FindingRow(iteration=0, check="c", severity="high", message="m")
-    assert finding.at_least("medium")
-    assert finding.at_least("high")
-    assert not finding.at_least("critical")
+    found = finding(0)
+    assert found.at_least("medium")
+    assert found.at_least("high")
+    assert not found.at_least("critical")
 
 
 def test_a_silent_log_keeps_nothing() -> None:
-    log = Silent()
-    log.append(FindingRow(iteration=0, check="x", severity="low", message="y"))
-    assert (log.flush_and_sync(), log.truncate(5)) == (0, 0)
-    log.close()
+    with Silent() as log:
+        log.find(finding(0))
+        log.write(None)
+        assert (log.flush(), log.dropped) == (NOTHING, 0)

@@ -2,11 +2,14 @@
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from simic.params import Params, Policy, Runtime, Train
 from simic.telemetry import recorder
+from simic.telemetry.columns import EVENTS, Columns, published
+from simic.telemetry.rows import FindingRow, UpdateRow
 from simic.training.checkpoint import read
 from simic.training.interrupts import Interrupted
 from simic.training.session import open_session
@@ -33,11 +36,61 @@ def assert_same_run(work: Path, other: Path) -> None:
             assert own.tensors[key].numpy().tobytes() == theirs.tensors[key].numpy().tobytes(), key
         for file in ("state.safetensors", "manifest.json"):
             assert (own.path / file).read_bytes() == (theirs.path / file).read_bytes()
-    assert (work / "telemetry.jsonl").read_bytes() == (other / "telemetry.jsonl").read_bytes()
+    assert telemetry_of(work) == telemetry_of(other)
 
 
-def rows_of(work: Path, kind: type) -> list:
-    return [row for row in recorder.read(work / "telemetry.jsonl") if isinstance(row, kind)]
+def telemetry_of(work: Path) -> dict[str, bytes]:
+    """Every file of the log."""
+    return {path.name: path.read_bytes() for path in (work / "telemetry").iterdir()}
+
+
+def recorded(work: Path) -> list:
+    """All but the findings: what a resume that found something leaves the same."""
+    files = [file for file in recorder.read(work / "telemetry") if file.update]
+    tables = [{name: file.columns(name) for name in ("steps", "train", "validation", "events")} for file in files]
+    contents = [
+        {f"{table}/{name}": values.tobytes() for table in each for name, values in each[table].items()}
+        for each in tables
+    ]
+    return [(repr(file.update), file.events.texts, content) for file, content in zip(files, contents, strict=True)]
+
+
+def findings_of(work: Path) -> list[FindingRow]:
+    return [finding for file in recorder.read(work / "telemetry") for finding in file.findings]
+
+
+def updates_of(work: Path) -> list[UpdateRow]:
+    return [file.update for file in recorder.read(work / "telemetry") if file.update]
+
+
+def steps_of(work: Path) -> list[SimpleNamespace]:
+    """One of all hosts each, values as they are published."""
+    found = []
+    for file in recorder.read(work / "telemetry"):
+        columns = {name: published(values).tolist() for name, values in file.columns("steps").items()}
+        parts = {name: columns.pop(name) for name in list(columns) if name.startswith("components/")}
+        for t in range(len(columns.get("op", ()))):
+            components = {name.partition("/")[2]: values[t] for name, values in parts.items()}
+            row = {name: values[t] for name, values in columns.items()}
+            found.append(SimpleNamespace(iteration=file.update.iteration, step=t + 1, components=components, **row))
+    return found
+
+
+def episodes_of(work: Path, split: str) -> list[tuple[int, Columns]]:
+    """Those of each iteration that has some."""
+    files = [file for file in recorder.read(work / "telemetry") if file.columns(split)]
+    return [(file.update.iteration, file.columns(split)) for file in files]
+
+
+def events_of(work: Path) -> list[SimpleNamespace]:
+    found = []
+    for file in recorder.read(work / "telemetry"):
+        columns = file.events.columns
+        for step, env, slot, text in zip(*(columns.get(name, ()) for name in EVENTS), strict=True):
+            name, detail = file.events.texts[text]
+            place = {"iteration": file.update.iteration, "step": int(step), "env": int(env), "slot": int(slot)}
+            found.append(SimpleNamespace(**place, name=name, detail=detail))
+    return found
 
 
 class Watcher:
@@ -50,13 +103,16 @@ class Watcher:
         self.info = info
         self.calls.append("start")
 
-    def on_step(self, row):
+    def on_step(self, iteration, step):
         self.steps += 1
-        self.calls.append(("step", row.iteration, row.step))
+        self.calls.append(("step", iteration, step))
         self._act(self.steps)
 
+    def on_rollout(self, iteration, steps):
+        self.calls.append(("rollout", iteration, len(steps["op"])))
+
     def on_iteration(self, update, episode):
-        self.calls.append(("iteration", update.iteration, episode.iteration))
+        self.calls.append(("iteration", update.iteration))
 
     def on_checkpoint(self, path, iteration):
         assert (path / "manifest.json").exists()

@@ -1,9 +1,8 @@
 """Options of the agent reach training, and what they mutate is in the checkpoint."""
 
-from small_runs import assert_same_run, interrupted_after, rows_of, run, small_params
+from small_runs import assert_same_run, interrupted_after, run, small_params, updates_of
 
 from simic.params import PPOParams
-from simic.telemetry.rows import UpdateRow
 from simic.training.checkpoint import read
 
 EVERYTHING = {
@@ -20,5 +19,5 @@ def test_a_run_with_every_option_goes_on_as_if_it_had_never_stopped(prepared, tm
     assert_same_run(tmp_path / "stopped", tmp_path / "straight")
     tensors = read(tmp_path / "straight" / "checkpoints" / "000004").tensors
     assert "ppo/counter.learning_rate" in tensors
-    rates = [row.metrics["learning_rate"] for row in rows_of(tmp_path / "straight", UpdateRow)]
+    rates = [row.metrics["learning_rate"] for row in updates_of(tmp_path / "straight")]
     assert len(set(rates)) > 1

@@ -21,8 +21,8 @@ MACHINE = Machine(
 def manifest(iteration: int, best: int | None = None, **scalars: object) -> Manifest:
     scalars = {"iteration": iteration, "score": 0.1 + 0.2, "none": None, **scalars}
     return Manifest(
-        iteration=iteration, best_iteration=best, telemetry_offset=10 * iteration, params={"rng_seed": 1},
-        params_sha256="p", data_sha256="d", machine=MACHINE, specs={}, scalars=scalars,
+        iteration=iteration, best_iteration=best, telemetry_files=iteration, telemetry_sha256="t",
+        params={"rng_seed": 1}, params_sha256="p", data_sha256="d", machine=MACHINE, specs={}, scalars=scalars,
     )  # fmt: skip
 
 

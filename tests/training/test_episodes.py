@@ -1,9 +1,8 @@
 """Rows say what was measured."""
 
 import torch
-from small_runs import rows_of, small_params
+from small_runs import small_params, steps_of
 
-from simic.telemetry.rows import StepRow
 from simic.training.session import open_session
 from simic.training.trainer import train
 
@@ -19,7 +18,7 @@ def test_rows_have_the_gradient_norms_that_the_population_measured(prepared, tmp
 
         monkeypatch.setattr(session.env.population, "train_epoch", watched)
         train(session)
-    steps = rows_of(tmp_path, StepRow)
+    steps = steps_of(tmp_path)
     assert len(steps) == 6
     for row, stats in zip(steps, measured, strict=False):  # the validation episodes, which have no rows, come after
         for name in ("host_grad_norm", "seed_grad_norm"):

@@ -1,4 +1,4 @@
-"""A step of all hosts comes to the host's side in one piece, however many columns it has."""
+"""An episode of all hosts comes to the host's side in a few pieces, however many columns and steps it has."""
 
 from dataclasses import fields, is_dataclass, replace
 
@@ -6,7 +6,8 @@ import torch
 from small_runs import small_params
 
 from simic.agent.rollout import collect
-from simic.training.episodes import step_row, to_lists
+from simic.telemetry.columns import STEPS, Columns
+from simic.training.episodes import Collector, step_tensors
 from simic.training.session import compose
 
 READS = {"item", "tolist", "numpy", "nonzero", "__bool__", "__int__", "__float__", "__index__", "__iter__"}
@@ -39,31 +40,59 @@ def far(value):
     return value
 
 
-def test_the_row_of_a_step_is_fetched_once(prepared, monkeypatch):
+def collected(transitions: list) -> Columns:
+    collector = Collector(STEPS)
+    for transition in transitions:
+        collector.add(step_tensors(transition))
+    return collector.fetched()
+
+
+def test_an_episode_is_fetched_once_for_each_kind_of_number(prepared, monkeypatch):
     env, state = compose(small_params(), prepared, torch.device("cpu"))
     seen = []
     collect(env, state.ppo.policy, state.normalizers, 0, 1, 3, seen.append)
+    near, away = collected(seen), []
     for transition in seen:
-        near = step_row(0, transition)
         decision = replace(
             transition.decision,
             **{name: far(getattr(transition.decision, name)) for name in ("actions", "log_probs", "joint", "value")},
         )
-        distant = replace(transition, decision=decision, reward=far(transition.reward), info=far(transition.info))
-        monkeypatch.setattr(Distant, "fetched", 0)
-        assert step_row(0, distant).model_dump_json() == near.model_dump_json()
-        assert Distant.fetched == 1
+        away.append(replace(transition, decision=decision, reward=far(transition.reward), info=far(transition.info)))
+    monkeypatch.setattr(Distant, "fetched", 0)
+    distant = collected(away)
+    assert {name: values.tobytes() for name, values in distant.items()} == {
+        name: values.tobytes() for name, values in near.items()
+    }
+    assert Distant.fetched == 5  # bool, int16, int64, float32, float64, whatever the number of steps and columns
+
+
+def test_what_is_collected_does_not_change_with_the_tensors_it_came_from():
+    """A step's tensors may be buffers that the next step writes into."""
+    buffer, collector = torch.zeros(2), Collector(STEPS)
+    for value in (1.0, 2.0):
+        collector.add({"value": buffer.fill_(value)})
+    assert collector.fetched()["value"].tolist() == [[1.0, 1.0], [2.0, 2.0]]
 
 
 def test_each_column_comes_back_as_its_own_kind():
     columns = {
-        "flag": torch.tensor([True, False]),
-        "count": torch.tensor([2**40, -1]),
-        "rate": torch.tensor([0.1, float("nan")]),
-        "pair": torch.tensor([[1, 2], [3, 4]]),
+        "valid": torch.tensor([True, False]),
+        "flops": torch.tensor([2**40, -1]),
+        "op": torch.tensor([3, -1]),
+        "value": torch.tensor([0.1, float("nan")]),
+        "log_prob": torch.tensor([0.5, -2.0], dtype=torch.bfloat16),
+        "reward": torch.tensor([0.1, 2.0], dtype=torch.float64),
+        "stage": torch.tensor([[1, 2], [3, 4]]),
     }
-    lists = to_lists(columns)
-    assert (lists["flag"], lists["count"]) == ([True, False], [2**40, -1])
-    assert lists["pair"] == [[1, 2], [3, 4]]
-    assert torch.tensor(lists["rate"][0]) == torch.tensor(0.1)  # the same float32
-    assert lists["rate"][1] != lists["rate"][1]
+    collector = Collector(STEPS)
+    for _ in range(2):
+        collector.add(columns)
+    found = collector.fetched()
+    assert {name: str(values.dtype) for name, values in found.items()} == {
+        "valid": "bool", "flops": "int64", "op": "int16", "value": "float32", "log_prob": "float32",
+        "reward": "float64", "stage": "int16",
+    }  # fmt: skip
+    assert found["stage"].shape == (2, 2, 2)
+    for name, values in found.items():
+        for step in values:
+            assert repr(step.tolist()) == repr(columns[name].tolist()), name

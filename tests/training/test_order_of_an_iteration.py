@@ -1,11 +1,10 @@
 """Scales stand still while episodes are played and move once, before the update; every phase is timed for itself."""
 
 import torch
-from small_runs import Watcher, rows_of, small_params
+from small_runs import Watcher, events_of, small_params, steps_of
 
 from simic.params import Params
-from simic.telemetry import recorder
-from simic.telemetry.rows import EventRow, StepRow
+from simic.telemetry import timing
 from simic.training import session as sessions
 from simic.training import trainer
 from simic.training.session import open_session
@@ -53,9 +52,9 @@ def test_every_iteration_is_timed_for_itself_and_in_full(prepared, tmp_path, mon
     monkeypatch.setattr(trainer.time, "perf_counter", lambda: now[0])
     with open_session(small_params(iterations=3), tmp_path, prepared) as session:
         train(session, [Watcher(tick)])
-    timing = list(recorder.read(tmp_path / "timing.jsonl"))
-    assert [row.collect_seconds for row in timing] == [3.0, 3.0, 3.0]
-    for row in timing:  # and what was not done, as validation in the first, took no time
+    rows = timing.read(tmp_path / "timing.jsonl")
+    assert [row.collect_seconds for row in rows] == [3.0, 3.0, 3.0]
+    for row in rows:  # and what was not done, as validation in the first, took no time
         assert (row.update_seconds, row.validate_seconds, row.record_seconds) == (0.0, 0.0, 0.0)
 
 
@@ -77,9 +76,9 @@ def test_a_rollback_is_in_the_telemetry_with_host_and_cause_and_ends_the_hosts_e
     with open_session(small_params(iterations=1, validate_every=9), tmp_path, prepared) as session:
         train(session)
         assert (session.state.counters.rollbacks, session.state.counters.env_steps) == (1, 4 * 3 - 1)
-    rollbacks = [row for row in rows_of(tmp_path, EventRow) if row.name == "rollback"]
+    rollbacks = [row for row in events_of(tmp_path) if row.name == "rollback"]
     assert [(row.step, row.env, row.detail) for row in rollbacks] == [(2, 2, "NON_FINITE, 1 rows lost")]
-    steps = rows_of(tmp_path, StepRow)
+    steps = steps_of(tmp_path)
     assert [row.panicked[2] for row in steps] == [False, True, False]
     assert [row.valid for row in steps] == [[True] * 4, [True] * 4, [True, True, False, True]]
     assert [row.components["death"][2] for row in steps] == [0.0, -10.0, 0.0]
@@ -94,6 +93,6 @@ def test_one_host_one_slot_one_step_is_a_whole_run(prepared, tmp_path):
         assert session.env.host.slots == 1
         train(session)
         assert session.state.counters.env_steps == 2
-    steps = rows_of(tmp_path, StepRow)
+    steps = steps_of(tmp_path)
     sizes = [(row.iteration, row.step, len(row.reward), len(row.stage[0])) for row in steps]
     assert sizes == [(0, 1, 1, 1), (1, 1, 1, 1)]

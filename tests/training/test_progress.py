@@ -20,8 +20,8 @@ def test_a_line_has_the_means_over_hosts_and_the_time_left(tmp_path):
     lines, clock = [], iter([100.0, 104.0, 108.0, 110.0])
     watcher = progress.Lines(lines.append, lambda: next(clock))
     watcher.on_start(info(tmp_path, 2))
-    watcher.on_iteration(update(2), episode(2, (50.0, 60.0)))  # 4 s for one iteration, 7 left
-    watcher.on_iteration(update(3, 71.25), episode(3, (50.0, 60.0)))
+    watcher.on_iteration(update(2), episode((50.0, 60.0)))  # 4 s for one iteration, 7 left
+    watcher.on_iteration(update(3, 71.25), episode((50.0, 60.0)))
     watcher.on_finding(FindingRow(iteration=3, check="c", severity="high", message="m"))
     watcher.on_end("interrupted")
     assert lines == [

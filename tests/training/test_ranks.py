@@ -12,7 +12,6 @@ from torch.distributed import TCPStore
 
 from simic.errors import SimicError
 from simic.params import Params
-from simic.telemetry.rows import EpisodeRow
 from simic.training import ranks
 from simic.training.ranks import ALONE, Ranks, joined, merged
 from tests.helpers import outputs, started
@@ -99,13 +98,10 @@ def test_alone_nothing_is_exchanged() -> None:
     assert ALONE.whole(x) is x
 
 
-def test_rows_are_merged_list_by_list() -> None:
-    def row(ids: list[int]) -> EpisodeRow:
-        numbers = {name: [float(i) for i in ids] for name in ("return", "committed_accuracy", "live_accuracy")}
-        counts = dict.fromkeys(
-            ("env_id", "length", "params", "committed_params", "germinated", "fossilized", "pruned"), ids
-        )
-        return EpisodeRow(iteration=3, split="train", panicked=[False] * len(ids), **numbers, **counts)
-
-    assert merged([row([0, 1]), row([2])]) == row([0, 1, 2])
-    assert merged([row([5])]) == row([5])
+def test_columns_are_merged_along_the_axis_of_the_hosts() -> None:
+    steps = [{"reward": np.array([[1.0], [2.0]]), "alpha": np.zeros((2, 1, 3))}, {"reward": np.array([[3.0], [4.0]])}]
+    steps[1]["alpha"] = np.ones((2, 1, 3))
+    found = merged(steps, axis=1)
+    assert found["reward"].tolist() == [[1.0, 3.0], [2.0, 4.0]]
+    assert found["alpha"].shape == (2, 2, 3) and found["alpha"][:, 1].all()
+    assert merged([{"env_id": np.array([0, 1])}, {"env_id": np.array([2])}], axis=0)["env_id"].tolist() == [0, 1, 2]

@@ -5,22 +5,16 @@ import subprocess
 import sys
 
 import pytest
-from small_runs import assert_same_run, rows_of, small_params
+from small_runs import assert_same_run, findings_of, recorded, small_params, telemetry_of
 
 from simic.data.prepare import prepare
 from simic.errors import SimicError
 from simic.params import Prepare
-from simic.telemetry import recorder
-from simic.telemetry.rows import FindingRow
 from simic.training import resume
 from simic.training.checkpoint import read
 from simic.training.machine import Machine
 from simic.training.session import open_session
 from simic.training.trainer import train
-
-
-def without_findings(path) -> list[bytes]:
-    return [recorder.encode(row) for row in recorder.read(path) if not isinstance(row, FindingRow)]
 
 
 def flip(path, at: int) -> None:
@@ -39,14 +33,14 @@ def resumed(work, prepared, params=None):
 def test_a_damaged_checkpoint_is_set_aside_reported_and_done_again(copied, finished, prepared):
     flip(copied / "checkpoints" / "000004" / "state.safetensors", 3000)
     assert resumed(copied, prepared) == 3
-    [found] = rows_of(copied, FindingRow)
+    [found] = findings_of(copied)
     assert (found.check, found.severity) == ("damaged_checkpoint", "medium")
     assert "000004/state.safetensors: damaged" in found.message
     assert (copied / "checkpoints" / "damaged-000004").exists()
     own, theirs = read(copied / "checkpoints" / "000004"), read(finished / "checkpoints" / "000004")
     assert own.manifest.scalars == theirs.manifest.scalars, "the hash chain is among them"
     assert (own.path / "state.safetensors").read_bytes() == (theirs.path / "state.safetensors").read_bytes()
-    assert without_findings(copied / "telemetry.jsonl") == without_findings(finished / "telemetry.jsonl")
+    assert recorded(copied) == recorded(finished)
     [_, life] = json.loads((copied / "run.json").read_text())
     assert (life["start_iteration"], life["findings"]) == (3, [found.message])
 
@@ -55,41 +49,62 @@ def test_two_damaged_ones_are_passed_over(copied, finished, prepared):
     flip(copied / "checkpoints" / "000004" / "manifest.json", 40)
     flip(copied / "checkpoints" / "000003" / "state.safetensors", 10)
     assert resumed(copied, prepared) == 2
-    assert [found.iteration for found in rows_of(copied, FindingRow)] == [4, 3]
-    assert without_findings(copied / "telemetry.jsonl") == without_findings(finished / "telemetry.jsonl")
+    assert [found.iteration for found in findings_of(copied)] == [4, 3]
+    assert recorded(copied) == recorded(finished)
 
 
 def test_if_none_is_good_nothing_is_thrown_away(copied, prepared):
     for path in (copied / "checkpoints").iterdir():
         flip(path / "state.safetensors", 500)
-    log = (copied / "telemetry.jsonl").read_bytes()
+    log = telemetry_of(copied)
     for _ in range(2):  # asking again is no consent to start anew
         with pytest.raises(SimicError, match=r"none of the 3 checkpoints is usable; .*; start over with --fresh"):
             resumed(copied, prepared)
-    assert (copied / "telemetry.jsonl").read_bytes() == log
+    assert telemetry_of(copied) == log
     assert sorted(path.name for path in (copied / "checkpoints").iterdir()) == ["000002", "000003", "000004"]
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate"])
-def test_telemetry_damaged_before_a_checkpoint_is_made_again_from_an_earlier_one(damage, copied, finished, prepared):
-    log = copied / "telemetry.jsonl"
-    offset = read(copied / "checkpoints" / "000003").manifest.telemetry_offset
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+@pytest.mark.parametrize("number", [3, 2])
+def test_telemetry_damaged_before_a_checkpoint_is_made_again_from_an_earlier_one(
+    number, damage, copied, finished, prepared
+):
+    file = copied / "telemetry" / f"00000{number}.safetensors"
     if damage == "flip":
-        flip(log, offset + 100)
+        flip(file, 1000)
+    elif damage == "truncate":
+        file.write_bytes(file.read_bytes()[:-100])
     else:
-        log.write_bytes(log.read_bytes()[: offset + 100])
-    assert resumed(copied, prepared) == 3
-    [found] = rows_of(copied, FindingRow)
-    assert "telemetry.jsonl: intact up to line" in found.message
-    assert without_findings(log) == without_findings(finished / "telemetry.jsonl")
+        file.unlink()
+    assert resumed(copied, prepared) == number
+    # Of the file before one that is missing nobody has the hash.
+    what = f"missing; good files before it: {number - 1}" if damage == "remove" else "damaged; good files before it: "
+    for found in findings_of(copied):
+        assert f"00000{number}.safetensors: {what}" in found.message and ", but checkpoint " in found.message
+    assert [found.iteration for found in findings_of(copied)] == list(range(4, number, -1))
+    assert recorded(copied) == recorded(finished)
 
 
-def test_rows_after_the_checkpoint_are_dropped_whatever_they_are(copied, finished, prepared):
-    log = copied / "telemetry.jsonl"
-    log.write_bytes(log.read_bytes() + b'garbage\n{"crc32":"torn')
+def test_telemetry_that_no_checkpoint_can_do_without_is_refused_in_one_message(copied, prepared):
+    flip(copied / "telemetry" / "000000.safetensors", 1000)
+    log = telemetry_of(copied)
+    with pytest.raises(SimicError) as error:
+        resumed(copied, prepared)
+    assert "none of the 3 checkpoints is usable" in str(error.value)
+    assert "000000.safetensors: damaged; good files before it: 0" in str(error.value)
+    assert str(error.value).endswith("start over with --fresh") and "\n" not in str(error.value)
+    assert telemetry_of(copied) == log
+
+
+def test_files_after_the_checkpoint_are_dropped_whatever_they_are(copied, finished, prepared):
+    (copied / "telemetry" / "000004.safetensors").write_bytes(
+        (copied / "telemetry" / "000003.safetensors").read_bytes()
+    )
+    (copied / "telemetry" / "000007.safetensors").write_bytes(b"garbage")
+    (copied / "telemetry" / ".000005.safetensors.99.tmp").write_bytes(b"torn")
     assert resumed(copied, prepared) == 4
     assert_same_run(copied, finished)
-    assert json.loads((copied / "run.json").read_text())[-1]["telemetry_rows_dropped"] == 2
+    assert json.loads((copied / "run.json").read_text())[-1]["telemetry_files_dropped"] == 2
 
 
 def test_fresh_starts_anew_and_gives_the_same_run(copied, finished, prepared):
@@ -111,7 +126,7 @@ def test_other_params_are_refused_naming_fields_and_both_values(copied, prepared
 
 def test_harmless_changes_are_listed_and_go_on(copied, prepared):
     assert resumed(copied, prepared, small_params(iterations=5)) == 4
-    [found] = rows_of(copied, FindingRow)
+    [found] = findings_of(copied)
     assert (found.check, found.severity) == ("resumed_with_changes", "info")
     assert "train.iterations (4 → 5)" in found.message
     assert read(copied / "checkpoints" / "000005").manifest.iteration == 5
@@ -141,7 +156,7 @@ def test_another_machine_is_declared_inexact_never_hidden():
 
 def test_more_threads_at_resume_are_a_finding(copied, prepared):
     assert resumed(copied, prepared, small_params({"threads": 2})) == 4
-    [found] = rows_of(copied, FindingRow)
+    [found] = findings_of(copied)
     assert (found.check, found.severity) == ("inexact_resume", "medium")
     assert found.evidence == {"threads": "1 → 2"}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import rows_of, small_params
+from small_runs import findings_of, recorded, small_params
 
 from simic.errors import SimicError
 from simic.growth.batch.population import Population
@@ -17,7 +17,8 @@ from simic.growth.batch.shards import Layout
 from simic.params import Params, Runtime
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
-from simic.telemetry.rows import EpisodeRow, FindingRow, StepRow, UpdateRow
+from simic.telemetry.columns import Columns
+from simic.telemetry.rows import UpdateRow
 from simic.training import sharing
 from simic.training.checkpoint import read
 from simic.training.interrupts import Interrupted
@@ -46,7 +47,7 @@ class AfterFirst(Observer):
     def __init__(self, act) -> None:
         self.act = act
 
-    def on_iteration(self, update: UpdateRow, episode: EpisodeRow) -> None:
+    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         if update.iteration == 0:
             self.act()
 
@@ -115,7 +116,7 @@ def test_any_number_of_processes_goes_on_bit_for_bit(together, prepared, tmp_pat
         assert (session.identity.machine.group, session.identity.machine.processes) == (4, 1)
         train(session)
     assert state_of(tmp_path) == state_of(together)
-    assert [row.check for row in rows_of(tmp_path, FindingRow)] == ["resumed_with_changes"]  # of the iterations alone
+    assert [row.check for row in findings_of(tmp_path)] == ["resumed_with_changes"]  # of the iterations alone
 
 
 def test_a_killed_process_costs_the_episode_and_nothing_else(together, prepared, tmp_path) -> None:
@@ -123,18 +124,17 @@ def test_a_killed_process_costs_the_episode_and_nothing_else(together, prepared,
     left = [(0, 2), (1, 2)]
 
     class Kills(Observer):
-        def on_step(self, row: StepRow) -> None:
-            if (row.iteration, row.step) in left:
-                left.remove((row.iteration, row.step))
+        def on_step(self, iteration: int, step: int) -> None:
+            if (iteration, step) in left:
+                left.remove((iteration, step))
                 os.kill(workers()[0], signal.SIGKILL)
 
     with open_session(shared(2), tmp_path, prepared) as session:
         train(session, [Kills()])
     assert not left and state_of(tmp_path) == state_of(together)
-    found = rows_of(tmp_path, FindingRow)
+    found = findings_of(tmp_path)
     assert [(row.iteration, row.check, row.severity) for row in found] == [(k, "process_lost", "info") for k in (0, 1)]
-    for kind in (EpisodeRow, UpdateRow):
-        assert repr(rows_of(tmp_path, kind)) == repr(rows_of(together, kind))
+    assert recorded(tmp_path) == recorded(together)
 
 
 @pytest.fixture

@@ -14,15 +14,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import Watcher, assert_same_run, interrupted_after, rows_of, run, small_params
+from small_runs import (
+    Watcher,
+    assert_same_run,
+    episodes_of,
+    events_of,
+    findings_of,
+    interrupted_after,
+    run,
+    small_params,
+    steps_of,
+    telemetry_of,
+    updates_of,
+)
 
 import simic
 from simic.errors import SimicError
 from simic.evaluation.evaluate import EVALUATION_ITERATION
 from simic.growth.life.vocabulary import Op
 from simic.params import Governor, PPOParams
-from simic.telemetry import recorder
-from simic.telemetry.rows import EpisodeRow, EventRow, FindingRow, StepRow, UpdateRow
+from simic.telemetry import timing
+from simic.telemetry.rows import FindingRow
 from simic.training.checkpoint import read
 from simic.training.session import open_session
 from simic.training.trainer import StoppedByFinding, train
@@ -37,8 +49,7 @@ def test_a_run_that_was_asked_to_stop_and_resumed_is_the_run_that_never_was(stop
         interrupted_after(steps, tmp_path, prepared)
     run(tmp_path, prepared)
     assert_same_run(tmp_path, finished)
-    timing = [row.iteration for row in recorder.read(tmp_path / "timing.jsonl")]
-    assert timing == [0, 1, 2, 3]
+    assert [row.iteration for row in timing.read(tmp_path / "timing.jsonl")] == [0, 1, 2, 3]
 
 
 def test_a_stop_saves_the_last_whole_iteration_also_between_checkpoints(finished, prepared, tmp_path):
@@ -46,10 +57,10 @@ def test_a_stop_saves_the_last_whole_iteration_also_between_checkpoints(finished
     message = "stopped with 1 iterations saved; iteration 2 was not finished"
     watcher = interrupted_after(4, tmp_path, prepared, params, message)
     assert ("checkpoint", 1) in watcher.calls
-    assert {row.iteration for row in rows_of(tmp_path, object)} == {0}, "rows of the unfinished iteration are gone"
+    assert list(telemetry_of(tmp_path)) == ["000000.safetensors"], "nothing of the unfinished iteration is there"
     run(tmp_path, prepared, params=params)
     assert read(tmp_path / "checkpoints/000004").manifest == read(finished / "checkpoints/000004").manifest
-    assert (tmp_path / "telemetry.jsonl").read_bytes() == (finished / "telemetry.jsonl").read_bytes()
+    assert telemetry_of(tmp_path) == telemetry_of(finished)
 
 
 CHILD = """
@@ -105,36 +116,35 @@ def test_killed_or_terminated_and_resumed_equals_never_stopped(number, finished,
 
 
 def test_rows_have_every_step_once_and_in_order(finished):
-    steps = [(row.iteration, row.step) for row in rows_of(finished, StepRow)]
+    steps = [(row.iteration, row.step) for row in steps_of(finished)]
     assert steps == list(itertools.product(range(4), (1, 2, 3)))
-    updates = rows_of(finished, UpdateRow)
+    updates = updates_of(finished)
     assert [row.iteration for row in updates] == [0, 1, 2, 3]
     assert [row.env_steps for row in updates] == [12, 24, 36, 48]
     assert len({row.state_chain for row in updates}) == 4
-    played = [(row.iteration, row.split) for row in rows_of(finished, EpisodeRow)]
-    trained = [(iteration, "train") for iteration in range(4)]
-    assert sorted(played) == sorted([*trained, (1, "validation"), (3, "validation")])
-    iterations = [row.iteration for row in rows_of(finished, object)]
-    assert iterations == sorted(iterations)
+    assert [iteration for iteration, _ in episodes_of(finished, "train")] == [0, 1, 2, 3]
+    assert [iteration for iteration, _ in episodes_of(finished, "validation")] == [1, 3]
+    places = [(event.iteration, event.step, event.env) for event in events_of(finished)]
+    assert places == sorted(places)
 
 
 def test_an_episode_adds_up_what_its_steps_say(finished):
-    for episode in (row for row in rows_of(finished, EpisodeRow) if row.split == "train"):
-        steps = [row for row in rows_of(finished, StepRow) if row.iteration == episode.iteration]
-        events = [row for row in rows_of(finished, EventRow) if row.iteration == episode.iteration]
+    for iteration, episode in episodes_of(finished, "train"):
+        steps = [row for row in steps_of(finished) if row.iteration == iteration]
+        events = [row for row in events_of(finished) if row.iteration == iteration]
         for env in range(4):
-            assert episode.return_[env] == pytest.approx(sum(step.reward[env] for step in steps), abs=1e-6)
+            assert episode["return"][env] == pytest.approx(sum(step.reward[env] for step in steps), abs=1e-6)
             paid = sum(sum(values[env] for values in step.components.values()) for step in steps)
-            assert episode.return_[env] == pytest.approx(paid, abs=1e-6)
-            assert episode.committed_accuracy[env] == steps[-1].committed_accuracy[env]
+            assert episode["return"][env] == pytest.approx(paid, abs=1e-6)
+            assert episode["committed_accuracy"][env] == steps[-1].committed_accuracy[env]
             germinated = [event for event in events if event.env == env and event.name == "germinated"]
-            assert episode.germinated[env] == len(germinated)
-    assert rows_of(finished, EventRow)
+            assert episode["germinated"][env] == len(germinated)
+    assert events_of(finished)
 
 
 def test_the_best_checkpoint_is_the_one_with_the_best_validation_score_and_is_kept(finished):
-    validated = [row for row in rows_of(finished, EpisodeRow) if row.split == "validation"]
-    scores = {row.iteration + 1: sum(row.committed_accuracy) / 4 for row in validated}
+    validated = episodes_of(finished, "validation")
+    scores = {iteration + 1: sum(episode["committed_accuracy"].tolist()) / 4 for iteration, episode in validated}
     best = max(scores, key=lambda done: (scores[done], -done))
     manifest = read(finished / "checkpoints" / "000004").manifest
     assert (manifest.best_iteration, manifest.scalars["best_score"]) == (best, scores[best])
@@ -177,7 +187,7 @@ def test_observers_are_told_in_order_and_a_checkpoint_comes_after_its_iteration(
     expected = ["start"]
     for iteration in range(2):
         expected += [("step", iteration, step) for step in (1, 2, 3)]
-        expected += [("iteration", iteration, iteration), ("checkpoint", iteration + 1)]
+        expected += [("rollout", iteration, 3), ("iteration", iteration), ("checkpoint", iteration + 1)]
     assert (watcher.calls, watcher.info.start_iteration) == ([*expected, ("end", "finished")], 0)
 
 
@@ -223,12 +233,12 @@ def test_a_finding_as_grave_as_stop_on_ends_the_run_before_its_checkpoint(prepar
     assert [finding.check for finding in reporter.findings] == ["mine"]
     assert reporter.calls[-1] == ("end", "failed")
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["000001"]
-    assert [row.check for row in rows_of(tmp_path, FindingRow)] == ["mine"]
+    assert [row.check for row in findings_of(tmp_path)] == ["mine"]
 
 
 def test_a_lesser_finding_is_recorded_and_the_run_goes_on(prepared, tmp_path):
     run(tmp_path, prepared, [Reporter()], params=small_params(stop_on="critical", iterations=2))
-    assert [row.check for row in rows_of(tmp_path, FindingRow)] == ["mine"]
+    assert [row.check for row in findings_of(tmp_path)] == ["mine"]
 
 
 def test_a_policy_that_is_not_the_one_that_acted_is_found(prepared, tmp_path):
@@ -305,7 +315,7 @@ def test_a_spent_budget_or_a_policy_that_cannot_decide_ends_any_run(fault, messa
     assert watcher.calls[-1] == ("end", "failed")
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["000001"]
     read(tmp_path / "checkpoints" / "000001")
-    found = rows_of(tmp_path, FindingRow)
+    found = findings_of(tmp_path)
     assert found == watcher.findings
     assert [(row.check, row.severity) for row in found] == [(message.split()[0], "critical")]
 
@@ -332,7 +342,7 @@ def test_advantages_are_those_of_the_recorded_rewards_and_values(prepared, tmp_p
         update = session.state.ppo.update
         monkeypatch.setattr(session.state.ppo, "update", lambda *it: given.append(it[0]) or update(*it))
         train(session)
-    rows = rows_of(tmp_path, StepRow)
+    rows = steps_of(tmp_path)
     returns = []
     for iteration, rollout in enumerate(given):
         steps = [row for row in rows if row.iteration == iteration]

@@ -104,7 +104,7 @@ class Axes(Check):
     post_hoc = True
     threshold = "an iteration or step that is missing, doubled or out of order; environment steps that fall"
     source = "Stable-Baselines3#1256, rsl_rl#221, mlflow#4248"
-    fix = "Truncate the log to the checkpoint's offset when resuming."
+    fix = "Drop the log's files after the checkpoint when resuming."
     passes_when = "no gap and no duplicate"
 
     def examine(self, run: RunRecord) -> Outcome:

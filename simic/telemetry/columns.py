@@ -1,0 +1,151 @@
+"""What is recorded of the hosts of an iteration: arrays by name, and the one table that says which there are.
+
+Names are those of the published tables (docs/metrics.md). Steps are ``[T, E]`` or ``[T, E, K]``, episodes ``[E]``,
+hosts in the order of the run's env ids, events one entry each. Accuracies are points 0–100; NaN is a measurement that
+was not made.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]  # numbers or flags: each column its own kind
+Columns = dict[str, Array]
+
+SIGNIFICANT_DIGITS = 9  # enough to tell any two float32 apart
+POWERS = np.array([float(10**n) for n in range(23)])  # of ten: all that are exact in float64
+COMPONENTS = "components"  # stands for one column each: components/rent, …
+
+
+class Column(NamedTuple):
+    """How a column is kept: ``int16`` for a choice from few, ``float`` for float32 or float64, as it was measured."""
+
+    kept: str
+    axes: int
+
+
+STEP_AXES, SLOT_AXES = 2, 3
+_CHOICE, _COUNT, _FLAG = Column("int16", STEP_AXES), Column("int64", STEP_AXES), Column("bool", STEP_AXES)
+_NUMBER = Column("float", STEP_AXES)
+_SLOT_CHOICE, _SLOT_NUMBER = Column("int16", SLOT_AXES), Column("float", SLOT_AXES)
+
+STEPS: dict[str, Column] = {
+    "op": _CHOICE,  # as sampled, like slot … alpha_curve
+    "slot": _CHOICE,
+    "blueprint": _CHOICE,
+    "style": _CHOICE,
+    "tempo": _CHOICE,
+    "alpha_target": _CHOICE,
+    "alpha_speed": _CHOICE,
+    "alpha_curve": _CHOICE,
+    "effective_op": _CHOICE,
+    "gate": _CHOICE,  # -1 = the op asked none
+    "gate_passed": _FLAG,
+    "log_prob": _NUMBER,  # of the joint action when it was sampled
+    "value": _NUMBER,
+    "reward": _NUMBER,
+    COMPONENTS: _NUMBER,  # of the reward; they sum to it
+    "live_accuracy": _NUMBER,
+    "committed_accuracy": _NUMBER,
+    "all_off_accuracy": _NUMBER,
+    "val_loss": _NUMBER,
+    "train_loss": _NUMBER,
+    "host_grad_norm": _NUMBER,  # mean over the epoch's minibatches, before clipping
+    "seed_grad_norm": _SLOT_NUMBER,
+    "stage": _SLOT_CHOICE,
+    "slot_blueprint": _SLOT_CHOICE,
+    "alpha": _SLOT_NUMBER,
+    "contribution": _SLOT_NUMBER,
+    "contribution_se": _SLOT_NUMBER,
+    "interaction": _SLOT_NUMBER,  # points, sum over the other acting seeds
+    "interaction_se": _SLOT_NUMBER,
+    "params": _COUNT,
+    "committed_params": _COUNT,
+    "flops": _COUNT,
+    "panicked": _FLAG,
+    "cause": _CHOICE,
+    "valid": _FLAG,  # False after a rollback: no experience
+}
+EPISODES: dict[str, Column] = {
+    "env_id": Column("int64", 1),
+    "return": Column("float", 1),  # undiscounted sum of rewards
+    "length": Column("int64", 1),  # valid steps
+    "committed_accuracy": Column("float", 1),
+    "live_accuracy": Column("float", 1),
+    "params": Column("int64", 1),
+    "committed_params": Column("int64", 1),
+    "germinated": Column("int64", 1),
+    "fossilized": Column("int64", 1),
+    "pruned": Column("int64", 1),
+    "panicked": Column("bool", 1),
+}
+EVENTS: dict[str, Column] = {
+    "step": Column("int64", 1),
+    "env": Column("int64", 1),
+    "slot": Column("int64", 1),  # -1 = the host as a whole
+    "text": Column("int64", 1),  # place in EventColumns.texts
+}
+
+
+@dataclass(frozen=True)
+class EventColumns:
+    """What happened to hosts and slots: one entry per event, and the few different texts, each a name and a detail."""
+
+    columns: Columns
+    texts: list[tuple[str, str]] = field(default_factory=list)
+
+
+def arranged(columns: Columns, table: dict[str, Column]) -> Columns:
+    """In the order of the table; ValueError where names, kinds or axes are not the table's."""
+    parts = [name for name in columns if name.startswith(COMPONENTS + "/")]
+    order = [each for name in table for each in (parts if name == COMPONENTS else [name])]
+    if columns.keys() != set(order):
+        raise ValueError(f"telemetry: columns {sorted(columns.keys() ^ set(order))} are missing or unknown")
+    for name, values in columns.items():
+        kept, axes = table[name.partition("/")[0]]
+        if values.ndim != axes or not (str(values.dtype).startswith(kept)):
+            raise ValueError(f"telemetry: column {name} is {values.dtype} with {values.ndim} axes, not {kept}, {axes}")
+    return {name: columns[name] for name in order}
+
+
+def empty(table: dict[str, Column]) -> Columns:
+    """The columns of no hosts; of the reward's components none."""
+    return {
+        name: np.zeros((0,) * column.axes, dtype=column.kept) for name, column in table.items() if name != COMPONENTS
+    }
+
+
+def published(values: Array) -> Array:
+    """As tables have them: int64, flags, or float64 with one bit pattern for NaN."""
+    if values.dtype.kind != "f":
+        return values.astype(np.int64) if values.dtype == np.int16 else values
+    wide = shortened(values) if values.dtype == np.float32 else values
+    return np.where(np.isnan(wide), np.nan, wide)
+
+
+def shortened(values: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The float64 with the fewest digits that still tell a float32 from all others: 0.1, not 0.10000000149.
+
+    Equal to ``float(f"{value:.9g}")`` for each, without a loop: the digits as a whole number, divided by a power of ten
+    that is exact, which rounds correctly. What that arithmetic cannot decide is formatted.
+    """
+    wide = values.astype(np.float64)
+    size = np.abs(wide)
+    numbers = (size > 0) & np.isfinite(size)
+    exponent = np.floor(np.log10(size, where=numbers, out=np.zeros_like(size)))
+    digits = SIGNIFICANT_DIGITS - 1 - exponent
+    exact = numbers & (digits >= 0) & (digits < len(POWERS))
+    power = POWERS[np.where(exact, digits, 0.0).astype(np.int64)]
+    scaled = np.where(exact, wide, 0.0) * power
+    whole = np.rint(scaled)
+    # Near a half, or at another number of digits, the rounding of the product above could decide.
+    near_half = np.abs(np.abs(scaled - whole) - 0.5) < 1e-6
+    other_digits = (np.abs(whole) < 10.0 ** (SIGNIFICANT_DIGITS - 1)) | (np.abs(whole) >= 10.0**SIGNIFICANT_DIGITS)
+    sure = exact & ~near_half & ~other_digits
+    result = np.where(sure, whole / power, wide)
+    unsure = numbers & ~sure
+    if unsure.any():
+        result[unsure] = [float(f"{value:.{SIGNIFICANT_DIGITS}g}") for value in wide[unsure].tolist()]
+    return result
