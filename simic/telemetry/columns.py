@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 Array = NDArray[Any]  # numbers or flags: each column its own kind
 Columns = dict[str, Array]
 
-SIGNIFICANT_DIGITS = 9  # enough to tell any two float32 apart
-POWERS = np.array([float(10**n) for n in range(23)])  # of ten: all that are exact in float64
 COMPONENTS = "components"  # stands for one column each: components/rent, …
 
 
@@ -121,31 +119,4 @@ def published(values: Array) -> Array:
     """As tables have them: int64, flags, or float64 with one bit pattern for NaN."""
     if values.dtype.kind != "f":
         return values.astype(np.int64) if values.dtype == np.int16 else values
-    wide = shortened(values) if values.dtype == np.float32 else values
-    return np.where(np.isnan(wide), np.nan, wide)
-
-
-def shortened(values: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The float64 with the fewest digits that still tell a float32 from all others: 0.1, not 0.10000000149.
-
-    Equal to ``float(f"{value:.9g}")`` for each, without a loop: the digits as a whole number, divided by a power of ten
-    that is exact, which rounds correctly. What that arithmetic cannot decide is formatted.
-    """
-    wide = values.astype(np.float64)
-    size = np.abs(wide)
-    numbers = (size > 0) & np.isfinite(size)
-    exponent = np.floor(np.log10(size, where=numbers, out=np.zeros_like(size)))
-    digits = SIGNIFICANT_DIGITS - 1 - exponent
-    exact = numbers & (digits >= 0) & (digits < len(POWERS))
-    power = POWERS[np.where(exact, digits, 0.0).astype(np.int64)]
-    scaled = np.where(exact, wide, 0.0) * power
-    whole = np.rint(scaled)
-    # Near a half, or at another number of digits, the rounding of the product above could decide.
-    near_half = np.abs(np.abs(scaled - whole) - 0.5) < 1e-6
-    other_digits = (np.abs(whole) < 10.0 ** (SIGNIFICANT_DIGITS - 1)) | (np.abs(whole) >= 10.0**SIGNIFICANT_DIGITS)
-    sure = exact & ~near_half & ~other_digits
-    result = np.where(sure, whole / power, wide)
-    unsure = numbers & ~sure
-    if unsure.any():
-        result[unsure] = [float(f"{value:.{SIGNIFICANT_DIGITS}g}") for value in wide[unsure].tolist()]
-    return result
+    return np.where(np.isnan(values), np.nan, values.astype(np.float64))

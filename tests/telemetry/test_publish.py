@@ -4,7 +4,6 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -48,17 +47,6 @@ def written(folder: Path, name: str, types: dict[str, pa.DataType], rows: list[d
     return (folder / name).read_bytes()
 
 
-def plain(values: np.ndarray) -> list:
-    """Python's numbers, float32 by nine digits."""
-    if values.dtype != np.float32:
-        return values.tolist()
-    return [[_digits(item) for item in row] for row in values.tolist()]
-
-
-def _digits(item: float | list) -> float | list:
-    return [_digits(each) for each in item] if isinstance(item, list) else float(f"{item:.9g}")
-
-
 KINDS = {"int16": pa.int64(), "int64": pa.int64(), "bool": pa.bool_(), "float": pa.float64()}
 
 
@@ -76,7 +64,7 @@ def test_steps_are_those_that_were_recorded_byte_for_byte(group, tmp_path, monke
     at = list(types).index(min(order))
     names = [name for name in types if name not in order]
     types = {name: types[name] for name in (*names[:at], *order, *names[at:])} | {"env": pa.int64()}
-    values = {name: plain(column) for name, column in recorded.items()}
+    values = {name: column.tolist() for name, column in recorded.items()}
     rows = [
         {"iteration": i, "step": t + 1, "env": e} | {name: column[t][e] for name, column in values.items()}
         for i in range(ITERATIONS)
