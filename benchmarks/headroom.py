@@ -20,6 +20,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.evaluation.statistics import compare, mean_interval
 from simic.growth.life.vocabulary import ALPHA_TARGETS, TEMPO_STEPS, Action, Op, Stage
 from simic.params import Params
+from simic.training import sharing
 
 NEXT_OP = {
     Stage.GERMINATED: Op.ADVANCE,
@@ -37,7 +38,8 @@ def play(tree: Params, data: Path, seeds: int, step: int, learning_rate: float) 
     probe = GrowthEnv(setting, tree.rng_seed, train, val, torch.arange(1))
     choices = [(-1, 0)] + [(k, p) for k in range(probe.host.slots) for p in range(len(probe.blueprints))]
     slot, blueprint = (torch.tensor(column).repeat_interleave(seeds) for column in zip(*choices, strict=True))
-    env = GrowthEnv(setting, tree.rng_seed, train, val, torch.arange(seeds).repeat(len(choices)))
+    make = sharing.population(tree.runtime, sharing.layout(tree.runtime, len(slot), torch.device("cpu")))
+    env = GrowthEnv(setting, tree.rng_seed, train, val, torch.arange(seeds).repeat(len(choices)), compose=make)
     observation, _ = env.reset(options={"iteration": 0})
     info = None
     for now in range(env.steps):
@@ -55,6 +57,7 @@ def play(tree: Params, data: Path, seeds: int, step: int, learning_rate: float) 
             op, target, blueprint, zero, zero + TEMPO_STEPS.index(3), zero + ALPHA_TARGETS.index(1.0), zero, zero
         )
         observation, _, _, _, info = env.step(action)
+    env.close()
     assert info is not None
     names = ["static"] + [f"{env.blueprints[p].name} at slot {k}" for k, p in choices[1:]]
     return names, info.committed_accuracy.view(len(choices), seeds).double()
