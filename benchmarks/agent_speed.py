@@ -134,7 +134,7 @@ def updates(repeats: int, sizes: list[int], steps: int) -> list[dict[str, Any]]:
     for critic, envs, (inside, length) in kinds:
         ours, count = our_update(critic, envs, length, steps)
         theirs, their_count = their_update(critic, envs, length, steps)
-        seconds = alternately(ours, theirs, repeats)
+        seconds = alternately(ours, theirs, 1 if inside else repeats)  # those with starts inside are factors apart
         rows.append(
             {
                 "critic": critic,
