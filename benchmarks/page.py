@@ -133,7 +133,7 @@ def _speed(found: dict[str, Any]) -> list[str]:
         (critic, str(envs), ratios[critic, envs, False], ratios[critic, envs, True])
         for critic, envs in dict.fromkeys((critic, envs) for critic, envs, _ in ratios)
     ]
-    counts = {row["critic"]: f"{row['parameters']:,} against {row['their_parameters']:,}" for row in found["updates"]}
+    apart = max(abs(row["parameters"] / row["their_parameters"] - 1) for row in found["updates"])
     head = ("critic", "environments", "whole rows", "episodes start inside")
     return [
         "## Speed of the agent beside sb3-contrib RecurrentPPO",
@@ -145,9 +145,7 @@ def _speed(found: dict[str, Any]) -> list[str]:
         f"{cartpole['their_steps_per_second']:,.0f}, ratio {cartpole['ratio']:.2f}.",
         "",
         "One update (observation 128, LSTM 512, eight heads, T = 150), our samples per second over theirs; the critic",
-        "shares the actor's memory in both, or has its own. Parameters: "
-        + "; ".join(f"{critic} {count}" for critic, count in counts.items())
-        + ".",
+        f"shares the actor's memory in both, or has its own. Parameters equal to {100 * apart:.0f} %.",
         "",
         *table(head, rows),
     ]
@@ -210,29 +208,35 @@ def _choices(found: dict[str, Any]) -> list[str]:
 
 
 def _speedups(found: dict[str, Any]) -> list[str]:
-    rows = [
-        (
-            row["case"],
-            str(row["envs"]),
-            f"{row['speedup']['auto']:.2f}",
-            f"{row['one_thread_speedup']['auto']:.2f}",
-            f"{row['one_thread_seconds']['auto with seeds'] / row['one_thread_seconds']['auto']:.2f}",
-        )
+    threads = " or ".join(map(str, found["threads"]))
+    faster = {(row["case"], row["envs"]): row["speedup"]["auto"] for row in found["rows"]}
+    seeds = {
+        (row["case"], row["envs"]): row["one_thread_seconds"]["auto with seeds"] / row["one_thread_seconds"]["auto"]
         for row in found["rows"]
-    ]
+    }
     return [
         "## Many hosts at once",
         "",
         f"`python -m benchmarks.population` on {found['device']}: speed of training a population as one computation,",
-        "as a multiple of the faster plain PyTorch loop over single networks: each side with its best number of",
-        "threads, and with one thread each. *With seeds*: an epoch with seeds of every kind, operator and stage in two",
-        "of three slots, over one without. `default` is the host of params.yaml. In milliseconds:",
-        "[measurements](history/measurements.md).",
+        f"as a multiple of the fastest plain PyTorch loop over single networks; {threads} thread(s). `default` is the",
+        "host of params.yaml. In milliseconds: [measurements](history/measurements.md).",
         "",
-        *table(("host", "hosts", "times a plain loop", "one thread each", "with seeds ÷ without"), rows),
+        *_by_case(faster),
+        "",
+        "An epoch with seeds of every kind in two of three slots over one without, one thread:",
+        "",
+        *_by_case(seeds),
         "",
         _image(PAGE, "population", "Speed-up over plain loops, and phases, by number of hosts"),
     ]
+
+
+def _by_case(values: dict[tuple[str, int], float]) -> list[str]:
+    """A table of numbers: a row for each number of hosts, a column for each case."""
+    cases = list(dict.fromkeys(case for case, _ in values))
+    numbers = sorted({envs for _, envs in values})
+    rows = [(str(n), *(f"{values[case, n]:.2f}" if (case, n) in values else "" for case in cases)) for n in numbers]
+    return table(("hosts", *cases), rows)
 
 
 def _population(found: dict[str, Any]) -> list[str]:
@@ -249,7 +253,7 @@ def _population(found: dict[str, Any]) -> list[str]:
     for name in dict.fromkeys(row["case"] for row in found["rows"]):
         rows = [row for row in found["rows"] if row["case"] == name]
         columns = list(rows[0]["training_seconds"])
-        head = ("hosts", *columns, "validation (auto)", "speed-up of auto", "of the peak")
+        head = ("hosts", *columns, "validation (auto)", "speed-up of auto", "at one thread each", "of the peak")
         lines += ["", f"### {name}", "", *table(head, [_hosts(row, columns, limits["gflops"]) for row in rows])]
     phases = list(dict.fromkeys(name for row in found["phases"] for name in row["seconds"]))
     shares = [
@@ -284,6 +288,7 @@ def _hosts(row: dict[str, Any], columns: list[str], peak: float) -> tuple[str, .
         *(f"{1000 * seconds[name]:.1f}" for name in columns),
         f"{1000 * row['validation_seconds']['auto']:.0f}",
         f"{row['speedup']['auto']:.2f}",
+        f"{row['one_thread_speedup']['auto']:.2f}",
         f"{100 * row['gflop'] / seconds['auto'] / peak:.0f} %",
     )
 

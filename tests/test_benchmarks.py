@@ -234,7 +234,7 @@ def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, mo
         assert sum(row["seconds"].values()) == pytest.approx(row["total_seconds"])
         assert row["decisions_per_second"] == pytest.approx(row["envs"] * 2 / row["total_seconds"])
     text = page.text(page.DETAILS, {"population": found})
-    assert f"| small | 2 | {found['rows'][1]['speedup']['auto']:.2f} |" in page.text(page.PAGE, {"population": found})
+    assert f"| 2 | {found['rows'][1]['speedup']['auto']:.2f} |" in page.text(page.PAGE, {"population": found})
     assert "| 2 without seeds | " in text
     assert "host training" in text
 
