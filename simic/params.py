@@ -64,12 +64,31 @@ class Split(Tree):
         return self
 
 
+class Instances(Tree):
+    """How many tasks of a suite are drawn for what; their kinds take turns."""
+
+    train: Count = 64
+    val: Count = 16  # they choose the best checkpoint
+    held_out: Count = 40  # of kinds that training knows
+    held_out_kinds: Steps = 12  # of kinds that it does not
+
+
+class Suite(Tree):
+    """Of task suite: which distribution of tasks, and how many are drawn from it."""
+
+    name: Annotated[str, Known(registry.SUITE)] = "patches"
+    kinds: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None  # null: all but those held out
+    held_out_kinds: Annotated[tuple[str, ...], Field(strict=False)] | None = None  # null: as the suite has it
+    instances: Instances = Instances()
+
+
 class Prepare(Tree):
     """Which data, how much of them, and how they are split."""
 
     task: Annotated[str, Known(registry.TASK)] = "digits"
     source: str | None = None  # npz, text: a file in the data directory; synthetic: the name of a planted task
     samples: Count | None = None  # null: all; else so many, stratified, chosen by hash (text: windows of one piece)
+    suite: Suite = Suite()
     context: Count = 64  # text: bytes that one window predicts the next bytes of
     split: Split = Split()
 

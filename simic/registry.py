@@ -11,11 +11,12 @@ from types import ModuleType
 
 from simic.errors import SimicError
 
-FAMILY, PRESET, TASK, REWARD_MODE = "host family", "host preset", "task", "reward mode"
+FAMILY, PRESET, TASK, SUITE, REWARD_MODE = "host family", "host preset", "task", "suite", "reward mode"
 _SHIPPED: dict[str, tuple[str, ...]] = {
     FAMILY: ("cnn", "mlp", "transformer"),
     PRESET: ("baseline", "deep", "impaired"),
-    TASK: ("digits", "mnist", "fashion_mnist", "cifar10", "text", "npz", "synthetic"),
+    TASK: ("digits", "mnist", "fashion_mnist", "cifar10", "text", "npz", "synthetic", "suite"),
+    SUITE: ("patches",),
     REWARD_MODE: ("shaped", "simplified", "sparse", "minimal", "basic", "basic_plus", "escrow", "loss"),
 }
 EXTENSION_MODULE = "simic_extension_"  # and the file's stem

@@ -38,6 +38,8 @@ class Purpose(IntEnum):
     SUBSAMPLE = 12
     SYNTHETIC = 13
     SHAPLEY = 14
+    TASK = 15
+    INSTANCE = 16
 
 
 def _signed(value: int) -> int:
@@ -84,7 +86,7 @@ def bits(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
     index = torch.arange(math.prod(shape), device=stream.device) + 1
     # SplitMix64: the n-th output is the mix of key + n · golden gamma.
     values = _mix(stream.reshape(-1, 1) + index * _signed(_GOLDEN_GAMMA))
-    return values.reshape(*stream.shape, *shape)
+    return values.reshape((*stream.shape, *shape))
 
 
 def uniform(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:

@@ -1,14 +1,17 @@
-"""Prepared splits on the device, and the order in which hosts see them.
+"""Prepared tasks on the device: a bank of one data set, or of the many tasks of a suite; and the order of samples.
 
-The test split is a file of its own that only ``load_test`` opens; evaluation alone calls that.
+What training must not see is a file of its own that only ``load_held_out`` opens, which headroom and evaluation alone
+call: the test split of a data set, or all samples of a suite's held-out tasks.
 """
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
@@ -17,14 +20,37 @@ from simic import durable
 from simic.errors import SimicError
 from simic.rng import Purpose, key, permutation
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 META_FILE = "meta.json"
 TRAINVAL_FILE = "trainval.safetensors"
 TEST_FILE = "test.safetensors"
+HELD_OUT_FILE = "held_out.json"
+TaskGroup = Literal["train", "val", "held_out", "held_out_kinds"]
+
+
+class TaskMeta(BaseModel):
+    """One task of a bank. ``mean`` and ``std`` of the training samples were taken out of all; empty for text.
+
+    Of a suite, the controller trains on the tasks of group ``train``, is chosen by those of ``val`` and evaluated on
+    those held out. A data set alone is one task of group ``train`` that serves everything.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    kind: str
+    group: TaskGroup
+    classes: int
+    parameters: dict[str, JsonValue]
+    mean: list[float]
+    std: list[float]
 
 
 class Meta(BaseModel):
-    """meta.json: where the data came from and how it was made; written by ``prepare``, read by everyone."""
+    """meta.json: where the data came from and how it was made; written by ``prepare``, read by everyone.
+
+    ``tasks`` are those of trainval.safetensors; held-out ones have a list of their own (held_out.json).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,29 +59,66 @@ class Meta(BaseModel):
     source: str
     source_sha256: str
     licence: str
-    classes: int
+    classes: int  # of the task that has most
     shape: tuple[int, ...]
-    samples: dict[str, int]
+    samples: dict[str, int]  # of each task
     duplicates_dropped: int
     split_fractions: dict[str, float]
     split_rng_seed: int
-    mean: list[float]  # empty for text, as std
-    std: list[float]
+    tasks: list[TaskMeta]
     sha256: dict[str, str]
+
+    def of_group(self, group: TaskGroup) -> list[int]:
+        """Which tasks belong to it, by their place; all where there is but one."""
+        chosen = [place for place, task in enumerate(self.tasks) if task.group == group]
+        return chosen if len(self.tasks) > 1 else [0]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """One split: ``x [N, C, H, W]`` float32, standardised with the training split's statistics, and ``y [N]`` int64; or
-    byte sequences ``x [N, L]`` int64 and the byte that follows each position, ``y [N, L]`` int64, with 256 classes.
+    """One split of T tasks of N samples each, the tasks one after another: ``x [T·N, C, H, W]`` float32, standardised
+    with the statistics of the task's training split, and ``y [T·N]`` int64; or byte sequences ``x [T·N, L]`` int64 and
+    the byte that follows each position, ``y [T·N, L]`` int64, with 256 classes.
+
+    ``task_classes [T]`` where tasks differ in their number of classes; ``classes`` is the largest.
     """
 
     x: Tensor
     y: Tensor
     classes: int
+    task_classes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.y.shape[0] % self.tasks:
+            raise SimicError(f"{self.y.shape[0]} samples of {self.tasks} tasks: every task must have as many")
 
     def __len__(self) -> int:
-        return self.y.shape[0]
+        """Samples of each task."""
+        return self.y.shape[0] // self.tasks
+
+    @property
+    def tasks(self) -> int:
+        """How many there are."""
+        return max(1, len(self.task_classes))
+
+    @cached_property
+    def lacking(self) -> Tensor | None:
+        """Which classes each task does not have, bool ``[T, classes]``; None where all have all."""
+        if all(count == self.classes for count in self.task_classes):
+            return None
+        counts = torch.tensor(self.task_classes, device=self.y.device)
+        return torch.arange(self.classes, device=self.y.device) >= counts[:, None]
+
+    @cached_property
+    def chance_loss(self) -> Tensor:
+        """Cross-entropy of a uniform guess in nats, float64 ``[T]``."""
+        counts = self.task_classes or (self.classes,)
+        return torch.tensor([math.log(count) for count in counts], dtype=torch.float64, device=self.y.device)
+
+    def of_tasks(self, tasks: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
+        """Some samples of one task for each host ``[E]``: ``x [E, n, …]`` and ``y [E, n, …]``."""
+        rows = torch.arange(len(self), device=self.y.device)[samples] + tasks[:, None] * len(self)
+        return self.x[rows], self.y[rows]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,30 +127,65 @@ class Dataset:
 
 
 def load_split(prepared_dir: Path, split: Literal["train", "val"], device: torch.device | str = "cpu") -> Dataset:
-    """The training or validation split, checksum verified; SimicError for "test" and for damaged files."""
+    """The training or validation split of the tasks of training, checksum verified; SimicError for "test" and for
+    damaged files.
+    """
     if split not in ("train", "val"):
         raise SimicError(f"split {split!r}: must be 'train' or 'val'; the test split is opened by evaluation alone")
     return _load(prepared_dir, TRAINVAL_FILE, split, device)
 
 
-def load_test(prepared_dir: Path, device: torch.device | str = "cpu") -> Dataset:
-    """The test split, for evaluation alone: nothing that trains, selects or promotes may see it."""
-    return _load(prepared_dir, TEST_FILE, "test", device)
+@dataclass(frozen=True)
+class HeldOut:
+    """What headroom and evaluation score on: tasks with their splits. Of a single data set train and val are those of
+    training, of a suite those of its held-out tasks.
+    """
+
+    tasks: list[TaskMeta]
+    train: Dataset
+    val: Dataset
+    test: Dataset
+
+
+def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> HeldOut:
+    """For headroom and evaluation alone: nothing that trains, selects or promotes may see it."""
+    meta = read_meta(prepared_dir)
+    content = _verified(prepared_dir / HELD_OUT_FILE, meta)
+    tasks = TypeAdapter(list[TaskMeta]).validate_json(content)
+    arrays = _arrays(prepared_dir / TEST_FILE, meta)
+    if not tasks:
+        train, val = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
+        return HeldOut(meta.tasks, train, val, _dataset(arrays, "test", meta.classes, meta.tasks, device))
+    train, val, test = (_dataset(arrays, split, meta.classes, tasks, device) for split in ("train", "val", "test"))
+    return HeldOut(tasks, train, val, test)
 
 
 def _load(prepared_dir: Path, name: str, split: str, device: torch.device | str) -> Dataset:
     meta = read_meta(prepared_dir)
-    path = prepared_dir / name
-    content = _read(path)
-    if durable.sha256_of(content) != meta.sha256[name]:
-        raise SimicError(f"{path}: damaged (its sha256 is not the one in {META_FILE}); run simic prepare again")
-    try:
-        arrays = load(content)
-    except SafetensorError as error:
-        raise SimicError(f"{path}: not a safetensors file: {error}") from None
+    return _dataset(_arrays(prepared_dir / name, meta), split, meta.classes, meta.tasks, device)
+
+
+def _dataset(
+    arrays: dict[str, Tensor], split: str, classes: int, tasks: list[TaskMeta], device: torch.device | str
+) -> Dataset:
     x, y = arrays[f"x_{split}"].to(device), arrays[f"y_{split}"].to(device)
     # Bytes are kept as bytes on disk: an eighth of the size.
-    return Dataset(x if x.is_floating_point() else x.long(), y.long(), meta.classes)
+    counts = tuple(task.classes for task in tasks) if len(tasks) > 1 else ()
+    return Dataset(x if x.is_floating_point() else x.long(), y.long(), classes, counts)
+
+
+def _arrays(path: Path, meta: Meta) -> dict[str, Tensor]:
+    try:
+        return load(_verified(path, meta))
+    except SafetensorError as error:
+        raise SimicError(f"{path}: not a safetensors file: {error}") from None
+
+
+def _verified(path: Path, meta: Meta) -> bytes:
+    content = _read(path)
+    if durable.sha256_of(content) != meta.sha256[path.name]:
+        raise SimicError(f"{path}: damaged (its sha256 is not the one in {META_FILE}); run simic prepare again")
+    return content
 
 
 def _read(path: Path) -> bytes:

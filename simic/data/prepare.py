@@ -1,63 +1,81 @@
-"""From a source to three disjoint, stratified, standardised splits on disk, whole or not at all."""
+"""From a source to three disjoint, stratified, standardised splits on disk, whole or not at all; and of a suite, to the
+splits of many tasks.
+"""
 
 import hashlib
 from pathlib import Path
 
 import torch
+from pydantic import TypeAdapter
 from safetensors.torch import save
 from torch import Tensor
 
 from simic import durable
-from simic.data.batches import META_FILE, SCHEMA_VERSION, TEST_FILE, TRAINVAL_FILE, Meta
+from simic.data.bank import SPLITS, Bank, standardised
+from simic.data.batches import HELD_OUT_FILE, META_FILE, SCHEMA_VERSION, TEST_FILE, TRAINVAL_FILE, Meta, TaskMeta
 from simic.data.sources import Source, complete
+from simic.data.suites.drawing import many
 from simic.data.tasks import TASKS
 from simic.errors import SimicError
 from simic.params import Prepare, Split
 from simic.rng import Purpose, key, permutation
 
-SPLITS = ("train", "val", "test")
 MIN_SEQUENCES = 2  # of a single one no standard error is known
-NOT_STANDARDISED = torch.empty(0), torch.empty(0)  # bytes are tokens, not numbers
 
 
 def prepare(params: Prepare, rng_seed: int, out_dir: Path, data_dir: Path) -> None:
-    """Writes ``out_dir`` anew: trainval.safetensors, test.safetensors, meta.json.
+    """Writes ``out_dir`` anew: trainval.safetensors, test.safetensors, held_out.json, meta.json.
 
     ``data_dir`` is where published files are looked for (and fetched to) and the paths of user data start. SimicError
     naming the file for missing, damaged or unusable input; ``out_dir`` is as before then.
     """
+    bank = (many if params.task == "suite" else single)(params, rng_seed, data_dir)
+    tasks = bank.tasks + bank.held_out
+    with durable.new_directory(out_dir) as folder:
+        durable.write_synced(folder / TRAINVAL_FILE, save(bank.arrays))
+        durable.write_synced(folder / TEST_FILE, save(bank.held_out_arrays))
+        durable.write_synced(folder / HELD_OUT_FILE, TypeAdapter(list[TaskMeta]).dump_json(bank.held_out, indent=2))
+        meta = Meta(
+            schema_version=SCHEMA_VERSION,
+            task=params.task,
+            source=bank.source,
+            source_sha256=bank.source_sha256,
+            licence=bank.licence,
+            classes=max(task.classes for task in tasks),
+            shape=tuple(bank.arrays["x_train"].shape[1:]),
+            samples=bank.samples,
+            duplicates_dropped=bank.dropped,
+            split_fractions=params.split.model_dump(),
+            split_rng_seed=rng_seed,
+            tasks=bank.tasks,
+            sha256={name: durable.sha256(folder / name) for name in (TRAINVAL_FILE, TEST_FILE, HELD_OUT_FILE)},
+        )
+        durable.write_synced(folder / META_FILE, (meta.model_dump_json(indent=2) + "\n").encode())
+
+
+def single(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
+    """A data set alone: one task, whose test split is what is held out."""
     source, dropped = drop_duplicates(complete(TASKS[params.task](params, rng_seed, data_dir)))
     if source.part is None and params.samples is not None:
         source = subsample(source, params.samples, rng_seed)
     indices = split_indices(source, params.split, rng_seed)
-    mean, std = statistics(source.x[indices["train"]]) if source.part is None else NOT_STANDARDISED
-    arrays = {}
-    for split, chosen in indices.items():
-        x = source.x[chosen]
-        arrays[f"x_{split}"] = as_images((x - mean) / std) if source.part is None else x
-        arrays[f"y_{split}"] = source.y[chosen]
-    with durable.new_directory(out_dir) as folder:
-        shape = tuple(arrays["x_train"].shape[1:])
-        test = {name: arrays.pop(name) for name in ("x_test", "y_test")}
-        durable.write_synced(folder / TRAINVAL_FILE, save(arrays))
-        durable.write_synced(folder / TEST_FILE, save(test))
-        meta = Meta(
-            schema_version=SCHEMA_VERSION,
-            task=params.task,
-            source=source.name,
-            source_sha256=source.sha256,
-            licence=source.licence,
-            classes=source.classes,
-            shape=shape,
-            samples={split: len(chosen) for split, chosen in indices.items()},
-            duplicates_dropped=dropped,
-            split_fractions=params.split.model_dump(),
-            split_rng_seed=rng_seed,
-            mean=mean.flatten().tolist(),
-            std=std.flatten().tolist(),
-            sha256={name: durable.sha256(folder / name) for name in (TRAINVAL_FILE, TEST_FILE)},
-        )
-        durable.write_synced(folder / META_FILE, (meta.model_dump_json(indent=2) + "\n").encode())
+    samples = {split: (source.x[chosen], source.y[chosen]) for split, chosen in indices.items()}
+    arrays, mean, std = standardised(samples, source.part is not None)
+    task = TaskMeta(
+        name=params.task, kind=params.task, group="train", classes=source.classes, parameters={}, mean=mean, std=std
+    )
+    test = {name: arrays.pop(name) for name in ("x_test", "y_test")}
+    return Bank(
+        source=source.name,
+        source_sha256=source.sha256,
+        licence=source.licence,
+        samples={split: len(chosen) for split, chosen in indices.items()},
+        arrays=arrays,
+        held_out_arrays=test,
+        tasks=[task],
+        held_out=[],
+        dropped=dropped,
+    )
 
 
 def drop_duplicates(source: Source) -> tuple[Source, int]:
@@ -117,18 +135,3 @@ def stratified_split(y: Tensor, fractions: Split, rng_seed: int, name: str) -> d
         for split, chosen in zip(SPLITS, order.split(list(sizes.values())), strict=True):
             parts[split].append(chosen)
     return {split: torch.cat(chosen).sort().values for split, chosen in parts.items()}
-
-
-def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the training samples, per channel of images, per feature of vectors; a constant
-    one keeps scale 1. Shapes broadcast against ``x``.
-    """
-    dims = (0, 2, 3) if x.ndim == 4 else (0,)
-    wide = x.to(torch.float64)
-    mean, std = wide.mean(dims, keepdim=True), wide.std(dims, correction=0, keepdim=True)
-    return mean.float(), torch.where(std > 0, std, 1.0).float()
-
-
-def as_images(x: Tensor) -> Tensor:
-    """``[N, C, H, W]``, contiguous: vectors ``[N, D]`` become one row of pixels ``[N, 1, 1, D]``."""
-    return (x if x.ndim == 4 else x[:, None, None, :]).contiguous()

@@ -1,6 +1,5 @@
 """Watchdog over each host: which rows are broken, and of what; thresholds are relative to the task's chance."""
 
-import math
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
@@ -38,21 +37,16 @@ class Vitals:
         return cls(losses, torch.zeros(envs, dtype=torch.int64, device=device))
 
 
-def chance_loss(classes: int) -> float:
-    """Cross-entropy of a uniform guess."""
-    return math.log(classes)
-
-
 def check(
-    vitals: Vitals, loss: Tensor, finite: Tensor, classes: int, params: Governor
+    vitals: Vitals, loss: Tensor, finite: Tensor, chance: Tensor, params: Governor
 ) -> tuple[Vitals, Tensor, Tensor]:
     """Vitals after one validation, cause of panic ``[E]`` (Cause) and which rows are healthy ``[E]``.
 
-    ``loss`` is the validation loss of the live network, ``finite`` says that training met no NaN or Inf. A row that is
-    neither in panic nor healthy is an anomaly that has not lasted long enough.
+    ``loss`` is the validation loss of the live network, ``chance`` that of a uniform guess (``[E]`` or ``[1]``
+    float64), ``finite`` says that training met no NaN or Inf. A row that is neither in panic nor healthy is an anomaly
+    that has not lasted long enough.
     """
     loss = loss.double()
-    chance = chance_loss(classes)
     broken = ~loss.isfinite() | ~finite
     known = (~vitals.losses.isnan()).sum(dim=1)
     mean = vitals.losses.nanmean(dim=1)

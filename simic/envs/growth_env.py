@@ -8,6 +8,7 @@ observation and masks of s'. An episode is T steps of all hosts; nothing resets 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -47,7 +48,9 @@ class GrowthEnv(VectorEnv):
     """E hosts under the control of one policy; observations, rewards and masks are tensors on the given device.
 
     ``env_ids`` name the hosts for the random numbers, so that any grouping of hosts plays the same episodes; default
-    0…envs-1. ``compose`` builds the population; faults are injected by passing another one.
+    0…envs-1. Hosts of one id have the same initialisation and order of samples. Each host has a task of the bank of its
+    own: one of the first ``train_tasks`` (default: all) by hash of its id and the iteration, unless ``reset`` is told
+    which. ``compose`` builds the population; faults are injected by passing another one.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED, "render_modes": []}  # noqa: RUF012 - gymnasium's own form
@@ -62,11 +65,12 @@ class GrowthEnv(VectorEnv):
         device: torch.device | str = "cpu",
         backend: str = "auto",
         compose: Callable[..., Population | Shards] = Population,
+        train_tasks: int | None = None,
     ) -> None:
-        if dataset_train.classes != dataset_val.classes:
+        if (dataset_train.classes, dataset_train.task_classes) != (dataset_val.classes, dataset_val.task_classes):
             raise SimicError(
-                f"validation data has {dataset_val.classes} classes: allowed is the training data's "
-                f"{dataset_train.classes}"
+                f"validation data has {dataset_val.classes} classes and {dataset_val.tasks} tasks: allowed is the "
+                f"training data's {dataset_train.classes} and {dataset_train.tasks}, with the same classes"
             )
         if train.augment != "none" and (len(dataset_train.shape) != 3 or min(dataset_train.shape[1:]) == 1):
             raise SimicError(f"train.augment = {train.augment!r}: must be none for a task without images")
@@ -81,8 +85,9 @@ class GrowthEnv(VectorEnv):
         self.population = compose(
             self.host, self.blueprints, self.env_ids, rng_seed, train.host_optimizer, self.device, backend
         )
-        self.chance_loss = governor.chance_loss(self.host.classes)
-        self.setting = Setting.of(train, self.host.params, self.chance_loss)
+        self.tasks_in_bank = dataset_train.tasks
+        self.train_tasks = train_tasks or self.tasks_in_bank
+        self._assign(torch.zeros_like(self.env_ids))
         self.budget = seed_budget(self.host, self.blueprints, train.lifecycle.param_budget, self.device)
         self._describe()
         self._state: EpisodeState | None = None
@@ -102,6 +107,17 @@ class GrowthEnv(VectorEnv):
         self.single_action_space = spaces.MultiDiscrete([head.size for head in self.action_spec.heads])
         self.action_space = batch_space(self.single_action_space, self.num_envs)
 
+    def _assign(self, tasks: Tensor) -> None:
+        """Give every host its task ``[E]``, and what depends on it."""
+        self.tasks = tasks
+        self.chance_loss = self._training.chance_loss[tasks]
+        self.setting = Setting.of(self.train, self.host.params, self.chance_loss)
+
+    def _drawn_tasks(self) -> Tensor:
+        """By hash among those of training."""
+        stream = rng.key(self.rng_seed, Purpose.TASK, self.iteration, self.env_ids, device=self.device)
+        return (rng.bits(stream) & 0x7FFFFFFF) % self.train_tasks
+
     @property
     def state(self) -> EpisodeState:
         """The running episode; SimicError before the first reset."""
@@ -115,18 +131,21 @@ class GrowthEnv(VectorEnv):
         return self.state.slots
 
     def reset(  # pyright: ignore[reportIncompatibleMethodOverride] - a typed record instead of a dict
-        self, *, seed: int | None = None, options: dict[str, int] | None = None
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, StepInfo]:
         """Fresh hosts, one validation, the first observation; nothing has been trained.
 
-        ``options["iteration"]`` names the episode (default: the next one), ``seed`` replaces the run's rng_seed.
+        ``options["iteration"]`` names the episode (default: the next one), ``options["tasks"]`` ``[E]`` the task of
+        each host (default: drawn), ``seed`` replaces the run's rng_seed.
         """
         if seed is not None:
             self.rng_seed = self.population.rng_seed = seed
             self.iteration = -1
         self.iteration = (options or {}).get("iteration", self.iteration + 1)
         self._step, self._all_alive = 0, True
-        self.population.reset(self.iteration)
+        tasks = (options or {}).get("tasks")
+        self._assign(self._drawn_tasks() if tasks is None else self._checked(tasks))
+        self.population.reset(self.iteration, self.tasks)
         slots = Slots.empty(self.num_envs, self.host.slots, self.device)
         measured = self._validate(slots, SlotState.read(slots))
         yes = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
@@ -200,6 +219,15 @@ class GrowthEnv(VectorEnv):
         stream = rng.key(self.rng_seed, Purpose.SHAPLEY, self.iteration, self.env_ids, self._step, device=self.device)
         return shapley(measurable(self.slots), partial(self.population.evaluate, self.slots, data), stream)
 
+    def _checked(self, tasks: Tensor) -> Tensor:
+        """SimicError unless there is one for each host, and the bank has it."""
+        if tasks.shape != self.env_ids.shape or not ((tasks >= 0) & (tasks < self.tasks_in_bank)).all():
+            raise SimicError(
+                f"reset: tasks {tasks.tolist()}: must be {self.num_envs}, one for each host, each of 0 to "
+                f"{self.tasks_in_bank - 1}"
+            )
+        return tasks.to(self.device)
+
     def _playable(self, actions: Action | Tensor) -> tuple[Action, Tensor]:
         """The factored action with WAIT for ended rows, and which rows ``[E]`` their masks forbid."""
         alive = self.state.alive
@@ -235,10 +263,11 @@ class GrowthEnv(VectorEnv):
             self.iteration,
             self.env_ids,
             self._step,
-            len(self._training.y),
+            len(self._training),
             self.train.batch_size,
             self.train.batches_per_epoch,
         )
+        order = order + (self.tasks * len(self._training))[:, None, None]
         moved = CropFlip(self.rng_seed, self.iteration, self.env_ids, self._step)
         augment = moved if self.train.augment == "crop_flip" else None
         stats = self.population.train_epoch(slots, self._training, order, augment, read)
@@ -253,7 +282,7 @@ class GrowthEnv(VectorEnv):
         measured = self._validate(slots, read)
         finite = stats.finite & measured.committed_loss.isfinite()
         vitals, cause, healthy = governor.check(
-            before.vitals, measured.loss, finite, self.host.classes, self.train.governor
+            before.vitals, measured.loss, finite, self.chance_loss, self.train.governor
         )
         cause = torch.where(before.alive, cause, int(Cause.NONE))
         panicked = cause != Cause.NONE

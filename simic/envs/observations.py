@@ -28,7 +28,7 @@ class View:
     tracker: Tracker
     step: int
     episode_steps: int
-    chance_loss: float
+    chance_loss: Tensor  # [E] nats
     train_loss: Tensor  # [E], NaN before the first epoch
     train_accuracy: Tensor  # [E], points
     op: Tensor  # effective op of the last step [E], -1 before the first

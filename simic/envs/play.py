@@ -56,14 +56,18 @@ class Actor(Protocol):
 
 
 def play(
-    env: GrowthEnv, actor: Actor, iteration: int, on_step: Callable[[Situation, Action, Tensor, StepInfo], None]
+    env: GrowthEnv,
+    actor: Actor,
+    iteration: int,
+    on_step: Callable[[Situation, Action, Tensor, StepInfo], None],
+    tasks: Tensor | None = None,
 ) -> None:
-    """One episode, which leaves the environment at its end.
+    """One episode, which leaves the environment at its end; ``tasks`` ``[E]``, by default drawn from those of training.
 
     ``on_step`` is told of every step: the situation before it, the action, the reward ``[E]``, what came of it.
     """
     actor.start(Episode(env.env_ids, iteration, env.rng_seed))
-    observation, _ = env.reset(options={"iteration": iteration})
+    observation, _ = env.reset(options={"iteration": iteration, "tasks": tasks})
     for step in range(env.steps):
         situation = Situation(observation, env.slots, env.state.tracker, env.state.alive, step)
         action = actor.act(situation)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simic.data.batches import Dataset, data_hash, load_split, load_test
+from simic.data.batches import HeldOut, data_hash, load_held_out
 from simic.envs.attribution import most_networks
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, Situation, play
@@ -33,27 +33,31 @@ BACKWARD_AND_FORWARD = 3  # a training pass costs about three forward passes (Ka
 
 @dataclass(frozen=True)
 class EvaluationSetup:
-    """The hosts, data and test samples that all policies meet: one host per evaluation seed."""
+    """The hosts and held-out tasks that all policies meet: each host has the task ``tasks [E]``."""
 
     env: GrowthEnv
-    test: Dataset
+    held_out: HeldOut
+    tasks: Tensor
     epoch_samples: int  # that one host trains on in one step
-    validation_samples: int
     data_sha256: str
 
     @classmethod
     def open(cls, params: Params, prepared: Path, device: torch.device | str = "cpu") -> Self:
-        """From prepared data; the environment is the training run's but for its hosts."""
-        train, validation = load_split(prepared, "train", device), load_split(prepared, "val", device)
-        env_ids = torch.arange(params.evaluate.eval_seeds)
+        """From prepared data; the environment is the training run's but for its hosts and tasks: at least
+        ``evaluate.eval_seeds`` hosts, of every held-out task as many.
+        """
+        held_out = load_held_out(prepared, device)
+        count = len(held_out.tasks)
+        env_ids = torch.arange(count * -(-params.evaluate.eval_seeds // count))
         runtime = params.runtime
         make = sharing.population(runtime, sharing.layout(runtime, len(env_ids), torch.device(device)))
-        env = GrowthEnv(params.train, params.rng_seed, train, validation, env_ids, device, runtime.backend, make)
+        train, val = held_out.train, held_out.val
+        env = GrowthEnv(params.train, params.rng_seed, train, val, env_ids, device, runtime.backend, make)
         available = len(train) // params.train.batch_size
         limit = params.train.batches_per_epoch
         batches = available if limit == "all" else limit
-        samples = batches * params.train.batch_size
-        return cls(env, load_test(prepared, device), samples, len(validation), data_hash(prepared))
+        tasks = env.env_ids % count
+        return cls(env, held_out, tasks, batches * params.train.batch_size, data_hash(prepared))
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def evaluate(
         rng_seed=env.rng_seed,
         eval_seeds=env.num_envs,
         episode_steps=env.steps,
-        test_samples=len(setup.test),
+        test_samples=len(setup.held_out.test),
         host=result.HostDescription(
             family=host.family,
             preset=host.preset,
@@ -132,7 +136,7 @@ def _played(setup: EvaluationSetup, actor: Actor) -> tuple[Trace, Histories]:
         _record(trace, setup, situation, action, info)
         histories.add(situation, action, reward, info)
 
-    play(setup.env, actor, EVALUATION_ITERATION, add)
+    play(setup.env, actor, EVALUATION_ITERATION, add, setup.tasks)
     return trace, histories
 
 
@@ -171,7 +175,7 @@ def _step_flops(setup: EvaluationSetup, info: StepInfo) -> Tensor:
     configurations are run once).
     """
     networks = most_networks(setup.env.host.slots)
-    return info.flops * (BACKWARD_AND_FORWARD * setup.epoch_samples + networks * setup.validation_samples)
+    return info.flops * (BACKWARD_AND_FORWARD * setup.epoch_samples + networks * len(setup.held_out.val))
 
 
 def _measured(value: Tensor) -> float | None:
@@ -182,7 +186,7 @@ def _score(setup: EvaluationSetup, trace: Trace) -> result.PerSeed:
     env = setup.env
     slots, state = env.slots, env.state
     kept = slots.stage == Stage.FOSSILIZED
-    accuracy, _ = env.committed(setup.test)
+    accuracy, _ = env.committed(setup.held_out.test)
     params = env.host.params + torch.where(kept, state.seed_params, 0).sum(dim=1)
     flops = env.host.flops_per_sample + torch.where(kept, env.population.seed_flops(slots), 0).sum(dim=1)
     return result.PerSeed(

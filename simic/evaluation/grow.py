@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from simic.data.batches import load_split, load_test
+from simic.data.batches import load_held_out
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, play
 from simic.errors import SimicError
@@ -40,17 +40,16 @@ def grow(setup: GrowSetup, policy: str | Learned, hosts: int, out: Path) -> Grow
     """
     if out.exists():
         raise SimicError(f"{out}: already exists; choose another --out or remove it")
-    training = load_split(setup.prepared, "train", setup.device)
-    validation = load_split(setup.prepared, "val", setup.device)
+    held_out = load_held_out(setup.prepared, setup.device)
     env_ids = torch.arange(hosts)
     make = sharing.population(setup.runtime, sharing.layout(setup.runtime, hosts, setup.device))
     env = GrowthEnv(
-        setup.train, setup.rng_seed, training, validation, env_ids, setup.device, setup.runtime.backend, make
+        setup.train, setup.rng_seed, held_out.train, held_out.val, env_ids, setup.device, setup.runtime.backend, make
     )
     name = f"the policy {policy}" if isinstance(policy, str) else f"a policy trained for {policy.iteration} iterations"
     with closing(env):
         histories = recovered(env.population, lambda: _played(env, policy))
-        return export_best(env, histories, load_test(setup.prepared, setup.device), setup.prepared, name, out)
+        return export_best(env, histories, held_out, setup.prepared, name, out)
 
 
 def _played(env: GrowthEnv, policy: str | Learned) -> Histories:

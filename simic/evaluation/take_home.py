@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from pydantic import JsonValue
 
-from simic.data.batches import Dataset, Meta, read_meta
+from simic.data.batches import HeldOut, Meta, TaskMeta, read_meta
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
 from simic.evaluation.history import Histories
@@ -26,7 +26,7 @@ class Grown:
     params: int
 
 
-def export_best(env: GrowthEnv, histories: Histories, test: Dataset, prepared: Path, policy: str, out: Path) -> Grown:
+def export_best(env: GrowthEnv, histories: Histories, held: HeldOut, prepared: Path, policy: str, out: Path) -> Grown:
     """Writes the host with the best committed validation accuracy to the new directory ``out``.
 
     ``policy`` says in words what grew it. SimicError when ``out`` exists.
@@ -35,7 +35,7 @@ def export_best(env: GrowthEnv, histories: Histories, test: Dataset, prepared: P
     if not score.isfinite().any():
         raise SimicError(f"{out}: no host has a committed accuracy that is a number, so there is nothing to export")
     best = int(score.nan_to_num(-1.0).argmax())
-    accuracy, _ = env.committed(test)
+    accuracy, _ = env.committed(held.test)
     network = grown_network(env.population, env.slots, best, committed=True)
     found = Grown(
         path=out,
@@ -45,24 +45,32 @@ def export_best(env: GrowthEnv, histories: Histories, test: Dataset, prepared: P
         host_params=env.host.params,
         params=network.structure.params,
     )
-    meta = read_meta(prepared)
-    history: list[JsonValue] = [{"preprocessing": _preprocessing(meta)}] if meta.mean else []
+    meta, task = read_meta(prepared), held.tasks[int(env.tasks[best])]
+    history: list[JsonValue] = [{"preprocessing": _preprocessing(meta, task)}] if task.mean else []
     shares = [round(value, 2) for value in env.shapley().value[best].tolist()]
-    text = card(found, network.structure, meta, env, policy, shares)
+    text = card(found, network.structure, meta, task, env, policy, shares)
     write_network(network, out, history + histories.entries[best], text)
     return found
 
 
-def _preprocessing(meta: Meta) -> JsonValue:
+def _preprocessing(meta: Meta, task: TaskMeta) -> JsonValue:
     """The network was trained on standardised inputs: whoever uses it needs mean and std, as they broadcast against a
     sample: [C, 1, 1] for images, [1, 1, D] for vectors.
     """
-    shape = (-1, 1, 1) if len(meta.mean) == meta.shape[0] else (1, 1, -1)
-    mean, std = (torch.tensor(values, dtype=torch.float64).view(shape).tolist() for values in (meta.mean, meta.std))
+    shape = (-1, 1, 1) if len(task.mean) == meta.shape[0] else (1, 1, -1)
+    mean, std = (torch.tensor(values, dtype=torch.float64).view(shape).tolist() for values in (task.mean, task.std))
     return {"input": "(x - mean) / std", "mean": mean, "std": std}
 
 
-def card(found: Grown, structure: Structure, meta: Meta, env: GrowthEnv, policy: str, shapley: Sequence[float]) -> str:
+def card(
+    found: Grown,
+    structure: Structure,
+    meta: Meta,
+    task: TaskMeta,
+    env: GrowthEnv,
+    policy: str,
+    shapley: Sequence[float],
+) -> str:
     """The model card, Markdown; ``shapley`` per slot in points, NaN where no seed acts."""
     seeds = [
         f"| {seed.slot} | {seed.blueprint} | {seed.operator} | {seed.alpha:g} | {seed.params} | {share:+.1f} |"
@@ -73,9 +81,9 @@ def card(found: Grown, structure: Structure, meta: Meta, env: GrowthEnv, policy:
     inputs = "tokens `int64 [B, L]`" if tokens else inputs
     shape = ", ".join(map(str, structure.input_shape))
     scale = (
-        f"Standardise the input first: `(x - mean) / std`, mean {_short(meta.mean)}, std {_short(meta.std)}"
+        f"Standardise the input first: `(x - mean) / std`, mean {_short(task.mean)}, std {_short(task.std)}"
         " (in full in `history.json`)."
-        if meta.mean
+        if task.mean
         else "Tokens are bytes, 0 to 255; nothing is standardised."
     )
     return f"""# A {structure.host.family}/{structure.host.preset} network grown by simic
@@ -97,7 +105,7 @@ By {policy}, in {env.steps} steps of one epoch each, beside {env.num_envs - 1} o
 It is host {found.host}, the one with the best validation accuracy; what happened at each step is in `history.json`.
 
 ## Data
-Task {meta.task}: {meta.source}. Licence: {meta.licence}. sha256 `{meta.source_sha256}`.
+Task {task.name}: {meta.source}. Licence: {meta.licence}. sha256 `{meta.source_sha256}`.
 Samples: {meta.samples["train"]} train, {meta.samples["val"]} validation, {meta.samples["test"]} test.
 
 ## Results

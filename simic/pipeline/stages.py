@@ -111,7 +111,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         """Of the first policy named, the trained one by default."""
         if name == params.evaluate.policies[0]:
             grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
-            export_best(setup.env, histories, setup.test, workspace.prepared, grown_by, workspace.grown)
+            export_best(setup.env, histories, setup.held_out, workspace.prepared, grown_by, workspace.grown)
 
     with closing(setup.env):
         result = evaluation.evaluate(setup, players, subject, take_home)

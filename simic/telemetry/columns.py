@@ -68,6 +68,7 @@ STEPS: dict[str, Column] = {
 }
 EPISODES: dict[str, Column] = {
     "env_id": Column("int64", 1),
+    "task": Column("int64", 1),  # its place in the bank
     "return": Column("float", 1),  # undiscounted sum of rewards
     "length": Column("int64", 1),  # valid steps
     "committed_accuracy": Column("float", 1),

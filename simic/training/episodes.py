@@ -88,6 +88,7 @@ class Tally:
         collector.add(
             {
                 "env_id": self.env.env_ids,
+                "task": self.env.tasks,
                 "return": self.returns,
                 "length": self.length,
                 "committed_accuracy": info.committed_accuracy,

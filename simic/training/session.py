@@ -16,7 +16,7 @@ from simic import durable
 from simic.agent.normalization import REWARD_CLIP, Normalizers, ObservationNormalizer, RewardNormalizer
 from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
-from simic.data.batches import data_hash, load_split
+from simic.data.batches import data_hash, load_split, read_meta
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards import MODES
 from simic.growth.batch.shards import Layout
@@ -152,7 +152,8 @@ def compose(
     training, validation = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
     backend, env_ids = params.runtime.backend, ranks.env_ids(train.envs)
     make = sharing.population(params.runtime, found or layout(params, device, ranks))
-    env = GrowthEnv(train, params.rng_seed, training, validation, env_ids, device, backend, make)
+    of_training = len(read_meta(prepared_dir).of_group("train"))
+    env = GrowthEnv(train, params.rng_seed, training, validation, env_ids, device, backend, make, of_training)
     policy = ActorCritic(env.action_spec, env.observation_spec, train.policy, params.rng_seed).to(device)
     normalizers = Normalizers(
         ObservationNormalizer(env.observation_spec, device) if settings.normalize_observations else None,

@@ -1,7 +1,11 @@
-"""Validation episodes: always the same ones, greedy, seen by no update; their score chooses the best checkpoint."""
+"""Validation episodes: always the same ones, greedy, seen by no update; their score chooses the best checkpoint.
+
+Of a suite they are of tasks that no update sees either, one after another.
+"""
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from simic.agent.normalization import Normalizers
@@ -26,13 +30,15 @@ def validate(
     """One greedy episode of every host; ``on_step`` is called after each step and may raise. Normalisers stay as they
     are. The environment is left at the end of these episodes.
     """
+    others = env.tasks_in_bank - env.train_tasks
+    tasks = env.train_tasks + env.env_ids % others if others else torch.zeros_like(env.env_ids)
     tally = Tally(env)
 
     def add(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
         tally.add(reward, info)
         on_step()
 
-    play(env, LearnedActor(policy, normalizers, greedy=True), VALIDATION_ITERATION, add)
+    play(env, LearnedActor(policy, normalizers, greedy=True), VALIDATION_ITERATION, add, tasks)
     return tally.columns()
 
 

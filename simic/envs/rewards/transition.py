@@ -25,16 +25,17 @@ class Ledgers:
     first_accuracy: Tensor  # [E] points, committed, before anything was trained
 
     @classmethod
-    def start(cls, slots: int, loss: Tensor, committed_accuracy: Tensor, chance_loss: float) -> "Ledgers":
+    def start(cls, slots: int, loss: Tensor, committed_accuracy: Tensor, chance_loss: Tensor) -> "Ledgers":
         """At a reset, with the first validation's ``loss`` and ``committed_accuracy`` ``[E]``."""
         nothing = torch.zeros(len(loss), slots, dtype=torch.float64, device=loss.device)
         level = bounded_loss(loss, chance_loss)
         return cls(nothing, nothing, nothing, nothing, level, committed_accuracy.double().nan_to_num(0.0))
 
 
-def bounded_loss(loss: Tensor, chance_loss: float) -> Tensor:
+def bounded_loss(loss: Tensor, chance_loss: Tensor) -> Tensor:
     """Loss in nats, float64, at most that of a uniform guess: nothing is worse than knowing nothing."""
-    return loss.double().nan_to_num(nan=chance_loss, posinf=chance_loss).clamp(max=chance_loss)
+    known = loss.double()
+    return torch.minimum(torch.where(known.isnan(), chance_loss, known), chance_loss)
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,10 @@ class Setting:
     episode_steps: int
     host_params: int
     param_budget: float  # times the host's parameters
-    chance_loss: float  # nats, of a uniform guess
+    chance_loss: Tensor  # [E] or [1] float64, nats: of a uniform guess
 
     @classmethod
-    def of(cls, train: Train, host_params: int, chance_loss: float) -> "Setting":
+    def of(cls, train: Train, host_params: int, chance_loss: Tensor) -> "Setting":
         """The setting of a run; gamma is the agent's, or shaping would change the task (Ng, Harada, Russell 1999)."""
         budget = train.lifecycle.param_budget
         return cls(train.reward, train.ppo.gamma, train.episode_steps, host_params, budget, chance_loss)

@@ -96,6 +96,7 @@ class Population:
             for kinds in self.templates.seeds
         ]
         self.iteration = -1
+        self.tasks = torch.zeros_like(self.env_ids)
         self._stores: dict[str, Rows] = {}
 
     def __len__(self) -> int:
@@ -106,9 +107,12 @@ class Population:
 
     # --- structure ---
 
-    def reset(self, iteration: int) -> None:
-        """Fresh hosts, by hash of (rng_seed, iteration, env id); every seed is gone."""
+    def reset(self, iteration: int, tasks: Tensor | None = None) -> None:
+        """Fresh hosts, by hash of (rng_seed, iteration, env id), each for its task of the data ``[E]`` (default: the
+        first of all); every seed is gone.
+        """
         self.iteration = iteration
+        self.tasks = torch.zeros_like(self.env_ids) if tasks is None else tasks
         key = partial(rng.key, self.rng_seed, Purpose.HOST_INIT, iteration, self.env_ids, device=self.device)
         rows = [template.draw(key(segment)) for segment, template in enumerate(self.templates.host)]
         self._stores = {}
@@ -146,7 +150,7 @@ class Population:
         augment: Augment | None = None,
         state: SlotState | None = None,
     ) -> TrainStats:
-        """One pass over ``order [E, n, B]`` (sample indices); hosts and learning seeds are updated in place."""
+        """One pass over ``order [E, n, B]`` (rows of the data); hosts and learning seeds are updated in place."""
         state = state or SlotState.read(slots)
         parts = self._in_groups(lambda hosts: self._train(hosts, state.of(hosts), slots.alpha, data, order, augment))
         stats = TrainStats(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
@@ -162,10 +166,11 @@ class Population:
         weights = self._unpack(arena.params, names)
         leaves = [[tensor.requires_grad_() for tensor in tensors] for tensors in _by_block(weights, names)]
         losses, corrects, norms = [], [], []
+        lacking = self._lacking(data, hosts)
         for number, batch in enumerate(order[hosts].unbind(1)):
             x, y = data.x[batch], data.y[batch]
             x = channels_last(augment(x, number, hosts) if augment else x)
-            loss, correct = _score(self._run(self.templates, weights, plan, x), y)
+            loss, correct = _score(self._run(self.templates, weights, plan, x), y, lacking)
             loss = loss.mean(1)
             # A sum over hosts: each host's gradient is its own loss's.
             norms.append(arena.update(_gradients(loss.sum(), leaves)))
@@ -259,12 +264,29 @@ class Population:
         plan, stream_of = evaluation_plan(state, off, alpha)
         weights = self._evaluation_weights(plan, hosts)
         chunk = max(1, EVALUATION_POSITIONS // data.y[0].numel())
-        for x, y in zip(data.x.split(chunk), data.y.split(chunk), strict=True):
-            logits = self._run(self.templates, weights, plan, _same_for_all(x, len(alpha)))
-            scored = _score(logits, y.expand(len(logits), *y.shape))
+        owner, lacking = plan.hosts[-1], self._lacking(data, hosts)
+        if owner is not None and lacking is not None:
+            lacking = lacking[owner]
+        for start in range(0, len(data), chunk):
+            x, y = self._samples(data, hosts, slice(start, start + chunk))
+            logits = self._run(self.templates, weights, plan, x)
+            scored = _score(logits, y if owner is None else y[owner], lacking)
             loss.append(scored[0])
             correct.append(scored[1])
         return torch.cat(correct, 1)[stream_of], torch.cat(loss, 1).mean(1)[stream_of]
+
+    def _samples(self, data: Dataset, hosts: slice, samples: slice) -> tuple[Tensor, Tensor]:
+        """Of the task of each of some hosts: ``x [G, n, …]``, ``y [G, n, …]``."""
+        if data.tasks > 1:
+            x, y = data.of_tasks(self.tasks[hosts], samples)
+            return channels_last(x), y
+        x, y = channels_last(data.x[None, samples]), data.y[None, samples]
+        envs = hosts.stop - hosts.start
+        return x.expand(envs, *x.shape[1:]), y.expand(envs, *y.shape[1:])
+
+    def _lacking(self, data: Dataset, hosts: slice) -> Tensor | None:
+        """Which classes the tasks of some hosts do not have, bool ``[G, classes]``; None where none lacks any."""
+        return None if data.lacking is None else data.lacking[self.tasks[hosts]]
 
     def _evaluation_weights(self, plan: Plan, hosts: slice) -> Weights:
         blocks, names = self._blocks(plan, hosts)
@@ -334,7 +356,7 @@ class Population:
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that mutates, as copies."""
         state = {"iteration": torch.tensor(self.iteration), "learning_rate": self.learning_rate.clone()}
-        state["group"] = torch.tensor(self.group)
+        state |= {"group": torch.tensor(self.group), "tasks": self.tasks.clone()}
         for name, store in self._stores.items():
             state |= {f"{name}/{part}": tensor.clone() for part, tensor in store.tensors()}
         return state
@@ -343,6 +365,7 @@ class Population:
         """The way back, bit for bit; a state of other shapes is a SimicError."""
         self.iteration, self.group = int(state["iteration"]), int(state["group"])
         self.learning_rate = state["learning_rate"].to(self.device).clone()
+        self.tasks = state["tasks"].to(self.device).clone()
         self._stores = {}
         for name in dict.fromkeys(key.partition("/")[0] for key in state if "/" in key):
             store = self._store(name)
@@ -400,17 +423,17 @@ def flags_of(values: Tensor | Flags) -> Flags:
     return values.cpu().numpy() if isinstance(values, Tensor) else values
 
 
-def _same_for_all(x: Tensor, hosts: int) -> Tensor:
-    return channels_last(x[None]).expand(hosts, *[-1] * x.dim())
-
-
-def _score(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _score(logits: Tensor, y: Tensor, lacking: Tensor | None) -> tuple[Tensor, Tensor]:
     """Cross-entropy and whether the answer is right, per sample: ``[R, B, classes], [R, B] → [R, B], [R, B]`` bool;
-    of sequences, ``[R, B, L, classes], [R, B, L]``, the means over their tokens, both float.
+    of sequences, ``[R, B, L, classes], [R, B, L]``, the means over their tokens, both float. What a task is
+    ``lacking [R, classes]`` is no answer.
     """
+    finite = logits.detach().isfinite().all(-1)
+    if lacking is not None:
+        among = lacking.view(len(lacking), *[1] * (logits.dim() - 2), -1)
+        logits = logits.masked_fill(among, -torch.inf)
     loss = F.cross_entropy(logits.float().flatten(0, -2), y.reshape(-1), reduction="none").view(y.shape)
-    values = logits.detach()
-    right = (values.argmax(-1) == y) & values.isfinite().all(-1)
+    right = (logits.detach().argmax(-1) == y) & finite
     if y.dim() == 2:
         return loss, right
     return loss.flatten(2).mean(2), right.flatten(2).float().mean(2)

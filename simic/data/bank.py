@@ -1,0 +1,57 @@
+"""What ``prepare`` writes: the arrays of training and those held out, each sample standardised as its task is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from simic.data.batches import TaskMeta
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Bank:
+    """What is written: arrays ``x_train`` … ``y_test`` by name, of training and held out, and the tasks they are of."""
+
+    source: str
+    source_sha256: str
+    licence: str
+    samples: dict[str, int]  # of each task
+    arrays: dict[str, Tensor]
+    held_out_arrays: dict[str, Tensor]
+    tasks: list[TaskMeta]
+    held_out: list[TaskMeta]
+    dropped: int = 0
+
+
+Samples = Mapping[str, tuple[Tensor, Tensor]]  # x and y of each split
+
+
+def standardised(samples: Samples, tokens: bool) -> tuple[dict[str, Tensor], list[float], list[float]]:
+    """Arrays ``x_train``, ``y_train`` … of one task, with mean and standard deviation of its training samples taken
+    out; both are empty for ``tokens``, which are not numbers and stay as they are.
+    """
+    nothing = torch.empty(0)
+    mean, std = (nothing, nothing) if tokens else statistics(samples["train"][0])
+    arrays = {}
+    for split, (x, y) in samples.items():
+        arrays[f"x_{split}"] = x if tokens else as_images((x - mean) / std)
+        arrays[f"y_{split}"] = y
+    return arrays, mean.flatten().tolist(), std.flatten().tolist()
+
+
+def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of the training samples, per channel of images, per feature of vectors; a constant
+    one keeps scale 1. Shapes broadcast against ``x``.
+    """
+    dims = (0, 2, 3) if x.ndim == 4 else (0,)
+    wide = x.to(torch.float64)
+    mean, std = wide.mean(dims, keepdim=True), wide.std(dims, correction=0, keepdim=True)
+    return mean.float(), torch.where(std > 0, std, 1.0).float()
+
+
+def as_images(x: Tensor) -> Tensor:
+    """``[N, C, H, W]``, contiguous: vectors ``[N, D]`` become one row of pixels ``[N, 1, 1, D]``."""
+    return (x if x.ndim == 4 else x[:, None, None, :]).contiguous()

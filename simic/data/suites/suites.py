@@ -1,0 +1,32 @@
+"""The suites by name: which of their kinds are held out entirely, and how hosts are trained on them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from simic import registry
+from simic.data.sources import Source
+from simic.errors import SimicError
+
+
+@dataclass(frozen=True)
+class Suite:
+    """``held_out`` kinds have no instance in training. ``overrides`` of params.yaml suit it: host, batches, budget."""
+
+    name: str
+    held_out: tuple[str, ...]
+    samples: dict[str, int]  # of each split of each task
+    overrides: tuple[str, ...]
+    sources: Callable[[Path], list[Source]] = lambda data_dir: []  # what it is made from, besides random numbers
+
+
+SUITES: dict[str, Suite] = {}
+
+
+def suite(item: Suite) -> Suite:
+    """Register a suite; SimicError where the name is taken."""
+    if item.name in SUITES:
+        raise SimicError(f"suite {item.name!r} is registered already")
+    SUITES[item.name] = item
+    registry.add(registry.SUITE, item.name)
+    return item

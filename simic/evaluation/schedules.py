@@ -1,0 +1,97 @@
+"""Open-loop schedules: which blueprint in which slots, germinated when, whatever the measurements say.
+
+They are what a search without a controller chooses from; one actor plays another schedule on every host.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from simic import rng
+from simic.envs.play import Episode, Situation
+from simic.growth.life.vocabulary import ALPHA_TARGETS, TEMPO_STEPS, Action, Op, Stage
+from simic.rng import Purpose
+
+NONE = -1  # no seed in that slot
+NEXT_OP = {
+    Stage.GERMINATED: Op.ADVANCE,
+    Stage.TRAINING: Op.ADVANCE,
+    Stage.BLENDING: Op.ADVANCE,
+    Stage.HOLDING: Op.FOSSILIZE,
+}
+SHORT_TEMPO, FULL_ALPHA = TEMPO_STEPS.index(3), ALPHA_TARGETS.index(1.0)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A blueprint's index, or NONE, for every slot; ``step`` is when the first seed germinates, the others follow."""
+
+    blueprints: tuple[int, ...]
+    step: int = 0
+
+    def name(self, blueprints: Sequence[str]) -> str:
+        """In words."""
+        seeds = [f"{blueprints[kind]} at {slot}" for slot, kind in enumerate(self.blueprints) if kind != NONE]
+        return f"{' + '.join(seeds)}, step {self.step}" if seeds else "static"
+
+
+def every_schedule(slots: int, blueprints: int, max_seeds: int, steps: Sequence[int], most: int) -> list[Schedule]:
+    """Static first, then every choice of at most ``max_seeds`` seeds; beyond ``most`` schedules, those with one seed,
+    those with one blueprint in as many slots as allowed, and a sample of the others by hash.
+    """
+    found = [Schedule((NONE,) * slots)]
+    several = []
+    for step, kinds in product(steps, product(range(NONE, blueprints), repeat=slots)):
+        used = [kind for kind in kinds if kind != NONE]
+        if not 1 <= len(used) <= max_seeds:
+            continue
+        few = len(used) == 1 or (len(used) == min(max_seeds, slots) and len(set(used)) == 1)
+        (found if few else several).append(Schedule(kinds, step))
+    order = rng.permutation(rng.key(0, Purpose.SUBSAMPLE), len(several)).tolist()
+    return found + [several[k] for k in sorted(order[: max(0, most - len(found))])]
+
+
+class OpenLoop:
+    """Plays a schedule of its own on each host ``[E]``: one op a step, the lowest slot that can move on first."""
+
+    def __init__(self, schedules: Sequence[Schedule]) -> None:
+        self.blueprint = torch.tensor([schedule.blueprints for schedule in schedules])
+        self.step = torch.tensor([schedule.step for schedule in schedules])
+
+    def start(self, episode: Episode) -> None:
+        """Nothing to forget: the slots say what has been done."""
+        device = episode.env_ids.device
+        self.blueprint, self.step = self.blueprint.to(device), self.step.to(device)
+
+    def act(self, situation: Situation) -> Action:
+        """Advance or fossilize what is there, germinate what is due, or wait."""
+        slots, masks = situation.slots, situation.observation.masks
+        op = torch.full_like(slots.stage, int(Op.WAIT))
+        for stage, following in NEXT_OP.items():
+            op = torch.where(slots.stage == stage, int(following), op)
+        wanted = (self.blueprint != NONE) & (situation.step >= self.step)[:, None] & (slots.germinations == 0)
+        op = torch.where((slots.stage == Stage.DORMANT) & wanted, int(Op.GERMINATE), op)
+        kind = self.blueprint.clamp(min=0)
+        legal = masks["slot"].gather(1, op[:, None]).squeeze(1)
+        affordable = masks["blueprint"].gather(2, kind[:, :, None])[:, :, 0] | (op != Op.GERMINATE)
+        ready = legal & affordable & (op != Op.WAIT)
+        slot = ready.int().argmax(dim=1)
+        rows = torch.arange(len(slot), device=slot.device)
+        chosen = torch.where(ready.any(dim=1), op[rows, slot], int(Op.WAIT))
+        zero = torch.zeros_like(slot)
+        return Action(chosen, slot, kind[rows, slot], zero, zero + SHORT_TEMPO, zero + FULL_ALPHA, zero, zero)
+
+
+def repeated(
+    tasks: Sequence[int], hosts: Sequence[int], schedules: Sequence[Schedule]
+) -> tuple[Tensor, Tensor, OpenLoop]:
+    """Rows of a table task × host × schedule: tasks ``[R]``, env ids ``[R]`` and who plays."""
+    rows = list(product(tasks, hosts, schedules))
+    return (
+        torch.tensor([row[0] for row in rows]),
+        torch.tensor([row[1] for row in rows]),
+        OpenLoop([r[2] for r in rows]),
+    )
