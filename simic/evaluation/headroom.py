@@ -17,7 +17,7 @@ from simic.evaluation.evaluate import EVALUATION_ITERATION, EvaluationSetup, pla
 from simic.evaluation.floors import floors
 from simic.evaluation.grid import Grid, Hosts, Splits, grid
 from simic.evaluation.policies import BASELINES
-from simic.evaluation.result import Cost, Fixed, Headroom, HostDescription, TaskRow
+from simic.evaluation.result import Cost, Headroom, HostDescription, TaskRow
 from simic.evaluation.schedules import Schedule, every_schedule
 from simic.evaluation.search import best_common
 from simic.params import Params

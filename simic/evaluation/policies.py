@@ -1,4 +1,4 @@
-"""The policies of an evaluation by name: the trained one, greedy and sampled, and the baselines."""
+"""The policies of an evaluation by name: the trained one, greedy, sampled and blind, and the baselines."""
 
 from collections.abc import Callable
 
@@ -6,6 +6,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
 from simic.errors import SimicError
 from simic.evaluation.baselines import FixedSchedule, Heuristic, RandomLegal, Static, germination_steps
+from simic.evaluation.blind import Blind
 from simic.params import Params, PolicyName
 from simic.training.learned import Learned, LearnedActor
 
@@ -27,12 +28,11 @@ def actors(params: Params, env: GrowthEnv, learned: Learned | None) -> dict[str,
 
 
 def _actor(name: PolicyName, env: GrowthEnv, learned: Learned | None) -> Actor:
-    if name in BASELINES:
-        return BASELINES[name](env)
     if learned is None:
         raise SimicError(f"evaluate.policies names {name!r}: there is no trained policy; run simic train first")
     refuse_other_task(learned, env)
-    return LearnedActor(learned.policy, learned.normalizers, greedy=name == "learned")
+    actor = LearnedActor(learned.policy, learned.normalizers, greedy=name != "learned_sampled")
+    return Blind(actor) if name == "blind" else actor
 
 
 def refuse_other_task(learned: Learned, env: GrowthEnv) -> None:
