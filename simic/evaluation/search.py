@@ -87,7 +87,7 @@ def random_search(val: ArrayLike, test: ArrayLike) -> Values:
     shared = (equal * b[:, None, :]).sum(axis=2) / equal.sum(axis=2)
     ranked = np.take_along_axis(shared, a.argsort(axis=1, kind="stable"), axis=1)
     drawn = np.arange(n)
-    below = np.cumprod(np.clip(np.arange(n + 1)[:, None] - drawn, 0, None) / (n - drawn), axis=1)  # [rank, k]
+    below = np.cumprod((np.arange(n + 1)[:, None] - drawn) / (n - drawn), axis=1)  # [rank, k]
     return ranked @ np.diff(below, axis=0)
 
 
