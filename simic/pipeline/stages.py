@@ -87,7 +87,7 @@ def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -
     learned = Learned.of(session.checkpoints.read(best))
     with durable.new_directory(workspace.models) as models:
         learned.save(models / "policy")
-        export_policy(learned.policy, learned.normalizers.observation, models / "program")
+        export_policy(learned.policy, learned.normalizers.observation, models / "program", session.env.masked)
     publish.publish(session.work_dir, session.recorder.flush(), workspace.telemetry)
 
 
