@@ -20,6 +20,7 @@ from simic.envs.play import Actor, Situation, play
 from simic.envs.records import StepInfo
 from simic.envs.rewards import total
 from simic.evaluation import result, statistics
+from simic.evaluation.costs import BACKWARD_AND_FORWARD, epoch_samples
 from simic.evaluation.history import Histories
 from simic.evaluation.result import LEARNED
 from simic.growth.batch.shards import recovered
@@ -28,7 +29,6 @@ from simic.params import Params
 from simic.training import sharing
 
 EVALUATION_ITERATION = 1 << 40  # far above any training iteration; data order and host initialisation hash it
-BACKWARD_AND_FORWARD = 3  # a training pass costs about three forward passes (Kaplan et al. 2020, §2.1: 6N vs 2N)
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,8 @@ class EvaluationSetup:
         make = sharing.population(runtime, sharing.layout(runtime, len(env_ids), torch.device(device)))
         train, val = held_out.train, held_out.val
         env = GrowthEnv(params.train, params.rng_seed, train, val, env_ids, device, runtime.backend, make)
-        available = len(train) // params.train.batch_size
-        limit = params.train.batches_per_epoch
-        batches = available if limit == "all" else limit
         tasks = env.env_ids % count
-        return cls(env, held_out, tasks, batches * params.train.batch_size, data_hash(prepared))
+        return cls(env, held_out, tasks, epoch_samples(params.train, len(train)), data_hash(prepared))
 
 
 @dataclass(frozen=True)
