@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
 from simic.evaluation.baselines import SCHEDULED_BLUEPRINT
 from simic.evaluation.costs import BACKWARD_AND_FORWARD
-from simic.evaluation.schedules import NONE, OpenLoop, Schedule
+from simic.evaluation.schedules import FULL_ALPHA, NONE, SHORT_TEMPO, OpenLoop, Schedule
 from simic.growth.export import GrownNetwork, grown_network
-from simic.growth.life.vocabulary import Action
+from simic.growth.life.vocabulary import Action, Op
 
 MEASURED_AT = 5  # step: after as many epochs; the gradients of a fresh host say little
 
@@ -25,18 +24,25 @@ class Gradient:
     """Germinates one blueprint (default: that of the fixed schedule) at step ``at``, in the slot that can have it and
     whose segment has the largest relative gradient norm on one minibatch; then takes it through to FOSSILIZED.
 
-    The minibatch is the first ``batch_size`` samples of ``data``, the training split, of each host's task; it costs
-    ``flops`` per host and episode beside the training.
+    The minibatch is the first ``batch_size`` training samples of each host's task; it costs ``flops`` per host and
+    episode beside the training.
     """
 
-    def __init__(self, env: GrowthEnv, data: Dataset, at: int = MEASURED_AT, blueprint: str | None = None) -> None:
-        self.env, self.data, self.at = env, data, at
+    def __init__(self, env: GrowthEnv, at: int = MEASURED_AT, blueprint: str | None = None) -> None:
+        self.env, self.at = env, at
         names = [item.name for item in env.blueprints]
         name = blueprint or SCHEDULED_BLUEPRINT.get(env.blueprints[0].family, names[0])
         if name not in names:
             family = env.train.host.family
             raise SimicError(f"gradient rule: blueprint {name!r} of family {family!r}; known are {', '.join(names)}")
         self.blueprint = names.index(name)
+        self.asks = {
+            "op": (Op.GERMINATE, Op.FOSSILIZE),
+            "blueprint": (self.blueprint,),
+            "style": (0,),
+            "tempo": (SHORT_TEMPO,),
+            "alpha_target": (FULL_ALPHA,),
+        }
 
     @property
     def flops(self) -> int:
@@ -50,7 +56,7 @@ class Gradient:
     def act(self, situation: Situation) -> Action:
         """Measure once, then follow the plan."""
         if situation.step == self.at:
-            norms = relative_gradients(self.env, self.data)
+            norms = relative_gradients(self.env)
             possible = situation.observation.masks["blueprint"][:, :, self.blueprint].cpu()
             score = torch.where(possible, norms.nan_to_num(0.0), -1.0)
             self.plan = OpenLoop([self._schedule(slot) for slot in score.argmax(dim=1).tolist()])
@@ -62,10 +68,11 @@ class Gradient:
         return Schedule(tuple(kinds), self.at)
 
 
-def relative_gradients(env: GrowthEnv, data: Dataset) -> Tensor:
-    """‖g‖ / ‖w‖ of every segment of every host ``[E, K]`` on the first samples of its task, on the CPU; host by host,
-    as a plain network with the seeds that act.
+def relative_gradients(env: GrowthEnv) -> Tensor:
+    """‖g‖ / ‖w‖ of every segment of every host ``[E, K]`` on the first training samples of its task, on the CPU; host
+    by host, as a plain network with the seeds that act.
     """
+    data = env.training_data
     x, y = data.of_tasks(env.tasks, slice(0, env.train.batch_size))
     lacking = None if data.lacking is None else data.lacking[env.tasks].cpu()
     rows = [

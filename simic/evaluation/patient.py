@@ -43,6 +43,14 @@ class Patient:
     def __init__(self, lifecycle: Lifecycle, steps: int, order: Sequence[tuple[int, int]]) -> None:
         self.lifecycle, self.steps = lifecycle, steps
         self.order = torch.tensor(order)
+        self.asks = {
+            "op": (Op.GERMINATE, Op.PRUNE, Op.FOSSILIZE),
+            "style": (0,),
+            "tempo": (TEMPO,),
+            "alpha_target": (FULL_ALPHA,),
+            "alpha_speed": (0,),
+            "alpha_curve": (0,),
+        }
         self.to_finish, self.to_clear = steps_to_finish(lifecycle), steps_to_clear(lifecycle)
 
     def start(self, episode: Episode) -> None:

@@ -6,6 +6,9 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
 from simic.errors import SimicError
 from simic.evaluation.baselines import FixedSchedule, Heuristic, RandomLegal, Static, germination_steps
+from simic.evaluation.blind import Blind
+from simic.evaluation.gradient import Gradient
+from simic.evaluation.patient import Patient, tries
 from simic.params import Params, PolicyName
 from simic.training.learned import Learned, LearnedActor
 
@@ -16,6 +19,8 @@ BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
     "fixed_schedule": lambda env: FixedSchedule(
         env.train.host.family, env.train.lifecycle, germination_steps(env.host.slots, env.steps)
     ),
+    "patient": lambda env: Patient(env.train.lifecycle, env.steps, tries(env.train.host.family, env.host.slots)),
+    "gradient": Gradient,
 }
 
 
@@ -32,7 +37,8 @@ def _actor(name: PolicyName, env: GrowthEnv, learned: Learned | None) -> Actor:
     if learned is None:
         raise SimicError(f"evaluate.policies names {name!r}: there is no trained policy; run simic train first")
     refuse_other_task(learned, env)
-    return LearnedActor(learned.policy, learned.normalizers, greedy=name == "learned")
+    actor = LearnedActor(learned.policy, learned.normalizers, greedy=name != "learned_sampled")
+    return Blind(actor) if name == "blind" else actor
 
 
 def refuse_other_task(learned: Learned, env: GrowthEnv) -> None:

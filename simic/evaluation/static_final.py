@@ -8,26 +8,13 @@ from torch import Tensor
 from simic.data.augment import CropFlip
 from simic.data.batches import Dataset, epoch_order
 from simic.evaluation.costs import BACKWARD_AND_FORWARD, epoch_samples
+from simic.evaluation.result import Fixed
 from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Shards, recovered
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.params import Train
 
 KEPT_OF_A_SEED = ("stage", "blueprint", "operator", "alpha", "alpha_target", "germinations")
-
-
-@dataclass(frozen=True)
-class FixedNetworks:
-    """Networks that did not change while they were trained, one for each row (task, host); each is one host training.
-
-    Accuracies in points, NaN where the answers were not finite; FLOPs of training count no validation.
-    """
-
-    test_accuracy_pct: tuple[float, ...]
-    epochs: tuple[int, ...]
-    params: tuple[int, ...]
-    flops_per_sample: tuple[int, ...]
-    training_flops: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -47,16 +34,17 @@ class Course:
         """FLOPs of an epoch over those of one sample's forward pass."""
         return BACKWARD_AND_FORWARD * epoch_samples(self.train, len(self.data))
 
-    def take(self, population: Population | Shards, slots: Slots, epochs: Tensor) -> list[FixedNetworks]:
+    def take(self, population: Population | Shards, slots: Slots, epochs: Tensor) -> list[Fixed]:
         """Fresh networks with the seeds of ``slots`` from the start, scored after each row of ``epochs [R, E]``; the
-        population ends after the last. A row that has had its epochs goes on and is scored no more.
+        population ends after the last. A row that has had its epochs goes on and is scored no more. Answers that are
+        not finite are wrong ones.
         """
         accuracy = recovered(population, lambda: self._accuracy(population, slots, epochs))
         params = population.host.params + population.seed_params(slots).sum(dim=1)
         flops = population.host.flops_per_sample + population.seed_flops(slots).sum(dim=1)
         return [
-            FixedNetworks(
-                test_accuracy_pct=tuple(row.double().tolist()),
+            Fixed(
+                test_accuracy_pct=tuple(round(value, 4) for value in row.double().tolist()),
                 epochs=tuple(count.tolist()),
                 params=tuple(params.tolist()),
                 flops_per_sample=tuple(flops.tolist()),
@@ -70,14 +58,13 @@ class Course:
         present = slots.blueprint >= 0
         population.reset(self.iteration, self.tasks)
         population.germinate(slots, present)
-        accuracy = torch.full(epochs.shape, torch.nan, device=epochs.device)
+        accuracy = torch.zeros(epochs.shape, device=epochs.device)
         for epoch in range(1, int(epochs.max()) + 1):
             self._train(population, slots, epoch)
             due = epochs == epoch
             if due.any():
-                found = population.evaluate(slots, self.test, torch.zeros_like(present)[None])
-                right = 100.0 * found.correct[0].float().mean(dim=1)
-                accuracy = torch.where(due, torch.where(found.loss[0].isfinite(), right, torch.nan), accuracy)
+                answers = population.evaluate(slots, self.test, torch.zeros_like(present)[None])
+                accuracy = torch.where(due, 100.0 * answers.correct[0].float().mean(dim=1), accuracy)
         return accuracy
 
     def _train(self, population: Population | Shards, slots: Slots, epoch: int) -> None:
@@ -90,7 +77,7 @@ class Course:
 
 def static_final(
     population: Population | Shards, course: Course, final: Slots, spent: Tensor
-) -> tuple[FixedNetworks, FixedNetworks]:
+) -> tuple[Fixed, Fixed]:
     """The FOSSILIZED seeds of ``final`` present and training from the first step, with the weights that they began
     with: for as many epochs as the episode had, and for as many as ``spent`` pays.
 

@@ -5,7 +5,6 @@ import torch
 from tiny import TASKS, tiny_env
 from torch.nn import functional as F
 
-from simic.data.batches import load_split
 from simic.envs.play import Episode, play
 from simic.errors import SimicError
 from simic.evaluation.gradient import Gradient, relative_gradients
@@ -13,17 +12,13 @@ from simic.growth.export import grown_network
 from simic.growth.life.vocabulary import Op, Stage
 
 
-@pytest.fixture(scope="module")
-def data(bank):
-    return load_split(bank, "train")
-
-
-def test_relative_gradients_are_those_of_finite_differences(bank, data):
+def test_relative_gradients_are_those_of_finite_differences(bank):
     """A step of h along g changes the loss by h |g|², whoever computes it; classes that a task lacks are no answer."""
     env = tiny_env(bank)
+    data = env.training_data
     env.reset(options={"iteration": 0, "tasks": torch.arange(TASKS)})
     assert data.lacking is not None and data.lacking.any()
-    found, size = relative_gradients(env, data), env.train.batch_size
+    found, size = relative_gradients(env), env.train.batch_size
     for row in range(TASKS):
         network = grown_network(env.population, env.slots, row).double()
         x, y = data.x[row * len(data) :][:size].double(), data.y[row * len(data) :][:size]
@@ -50,14 +45,14 @@ def test_relative_gradients_are_those_of_finite_differences(bank, data):
 
 
 @pytest.mark.parametrize("at", [0, 4])
-def test_one_seed_grows_behind_the_largest_and_is_kept(bank, data, at):
+def test_one_seed_grows_behind_the_largest_and_is_kept(bank, at):
     env = tiny_env(bank)
-    actor, germinated, norms = Gradient(env, data, at), {}, []
+    actor, germinated, norms = Gradient(env, at), {}, []
 
     def note(situation, action, reward, info):
         if situation.step == at - 1:  # after its training: what step ``at`` sees
             affordable = situation.observation.masks["blueprint"][:, :, actor.blueprint]
-            norms.append(torch.where(affordable, relative_gradients(env, data), -1.0))
+            norms.append(torch.where(affordable, relative_gradients(env), -1.0))
         for host in (action.op == Op.GERMINATE).nonzero().flatten().tolist():
             germinated[host] = (situation.step, int(action.slot[host]), int(action.blueprint[host]))
 
@@ -69,10 +64,10 @@ def test_one_seed_grows_behind_the_largest_and_is_kept(bank, data, at):
     assert ((env.slots.stage == Stage.FOSSILIZED).sum(dim=1) == 1).all()
 
 
-def test_what_cannot_be_had_is_passed_over(bank, data):
+def test_what_cannot_be_had_is_passed_over(bank):
     """Of a budget for one host's worth of parameters the seed fits in the first slots alone."""
     env = tiny_env(bank, lifecycle=tiny_env(bank).train.lifecycle.model_copy(update={"param_budget": 1.0}))
-    actor, chosen = Gradient(env, data, 0), []
+    actor, chosen = Gradient(env, 0), []
 
     def note(situation, action, reward, info):
         if situation.step == 0:
@@ -85,9 +80,9 @@ def test_what_cannot_be_had_is_passed_over(bank, data):
     assert (action.op == Op.GERMINATE).all() and possible[torch.arange(TASKS), action.slot].all()
 
 
-def test_an_actor_forgets_the_episode_before(bank, data):
+def test_an_actor_forgets_the_episode_before(bank):
     env = tiny_env(bank, hosts=2)
-    actor, plans = Gradient(env, data, 2), []
+    actor, plans = Gradient(env, 2), []
     for _ in range(2):
         ops = []
         play(env, actor, 3, lambda s, action, r, i, ops=ops: ops.append(action.slot.tolist()), torch.arange(2))
@@ -97,11 +92,11 @@ def test_an_actor_forgets_the_episode_before(bank, data):
     assert (actor.plan.blueprint == -1).all()
 
 
-def test_one_measurement_costs_a_pass_forward_and_backward(bank, data):
+def test_one_measurement_costs_a_pass_forward_and_backward(bank):
     env = tiny_env(bank, hosts=1)
-    assert Gradient(env, data).flops == 3 * 32 * env.host.flops_per_sample
+    assert Gradient(env).flops == 3 * 32 * env.host.flops_per_sample
 
 
-def test_an_unknown_blueprint_is_refused(bank, data):
+def test_an_unknown_blueprint_is_refused(bank):
     with pytest.raises(SimicError, match=r"'mlp' of family 'cnn'; known are norm"):
-        Gradient(tiny_env(bank, hosts=1), data, blueprint="mlp")
+        Gradient(tiny_env(bank, hosts=1), blueprint="mlp")

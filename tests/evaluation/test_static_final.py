@@ -44,7 +44,7 @@ def test_with_nothing_kept_it_is_the_static_host_bit_for_bit(bank, course):
     expected, _ = env.committed(course.test)
     for networks in static_final(env.population, course, env.slots, spent):
         assert networks.epochs == (STEPS,) * TASKS
-        assert networks.test_accuracy_pct == tuple(expected.double().tolist())
+        assert networks.test_accuracy_pct == tuple(round(value, 4) for value in expected.double().tolist())
         assert networks.params == (env.host.params,) * TASKS
         assert networks.training_flops == (STEPS * EPOCH_FLOPS * env.host.flops_per_sample,) * TASKS
 
@@ -103,11 +103,11 @@ def test_each_row_is_scored_after_its_own_epochs(bank, course):
         assert alone.test_accuracy_pct[row] == together.test_accuracy_pct[row]
 
 
-def test_a_network_without_finite_answers_has_no_score(bank, course):
+def test_answers_that_are_not_finite_are_wrong(bank, course):
     env = tiny_env(bank)
     env.population.learning_rate[1] = math.inf
     [found] = course.take(env.population, Slots.empty(TASKS, 3), torch.full((1, TASKS), 2))
-    assert [math.isnan(score) for score in found.test_accuracy_pct] == [False, True, False, False, False, False]
+    assert [score > 0 for score in found.test_accuracy_pct] == [True, False, True, True, True, True]
 
 
 def test_shared_out_to_processes_it_is_the_same(bank, course):
@@ -127,6 +127,6 @@ def test_held_out_tasks_are_scored_on_their_test_split(bank):
     course = Course(tiny_train(), held.train, held.test, torch.arange(3), ITERATION)
     env = tiny_env(bank, hosts=3)
     [found] = course.take(env.population, Slots.empty(3, env.host.slots), torch.full((1, 3), 15))
-    # Brightness is what the host alone sees; orientation is not.
+    # Brightness is what the host alone sees; how dots lie is not.
     by_kind = {task.kind: score for task, score in zip(held.tasks, found.test_accuracy_pct, strict=True)}
-    assert by_kind["brightness"] > 80 > 70 > by_kind["orientation_small"]
+    assert by_kind["brightness"] > 80 > 70 > by_kind["pairs_near"]

@@ -10,7 +10,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.growth.batch.population import Population
 from simic.params import Instances, Lifecycle, PPOParams, Prepare, Suite, Train
 
-KINDS = ("orientation_small", "brightness", "digits")
+KINDS = ("pairs_near", "brightness", "digits")
 TASKS, STEPS = 6, 20  # tasks of training: two of each kind
 LIFECYCLE = Lifecycle(training_dwell=1, min_prune_age=4, embargo_steps=0, max_seeds=1)
 
