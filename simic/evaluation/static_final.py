@@ -75,9 +75,7 @@ class Course:
         population.train_epoch(slots, self.data, order, CropFlip(*where) if self.train.augment == "crop_flip" else None)
 
 
-def static_final(
-    population: Population | Shards, course: Course, final: Slots, spent: Tensor
-) -> tuple[Fixed, Fixed]:
+def static_final(population: Population | Shards, course: Course, final: Slots, spent: Tensor) -> tuple[Fixed, Fixed]:
     """The FOSSILIZED seeds of ``final`` present and training from the first step, with the weights that they began
     with: for as many epochs as the episode had, and for as many as ``spent`` pays.
 
