@@ -7,6 +7,8 @@ from simic.envs.play import Actor, refuse_closed
 from simic.errors import SimicError
 from simic.evaluation.baselines import FixedSchedule, Heuristic, RandomLegal, Static, germination_steps
 from simic.evaluation.blind import Blind
+from simic.evaluation.gradient import Gradient
+from simic.evaluation.patient import Patient, tries
 from simic.params import Params, PolicyName
 from simic.training.learned import Learned, LearnedActor
 
@@ -17,6 +19,8 @@ BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
     "fixed_schedule": lambda env: FixedSchedule(
         env.train.host.family, env.train.lifecycle, germination_steps(env.host.slots, env.steps)
     ),
+    "patient": lambda env: Patient(env.train.lifecycle, env.steps, tries(env.train.host.family, env.host.slots)),
+    "gradient": Gradient,
 }
 
 
