@@ -68,7 +68,10 @@ def _kinds(params: Prepare) -> tuple[dict[str, Kind], dict[str, Kind]]:
         if name not in known:
             raise SimicError(f"prepare.suite: suite {asked.name!r} has no kind {name!r}; it has {', '.join(known)}")
     if both := sorted(set(kinds) & set(held)):
-        raise SimicError(f"prepare.suite: kind {both[0]!r} is both in kinds and in held_out_kinds: must be in one")
+        raise SimicError(
+            f"prepare.suite: kind {both[0]!r} is both in kinds and in held_out_kinds ({', '.join(held)}): must be in "
+            "one alone; null in held_out_kinds means those that the suite holds out"
+        )
     if not kinds:
         raise SimicError(f"prepare.suite: suite {asked.name!r} has no kind that is not held out: one must be left")
     return {name: known[name] for name in kinds}, {name: known[name] for name in held}
