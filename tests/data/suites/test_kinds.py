@@ -32,7 +32,7 @@ def spread(y, classes):
     return int(counts.max() - counts.min())
 
 
-@pytest.mark.parametrize(("suite", "name"), ALL, ids="-".join)
+@pytest.mark.parametrize(("suite", "name"), ALL)
 def test_every_kind_gives_as_many_finite_balanced_samples_of_its_suites_shape(suite, name, files):
     for group, instance in product(GROUPS, range(3)):
         problem, draws = problem_of(suite, name, files, group, instance)
@@ -49,7 +49,7 @@ def test_every_kind_gives_as_many_finite_balanced_samples_of_its_suites_shape(su
             assert wrong_labels or spread(y, problem.classes) <= 1
 
 
-@pytest.mark.parametrize(("suite", "name"), ALL, ids="-".join)
+@pytest.mark.parametrize(("suite", "name"), ALL)
 def test_equal_names_give_equal_bytes_and_any_other_instance_group_split_or_seed_gives_others(suite, name, files):
     base = drawn(suite, name, files)
     assert all(torch.equal(first, again) for first, again in zip(base, drawn(suite, name, files), strict=True))
@@ -57,7 +57,7 @@ def test_equal_names_give_equal_bytes_and_any_other_instance_group_split_or_seed
         assert not torch.equal(base[0], drawn(suite, name, files, **other)[0]), other
 
 
-@pytest.mark.parametrize(("suite", "name"), ALL, ids="-".join)
+@pytest.mark.parametrize(("suite", "name"), ALL)
 def test_what_is_random_about_an_instance_is_recorded_and_differs_between_instances(suite, name, files):
     found = [problem_of(suite, name, files, instance=instance)[0].parameters for instance in range(8)]
     # Nothing but the samples (and the permutation of cipher) tells instances of these apart.
