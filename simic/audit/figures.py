@@ -27,6 +27,7 @@ from simic.audit.drawing import (
     new_figure,
     styled,
 )
+from simic.evaluation.pareto import pareto_front
 from simic.evaluation.result import Evaluation, Timeline
 from simic.growth.life.vocabulary import Stage
 
@@ -308,13 +309,3 @@ def pareto(evaluation: Evaluation) -> Figure:
     plot.grid(True, axis="x")
     plot.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8.5, labelcolor=INK)
     return figure
-
-
-def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Names of (cost, gain) points that no other beats in one without losing in the other, by rising cost."""
-    ordered = sorted(points, key=lambda name: (points[name][0], -points[name][1], name))
-    front: list[str] = []
-    for name in ordered:
-        if not front or points[name][1] > points[front[-1]][1]:
-            front.append(name)
-    return front

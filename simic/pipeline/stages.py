@@ -21,6 +21,7 @@ from simic.params import Host, Params, Prepare, Train
 from simic.pipeline.paths import Workspace
 
 if TYPE_CHECKING:
+    from simic.evaluation.result import Headroom
     from simic.evaluation.take_home import Grown
     from simic.training.observers import Observer
     from simic.training.session import Session
@@ -89,9 +90,58 @@ def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -
     publish.publish(session.work_dir, session.recorder.flush(), workspace.telemetry)
 
 
+def headroom(params: Params, workspace: Workspace) -> None:
+    """Floors, rules and a search over schedules on the held-out tasks, before anything is learned:
+    reports/headroom.json.
+    """
+    from simic.evaluation.headroom import measure
+    from simic.evaluation.page import progress
+    from simic.training import machine
+
+    device = machine.configure(params.runtime)
+    found = measure(params, workspace.prepared, device, progress(params.runtime.progress))
+    durable.replace_file(workspace.headroom, found.to_json().encode())
+
+
+def suite_overrides(name: str) -> tuple[str, ...]:
+    """The settings of params.yaml that a suite comes with; SimicError where there is no such suite."""
+    from simic.data.suites.drawing import SUITES
+
+    if name not in SUITES:
+        raise SimicError(f"suite {name!r}: must be one of {', '.join(SUITES)}")
+    return ("prepare.task=suite", f"prepare.suite.name={name}", *SUITES[name].overrides)
+
+
+def headroom_apart(params: Params, workspace: Workspace) -> "Headroom":
+    """As ``headroom``, on data of its own that are not kept."""
+    from simic.data import prepare as data
+    from simic.evaluation.headroom import measure
+    from simic.evaluation.page import progress
+    from simic.training import machine
+
+    device = machine.configure(params.runtime)
+    with tempfile.TemporaryDirectory(prefix="simic-headroom-") as scratch:
+        data.prepare(params.prepare, params.rng_seed, Path(scratch) / "prepared", raw_data(workspace))
+        return measure(params, Path(scratch) / "prepared", device, progress(params.runtime.progress))
+
+
+def read_headroom(workspace: Workspace) -> "Headroom":
+    """That of the workspace."""
+    from simic.evaluation.result import read_headroom
+
+    return read_headroom(workspace.headroom)
+
+
+def headroom_page(found: "Headroom", title: str) -> str:
+    """Markdown."""
+    from simic.evaluation.page import page
+
+    return page(found, title)
+
+
 def evaluate(params: Params, workspace: Workspace) -> None:
-    """The trained policy and the baselines on the test split, paired: reports/evaluation.json; and the best network
-    that the first policy grew: reports/grown.
+    """The trained policy on the held-out tasks, beside what headroom has: reports/evaluation.json and metrics.json; and
+    the best network that the first policy grew: reports/grown.
     """
     from simic.evaluation import evaluate as evaluation
     from simic.evaluation.history import Histories
@@ -202,7 +252,13 @@ def with_host(train: Train, name: str) -> Train:
     return train.model_copy(update={"host": host})
 
 
-STAGES: dict[str, Callable[..., None]] = {"prepare": prepare, "train": train, "evaluate": evaluate, "audit": audit}
+STAGES: dict[str, Callable[..., None]] = {
+    "prepare": prepare,
+    "headroom": headroom,
+    "train": train,
+    "evaluate": evaluate,
+    "audit": audit,
+}
 
 
 def raw_data(workspace: Workspace) -> Path:

@@ -39,7 +39,7 @@ def bank(tmp_path_factory):
     """Three tasks of training, one of validation."""
     folder = tmp_path_factory.mktemp("bank")
     instances = {"train": 3, "val": 1, "held_out": 1, "held_out_kinds": 1}
-    kinds = ("brightness", "digits", "orientation_small")
+    kinds = ("brightness", "digits", "pairs_near")
     prepare(
         Prepare(task="suite", samples=60, suite={"kinds": kinds, "instances": instances}), 1, folder / "out", folder
     )

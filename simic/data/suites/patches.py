@@ -12,12 +12,11 @@ from simic.data.suites.kinds import Draws, Problem, kind
 from simic.data.suites.suites import Suite, suite
 
 SIZE = 16
-BLOCK = 2  # cells of an orientation block on each side
 
 suite(
     Suite(
         name="patches",
-        held_out=("gratings", "digits_negative", "orientation_noisy"),
+        held_out=("gratings", "digits_negative", "pairs_mislabelled"),
         samples={"train": 512, "val": 256, "test": 512},
         overrides=(
             "train.host.family=cnn",
@@ -34,46 +33,51 @@ def cells(values: Tensor, size: int) -> Tensor:
     return values.repeat_interleave(size, 1).repeat_interleave(size, 2)[:, None]
 
 
-def _orientation(cell: int, noise: float, flips: float = 0.0) -> Problem:
-    """Pairs of high and low cells side by side (1) or one above the other (0), in blocks of 2 × 2, as
-    ``synthetic.orientation``: cells of 2 pixels are told apart in slot 0, of 4 in slot 1, of 8 in slot 2 and before.
+def _pairs(block: int, noise: float, flips: float = 0.0) -> Problem:
+    """Two high and two low dots at the corners of each ``block`` of pixels: high beside high is 0, high above high 1.
+
+    As in ``synthetic.orientation`` no single dot tells, nor all of a block once their places are forgotten. Dots of a
+    block of 4 are neighbours in slot 0 and one pixel in slot 1; of 8, too far apart for 3 × 3 in slot 0, neighbours in
+    slot 1 and one pixel in slot 2; of 16, too far apart in slots 0 and 1, neighbours in slot 2.
     """
+    count, gap = SIZE // block, block // 2 - 1  # in dots of 2 × 2 pixels
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
         y = draws.labels(n, 2)
-        count = SIZE // cell
-        coin = draws.integers(2, n, count // BLOCK, count // BLOCK)
-        side = coin.repeat_interleave(BLOCK, 1).repeat_interleave(BLOCK, 2)
-        place = torch.arange(count) % BLOCK
+        coin = draws.integers(2, n, count, count)
+        side = coin.repeat_interleave(2, 1).repeat_interleave(2, 2)
+        place = torch.arange(2 * count) % 2
         high = torch.where(y[:, None, None] == 0, place[:, None] == side, place == side)
-        x = cells(2.0 * high - 1.0 + noise * draws.normal(n, count, count), cell)
-        return x, draws.mislabelled(y, 2, flips)
+        corner = torch.arange(SIZE // 2)[torch.arange(SIZE // 2) % (block // 2) % gap == 0]
+        dots = torch.zeros(n, SIZE // 2, SIZE // 2)
+        dots[:, corner[:, None], corner] = 2.0 * high - 1.0
+        return cells(dots + noise * draws.normal(n, SIZE // 2, SIZE // 2), 2), draws.mislabelled(y, 2, flips)
 
-    return Problem(2, {"cell": cell, "noise": noise, "label_noise": flips}, sample)
-
-
-@kind("patches", "orientation_small")
-def orientation_small(draws: Draws) -> Problem:
-    """Cells of 2 pixels."""
-    return _orientation(2, draws.number(0.6, 1.2))
+    return Problem(2, {"block": block, "noise": noise, "label_noise": flips}, sample)
 
 
-@kind("patches", "orientation_medium")
-def orientation_medium(draws: Draws) -> Problem:
-    """Cells of 4 pixels."""
-    return _orientation(4, draws.number(0.3, 0.8))
+@kind("patches", "pairs_near")
+def pairs_near(draws: Draws) -> Problem:
+    """Dots 2 pixels apart, 16 blocks."""
+    return _pairs(4, draws.number(0.4, 0.9))
 
 
-@kind("patches", "orientation_large")
-def orientation_large(draws: Draws) -> Problem:
-    """Cells of 8 pixels: one block."""
-    return _orientation(8, draws.number(0.1, 0.4))
+@kind("patches", "pairs_middle")
+def pairs_middle(draws: Draws) -> Problem:
+    """Dots 6 pixels apart, 4 blocks."""
+    return _pairs(8, draws.number(0.2, 0.5))
 
 
-@kind("patches", "orientation_noisy")
-def orientation_noisy(draws: Draws) -> Problem:
-    """Of any scale, with wrong labels."""
-    return _orientation(2 ** draws.whole(1, 3), draws.number(0.2, 0.5), draws.number(0.05, 0.2))
+@kind("patches", "pairs_far")
+def pairs_far(draws: Draws) -> Problem:
+    """Dots 14 pixels apart, one block."""
+    return _pairs(16, draws.number(0.1, 0.3))
+
+
+@kind("patches", "pairs_mislabelled")
+def pairs_mislabelled(draws: Draws) -> Problem:
+    """At any of the three distances, with wrong labels."""
+    return _pairs(2 ** draws.whole(2, 4), draws.number(0.1, 0.3), draws.number(0.05, 0.15))
 
 
 @kind("patches", "brightness")
@@ -91,7 +95,7 @@ def brightness(draws: Draws) -> Problem:
 @kind("patches", "contrast")
 def contrast(draws: Draws) -> Problem:
     """How far pixels spread around any mean: the host alone sees it."""
-    classes, step = draws.whole(2, 4), draws.number(0.1, 0.25)
+    classes, step = draws.whole(2, 4), draws.number(0.2, 0.5)
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
         y = draws.labels(n, classes)
@@ -130,6 +134,26 @@ def same(draws: Draws) -> Problem:
         return cells(torch.cat((first, second), 2) + noise * draws.normal(n, height, 2 * width), cell), y
 
     return Problem(2, {"cell": cell, "noise": noise}, sample)
+
+
+@kind("patches", "either")
+def either(draws: Draws) -> Problem:
+    """Whether one and only one of two sorts of dots is there, anywhere: the mean of all pixels does not tell."""
+    noise, dots = draws.number(0.1, 0.3), draws.whole(1, 4)
+
+    def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
+        y = draws.labels(n, 2)
+        first = draws.integers(2, n)
+        there = torch.stack((first, (first + y) % 2), 1)  # equal: both or none
+        image = noise * draws.normal(n, SIZE // 2 * SIZE // 2)
+        order = draws.uniform(n, SIZE // 2 * SIZE // 2).argsort(1, stable=True)
+        rows = torch.arange(n)[:, None]
+        for sort, value in enumerate((2.0, -2.0)):
+            mine = order[:, sort * dots : (sort + 1) * dots]
+            image[rows, mine] += value * there[:, sort : sort + 1]
+        return cells(image.view(n, SIZE // 2, SIZE // 2), 2), y
+
+    return Problem(2, {"dots": dots, "noise": noise}, sample)
 
 
 # --- digits ----------------------------------------------------------------------------------------------------------
