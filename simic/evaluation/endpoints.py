@@ -59,13 +59,14 @@ def _of_group(headroom: Headroom, policies: Mapping[str, Reached], group: str) -
     kinds = [headroom.tasks[index].kind for index in tasks]
     per_task = _Averaging(headroom, tasks)
     choosing = per_task(scores(np.array(headroom.choosing_val_pct), np.array(headroom.params), headroom))
-    val = per_task(scores(np.array(headroom.val_pct), np.array(headroom.params), headroom))
     test = per_task(scores(np.array(headroom.test_pct), np.array(headroom.params), headroom))
     sizes = per_task(np.array(headroom.params)), per_task(np.array(headroom.flops_per_sample))
-    searched = search.random_search(val, test)
+    rows = [np.array(table) for table in (headroom.val_pct, headroom.test_pct, headroom.params)]
+    searched = per_task(search.random_search(scores(rows[0], rows[2], headroom), scores(rows[1], rows[2], headroom)))
 
     def of_table(weights: Values) -> tuple[Values, float, float]:
-        return ((test * weights).sum(1), *(float((size * weights).sum(1).mean()) for size in sizes))
+        params, flops = (float((size * weights).sum(1).mean()) for size in sizes)
+        return (test * weights).sum(1), params, flops
 
     schedules = np.eye(test.shape[1])
     found = {
