@@ -146,7 +146,7 @@ def either(draws: Draws) -> Problem:
         first = draws.integers(2, n)
         there = torch.stack((first, (first + y) % 2), 1)  # equal: both or none
         image = noise * draws.normal(n, SIZE // 2 * SIZE // 2)
-        order = draws.uniform(n, SIZE // 2 * SIZE // 2).argsort(1, stable=True)
+        order = draws.uniform(n, SIZE // 2 * SIZE // 2).argsort(dim=1, stable=True)
         rows = torch.arange(n)[:, None]
         for sort, value in enumerate((2.0, -2.0)):
             mine = order[:, sort * dots : (sort + 1) * dots]
