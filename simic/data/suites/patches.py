@@ -9,12 +9,12 @@ from torch import Tensor
 
 from simic.data.sources import read_digits
 from simic.data.suites.kinds import Draws, Problem, kind
-from simic.data.suites.suites import Suite, suite
+from simic.data.suites.suites import TaskSuite, suite
 
 SIZE = 16
 
 suite(
-    Suite(
+    TaskSuite(
         name="patches",
         held_out=("gratings", "digits_negative", "pairs_mislabelled"),
         samples={"train": 512, "val": 256, "test": 512},
@@ -146,7 +146,7 @@ def either(draws: Draws) -> Problem:
         first = draws.integers(2, n)
         there = torch.stack((first, (first + y) % 2), 1)  # equal: both or none
         image = noise * draws.normal(n, SIZE // 2 * SIZE // 2)
-        order = draws.uniform(n, SIZE // 2 * SIZE // 2).argsort(1, stable=True)
+        order = draws.uniform(n, SIZE // 2 * SIZE // 2).argsort(dim=1, stable=True)
         rows = torch.arange(n)[:, None]
         for sort, value in enumerate((2.0, -2.0)):
             mine = order[:, sort * dots : (sort + 1) * dots]
