@@ -77,6 +77,7 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
             "effective_op": int(step.effective_op),
             "live_accuracy": float(step.live_accuracy),
             "committed_accuracy": float(step.committed_accuracy),
+            "score": float(step.score),
             "params": int(step.params),
         }
         return self._flat(), float(reward), bool(terminated), bool(truncated), info

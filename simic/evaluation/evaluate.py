@@ -130,7 +130,7 @@ def _from_the_start(setup: EvaluationSetup, final: Slots, seeds: result.PerSeed)
     spent = torch.tensor(seeds.training_flops, device=env.device)
     both = static_finals(env.population, course, final, spent)
     names = ("static_final, equal epochs", "static_final, equal FLOPs")
-    return {name: result.Fixed(**vars(found)) for name, found in zip(names, both, strict=True)}
+    return dict(zip(names, both, strict=True))
 
 
 def play_for_score(setup: EvaluationSetup, actor: Actor) -> tuple[result.PerSeed, result.Timeline, Histories]:

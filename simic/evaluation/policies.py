@@ -1,11 +1,14 @@
-"""The policies of an evaluation by name: the trained one, greedy and sampled, and the baselines."""
+"""The policies of an evaluation by name: the trained one, greedy, sampled and blind, and the baselines."""
 
 from collections.abc import Callable
 
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.play import Actor
+from simic.envs.play import Actor, refuse_closed
 from simic.errors import SimicError
 from simic.evaluation.baselines import FixedSchedule, Heuristic, RandomLegal, Static, germination_steps
+from simic.evaluation.blind import Blind
+from simic.evaluation.gradient import Gradient
+from simic.evaluation.patient import Patient, tries
 from simic.params import Params, PolicyName
 from simic.training.learned import Learned, LearnedActor
 
@@ -16,23 +19,27 @@ BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
     "fixed_schedule": lambda env: FixedSchedule(
         env.train.host.family, env.train.lifecycle, germination_steps(env.host.slots, env.steps)
     ),
+    "patient": lambda env: Patient(env.train.lifecycle, env.steps, tries(env.train.host.family, env.host.slots)),
+    "gradient": Gradient,
 }
 
 
 def actors(params: Params, env: GrowthEnv, learned: Learned | None) -> dict[str, Actor]:
     """Those that ``evaluate.policies`` names, in that order; SimicError when a learned one is named and there is none,
-    or it was trained for other observations or actions.
+    or it was trained for other observations or actions, or one needs a choice that ``train.actions`` closes.
     """
-    return {name: _actor(name, env, learned) for name in params.evaluate.policies}
+    found = {name: _actor(name, env, learned) for name in params.evaluate.policies}
+    for actor in found.values():
+        refuse_closed(env, actor)
+    return found
 
 
 def _actor(name: PolicyName, env: GrowthEnv, learned: Learned | None) -> Actor:
-    if name in BASELINES:
-        return BASELINES[name](env)
     if learned is None:
         raise SimicError(f"evaluate.policies names {name!r}: there is no trained policy; run simic train first")
     refuse_other_task(learned, env)
-    return LearnedActor(learned.policy, learned.normalizers, greedy=name == "learned")
+    actor = LearnedActor(learned.policy, learned.normalizers, greedy=name != "learned_sampled")
+    return Blind(actor) if name == "blind" else actor
 
 
 def refuse_other_task(learned: Learned, env: GrowthEnv) -> None:

@@ -180,6 +180,7 @@ class Shards:
 
     def reset(self, iteration: int, tasks: Tensor | None = None, env_ids: Tensor | None = None) -> None:
         """As ``Population.reset``."""
+        self.env_ids = self.env_ids if env_ids is None else env_ids
         given = tasks, env_ids
         self._all(
             "reset",
