@@ -9,12 +9,12 @@ from torch import Tensor
 
 from simic.data.sources import read_digits
 from simic.data.suites.kinds import Draws, Problem, kind
-from simic.data.suites.suites import Suite, suite
+from simic.data.suites.suites import TaskSuite, suite
 
 SIZE = 16
 
 suite(
-    Suite(
+    TaskSuite(
         name="patches",
         held_out=("gratings", "digits_negative", "pairs_mislabelled"),
         samples={"train": 512, "val": 256, "test": 512},

@@ -118,7 +118,7 @@ def test_a_suite_is_prepared_with_its_own_kinds_and_says_what_it_is_made_of(name
 # --- refused ---------------------------------------------------------------------------------------------------------
 
 REFUSED = {
-    "unknown kind": ({"kinds": ("digits", "digts")}, "suite 'patches' has no kind 'digts'; it has orientation_small"),
+    "unknown kind": ({"kinds": ("digits", "digts")}, "suite 'patches' has no kind 'digts'; it has pairs_near"),
     "unknown held-out kind": ({"held_out_kinds": ("nothing",)}, "suite 'patches' has no kind 'nothing'; it has"),
     "both": ({"kinds": ("digits", "gratings")}, "kind 'gratings' is both in kinds and in held_out_kinds"),
     "none left": ({"held_out_kinds": tuple(KINDS["patches"])}, "suite 'patches' has no kind that is not held out"),
