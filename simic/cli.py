@@ -74,16 +74,45 @@ def audit(set_: Overrides = None, params: ParamsFile = None) -> None:
 
 
 @app.command()
+def headroom(
+    suite: Annotated[str | None, typer.Argument(help="Another suite, with its own settings.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write all numbers there, as JSON.")] = None,
+    set_: Overrides = None,
+) -> None:
+    """Show what there is to win before anything is learned: floors, rules, a search over schedules, an oracle.
+
+    Without SUITE of the task in params.yaml, recorded like any stage; with it nothing of the workspace is touched.
+    """
+    from simic import params
+    from simic.pipeline import stages
+
+    workspace = _workspace()
+    if suite is None:
+        _chain("headroom", set_, None)
+        found, title = stages.read_headroom(workspace), params.load(workspace.params).prepare.task
+    else:
+        overrides = [*stages.suite_overrides(suite), *(set_ or [])]
+        found, title = stages.headroom_apart(params.load(workspace.params, overrides), workspace), f"suite {suite}"
+    if out is not None:
+        out.write_text(found.to_json(), encoding="utf-8")
+    _say(stages.headroom_page(found, title))
+
+
+@app.command()
 def run(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False) -> None:
-    """Run prepare, train, evaluate and audit; stages that are up to date are skipped."""
+    """Run prepare, headroom, train, evaluate and audit; stages that are up to date are skipped."""
     _chain("audit", set_, params, fresh)
+    from simic.pipeline import stages
+
+    for line in stages.verdict(_workspace()):
+        _say(line)
     _say(f"report   {_workspace().reports / 'report.html'}")
     _say("runs     mlflow ui   then http://127.0.0.1:5000/#/experiments?workflowType=machine_learning")
     _say("all UIs  simic up    (activate the environment first: . .venv/bin/activate)")
 
 
 @app.command()
-def stage(name: Annotated[str, typer.Argument(help="prepare, train, evaluate or audit")]) -> None:
+def stage(name: Annotated[str, typer.Argument(help="prepare, headroom, train, evaluate or audit")]) -> None:
     """Run one stage unconditionally and without recording it; dvc.yaml calls this."""
     from simic.pipeline import engine, stages
 

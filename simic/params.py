@@ -328,14 +328,28 @@ class Train(Tree):
         return self
 
 
-PolicyName = Literal["learned", "learned_sampled", "static", "random_legal", "heuristic", "fixed_schedule"]
+RuleName = Literal["static", "random_legal", "heuristic", "fixed_schedule", "patient", "gradient"]
+
+
+class Headroom(Tree):
+    """What can be won before anything is learned: rules written by hand, and a search over schedules."""
+
+    policies: Annotated[tuple[RuleName, ...], Field(strict=False)] = get_args(RuleName)
+    schedules: Count = 64  # at most; all with one seed are among them
+    steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1)] = (0,)  # when the first seed germinates
+    search_tasks: Count = 32  # tasks of training on which the common schedule is chosen
+    floors: bool = True  # a linear classifier and static networks of several sizes
+
+
+PolicyName = Literal["learned", "learned_sampled", "blind"]
 
 
 class Evaluate(Tree):
-    """Which policies meet on the test split."""
+    """How the trained policy is measured on what is held out, beside what headroom has."""
 
     policies: Annotated[tuple[PolicyName, ...], Field(strict=False, min_length=1)] = get_args(PolicyName)
-    eval_seeds: Annotated[int, Field(ge=2, le=10_000)] = 20
+    eval_seeds: Annotated[int, Field(ge=2, le=10_000)] = 20  # hosts, at least; every held-out task gets as many
+    static_final: bool = True  # the networks that the first policy ended with, trained from the first step
     checkpoint: Literal["best", "latest"] = "best"
 
 
@@ -378,6 +392,7 @@ class Params(Tree, _Extended):
 
     rng_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     prepare: Prepare = Prepare()
+    headroom: Headroom = Headroom()
     train: Train = Train()
     evaluate: Evaluate = Evaluate()
     audit: Audit = Audit()

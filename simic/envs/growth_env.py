@@ -79,7 +79,7 @@ class GrowthEnv(VectorEnv):
         self.env_ids = torch.arange(train.envs) if env_ids is None else env_ids
         self.env_ids = self.env_ids.to(self.device)
         self.num_envs = len(self.env_ids)
-        self._training, self._validation = dataset_train, dataset_val
+        self.training_data, self.validation_data = dataset_train, dataset_val
         self.host = build_host(train.host, tuple(dataset_train.x.shape[1:]), dataset_train.classes)
         self.blueprints = blueprints_of(train.host.family)
         self.population = compose(
@@ -113,7 +113,7 @@ class GrowthEnv(VectorEnv):
     def _assign(self, tasks: Tensor) -> None:
         """Give every host its task ``[E]``, and what depends on it."""
         self.tasks = tasks
-        self.chance_loss = self._training.chance_loss[tasks]
+        self.chance_loss = self.training_data.chance_loss[tasks]
         self.setting = Setting.of(self.train, self.host.params, self.chance_loss)
 
     def _drawn_tasks(self) -> Tensor:
@@ -145,16 +145,18 @@ class GrowthEnv(VectorEnv):
         """Fresh hosts, one validation, the first observation; nothing has been trained.
 
         ``options["iteration"]`` names the episode (default: the next one), ``options["tasks"]`` ``[E]`` the task of
-        each host (default: drawn), ``seed`` replaces the run's rng_seed.
+        each host (default: drawn), ``options["env_ids"]`` ``[E]`` renames the hosts, ``seed`` replaces the run's
+        rng_seed.
         """
         if seed is not None:
             self.rng_seed = self.population.rng_seed = seed
             self.iteration = -1
         self.iteration = (options or {}).get("iteration", self.iteration + 1)
         self._step, self._all_alive = 0, True
-        tasks = (options or {}).get("tasks")
+        tasks, env_ids = (options or {}).get("tasks"), (options or {}).get("env_ids")
+        self.env_ids = self.env_ids if env_ids is None else env_ids.to(self.device)
         self._assign(self._drawn_tasks() if tasks is None else self._checked(tasks))
-        self.population.reset(self.iteration, self.tasks)
+        self.population.reset(self.iteration, self.tasks, env_ids)
         slots = Slots.empty(self.num_envs, self.host.slots, self.device)
         measured = self._validate(slots, SlotState.read(slots))
         yes = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
@@ -224,7 +226,7 @@ class GrowthEnv(VectorEnv):
 
         Costs up to 64 networks per host.
         """
-        data = self._validation if data is None else data
+        data = self.validation_data if data is None else data
         stream = rng.key(self.rng_seed, Purpose.SHAPLEY, self.iteration, self.env_ids, self._step, device=self.device)
         return shapley(measurable(self.slots), partial(self.population.evaluate, self.slots, data), stream)
 
@@ -277,14 +279,14 @@ class GrowthEnv(VectorEnv):
             self.iteration,
             self.env_ids,
             self._step,
-            len(self._training),
+            len(self.training_data),
             self.train.batch_size,
             self.train.batches_per_epoch,
         )
-        order = order + (self.tasks * len(self._training))[:, None, None]
+        order = order + (self.tasks * len(self.training_data))[:, None, None]
         moved = CropFlip(self.rng_seed, self.iteration, self.env_ids, self._step)
         augment = moved if self.train.augment == "crop_flip" else None
-        stats = self.population.train_epoch(slots, self._training, order, augment, read)
+        stats = self.population.train_epoch(slots, self.training_data, order, augment, read)
         if not self._all_alive:
             self.population.restore(self._snapshot, ~alive)
         return stats
@@ -310,7 +312,7 @@ class GrowthEnv(VectorEnv):
 
     def _validate(self, slots: Slots, read: SlotState) -> Attribution:
         off = switched_off(read.acting, read.stage == Stage.FOSSILIZED)
-        found = self.population.evaluate(slots, self._validation, off, read)
+        found = self.population.evaluate(slots, self.validation_data, off, read)
         return attribute(slots, found.correct, found.loss)
 
     def _observe(self) -> Observation:

@@ -14,21 +14,22 @@ import torch
 from torch import Tensor
 
 from simic.data.batches import HeldOut, data_hash, load_held_out
-from simic.envs.attribution import most_networks
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, Situation, play
 from simic.envs.records import StepInfo
 from simic.envs.rewards import total
-from simic.evaluation import result, statistics
+from simic.evaluation import endpoints, result, statistics
+from simic.evaluation.costs import Meter
 from simic.evaluation.history import Histories
 from simic.evaluation.result import LEARNED
+from simic.evaluation.static_final import Course
+from simic.evaluation.static_final import static_final as static_finals
 from simic.growth.batch.shards import recovered
-from simic.growth.life.vocabulary import Action, Op, Stage
+from simic.growth.life.vocabulary import Action, Op, Slots, Stage
 from simic.params import Params
 from simic.training import sharing
 
 EVALUATION_ITERATION = 1 << 40  # far above any training iteration; data order and host initialisation hash it
-BACKWARD_AND_FORWARD = 3  # a training pass costs about three forward passes (Kaplan et al. 2020, §2.1: 6N vs 2N)
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,6 @@ class EvaluationSetup:
     env: GrowthEnv
     held_out: HeldOut
     tasks: Tensor
-    epoch_samples: int  # that one host trains on in one step
     data_sha256: str
 
     @classmethod
@@ -53,11 +53,7 @@ class EvaluationSetup:
         make = sharing.population(runtime, sharing.layout(runtime, len(env_ids), torch.device(device)))
         train, val = held_out.train, held_out.val
         env = GrowthEnv(params.train, params.rng_seed, train, val, env_ids, device, runtime.backend, make)
-        available = len(train) // params.train.batch_size
-        limit = params.train.batches_per_epoch
-        batches = available if limit == "all" else limit
-        tasks = env.env_ids % count
-        return cls(env, held_out, tasks, batches * params.train.batch_size, data_hash(prepared))
+        return cls(env, held_out, env.env_ids % count, data_hash(prepared))
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ class Trace:
 
     pruned: Tensor
     rollbacks: Tensor
-    training_flops: Tensor
+    meter: Meter
     stages: list[list[int]] = field(default_factory=list)
     blueprints: list[list[str | None]] = field(default_factory=list)
     alphas: list[list[float]] = field(default_factory=list)
@@ -87,20 +83,27 @@ class Trace:
 def evaluate(
     setup: EvaluationSetup,
     actors: Mapping[str, Actor],
+    headroom: result.Headroom,
     subject: Subject | None,
+    static_final: bool = False,
     on_end: Callable[[str, Histories], None] | None = None,
 ) -> result.Evaluation:
-    """Every actor plays the same episodes; ``learned`` is compared with each other one on committed test accuracy.
+    """Every actor plays the episodes that the rules of ``headroom`` played; ``learned`` is compared with each other one
+    on committed test accuracy, and all stand between the common schedule and the oracle.
 
     ``on_end`` is called with each actor's name and account while the environment is still at the end of its episodes.
+    ``static_final``: the networks that the first actor ended with are trained again from the first step.
     """
-    outcomes = {}
+    seeds, timelines, fixed = dict[str, result.PerSeed](), dict[str, result.Timeline](), dict[str, result.Fixed]()
+    final = None
     for name, actor in actors.items():
-        *outcomes[name], histories = play_for_score(setup, actor)
+        seeds[name], timelines[name], histories = play_for_score(setup, actor)
         if on_end is not None:
             on_end(name, histories)
-    seeds = {name: per_seed for name, (per_seed, _) in outcomes.items()}
-    env, host = setup.env, setup.env.host
+        final = final or (name, setup.env.slots)
+    if static_final and final is not None:
+        fixed = _from_the_start(setup, final[1], seeds[final[0]])
+    env, everyone = setup.env, {**seeds, **headroom.policies}
     return result.Evaluation(
         checkpoint=subject.checkpoint if subject else None,
         checkpoint_iteration=subject.iteration if subject else None,
@@ -109,17 +112,25 @@ def evaluate(
         eval_seeds=env.num_envs,
         episode_steps=env.steps,
         test_samples=len(setup.held_out.test),
-        host=result.HostDescription(
-            family=host.family,
-            preset=host.preset,
-            slots=host.slots,
-            params=host.params,
-            flops_per_sample=host.flops_per_sample,
-        ),
-        policies={name: _summary(per_seed, host.params, env.rng_seed) for name, per_seed in seeds.items()},
-        comparisons=_comparisons(seeds, env.rng_seed),
-        timelines={name: timeline for name, (_, timeline) in outcomes.items()},
+        tasks=headroom.tasks,
+        rows=headroom.rows,
+        host=result.HostDescription.of(env.host),
+        standings=endpoints.standings(headroom, {**seeds, **fixed}),
+        policies={name: _summary(per_seed, env.host.params, env.rng_seed) for name, per_seed in everyone.items()},
+        static_final=fixed,
+        comparisons=_comparisons(everyone, env.rng_seed),
+        timelines=timelines,
     )
+
+
+def _from_the_start(setup: EvaluationSetup, final: Slots, seeds: result.PerSeed) -> dict[str, result.Fixed]:
+    """At equal epochs and at equal FLOPs of training."""
+    env = setup.env
+    course = Course(env.train, setup.held_out.train, setup.held_out.test, setup.tasks, EVALUATION_ITERATION)
+    spent = torch.tensor(seeds.training_flops, device=env.device)
+    both = static_finals(env.population, course, final, spent)
+    names = ("static_final, equal epochs", "static_final, equal FLOPs")
+    return dict(zip(names, both, strict=True))
 
 
 def play_for_score(setup: EvaluationSetup, actor: Actor) -> tuple[result.PerSeed, result.Timeline, Histories]:
@@ -130,7 +141,7 @@ def play_for_score(setup: EvaluationSetup, actor: Actor) -> tuple[result.PerSeed
 
 def _played(setup: EvaluationSetup, actor: Actor) -> tuple[Trace, Histories]:
     zeros = torch.zeros(setup.env.num_envs, dtype=torch.int64)
-    trace, histories = Trace(zeros, zeros.clone(), zeros.clone()), Histories(setup.env)
+    trace, histories = Trace(zeros, zeros.clone(), Meter.of(setup.env)), Histories(setup.env)
 
     def add(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
         _record(trace, setup, situation, action, info)
@@ -144,7 +155,7 @@ def _record(trace: Trace, setup: EvaluationSetup, situation: Situation, action: 
     removed = (info.stage == Stage.PRUNED) & (situation.slots.stage != Stage.PRUNED)
     trace.pruned = trace.pruned + removed.sum(dim=1).cpu()
     trace.rollbacks = trace.rollbacks + info.panicked.long().cpu()
-    trace.training_flops = trace.training_flops + _step_flops(setup, info).cpu()
+    trace.meter.add(info)
     names = [item.name for item in setup.env.blueprints]
     after = info.blueprint[0].tolist()
     trace.stages.append(info.stage[0].tolist())
@@ -170,14 +181,6 @@ def _record(trace: Trace, setup: EvaluationSetup, situation: Situation, action: 
         )
 
 
-def _step_flops(setup: EvaluationSetup, info: StepInfo) -> Tensor:
-    """FLOPs ``[E]`` of one host epoch and of its validation with all ablations (an upper bound for the latter: equal
-    configurations are run once).
-    """
-    networks = most_networks(setup.env.host.slots)
-    return info.flops * (BACKWARD_AND_FORWARD * setup.epoch_samples + networks * len(setup.held_out.val))
-
-
 def _measured(value: Tensor) -> float | None:
     return float(value) if bool(value.isfinite()) else None
 
@@ -194,7 +197,8 @@ def _score(setup: EvaluationSetup, trace: Trace) -> result.PerSeed:
         val_accuracy_pct=_points(state.measured.committed_accuracy),
         params=tuple(params.tolist()),
         flops_per_sample=tuple(flops.tolist()),
-        training_flops=tuple(trace.training_flops.tolist()),
+        training_flops=tuple(trace.meter.training.tolist()),
+        validation_flops=tuple(trace.meter.validation.tolist()),
         germinated=tuple(slots.germinations.sum(dim=1).tolist()),
         fossilized=tuple(kept.sum(dim=1).tolist()),
         pruned=tuple(trace.pruned.tolist()),
@@ -228,6 +232,7 @@ def _summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.P
         params=float(params.mean()),
         flops_per_sample=float(np.mean(seeds.flops_per_sample)),
         training_flops=float(np.mean(seeds.training_flops)),
+        validation_flops=float(np.mean(seeds.validation_flops)),
         accuracy_per_kparam=float((accuracy / (params / 1000.0)).mean()),
         growth_ratio=float((params / host_params).mean()),
         germinated=float(np.mean(seeds.germinated)),

@@ -1,4 +1,4 @@
-"""The policies of an evaluation by name: the trained one, greedy and sampled, and the baselines."""
+"""The policies of an evaluation by name: the trained one, greedy, sampled and blind, and the baselines."""
 
 from collections.abc import Callable
 
@@ -6,6 +6,9 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, refuse_closed
 from simic.errors import SimicError
 from simic.evaluation.baselines import FixedSchedule, Heuristic, RandomLegal, Static, germination_steps
+from simic.evaluation.blind import Blind
+from simic.evaluation.gradient import Gradient
+from simic.evaluation.patient import Patient, tries
 from simic.params import Params, PolicyName
 from simic.training.learned import Learned, LearnedActor
 
@@ -16,6 +19,8 @@ BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
     "fixed_schedule": lambda env: FixedSchedule(
         env.train.host.family, env.train.lifecycle, germination_steps(env.host.slots, env.steps)
     ),
+    "patient": lambda env: Patient(env.train.lifecycle, env.steps, tries(env.train.host.family, env.host.slots)),
+    "gradient": Gradient,
 }
 
 
@@ -30,12 +35,11 @@ def actors(params: Params, env: GrowthEnv, learned: Learned | None) -> dict[str,
 
 
 def _actor(name: PolicyName, env: GrowthEnv, learned: Learned | None) -> Actor:
-    if name in BASELINES:
-        return BASELINES[name](env)
     if learned is None:
         raise SimicError(f"evaluate.policies names {name!r}: there is no trained policy; run simic train first")
     refuse_other_task(learned, env)
-    return LearnedActor(learned.policy, learned.normalizers, greedy=name == "learned")
+    actor = LearnedActor(learned.policy, learned.normalizers, greedy=name != "learned_sampled")
+    return Blind(actor) if name == "blind" else actor
 
 
 def refuse_other_task(learned: Learned, env: GrowthEnv) -> None:

@@ -2,16 +2,23 @@
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from simic.data.batches import TaskGroup, TaskMeta
 from simic.errors import SimicError
+from simic.evaluation.search import SearchWorth
 from simic.evaluation.statistics import Interval
+from simic.growth.networks.hosts import HostSpec
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+HEADROOM_VERSION = 1
 LEARNED = "learned"  # the name of the trained policy among those evaluated
-PRIMARY_ENDPOINT = "committed test accuracy, learned greedy, paired mean difference at equal host epochs"
+PRIMARY_ENDPOINT = (
+    "share of the gap from the best common schedule to the oracle per task that learned, greedy, closes with one "
+    "training: score on the test splits of held-out tasks of known kinds"
+)
 
 
 class Frozen(BaseModel):
@@ -28,6 +35,7 @@ class PerSeed(Frozen):
     params: tuple[int, ...]
     flops_per_sample: tuple[int, ...]
     training_flops: tuple[int, ...]
+    validation_flops: tuple[int, ...]
     germinated: tuple[int, ...]
     fossilized: tuple[int, ...]
     pruned: tuple[int, ...]
@@ -42,7 +50,8 @@ class PolicyResult(Frozen):
     val_accuracy_pct: float
     params: float
     flops_per_sample: float
-    training_flops: float  # host epochs with forward and backward, validation with every ablation
+    training_flops: float  # of all host epochs, forward and backward
+    validation_flops: float  # with every ablation, at most
     accuracy_per_kparam: float  # points per 1,000 parameters
     growth_ratio: float  # parameters of the committed network over those of the bare host
     germinated: float
@@ -99,11 +108,110 @@ class HostDescription(Frozen):
     params: int
     flops_per_sample: int
 
+    @classmethod
+    def of(cls, host: HostSpec) -> Self:
+        """What is reported of it."""
+        return cls(
+            family=host.family,
+            preset=host.preset,
+            slots=host.slots,
+            params=host.params,
+            flops_per_sample=host.flops_per_sample,
+        )
+
+
+class TaskRow(Frozen):
+    """A held-out task."""
+
+    name: str
+    kind: str
+    group: TaskGroup
+    classes: int
+
+    @classmethod
+    def of(cls, task: TaskMeta) -> Self:
+        """What is reported of it."""
+        return cls(name=task.name, kind=task.kind, group=task.group, classes=task.classes)
+
+
+class Cost(Frozen):
+    """Of a search: host trainings, and FLOPs of training and of validation."""
+
+    trainings: int
+    training_flops: float
+    validation_flops: float
+
+
+class Fixed(Frozen):
+    """Networks that did not change while they were trained, one for each row; accuracy in points on the test split."""
+
+    test_accuracy_pct: tuple[float, ...]
+    epochs: tuple[int, ...]  # 0: not trained by epochs
+    params: tuple[int, ...]
+    flops_per_sample: tuple[int, ...]
+    training_flops: tuple[int, ...]
+
+
+class Standing(Frozen):
+    """One policy on the tasks of one group, per task: its mean score, what it wins over the best common schedule, the
+    share of the gap to the oracle per task that it closes, and with how many trainings random search scores as much.
+    """
+
+    score: Interval
+    over_common: Interval
+    share: Interval | None  # null where there is no gap to close
+    search_worth: SearchWorth
+    params: float
+    flops_per_sample: float
+
+
+class Standings(Frozen):
+    """All policies on the held-out tasks of one group."""
+
+    tasks: int
+    gap: Interval  # of the oracle per task over the best common schedule
+    gap_undefined: str  # why no share can be given; empty where one can
+    random_search: tuple[float, ...]  # mean score with 1, 2, … trainings
+    policies: dict[str, Standing]
+    by_kind: dict[str, dict[str, float]]  # mean score of every policy
+
+
+class Headroom(Frozen):
+    """All of headroom.json; tables are ``[row][schedule]``, in points where nothing else is said."""
+
+    schema_version: Literal[1] = HEADROOM_VERSION
+    data_sha256: str
+    settings_sha256: str  # of the params that it was measured with
+    rng_seed: int
+    host: HostDescription
+    max_seeds: int | None
+    param_budget: float
+    price: float
+    tasks: tuple[TaskRow, ...]
+    rows: tuple[int, ...]  # the task of each
+    schedules: tuple[str, ...]
+    common: int  # the schedule that is best on the tasks of training
+    common_cost: Cost
+    search_val_pct: tuple[float, ...]
+    choosing_val_pct: tuple[tuple[float, ...], ...]
+    val_pct: tuple[tuple[float, ...], ...]
+    test_pct: tuple[tuple[float, ...], ...]
+    params: tuple[tuple[float, ...], ...]
+    flops_per_sample: tuple[tuple[float, ...], ...]
+    grid_cost: Cost
+    policies: dict[str, PerSeed]
+    floors: dict[str, Fixed]
+    standings: dict[str, Standings]  # by group of tasks
+
+    def to_json(self) -> str:
+        """Canonical: sorted keys, so equal results are equal bytes."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
+
 
 class Evaluation(Frozen):
     """All of evaluation.json."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     primary_endpoint: str = PRIMARY_ENDPOINT
     checkpoint: str | None  # null: baselines alone
     checkpoint_iteration: int | None
@@ -112,8 +220,12 @@ class Evaluation(Frozen):
     eval_seeds: int
     episode_steps: int
     test_samples: int
+    tasks: tuple[TaskRow, ...]
+    rows: tuple[int, ...]  # the task of each evaluation seed
     host: HostDescription
+    standings: dict[str, Standings]  # by group of tasks
     policies: dict[str, PolicyResult]
+    static_final: dict[str, Fixed]  # the networks that the first policy ended with, from the first step
     comparisons: tuple[Comparison, ...]
     timelines: dict[str, Timeline]
 
@@ -128,10 +240,21 @@ class Evaluation(Frozen):
 
 def read(path: Path) -> Evaluation:
     """The evaluation in a file; SimicError when it is missing, damaged or of another schema."""
+    return _read(path, Evaluation, f"an evaluation of schema {SCHEMA_VERSION}", "simic evaluate")
+
+
+def read_headroom(path: Path) -> Headroom:
+    """The headroom in a file; SimicError when it is missing, damaged or of another schema."""
+    return _read(path, Headroom, f"a headroom of schema {HEADROOM_VERSION}", "simic headroom")
+
+
+Model = TypeVar("Model", bound=Frozen)
+
+
+def _read(path: Path, model: type[Model], what: str, command: str) -> Model:
     try:
-        return Evaluation.model_validate_json(path.read_text(encoding="utf-8"))
+        return model.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise SimicError(f"{path}: no such file; run simic evaluate first") from None
+        raise SimicError(f"{path}: no such file; run {command} first") from None
     except (OSError, UnicodeDecodeError, ValidationError) as error:
-        first_line = str(error).splitlines()[0]
-        raise SimicError(f"{path}: not an evaluation of schema {SCHEMA_VERSION}: {first_line}") from None
+        raise SimicError(f"{path}: not {what}: {str(error).splitlines()[0]}; run {command} again") from None

@@ -132,4 +132,11 @@ def recorded_params(name: str, workspace: Workspace) -> dict[str, Any]:
     """The sections of params.yaml that dvc.yaml records for a stage, as written."""
     definition = yaml.safe_load((workspace.root / "dvc.yaml").read_text(encoding="utf-8"))
     tree = params.read_tree(workspace.params)
-    return {section: tree.get(section) for section in definition["stages"][name]["params"]}
+    return {key: _at(tree, key) for key in definition["stages"][name]["params"]}
+
+
+def _at(tree: dict[str, Any], key: str) -> Any:
+    """What stands at a dotted key; None where nothing does."""
+    for part in key.split("."):
+        tree = tree.get(part, {}) if isinstance(tree, dict) else {}
+    return None if tree == {} else tree

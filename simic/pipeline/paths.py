@@ -40,6 +40,15 @@ class Workspace:
         return self.root / "reports"
 
     @property
+    def headroom(self) -> Path:
+        return self.reports / "headroom.json"
+
+    @property
+    def metrics(self) -> Path:
+        """The few numbers of a run that are followed from run to run."""
+        return self.reports / "metrics.json"
+
+    @property
     def evaluation(self) -> Path:
         return self.reports / "evaluation.json"
 

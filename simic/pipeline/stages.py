@@ -1,6 +1,7 @@
 """The four stages and `grow`: params in, files out. DVC, Prefect and the CLI call these."""
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -21,6 +22,7 @@ from simic.params import Host, Params, Prepare, Train
 from simic.pipeline.paths import Workspace
 
 if TYPE_CHECKING:
+    from simic.evaluation.result import Headroom
     from simic.evaluation.take_home import Grown
     from simic.training.observers import Observer
     from simic.training.session import Session
@@ -89,10 +91,60 @@ def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -
     publish.publish(session.work_dir, session.recorder.flush(), workspace.telemetry)
 
 
-def evaluate(params: Params, workspace: Workspace) -> None:
-    """The trained policy and the baselines on the test split, paired: reports/evaluation.json; and the best network
-    that the first policy grew: reports/grown.
+def headroom(params: Params, workspace: Workspace) -> None:
+    """Floors, rules and a search over schedules on the held-out tasks, before anything is learned:
+    reports/headroom.json.
     """
+    from simic.evaluation.headroom import measure
+    from simic.evaluation.page import progress
+    from simic.training import machine
+
+    device = machine.configure(params.runtime)
+    found = measure(params, workspace.prepared, device, progress(params.runtime.progress))
+    durable.replace_file(workspace.headroom, found.to_json().encode())
+
+
+def suite_overrides(name: str) -> tuple[str, ...]:
+    """The settings of params.yaml that a suite comes with; SimicError where there is no such suite."""
+    from simic.data.suites.drawing import SUITES
+
+    if name not in SUITES:
+        raise SimicError(f"suite {name!r}: must be one of {', '.join(SUITES)}")
+    return ("prepare.task=suite", f"prepare.suite.name={name}", *SUITES[name].overrides)
+
+
+def headroom_apart(params: Params, workspace: Workspace) -> "Headroom":
+    """As ``headroom``, on data of its own that are not kept."""
+    from simic.data import prepare as data
+    from simic.evaluation.headroom import measure
+    from simic.evaluation.page import progress
+    from simic.training import machine
+
+    device = machine.configure(params.runtime)
+    with tempfile.TemporaryDirectory(prefix="simic-headroom-") as scratch:
+        data.prepare(params.prepare, params.rng_seed, Path(scratch) / "prepared", raw_data(workspace))
+        return measure(params, Path(scratch) / "prepared", device, progress(params.runtime.progress))
+
+
+def read_headroom(workspace: Workspace) -> "Headroom":
+    """That of the workspace."""
+    from simic.evaluation.result import read_headroom
+
+    return read_headroom(workspace.headroom)
+
+
+def headroom_page(found: "Headroom", title: str) -> str:
+    """Markdown."""
+    from simic.evaluation.page import page
+
+    return page(found, title)
+
+
+def evaluate(params: Params, workspace: Workspace) -> None:
+    """The trained policy on the held-out tasks, beside what headroom has: reports/evaluation.json and metrics.json; and
+    the best network that the first policy grew: reports/grown.
+    """
+    from simic.evaluation import endpoints, result
     from simic.evaluation import evaluate as evaluation
     from simic.evaluation.history import Histories
     from simic.evaluation.policies import actors
@@ -101,10 +153,10 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     from simic.training.learned import Learned
 
     device = machine.configure(params.runtime)
-    found = checkpoint.read(workspace.checkpoints / params.evaluate.checkpoint)
+    kept = checkpoint.read(workspace.checkpoints / params.evaluate.checkpoint)
     setup = evaluation.EvaluationSetup.open(params, workspace.prepared, device)
-    players = actors(params, setup.env, Learned.of(found, device))
-    subject = evaluation.Subject(params.evaluate.checkpoint, found.manifest.iteration)
+    players = actors(params, setup.env, Learned.of(kept, device))
+    subject = evaluation.Subject(params.evaluate.checkpoint, kept.manifest.iteration)
     shutil.rmtree(workspace.grown, ignore_errors=True)
 
     def take_home(name: str, histories: Histories) -> None:
@@ -113,9 +165,13 @@ def evaluate(params: Params, workspace: Workspace) -> None:
             grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
             export_best(setup.env, histories, setup.held_out, workspace.prepared, grown_by, workspace.grown)
 
+    floors = result.read_headroom(workspace.headroom)
+    if (floors.data_sha256, floors.settings_sha256) != (setup.data_sha256, endpoints.settings(params)):
+        raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
     with closing(setup.env):
-        result = evaluation.evaluate(setup, players, subject, take_home)
-    durable.replace_file(workspace.evaluation, result.to_json().encode())
+        found = evaluation.evaluate(setup, players, floors, subject, params.evaluate.static_final, take_home)
+    durable.replace_file(workspace.evaluation, found.to_json().encode())
+    durable.replace_file(workspace.metrics, (json.dumps(endpoints.metrics(found), indent=2) + "\n").encode())
 
 
 def audit(params: Params, workspace: Workspace, code_revision: str = "") -> None:
@@ -134,6 +190,18 @@ def audit(params: Params, workspace: Workspace, code_revision: str = "") -> None
     evaluation = result.read(workspace.evaluation) if workspace.evaluation.exists() else None
     run = RunRecord.from_published(params, workspace.telemetry)
     write_report(replace(run, evaluation=evaluation, provenance=found), workspace.reports)
+
+
+def verdict(workspace: Workspace) -> tuple[str, str, str]:
+    """What a run came to, in three lines: score, gap, verdict."""
+    from simic.evaluation import endpoints, result
+
+    found = result.read(workspace.evaluation)
+    findings = json.loads((workspace.reports / "findings.json").read_bytes())["results"]
+    grave = [one for one in findings if one["status"] == "finding" and one["severity"] in ("critical", "high")]
+    said = f"{len(grave)} critical or high findings" if grave else "no critical or high finding"
+    score, gap = endpoints.said(found)
+    return f"score    {score}", f"gap      {gap}", f"verdict  {said}"
 
 
 @dataclass(frozen=True)
@@ -202,7 +270,13 @@ def with_host(train: Train, name: str) -> Train:
     return train.model_copy(update={"host": host})
 
 
-STAGES: dict[str, Callable[..., None]] = {"prepare": prepare, "train": train, "evaluate": evaluate, "audit": audit}
+STAGES: dict[str, Callable[..., None]] = {
+    "prepare": prepare,
+    "headroom": headroom,
+    "train": train,
+    "evaluate": evaluate,
+    "audit": audit,
+}
 
 
 def raw_data(workspace: Workspace) -> Path:

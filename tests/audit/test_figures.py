@@ -25,23 +25,6 @@ def test_spread_labels_keep_order_and_distance(positions, gap):
     assert np.mean(shown) == pytest.approx(np.mean(positions), abs=1e-6)  # nobody is pushed to one side
 
 
-def test_pareto_front_by_brute_force():
-    generator = np.random.default_rng(3)
-    for _ in range(50):
-        points = {str(i): tuple(map(float, generator.integers(0, 6, 2))) for i in range(7)}
-        front = set(figures.pareto_front(points))
-        for name, (cost, gain) in points.items():
-            beaten = any(
-                (c <= cost and g >= gain and (c < cost or g > gain))
-                for other, (c, g) in points.items()
-                if other != name
-            )
-            if beaten:
-                assert name not in front
-            else:  # of equal points one represents all
-                assert any(points[other] == (cost, gain) for other in front)
-
-
 def test_stage_runs_are_the_stretches_of_one_stage():
     stages = np.array([0, 1, 2, 2, 0, 0, 1])
     assert figures._runs(stages) == [(1, 2), (2, 4), (6, 7)]

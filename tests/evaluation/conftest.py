@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tiny import tiny_suite
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -11,3 +12,9 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def bank(tmp_path_factory):
+    """A tiny suite, prepared."""
+    return tiny_suite(tmp_path_factory.mktemp("tiny"))

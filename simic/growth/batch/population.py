@@ -107,11 +107,12 @@ class Population:
 
     # --- structure ---
 
-    def reset(self, iteration: int, tasks: Tensor | None = None) -> None:
+    def reset(self, iteration: int, tasks: Tensor | None = None, env_ids: Tensor | None = None) -> None:
         """Fresh hosts, by hash of (rng_seed, iteration, env id), each for its task of the data ``[E]`` (default: the
-        first of all); every seed is gone.
+        first of all); every seed is gone. ``env_ids`` rename the hosts.
         """
         self.iteration = iteration
+        self.env_ids = self.env_ids if env_ids is None else env_ids
         self.tasks = torch.zeros_like(self.env_ids) if tasks is None else tasks
         key = partial(rng.key, self.rng_seed, Purpose.HOST_INIT, iteration, self.env_ids, device=self.device)
         rows = [template.draw(key(segment)) for segment, template in enumerate(self.templates.host)]

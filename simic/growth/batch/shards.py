@@ -89,9 +89,9 @@ class Group:
     def remember(self, name: int, data: Dataset) -> None:
         self.data[name] = data
 
-    def reset(self, rng_seed: int, iteration: int, tasks: Tensor | None) -> None:
+    def reset(self, rng_seed: int, iteration: int, tasks: Tensor | None, env_ids: Tensor | None) -> None:
         self.population.rng_seed = rng_seed
-        self.population.reset(iteration, tasks)
+        self.population.reset(iteration, tasks, env_ids)
 
     def germinate(self, slots: Slots, rows: Flags, state: SlotState) -> None:
         self.population.germinate(slots, rows, state)
@@ -178,9 +178,14 @@ class Shards:
 
     # --- what a population can do ---
 
-    def reset(self, iteration: int, tasks: Tensor | None = None) -> None:
+    def reset(self, iteration: int, tasks: Tensor | None = None, env_ids: Tensor | None = None) -> None:
         """As ``Population.reset``."""
-        self._all("reset", lambda hosts: (self.rng_seed, iteration, None if tasks is None else tasks[hosts]))
+        self.env_ids = self.env_ids if env_ids is None else env_ids
+        given = tasks, env_ids
+        self._all(
+            "reset",
+            lambda hosts: (self.rng_seed, iteration, *(None if each is None else each[hosts] for each in given)),
+        )
 
     def germinate(self, slots: Slots, rows: Tensor | Flags, state: SlotState | None = None) -> None:
         """As ``Population.germinate``."""

@@ -1,0 +1,158 @@
+"""Where every policy stands between the best common schedule and the oracle per task: gap closed, worth of a search."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from simic import params as params_module
+from simic.evaluation import gap, search
+from simic.evaluation.result import LEARNED, Evaluation, Headroom, Standing, Standings
+from simic.evaluation.statistics import Values, mean_interval
+from simic.params import Params
+
+STATIC, COMMON, ORACLE_KIND, ORACLE_TASK = "static", "best common schedule", "oracle per kind", "oracle per task"
+# What decides how hosts grow and are trained, whoever controls them.
+SETTINGS = (
+    "host",
+    "episode_steps",
+    "batches_per_epoch",
+    "batch_size",
+    "augment",
+    "actions",
+    "price",
+    "host_optimizer",
+    "lifecycle",
+    "governor",
+)
+
+
+class Reached(Protocol):
+    """What a policy reached on every row."""
+
+    test_accuracy_pct: tuple[float, ...]
+    params: tuple[int, ...]
+    flops_per_sample: tuple[int, ...]
+
+
+def settings(params: Params) -> str:
+    """sha256 of the params that headroom depends on, besides the data."""
+    train = params.train.model_dump(mode="json")
+    return params_module.digest(
+        params.rng_seed, {name: train[name] for name in SETTINGS}, params.headroom, params.evaluate.eval_seeds
+    )
+
+
+def scores(accuracy: Values, params: Values, headroom: Headroom) -> Values:
+    """Accuracy in points less the price of what was added."""
+    return accuracy - headroom.price * (params - headroom.host.params) / headroom.host.params
+
+
+def standings(headroom: Headroom, policies: Mapping[str, Reached]) -> dict[str, Standings]:
+    """Of the policies of the headroom, of ``policies`` and of what the table of schedules gives, by group of tasks."""
+    everyone: dict[str, Reached] = {**headroom.policies, **headroom.floors, **policies}
+    return {group: _of_group(headroom, everyone, group) for group in dict.fromkeys(t.group for t in headroom.tasks)}
+
+
+def _of_group(headroom: Headroom, policies: Mapping[str, Reached], group: str) -> Standings:
+    tasks = [index for index, task in enumerate(headroom.tasks) if task.group == group]
+    kinds = [headroom.tasks[index].kind for index in tasks]
+    per_task = _Averaging(headroom, tasks)
+    choosing = per_task(scores(np.array(headroom.choosing_val_pct), np.array(headroom.params), headroom))
+    test = per_task(scores(np.array(headroom.test_pct), np.array(headroom.params), headroom))
+    sizes = per_task(np.array(headroom.params)), per_task(np.array(headroom.flops_per_sample))
+    rows = [np.array(table) for table in (headroom.val_pct, headroom.test_pct, headroom.params)]
+    searched = per_task(search.random_search(scores(rows[0], rows[2], headroom), scores(rows[1], rows[2], headroom)))
+
+    def of_table(weights: Values) -> tuple[Values, float, float]:
+        params, flops = (float((size * weights).sum(1).mean()) for size in sizes)
+        return (test * weights).sum(1), params, flops
+
+    schedules = np.eye(test.shape[1])
+    found = {
+        COMMON: of_table(np.tile(schedules[headroom.common], (len(tasks), 1))),
+        ORACLE_KIND: of_table(search.best_choices(choosing, kinds)),
+        ORACLE_TASK: of_table(search.best_choices(choosing)),
+    }
+    for name, seeds in policies.items():
+        accuracy, params = np.array(seeds.test_accuracy_pct), np.array(seeds.params, dtype=np.float64)
+        flops = np.array(seeds.flops_per_sample, dtype=np.float64)
+        found[name] = (
+            per_task(scores(accuracy, params, headroom)), float(per_task(params).mean()), float(per_task(flops).mean())
+        )  # fmt: skip
+    common, oracle = found[COMMON][0], found[ORACLE_TASK][0]
+    closed = gap.gap_closed(common, common, oracle)
+    return Standings(
+        tasks=len(tasks),
+        gap=closed.gap,
+        gap_undefined=closed.undefined,
+        random_search=tuple(searched.mean(axis=0).round(4).tolist()),
+        policies={
+            name: Standing(
+                score=mean_interval(reached),
+                over_common=gap.paired_difference(reached, common),
+                share=gap.gap_closed(reached, common, oracle).share,
+                search_worth=search.search_worth(reached, searched),
+                params=params,
+                flops_per_sample=flops,
+            )
+            for name, (reached, params, flops) in found.items()
+        },
+        by_kind={
+            kind: {name: float(reached[[k == kind for k in kinds]].mean()) for name, (reached, *_) in found.items()}
+            for kind in dict.fromkeys(kinds)
+        },
+    )
+
+
+def metrics(found: Evaluation) -> dict[str, float]:
+    """A run in about eight numbers, to be followed from run to run: those of the primary endpoint's tasks where nothing
+    else is said; what is not defined is left out.
+    """
+    primary, *others = found.standings.values()
+    learned, blind = primary.policies.get(LEARNED), primary.policies.get("blind")
+    if learned is None:
+        return {}
+    shares = {"gap_closed": learned.share, "blind_gap_closed": blind.share if blind else None}
+    if others and LEARNED in others[0].policies:
+        shares["held_out_kinds_gap_closed"] = others[0].policies[LEARNED].share
+    numbers = {
+        "score": learned.score.estimate,
+        "over_common_schedule": learned.over_common.estimate,
+        "gap": primary.gap.estimate,
+        "search_worth_trainings": learned.search_worth.estimate.count,
+        "params": learned.params,
+        **{name: share.estimate for name, share in shares.items() if share is not None},
+    }
+    return {name: round(value, 4) for name, value in numbers.items()}
+
+
+def said(found: Evaluation) -> tuple[str, str]:
+    """Score and gap of the learned policy in a line each."""
+    primary = next(iter(found.standings.values()))
+    learned = primary.policies.get(LEARNED)
+    if learned is None:
+        return "the learned policy was not evaluated", "not measured"
+    common, oracle = primary.policies[COMMON].score.estimate, primary.policies[ORACLE_TASK].score.estimate
+    score = (
+        f"{learned.score.estimate:.1f} points on {primary.tasks} held-out tasks "
+        f"(best common schedule {common:.1f}, oracle per task {oracle:.1f})"
+    )
+    if learned.share is None:
+        return score, f"not defined: {primary.gap_undefined}"
+    share = learned.share
+    return score, (
+        f"{100 * share.estimate:.0f} % closed [{100 * share.low:.0f}, {100 * share.high:.0f}] with one training; "
+        f"random search needs {learned.search_worth.estimate}"
+    )
+
+
+class _Averaging:
+    """Rows ``[R, …]`` to tasks ``[T, …]``: the mean over the hosts of each task."""
+
+    def __init__(self, headroom: Headroom, tasks: list[int]) -> None:
+        rows = np.array(headroom.rows)
+        self.places = [np.flatnonzero(rows == task) for task in tasks]
+
+    def __call__(self, values: Values) -> Values:
+        return np.stack([values[rows].mean(axis=0) for rows in self.places])

@@ -1,0 +1,111 @@
+"""What costs no decision: a linear classifier, and networks of several sizes that never grow.
+
+A weak host makes any growth look good; a score stands beside what these reach on the same tasks.
+"""
+
+import warnings
+from contextlib import closing
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from simic.data.batches import Dataset, HeldOut
+from simic.evaluation.costs import BACKWARD_AND_FORWARD
+from simic.evaluation.evaluate import EVALUATION_ITERATION
+from simic.evaluation.result import Fixed
+from simic.evaluation.static_final import Course
+from simic.growth.life.vocabulary import Slots
+from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.family import family_of
+from simic.growth.networks.hosts import build_host
+from simic.params import Host, Params
+from simic.training import sharing
+
+LINEAR = "linear classifier"
+# Inverse strengths of the L2 penalty that the validation split chooses from; the grid is ours.
+PENALTIES = (0.0001, 0.001, 0.01, 0.1, 1.0)
+MOST_ITERATIONS = 500
+CNN_WIDTHS = ((4, 8), (8, 16), (4, 8, 16), (8, 16, 32), (16, 32, 64))
+MLP_WIDTHS = ((8,), (16,), (32, 32), (64, 64, 64))
+
+Samples = tuple[NDArray[np.float64], NDArray[np.int64]]  # of one split of one task: x [n, D], y [n]
+
+
+def floors(params: Params, held_out: HeldOut, tasks: Tensor, device: torch.device) -> dict[str, Fixed]:
+    """By name, each on every row (host, task of ``tasks [E]``), trained and scored as the hosts of an evaluation."""
+    if not params.headroom.floors:
+        return {}
+    found = {}
+    if len(held_out.train.shape) > 1:  # tokens are no numbers
+        found[LINEAR] = linear_floor(held_out, tasks)
+    course = Course(params.train, held_out.train, held_out.test, tasks, EVALUATION_ITERATION)
+    for name, host in sizes(params.train.host.family).items():
+        found[name] = static_network(params, course, host, device)
+    return found
+
+
+def linear_floor(held_out: HeldOut, tasks: Tensor) -> Fixed:
+    """Multinomial logistic regression on the flattened inputs of each task, fitted to its training split; the penalty
+    is chosen on its validation split, and FLOPs count every one that was tried. All hosts of a task share one.
+    """
+    splits = held_out.train, held_out.val, held_out.test
+    by_task = {task: _fitted(*(_samples(split, task) for split in splits)) for task in set(tasks.tolist())}
+    accuracy, params, flops, training = zip(*(by_task[task] for task in tasks.tolist()), strict=True)
+    return Fixed(
+        test_accuracy_pct=accuracy,
+        epochs=(0,) * len(tasks),
+        params=params,
+        flops_per_sample=flops,
+        training_flops=training,
+    )
+
+
+def _samples(data: Dataset, task: int) -> Samples:
+    rows = slice(task * len(data), (task + 1) * len(data))
+    return data.x[rows].flatten(1).double().cpu().numpy(), data.y[rows].cpu().numpy()
+
+
+def _fitted(train: Samples, val: Samples, test: Samples) -> tuple[float, int, int, int]:
+    """Test accuracy in points, parameters, FLOPs per sample and FLOPs of training."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    found, iterations = [], 0
+    for penalty in PENALTIES:
+        model = LogisticRegression(C=penalty, max_iter=MOST_ITERATIONS)
+        with warnings.catch_warnings():
+            # One that was stopped early is a candidate as any other: the validation split judges it.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(*train)
+        iterations += int(model.n_iter_.sum())
+        found.append((model.score(*val), model))
+    _, best = max(found, key=lambda each: each[0])  # of equals, the most penalised
+    flops = 2 * best.coef_.size
+    training = BACKWARD_AND_FORWARD * iterations * len(train[0]) * flops
+    accuracy = round(100.0 * float(best.score(*test)), 4)
+    return accuracy, best.coef_.size + best.intercept_.size, flops, training
+
+
+def sizes(family: str) -> dict[str, Host]:
+    """The static networks of a sweep by name, small to large; of families without widths here, every preset."""
+    if family == "cnn":
+        hosts = [Host(family=family, preset="baseline", widths=widths, kernel_size=3) for widths in CNN_WIDTHS]
+    elif family == "mlp":
+        hosts = [Host(family=family, preset="baseline", widths=widths) for widths in MLP_WIDTHS]
+    else:
+        hosts = [Host(family=family, preset=preset) for preset in family_of(family).presets]
+    return {f"static {host.family}, {list(host.widths) if host.widths else host.preset}": host for host in hosts}
+
+
+def static_network(params: Params, course: Course, config: Host, device: torch.device) -> Fixed:
+    """A network of that shape on every row, trained for the epochs of an episode; one host training each."""
+    host, rows = build_host(config, course.data.shape, course.data.classes), len(course.tasks)
+    runtime, optimizer = params.runtime, params.train.host_optimizer
+    compose = sharing.population(runtime, sharing.layout(runtime, rows, device))
+    ids, epochs = torch.arange(rows), torch.full((1, rows), params.train.episode_steps, device=device)
+    kinds = blueprints_of(host.family)
+    with closing(compose(host, kinds, ids, params.rng_seed, optimizer, device, runtime.backend)) as population:
+        [found] = course.take(population, Slots.empty(rows, host.slots, device), epochs)
+    return found

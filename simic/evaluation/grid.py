@@ -1,0 +1,106 @@
+"""A search without a controller: every schedule on every host of some tasks, and what each reached."""
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from simic.data.batches import Dataset
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import Situation, play
+from simic.envs.records import StepInfo
+from simic.evaluation.costs import Meter
+from simic.evaluation.schedules import OpenLoop, Schedule
+from simic.growth.batch.shards import recovered
+from simic.growth.life.vocabulary import Action, Stage
+from simic.params import Params
+from simic.training import sharing
+
+ROWS_AT_ONCE = 128  # hosts of one population
+
+Table = NDArray[np.float64]  # [hosts, schedules]
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Which hosts are grown: their tasks and the ids that their random numbers hash, ``[R]``, and the episode."""
+
+    tasks: Tensor
+    env_ids: Tensor
+    iteration: int
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What every schedule reached on every host ``[R, S]``, of the committed network at the end of the episode."""
+
+    val_accuracy_pct: Table
+    test_accuracy_pct: Table | None  # None where there is no test split to score on
+    params: Table
+    flops_per_sample: Table
+    training_flops: Table
+    validation_flops: Table
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The samples that hosts train on, are measured by and, if at all, are scored on."""
+
+    train: Dataset
+    val: Dataset
+    test: Dataset | None = None
+
+
+def grid(
+    params: Params,
+    splits: Splits,
+    hosts: Hosts,
+    schedules: Sequence[Schedule],
+    device: torch.device,
+    told: Callable[[int, int], None] = lambda done, rows: None,
+) -> Grid:
+    """Plays them all, many rows side by side; ``told`` hears how many of how many host trainings are done."""
+    host, schedule = (axis.reshape(-1) for axis in torch.meshgrid(
+        torch.arange(len(hosts.tasks)), torch.arange(len(schedules)), indexing="ij"
+    ))  # fmt: skip
+    rows = len(host)
+    size = min(ROWS_AT_ONCE, rows)
+    runtime = params.runtime
+    make = sharing.population(runtime, sharing.layout(runtime, size, device))
+    env = GrowthEnv(
+        params.train, params.rng_seed, splits.train, splits.val, torch.arange(size), device, runtime.backend, make
+    )
+    found: list[Tensor] = []
+    with closing(env):
+        for first in range(0, rows, size):
+            # The last population is filled up with rows that are not kept.
+            part = torch.arange(first, first + size) % rows
+            actor = OpenLoop([schedules[index] for index in schedule[part].tolist()])
+            group = Hosts(hosts.tasks[host[part]], hosts.env_ids[host[part]], hosts.iteration)
+            played = recovered(env.population, lambda actor=actor, group=group: _played(env, actor, group, splits.test))
+            found.append(played[:, : rows - first])
+            told(min(first + size, rows), rows)
+    val, test, *rest = torch.cat(found, 1).view(-1, len(hosts.tasks), len(schedules)).numpy()
+    return Grid(val, test if splits.test is not None else None, *rest)
+
+
+def _played(env: GrowthEnv, actor: OpenLoop, hosts: Hosts, test: Dataset | None) -> Tensor:
+    """One row per field of ``Grid``, ``[6, E]`` float64."""
+    meter = Meter.of(env)
+
+    def add(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
+        meter.add(info)
+
+    play(env, actor, hosts.iteration, add, hosts.tasks, hosts.env_ids)
+    kept = env.slots.stage == Stage.FOSSILIZED
+    val = env.state.measured.committed_accuracy
+    scored = env.committed(test)[0] if test is not None else torch.full_like(val, torch.nan)
+    flops = env.host.flops_per_sample + torch.where(kept, env.population.seed_flops(env.slots), 0).sum(dim=1)
+    params = env.host.params + torch.where(kept, env.state.seed_params, 0).sum(dim=1)
+    return torch.stack(
+        [column.double().cpu() for column in (val, scored, params, flops, meter.training, meter.validation)]
+    )

@@ -1,0 +1,101 @@
+"""What there is to win before anything is learned: floors, the best common schedule, an oracle, rules written by hand.
+
+The common schedule is chosen on the tasks of training. On the held-out tasks every schedule is played twice, on hosts
+that choose and on hosts that score, so that no choice flatters itself; the scoring hosts are those of the evaluation.
+Nothing here depends on the controller, so one measurement serves every training run with the same hosts.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import torch
+
+from simic.data.batches import load_split, read_meta
+from simic.evaluation import endpoints
+from simic.evaluation.evaluate import EVALUATION_ITERATION, EvaluationSetup, play_for_score
+from simic.evaluation.floors import floors
+from simic.evaluation.grid import Grid, Hosts, Splits, Table, grid
+from simic.evaluation.policies import BASELINES
+from simic.evaluation.result import Cost, Headroom, HostDescription, TaskRow
+from simic.evaluation.schedules import Schedule, every_schedule
+from simic.evaluation.search import best_common
+from simic.params import Params
+
+SEARCH_ITERATION = 1 << 43  # a namespace of its own: hosts that no training or evaluation episode has seen
+
+Told = Callable[[str, int, int], None]  # what is played, how many host trainings of how many
+
+
+def measure(params: Params, prepared: Path, device: torch.device, told: Told) -> Headroom:
+    """Plays the whole table; the order is that of the docstring above."""
+    setup = EvaluationSetup.open(params, prepared, device)
+    env = setup.env
+    schedules = _schedules(params, env.host.slots, len(env.blueprints))
+    with closing(env):
+        policies = {name: play_for_score(setup, BASELINES[name](env))[0] for name in params.headroom.policies}
+    searched = _searched(params, prepared, schedules, device, told)
+    common = best_common(searched.val_accuracy_pct)
+    held_out, count = setup.held_out, len(setup.tasks)
+    splits = Splits(held_out.train, held_out.val, held_out.test)
+
+    def played(what: str, first: int) -> Grid:
+        hosts = Hosts(setup.tasks, torch.arange(first, first + count), EVALUATION_ITERATION)
+        return grid(params, splits, hosts, schedules, device, lambda done, rows: told(what, done, rows))
+
+    scoring, choosing = played("hosts that score", 0), played("hosts that choose", count)
+    names = [item.name for item in env.blueprints]
+    found = Headroom(
+        data_sha256=setup.data_sha256,
+        settings_sha256=endpoints.settings(params),
+        rng_seed=params.rng_seed,
+        host=HostDescription.of(env.host),
+        max_seeds=params.train.lifecycle.max_seeds,
+        param_budget=params.train.lifecycle.param_budget,
+        price=params.train.price,
+        tasks=tuple(TaskRow.of(task) for task in held_out.tasks),
+        rows=tuple(setup.tasks.tolist()),
+        schedules=tuple(schedule.name(names) for schedule in schedules),
+        common=common,
+        common_cost=_cost(searched),
+        search_val_pct=tuple(searched.val_accuracy_pct.mean(axis=0).round(4).tolist()),
+        choosing_val_pct=_rows(choosing.val_accuracy_pct),
+        val_pct=_rows(scoring.val_accuracy_pct),
+        test_pct=_rows(scoring.test_accuracy_pct),
+        params=_rows(scoring.params),
+        flops_per_sample=_rows(scoring.flops_per_sample),
+        grid_cost=_cost(choosing, scoring),
+        policies=policies,
+        floors=floors(params, held_out, setup.tasks, device),
+        standings={},
+    )
+    return found.model_copy(update={"standings": endpoints.standings(found, {})})
+
+
+def _schedules(params: Params, slots: int, blueprints: int) -> list[Schedule]:
+    limit = params.train.lifecycle.max_seeds or slots
+    return every_schedule(slots, blueprints, limit, params.headroom.steps, params.headroom.schedules)
+
+
+def _searched(params: Params, prepared: Path, schedules: Sequence[Schedule], device: torch.device, told: Told) -> Grid:
+    """On one host of each of so many training tasks, or as many hosts of the only one."""
+    tasks = read_meta(prepared).of_group("train")
+    chosen = torch.tensor([tasks[k % len(tasks)] for k in range(params.headroom.search_tasks)])
+    splits = Splits(load_split(prepared, "train", device), load_split(prepared, "val", device))
+    hosts = Hosts(chosen, torch.arange(len(chosen)), SEARCH_ITERATION)
+    return grid(
+        params, splits, hosts, schedules, device, lambda done, rows: told("common schedule, training tasks", done, rows)
+    )
+
+
+def _cost(*grids: Grid) -> Cost:
+    return Cost(
+        trainings=sum(each.val_accuracy_pct.size for each in grids),
+        training_flops=float(sum(each.training_flops.sum() for each in grids)),
+        validation_flops=float(sum(each.validation_flops.sum() for each in grids)),
+    )
+
+
+def _rows(table: Table | None) -> tuple[tuple[float, ...], ...]:
+    assert table is not None
+    return tuple(tuple(round(value, 4) for value in row) for row in table.tolist())

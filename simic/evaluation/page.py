@@ -1,0 +1,113 @@
+"""Headroom in words and tables: the page of a suite, and how far its measurement has come."""
+
+import time
+from collections.abc import Callable
+
+from simic.evaluation.endpoints import COMMON, ORACLE_KIND, ORACLE_TASK
+from simic.evaluation.result import Headroom, Standings
+from simic.evaluation.statistics import Interval
+
+SECONDS_BETWEEN_LINES = 10.0
+GROUPS = {
+    "train": "its test split",
+    "held_out": "held-out tasks of known kinds",
+    "held_out_kinds": "tasks of held-out kinds",
+}
+SEARCHES = (1, 2, 4, 8, 16)  # trainings
+LEAST_GAP_PCT = 5.0  # a suite below it has nothing to decide
+
+
+def progress(kind: str) -> Callable[[str, int, int], None]:
+    """Prints a line now and then, unless ``kind`` is none."""
+    last = [0.0]
+
+    def told(what: str, done: int, rows: int) -> None:
+        now = time.monotonic()
+        if kind != "none" and (done == rows or now - last[0] > SECONDS_BETWEEN_LINES):
+            last[0] = now
+            print(f"headroom: {what}: {done} of {rows} host trainings", flush=True)
+
+    return told
+
+
+def page(found: Headroom, title: str) -> str:
+    """Markdown."""
+    parts = [f"# Headroom of {title}", "", _setting(found), ""]
+    for group, standings in found.standings.items():
+        parts += [f"## On {GROUPS[group]}", "", verdict(standings), "", *_table(standings), "", *_search(standings), ""]
+        parts += [*_kinds(standings), ""]
+    return "\n".join([*parts, *_floors(found)]).rstrip() + "\n"
+
+
+def verdict(standings: Standings) -> str:
+    """Whether there is anything to decide, in one sentence."""
+    gap = standings.gap
+    said = f"The oracle per task is {interval(gap)} points above the best common schedule on {standings.tasks} tasks"
+    if gap.low >= LEAST_GAP_PCT:
+        return f"{said}: decisions matter here."
+    if gap.estimate >= LEAST_GAP_PCT:
+        return f"{said}: decisions seem to matter, but the interval reaches below {LEAST_GAP_PCT:.0f}."
+    return f"{said}: one schedule for all is nearly as good, so there is little to decide."
+
+
+def interval(value: Interval) -> str:
+    """``+9.1 [5.2, 13.0]``."""
+    return f"{value.estimate:+.1f} [{value.low:.1f}, {value.high:.1f}]"
+
+
+def _setting(found: Headroom) -> str:
+    seeds = "any number of seeds" if found.max_seeds is None else f"at most {found.max_seeds} seed(s)"
+    priced = f", {found.price:g} points for a bare host's worth of parameters" if found.price else ""
+    return (
+        f"Host {found.host.family}/{found.host.preset}, {found.host.params} parameters, {found.host.slots} slots; "
+        f"{seeds}, up to {found.param_budget:g} times the host's parameters{priced}. {len(found.schedules)} schedules. "
+        f"The common one, “{found.schedules[found.common]}”, was the best on the tasks of training "
+        f"({found.common_cost.trainings} host trainings); every schedule was played twice on every held-out task "
+        f"({found.grid_cost.trainings} host trainings). Scores are points on test splits, ± are 95 % intervals."
+    )
+
+
+def _table(standings: Standings) -> list[str]:
+    first = [name for name in ("static", COMMON, ORACLE_KIND, ORACLE_TASK) if name in standings.policies]
+    rest = sorted(standings.policies.keys() - set(first))
+    lines = [
+        "| policy | score | over the common schedule | gap closed | random search | parameters |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for name in (*first, *rest):
+        row = standings.policies[name]
+        share = "–" if row.share is None else f"{100 * row.share.estimate:.0f} %"
+        lines.append(
+            f"| {name} | {row.score.estimate:.1f} | {interval(row.over_common)} | {share} | "
+            f"{row.search_worth.estimate} | {row.params:,.0f} |"
+        )
+    return lines
+
+
+def _search(standings: Standings) -> list[str]:
+    shown = [k for k in SEARCHES if k <= len(standings.random_search)]
+    said = ", ".join(f"{standings.random_search[k - 1]:.1f} with {k}" for k in shown)
+    return [f"Random search, the best of k trainings by validation: {said}."]
+
+
+def _kinds(standings: Standings) -> list[str]:
+    names = [name for name in ("static", COMMON, "patient", ORACLE_TASK) if name in standings.policies]
+    lines = [f"| kind | {' | '.join(names)} |", f"|---|{'--:|' * len(names)}"]
+    for kind, scores in standings.by_kind.items():
+        lines.append(f"| {kind} | {' | '.join(f'{scores[name]:.1f}' for name in names)} |")
+    return lines
+
+
+def _floors(found: Headroom) -> list[str]:
+    if not found.floors:
+        return []
+    lines = [
+        "## Networks that nobody grew, on the same tasks",
+        "",
+        "| network | test accuracy | parameters |",
+        "|---|--:|--:|",
+    ]
+    for name, floor in found.floors.items():
+        rows = len(floor.params)
+        lines.append(f"| {name} | {sum(floor.test_accuracy_pct) / rows:.1f} | {sum(floor.params) / rows:,.0f} |")
+    return lines

@@ -1,0 +1,114 @@
+"""The patient rule: try a seed, wait until its contribution is known, keep it or try elsewhere."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from simic.envs.play import Episode, Situation
+from simic.growth.life.lifecycle import LIVE_STAGES, gate_passes, in_stages
+from simic.growth.life.vocabulary import ALPHA_TARGETS, TEMPO_STEPS, Action, Op, Slots, Stage
+from simic.growth.networks.blueprints import blueprints_of
+from simic.params import Lifecycle
+
+PATIENCE_EPOCHS = 1  # in HOLDING before a seed is judged
+KEEP_ABOVE_PCT = 5.0  # contribution in points, while there is time for another seed
+STANDARD_ERRORS = 2.0  # of the contribution: what chance explains is no contribution
+# Tried in this order, each in every slot before the next; of a user's family all of its own.
+TRIED = {
+    "cnn": ("conv_heavy", "conv_light", "attention"),
+    "mlp": ("mlp", "mlp_small", "lora"),
+    "transformer": ("attention", "mlp", "lora"),
+}
+TEMPO, FULL_ALPHA = TEMPO_STEPS.index(min(TEMPO_STEPS)), ALPHA_TARGETS.index(1.0)
+
+
+def tries(family: str, slots: int) -> list[tuple[int, int]]:
+    """Slot and blueprint's index of every try, in order: the last slot first, where features are richest."""
+    kinds = blueprints_of(family)
+    names = [item.name for item in kinds]
+    chosen = TRIED.get(kinds[0].family, tuple(names))
+    return [(slot, names.index(name)) for name, slot in product(chosen, reversed(range(slots)))]
+
+
+class Patient:
+    """One seed at a time: germinated in the next slot and blueprint of ``order``, kept if it contributes more than a
+    threshold and than chance explains, else pruned while another one can still be finished.
+
+    What holds at the last step and helps at all is kept. No seed is germinated that cannot be finished in the
+    ``steps`` of an episode. All hosts are decided at once.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, steps: int, order: Sequence[tuple[int, int]]) -> None:
+        self.lifecycle, self.steps = lifecycle, steps
+        self.order = torch.tensor(order)
+        self.asks = {
+            "op": (Op.GERMINATE, Op.PRUNE, Op.FOSSILIZE),
+            "style": (0,),
+            "tempo": (TEMPO,),
+            "alpha_target": (FULL_ALPHA,),
+            "alpha_speed": (0,),
+            "alpha_curve": (0,),
+        }
+        self.to_finish, self.to_clear = steps_to_finish(lifecycle), steps_to_clear(lifecycle)
+
+    def start(self, episode: Episode) -> None:
+        """Nothing has been tried."""
+        device = episode.env_ids.device
+        self.order = self.order.to(device)
+        self.tried = torch.zeros(len(episode.env_ids), len(self.order), dtype=torch.bool, device=device)
+
+    def act(self, situation: Situation) -> Action:
+        """Look after the unfinished seed, or germinate the next."""
+        slots, masks = situation.slots, situation.observation.masks
+        unfinished = in_stages(slots.stage, LIVE_STAGES - {Stage.FOSSILIZED})
+        busy, managed = unfinished.any(dim=1), unfinished.int().argmax(dim=1)
+        left = self.steps - situation.step
+        possible = ~self.tried & masks["blueprint"][:, self.order[:, 0], self.order[:, 1]]
+        germinate = ~busy & possible.any(dim=1) & (left > self.to_finish)
+        choice = possible.int().argmax(dim=1)
+        slot = torch.where(busy, managed, self.order[choice, 0])
+        op = torch.where(germinate, int(Op.GERMINATE), int(Op.WAIT))
+        op = torch.where(busy, self._manage(slots, managed, left), op)
+        rows = torch.arange(len(op), device=op.device)
+        op = torch.where(masks["slot"][rows, op, slot], op, int(Op.WAIT))
+        self.tried[rows, choice] |= germinate
+        zero = torch.zeros_like(op)
+        return Action(op, slot, self.order[choice, 1], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
+
+    def _manage(self, slots: Slots, managed: Tensor, left: int) -> Tensor:
+        """What to do with the seed in slot ``managed [E]``; comparisons with NaN, an unmeasured contribution, fail."""
+
+        def of(values: Tensor) -> Tensor:
+            return values.gather(1, managed[:, None])[:, 0]
+
+        contribution, holding = of(slots.contribution), of(slots.stage) == Stage.HOLDING
+        beyond = contribution > (STANDARD_ERRORS * of(slots.contribution_se)).clamp(min=KEEP_ABOVE_PCT)
+        judged = holding & contribution.isfinite() & (of(slots.dwell) >= PATIENCE_EPOCHS)
+        late = ~holding & (of(slots.age) > self.to_finish + PATIENCE_EPOCHS)  # a gate that will not open
+        another = (left > self.to_clear + self.to_finish) & ~self.tried.all(dim=1)
+        op = torch.where(self._may_advance(slots, managed), int(Op.ADVANCE), int(Op.WAIT))
+        op = torch.where((late | (judged & ~beyond)) & another, int(Op.PRUNE), op)
+        keep = (judged & beyond) | (holding & (contribution > 0) & (left == 1))
+        return torch.where(keep, int(Op.FOSSILIZE), op)
+
+    def _may_advance(self, slots: Slots, managed: Tensor) -> Tensor:
+        """Whether the gate before the next stage is open, bool ``[E]``; HOLDING seeds are judged instead."""
+        passes = gate_passes(slots, self.lifecycle)
+        following = {Stage.GERMINATED: Stage.TRAINING, Stage.TRAINING: Stage.BLENDING, Stage.BLENDING: Stage.HOLDING}
+        ready = [(slots.stage == stage) & passes[target] for stage, target in following.items()]
+        return torch.stack(ready).any(dim=0).gather(1, managed[:, None])[:, 0]
+
+
+def steps_to_finish(lifecycle: Lifecycle) -> int:
+    """From germination to FOSSILIZE: GERMINATED for one step, TRAINING, the ramp and its end, then measured once."""
+    ramp = max(TEMPO_STEPS[TEMPO], lifecycle.blending_dwell if lifecycle.gates == "strict" else 0)
+    return 2 + max(1, lifecycle.training_dwell) + ramp
+
+
+def steps_to_clear(lifecycle: Lifecycle) -> int:
+    """From a prune to the next germination: at once in another slot, or when the pruned one is free again."""
+    if not lifecycle.sequential_development:
+        return 1
+    return 2 + max(1, lifecycle.embargo_steps) + max(1, lifecycle.reset_steps)

@@ -1,0 +1,120 @@
+"""What a search by hand finds with k trainings: random search, the oracle and the best common choice.
+
+All read tables ``[instances, choices]``: the validation and the test score of every open-loop choice on every
+instance. A choice made on one table is scored on another (other hosts), or the winner's luck would count as skill.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic.dataclasses import dataclass
+
+from simic.errors import SimicError
+from simic.evaluation.gap import paired_difference
+from simic.evaluation.statistics import Values
+
+ROUNDING = 1e-9  # in points: scores that agree to this are the same score, summed in another order
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """A number of trainings; at an end of what was searched, only known to lie beyond it."""
+
+    count: float
+    beyond: Literal["", "<", ">"] = ""
+
+    def __str__(self) -> str:
+        """As in a table: "4.2", "< 1", "> 40"."""
+        return f"{self.beyond} {self.count:.0f}" if self.beyond else f"{self.count:.1f}"
+
+
+@dataclass(frozen=True)
+class SearchWorth:
+    """Trainings with which random search reaches the same score, with a 95 % interval."""
+
+    estimate: Trainings
+    low: Trainings
+    high: Trainings
+
+
+def _tables(val: ArrayLike, test: ArrayLike) -> tuple[Values, Values]:
+    a, b = np.asarray(val, dtype=np.float64), np.asarray(test, dtype=np.float64)
+    if a.ndim != 2 or a.shape != b.shape or 0 in a.shape:
+        raise SimicError(f"search tables have shapes {a.shape} and {b.shape}: both must be [instances, choices]")
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        raise SimicError("a search table has non-finite scores: every choice must be scored on every instance")
+    return a, b
+
+
+def best_common(val: ArrayLike) -> int:
+    """The choice with the best mean validation score ``[instances, choices]``; of equals the first."""
+    table, _ = _tables(val, val)
+    return int(table.mean(axis=0).argmax())
+
+
+def oracle(val: ArrayLike, test: ArrayLike, kinds: Sequence[str] | None = None) -> Values:
+    """Test score ``[instances]`` of the best choice of each instance or, given their kinds, of each kind."""
+    _, scored = _tables(val, test)
+    return (scored * best_choices(val, kinds)).sum(axis=1)
+
+
+def best_choices(val: ArrayLike, kinds: Sequence[str] | None = None) -> Values:
+    """Weights ``[instances, choices]``, each row of sum 1: the best by validation of each instance or, given their
+    kinds, of each kind; equals share equally, as if one of them were drawn.
+    """
+    chosen, _ = _tables(val, val)
+    if kinds is not None:
+        if len(kinds) != len(chosen):
+            raise SimicError(f"{len(kinds)} kinds for {len(chosen)} instances: each instance has one")
+        names, of_kind = np.unique(kinds, return_inverse=True)
+        chosen = np.stack([chosen[of_kind == kind].mean(axis=0) for kind in range(len(names))])[of_kind]
+    best = chosen == chosen.max(axis=1, keepdims=True)
+    return best / best.sum(axis=1, keepdims=True)
+
+
+def random_search(val: ArrayLike, test: ArrayLike) -> Values:
+    """Expected test score ``[instances, choices]`` of the best by validation of k = 1, 2, … choices (column k − 1).
+
+    The k are drawn without replacement, and the expectation is exact: all k rank at or below r with probability
+    C(r, k) / C(n, k), so the choice of rank r wins with the increment from r − 1 to r. Of equal validation scores in a
+    draw each wins equally often, so equals count with the mean of their test scores.
+    """
+    a, b = _tables(val, test)
+    n = a.shape[1]
+    equal = a[:, :, None] == a[:, None, :]
+    shared = (equal * b[:, None, :]).sum(axis=2) / equal.sum(axis=2)
+    ranked = np.take_along_axis(shared, a.argsort(axis=1, kind="stable"), axis=1)
+    drawn = np.arange(n)
+    below = np.cumprod((np.arange(n + 1)[:, None] - drawn) / (n - drawn), axis=1)  # [rank, k]
+    return ranked @ np.diff(below, axis=0)
+
+
+def search_worth(policy: ArrayLike, searched: ArrayLike) -> SearchWorth:
+    """How many trainings of random search give the policy's mean score.
+
+    ``policy`` is ``[training seeds, instances]`` or ``[instances]``, ``searched`` what random_search gives. The
+    difference policy − search with k trainings has an interval for every k; where it crosses 0 for the first
+    time, interpolated in log k, is the worth, and where its ends do are the ends of the worth's interval. So a worth
+    above k is the same statement as a difference above 0 from search with k trainings.
+    """
+    curve, _ = _tables(searched, searched)
+    found = [paired_difference(policy, curve[:, k]) for k in range(curve.shape[1])]
+    return SearchWorth(
+        estimate=_crossing(np.array([each.estimate for each in found])),
+        low=_crossing(np.array([each.low for each in found])),
+        high=_crossing(np.array([each.high for each in found])),
+    )
+
+
+def _crossing(lead: NDArray[np.float64]) -> Trainings:
+    """The first k at which a lead over search with k = 1, 2, … trainings is gone."""
+    gone = np.flatnonzero(lead <= ROUNDING)
+    if gone.size == 0:
+        return Trainings(float(lead.size), ">")
+    k = int(gone[0])
+    if k == 0:
+        return Trainings(1.0, "<" if lead[0] < -ROUNDING else "")
+    part = lead[k - 1] / (lead[k - 1] - lead[k])
+    return Trainings(float(np.exp(np.log(k) + part * np.log((k + 1) / k))))

@@ -1,0 +1,80 @@
+"""Hosts without networks: the real lifecycle and masks on measurements that are a hash."""
+
+from dataclasses import dataclass
+
+import torch
+
+from simic import rng
+from simic.agent.spec import Observation
+from simic.envs import tracker as tracking
+from simic.envs.actions import action_spec, head_mask
+from simic.envs.masks import Budget, action_masks
+from simic.envs.play import Episode, Situation
+from simic.growth.life.lifecycle import LIVE_STAGES, Measurements, advance, in_stages, record
+from simic.growth.life.vocabulary import Slots
+from simic.growth.networks.blueprints import blueprints_of
+from simic.params import Lifecycle
+
+SLOTS = 3
+MANUAL = Lifecycle(auto_advance=False, min_prune_age=3)
+
+
+@dataclass
+class World:
+    """E hosts without networks: the real lifecycle and masks on measurements that are a hash of (env, step)."""
+
+    envs: int = 40
+    family: str = "cnn"
+    lifecycle: Lifecycle = MANUAL
+    plateau: bool = True  # accuracy stands still until a seed blends in
+
+    def __post_init__(self):
+        self.slots = Slots.empty(self.envs, SLOTS)
+        self.tracker = tracking.Tracker.empty(self.envs)
+        names = blueprints_of(self.family)
+        self.spec = action_spec(SLOTS, len(names))
+        self.budget = Budget(torch.full((SLOTS, len(names)), 10), 1000.0, torch.ones(len(names), dtype=torch.bool))
+        self.accuracy = torch.full((self.envs,), 50.0)
+        self.validate(0)
+
+    def validate(self, step):
+        stream = rng.key(9, rng.Purpose.BASELINE, torch.arange(self.envs), step)
+        drift = 0.0 if self.plateau else 3.0
+        acting = (self.slots.alpha > 0).any(1)
+        noise = rng.normal(stream) * (2.5 * acting)
+        self.accuracy = (self.accuracy + drift + noise).clamp(0, 100)
+        self.tracker = tracking.update(self.tracker, 1.0 - self.accuracy / 1000, self.accuracy)
+        contribution = rng.normal(stream, (SLOTS + 1,))[:, :SLOTS] * 3
+        seen = in_stages(self.slots.stage, LIVE_STAGES) & (self.slots.alpha > 0)
+        unlucky = rng.uniform(stream, (SLOTS + 5,))[:, :SLOTS] < 0.2  # not every measurement succeeds
+        contribution = torch.where(seen & ~unlucky, contribution, torch.nan)
+        healthy = torch.ones_like(seen)
+        self.slots = record(
+            self.slots,
+            Measurements(self.accuracy, contribution, torch.full_like(contribution, 0.3), torch.ones_like(contribution),
+                         healthy),
+        )  # fmt: skip
+
+    def situation(self, step):
+        masks = action_masks(self.slots, self.lifecycle, self.budget)
+        observation = Observation(torch.zeros(self.envs, 1), self.slots.blueprint, masks)
+        alive = torch.ones(self.envs, dtype=torch.bool)
+        return Situation(observation, self.slots, self.tracker, alive, step)
+
+    def step(self, action, step):
+        self.slots, events = advance(self.slots, action, self.lifecycle, self.accuracy)
+        self.validate(step + 1)
+        return events
+
+
+def episode(world, iteration=0):
+    return Episode(torch.arange(world.envs), iteration, 1)
+
+
+def legal(world, situation, action):
+    """Every sampled head lies in its mask given the heads before."""
+    chosen = list(action)
+    for head in range(3):
+        mask = head_mask(world.spec, situation.observation, head, chosen)
+        rows = world.spec.relevance_table()[action.op, head]
+        assert mask[torch.arange(world.envs), chosen[head]][rows].all(), world.spec.heads[head].name

@@ -1,0 +1,96 @@
+"""Floors are trained and counted as hosts are, on the tasks of the rows."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import STEPS, tiny_train
+
+from simic.data.batches import Dataset, HeldOut, load_held_out
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import play
+from simic.evaluation import floors as module
+from simic.evaluation.baselines import Static
+from simic.evaluation.evaluate import EVALUATION_ITERATION
+from simic.evaluation.floors import LINEAR, floors, linear_floor, sizes
+from simic.growth.networks.hosts import PRESETS, build_host
+from simic.params import Host, Params, Runtime
+
+SHAPES = {"cnn": (1, 16, 16), "mlp": (1, 1, 30), "transformer": (16,)}
+SMALL = ((4,), (4, 8))
+DEVICE = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def held(bank):
+    return load_held_out(bank)
+
+
+@pytest.fixture
+def params(monkeypatch):
+    monkeypatch.setattr(module, "CNN_WIDTHS", SMALL)
+    return Params(train=tiny_train(), runtime=Runtime(processes=1))
+
+
+def separable(samples, seed, classes=(2, 3)):
+    """Two tasks of 5 features whose class is where one feature is largest, or 1 against 0 by its sign."""
+    x = torch.randn(2 * samples, 1, 1, 5, generator=torch.Generator().manual_seed(seed))
+    signs, places = (x[:samples, 0, 0, 0] > 0).long(), x[samples:, 0, 0, :3].argmax(dim=1)
+    return Dataset(x, torch.cat((signs, places)), 3, classes)
+
+
+def test_a_linear_classifier_solves_what_is_linear_and_has_a_weight_for_each_input_and_class():
+    splits = [separable(400, seed) for seed in range(3)]
+    found = linear_floor(HeldOut([], *splits), torch.tensor([1, 0, 1]))
+    assert min(found.test_accuracy_pct) > 95
+    # Of 2 classes one row of weights suffices: 5 + 1; of 3 classes 3 · (5 + 1). FLOPs: 2 for each weight.
+    assert found.params == (18, 6, 18) and found.flops_per_sample == (30, 10, 30)
+    assert found.test_accuracy_pct[0] == found.test_accuracy_pct[2] and found.epochs == (0, 0, 0)
+    assert all(cost % (3 * 400 * each) == 0 for cost, each in zip(found.training_flops, (30, 10, 30), strict=True))
+
+
+def test_the_penalty_is_chosen_on_validation_and_the_test_split_has_no_say(held):
+    tasks = torch.arange(3)
+    found = linear_floor(held, tasks)
+    wrong = replace(held.test, y=(held.test.y + 1) % 2)
+    other = linear_floor(replace(held, test=wrong), tasks)
+    assert (found.params, found.training_flops) == (other.params, other.training_flops)
+    # Two classes: every answer that was right is wrong now.
+    assert found.test_accuracy_pct[0] == pytest.approx(100 - other.test_accuracy_pct[0], abs=1e-3)
+    # With validation labels that say the opposite, another penalty is best: the scores change.
+    turned = replace(held, val=replace(held.val, y=1 - held.val.y % 2))
+    assert linear_floor(turned, tasks).test_accuracy_pct != found.test_accuracy_pct
+
+
+@pytest.mark.parametrize("family", PRESETS)
+def test_sizes_fit_the_family_and_grow(family):
+    hosts = [build_host(host, SHAPES[family], 10) for host in sizes(family).values()]
+    assert len(hosts) >= 3
+    if family != "transformer":
+        assert [host.params for host in hosts] == sorted(host.params for host in hosts)
+        assert all(host.config.kernel_size in (3, None) for host in hosts)
+
+
+def test_static_networks_are_hosts_that_never_grow_bit_for_bit(held, params):
+    tasks = torch.tensor([0, 1, 2, 1])
+    found = floors(params, held, tasks, DEVICE)
+    assert list(found) == [LINEAR, "static cnn, [4]", "static cnn, [4, 8]"]
+    host = Host(family="cnn", preset="baseline", widths=(4, 8), kernel_size=3)
+    env = GrowthEnv(tiny_train(host=host), params.rng_seed, held.train, held.val, torch.arange(4))
+    play(env, Static(), EVALUATION_ITERATION, lambda *step: None, tasks)
+    expected, _ = env.committed(held.test)
+    network = found["static cnn, [4, 8]"]
+    assert network.test_accuracy_pct == tuple(round(value, 4) for value in expected.double().tolist())
+    assert network.params == (env.host.params,) * 4
+    # 64 training samples, forward and backward, in each of the steps.
+    assert network.training_flops == (STEPS * 64 * 3 * env.host.flops_per_sample,) * 4
+
+
+def test_tokens_have_no_linear_floor_and_no_floors_are_none(held, params):
+    x = torch.randint(256, (3 * 96, 8), generator=torch.Generator().manual_seed(0))
+    tokens = Dataset(x, x, 256, (256,) * 3)
+    tree = params.model_copy(update={"train": tiny_train(host=Host(family="transformer"), episode_steps=1)})
+    found = floors(tree, HeldOut([], tokens, tokens, tokens), torch.tensor([0, 2]), DEVICE)
+    assert list(found) == [f"static transformer, {preset}" for preset in PRESETS["transformer"]]
+    silent = params.model_copy(update={"headroom": params.headroom.model_copy(update={"floors": False})})
+    assert floors(silent, held, torch.arange(3), DEVICE) == {}

@@ -1,0 +1,145 @@
+"""What a search finds, against every draw enumerated, draws at random, and tables without any better choice."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from benchmarks import intervals
+from simic.errors import SimicError
+from simic.evaluation import search
+from simic.evaluation.search import SearchWorth, Trainings
+
+COARSE = st.integers(0, 3).map(float)  # few values: ties everywhere
+
+
+def enumerated(val, test, k):
+    """Mean over all draws of k choices of one instance; of the best ones of a draw, each with equal share."""
+    means = []
+    for draw in itertools.combinations(range(len(val)), k):
+        best = max(val[i] for i in draw)
+        means.append(np.mean([test[i] for i in draw if val[i] == best]))
+    return np.mean(means)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(arrays(float, (2, 6), elements=COARSE), arrays(float, (2, 6), elements=st.floats(-50, 50)))
+def test_random_search_is_the_mean_over_every_draw_ties_included(val, test):
+    curve = search.random_search(val, test)
+    expected = [[enumerated(v, t, k) for k in range(1, 7)] for v, t in zip(val, test, strict=True)]
+    assert curve == pytest.approx(np.array(expected), abs=1e-9)
+
+
+def test_random_search_agrees_with_draws_at_random():
+    generator = np.random.default_rng(2)
+    val = generator.normal(0, 5, 24)
+    test = val + generator.normal(0, 5, 24)
+    curve = search.random_search(val[None], test[None])[0]
+    order = generator.random((20_000, 24)).argsort(axis=1)
+    for k in (1, 2, 4, 8, 16):
+        drawn = order[:, :k]
+        found = test[drawn[np.arange(len(drawn)), val[drawn].argmax(axis=1)]]
+        assert curve[k - 1] == pytest.approx(found.mean(), abs=4 * found.std() / np.sqrt(len(found)) + 1e-9)
+
+
+def test_a_search_of_everything_is_the_oracle_and_of_one_the_mean():
+    generator = np.random.default_rng(3)
+    val, test = generator.integers(0, 4, (9, 7)).astype(float), generator.normal(size=(9, 7))
+    curve = search.random_search(val, test)
+    assert curve[:, -1] == pytest.approx(search.oracle(val, test))
+    assert curve[:, 0] == pytest.approx(test.mean(axis=1))
+
+
+def test_random_search_is_exact_for_many_choices():
+    # val = test = rank: the expected best of k of n ranks 1 … n is k (n + 1) / (k + 1).
+    n = 400
+    ranks = np.arange(1.0, n + 1)[None]
+    k = np.arange(1, n + 1)
+    assert search.random_search(ranks, ranks)[0] == pytest.approx(k * (n + 1) / (k + 1), rel=1e-9)
+
+
+def test_oracles_by_hand():
+    val = np.array([[3.0, 1.0, 0.0], [0.0, 2.0, 2.0], [0.0, 0.0, 9.0]])
+    test = np.array([[10.0, 20.0, 30.0], [40.0, 50.0, 60.0], [70.0, 80.0, 90.0]])
+    assert search.oracle(val, test).tolist() == [10.0, 55.0, 90.0]  # the second shares between two equals
+    # Kind a: means 1.5, 1.5, 1.0, so choices 0 and 1 share; kind b has one instance.
+    assert search.oracle(val, test, ["a", "a", "b"]).tolist() == [15.0, 45.0, 90.0]
+    assert search.oracle(val, test, ["a"] * 3).tolist() == [30.0, 60.0, 90.0]
+    assert search.best_common(val) == 2  # means 1, 1, 3.67
+    assert search.best_common(val[:, :2]) == 0  # equal: the first
+
+
+def test_a_choice_scored_on_other_hosts_does_not_profit_from_luck():
+    found = intervals.curse(tables=200)
+    mean, error = found["chosen on one, scored on another"]
+    assert abs(mean) < 3 * error and error < 0.1
+    # The expected largest of 20 normals of 5 points is 1.867 · 5 above their mean.
+    assert found["chosen and scored on the same table"][0] == pytest.approx(9.34, abs=0.3)
+
+
+def constant(curve, instances=5):
+    """The same expected scores on every instance."""
+    return np.tile(np.array(curve, dtype=float), (instances, 1))
+
+
+@pytest.mark.parametrize(
+    ("score", "said"),
+    [
+        (60.0, "1.0"),
+        (70.0, "2.0"),
+        (65.0, "1.4"),  # halfway from 60 to 70 in log k: the root of 2
+        (75.0, "2.4"),  # halfway from 2 to 3: the root of 6
+        (59.0, "< 1"),
+        (80.0, "3.0"),
+        (81.0, "> 3"),
+    ],
+)
+def test_the_worth_of_a_score_is_interpolated_in_log_k(score, said):
+    found = search.search_worth(np.full(5, score), constant([60, 70, 80]))
+    assert [str(each) for each in (found.estimate, found.low, found.high)] == [said] * 3
+
+
+def test_beyond_the_ends_the_worth_is_a_bound():
+    assert search.search_worth(np.full(5, 1.0), constant([60, 70])).estimate == Trainings(1.0, "<")
+    assert search.search_worth(np.full(5, 99.0), constant([60, 70])).estimate == Trainings(2.0, ">")
+
+
+def test_a_worth_above_k_is_a_difference_above_search_with_k_trainings():
+    generator = np.random.default_rng(4)
+    val = generator.normal(0, 8, (40, 20))
+    curve = search.random_search(val, val + generator.normal(0, 3, val.shape))
+    policy = curve[:, 5] + generator.normal(0, 6, 40)
+    found = search.search_worth(policy, curve)
+    for k in range(1, 21):
+        difference = intervals.gap.paired_difference(policy, curve[:, k - 1])
+        assert (difference.low > 0) == (found.low.beyond != "<" and found.low.count > k)
+        assert (difference.high < 0) == (found.high.beyond != ">" and found.high.count < k)
+    assert isinstance(found, SearchWorth) and 1 < found.low.count < found.estimate.count < found.high.count
+
+
+def test_the_interval_of_a_worth_misses_the_truth_as_often_as_it_says():
+    # 150 at 5 %: the binomial 99.9 % interval ends at 15.
+    assert intervals.worth_wrong(k=4, instances=40, trials=150) <= 15 / 150
+
+
+@pytest.mark.parametrize(
+    ("val", "test", "said"),
+    [
+        (np.zeros((2, 3)), np.zeros((3, 2)), "shapes"),
+        (np.zeros(3), np.zeros(3), "shapes"),
+        (np.zeros((0, 3)), np.zeros((0, 3)), "shapes"),
+        (np.zeros((2, 3)), np.full((2, 3), np.nan), "non-finite"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(val, test, said):
+    for read in (search.random_search, search.oracle):
+        with pytest.raises(SimicError, match=said):
+            read(val, test)
+
+
+def test_every_instance_has_a_kind():
+    with pytest.raises(SimicError, match="2 kinds for 3 instances"):
+        search.oracle(np.zeros((3, 2)), np.zeros((3, 2)), ["a", "b"])

@@ -1,0 +1,32 @@
+"""A suite of few samples, and environments on it."""
+
+from pathlib import Path
+
+import torch
+
+from simic.data.batches import load_split
+from simic.data.prepare import prepare
+from simic.envs.growth_env import GrowthEnv
+from simic.growth.batch.population import Population
+from simic.params import Instances, Lifecycle, PPOParams, Prepare, Suite, Train
+
+KINDS = ("pairs_near", "brightness", "digits")
+TASKS, STEPS = 6, 20  # tasks of training: two of each kind
+LIFECYCLE = Lifecycle(training_dwell=1, min_prune_age=4, embargo_steps=0, max_seeds=1)
+
+
+def tiny_suite(folder: Path) -> Path:
+    instances = Instances(train=TASKS, val=3, held_out=3, held_out_kinds=0)
+    suite = Suite(name="patches", kinds=KINDS, held_out_kinds=(), instances=instances)
+    prepare(Prepare(task="suite", suite=suite, samples=160), 1, folder / "prepared", folder / "raw")
+    return folder / "prepared"
+
+
+def tiny_train(**changes) -> Train:
+    given = {"episode_steps": STEPS, "batch_size": 32, "lifecycle": LIFECYCLE, "ppo": PPOParams(minibatches=1)}
+    return Train(**(given | changes))
+
+
+def tiny_env(bank: Path, hosts: int = TASKS, compose=Population, **changes) -> GrowthEnv:
+    data = (load_split(bank, split) for split in ("train", "val"))
+    return GrowthEnv(tiny_train(**changes), 1, *data, env_ids=torch.arange(hosts), compose=compose)
