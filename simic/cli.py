@@ -102,7 +102,10 @@ def headroom(
 def run(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False) -> None:
     """Run prepare, headroom, train, evaluate and audit; stages that are up to date are skipped."""
     _chain("audit", set_, params, fresh)
-    _say(_verdict())
+    from simic.pipeline import stages
+
+    for line in stages.verdict(_workspace()):
+        _say(line)
     _say(f"report   {_workspace().reports / 'report.html'}")
     _say("runs     mlflow ui   then http://127.0.0.1:5000/#/experiments?workflowType=machine_learning")
     _say("all UIs  simic up    (activate the environment first: . .venv/bin/activate)")

@@ -211,6 +211,12 @@ class LossReward(Tree):
     rent_weight: NonNegative = 0.05
 
 
+class ScoreReward(Tree):
+    """Of mode score."""
+
+    weight: NonNegative = 0.1  # of a point
+
+
 class Reward(Tree):
     """Weights of the reward terms (docs/metrics.md says which mode has which); accuracies in points 0–100."""
 
@@ -229,6 +235,7 @@ class Reward(Tree):
     basic_plus: BasicPlusReward = BasicPlusReward()
     escrow: EscrowReward = EscrowReward()
     loss: LossReward = LossReward()
+    score: ScoreReward = ScoreReward()
 
 
 class Governor(Tree):
@@ -289,6 +296,9 @@ class PPOParams(Tree):
         return self
 
 
+Choices = Annotated[tuple[str | int | float, ...], Field(strict=False)]
+
+
 class Train(Tree):
     """One training run of the controller."""
 
@@ -304,6 +314,8 @@ class Train(Tree):
     stop_on: Literal["never", "critical", "high"] = "critical"  # findings that end the run; spent budgets always do
     host_optimizer: HostOptimizer = HostOptimizer()
     lifecycle: Lifecycle = Lifecycle()
+    price: NonNegative = 0.0  # points that parameters must earn, for each time the host's own that are added and kept
+    actions: dict[str, Choices] = {}  # what remains allowed, by head; all where it names none
     reward: Reward = Reward()
     governor: Governor = Governor()
     policy: Policy = Policy()

@@ -16,8 +16,8 @@ _SHIPPED: dict[str, tuple[str, ...]] = {
     FAMILY: ("cnn", "mlp", "transformer"),
     PRESET: ("baseline", "deep", "impaired"),
     TASK: ("digits", "mnist", "fashion_mnist", "cifar10", "text", "npz", "synthetic", "suite"),
-    SUITE: ("patches",),
-    REWARD_MODE: ("shaped", "simplified", "sparse", "minimal", "basic", "basic_plus", "escrow", "loss"),
+    REWARD_MODE: ("shaped", "simplified", "sparse", "minimal", "basic", "basic_plus", "escrow", "loss", "score"),
+    SUITE: ("patches", "tables", "images", "texts"),
 }
 EXTENSION_MODULE = "simic_extension_"  # and the file's stem
 _KNOWN = {kind: list(names) for kind, names in _SHIPPED.items()}

@@ -13,6 +13,7 @@ import pytest
 
 from simic import registry
 from simic.data import prepare
+from simic.data.suites.suites import SUITES
 from simic.envs.rewards import MODES
 from simic.errors import SimicError
 from simic.growth.networks import family, hosts
@@ -80,11 +81,32 @@ def test_a_task_is_prepared_and_trained_on(tmp_path: Path) -> None:
     assert (meta["task"], meta["classes"], meta["shape"]) == ("moons", 2, [1, 1, 2])
 
 
+FEW = "instances: {train: 3, val: 1, held_out: 2, held_out_kinds: 1}"
+
+
+@pytest.mark.parametrize(
+    ("of_suite", "shape", "kinds"),
+    [
+        (f"{{kinds: [digits, checks], {FEW}}}", [1, 16, 16], ["digits", "checks", "digits", "digits"]),
+        (f"{{name: waves, {FEW}}}", [1, 1, 32], ["sines"] * 4),
+    ],
+    ids=["a kind of patches", "a suite"],
+)
+def test_tasks_of_a_suite_are_prepared_and_trained_on(tmp_path: Path, of_suite, shape, kinds) -> None:
+    host = "train.host={family: mlp, preset: baseline}"
+    folder = trained(tmp_path, "waves", "prepare.task=suite", f"prepare.suite={of_suite}", host)
+    meta = json.loads((folder / "data" / "prepared" / "meta.json").read_text())
+    assert meta["shape"] == shape and [task["kind"] for task in meta["tasks"]] == kinds
+    held_out = json.loads((folder / "data" / "prepared" / "held_out.json").read_text())
+    assert (held_out[-1]["kind"] == "squares") == ("waves" in of_suite)
+
+
 def test_the_names_that_params_know_are_those_that_are_registered() -> None:
     assert set(registry.known(registry.FAMILY)) == set(family._FAMILIES)
     assert set(registry.known(registry.PRESET)) == {name for names in hosts.PRESETS.values() for name in names}
     assert set(registry.known(registry.REWARD_MODE)) == set(MODES)
-    assert set(registry.known(registry.TASK)) == set(prepare.TASKS)
+    assert set(registry.known(registry.TASK)) == {*prepare.TASKS, "suite"}
+    assert set(registry.known(registry.SUITE)) == set(SUITES)
 
 
 @pytest.mark.parametrize(

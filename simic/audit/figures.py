@@ -27,8 +27,9 @@ from simic.audit.drawing import (
     new_figure,
     styled,
 )
+from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.pareto import pareto_front
-from simic.evaluation.result import Evaluation, Timeline
+from simic.evaluation.result import LEARNED, Evaluation, Standings, Timeline
 from simic.growth.life.vocabulary import Stage
 
 Values = NDArray[np.float64]
@@ -41,6 +42,9 @@ POLICIES = {
     "random_legal": ("random", ORANGE, "v"),
     "heuristic": ("heuristic", GREEN, "D"),
     "fixed_schedule": ("fixed schedule", PINK, "P"),
+    "blind": ("learned, blind", SKY, "d"),
+    "patient": ("patient rule", GREEN, "^"),
+    "gradient": ("gradient rule", ORANGE, "<"),
 }
 # Fill, ink on it, letter: the letter says it without colour.
 STAGES: dict[Stage, tuple[str, str, str]] = {
@@ -256,6 +260,38 @@ def _last(values: Values) -> float:
 
 
 # --- evaluation ------------------------------------------------------------------------------------------------------
+
+
+GAP_MARKS = {
+    COMMON: (GREY, "|"),
+    ORACLE_TASK: (INK, "|"),
+    "patient": (GREEN, "D"),
+    "blind": (SKY, "s"),
+    LEARNED: (BLUE, "o"),
+}
+
+
+@styled
+def gap(standings: Mapping[str, Standings]) -> Figure:
+    """Kinds of tasks: a line from the best common schedule to the oracle per task, and where policies stand on it."""
+    rows = [(group, kind, scores) for group, found in standings.items() for kind, scores in found.by_kind.items()]
+    figure, axes = new_figure(1.2 + 0.28 * len(rows))
+    plot = axes[0][0]
+    for row, (_, _, scores) in enumerate(rows):
+        plot.plot([scores[COMMON], scores[ORACLE_TASK]], [row, row], color=GREY, linewidth=2.5, zorder=1)
+        for name, (colour, marker) in GAP_MARKS.items():
+            if name in scores:
+                plot.plot([scores[name]], [row], color=colour, marker=marker, markersize=7, linestyle="none", zorder=2)
+    used = [Line2D([], [], color=colour, marker=marker, markersize=7, linestyle="none", label=policy_look(name)[0])
+            for name, (colour, marker) in GAP_MARKS.items() if any(name in scores for *_, scores in rows)]  # fmt: skip
+    plot.set_yticks(range(len(rows)), [kind + (" *" if group == "held_out_kinds" else "") for group, kind, _ in rows])
+    plot.set_ylim(len(rows) - 0.5, -0.5)
+    _axis(plot, "From the best common schedule to the oracle (* kinds never trained on)", "score on test (points)", "")
+    plot.grid(True, axis="x")
+    plot.grid(False, axis="y")
+    plot.xaxis.set_major_locator(MaxNLocator(nbins=8))
+    legend_below(figure, used, columns=5)
+    return figure
 
 
 @styled

@@ -16,6 +16,9 @@ from simic.audit import audit, drawing, figures
 from simic.audit.findings import Result, Status, Verdict, failing, percent
 from simic.audit.record import RunRecord
 from simic.errors import SimicError
+from simic.evaluation import endpoints
+from simic.evaluation.endpoints import COMMON, ORACLE_TASK
+from simic.evaluation.page import GROUPS
 from simic.evaluation.result import LEARNED, Comparison, Evaluation
 from simic.evaluation.statistics import CONFIDENCE, Interval
 from simic.growth.life.vocabulary import Action
@@ -120,6 +123,8 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "policies": _policies(evaluation) if evaluation else (),
         "label": _label,
         "confidence": percent(CONFIDENCE),
+        "standings": evaluation.standings if evaluation else {},
+        "groups": GROUPS,
         "timeline": evaluation.timelines.get(LEARNED) if evaluation else None,
         "provenance": provenance_rows(run),
     }
@@ -181,12 +186,19 @@ def _reached(evaluation: Evaluation | None) -> tuple[str, str]:
     others = [c for c in evaluation.comparisons if c.endpoint == "primary"]
     if not others:
         return reached, "Comparison: no baseline was evaluated."
+    reached = f"{_closed(evaluation)} {reached}"
     hardest = min(others, key=lambda comparison: comparison.difference_pct.estimate)
     static = evaluation.comparison(LEARNED, "static")
     said = [_against(static)] if static else []
     if static is None or hardest.second != "static":
         said.append(f"strongest baseline: {_against(hardest)}")
     return reached, "Comparison: " + "; ".join(said) + "."
+
+
+def _closed(evaluation: Evaluation) -> str:
+    """The primary endpoint in words."""
+    score, gap = endpoints.said(evaluation)
+    return f"Gap: {gap}. Score: {score}."
 
 
 def _against(comparison: Comparison) -> str:
@@ -242,12 +254,26 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
 
 def panels_of(run: RunRecord) -> list[Panel]:
     """Every figure that this run has data for."""
-    makers = (_learning, _health, _entropy, _rewards, _growth, _forest, _pareto)
+    makers = (_gap, _learning, _health, _entropy, _rewards, _growth, _forest, _pareto)
     return [panel for panel in (make(run) for make in makers) if panel is not None]
 
 
 def _panel(name: str, title: str, description: str, figure: Figure) -> Panel:
     return Panel(name, title, description, drawing.render(figure))
+
+
+def _gap(run: RunRecord) -> Panel | None:
+    if run.evaluation is None or LEARNED not in run.evaluation.policies:
+        return None
+    standings = run.evaluation.standings
+    said = [
+        f"{kind}: common {scores[COMMON]:.1f}, learned {scores[LEARNED]:.1f}, oracle {scores[ORACLE_TASK]:.1f}"
+        for found in standings.values()
+        for kind, scores in found.by_kind.items()
+    ]
+    return _panel(
+        "gap", "How much of the gap is closed, by kind of task", "; ".join(said) + ".", figures.gap(standings)
+    )
 
 
 def _learning(run: RunRecord) -> Panel | None:

@@ -132,7 +132,8 @@ def load_split(prepared_dir: Path, split: Literal["train", "val"], device: torch
     """
     if split not in ("train", "val"):
         raise SimicError(f"split {split!r}: must be 'train' or 'val'; the test split is opened by evaluation alone")
-    return _load(prepared_dir, TRAINVAL_FILE, split, device)
+    meta = read_meta(prepared_dir)
+    return _dataset(_arrays(prepared_dir / TRAINVAL_FILE, meta), split, meta.classes, meta.tasks, device)
 
 
 @dataclass(frozen=True)
@@ -160,11 +161,6 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
     return HeldOut(tasks, train, val, test)
 
 
-def _load(prepared_dir: Path, name: str, split: str, device: torch.device | str) -> Dataset:
-    meta = read_meta(prepared_dir)
-    return _dataset(_arrays(prepared_dir / name, meta), split, meta.classes, meta.tasks, device)
-
-
 def _dataset(
     arrays: dict[str, Tensor], split: str, classes: int, tasks: list[TaskMeta], device: torch.device | str
 ) -> Dataset:
@@ -183,7 +179,7 @@ def _arrays(path: Path, meta: Meta) -> dict[str, Tensor]:
 
 def _verified(path: Path, meta: Meta) -> bytes:
     content = _read(path)
-    if durable.sha256_of(content) != meta.sha256[path.name]:
+    if durable.sha256_of(content) != meta.sha256.get(path.name):
         raise SimicError(f"{path}: damaged (its sha256 is not the one in {META_FILE}); run simic prepare again")
     return content
 

@@ -2,7 +2,6 @@
 splits of many tasks.
 """
 
-import hashlib
 from pathlib import Path
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from simic import durable
 from simic.data.bank import SPLITS, Bank, standardised
 from simic.data.batches import HELD_OUT_FILE, META_FILE, SCHEMA_VERSION, TEST_FILE, TRAINVAL_FILE, Meta, TaskMeta
-from simic.data.sources import Source, complete
+from simic.data.sources import Source, complete, drop_duplicates
 from simic.data.suites.drawing import many
 from simic.data.tasks import TASKS
 from simic.errors import SimicError
@@ -76,21 +75,6 @@ def single(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
         held_out=[],
         dropped=dropped,
     )
-
-
-def drop_duplicates(source: Source) -> tuple[Source, int]:
-    """The source without exact copies of a sample (the first stays), and how many there were.
-
-    A copy in another split would make the splits overlap; which answer it carries does not matter.
-    """
-    rows = source.x.flatten(1)
-    if rows.is_floating_point():
-        rows = rows + 0.0  # −0 and 0 are one value with two patterns of bits
-    first: dict[bytes, int] = {}
-    for index, row in enumerate(rows.numpy()):
-        first.setdefault(hashlib.sha256(row.tobytes()).digest(), index)
-    dropped = len(source) - len(first)
-    return (source.take(torch.tensor(list(first.values()))) if dropped else source), dropped
 
 
 def subsample(source: Source, samples: int, rng_seed: int) -> Source:

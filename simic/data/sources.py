@@ -5,6 +5,7 @@ output ``data/prepared``, not the raw files, which may lie on another disk and b
 user's file was edited; DVC alone needs ``dvc repro -f prepare``. As its sha256 is in meta.json, later stages follow.
 """
 
+import hashlib
 import io
 import zipfile
 import zlib
@@ -113,6 +114,21 @@ def complete(source: Source) -> Source:
     if part.shape != x.shape[:1] or not torch.isin(part, torch.tensor([0, 1, 2])).all():
         raise SimicError(f"{source.name}: part must be [{len(x)}], each 0 (train), 1 (val) or 2 (test)")
     return source
+
+
+def drop_duplicates(source: Source) -> tuple[Source, int]:
+    """The source without exact copies of a sample (the first stays), and how many there were.
+
+    A copy in another split would make the splits overlap; which answer it carries does not matter.
+    """
+    rows = source.x.flatten(1)
+    if rows.is_floating_point():
+        rows = rows + 0.0  # −0 and 0 are one value with two patterns of bits
+    first: dict[bytes, int] = {}
+    for index, row in enumerate(rows.numpy()):
+        first.setdefault(hashlib.sha256(row.tobytes()).digest(), index)
+    dropped = len(source) - len(first)
+    return (source.take(torch.tensor(list(first.values()))) if dropped else source), dropped
 
 
 def checked(where: str, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -103,18 +103,18 @@ def radius(rng_seed: int, samples: int) -> tuple[Tensor, Tensor]:
     return (direction * length[:, :, None]).reshape(samples, DIMENSIONS), label
 
 
-def recall(rng_seed: int, samples: int) -> tuple[Tensor, Tensor]:
-    """Bytes ``x [N, 12]`` and the next at each position ``y [N, 12]`` uint8: a key, then questions and their answers.
+def recall(rng_seed: int, samples: int, length: int = SEQUENCE, symbols: int = SYMBOLS) -> tuple[Tensor, Tensor]:
+    """Bytes ``x [N, L]`` and the next at each position ``y [N, L]`` uint8: a key, then questions and their answers.
 
-    Answer = (question + key) mod 9, all questions and keys equally likely: a question alone says nothing about its
-    answer, nor does the key alone, nor any earlier answer without its question. Only a seed that looks back finds the
-    key. Adding two numbers mod 9 is quickly learned by an MLP of the host behind it; an attention in the last slot can
-    learn it with its own heads, but slower, and most do not within an episode.
+    Answer = (question + key) mod ``symbols``, all questions and keys equally likely: a question alone says nothing
+    about its answer, nor does the key alone, nor any earlier answer without its question. Only a seed that looks back
+    finds the key. Adding two numbers mod 9 is quickly learned by an MLP of the host behind it; an attention in the last
+    slot can learn it with its own heads, but slower, and most do not within an episode.
     """
-    drawn = (bits(key(rng_seed, Purpose.SYNTHETIC, 4, torch.arange(samples)), (SEQUENCE + 1,)) & 0x7FFFFFFF) % SYMBOLS
+    drawn = (bits(key(rng_seed, Purpose.SYNTHETIC, 4, torch.arange(samples)), (length + 1,)) & 0x7FFFFFFF) % symbols
     text = drawn + QUESTIONS
     text[:, 0] = drawn[:, 0] + KEYS
-    text[:, 2::2] = (drawn[:, 1:-1:2] + drawn[:, :1]) % SYMBOLS + ANSWERS
+    text[:, 2::2] = (drawn[:, 1:-1:2] + drawn[:, :1]) % symbols + ANSWERS
     return text[:, :-1].to(torch.uint8), text[:, 1:].to(torch.uint8)
 
 

@@ -21,11 +21,7 @@ def read_text(data_dir: Path, params: Prepare, rng_seed: int) -> Source:
     over at the end (less than a window) is not used.
     """
     path = inside(data_dir, params.source or "")
-    content = read_file(path)
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise SimicError(f"{path}: not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}") from None
+    content = read_utf8(path)
     length, parts = params.context, len(params.split.model_dump())
     available = max(0, (len(content) - parts) // length)  # each part needs one byte more than its windows' inputs
     windows = available if params.samples is None else params.samples
@@ -47,6 +43,16 @@ def read_text(data_dir: Path, params: Prepare, rng_seed: int) -> Source:
     part = torch.arange(parts).repeat_interleave(torch.tensor(sizes))
     inputs, targets = (torch.from_numpy(np.concatenate(pieces)) for pieces in (x, y))
     return Source(path.name, durable.sha256_of(content), "the user's own", inputs, targets, part)
+
+
+def read_utf8(path: Path) -> bytes:
+    """All bytes; SimicError naming the file where it is missing or not UTF-8."""
+    content = read_file(path)
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SimicError(f"{path}: not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}") from None
+    return content
 
 
 def _part_sizes(windows: int, params: Prepare) -> tuple[int, int, int]:

@@ -1,5 +1,6 @@
 """Which heads an op uses, and the forms an action takes: factored, tensor ``[E, 8]``, index of the legal grammar."""
 
+from collections.abc import Sequence
 from itertools import product
 
 import torch
@@ -7,7 +8,16 @@ from torch import Tensor
 
 from simic.agent.spec import ActionSpec, Head, Observation
 from simic.errors import SimicError
-from simic.growth.life.vocabulary import ALPHA_SPEED_STEPS, ALPHA_TARGETS, STYLES, TEMPO_STEPS, Action, Curve, Op
+from simic.growth.life.vocabulary import (
+    ALPHA_SPEED_STEPS,
+    ALPHA_TARGETS,
+    STYLE_NAMES,
+    STYLES,
+    TEMPO_STEPS,
+    Action,
+    Curve,
+    Op,
+)
 
 # The one op x head table: distributions, losses, entropy, telemetry and the report read it through the ActionSpec.
 # The op itself always matters.
@@ -35,6 +45,39 @@ def action_spec(slots: int, blueprints: int) -> ActionSpec:
     )
     relevance = tuple(tuple(head.name == "op" or head.name in RELEVANT[op] for head in heads) for op in Op)
     return ActionSpec(heads, relevance)
+
+
+def choices(slots: int, blueprints: Sequence[str]) -> dict[str, tuple[str | float, ...]]:
+    """What the indices of each head stand for, as a person writes it."""
+    return {
+        "op": tuple(op.name for op in Op),
+        "slot": tuple(range(slots)),
+        "blueprint": tuple(blueprints),
+        "style": STYLE_NAMES,
+        "tempo": TEMPO_STEPS,
+        "alpha_target": ALPHA_TARGETS,
+        "alpha_speed": ALPHA_SPEED_STEPS,
+        "alpha_curve": tuple(curve.name for curve in Curve),
+    }
+
+
+def open_choices(
+    actions: dict[str, tuple[str | float, ...]], known: dict[str, tuple[str | float, ...]], device: torch.device
+) -> dict[str, Tensor]:
+    """Bool ``[n]`` of each head that ``train.actions`` closes choices of; SimicError for a head or value unknown."""
+    found = {}
+    for head, values in actions.items():
+        if head not in known:
+            raise SimicError(f"train.actions: there is no head {head!r}; the heads are {', '.join(known)}")
+        for value in values:
+            if value not in known[head]:
+                allowed = ", ".join(map(str, known[head]))
+                raise SimicError(f"train.actions.{head}: there is no {value!r}; allowed are {allowed}")
+        if head == "op" and values and Op.WAIT.name not in values:
+            raise SimicError(f"train.actions.op = {', '.join(map(str, values))}: must include {Op.WAIT.name}")
+        if values and not set(known[head]) <= set(values):
+            found[head] = torch.tensor([value in values for value in known[head]], device=device)
+    return found
 
 
 def to_action(actions: Tensor) -> Action:

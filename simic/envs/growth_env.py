@@ -21,7 +21,7 @@ from simic.agent.spec import Observation
 from simic.data.augment import CropFlip
 from simic.data.batches import Dataset, epoch_order
 from simic.envs import governor, rewards, tracker
-from simic.envs.actions import action_spec, to_action, waiting_where
+from simic.envs.actions import action_spec, choices, open_choices, to_action, waiting_where
 from simic.envs.attribution import COMMITTED, Attribution, attribute, configurations, measurable, switched_off
 from simic.envs.governor import Cause, Vitals
 from simic.envs.masks import action_masks, seed_budget
@@ -88,7 +88,10 @@ class GrowthEnv(VectorEnv):
         self.tasks_in_bank = dataset_train.tasks
         self.train_tasks = train_tasks or self.tasks_in_bank
         self._assign(torch.zeros_like(self.env_ids))
-        self.budget = seed_budget(self.host, self.blueprints, train.lifecycle.param_budget, self.device)
+        self.choices = choices(self.host.slots, [item.name for item in self.blueprints])
+        self.left_open = open_choices(train.actions, self.choices, self.device)
+        budget, kinds = train.lifecycle.param_budget, self.left_open.get("blueprint")
+        self.budget = seed_budget(self.host, self.blueprints, budget, self.device, kinds)
         self._describe()
         self._state: EpisodeState | None = None
         self._step = 0
@@ -117,6 +120,12 @@ class GrowthEnv(VectorEnv):
         """By hash among those of training."""
         stream = rng.key(self.rng_seed, Purpose.TASK, self.iteration, self.env_ids, device=self.device)
         return (rng.bits(stream) & 0x7FFFFFFF) % self.train_tasks
+
+    @property
+    def masked(self) -> tuple[str, ...]:
+        """Heads that have a mask."""
+        always = ("op", "slot", "blueprint")
+        return always + tuple(head for head in self.left_open if head not in always)
 
     @property
     def state(self) -> EpisodeState:
@@ -242,7 +251,12 @@ class GrowthEnv(VectorEnv):
         action = waiting_where(outside, action)  # so that the masks can be looked up at all
         rows = torch.arange(self.num_envs, device=self.device)
         affordable = self._masks["blueprint"][rows, action.slot, action.blueprint] | (action.op != Op.GERMINATE)
-        return action, outside | ~(self._masks["slot"][rows, action.op, action.slot] & affordable)
+        legal = self._masks["slot"][rows, action.op, action.slot] & affordable
+        relevance = self.action_spec.relevance_table(self.device)[action.op]
+        for number, head in enumerate(self.action_spec.heads):
+            if head.name in self.left_open and head.mask_given == "nothing":
+                legal &= self.left_open[head.name][getattr(action, head.name)] | ~relevance[:, number]
+        return action, outside | ~legal
 
     def _refusal(self, actions: Action | Tensor, row: int) -> DecisionFault:
         """Names the host whose masks forbid its action."""
@@ -308,7 +322,7 @@ class GrowthEnv(VectorEnv):
             tracker=state.tracker,
             step=self._step,
             episode_steps=self.steps,
-            chance_loss=self.chance_loss,
+            chance_loss=self.chance_loss.float(),  # as the losses are, which it divides
             train_loss=state.trained.loss,
             train_accuracy=state.trained.accuracy,
             op=state.effective_op,
@@ -319,12 +333,13 @@ class GrowthEnv(VectorEnv):
             host_params=self.host.params,
             param_budget=self.train.lifecycle.param_budget,
         )
-        self._masks = action_masks(state.slots, self.train.lifecycle, self.budget)
+        self._masks = action_masks(state.slots, self.train.lifecycle, self.budget, self.left_open)
         return Observation(observe(view), state.slots.blueprint, self._masks)
 
     def _info(self, events: Events | None, parts: dict[str, Tensor], cause: Tensor, valid: Tensor) -> StepInfo:
         live = self.population.seed_flops(self.slots).sum(dim=1)
-        return step_info(self.state, events, parts, cause, valid, self.host, self.host.flops_per_sample + live)
+        flops = self.host.flops_per_sample + live
+        return step_info(self.state, events, parts, cause, valid, self.host, flops, self.train.price)
 
 
 def _measurements(measured: Attribution, stats: TrainStats) -> Measurements:

@@ -1,7 +1,8 @@
 """Which actions are physically possible, as the tensors the policy samples under.
 
 ``op [E, O]``, ``slot [E, O, K]`` given the op, ``blueprint [E, K, P]`` given the slot; the other heads are free. What a
-lifecycle transition forbids comes from its table (``growth.life.lifecycle.legal_ops``); budgets are added here.
+lifecycle transition forbids comes from its table (``growth.life.lifecycle.legal_ops``); budgets are added here, and so
+are the choices that ``train.actions`` closes: a head that is free otherwise then has a mask ``[E, n]``.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from simic.params import Lifecycle
 class Budget:
     """``reserve [K, P]``: the most parameters a seed of a blueprint can have in a slot, its gate included, because a
     gate can be added to a living seed; ``limit``: what all seeds of a host may have together; ``runs [P]``: the
-    blueprints that this device can run.
+    blueprints that this device can run and ``train.actions`` leaves open.
     """
 
     reserve: Tensor
@@ -37,21 +38,40 @@ class Budget:
         return (total[:, None, None] + self.reserve <= self.limit) & self.runs
 
 
-def action_masks(slots: Slots, params: Lifecycle, budget: Budget) -> dict[str, Tensor]:
-    """Masks by head name; a slot without an affordable blueprint cannot be germinated."""
+def action_masks(
+    slots: Slots, params: Lifecycle, budget: Budget, left_open: dict[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Masks by head name; a slot without an affordable blueprint cannot be germinated. ``left_open`` has the choices
+    ``[n]`` of each head that some are closed of.
+    """
+    left_open = left_open or {}
     slot = legal_ops(slots, params).clone()
+    if "op" in left_open:
+        slot &= left_open["op"][:, None]
+    if "slot" in left_open:
+        slot[:, Op.WAIT + 1 :] &= left_open["slot"]  # WAIT uses no slot
     germinable = slot[:, Op.GERMINATE]
     blueprint = germinable[:, :, None] & budget.fits(slots)
     slot[:, Op.GERMINATE] = blueprint.any(dim=2)
-    return {"op": slot.any(dim=2), "slot": slot, "blueprint": blueprint}
+    masks = {"op": slot.any(dim=2), "slot": slot, "blueprint": blueprint}
+    return masks | {head: mask.expand(len(slot), -1) for head, mask in left_open.items() if head not in masks}
 
 
-def seed_budget(host: HostSpec, blueprints: tuple[Blueprint, ...], param_budget: float, device: torch.device) -> Budget:
-    """What every blueprint reserves in every slot of a host, and ``param_budget`` times the host's parameters."""
+def seed_budget(
+    host: HostSpec,
+    blueprints: tuple[Blueprint, ...],
+    param_budget: float,
+    device: torch.device,
+    left_open: Tensor | None = None,
+) -> Budget:
+    """What every blueprint reserves in every slot of a host, and ``param_budget`` times the host's parameters;
+    ``left_open [P]`` are the blueprints that are allowed (None: all).
+    """
     with torch.device("meta"):
         gates = [count_params(host.gate(shape)) for shape in host.slot_shapes]
     reserve = [
         [item.params(shape) + gate for item in blueprints] for shape, gate in zip(host.slot_shapes, gates, strict=True)
     ]
     runs = torch.tensor([item.unavailable(device) is None for item in blueprints], device=device)
+    runs = runs if left_open is None else runs & left_open
     return Budget(torch.tensor(reserve, device=device), param_budget * host.params, runs)

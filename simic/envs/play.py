@@ -5,7 +5,7 @@ An actor is started once per episode and then asked once per step, for all hosts
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -14,6 +14,7 @@ from simic.agent.spec import Observation
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.records import StepInfo
 from simic.envs.tracker import Tracker
+from simic.errors import SimicError
 from simic.growth.life.vocabulary import Action, Slots
 
 
@@ -55,6 +56,28 @@ class Actor(Protocol):
         ...
 
 
+@runtime_checkable
+class Scripted(Protocol):
+    """An actor that goes by a plan: the choices it may ask for, as indices by head. Masks do not choose others for it.
+
+    ADVANCE need not be named: where seeds advance by themselves it is never legal.
+    """
+
+    asks: dict[str, tuple[int, ...]]
+
+
+def refuse_closed(env: GrowthEnv, actor: Actor) -> None:
+    """SimicError when an actor's plan needs a choice that ``train.actions`` closes."""
+    asks = actor.asks if isinstance(actor, Scripted) else {}
+    for head, left_open in env.left_open.items():
+        for index in asks.get(head, ()):
+            if not left_open[index]:
+                raise SimicError(
+                    f"{type(actor).__name__} needs {head} {env.choices[head][index]}, which train.actions.{head} "
+                    "closes: allow it, or leave this policy out"
+                )
+
+
 def play(
     env: GrowthEnv,
     actor: Actor,
@@ -68,6 +91,7 @@ def play(
 
     ``on_step`` is told of every step: the situation before it, the action, the reward ``[E]``, what came of it.
     """
+    refuse_closed(env, actor)
     observation, _ = env.reset(options={"iteration": iteration, "tasks": tasks, "env_ids": env_ids})
     actor.start(Episode(env.env_ids, iteration, env.rng_seed))
     for step in range(env.steps):

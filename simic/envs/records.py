@@ -7,7 +7,7 @@ from torch import Tensor
 
 from simic.envs.attribution import Attribution
 from simic.envs.governor import Cause, Vitals
-from simic.envs.rewards import Ledgers, Transition, significant
+from simic.envs.rewards import Ledgers, Transition, score, significant
 from simic.envs.tracker import Tracker
 from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.lifecycle import Events
@@ -26,6 +26,7 @@ class StepInfo:
     components: dict[str, Tensor]  # of the reward, float64; empty in the info of a reset
     live_accuracy: Tensor
     committed_accuracy: Tensor  # host + FOSSILIZED seeds, all others off
+    score: Tensor  # points: committed accuracy less the price of what it took
     all_off_accuracy: Tensor
     val_loss: Tensor
     train_loss: Tensor
@@ -70,10 +71,11 @@ def step_info(
     valid: Tensor,
     host: HostSpec,
     flops: Tensor,
+    price: float,
 ) -> StepInfo:
     """Of the step that led to ``state``; no ``events`` and no ``parts`` for a reset."""
     slots, measured = state.slots, state.measured
-    kept = torch.where(slots.stage == Stage.FOSSILIZED, state.seed_params, 0)
+    kept = torch.where(slots.stage == Stage.FOSSILIZED, state.seed_params, 0).sum(dim=1)
     return StepInfo(
         effective_op=state.effective_op,
         gate=events.gate if events else torch.full_like(cause, -1),
@@ -81,6 +83,7 @@ def step_info(
         components=parts,
         live_accuracy=measured.accuracy,
         committed_accuracy=measured.committed_accuracy,
+        score=score(measured.committed_accuracy, kept, host.params, price),
         all_off_accuracy=measured.all_off_accuracy,
         val_loss=measured.loss,
         train_loss=state.trained.loss,
@@ -94,7 +97,7 @@ def step_info(
         blueprint=slots.blueprint,
         alpha=slots.alpha,
         params=host.params + state.seed_params.sum(dim=1),
-        committed_params=host.params + kept.sum(dim=1),
+        committed_params=host.params + kept,
         flops=flops,
         panicked=cause != Cause.NONE,
         cause=cause,

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
+from torch import Tensor
 
 from simic.agent.spec import Observation
-from simic.data.batches import Dataset, load_split
+from simic.data.batches import Dataset, load_split, read_meta
 from simic.envs.actions import grammar, grammar_mask
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.observations import columns
@@ -39,11 +40,8 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         prepared: str | Path = "data/prepared",
         rng_seed: int = 1,
     ) -> None:
-        dataset_train = dataset_train or load_split(Path(prepared), "train", torch.device("cpu"))
-        dataset_val = dataset_val or load_split(Path(prepared), "val", torch.device("cpu"))
-        self._env = GrowthEnv(
-            train or Train(), rng_seed, dataset_train, dataset_val, env_ids=torch.zeros(1, dtype=torch.int64)
-        )
+        one = torch.zeros(1, dtype=torch.int64)
+        self._env = _growth_env(one, train, dataset_train, dataset_val, Path(prepared), rng_seed, "cpu")
         self._actions = grammar(self._env.action_spec)
         self._blueprints = len(self._env.blueprints)
         self.action_space = spaces.Discrete(len(self._actions))
@@ -57,10 +55,15 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """A fresh host; ``seed`` starts another series of episodes, without one the next of the series is played."""
+        """A fresh host; ``seed`` starts another series of episodes, without one the next of the series is played.
+
+        ``options["tasks"]`` is the task of the bank, by its number (default: one of training, drawn by hash).
+        """
         super().reset(seed=seed)
+        if options and options.get("tasks") is not None:
+            options = options | {"tasks": torch.as_tensor(options["tasks"]).reshape(-1)}
         self._observation, _ = self._env.reset(seed=seed, options=options)
-        return self._flat(), {"action_mask": self.action_masks()}
+        return self._flat(), {"action_mask": self.action_masks(), "task": int(self._env.tasks)}
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """One decision and one host epoch."""
@@ -69,10 +72,12 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self._observation, reward, terminated, truncated, step = self._env.step(factored)
         info = {
             "action_mask": self.action_masks(),
+            "task": int(self._env.tasks),
             "illegal": not legal,
             "effective_op": int(step.effective_op),
             "live_accuracy": float(step.live_accuracy),
             "committed_accuracy": float(step.committed_accuracy),
+            "score": float(step.score),
             "params": int(step.params),
         }
         return self._flat(), float(reward), bool(terminated), bool(truncated), info
@@ -115,6 +120,20 @@ def vector_growth_env(
     device: str = "cpu",
 ) -> GrowthEnv:
     """``num_envs`` hosts; actions, observations, masks and rewards are tensors on the device."""
-    dataset_train = dataset_train or load_split(Path(prepared), "train", torch.device(device))
-    dataset_val = dataset_val or load_split(Path(prepared), "val", torch.device(device))
-    return GrowthEnv(train or Train(), rng_seed, dataset_train, dataset_val, torch.arange(num_envs), device)
+    return _growth_env(torch.arange(num_envs), train, dataset_train, dataset_val, Path(prepared), rng_seed, device)
+
+
+def _growth_env(
+    env_ids: Tensor,
+    train: Train | None,
+    dataset_train: Dataset | None,
+    dataset_val: Dataset | None,
+    prepared: Path,
+    rng_seed: int,
+    device: str,
+) -> GrowthEnv:
+    """On the data given, or the prepared ones, of which those tasks are drawn that training draws."""
+    of_training = None if dataset_train else len(read_meta(prepared).of_group("train"))
+    dataset_train = dataset_train or load_split(prepared, "train", device)
+    dataset_val = dataset_val or load_split(prepared, "val", device)
+    return GrowthEnv(train or Train(), rng_seed, dataset_train, dataset_val, env_ids, device, train_tasks=of_training)

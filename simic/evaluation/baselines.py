@@ -14,6 +14,7 @@ from simic.growth.life.vocabulary import (
     STYLE_NAMES,
     TEMPO_STEPS,
     Action,
+    Curve,
     Op,
     Slots,
     Stage,
@@ -93,6 +94,14 @@ class Heuristic:
 
     def __init__(self, family: str) -> None:
         self.rotation = torch.tensor(rotation_of(family))
+        self.asks = {
+            "op": (Op.GERMINATE, Op.PRUNE, Op.FOSSILIZE),
+            "style": (STYLE,),
+            "tempo": (TEMPO,),
+            "alpha_target": (FULL_ALPHA,),
+            "alpha_speed": (AT_ONCE,),
+            "alpha_curve": (Curve.LINEAR,),
+        }
 
     def start(self, episode: Episode) -> None:
         """No penalties, no embargo, the rotation at its first blueprint."""
@@ -199,6 +208,13 @@ class FixedSchedule:
         if name not in names:
             raise SimicError(f"fixed schedule: blueprint {name!r} of family {family!r}; known are {', '.join(names)}")
         self.blueprint, self.lifecycle, self.steps = names.index(name), lifecycle, steps
+        self.asks = {
+            "op": (Op.GERMINATE, Op.FOSSILIZE),
+            "blueprint": (self.blueprint,),
+            "style": (0,),
+            "tempo": (SHORT_TEMPO,),
+            "alpha_target": (FULL_ALPHA,),
+        }
 
     def start(self, episode: Episode) -> None:
         """Nothing to forget: the slots say what has been germinated."""

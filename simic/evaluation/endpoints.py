@@ -7,7 +7,7 @@ import numpy as np
 
 from simic import params as params_module
 from simic.evaluation import gap, search
-from simic.evaluation.result import Headroom, Standing, Standings
+from simic.evaluation.result import LEARNED, Evaluation, Headroom, Standing, Standings
 from simic.evaluation.statistics import Values, mean_interval
 from simic.params import Params
 
@@ -59,19 +59,20 @@ def _of_group(headroom: Headroom, policies: Mapping[str, Reached], group: str) -
     kinds = [headroom.tasks[index].kind for index in tasks]
     per_task = _Averaging(headroom, tasks)
     choosing = per_task(scores(np.array(headroom.choosing_val_pct), np.array(headroom.params), headroom))
-    val = per_task(scores(np.array(headroom.val_pct), np.array(headroom.params), headroom))
     test = per_task(scores(np.array(headroom.test_pct), np.array(headroom.params), headroom))
     sizes = per_task(np.array(headroom.params)), per_task(np.array(headroom.flops_per_sample))
-    searched = search.random_search(val, test)
+    rows = [np.array(table) for table in (headroom.val_pct, headroom.test_pct, headroom.params)]
+    searched = per_task(search.random_search(scores(rows[0], rows[2], headroom), scores(rows[1], rows[2], headroom)))
 
     def of_table(weights: Values) -> tuple[Values, float, float]:
-        return ((test * weights).sum(1), *(float((size * weights).sum(1).mean()) for size in sizes))
+        params, flops = (float((size * weights).sum(1).mean()) for size in sizes)
+        return (test * weights).sum(1), params, flops
 
     schedules = np.eye(test.shape[1])
     found = {
         COMMON: of_table(np.tile(schedules[headroom.common], (len(tasks), 1))),
-        ORACLE_KIND: of_table(search.chosen(choosing, kinds)),
-        ORACLE_TASK: of_table(search.chosen(choosing)),
+        ORACLE_KIND: of_table(search.best_choices(choosing, kinds)),
+        ORACLE_TASK: of_table(search.best_choices(choosing)),
     }
     for name, seeds in policies.items():
         accuracy, params = np.array(seeds.test_accuracy_pct), np.array(seeds.params, dtype=np.float64)
@@ -101,6 +102,48 @@ def _of_group(headroom: Headroom, policies: Mapping[str, Reached], group: str) -
             kind: {name: float(reached[[k == kind for k in kinds]].mean()) for name, (reached, *_) in found.items()}
             for kind in dict.fromkeys(kinds)
         },
+    )
+
+
+def metrics(found: Evaluation) -> dict[str, float]:
+    """A run in about eight numbers, to be followed from run to run: those of the primary endpoint's tasks where nothing
+    else is said; what is not defined is left out.
+    """
+    primary, *others = found.standings.values()
+    learned, blind = primary.policies.get(LEARNED), primary.policies.get("blind")
+    if learned is None:
+        return {}
+    shares = {"gap_closed": learned.share, "blind_gap_closed": blind.share if blind else None}
+    if others and LEARNED in others[0].policies:
+        shares["held_out_kinds_gap_closed"] = others[0].policies[LEARNED].share
+    numbers = {
+        "score": learned.score.estimate,
+        "over_common_schedule": learned.over_common.estimate,
+        "gap": primary.gap.estimate,
+        "search_worth_trainings": learned.search_worth.estimate.count,
+        "params": learned.params,
+        **{name: share.estimate for name, share in shares.items() if share is not None},
+    }
+    return {name: round(value, 4) for name, value in numbers.items()}
+
+
+def said(found: Evaluation) -> tuple[str, str]:
+    """Score and gap of the learned policy in a line each."""
+    primary = next(iter(found.standings.values()))
+    learned = primary.policies.get(LEARNED)
+    if learned is None:
+        return "the learned policy was not evaluated", "not measured"
+    common, oracle = primary.policies[COMMON].score.estimate, primary.policies[ORACLE_TASK].score.estimate
+    score = (
+        f"{learned.score.estimate:.1f} points on {primary.tasks} held-out tasks "
+        f"(best common schedule {common:.1f}, oracle per task {oracle:.1f})"
+    )
+    if learned.share is None:
+        return score, f"not defined: {primary.gap_undefined}"
+    share = learned.share
+    return score, (
+        f"{100 * share.estimate:.0f} % closed [{100 * share.low:.0f}, {100 * share.high:.0f}] with one training; "
+        f"random search needs {learned.search_worth.estimate}"
     )
 
 

@@ -15,9 +15,9 @@ from simic.data.batches import load_split, read_meta
 from simic.evaluation import endpoints
 from simic.evaluation.evaluate import EVALUATION_ITERATION, EvaluationSetup, play_for_score
 from simic.evaluation.floors import floors
-from simic.evaluation.grid import Grid, Hosts, Splits, grid
+from simic.evaluation.grid import Grid, Hosts, Splits, Table, grid
 from simic.evaluation.policies import BASELINES
-from simic.evaluation.result import Cost, Fixed, Headroom, HostDescription, TaskRow
+from simic.evaluation.result import Cost, Headroom, HostDescription, TaskRow
 from simic.evaluation.schedules import Schedule, every_schedule
 from simic.evaluation.search import best_common
 from simic.params import Params
@@ -57,14 +57,14 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
         rows=tuple(setup.tasks.tolist()),
         schedules=tuple(schedule.name(names) for schedule in schedules),
         common=common,
-        common_cost=Cost.of(searched),
+        common_cost=_cost(searched),
         search_val_pct=tuple(searched.val_accuracy_pct.mean(axis=0).round(4).tolist()),
         choosing_val_pct=_rows(choosing.val_accuracy_pct),
         val_pct=_rows(scoring.val_accuracy_pct),
         test_pct=_rows(scoring.test_accuracy_pct),
         params=_rows(scoring.params),
         flops_per_sample=_rows(scoring.flops_per_sample),
-        grid_cost=Cost.of(choosing, scoring),
+        grid_cost=_cost(choosing, scoring),
         policies=policies,
         floors=floors(params, held_out, setup.tasks, device),
         standings={},
@@ -88,5 +88,14 @@ def _searched(params: Params, prepared: Path, schedules: Sequence[Schedule], dev
     )
 
 
-def _rows(table: "object") -> tuple[tuple[float, ...], ...]:
+def _cost(*grids: Grid) -> Cost:
+    return Cost(
+        trainings=sum(each.val_accuracy_pct.size for each in grids),
+        training_flops=float(sum(each.training_flops.sum() for each in grids)),
+        validation_flops=float(sum(each.validation_flops.sum() for each in grids)),
+    )
+
+
+def _rows(table: Table | None) -> tuple[tuple[float, ...], ...]:
+    assert table is not None
     return tuple(tuple(round(value, 4) for value in row) for row in table.tolist())

@@ -59,9 +59,9 @@ def _setting(found: Headroom) -> str:
     seeds = "any number of seeds" if found.max_seeds is None else f"at most {found.max_seeds} seed(s)"
     priced = f", {found.price:g} points for a bare host's worth of parameters" if found.price else ""
     return (
-        f"Host {found.host.family}/{found.host.preset}, {found.host.params} parameters, {found.host.slots} slots; {seeds}, "
-        f"up to {found.param_budget:g} times the host's parameters{priced}. {len(found.schedules)} schedules. The common "
-        f"one, “{found.schedules[found.common]}”, was the best on the tasks of training "
+        f"Host {found.host.family}/{found.host.preset}, {found.host.params} parameters, {found.host.slots} slots; "
+        f"{seeds}, up to {found.param_budget:g} times the host's parameters{priced}. {len(found.schedules)} schedules. "
+        f"The common one, “{found.schedules[found.common]}”, was the best on the tasks of training "
         f"({found.common_cost.trainings} host trainings); every schedule was played twice on every held-out task "
         f"({found.grid_cost.trainings} host trainings). Scores are points on test splits, ± are 95 % intervals."
     )

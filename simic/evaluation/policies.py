@@ -1,9 +1,9 @@
-"""The policies of an evaluation by name: the trained one, greedy and sampled, and the baselines."""
+"""The policies of an evaluation by name: the trained one, greedy, sampled and blind, and the baselines."""
 
 from collections.abc import Callable
 
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.play import Actor
+from simic.envs.play import Actor, refuse_closed
 from simic.errors import SimicError
 from simic.evaluation.baselines import FixedSchedule, Heuristic, RandomLegal, Static, germination_steps
 from simic.evaluation.blind import Blind
@@ -26,14 +26,15 @@ BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
 
 def actors(params: Params, env: GrowthEnv, learned: Learned | None) -> dict[str, Actor]:
     """Those that ``evaluate.policies`` names, in that order; SimicError when a learned one is named and there is none,
-    or it was trained for other observations or actions.
+    or it was trained for other observations or actions, or one needs a choice that ``train.actions`` closes.
     """
-    return {name: _actor(name, env, learned) for name in params.evaluate.policies}
+    found = {name: _actor(name, env, learned) for name in params.evaluate.policies}
+    for actor in found.values():
+        refuse_closed(env, actor)
+    return found
 
 
 def _actor(name: PolicyName, env: GrowthEnv, learned: Learned | None) -> Actor:
-    if name in BASELINES:
-        return BASELINES[name](env)
     if learned is None:
         raise SimicError(f"evaluate.policies names {name!r}: there is no trained policy; run simic train first")
     refuse_other_task(learned, env)

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from simic.data.batches import TaskGroup, TaskMeta
 from simic.errors import SimicError
 from simic.evaluation.search import SearchWorth
-from simic.growth.networks.hosts import HostSpec
 from simic.evaluation.statistics import Interval
+from simic.growth.networks.hosts import HostSpec
 
 SCHEMA_VERSION = 2
 HEADROOM_VERSION = 1

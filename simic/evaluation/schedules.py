@@ -60,6 +60,19 @@ class OpenLoop:
     def __init__(self, schedules: Sequence[Schedule]) -> None:
         self.blueprint = torch.tensor([schedule.blueprints for schedule in schedules])
         self.step = torch.tensor([schedule.step for schedule in schedules])
+        seeds = {seed for schedule in schedules for seed in enumerate(schedule.blueprints) if seed[1] != NONE}
+        self.asks: dict[str, tuple[int, ...]] = (
+            {}
+            if not seeds
+            else {
+                "op": (Op.GERMINATE, Op.FOSSILIZE),
+                "slot": tuple(sorted({slot for slot, _ in seeds})),
+                "blueprint": tuple(sorted({kind for _, kind in seeds})),
+                "style": (0,),
+                "tempo": (SHORT_TEMPO,),
+                "alpha_target": (FULL_ALPHA,),
+            }
+        )
 
     def start(self, episode: Episode) -> None:
         """Nothing to forget: the slots say what has been done."""

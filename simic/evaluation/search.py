@@ -55,18 +55,23 @@ def best_common(val: ArrayLike) -> int:
 
 
 def oracle(val: ArrayLike, test: ArrayLike, kinds: Sequence[str] | None = None) -> Values:
-    """Test score ``[instances]`` of the best choice of each instance or, given their kinds, of each kind.
+    """Test score ``[instances]`` of the best choice of each instance or, given their kinds, of each kind."""
+    _, scored = _tables(val, test)
+    return (scored * best_choices(val, kinds)).sum(axis=1)
 
-    The best is the best by validation; equals share equally, as if one of them were drawn.
+
+def best_choices(val: ArrayLike, kinds: Sequence[str] | None = None) -> Values:
+    """Weights ``[instances, choices]``, each row of sum 1: the best by validation of each instance or, given their
+    kinds, of each kind; equals share equally, as if one of them were drawn.
     """
-    chosen, scored = _tables(val, test)
+    chosen, _ = _tables(val, val)
     if kinds is not None:
         if len(kinds) != len(chosen):
             raise SimicError(f"{len(kinds)} kinds for {len(chosen)} instances: each instance has one")
         names, of_kind = np.unique(kinds, return_inverse=True)
         chosen = np.stack([chosen[of_kind == kind].mean(axis=0) for kind in range(len(names))])[of_kind]
     best = chosen == chosen.max(axis=1, keepdims=True)
-    return (scored * best).sum(axis=1) / best.sum(axis=1)
+    return best / best.sum(axis=1, keepdims=True)
 
 
 def random_search(val: ArrayLike, test: ArrayLike) -> Values:
@@ -82,7 +87,7 @@ def random_search(val: ArrayLike, test: ArrayLike) -> Values:
     shared = (equal * b[:, None, :]).sum(axis=2) / equal.sum(axis=2)
     ranked = np.take_along_axis(shared, a.argsort(axis=1, kind="stable"), axis=1)
     drawn = np.arange(n)
-    below = np.cumprod(np.clip(np.arange(n + 1)[:, None] - drawn, 0, None) / (n - drawn), axis=1)  # [rank, k]
+    below = np.cumprod((np.arange(n + 1)[:, None] - drawn) / (n - drawn), axis=1)  # [rank, k]
     return ranked @ np.diff(below, axis=0)
 
 

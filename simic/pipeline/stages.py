@@ -1,6 +1,7 @@
 """The four stages and `grow`: params in, files out. DVC, Prefect and the CLI call these."""
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -86,7 +87,7 @@ def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -
     learned = Learned.of(session.checkpoints.read(best))
     with durable.new_directory(workspace.models) as models:
         learned.save(models / "policy")
-        export_policy(learned.policy, learned.normalizers.observation, models / "program")
+        export_policy(learned.policy, learned.normalizers.observation, models / "program", session.env.masked)
     publish.publish(session.work_dir, session.recorder.flush(), workspace.telemetry)
 
 
@@ -143,6 +144,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     """The trained policy on the held-out tasks, beside what headroom has: reports/evaluation.json and metrics.json; and
     the best network that the first policy grew: reports/grown.
     """
+    from simic.evaluation import endpoints, result
     from simic.evaluation import evaluate as evaluation
     from simic.evaluation.history import Histories
     from simic.evaluation.policies import actors
@@ -151,10 +153,10 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     from simic.training.learned import Learned
 
     device = machine.configure(params.runtime)
-    found = checkpoint.read(workspace.checkpoints / params.evaluate.checkpoint)
+    kept = checkpoint.read(workspace.checkpoints / params.evaluate.checkpoint)
     setup = evaluation.EvaluationSetup.open(params, workspace.prepared, device)
-    players = actors(params, setup.env, Learned.of(found, device))
-    subject = evaluation.Subject(params.evaluate.checkpoint, found.manifest.iteration)
+    players = actors(params, setup.env, Learned.of(kept, device))
+    subject = evaluation.Subject(params.evaluate.checkpoint, kept.manifest.iteration)
     shutil.rmtree(workspace.grown, ignore_errors=True)
 
     def take_home(name: str, histories: Histories) -> None:
@@ -163,9 +165,13 @@ def evaluate(params: Params, workspace: Workspace) -> None:
             grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
             export_best(setup.env, histories, setup.held_out, workspace.prepared, grown_by, workspace.grown)
 
+    floors = result.read_headroom(workspace.headroom)
+    if (floors.data_sha256, floors.settings_sha256) != (setup.data_sha256, endpoints.settings(params)):
+        raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
     with closing(setup.env):
-        result = evaluation.evaluate(setup, players, subject, take_home)
-    durable.replace_file(workspace.evaluation, result.to_json().encode())
+        found = evaluation.evaluate(setup, players, floors, subject, params.evaluate.static_final, take_home)
+    durable.replace_file(workspace.evaluation, found.to_json().encode())
+    durable.replace_file(workspace.metrics, (json.dumps(endpoints.metrics(found), indent=2) + "\n").encode())
 
 
 def audit(params: Params, workspace: Workspace, code_revision: str = "") -> None:
@@ -184,6 +190,18 @@ def audit(params: Params, workspace: Workspace, code_revision: str = "") -> None
     evaluation = result.read(workspace.evaluation) if workspace.evaluation.exists() else None
     run = RunRecord.from_published(params, workspace.telemetry)
     write_report(replace(run, evaluation=evaluation, provenance=found), workspace.reports)
+
+
+def verdict(workspace: Workspace) -> tuple[str, str, str]:
+    """What a run came to, in three lines: score, gap, verdict."""
+    from simic.evaluation import endpoints, result
+
+    found = result.read(workspace.evaluation)
+    findings = json.loads((workspace.reports / "findings.json").read_bytes())["results"]
+    grave = [one for one in findings if one["status"] == "finding" and one["severity"] in ("critical", "high")]
+    said = f"{len(grave)} critical or high findings" if grave else "no critical or high finding"
+    score, gap = endpoints.said(found)
+    return f"score    {score}", f"gap      {gap}", f"verdict  {said}"
 
 
 @dataclass(frozen=True)

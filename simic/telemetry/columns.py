@@ -72,6 +72,7 @@ EPISODES: dict[str, Column] = {
     "return": Column("float", 1),  # undiscounted sum of rewards
     "length": Column("int64", 1),  # valid steps
     "committed_accuracy": Column("float", 1),
+    "score": Column("float", 1),  # committed accuracy less the price of what it took
     "live_accuracy": Column("float", 1),
     "params": Column("int64", 1),
     "committed_params": Column("int64", 1),

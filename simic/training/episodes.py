@@ -53,7 +53,7 @@ def step_tensors(transition: StepRecord) -> dict[str, Tensor]:
     columns = dict(zip(Action._fields, transition.decision.actions.unbind(dim=1), strict=True))
     columns |= {"log_prob": transition.decision.joint, "value": transition.decision.value, "reward": transition.reward}
     columns |= {f"{COMPONENTS}/{name}": value for name, value in info.components.items()}
-    columns |= {name: value for name, value in vars(info).items() if name not in (COMPONENTS, "blueprint")}
+    columns |= {name: value for name, value in vars(info).items() if name not in (COMPONENTS, "blueprint", "score")}
     return columns | {"slot_blueprint": info.blueprint}
 
 
@@ -92,6 +92,7 @@ class Tally:
                 "return": self.returns,
                 "length": self.length,
                 "committed_accuracy": info.committed_accuracy,
+                "score": info.score,
                 "live_accuracy": info.live_accuracy,
                 "params": info.params,
                 "committed_params": info.committed_params,

@@ -43,6 +43,6 @@ def validate(
 
 
 def score(episode: Columns) -> float:
-    """Mean committed validation accuracy in points: of host and FOSSILIZED seeds alone, since that is what is kept."""
-    accuracy = episode["committed_accuracy"].tolist()
-    return sum(accuracy) / len(accuracy)
+    """Mean score on validation data in points: of host and FOSSILIZED seeds alone, since that is what is kept."""
+    scores = episode["score"].tolist()
+    return sum(scores) / len(scores)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from simic.data.batches import data_hash, epoch_order, load_split, load_test, read_meta
+from simic.data.batches import data_hash, epoch_order, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.errors import SimicError
 from simic.params import Prepare
@@ -20,9 +20,10 @@ def prepared(tmp_path):
     return tmp_path / "out"
 
 
-def test_loading_the_test_split_by_name_raises(prepared):
+@pytest.mark.parametrize("split", ["test", "held_out", "held_out_kinds", "", "Train"])
+def test_what_is_held_out_cannot_be_loaded_by_name(prepared, split):
     with pytest.raises(SimicError, match="opened by evaluation alone"):
-        load_split(prepared, "test")
+        load_split(prepared, split)
 
 
 def test_training_and_validation_load_without_the_test_file(prepared):
@@ -30,27 +31,30 @@ def test_training_and_validation_load_without_the_test_file(prepared):
     assert len(load_split(prepared, "train")) == 18
     assert len(load_split(prepared, "val")) == 6
     with pytest.raises(SimicError, match=r"test\.safetensors: no such file; run simic prepare first"):
-        load_test(prepared)
+        load_held_out(prepared)
 
 
 @pytest.mark.parametrize("device", ["meta", torch.device("meta")])
 def test_inputs_and_targets_are_on_the_device_that_was_asked_for(prepared, device):
-    for data in (*(load_split(prepared, split, device) for split in ("train", "val")), load_test(prepared, device)):
+    held_out = load_held_out(prepared, device)
+    for data in (*(load_split(prepared, split, device) for split in ("train", "val")), held_out.test):
         assert data.x.device.type == data.y.device.type == "meta"
 
 
-@pytest.mark.parametrize("name", ["trainval.safetensors", "test.safetensors", "meta.json"])
+@pytest.mark.parametrize("name", ["trainval.safetensors", "test.safetensors", "held_out.json", "meta.json"])
 def test_every_damaged_or_truncated_file_is_named(prepared, name):
     path = prepared / name
     content = path.read_bytes()
 
     def load_all():
         load_split(prepared, "train")
-        load_test(prepared)
+        load_held_out(prepared)
 
     load_all()
-    truncated = [content[:length] for length in (0, 1, 7, 8, 20, len(content) // 2, len(content) - 2)]
-    flipped = [content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :] for at in (0, 9, len(content) - 9)]
+    end = len(content)
+    truncated = [content[:length] for length in (0, 1, 7, 8, 20, end // 2, end - 2) if length < end]
+    places = [at for at in (0, 9, end - 9) if 0 <= at < end]
+    flipped = [content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :] for at in places]
     for damaged in truncated + (flipped if name != "meta.json" else []):
         path.write_bytes(damaged)
         with pytest.raises(SimicError) as error:
@@ -61,8 +65,8 @@ def test_every_damaged_or_truncated_file_is_named(prepared, name):
 
 def test_another_schema_version_is_refused(prepared):
     path = prepared / "meta.json"
-    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 3'))
-    with pytest.raises(SimicError, match="schema version 3, this version reads 2"):
+    path.write_text(path.read_text().replace('"schema_version": 3', '"schema_version": 4'))
+    with pytest.raises(SimicError, match="schema version 4, this version reads 3"):
         read_meta(prepared)
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from simic.data import tasks
-from simic.data.batches import load_split, load_test, read_meta
-from simic.data.prepare import drop_duplicates, prepare, stratified_split, subsample
-from simic.data.sources import Source
+from simic.data.batches import load_held_out, load_split, read_meta
+from simic.data.prepare import prepare, split_indices, stratified_split, subsample
+from simic.data.sources import Source, drop_duplicates, read_digits
 from simic.errors import SimicError
 from simic.params import Prepare, Split
 
@@ -37,7 +37,11 @@ def sample_arrays(shape: tuple[int, ...], classes: int = 3, each: int = 10) -> d
 
 
 def test_splits_of_digits_are_disjoint_and_complete_by_content(digits):
-    splits = {"train": load_split(digits, "train"), "val": load_split(digits, "val"), "test": load_test(digits)}
+    splits = {
+        "train": load_split(digits, "train"),
+        "val": load_split(digits, "val"),
+        "test": load_held_out(digits).test,
+    }
     hashes = [hashlib.sha256(x.numpy().tobytes()).hexdigest() for data in splits.values() for x in data.x]
     assert len(set(hashes)) == len(hashes) == 1797
 
@@ -54,17 +58,43 @@ def test_every_sample_keeps_its_own_label(tmp_path, monkeypatch, kind):
     monkeypatch.setitem(tasks.TASKS, "digits", lambda *_: source)
     prepare(Prepare(), 1, tmp_path / "out", tmp_path)
     meta, found = read_meta(tmp_path / "out"), {}
-    for data in (*(load_split(tmp_path / "out", split) for split in ("train", "val")), load_test(tmp_path / "out")):
+    for data in (
+        *(load_split(tmp_path / "out", split) for split in ("train", "val")),
+        load_held_out(tmp_path / "out").test,
+    ):
         raw = data.x
         if kind == "doubles":
             assert raw.dtype == torch.float32
-            raw = (raw[:, 0, 0] * torch.tensor(meta.std) + torch.tensor(meta.mean)).round()
+            raw = (raw[:, 0, 0] * torch.tensor(meta.tasks[0].std) + torch.tensor(meta.tasks[0].mean)).round()
         found |= dict(zip(map(tuple, raw.long().tolist()), data.y.tolist(), strict=True))
     assert found == dict(zip(map(tuple, source.x.long().tolist()), source.y.tolist(), strict=True))
 
 
+def test_a_data_set_alone_is_a_bank_of_one_task_with_its_samples_standardised_and_in_order(digits):
+    """Byte for byte, as an oracle makes them: per class a shuffled cut, the places sorted, one mean and deviation."""
+    source = read_digits()
+    parts = split_indices(source, Split(), 1)
+    raw = source.x[parts["train"]].numpy().astype(np.float64)
+    mean, std = np.float32(raw.mean()), np.float32(raw.std())
+    train, val = load_split(digits, "train"), load_split(digits, "val")
+    held_out = load_held_out(digits)
+    for split, data in (("train", train), ("val", val), ("test", held_out.test)):
+        expected = (source.x[parts[split]].numpy() - mean) / std
+        assert data.x.numpy().tobytes() == expected.astype(np.float32).tobytes()
+        assert torch.equal(data.y, source.y[parts[split]])
+        assert (data.tasks, data.lacking, data.task_classes) == (1, None, ())
+    assert torch.equal(held_out.train.x, train.x) and torch.equal(held_out.val.x, val.x)
+    meta = read_meta(digits)
+    assert [(task.name, task.kind, task.classes) for task in meta.tasks] == [("digits", "digits", 10)]
+    assert held_out.tasks == meta.tasks and meta.of_group("train") == meta.of_group("val") == [0]
+
+
 def test_every_class_has_its_share_in_every_split(digits):
-    parts = {"train": load_split(digits, "train").y, "val": load_split(digits, "val").y, "test": load_test(digits).y}
+    parts = {
+        "train": load_split(digits, "train").y,
+        "val": load_split(digits, "val").y,
+        "test": load_held_out(digits).test.y,
+    }
     total = Counter(torch.cat(list(parts.values())).tolist())
     for split, fraction in (("train", 0.6), ("val", 0.2), ("test", 0.2)):
         found = Counter(parts[split].tolist())
@@ -77,7 +107,7 @@ def test_pixels_are_standardised_with_the_statistics_of_the_training_split_alone
     assert train.x.double().mean().abs() < 1e-6
     assert abs(float(train.x.double().std(correction=0)) - 1) < 1e-6
     assert val.x.double().mean().abs() > 1e-4  # another sample, so not exactly zero: its own mean was not used
-    raw = val.x * meta.std[0] + meta.mean[0]
+    raw = val.x * meta.tasks[0].std[0] + meta.tasks[0].mean[0]
     assert torch.allclose(raw, raw.round(), atol=1e-5), "pixels of the source are integers"
     assert float(raw.min()) > -1e-5
     assert float(raw.max()) < 16 + 1e-5

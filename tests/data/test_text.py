@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from simic.data.batches import load_split, load_test, read_meta
+from simic.data.batches import load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.errors import SimicError
 from simic.params import Prepare, Split
@@ -21,7 +21,11 @@ def text(folder, content: bytes = TEXT, **changes) -> Prepare:
 
 def windows_of(folder) -> dict[str, torch.Tensor]:
     """``[N, L + 1]`` bytes of each split."""
-    splits = {"train": load_split(folder, "train"), "val": load_split(folder, "val"), "test": load_test(folder)}
+    splits = {
+        "train": load_split(folder, "train"),
+        "val": load_split(folder, "val"),
+        "test": load_held_out(folder).test,
+    }
     return {name: torch.cat((data.x, data.y[:, -1:]), 1) for name, data in splits.items()}
 
 
@@ -32,7 +36,7 @@ def test_targets_are_the_next_bytes_as_int64_and_every_byte_is_a_class(tmp_path)
     assert data.shape == meta.shape == (16,) and data.y.shape == data.x.shape
     assert data.classes == meta.classes == 256
     assert torch.equal(data.x[:, 1:], data.y[:, :-1])
-    assert meta.mean == meta.std == [] and meta.source == "mine.txt"
+    assert meta.tasks[0].mean == meta.tasks[0].std == [] and meta.source == "mine.txt"
 
 
 def test_the_parts_are_the_text_in_its_order_and_share_no_byte(tmp_path):
@@ -105,4 +109,4 @@ def test_real_shakespeare(shared_data, tmp_path):
     assert bytes(load_split(tmp_path / "out", "train").x[0].tolist()) == whole[:64]
     hashes = [row.tobytes() for rows in windows_of(tmp_path / "out").values() for row in rows[:, :-1].numpy()]
     assert len(set(hashes)) == len(hashes)
-    assert np.isin(load_test(tmp_path / "out").x.numpy(), np.unique(np.frombuffer(whole, np.uint8))).all()
+    assert np.isin(load_held_out(tmp_path / "out").test.x.numpy(), np.unique(np.frombuffer(whole, np.uint8))).all()

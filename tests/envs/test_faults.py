@@ -131,7 +131,7 @@ def test_an_exploding_loss_is_rolled_back_to_before_it_began(make_env):
     states, infos = follow(env, [Action.wait(3)] * 9)
     causes = [Cause(int(info.cause[row])) for info in infos]
     assert causes == [Cause.NONE] * begins + [Cause.DIVERGENCE] + [Cause.NONE] * (8 - begins)
-    assert infos[begins - 1].val_loss[row] > 5 * env.chance_loss  # an anomaly, not a panic yet: no snapshot of it
+    assert infos[begins - 1].val_loss[row] > 5 * env.chance_loss[row]  # an anomaly, not a panic yet: no snapshot of it
     healthy = begins - 2
     for later in range(begins, 9):
         assert torch.equal(infos[later].val_loss[row], infos[healthy].val_loss[row])

@@ -12,6 +12,7 @@ from simic.growth.life.lifecycle import LIVE_STAGES, TRANSITIONS, in_stages
 from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.params import Host, Reward
 
+from .conftest import QUICK
 from .transitions import FULL
 
 FAMILIES, PRESETS = registry.known(registry.FAMILY), registry.known(registry.PRESET)
@@ -80,6 +81,21 @@ def check_episode(env, transitions) -> None:
     assert sums[-1].abs().max() < 1e-6
     assert (credited - kept).abs().max() < 1e-6
     check_loops([transition.before for transition, _ in transitions], sums, gamma)
+    check_score(transitions)
+
+
+def check_score(transitions) -> None:
+    """Changes of the score telescope to the difference of its ends, up to where a host was rolled back."""
+    (_, setting), *_ = transitions
+    first, alive = transitions[0][0].ledgers.score, torch.ones(len(transitions[0][0].op), dtype=torch.bool)
+    total, left = torch.zeros_like(first), -first
+    for t, (transition, _) in enumerate(transitions):
+        change = rewards.components("score", transition, setting)["score_change"]
+        after = rewards.advance(transition, setting).score
+        total += setting.gamma**t * torch.where(alive, change, 0.0)
+        left = torch.where(alive, setting.gamma ** (t + 1) * after - first, left)
+        alive = alive & ~transition.panicked
+    assert (total - setting.weights.score.weight * left).abs().max() < 1e-6
 
 
 def check_loops(states: list[Slots], sums: torch.Tensor, gamma: float) -> None:
@@ -97,6 +113,13 @@ def check_loops(states: list[Slots], sums: torch.Tensor, gamma: float) -> None:
         assert (earned[again] <= 1e-9).all()
 
 
+def check_budget(env, info) -> None:
+    """What is reported as the score is what the mode of that name pays for."""
+    price, kept = env.train.price, info.committed_params - env.host.params
+    assert torch.equal(info.score, info.committed_accuracy - price * (kept / env.host.params))
+    assert torch.equal(info.score, info.committed_accuracy) == (price == 0 or not kept.any())
+
+
 def walk(env, play, transitions, episodes: int) -> Counter:
     """Plays and checks; how often each op was executed.
 
@@ -110,6 +133,7 @@ def walk(env, play, transitions, episodes: int) -> Counter:
         for (transition, setting), (_, actions, result) in zip(recorded, steps, strict=True):
             check_step(env, transition, actions, result)
             check_modes(transition, setting, result[4])
+            check_budget(env, result[4])
             executed.update(result[4].effective_op.tolist())
             refused += int(((result[4].gate >= 0) & ~result[4].gate_passed).sum())
         check_episode(env, recorded)
@@ -120,6 +144,15 @@ def walk(env, play, transitions, episodes: int) -> Counter:
 @every_host
 def test_random_legal_play_keeps_every_law(make_env, play, transitions, family, preset):
     walk(make_env(host=Host(family=family, preset=preset), **KIND), play, transitions, episodes=2)
+
+
+@pytest.mark.parametrize(("family", "budget"), [("cnn", 0.5), ("mlp", 0.5), ("transformer", 0.1)])
+def test_random_legal_play_under_a_scarce_budget_keeps_every_law(make_env, play, transitions, family, budget):
+    """One seed at a time in all three slots, parameters for some blueprints only, and a price for what is kept."""
+    lifecycle = QUICK.model_copy(update={"max_seeds": 1, "param_budget": budget})
+    env = make_env(host=Host(family=family, preset="baseline"), **KIND | {"lifecycle": lifecycle, "price": 8.0})
+    assert (env.budget.reserve > env.budget.limit).any() and (env.budget.reserve <= env.budget.limit).any()
+    walk(env, play, transitions, episodes=4)
 
 
 @pytest.mark.prove

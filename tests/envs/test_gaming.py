@@ -132,7 +132,7 @@ def test_waiting_in_holding_is_not_profitable(make_slots, mode, setting):
         for parts in paid(mode, path(states, [Op.WAIT] * 8), setting)[3:]
     ]
     assert all(cost <= 0 for cost in costs)
-    if mode not in (*BLIND, "simplified"):  # these charge nothing for time
+    if mode not in (*BLIND, "simplified", "score"):  # these charge nothing for time
         assert max(costs) < 0 and all(longer < shorter for shorter, longer in pairwise(returns))
 
 
@@ -189,12 +189,14 @@ def test_a_fossilized_seed_has_no_further_attribution(make_slots, mode, setting)
 
 @every_mode
 def test_the_objective_is_paid_at_the_end_and_once(make_slots, mode, setting):
-    """Improvement of the loss is the one objective that is paid as it comes."""
+    """Changes of loss and score are paid as they come."""
     slots = make_slots([[Stage.DORMANT]])
     steps = [transition(slots, slots) for _ in range(4)] + [transition(slots, slots, ended=True, terminal=True)]
-    objective = [name for name in rewards.MODES[mode] if name in rewards.OBJECTIVES and name != "loss_improvement"]
+    differences = ("loss_improvement", "score_change")
+    objective = [name for name in rewards.MODES[mode] if name in rewards.OBJECTIVES and name not in differences]
+    assert objective or mode == "score"
     amounts = [sum(float(parts[name]) for name in objective) for parts in paid(mode, steps, setting)]
-    assert amounts[:4] == [0.0] * 4 and amounts[4] > 0
+    assert amounts[:4] == [0.0] * 4 and (amounts[4] > 0) == bool(objective)
     died = transition(slots, slots, terminal=True, panicked=True)
     assert all(float(rewards.components(mode, died, setting)[name]) == 0.0 for name in objective)
 

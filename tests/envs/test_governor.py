@@ -18,11 +18,18 @@ def test_every_cause_has_a_number_of_its_own():
     assert [cause.name for cause in Cause] == ["NONE", "NON_FINITE", "COLLAPSE", "DIVERGENCE"]
 
 
+def chance(*classes: int) -> torch.Tensor:
+    """Loss of a uniform guess among so many."""
+    return torch.tensor([math.log(count) for count in classes], dtype=torch.float64)
+
+
 def watch(losses: list[float], finite: list[bool] | None = None, classes: int = CLASSES):
     """Causes, health and the last vital signs of a single host that validates with these losses."""
     vitals, causes, healths = Vitals.empty(1, PARAMS), [], []
     for loss, ok in zip(losses, finite or [True] * len(losses), strict=True):
-        vitals, cause, healthy = governor.check(vitals, torch.tensor([loss]), torch.tensor([ok]), classes, PARAMS)
+        vitals, cause, healthy = governor.check(
+            vitals, torch.tensor([loss]), torch.tensor([ok]), chance(classes), PARAMS
+        )
         causes.append(Cause(int(cause)))
         healths.append(bool(healthy))
     return causes, healths, vitals
@@ -72,7 +79,7 @@ def test_rows_do_not_touch_each_other():
     finite = torch.rand(12, 5, generator=generator) < 0.95
     vitals, causes = Vitals.empty(5, PARAMS), []
     for loss, ok in zip(losses, finite, strict=True):
-        vitals, cause, _ = governor.check(vitals, loss, ok, CLASSES, PARAMS)
+        vitals, cause, _ = governor.check(vitals, loss, ok, chance(CLASSES), PARAMS)
         causes.append(cause.tolist())
     for env in range(5):
         alone = watch(losses[:, env].tolist(), finite[:, env].tolist())[0]

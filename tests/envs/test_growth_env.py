@@ -240,7 +240,9 @@ def test_auto_advance_walks_without_advance(make_env, play):
 
 
 def test_classes_of_training_and_validation_must_agree(make_env, digits):
-    with pytest.raises(SimicError, match="validation data has 11 classes: allowed is the training data's 10"):
+    with pytest.raises(
+        SimicError, match="validation data has 11 classes and 1 tasks: allowed is the training data's 10 and"
+    ):
         growth_env.GrowthEnv(make_env().train, 1, digits[0], Dataset(digits[1].x, digits[1].y, 11))
 
 

@@ -189,6 +189,38 @@ def test_the_loss_family_takes_back_what_was_not_committed(make_slots):
     assert math.isfinite(one("loss", worst)["loss_improvement"])
 
 
+def scoring(make_slots, accuracy: float, kept: bool = False, **flags):
+    """A step to so many committed points; a kept seed has 100 parameters, a tenth of the host's."""
+    slots = make_slots([[Stage.FOSSILIZED if kept else Stage.HOLDING]])
+    return transition(slots, slots, committed_accuracy=torch.tensor([accuracy]), **flags)
+
+
+def test_the_score_is_paid_as_it_changes(make_slots):
+    # weight 0.1, from 50 points; a price of 5 takes 0.5 for 100 of 1000 parameters, and nothing while they are on trial
+    for price, kept, worth in ((0.0, False, 60.0), (0.0, True, 60.0), (5.0, False, 60.0), (5.0, True, 59.5)):
+        parts = one("score", scoring(make_slots, 60.0, kept), replace(SETTING, price=price))
+        assert parts["score_change"] == pytest.approx(0.1 * (GAMMA * worth - 50.0), abs=1e-9)
+    assert (
+        one("score", scoring(make_slots, 40.0))["score_change"]
+        < one("score", scoring(make_slots, 50.0))["score_change"]
+    )
+    assert list(one("score", scoring(make_slots, 60.0))) == ["shaping", "score_change", "intervention", "death"]
+
+
+@pytest.mark.parametrize(
+    "flags", [{"ended": True, "terminal": True}, {"ended": True}, {"terminal": True, "panicked": True}]
+)
+def test_an_episode_of_the_score_is_worth_what_it_ends_with(make_slots, flags):
+    """Ups and downs on the way cancel; before the first step the score is the first validation's, 10 points here."""
+    steps = [scoring(make_slots, accuracy) for accuracy in (30.0, 80.0, 20.0)]
+    path = [*steps, scoring(make_slots, 70.0, kept=True, **flags)]
+    path[0] = replace(path[0], ledgers=start(1, 1))
+    total = sum(
+        GAMMA**t * float(s["score_change"]) for t, s in enumerate(paid("score", path, replace(SETTING, price=5.0)))
+    )
+    assert total == pytest.approx(0.1 * (GAMMA**4 * 69.5 - 10.0), abs=1e-9)
+
+
 def test_rent_of_the_loss_family_spares_young_seeds(make_slots):
     for age, g in ((2, 0.0), (3, 0.1)):
         slots = make_slots([[Stage.BLENDING]], age=[[age]])

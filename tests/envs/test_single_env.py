@@ -9,10 +9,12 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 
+from simic.data.prepare import prepare
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.single_env import SingleGrowthEnv
+from simic.errors import SimicError
 from simic.growth.life.vocabulary import Action, Op
-from simic.params import Lifecycle, PPOParams, Train
+from simic.params import Lifecycle, PPOParams, Prepare, Train
 
 from .test_actions import is_legal
 
@@ -32,6 +34,18 @@ def env(digits):
     return SingleGrowthEnv(TRAIN, *digits)
 
 
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory):
+    """Three tasks of training, one of validation."""
+    folder = tmp_path_factory.mktemp("bank")
+    instances = {"train": 3, "val": 1, "held_out": 1, "held_out_kinds": 1}
+    kinds = ("brightness", "digits", "pairs_near")
+    prepare(
+        Prepare(task="suite", samples=60, suite={"kinds": kinds, "instances": instances}), 1, folder / "out", folder
+    )
+    return folder / "out"
+
+
 def test_passes_gymnasiums_checker(digits):
     made = gymnasium.make(ENV_ID, train=TRAIN, dataset_train=digits[0], dataset_val=digits[1])
     assert made.spec.id == ENV_ID
@@ -47,6 +61,35 @@ def test_the_single_view_is_one_host_on_the_same_data(env, digits):
         seen, reward, *_ = env.step(0)
         plain, paid, *_ = host.step(Action.wait(1))
         assert reward == float(paid)
+
+
+def test_a_task_of_the_bank_is_drawn_from_those_of_training_or_chosen(bank):
+    env = gymnasium.make(ENV_ID, train=TRAIN, prepared=bank).unwrapped
+    drawn = set()
+    for seed in range(12):
+        _, info = env.reset(seed=seed)
+        drawn.add(info["task"])
+    assert drawn == {0, 1, 2}, "never that of validation"
+    first, info = env.reset(seed=1, options={"tasks": 3})
+    assert info["task"] == 3
+    *_, info = env.step(0)
+    assert info["task"] == 3
+    second, _ = env.reset(seed=1, options={"tasks": 0})
+    assert not np.array_equal(first, second)
+    with pytest.raises(SimicError, match=r"tasks \[4\]: must be 1, one for each host, each of 0 to 3"):
+        env.reset(options={"tasks": 4})
+
+
+def test_the_vector_environment_knows_the_tasks_of_training_too(bank):
+    env = gymnasium.make_vec(ENV_ID, num_envs=40, train=TRAIN, prepared=bank)
+    env.reset()
+    assert set(env.tasks.tolist()) == {0, 1, 2}
+    env.reset(options={"tasks": torch.arange(40) % 4})
+    assert env.tasks.tolist() == [n % 4 for n in range(40)]
+
+
+def test_a_data_set_alone_is_task_0(env):
+    assert env.reset()[1]["task"] == env.step(0)[-1]["task"] == 0
 
 
 def test_make_vec_gives_the_vector_environment_of_the_controller(digits):

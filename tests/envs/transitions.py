@@ -15,7 +15,8 @@ GAMMA = 0.97
 HOST = 1000
 CHANCE = math.log(10)
 WEIGHTS = Reward()
-SETTING = Setting(WEIGHTS, GAMMA, episode_steps=10, host_params=HOST, param_budget=4.0, chance_loss=CHANCE)
+CHANCES = torch.tensor([CHANCE], dtype=torch.float64)
+SETTING = Setting(WEIGHTS, GAMMA, 10, HOST, param_budget=4.0, price=0.0, chance_loss=CHANCES)
 # Every optional term at the strength it had in the earlier system.
 FULL = replace(
     SETTING,
@@ -30,9 +31,10 @@ FULL = replace(
         )
     ),
 )
-# (mode, setting): all shipped modes, and the default one with all it can have.
-VARIANTS = [(mode, SETTING) for mode in rewards.MODES] + [("shaped", FULL), ("escrow", FULL)]
-VARIANT_NAMES = [*rewards.MODES, "shaped_full", "escrow_full"]
+# (mode, setting): all shipped modes, those with options with all of them, and the score with a price.
+PRICED = replace(SETTING, price=5.0)
+VARIANTS = [(mode, SETTING) for mode in rewards.MODES] + [("shaped", FULL), ("escrow", FULL), ("score", PRICED)]
+VARIANT_NAMES = [*rewards.MODES, "shaped_full", "escrow_full", "score_priced"]
 
 
 def act(envs: int, op: Op, **heads: int) -> Action:
@@ -62,13 +64,13 @@ def transition(before: Slots, after: Slots, op: Op = Op.WAIT, slot: int = 0, **c
         ended=no,
         terminal=no,
         panicked=no,
-        ledgers=start(envs, count),
+        ledgers=replace(start(envs, count), score=torch.full((envs,), 50.0, dtype=torch.float64)),
     )
     return replace(plain, **{k: torch.full_like(no, v) if isinstance(v, bool) else v for k, v in changes.items()})
 
 
 def start(envs: int, slots: int, loss: float = 1.5, accuracy: float = 10.0) -> Ledgers:
-    return Ledgers.start(slots, torch.full((envs,), loss), torch.full((envs,), accuracy), CHANCE)
+    return Ledgers.start(slots, torch.full((envs,), loss), torch.full((envs,), accuracy), CHANCES)
 
 
 def measured(make_slots, stage: Stage, contribution: float, gain: float, se: float = 0.1, dwell: int = 3, **more):

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from simic.data.batches import Dataset
 from simic.growth.batch.groups import SlotState, evaluation_plan
-from simic.growth.batch.population import Population, _same_for_all
+from simic.growth.batch.population import Population
+from simic.growth.batch.template import channels_last
 from simic.growth.life.vocabulary import Blend, Ramp, Slots, Stage
 from simic.growth.networks.blueprints import Blueprint, blueprints_of
 from simic.growth.networks.hosts import HostSpec, build_host
@@ -130,7 +131,8 @@ def logits_of(population: Population, slots: Slots, x: Tensor, off: Tensor | Non
     flags = (torch.zeros_like(slots.stage, dtype=torch.bool) if off is None else off)[None].numpy()
     plan, stream_of = evaluation_plan(SlotState.read(slots), flags, slots.alpha)
     weights = population._evaluation_weights(plan, slice(0, len(population)))
-    return population._run(population.templates, weights, plan, _same_for_all(x, len(population)))[stream_of[0]]
+    same = channels_last(x[None]).expand(len(population), *[-1] * x.dim())
+    return population._run(population.templates, weights, plan, same)[stream_of[0]]
 
 
 class PlainHost:

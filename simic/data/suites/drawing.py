@@ -5,16 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from simic import params as params_module
 from simic.data.bank import SPLITS, Bank, standardised
 from simic.data.batches import TaskGroup, TaskMeta
-from simic.data.suites import patches  # noqa: F401 - registers the shipped suites
-from simic.data.suites.kinds import KINDS, Draws, Kind
+from simic.data.sources import BYTES
+from simic.data.suites.kinds import KINDS, Draws, Kind, Problem, Shelf
 from simic.data.suites.suites import SUITES
 from simic.errors import SimicError
 from simic.params import Prepare
+
+VISIBLE = ("train", "val")  # the splits of tasks that training sees: their test split is never drawn
 
 
 @dataclass(frozen=True)
@@ -26,65 +29,110 @@ class Instance:
 
 
 def many(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
-    """The bank of ``params.suite``; SimicError for kinds that the suite does not have."""
+    """The bank of ``params.suite``; SimicError for kinds that the suite does not have and samples that do not fit."""
     shipped, counts = SUITES[params.suite.name], params.suite.instances
     kinds, held = _kinds(params)
     samples = shipped.samples if params.samples is None else _in_proportion(shipped.samples, params.samples)
+    shelf = Shelf(data_dir)
 
     def drawn(group: TaskGroup, of: dict[str, Kind], count: int) -> list[Instance]:
+        """Kinds take turns."""
+        pool = "held_out" if group == "held_out_kinds" else group
         names = list(of)
         places = [(names[k % len(names)], k // len(names)) for k in range(count if names else 0)]
-        return [_instance(name, of[name], group, number, samples, rng_seed, data_dir) for name, number in places]
+        return [_instance(of[name], Draws(rng_seed, name, pool, k, shelf), group, samples) for name, k in places]
 
     visible = drawn("train", kinds, counts.train) + drawn("val", kinds, counts.val)
     hidden = drawn("held_out", kinds, counts.held_out) + drawn("held_out_kinds", held, counts.held_out_kinds)
-    sources = shipped.sources(data_dir)
+    _check_alike(visible + hidden)
+    sources = [shelf.sources[name] for name in sorted(shelf.sources)]
     return Bank(
-        source=f"suite {shipped.name}",
+        source=" + ".join([f"suite {shipped.name}", *(source.name for source in sources)]),
         source_sha256=params_module.digest({source.name: source.sha256 for source in sources}),
         licence="; ".join(dict.fromkeys(source.licence for source in sources)) or "generated",
         samples=samples,
-        arrays=_joined(visible, ("train", "val")),
+        arrays=_joined(visible, VISIBLE),
         held_out_arrays=_joined(hidden, SPLITS),
         tasks=[instance.task for instance in visible],
         held_out=[instance.task for instance in hidden],
+        dropped=shelf.dropped,
     )
 
 
 def _kinds(params: Prepare) -> tuple[dict[str, Kind], dict[str, Kind]]:
     """Those that training may see, and those held out entirely."""
-    asked, known = params.suite, KINDS[params.suite.name]
+    asked, known = params.suite, KINDS.get(params.suite.name, {})
     held = SUITES[asked.name].held_out if asked.held_out_kinds is None else asked.held_out_kinds
     kinds = asked.kinds or tuple(name for name in known if name not in held)
     for name in (*kinds, *held):
         if name not in known:
             raise SimicError(f"prepare.suite: suite {asked.name!r} has no kind {name!r}; it has {', '.join(known)}")
     if both := sorted(set(kinds) & set(held)):
-        raise SimicError(f"prepare.suite: kind {both[0]!r} is both in kinds and in held_out_kinds: must be in one")
+        raise SimicError(
+            f"prepare.suite: kind {both[0]!r} is both in kinds and in held_out_kinds ({', '.join(held)}): must be in "
+            "one alone; null in held_out_kinds means those that the suite holds out"
+        )
+    if not kinds:
+        raise SimicError(f"prepare.suite: suite {asked.name!r} has no kind that is not held out: one must be left")
     return {name: known[name] for name in kinds}, {name: known[name] for name in held}
 
 
-def _instance(
-    name: str, kind: Kind, group: TaskGroup, number: int, samples: dict[str, int], rng_seed: int, data_dir: Path
-) -> Instance:
+def _instance(kind: Kind, draws: Draws, group: TaskGroup, samples: dict[str, int]) -> Instance:
     """Its parameters come from one stream, the samples of each split from one of their own."""
-    pool = "held_out" if group == "held_out_kinds" else group
-    problem = kind(Draws(rng_seed, name, pool, number, None, data_dir))
-    found = {
-        split: problem.sample(Draws(rng_seed, name, pool, number, split, data_dir), n) for split, n in samples.items()
-    }
-    tokens = found["train"][0].dtype == torch.uint8
-    arrays, mean, std = standardised(found, tokens)
-    task = TaskMeta(
-        name=f"{name}-{group}-{number}",
-        kind=name,
-        group=group,
-        classes=problem.classes,
-        parameters=problem.parameters,
-        mean=mean,
-        std=std,
-    )
+    problem = kind(draws)
+    if not isinstance(problem, Problem):
+        raise SimicError(f"kind {draws.kind!r}: gave {type(problem).__name__}, must be a Problem")
+    splits = VISIBLE if group in VISIBLE else SPLITS
+    found = {split: _samples(problem, draws.of_split(split), samples[split]) for split in splits}
+    arrays, mean, std = standardised(found, tokens=found["train"][0].dtype == torch.uint8)
+    try:
+        task = TaskMeta(
+            name=f"{draws.kind}-{group}-{draws.instance}",
+            kind=draws.kind,
+            group=group,
+            classes=problem.classes,
+            parameters=problem.parameters,
+            mean=mean,
+            std=std,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise SimicError(f"kind {draws.kind!r}: {where}: {first['msg']}; only plain values can be recorded") from None
     return Instance(task, arrays)
+
+
+def _samples(problem: Problem, draws: Draws, n: int) -> tuple[Tensor, Tensor]:
+    """``n`` of a split; SimicError unless they are what ``Problem`` says."""
+    x, y = problem.sample(draws, n)
+    where = f"kind {draws.kind!r}"
+    tokens = x.dtype == y.dtype == torch.uint8 and x.ndim == 2 and y.shape == x.shape
+    images = x.dtype == torch.float32 and x.ndim == 4 and y.dtype == torch.int64 and y.shape == x.shape[:1]
+    if not (tokens or images) or len(x) != n:
+        raise SimicError(
+            f"{where}: x and y of {n} samples are {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}: must be "
+            "float32 [n, C, H, W] and int64 [n], or both uint8 [n, L]"
+        )
+    if not x.isfinite().all():
+        raise SimicError(f"{where}: x has values that are not finite")
+    if (problem.classes != BYTES) if tokens else (problem.classes < 2 or y.min() < 0 or y.max() >= problem.classes):
+        raise SimicError(
+            f"{where}: {problem.classes} classes, labels from {int(y.min())} to {int(y.max())}: labels must be "
+            f"0…classes-1 of at least 2 classes, of bytes {BYTES}"
+        )
+    return x, y
+
+
+def _check_alike(instances: Sequence[Instance]) -> None:
+    """SimicError unless all tasks have samples of one shape and type."""
+    first, shape = instances[0], instances[0].arrays["x_train"].shape[1:]
+    for other in instances:
+        x = other.arrays["x_train"]
+        if x.shape[1:] != shape or x.dtype != first.arrays["x_train"].dtype:
+            raise SimicError(
+                f"kind {other.task.kind!r}: samples are {x.dtype} {list(x.shape[1:])}, those of kind "
+                f"{first.task.kind!r} are {first.arrays['x_train'].dtype} {list(shape)}: a suite has one shape"
+            )
 
 
 def _in_proportion(samples: dict[str, int], total: int) -> dict[str, int]:

@@ -17,21 +17,38 @@ A user adds one in a file of their own::
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from simic import rng
+from simic import registry, rng
+from simic.data.bank import SPLITS
+from simic.data.sources import Source, complete, drop_duplicates
 from simic.errors import SimicError
 from simic.rng import Purpose
 
 GROUPS = ("train", "val", "held_out")
-SPLITS = ("train", "val", "test")
 GROUP_SHARES = (0.5, 0.2, 0.3)  # of the samples of a finite source, and of each group's the splits
 SPLIT_SHARES = (0.6, 0.2, 0.2)
+
+
+@dataclass
+class Shelf:
+    """The finite sources of one bank, each read once; ``dropped`` counts their duplicates."""
+
+    data_dir: Path  # where files of users and published ones are
+    sources: dict[str, Source] = field(default_factory=dict)
+    dropped: int = 0
+
+    def read(self, name: str, reader: Callable[[Path], Source]) -> Source:
+        """What ``reader(data_dir)`` gives, checked and without duplicates: a copy would be in two pools."""
+        if name not in self.sources:
+            self.sources[name], dropped = drop_duplicates(complete(reader(self.data_dir)))
+            self.dropped += dropped
+        return self.sources[name]
 
 
 class Draws:
@@ -42,17 +59,14 @@ class Draws:
     """
 
     def __init__(
-        self,
-        rng_seed: int,
-        kind: str,
-        group: str,
-        instance: int,
-        split: str | None = None,
-        data_dir: Path = Path("data/raw"),
+        self, rng_seed: int, kind: str, group: str, instance: int, shelf: Shelf, split: str | None = None
     ) -> None:
         self.rng_seed, self.kind, self.group, self.instance, self.split = rng_seed, kind, group, instance, split
-        self.data_dir = data_dir  # where files of users and published ones are
-        self._calls = 0
+        self._shelf, self._calls = shelf, 0
+
+    def of_split(self, split: str) -> "Draws":
+        """Those of one split of the same instance."""
+        return Draws(self.rng_seed, self.kind, self.group, self.instance, self._shelf, split)
 
     def _stream(self) -> Tensor:
         self._calls += 1
@@ -84,16 +98,48 @@ class Draws:
         """One whole parameter of the instance, ``high`` included."""
         return low + int(self.integers(high - low + 1))
 
-    def labels(self, n: int, classes: int) -> Tensor:
-        """``[n]`` int64, every class as often as any other but for one, in random order."""
-        return torch.arange(n)[self.permutation(n)] % classes
+    def subset(self, of: int, low: int, high: int) -> list[int]:
+        """From ``low`` to ``high`` of the numbers 0 to ``of`` - 1, in order."""
+        count = self.whole(low, high)
+        return sorted(self.permutation(of)[:count].tolist())
 
-    def of_pool(self, samples: int, source: str) -> Tensor:
-        """Which of a finite source's samples this group and split may use, by hash: no other sees them."""
+    def labels(self, n: int, classes: int) -> Tensor:
+        """``[n]`` int64 in random order; no class is more than one ahead of another."""
+        return self.permutation(n) % classes
+
+    def mislabelled(self, y: Tensor, classes: int, share: float) -> Tensor:
+        """A share of the labels replaced by any other; those of the test split stay right."""
+        if self.split == "test":
+            return y
+        other = (y + 1 + self.integers(classes - 1, len(y))) % classes
+        return torch.where(self.uniform(len(y)) < share, other, y)
+
+    def source(self, name: str, reader: Callable[[Path], Source]) -> Source:
+        """Finite data that ``reader(data folder)`` gives; read once for all instances, duplicates dropped."""
+        return self._shelf.read(name, reader)
+
+    def of_pool(self, name: str, labels: Tensor, wanted: Tensor) -> Tensor:
+        """For each label wanted ``[n]`` the index of a sample that has it in the finite source of that name, whose
+        ``labels`` must be the same for all kinds.
+
+        By hash, each sample belongs to one group and one split, so no other sees it. All of a pool are used once before
+        any is used again.
+        """
         assert self.split is not None
-        order = rng.permutation(rng.key(self.rng_seed, Purpose.SPLIT, zlib.crc32(source.encode())), samples)
-        mine = _part(order, GROUP_SHARES, GROUPS.index(self.group))
-        return _part(mine, SPLIT_SHARES, SPLITS.index(self.split))
+        chosen = torch.empty_like(wanted)
+        for label in wanted.unique().tolist():
+            members = torch.nonzero(labels == label).flatten()
+            stream = rng.key(self.rng_seed, Purpose.SPLIT, zlib.crc32(name.encode()), label)
+            mine = _part(members[rng.permutation(stream, len(members))], GROUP_SHARES, GROUPS.index(self.group))
+            mine = _part(mine, SPLIT_SHARES, SPLITS.index(self.split))
+            if not len(mine):
+                raise SimicError(
+                    f"kind {self.kind!r}: {name} has {len(members)} samples of class {label}: too few to give each of "
+                    f"{len(GROUPS)} groups of tasks and each of their {len(SPLITS)} splits one of its own"
+                )
+            places = torch.nonzero(wanted == label).flatten()
+            chosen[places] = mine[self.permutation(len(mine))[torch.arange(len(places)) % len(mine)]]
+        return chosen
 
 
 def _part(values: Tensor, shares: tuple[float, ...], index: int) -> Tensor:
@@ -103,7 +149,7 @@ def _part(values: Tensor, shares: tuple[float, ...], index: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Problem:
-    """One instance: ``sample(draws, n)`` gives ``x [n, …]`` and ``y [n]`` of a split; ``parameters`` are what was drawn.
+    """One instance: ``sample(draws, n)`` gives ``x [n, …]`` and ``y [n]`` of a split; ``parameters`` were drawn.
 
     Images are float32 ``[n, C, H, W]``, tables ``[n, 1, 1, D]``; byte sequences ``[n, L]`` uint8 with ``y [n, L]``.
     """
@@ -118,13 +164,18 @@ KINDS: dict[str, dict[str, Kind]] = {}  # by suite
 
 
 def kind(suite: str, name: str) -> Callable[[Kind], Kind]:
-    """Decorator: register a kind of a suite; SimicError where the name is taken."""
+    """Decorator: register a kind of a suite; SimicError where the name is taken or there is no such suite."""
 
     def register(function: Kind) -> Kind:
-        known = KINDS.setdefault(suite, {})
-        if name in known:
+        if suite not in registry.known(registry.SUITE):
+            known = ", ".join(registry.known(registry.SUITE))
+            raise SimicError(
+                f"kind {name!r}: no suite {suite!r}: must be one of {known}, or registered before its kinds"
+            )
+        kinds = KINDS.setdefault(suite, {})
+        if name in kinds:
             raise SimicError(f"suite {suite!r} has a kind {name!r} already; choose another name")
-        known[name] = function
+        kinds[name] = function
         return function
 
     return register

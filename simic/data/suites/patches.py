@@ -4,8 +4,6 @@ Where a seed helps depends on the scale of what has to be seen, and which one on
 alone. Digits are scikit-learn's (``sources.read_digits``); each group of tasks and each split has digits of its own.
 """
 
-from functools import cache
-
 import torch
 from torch import Tensor
 
@@ -14,8 +12,6 @@ from simic.data.suites.kinds import Draws, Problem, kind
 from simic.data.suites.suites import Suite, suite
 
 SIZE = 16
-BLOCK = 2  # cells of an orientation block on each side
-DIGITS = "digits"
 
 suite(
     Suite(
@@ -28,7 +24,6 @@ suite(
             "train.episode_steps=40",
             "train.lifecycle.max_seeds=1",
         ),
-        sources=lambda data_dir: [read_digits()],
     )
 )
 
@@ -38,7 +33,7 @@ def cells(values: Tensor, size: int) -> Tensor:
     return values.repeat_interleave(size, 1).repeat_interleave(size, 2)[:, None]
 
 
-def _pairs(draws: Draws, block: int, noise: float, flips: float = 0.0) -> Problem:
+def _pairs(block: int, noise: float, flips: float = 0.0) -> Problem:
     """Two high and two low dots at the corners of each ``block`` of pixels: high beside high is 0, high above high 1.
 
     As in ``synthetic.orientation`` no single dot tells, nor all of a block once their places are forgotten. Dots of a
@@ -56,41 +51,33 @@ def _pairs(draws: Draws, block: int, noise: float, flips: float = 0.0) -> Proble
         corner = torch.arange(SIZE // 2)[torch.arange(SIZE // 2) % (block // 2) % gap == 0]
         dots = torch.zeros(n, SIZE // 2, SIZE // 2)
         dots[:, corner[:, None], corner] = 2.0 * high - 1.0
-        return cells(dots + noise * draws.normal(n, SIZE // 2, SIZE // 2), 2), _flipped(draws, y, 2, flips)
+        return cells(dots + noise * draws.normal(n, SIZE // 2, SIZE // 2), 2), draws.mislabelled(y, 2, flips)
 
     return Problem(2, {"block": block, "noise": noise, "label_noise": flips}, sample)
-
-
-def _flipped(draws: Draws, y: Tensor, classes: int, share: float) -> Tensor:
-    """A share of the labels replaced by any other; those of the test split are right."""
-    if draws.split == "test":
-        return y
-    other = (y + 1 + draws.integers(classes - 1, len(y))) % classes if classes > 2 else 1 - y
-    return torch.where(draws.uniform(len(y)) < share, other, y)
 
 
 @kind("patches", "pairs_near")
 def pairs_near(draws: Draws) -> Problem:
     """Dots 2 pixels apart, 16 blocks."""
-    return _pairs(draws, 4, draws.number(0.4, 0.9))
+    return _pairs(4, draws.number(0.4, 0.9))
 
 
 @kind("patches", "pairs_middle")
 def pairs_middle(draws: Draws) -> Problem:
     """Dots 6 pixels apart, 4 blocks."""
-    return _pairs(draws, 8, draws.number(0.2, 0.5))
+    return _pairs(8, draws.number(0.2, 0.5))
 
 
 @kind("patches", "pairs_far")
 def pairs_far(draws: Draws) -> Problem:
     """Dots 14 pixels apart, one block."""
-    return _pairs(draws, 16, draws.number(0.1, 0.3))
+    return _pairs(16, draws.number(0.1, 0.3))
 
 
 @kind("patches", "pairs_mislabelled")
 def pairs_mislabelled(draws: Draws) -> Problem:
     """At any of the three distances, with wrong labels."""
-    return _pairs(draws, 2 ** draws.whole(2, 4), draws.number(0.1, 0.3), draws.number(0.05, 0.15))
+    return _pairs(2 ** draws.whole(2, 4), draws.number(0.1, 0.3), draws.number(0.05, 0.15))
 
 
 @kind("patches", "brightness")
@@ -159,7 +146,7 @@ def either(draws: Draws) -> Problem:
         first = draws.integers(2, n)
         there = torch.stack((first, (first + y) % 2), 1)  # equal: both or none
         image = noise * draws.normal(n, SIZE // 2 * SIZE // 2)
-        order = draws.uniform(n, SIZE // 2 * SIZE // 2).argsort(1)
+        order = draws.uniform(n, SIZE // 2 * SIZE // 2).argsort(dim=1, stable=True)
         rows = torch.arange(n)[:, None]
         for sort, value in enumerate((2.0, -2.0)):
             mine = order[:, sort * dots : (sort + 1) * dots]
@@ -172,60 +159,43 @@ def either(draws: Draws) -> Problem:
 # --- digits ----------------------------------------------------------------------------------------------------------
 
 
-@cache
-def _digits() -> tuple[Tensor, Tensor]:
-    """All, 0 … 1."""
-    source = read_digits()
-    return source.x[:, 0] / 16.0, source.y
-
-
 def _drawn_digits(draws: Draws, n: int, chosen: list[int]) -> tuple[Tensor, Tensor]:
-    """Digits ``[n, 8, 8]`` of the chosen classes and their places among them, each class as often."""
-    images, labels = _digits()
-    pool = draws.of_pool(len(labels), DIGITS)
+    """Digits ``[n, 8, 8]`` of the chosen classes, 0 … 1, and their places among them, each class as often."""
+    source = draws.source("digits", lambda data_dir: read_digits())
     y = draws.labels(n, len(chosen))
-    pick = draws.integers(1 << 30, n)
-    index = torch.empty(n, dtype=torch.int64)
-    for place, digit in enumerate(chosen):
-        mine = pool[labels[pool] == digit]
-        index[y == place] = mine[pick[y == place] % len(mine)]
-    return images[index], y
-
-
-def _chosen(draws: Draws, low: int, high: int) -> list[int]:
-    """So many classes of digits."""
-    return sorted(draws.permutation(10)[: draws.whole(low, high)].tolist())
+    index = draws.of_pool("digits", source.y, torch.tensor(chosen)[y])
+    return source.x[index, 0] / 16.0, y
 
 
 @kind("patches", "digits")
 def digits(draws: Draws) -> Problem:
     """Some classes of digits at twice their size, in noise."""
-    chosen, noise = _chosen(draws, 3, 10), draws.number(0.0, 0.3)
+    chosen, noise = draws.subset(10, 3, 10), draws.number(0.0, 0.3)
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
         x, y = _drawn_digits(draws, n, chosen)
         return cells(x, 2) + noise * draws.normal(n, 1, SIZE, SIZE), y
 
-    return Problem(len(chosen), {"digits": list(chosen), "noise": noise}, sample)
+    return Problem(len(chosen), {"digits": [*chosen], "noise": noise}, sample)
 
 
 @kind("patches", "digits_negative")
 def digits_negative(draws: Draws) -> Problem:
     """Digits, half of them white on black: brightness says nothing."""
-    chosen, noise = _chosen(draws, 3, 8), draws.number(0.0, 0.2)
+    chosen, noise = draws.subset(10, 3, 8), draws.number(0.0, 0.2)
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
         x, y = _drawn_digits(draws, n, chosen)
         sign = 2.0 * draws.integers(2, n, 1, 1) - 1.0
         return cells(sign * (x - 0.5), 2) + noise * draws.normal(n, 1, SIZE, SIZE), y
 
-    return Problem(len(chosen), {"digits": list(chosen), "noise": noise}, sample)
+    return Problem(len(chosen), {"digits": [*chosen], "noise": noise}, sample)
 
 
 @kind("patches", "digits_clutter")
 def digits_clutter(draws: Draws) -> Problem:
     """A digit of 8 × 8 anywhere among dots."""
-    chosen, dots = _chosen(draws, 2, 6), draws.number(0.05, 0.2)
+    chosen, dots = draws.subset(10, 2, 6), draws.number(0.05, 0.2)
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
         x, y = _drawn_digits(draws, n, chosen)
@@ -236,28 +206,28 @@ def digits_clutter(draws: Draws) -> Problem:
         image[rows, (at[:, :1] + span)[:, :, None], (at[:, 1:] + span)[:, None]] = x
         return image[:, None], y
 
-    return Problem(len(chosen), {"digits": list(chosen), "dots": dots}, sample)
+    return Problem(len(chosen), {"digits": [*chosen], "dots": dots}, sample)
 
 
 @kind("patches", "digits_permuted")
 def digits_permuted(draws: Draws) -> Problem:
     """Digits whose pixels were moved about, all alike: no neighbours belong together."""
-    chosen, order = _chosen(draws, 3, 8), draws.permutation(64)
+    chosen, order = draws.subset(10, 3, 8), draws.permutation(64)
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
         x, y = _drawn_digits(draws, n, chosen)
         return cells(x.flatten(1)[:, order].view(n, 8, 8), 2), y
 
-    return Problem(len(chosen), {"digits": list(chosen)}, sample)
+    return Problem(len(chosen), {"digits": [*chosen]}, sample)
 
 
 @kind("patches", "digits_mislabelled")
 def digits_mislabelled(draws: Draws) -> Problem:
     """Digits of which some carry another's label."""
-    chosen, share = _chosen(draws, 3, 8), draws.number(0.1, 0.3)
+    chosen, share = draws.subset(10, 3, 8), draws.number(0.1, 0.3)
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
         x, y = _drawn_digits(draws, n, chosen)
-        return cells(x, 2), _flipped(draws, y, len(chosen), share)
+        return cells(x, 2), draws.mislabelled(y, len(chosen), share)
 
-    return Problem(len(chosen), {"digits": list(chosen), "label_noise": share}, sample)
+    return Problem(len(chosen), {"digits": [*chosen], "label_noise": share}, sample)

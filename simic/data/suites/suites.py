@@ -1,11 +1,8 @@
 """The suites by name: which of their kinds are held out entirely, and how hosts are trained on them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from simic import registry
-from simic.data.sources import Source
 from simic.errors import SimicError
 
 
@@ -17,7 +14,6 @@ class Suite:
     held_out: tuple[str, ...]
     samples: dict[str, int]  # of each split of each task
     overrides: tuple[str, ...]
-    sources: Callable[[Path], list[Source]] = lambda data_dir: []  # what it is made from, besides random numbers
 
 
 SUITES: dict[str, Suite] = {}

@@ -22,7 +22,7 @@ from simic.envs.rewards.differences import attribution, shaping
 from simic.envs.rewards.ledgers import advance
 from simic.envs.rewards.potential import credit, potential, progress, significant
 from simic.envs.rewards.registration import MODES, OBJECTIVES, TERMS, Term, components, mode, term, total
-from simic.envs.rewards.transition import Ledgers, Setting, Transition
+from simic.envs.rewards.transition import Ledgers, Setting, Transition, score
 
 __all__ = [
     "MODES",
@@ -39,6 +39,7 @@ __all__ = [
     "mode",
     "potential",
     "progress",
+    "score",
     "shaping",
     "significant",
     "term",

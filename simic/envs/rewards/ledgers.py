@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from simic.envs.rewards.differences import escrow_after
 from simic.envs.rewards.keeping import boosts_after, drip_after
-from simic.envs.rewards.objectives import tracked_loss_after
+from simic.envs.rewards.objectives import score_after, tracked_loss_after
 from simic.envs.rewards.transition import Ledgers, Setting, Transition
 
 
@@ -18,4 +18,5 @@ def advance(t: Transition, setting: Setting) -> Ledgers:
         drip_contribution=contribution,
         boosts=boosts_after(t, setting),
         tracked_loss=tracked_loss_after(t, setting),
+        score=score_after(t, setting),
     )

@@ -44,4 +44,5 @@ mode(
         "hindsight",
     ),
 )
+mode("score", ("shaping", "score_change", "intervention", "death"))
 mode("loss", ("shaping", "loss_improvement", "loss_rent", "intervention", "loss_terminal", "death"))

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from simic.envs.rewards.potential import progress, significant_contribution
 from simic.envs.rewards.registration import term
-from simic.envs.rewards.transition import Setting, Transition, bounded_loss
+from simic.envs.rewards.transition import Setting, Transition, bounded_loss, score
 from simic.growth.life.vocabulary import Stage
 
 LOSS_CLIP_SIGMAS = 5.0  # improvement paid in one step, at most
@@ -17,12 +17,16 @@ def terminal(t: Transition, setting: Setting) -> Tensor:
     return torch.where(t.ended, setting.weights.shaped.terminal_weight * t.committed_accuracy.double(), 0.0)
 
 
+def _kept(t: Transition) -> Tensor:
+    """Parameters of fossilized seeds in s' ``[E]`` float64."""
+    return torch.where(t.after.stage == Stage.FOSSILIZED, t.seed_params_after, 0).sum(dim=1).double()
+
+
 @term("sparse", objective=True)
 def sparse(t: Transition, setting: Setting) -> Tensor:
     """At the end only: scale · clip(committed accuracy - price of the fossilized parameters, ±1); clip before scale."""
     weights = setting.weights
-    kept = torch.where(t.after.stage == Stage.FOSSILIZED, t.seed_params_after, 0).sum(dim=1).double()
-    base = t.committed_accuracy.double() / 100.0 - weights.sparse.param_penalty * kept / (
+    base = t.committed_accuracy.double() / 100.0 - weights.sparse.param_penalty * _kept(t) / (
         setting.param_budget * setting.host_params
     )
     return torch.where(t.ended, weights.sparse.scale * base.clamp(-1.0, 1.0), 0.0)
@@ -43,6 +47,17 @@ def basic_terminal(t: Transition, setting: Setting) -> Tensor:
     """At the end: w · committed accuracy gained over the episode / 100."""
     gained = t.committed_accuracy.double() - t.ledgers.first_accuracy
     return torch.where(t.ended, setting.weights.basic.accuracy_weight * gained / 100.0, 0.0)
+
+
+@term("score_change", objective=True)
+def score_change(t: Transition, setting: Setting) -> Tensor:
+    """Discounted change of w · score, the true terminal's included: an episode's sum is the score it ends with."""
+    return setting.weights.score.weight * (setting.gamma * score_after(t, setting) - t.ledgers.score)
+
+
+def score_after(t: Transition, setting: Setting) -> Tensor:
+    """Of s' ``[E]`` float64."""
+    return score(t.committed_accuracy.double(), _kept(t), setting.host_params, setting.price)
 
 
 @term("loss_improvement", objective=True)

@@ -23,19 +23,27 @@ class Ledgers:
     boosts: Tensor  # [E, K]
     tracked_loss: Tensor  # [E] nats: the loss that improvement has been paid down to
     first_accuracy: Tensor  # [E] points, committed, before anything was trained
+    score: Tensor  # [E] points
 
     @classmethod
     def start(cls, slots: int, loss: Tensor, committed_accuracy: Tensor, chance_loss: Tensor) -> "Ledgers":
         """At a reset, with the first validation's ``loss`` and ``committed_accuracy`` ``[E]``."""
         nothing = torch.zeros(len(loss), slots, dtype=torch.float64, device=loss.device)
-        level = bounded_loss(loss, chance_loss)
-        return cls(nothing, nothing, nothing, nothing, level, committed_accuracy.double().nan_to_num(0.0))
+        level, accuracy = bounded_loss(loss, chance_loss), committed_accuracy.double().nan_to_num(0.0)
+        return cls(nothing, nothing, nothing, nothing, level, first_accuracy=accuracy, score=accuracy)
 
 
 def bounded_loss(loss: Tensor, chance_loss: Tensor) -> Tensor:
     """Loss in nats, float64, at most that of a uniform guess: nothing is worse than knowing nothing."""
     known = loss.double()
     return torch.minimum(torch.where(known.isnan(), chance_loss, known), chance_loss)
+
+
+def score(committed_accuracy: Tensor, added: Tensor, host_params: int, price: float) -> Tensor:
+    """What an episode is about, in points ``[E]``: accuracy of what was kept, less the price of its ``added [E]``
+    parameters in units of the host's.
+    """
+    return committed_accuracy - price * (added / host_params)
 
 
 @dataclass(frozen=True)
@@ -73,10 +81,11 @@ class Setting:
     episode_steps: int
     host_params: int
     param_budget: float  # times the host's parameters
+    price: float  # points, of as many parameters as the host's
     chance_loss: Tensor  # [E] or [1] float64, nats: of a uniform guess
 
     @classmethod
     def of(cls, train: Train, host_params: int, chance_loss: Tensor) -> "Setting":
         """The setting of a run; gamma is the agent's, or shaping would change the task (Ng, Harada, Russell 1999)."""
         budget = train.lifecycle.param_budget
-        return cls(train.reward, train.ppo.gamma, train.episode_steps, host_params, budget, chance_loss)
+        return cls(train.reward, train.ppo.gamma, train.episode_steps, host_params, budget, train.price, chance_loss)

@@ -1,0 +1,192 @@
+"""A bank: the tasks of a suite one after another, those held out in a file of their own."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from simic.data import idx
+from simic.data.batches import load_held_out, load_split, read_meta
+from simic.data.prepare import prepare
+from simic.data.published import Site
+from simic.data.suites import kinds as kinds_module
+from simic.data.suites.kinds import KINDS, Draws, Problem, Shelf
+from simic.data.suites.suites import SUITES
+from simic.errors import SimicError
+from simic.params import Prepare
+
+FEW = {"train": 5, "val": 2, "held_out": 3, "held_out_kinds": 2}
+KNOWN = ("digits", "brightness", "digits_permuted")
+
+
+def suite(samples=60, instances=FEW, name="patches", **changes) -> Prepare:
+    return Prepare(task="suite", samples=samples, suite={"name": name, "instances": instances, **changes})
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("bank")
+    prepare(suite(kinds=KNOWN), 1, folder / "out", folder)
+    return folder / "out"
+
+
+def test_rows_are_those_of_one_task_after_another_each_standardised_by_its_own_training_split(bank):
+    """By an oracle that draws each instance alone and standardises it with numpy."""
+    meta, held_out = read_meta(bank), load_held_out(bank)
+    splits = [(load_split(bank, split), split, meta.tasks) for split in ("train", "val")]
+    splits += [(data, split, held_out.tasks) for split, data in vars(held_out).items() if split != "tasks"]
+    for data, split, tasks in splits:
+        n = meta.samples[split]
+        assert (data.tasks, len(data), len(data.x)) == (len(tasks), n, n * len(tasks))
+        for place, task in enumerate(tasks):
+            group = "held_out" if task.group == "held_out_kinds" else task.group
+            draws = Draws(1, task.kind, group, int(task.name.split("-")[-1]), Shelf(Path()))
+            problem = KINDS["patches"][task.kind](draws)
+            raw = problem.sample(draws.of_split("train"), meta.samples["train"])[0].numpy().astype(np.float64)
+            x, y = problem.sample(draws.of_split(split), n)
+            rows = slice(place * n, (place + 1) * n)
+            expected = (x.numpy() - np.float32(raw.mean())) / np.float32(raw.std())
+            assert data.x[rows].numpy().tobytes() == expected.tobytes()
+            assert torch.equal(data.y[rows], y)
+            assert task.parameters == problem.parameters
+            assert data.task_classes[place] == task.classes == problem.classes
+            of_task = data.of_tasks(torch.tensor([place]), slice(2, 5))
+            assert torch.equal(of_task[0][0], data.x[rows][2:5]) and torch.equal(of_task[1][0], y[2:5])
+
+
+def test_kinds_take_turns_and_every_group_has_as_many_as_asked_for(bank):
+    meta, hidden = read_meta(bank), load_held_out(bank).tasks
+    turn = [KNOWN[n % 3] for n in range(5)]
+    assert [(task.group, task.kind) for task in meta.tasks] == [
+        *(("train", name) for name in turn),
+        *(("val", name) for name in KNOWN[:2]),
+    ]
+    assert meta.of_group("train") == [0, 1, 2, 3, 4] and meta.of_group("val") == [5, 6]
+    assert [(task.group, task.kind) for task in hidden] == [
+        *(("held_out", name) for name in KNOWN),
+        *(("held_out_kinds", name) for name in SUITES["patches"].held_out[:2]),
+    ]
+    assert len({task.name for task in (*meta.tasks, *hidden)}) == 12
+
+
+@pytest.mark.parametrize("held", [None, ("same", "brightness")])
+def test_held_out_kinds_have_no_task_in_training(tmp_path, held):
+    many = {"train": 20, "val": 20, "held_out": 20, "held_out_kinds": 6}
+    prepare(suite(20, many, held_out_kinds=held), 1, tmp_path / "out", tmp_path)
+    expected = set(held or SUITES["patches"].held_out)
+    visible, hidden = read_meta(tmp_path / "out").tasks, load_held_out(tmp_path / "out").tasks
+    assert {task.kind for task in visible} == set(KINDS["patches"]) - expected
+    assert {task.kind for task in hidden if task.group == "held_out_kinds"} == expected
+    assert not {task.kind for task in hidden if task.group == "held_out"} & expected
+
+
+def test_a_task_does_not_depend_on_how_many_there_are(bank, tmp_path):
+    """Not on the other kinds, either: what is drawn depends on kind, group and number."""
+    more = {name: count + 3 for name, count in FEW.items()}
+    prepare(suite(instances=more, kinds=(*KNOWN, "same")), 1, tmp_path / "out", tmp_path)
+    few, many = load_split(bank, "val"), load_split(tmp_path / "out", "val")
+    names = [[task.name for task in read_meta(folder).tasks] for folder in (bank, tmp_path / "out")]
+    for name in names[0][:3]:
+        rows = [slice(each.index(name) * len(few), (each.index(name) + 1) * len(few)) for each in names]
+        assert torch.equal(few.x[rows[0]], many.x[rows[1]])
+
+
+def test_drawing_twice_gives_the_same_bytes_and_another_seed_other_ones(bank, tmp_path):
+    prepare(suite(kinds=KNOWN), 1, tmp_path / "again", tmp_path)
+    for file in bank.iterdir():
+        assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes()
+    prepare(suite(kinds=KNOWN), 2, tmp_path / "other", tmp_path)
+    assert not set(read_meta(tmp_path / "other").sha256.values()) & set(read_meta(bank).sha256.values())
+
+
+@pytest.mark.parametrize("name", list(SUITES))
+def test_a_suite_is_prepared_with_its_own_kinds_and_says_what_it_is_made_of(name, files, tmp_path):
+    each = {"train": 9, "val": 2, "held_out": 2, "held_out_kinds": 3}
+    prepare(suite(40, each, name=name), 1, tmp_path / "out", files)
+    meta, train = read_meta(tmp_path / "out"), load_split(tmp_path / "out", "train")
+    assert train.tasks == 11 and train.shape == meta.shape and train.x.isfinite().all()
+    assert abs(sum(meta.samples.values()) - 40) <= 2
+    assert meta.source.startswith(f"suite {name}") and meta.licence
+    words = {"patches": "digits", "tables": "wine", "images": "fashion_mnist", "texts": "tinyshakespeare.txt"}
+    assert words[name] in meta.source
+    if name == "texts":
+        assert train.x.dtype == torch.int64 and train.classes == 256 and train.lacking is None
+        assert all(task.mean == task.std == [] for task in meta.tasks)
+
+
+# --- refused ---------------------------------------------------------------------------------------------------------
+
+REFUSED = {
+    "unknown kind": ({"kinds": ("digits", "digts")}, "suite 'patches' has no kind 'digts'; it has orientation_small"),
+    "unknown held-out kind": ({"held_out_kinds": ("nothing",)}, "suite 'patches' has no kind 'nothing'; it has"),
+    "both": ({"kinds": ("digits", "gratings")}, "kind 'gratings' is both in kinds and in held_out_kinds"),
+    "none left": ({"held_out_kinds": tuple(KINDS["patches"])}, "suite 'patches' has no kind that is not held out"),
+}
+
+
+def refused(params, folder, data_dir=None) -> str:
+    """The one line that it is refused by; nothing is left behind."""
+    with pytest.raises(SimicError) as error:
+        prepare(params, 1, folder / "out", data_dir or folder)
+    assert "\n" not in str(error.value)
+    assert not (folder / "out").exists()
+    return str(error.value)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_kinds_that_cannot_be_drawn_are_refused_in_one_line(tmp_path, case):
+    changes, message = REFUSED[case]
+    assert message in refused(suite(**changes), tmp_path)
+
+
+def test_one_set_of_images_is_enough_for_its_kinds_and_of_another_the_missing_file_is_named(
+    files, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("no_proxy", "*")
+    for task, site in list(idx.SITES.items()):
+        monkeypatch.setitem(idx.SITES, task, Site("http://127.0.0.1:1/", site.sha256, "none"))
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "mnist").symlink_to(files / "mnist")
+    message = refused(suite(name="images"), tmp_path, tmp_path / "raw")
+    assert "fashion_mnist/train-images-idx3-ubyte.gz: no such file" in message
+    mine = {"kinds": ("mnist", "mnist_noisy"), "held_out_kinds": ("mnist_negative",)}
+    prepare(suite(name="images", **mine), 1, tmp_path / "out", tmp_path / "raw")
+    assert read_meta(tmp_path / "out").source == "suite images + mnist, its t10k files alone"
+
+
+def test_a_missing_or_useless_text_is_named(tmp_path):
+    assert "text/tinyshakespeare.txt: no such file; put it there" in refused(suite(name="texts"), tmp_path)
+    for content, words in ((b"abc \xff", "byte 4 is 0xff"), (b"short", "tinyshakespeare.txt")):
+        (tmp_path / "tinyshakespeare.txt").write_bytes(content)
+        assert words in refused(suite(name="texts"), tmp_path)
+
+
+def images(n, *shape):
+    return torch.zeros(n, *shape)
+
+
+def of(classes=2, parameters=None, x=lambda n: images(n, 1, 16, 16), y=lambda n: torch.arange(n) % 2):
+    return lambda draws: Problem(classes, parameters or {}, lambda draws, n: (x(n), y(n)))
+
+
+WRONG = {
+    "no Problem": (lambda draws: None, "kind 'mine': gave NoneType, must be a Problem"),
+    "shape": (of(x=lambda n: images(n, 1, 8, 8)), "kind 'mine': samples are torch.float32 [1, 8, 8], those of kind"),
+    "vectors": (of(x=lambda n: images(n, 256)), "must be float32 [n, C, H, W]"),
+    "too few": (of(x=lambda n: images(n - 1, 1, 16, 16)), "must be float32 [n, C, H, W]"),
+    "doubles": (of(x=lambda n: images(n, 1, 16, 16).double()), "x and y of 24 samples are torch.float64"),
+    "nan": (of(x=lambda n: images(n, 1, 16, 16) / 0.0), "kind 'mine': x has values that are not finite"),
+    "label": (of(y=lambda n: torch.arange(n) % 3), "kind 'mine': 2 classes, labels from 0 to 2"),
+    "negative": (of(y=lambda n: -(torch.arange(n) % 2)), "labels from -1 to 0"),
+    "one class": (of(1, y=lambda n: torch.zeros(n, dtype=torch.int64)), "1 classes"),
+    "labels alone": (of(y=lambda n: torch.zeros(n)), "and torch.float32 [24]"),
+    "parameters": (of(parameters={"scale": torch.ones(2)}), "kind 'mine': parameters.scale"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_a_users_kind_gives_is_checked(tmp_path, monkeypatch, case):
+    function, message = WRONG[case]
+    monkeypatch.setitem(kinds_module.KINDS["patches"], "mine", function)
+    assert message in refused(suite(kinds=("digits", "mine")), tmp_path)

@@ -1,0 +1,189 @@
+"""Kinds: what any gives, and who may see which sample of a finite source."""
+
+from collections import Counter
+from itertools import combinations, product
+
+import pytest
+import torch
+
+from simic import registry
+from simic.data.sources import BYTES, Source, read_digits
+from simic.data.suites.kinds import GROUPS, KINDS, Draws, Shelf, kind
+from simic.data.suites.suites import SUITES, Suite, suite
+from simic.errors import SimicError
+
+SPLITS = ("train", "val", "test")
+ALL = [(suite, name) for suite in registry.shipped(registry.SUITE) for name in KINDS[suite]]
+SHAPES = {"patches": (1, 16, 16), "tables": (1, 1, 64), "images": (1, 16, 16), "texts": (24,)}
+
+
+def problem_of(suite, name, folder, group="train", instance=0, rng_seed=1):
+    draws = Draws(rng_seed, name, group, instance, Shelf(folder))
+    return KINDS[suite][name](draws), draws
+
+
+def drawn(suite, name, folder, split="train", n=60, **where):
+    problem, draws = problem_of(suite, name, folder, **where)
+    return problem.sample(draws.of_split(split), n)
+
+
+def spread(y, classes):
+    counts = torch.bincount(y, minlength=classes)
+    return int(counts.max() - counts.min())
+
+
+@pytest.mark.parametrize(("suite", "name"), ALL)
+def test_every_kind_gives_as_many_finite_balanced_samples_of_its_suites_shape(suite, name, files):
+    for group, instance in product(GROUPS, range(3)):
+        problem, draws = problem_of(suite, name, files, group, instance)
+        for split, n in zip(SPLITS, (97, 30, 61), strict=True):
+            x, y = problem.sample(draws.of_split(split), n)
+            assert x.shape == (n, *SHAPES[suite]) and x.isfinite().all() and x.is_contiguous()
+            if suite == "texts":
+                assert x.dtype == y.dtype == torch.uint8 and problem.classes == BYTES
+                assert torch.equal(x[:, 1:], y[:, :-1]), "each byte predicts the next"
+                continue
+            assert x.dtype == torch.float32 and y.dtype == torch.int64 and y.shape == (n,)
+            assert y.min() >= 0 and y.max() < problem.classes
+            wrong_labels = problem.parameters.get("label_noise", 0.0) > 0 and split != "test"
+            assert wrong_labels or spread(y, problem.classes) <= 1
+
+
+@pytest.mark.parametrize(("suite", "name"), ALL)
+def test_equal_names_give_equal_bytes_and_any_other_instance_group_split_or_seed_gives_others(suite, name, files):
+    base = drawn(suite, name, files)
+    assert all(torch.equal(first, again) for first, again in zip(base, drawn(suite, name, files), strict=True))
+    for other in ({"instance": 1}, {"group": "val"}, {"group": "held_out"}, {"split": "val"}, {"rng_seed": 2}):
+        assert not torch.equal(base[0], drawn(suite, name, files, **other)[0]), other
+
+
+@pytest.mark.parametrize(("suite", "name"), ALL)
+def test_what_is_random_about_an_instance_is_recorded_and_differs_between_instances(suite, name, files):
+    found = [problem_of(suite, name, files, instance=instance)[0].parameters for instance in range(8)]
+    # Nothing but the samples (and the permutation of cipher) tells instances of these apart.
+    fixed = {"natural", "cipher"}
+    assert len({str(each) for each in found}) > 1 or name in fixed
+
+
+def test_no_two_kinds_share_a_stream():
+    streams = [Draws(1, name, group, 0, Shelf(None)).uniform(4) for _, name in ALL for group in GROUPS]
+    names = len({name for _, name in ALL})
+    assert len({tuple(stream.tolist()) for stream in streams}) == names * len(GROUPS)
+
+
+def test_every_suite_holds_out_at_least_two_kinds_of_its_own_and_has_more_to_train_on():
+    assert set(SUITES) == set(registry.shipped(registry.SUITE))
+    for name, item in SUITES.items():
+        assert len(item.held_out) >= 2 and set(item.held_out) < set(KINDS[name])
+        assert len(KINDS[name]) >= 2 * len(item.held_out)
+    assert len(KINDS["patches"]) >= 10 and len(SUITES["patches"].held_out) >= 3
+
+
+# --- pools -----------------------------------------------------------------------------------------------------------
+
+
+def pools(labels, name="digits", kind="any", rng_seed=1):
+    """All samples that each group and split may use."""
+    wanted = labels.repeat(2)  # more than there are, of every class
+    return {
+        (group, split): set(Draws(rng_seed, kind, group, 0, Shelf(None), split).of_pool(name, labels, wanted).tolist())
+        for group, split in product(GROUPS, SPLITS)
+    }
+
+
+def test_pools_of_groups_and_splits_are_disjoint_and_together_the_whole_source():
+    labels = read_digits().y
+    found = pools(labels)
+    assert all(not (a & b) for a, b in combinations(found.values(), 2))
+    assert set().union(*found.values()) == set(range(1797))
+    for (group, split), pool in found.items():  # half, a fifth, the rest of 1,797; of each 60, 20, 20 %
+        share = {"train": 0.5, "val": 0.2, "held_out": 0.3}[group] * {"train": 0.6, "val": 0.2, "test": 0.2}[split]
+        assert abs(len(pool) - share * 1797) < 10  # rounding, ten classes
+        assert set(labels[list(pool)].tolist()) == set(range(10)), "every class is in every pool"
+
+
+def test_pools_depend_on_the_source_and_the_seed_alone():
+    labels = read_digits().y
+    assert pools(labels) == pools(labels, kind="other")
+    assert pools(labels) != pools(labels, rng_seed=2)
+    assert pools(labels) != pools(labels, name="letters")
+
+
+def test_no_digit_is_seen_by_two_groups_or_two_splits(files):
+    """By their pixels, sorted so that those of permuted digits are found too."""
+    seen = {}
+    for group, split, name in product(GROUPS, SPLITS, ("digits_mislabelled", "digits_permuted")):
+        for instance in range(4):
+            x, _ = drawn("patches", name, files, split, 400, group=group, instance=instance)
+            images = x[:, 0, ::2, ::2].flatten(1).sort(1).values
+            seen.setdefault((group, split), set()).update(map(tuple, (images * 16).round().int().tolist()))
+    every = {place: len(images) for place, images in seen.items()}
+    assert min(every.values()) > 50
+    shared = [(a, b) for a, b in combinations(seen, 2) if seen[a] & seen[b]]
+    assert shared == []
+
+
+def test_a_pool_is_used_up_before_a_sample_is_used_again():
+    labels = torch.arange(60) % 2
+    draws = Draws(1, "any", "train", 0, Shelf(None), "train")
+    chosen = draws.of_pool("mine", labels, torch.zeros(20, dtype=torch.int64))
+    # 30 of the class, half of them of this group, 60 % of those in this split
+    counts = Counter(chosen.tolist())
+    assert len(counts) == 9 and set(counts.values()) == {2, 3} and (labels[chosen] == 0).all()
+
+
+def test_a_class_with_too_few_samples_for_every_pool_is_refused():
+    draws = Draws(1, "mine", "val", 0, Shelf(None), "val")
+    with pytest.raises(SimicError, match="kind 'mine': rare has 3 samples of class 1: too few"):
+        draws.of_pool("rare", torch.tensor([0] * 50 + [1] * 3), torch.tensor([1]))
+
+
+def test_a_source_is_read_once_for_a_bank_and_its_duplicates_are_dropped(tmp_path):
+    asked = []
+
+    def reader(folder):
+        asked.append(folder)
+        return Source("mine", "", "none", torch.arange(6.0)[:, None] % 4, torch.arange(6) % 2)
+
+    shelf = Shelf(tmp_path)
+    first, second = (Draws(1, name, "train", 0, shelf).source("mine", reader) for name in ("a", "b"))
+    assert first is second and asked == [tmp_path]
+    assert first.x.flatten().tolist() == [0, 1, 2, 3] and shelf.dropped == 2
+
+
+# --- draws -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_share_of_the_labels_is_replaced_by_others_and_those_of_the_test_split_stay():
+    for classes in (2, 5):
+        y = torch.arange(10_000) % classes
+        for split in ("train", "val"):
+            found = Draws(1, "any", "train", 0, Shelf(None), split).mislabelled(y, classes, 0.2)
+            wrong = found != y
+            assert abs(float(wrong.float().mean()) - 0.2) < 0.016  # 4 σ of 10,000 coins: √(0.2 · 0.8 / 10⁴) = 0.004
+            steps = torch.bincount((found - y)[wrong] % classes, minlength=classes)
+            assert steps[0] == 0 and (steps[1:] > 0.8 * 2000 / (classes - 1)).all(), "any other label"
+        assert Draws(1, "any", "train", 0, Shelf(None), "test").mislabelled(y, classes, 0.2) is y
+
+
+def test_parameters_cover_their_range_and_no_more():
+    draws = [Draws(1, "any", "train", instance, Shelf(None)) for instance in range(200)]
+    assert {each.whole(2, 5) for each in draws} == {2, 3, 4, 5}
+    numbers = [each.number(0.5, 1.5) for each in draws]
+    assert 0.5 <= min(numbers) < 0.55 and 1.45 < max(numbers) <= 1.5
+    subsets = [each.subset(10, 3, 8) for each in draws]
+    assert {len(each) for each in subsets} == {3, 4, 5, 6, 7, 8}
+    assert all(each == sorted(set(each)) and set(each) <= set(range(10)) for each in subsets)
+
+
+# --- registering -----------------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_is_taken_or_a_suite_that_is_none_is_refused():
+    with pytest.raises(SimicError, match="suite 'patches' has a kind 'digits' already; choose another name"):
+        kind("patches", "digits")(lambda draws: None)
+    with pytest.raises(SimicError, match="kind 'mine': no suite 'patchs': must be one of patches, tables"):
+        kind("patchs", "mine")(lambda draws: None)
+    assert "patchs" not in KINDS
+    with pytest.raises(SimicError, match="suite 'patches' is registered already"):
+        suite(Suite("patches", (), {}, ()))

@@ -1,0 +1,77 @@
+"""What is held out is out of reach: of the code that trains and selects, and of the files that it opens."""
+
+import ast
+import hashlib
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+from simic.data.batches import HELD_OUT_FILE, TEST_FILE, load_held_out, load_split, read_meta
+from simic.data.prepare import prepare
+from simic.params import Prepare
+
+ROOT = Path(__file__).parents[2]
+OPENERS = {"load_held_out", "TEST_FILE", "HELD_OUT_FILE", TEST_FILE, HELD_OUT_FILE}
+MAY = ("simic/evaluation/", "simic/data/batches.py", "simic/data/prepare.py")
+
+
+def named(tree: ast.AST) -> set[str]:
+    """Every name, attribute, import and string of a piece of code."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) | ast.Constant(value=str(name)):
+                found.add(name)
+    return found
+
+
+def test_evaluation_alone_names_what_opens_held_out_data() -> None:
+    files = [path for folder in ("simic", "flows") for path in (ROOT / folder).rglob("*.py")]
+    openers = {
+        str(path.relative_to(ROOT)) for path in files if named(ast.parse(path.read_text(encoding="utf-8"))) & OPENERS
+    }
+    assert {name for name in openers if not name.startswith(MAY)} == set()
+    assert any(name.startswith("simic/evaluation/") for name in openers), "the names are still those"
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("bank")
+    instances = {"train": 30, "val": 10, "held_out": 20, "held_out_kinds": 6}
+    prepare(Prepare(task="suite", samples=300, suite={"instances": instances}), 1, folder / "out", folder)
+    return folder / "out"
+
+
+def hashes(x: torch.Tensor) -> list[bytes]:
+    return [hashlib.sha256(row.numpy().tobytes()).digest() for row in x]
+
+
+def raw(data, tasks) -> torch.Tensor:
+    """Samples before they were standardised, as integers of thousandths: equal where they were equal."""
+    n = len(data)
+    mean, std = (torch.tensor([getattr(task, name)[0] for task in tasks]) for name in ("mean", "std"))
+    wide = data.x * std.repeat_interleave(n)[:, None, None, None] + mean.repeat_interleave(n)[:, None, None, None]
+    return (wide * 1000).round().int()
+
+
+def test_no_sample_of_training_is_one_of_a_held_out_task(bank: Path) -> None:
+    """Neither as it is stored nor as it was before its task's mean and deviation were taken out."""
+    meta, held_out = read_meta(bank), load_held_out(bank)
+    train, val = load_split(bank, "train"), load_split(bank, "val")
+    hidden = [held_out.train, held_out.val, held_out.test]
+    for stored in (True, False):
+        parts = [
+            {digest for data in group for digest in hashes(data.x if stored else raw(data, tasks))}
+            for group, tasks in (((train, val), meta.tasks), (hidden, held_out.tasks))
+        ]
+        assert min(map(len, parts)) > 2000 and not parts[0] & parts[1]
+
+
+def test_no_split_of_a_task_has_a_sample_of_another_split(bank: Path) -> None:
+    held_out = load_held_out(bank)
+    for first, second in product((held_out.train, held_out.val), (held_out.val, held_out.test)):
+        if first is not second:
+            assert not set(hashes(first.x)) & set(hashes(second.x))
+    assert not set(hashes(load_split(bank, "train").x)) & set(hashes(load_split(bank, "val").x))

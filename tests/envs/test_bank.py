@@ -1,0 +1,258 @@
+"""Many tasks side by side: a host sees its own and nothing of the others."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Tensor
+
+from simic import rng
+from simic.data.batches import Dataset
+from simic.envs import rewards
+from simic.envs.actions import random_legal
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.observations import columns, ratio
+from simic.envs.rewards import Ledgers
+from simic.errors import SimicError
+from simic.growth.batch.shards import Layout, Shards
+from simic.params import Host, HostOptimizer, PPOParams, Train
+
+from .conftest import QUICK
+from .transitions import SETTING, transition
+
+CLASSES = (4, 2, 4, 3)  # of each task
+TRAINING, VALIDATION = 96, 48  # samples of each task
+BACKENDS = ("loop", "vmap")
+STEPS = 7
+
+
+def task(number: int, samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Which of the first bands of two rows is the brightest; other samples for another seed."""
+    draw = torch.Generator().manual_seed(1000 * seed + number)
+    x = torch.randn(samples, 1, 8, 8, generator=draw)
+    return x, x.view(samples, 4, 16).mean(2)[:, : CLASSES[number]].argmax(1)
+
+
+def bank(seeds: Iterable[int] = (0, 0, 0, 0), tasks: Iterable[int] = range(4)) -> tuple[Dataset, Dataset]:
+    """Training and validation samples; a seed for each task."""
+    found = []
+    for samples, offset in ((TRAINING, 1), (VALIDATION, 2)):
+        parts = [task(number, samples, 3 * seed + offset) for number, seed in zip(tasks, seeds, strict=True)]
+        x, y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        found.append(Dataset(x, y, 4, tuple(CLASSES[number] for number in tasks)))
+    return found[0], found[1]
+
+
+def make(data: tuple[Dataset, Dataset], ids: list[int], backend: str = "loop", **keywords) -> GrowthEnv:
+    optimizer = keywords.pop("host_optimizer", HostOptimizer())
+    train = Train(
+        host=Host(family=keywords.pop("family", "cnn")), envs=len(ids), episode_steps=STEPS, batch_size=16,
+        batches_per_epoch=2, lifecycle=QUICK, host_optimizer=optimizer, ppo=PPOParams(minibatches=1),
+    )  # fmt: skip
+    return GrowthEnv(train, 7, *data, torch.tensor(ids), "cpu", backend, **keywords)
+
+
+def episode(env: GrowthEnv, tasks: list[int] | None) -> list[dict[str, Tensor]]:
+    """All there is to see of every host under random legal actions; last, its parameters."""
+    options = {"iteration": 3} | ({} if tasks is None else {"tasks": torch.tensor(tasks)})
+    seen, info = env.reset(options=options)
+    found = []
+    for step in range(env.steps):
+        stream = rng.key(1, rng.Purpose.BASELINE, 3, env.env_ids, step)
+        seen, reward, *_, info = env.step(
+            random_legal(env.action_spec, seen, rng.uniform(stream, (len(env.action_spec.heads),)))
+        )
+        numbers = {name: value for name, value in vars(info).items() if name != "components"}
+        found.append(numbers | info.components | {"reward": reward, "features": seen.features})
+    for row in range(env.num_envs):
+        parameters = env.population.named_parameters(env.slots, row)
+        found[-1] |= {f"{name} of {row}": value[None] for name, value in parameters.items()}
+    return found
+
+
+def of(played: list[dict[str, Tensor]], row: int) -> list[bytes]:
+    """One host, byte for byte."""
+    found = []
+    for step in played:
+        for name, values in sorted(step.items()):
+            own = name.rpartition(" of ")
+            if not own[1]:
+                found.append(values[row].numpy().tobytes())
+            elif own[2] == str(row):
+                found.append(own[0].encode() + values.numpy().tobytes())
+    return found
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("family", ["cnn", "mlp"])
+def test_samples_of_other_tasks_change_no_bit_of_a_host(family, backend):
+    tasks = [0, 1, 2, 3, 1, 0]
+    before = episode(make(bank(), list(range(6)), backend, family=family), tasks)
+    after = episode(make(bank(seeds=(9, 0, 9, 9)), list(range(6)), backend, family=family), tasks)
+    assert [of(before, row) == of(after, row) for row in range(6)] == [number == 1 for number in tasks]
+
+
+def test_a_host_plays_alike_in_any_company_on_any_tasks():
+    mine = episode(make(bank(), [0, 1, 2, 3]), [0, 1, 2, 3])
+    others = episode(make(bank(), [8, 1, 5, 6]), [3, 1, 0, 0])
+    assert of(mine, 1) == of(others, 1) and of(mine, 0) != of(others, 0)
+    for ids, tasks in (([1], [1]), ([7, 2, 9, 4, 0, 1], [0, 2, 1, 3, 1, 1])):
+        assert of(episode(make(bank(), ids), tasks), len(ids) - 1) == of(mine, 1)
+
+
+def test_batched_hosts_play_alike_beside_others_that_do_the_same_on_other_tasks():
+    """Where others have other seeds, products are of other sizes and round otherwise: within 1e-6 per minibatch."""
+    mine = episode(make(bank(), [0, 1, 2, 3], "vmap"), [0, 1, 2, 3])
+    others = episode(make(bank(), [0, 1, 2, 3], "vmap"), [3, 1, 0, 0])
+    assert of(mine, 1) == of(others, 1) and of(mine, 0) != of(others, 0)
+    strangers = episode(make(bank(), [8, 1, 5, 6], "vmap"), [3, 1, 0, 0])
+    for name, value in mine[-1].items():
+        if name.endswith(" of 1"):
+            torch.testing.assert_close(strangers[-1][name], value, rtol=0, atol=2 * STEPS * 1e-6, msg=name)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_tasks_are_the_same_in_one_process_and_in_shards(processes):
+    ids, tasks = list(range(6)), [3, 1, 2, 0, 1, 3]
+    whole = episode(make(bank(), ids), tasks)
+    layout = Layout(len(ids), 2, processes)
+    env = make(bank(), ids, compose=partial(Shards, layout=layout, setup=partial(torch.set_num_threads, 1)))
+    try:
+        apart = episode(env, tasks)
+    finally:
+        env.close()
+    assert all(of(whole, row) == of(apart, row) for row in range(6))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_hosts_of_one_id_and_task_are_twins_and_of_another_task_begin_alike(backend):
+    env = make(bank(), [5, 5, 5, 2], backend)
+    env.reset(options={"iteration": 3, "tasks": torch.tensor([2, 2, 0, 2])})
+    fresh = [env.population.named_parameters(env.slots, row) for row in range(4)]
+    for name, value in fresh[0].items():
+        assert torch.equal(value, fresh[1][name]) and torch.equal(value, fresh[2][name]), name
+    assert any(not torch.equal(value, fresh[3][name]) for name, value in fresh[0].items())
+    played = episode(env, [2, 2, 0, 2])
+    for step in played:
+        for name, values in step.items():
+            if " of " not in name:
+                assert torch.equal(values[0].nan_to_num(-7.0), values[1].nan_to_num(-7.0)), name
+    assert not torch.equal(played[-1]["val_loss"][0], played[-1]["val_loss"][2])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_bank_of_one_task_is_a_data_set(backend):
+    """And so is the first task of a larger bank, if it has all classes."""
+    alone = bank(seeds=(0,), tasks=(0,))
+    plain = tuple(Dataset(data.x, data.y, data.classes) for data in alone)
+    expected = episode(make(plain, [0, 1, 2], backend), None)
+    wide = tuple(replace(data, task_classes=(4, 4, 4, 4)) for data in bank())
+    for data, tasks in ((alone, None), (wide, [0, 0, 0])):
+        found = episode(make(data, [0, 1, 2], backend), tasks)
+        assert all(of(found, row) == of(expected, row) for row in range(3))
+
+
+def test_the_task_of_a_host_is_a_hash_of_seed_iteration_and_id_alone():
+    env, few = make(bank(), list(range(20))), make(bank(), [3, 17])
+    drawn = []
+    for each in (env, few):
+        each.reset(options={"iteration": 5})
+        drawn.append(each.tasks)
+    assert torch.equal(drawn[0][[3, 17]], drawn[1])
+    env.reset(options={"iteration": 6})
+    other = env.tasks
+    env.reset(options={"iteration": 5})
+    assert torch.equal(env.tasks, drawn[0]) and not torch.equal(other, drawn[0])
+    env.reset(seed=8, options={"iteration": 5})
+    assert not torch.equal(env.tasks, drawn[0])
+
+
+def test_drawn_tasks_cover_those_of_training_evenly_and_no_others():
+    """64 hosts in 60 iterations on 3 of 4 tasks; whatever the seed, iterations and hosts are no pattern."""
+    env = make(bank(), list(range(64)), train_tasks=3)
+    drawn = []
+    for env.iteration in range(60):
+        drawn.append(env._drawn_tasks())
+    table = torch.stack(drawn)
+    counts = torch.bincount(table.flatten(), minlength=4)
+    assert counts[3] == 0
+    assert 0.01 < chisquare(counts[:3].numpy()).pvalue < 0.99
+    pairs = 3 * table[1:] + table[:-1], 3 * table[:, 1:] + table[:, :-1]
+    for following in pairs:
+        assert 0.01 < chisquare(torch.bincount(following.flatten(), minlength=9).numpy()).pvalue < 0.99
+
+
+def test_tasks_that_there_are_not_are_refused():
+    env = make(bank(), [0, 1])
+    for tasks in ([0], [0, 4], [-1, 0]):
+        with pytest.raises(SimicError, match=r"tasks \[.*\]: must be 2, one for each host, each of 0 to 3"):
+            env.reset(options={"tasks": torch.tensor(tasks)})
+
+
+# --- tasks of several numbers of classes ---
+
+
+def test_losses_are_observed_in_units_of_the_own_chance():
+    env = make(bank(), [0, 1, 2, 3])
+    seen, info = env.reset(options={"tasks": torch.tensor([0, 1, 2, 3])})
+    place = [name for name, _ in columns(env.host.slots)].index("loss_lag_0")
+    chance = torch.tensor([math.log(count) for count in CLASSES])
+    assert torch.equal(seen.features[:, place], ratio(info.val_loss / chance))
+    seen, *_, info = env.step(torch.zeros(4, 8, dtype=torch.int64))
+    place = [name for name, _ in columns(env.host.slots)].index("train_loss")
+    assert torch.equal(seen.features[:, place], ratio(info.train_loss / chance))
+    assert torch.equal(env.setting.chance_loss.float(), chance)
+
+
+def test_the_loss_is_rewarded_in_units_of_the_own_chance(make_slots):
+    """Two hosts together are paid what each is paid alone."""
+    chances = torch.tensor([math.log(10), math.log(2)], dtype=torch.float64)
+
+    def paid(chances: Tensor, losses: list[float]) -> dict[str, Tensor]:
+        setting, loss = replace(SETTING, chance_loss=chances), torch.tensor(losses)
+        slots = make_slots([[0]] * len(losses))
+        ledgers = Ledgers.start(1, loss + 0.1, torch.full_like(loss, 10.0), chances)
+        step = transition(slots, slots, loss=loss, committed_loss=loss, ended=True, terminal=True, ledgers=ledgers)
+        return rewards.components("loss", step, setting)
+
+    together = paid(chances, [0.5, 0.5])
+    for row in range(2):
+        alone = paid(chances[row : row + 1], [0.5])
+        assert all(torch.equal(value[row : row + 1], alone[name]) for name, value in together.items())
+    assert together["loss_improvement"][0] != together["loss_improvement"][1]
+    assert together["loss_terminal"][0] > together["loss_terminal"][1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("family", ["cnn", "mlp"])
+def test_a_class_that_a_task_lacks_is_never_answered_and_teaches_nothing(family, backend):
+    """Its logit may be the largest by far: answers and loss are those of the others; its weights never move."""
+    still = HostOptimizer(weight_decay=0.0)
+    env = make(bank(), [0, 1, 2, 3], backend, family=family, host_optimizer=still)
+    tasks = torch.tensor([0, 1, 2, 3])
+    env.reset(options={"iteration": 0, "tasks": tasks})
+    population, slots, data = env.population, env.slots, bank()[1]
+    off = torch.zeros(1, 4, env.host.slots, dtype=torch.bool)
+    before = population.evaluate(slots, data, off)
+    head = {name: value for name, value in population.named_parameters(slots, 0).items() if name.startswith("head.")}
+    bias = next(name for name, value in head.items() if value.shape == (4,))
+    rows = slice(env.host.params - 4, env.host.params)  # the bias of the last layer comes last
+    assert torch.equal(population._stores["host"].param[0, rows], head[bias])
+    population._stores["host"].param[:, rows] += torch.tensor([0.0, 0.0, 0.0, 50.0])
+    after = population.evaluate(slots, data, off)
+    lacks = [count < 4 for count in CLASSES]
+    for row, lacking in enumerate(lacks):
+        assert torch.equal(before.correct[:, row], after.correct[:, row]) == lacking
+        assert torch.equal(before.loss[:, row], after.loss[:, row]) == lacking
+    start = [population.named_parameters(slots, row) for row in range(4)]
+    env.step(torch.zeros(4, 8, dtype=torch.int64))
+    for row, count in enumerate(CLASSES):
+        trained = population.named_parameters(env.slots, row)
+        for name in head:
+            if len(start[row][name]) == 4:
+                moved = (trained[name] != start[row][name]).reshape(4, -1).any(dim=1)
+                assert moved.tolist() == [k < count for k in range(4)], (row, name)

@@ -1,0 +1,240 @@
+"""``train.actions``: what it closes is masked for everyone who acts, and everyone is told clearly."""
+
+import re
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+
+from simic.agent.export import PROGRAM, export_policy
+from simic.agent.losses import usage
+from simic.agent.normalization import Normalizers, ObservationNormalizer
+from simic.agent.policy import ActorCritic
+from simic.agent.ppo import PPO
+from simic.agent.rollout import collect
+from simic.envs.actions import choices, grammar, grammar_mask
+from simic.envs.play import play as play_episode
+from simic.envs.single_env import SingleGrowthEnv
+from simic.errors import SimicError
+from simic.evaluation.baselines import FixedSchedule, Heuristic, RandomLegal, Static
+from simic.evaluation.schedules import OpenLoop, Schedule
+from simic.growth.life.vocabulary import Action, Op
+from simic.growth.networks.blueprints import blueprints_of
+from simic.params import Lifecycle, Policy, PPOParams, Train
+
+SIZES = Policy(encoder_units=16, core_units=16, head_units=8, embedding_units=2)
+NARROW = {
+    "op": ("WAIT", "GERMINATE", "SET_ALPHA_TARGET", "PRUNE", "ADVANCE"),
+    "slot": (0, 2),
+    "blueprint": ("conv_light", "norm"),
+    "style": ("sigmoid_add",),
+    "tempo": (3, 8),
+    "alpha_target": (1,),
+    "alpha_speed": (0,),
+    "alpha_curve": ("LINEAR", "COSINE"),
+}
+FREE = ("style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
+
+
+def allowed(env) -> dict[str, set[int]]:
+    """Indices that NARROW leaves of each head."""
+    known = choices(env.host.slots, [item.name for item in env.blueprints])
+    return {head: {known[head].index(value) for value in values} for head, values in NARROW.items()}
+
+
+def assert_open(env, actions: torch.Tensor) -> None:
+    """Heads that an action uses have only choices that are left open."""
+    used = env.action_spec.relevance_table()[actions[:, 0]]
+    for number, (head, left) in enumerate(allowed(env).items()):
+        assert set(actions[used[:, number], number].tolist()) <= left, head
+
+
+def make_policy(env) -> ActorCritic:
+    return ActorCritic(env.action_spec, env.observation_spec, SIZES, rng_seed=1)
+
+
+def test_nobody_plays_what_is_closed_and_all_else_is_played(make_env, play):
+    env = make_env(envs=24, steps=16, actions=NARROW)
+    drawn = torch.cat([actions for _, actions, _ in play(env)])
+    policy, normalizers = make_policy(env), Normalizers(ObservationNormalizer(env.observation_spec))
+    rollout, _ = collect(env, policy, normalizers, 1, 1, env.steps)
+    for actions in (drawn, rollout.actions.flatten(0, 1)):
+        assert_open(env, actions)
+    used = env.action_spec.relevance_table()[drawn[:, 0]]
+    for number, (head, left) in enumerate(allowed(env).items()):
+        assert set(drawn[used[:, number], number].tolist()) == left, head
+    observation, _ = env.reset()
+    state = policy.initial_state(24)
+    for _ in range(8):
+        step = policy.act(observation, state, greedy=True)
+        assert_open(env, step.actions)
+        observation, state = env.step(step.actions)[0], step.state
+
+
+def test_masks_are_those_of_an_open_environment_without_the_closed_choices(make_env, play):
+    env, free = make_env(actions=NARROW), make_env()
+    rows = grammar(env.action_spec)
+    used = env.action_spec.relevance_table()[rows[:, 0]]
+    left = torch.ones(len(rows), dtype=torch.bool)
+    for number, indices in enumerate(allowed(env).values()):
+        left &= torch.isin(rows[:, number], torch.tensor(sorted(indices))) | ~used[:, number]
+    narrowed = 0
+    free.reset(options={"iteration": 0})
+    for before, actions, (observation, *_) in play(env):
+        env.action_spec.check_masks(before.masks, env.num_envs)
+        assert tuple(before.masks) == env.masked
+        seen, *_ = free.step(actions)
+        legal = grammar_mask(env.action_spec, observation, rows)
+        assert torch.equal(legal, grammar_mask(env.action_spec, seen, rows) & left)
+        narrowed += int((legal.sum(dim=1) > 1).sum())
+    assert narrowed > 0
+
+
+def test_an_open_space_is_masked_as_without_the_option(make_env):
+    """No list, an empty one and a complete one are the same: not even an additional tensor."""
+    whole = choices(3, [item.name for item in make_env().blueprints])
+    seen = [make_env(actions=actions).reset()[0] for actions in ({}, dict.fromkeys(whole, ()), whole)]
+    for other in seen:
+        assert list(other.masks) == ["op", "slot", "blueprint"]
+        assert all(torch.equal(mask, other.masks[name]) for name, mask in seen[0].masks.items())
+
+
+def test_a_slot_that_no_open_blueprint_fits_is_closed_and_so_is_the_op(make_env):
+    env = make_env()
+    sizes = env.budget.reserve[0]
+    small, large = int(sizes.argmin()), int(sizes.argmax())
+    limit = float(sizes[small]) / env.host.params
+    assert sizes[large] > sizes[small]
+    for kind, possible in ((small, True), (large, False)):
+        lifecycle = Lifecycle(param_budget=limit)
+        narrow = make_env(lifecycle=lifecycle, actions={"blueprint": (env.blueprints[kind].name,)})
+        masks = narrow.reset()[0].masks
+        assert masks["op"][:, Op.GERMINATE].all() == possible and masks["slot"][:, Op.GERMINATE, 0].all() == possible
+        assert masks["blueprint"][:, 0].sum(dim=1).eq(int(possible)).all()
+
+
+def test_the_environment_refuses_a_closed_choice_of_a_head_that_the_op_uses(make_env):
+    env = make_env(envs=2, actions=NARROW)
+    env.reset()
+    good = {"op": 1, "slot": 0, "blueprint": min(allowed(env)["blueprint"]), "style": 2, "alpha_target": 2}
+    for head in ("slot", "blueprint", "style", "tempo", "alpha_target"):
+        closed = next(index for index in range(9) if index not in allowed(env)[head])
+        action = Action.wait(2)._replace(**{k: torch.tensor([0, v]) for k, v in (good | {head: closed}).items()})
+        with pytest.raises(SimicError, match=rf"'{head}': {closed}.* of host 1 at step 0: forbidden"):
+            env.step(action)
+    unused = Action.wait(2)._replace(**{k: torch.tensor([1, v]) for k, v in (good | {"alpha_speed": 3}).items()})
+    unused = unused._replace(op=torch.tensor([0, 1]))
+    *_, info = env.step(unused)  # neither WAIT nor GERMINATE uses alpha_speed, and WAIT uses none of them
+    assert info.effective_op.tolist() == [0, 1]
+
+
+def test_only_what_is_open_counts_as_a_choice(make_env):
+    """A head with one open choice is no choice: log-probability and entropy exactly 0. Two open ones are worth ln 2."""
+    env = make_env(envs=16, steps=12, actions=NARROW)
+    policy = make_policy(env)
+    with torch.no_grad():
+        for head in policy.heads:
+            head.get_submodule("out").weight.zero_()  # uniform over what is legal
+            head.get_submodule("out").bias.zero_()
+    rollout, _ = collect(env, policy, Normalizers(ObservationNormalizer(env.observation_spec)), 0, 1, env.steps)
+    names = [head.name for head in env.action_spec.heads]
+    used = env.action_spec.relevance_table()[rollout.actions[..., 0]] & rollout.valid[..., None]
+    seen = policy.replay(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
+    opened = usage(policy, rollout, 1, None)
+    for name in ("style", "alpha_target", "alpha_speed", "tempo", "alpha_curve"):
+        number, several = names.index(name), len(NARROW[name]) > 1
+        rows = used[..., number]
+        assert rows.any() and torch.equal(opened.open[..., number], rows & several), name
+        expected = torch.full_like(seen.log_probs[..., number][rows], -torch.tensor(2.0).log() if several else 0.0)
+        assert torch.allclose(seen.log_probs[..., number][rows], expected, atol=1e-6), name
+        assert torch.allclose(seen.entropy[..., number][rows], torch.tensor(float(several)), atol=1e-6), name
+        if not several:
+            assert not seen.log_probs[..., number].any() and not seen.entropy[..., number].any()
+
+
+@pytest.mark.parametrize("ratio", ["joint", "per_head"])
+def test_an_update_replays_the_closed_masks(make_env, ratio):
+    """Under other masks the log-probabilities would be others: the first ratio would not be 1."""
+    env = make_env(envs=8, steps=10, actions=NARROW)
+    settings = PPOParams(minibatches=2, epochs=2, ratio=ratio, target_kl=None)
+    ppo = PPO(make_policy(env), settings, rng_seed=1, total_updates=3)
+    rollout, _ = collect(env, ppo.policy, Normalizers(ObservationNormalizer(env.observation_spec)), 0, 1, env.steps)
+    rollout = replace(rollout, advantages=rollout.rewards, returns=rollout.rewards)
+    assert ppo.update(rollout, 0).first_ratio_ok
+    open_masks = {name: mask for name, mask in rollout.masks.items() if name not in FREE}
+    assert not ppo.update(replace(rollout, masks=open_masks), 1).first_ratio_ok
+
+
+def test_the_program_takes_the_closed_masks_and_decides_like_the_policy(make_env, tmp_path):
+    env = make_env(envs=6, actions=NARROW)
+    policy = make_policy(env)
+    description = export_policy(policy, None, tmp_path, env.masked)
+    assert {f"mask_{head}" for head in FREE} < set(description["inputs"])
+    program = torch.export.load(tmp_path / PROGRAM).module()
+    observation, _ = env.reset()
+    h, c = state = policy.initial_state(6)
+    for _ in range(8):
+        expected = policy.act(observation, state, greedy=True)
+        masks = tuple(observation.masks[name] for name in env.masked)
+        actions, *_, h, c = program(observation.features, observation.categories, masks, h, c)
+        assert torch.equal(actions, expected.actions)
+        observation, state = env.step(actions)[0], expected.state
+
+
+def test_the_single_view_offers_no_closed_action(digits):
+    roomy = Lifecycle(param_budget=100.0)
+    train = Train(envs=1, episode_steps=3, ppo=PPOParams(minibatches=1), lifecycle=roomy, actions=NARROW)
+    env = SingleGrowthEnv(train, *digits)
+    env.reset(seed=1)
+    germinations = {env.factored(int(index)) for index in env.action_masks().nonzero()[0]} - {(0,) * 8}
+    names = [item.name for item in blueprints_of("cnn")]
+    kinds = [names.index(name) for name in NARROW["blueprint"]]
+    assert germinations == {(1, slot, kind, 2, tempo, 2, 0, 0) for slot, kind, tempo in product((0, 2), kinds, (0, 2))}
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ({"speed": (3,)}, "train.actions: there is no head 'speed'; the heads are op, slot, blueprint, style, tempo"),
+        ({"tempo": (3, 4)}, "train.actions.tempo: there is no 4; allowed are 3, 5, 8"),
+        ({"style": ("add",)}, "train.actions.style: there is no 'add'; allowed are linear_add, linear_multiply"),
+        ({"slot": (3,)}, "train.actions.slot: there is no 3; allowed are 0, 1, 2"),
+        ({"blueprint": ("mlp",)}, "train.actions.blueprint: there is no 'mlp'; allowed are "),
+        ({"alpha_curve": ("LINEAR", 7)}, "train.actions.alpha_curve: there is no 7; allowed are LINEAR, COSINE"),
+        ({"op": ("GERMINATE", "PRUNE")}, "train.actions.op = GERMINATE, PRUNE: must include WAIT"),
+    ],
+)
+def test_what_there_is_not_is_named(make_env, actions, message):
+    with pytest.raises(SimicError, match=re.escape(message)):
+        make_env(actions=actions)
+
+
+@pytest.mark.parametrize(
+    ("build", "closed", "named"),
+    [
+        (lambda env: Heuristic("cnn"), {"style": ("linear_add",)}, "Heuristic needs style sigmoid_add"),
+        (lambda env: Heuristic("cnn"), {"op": ("WAIT", "GERMINATE")}, "Heuristic needs op PRUNE"),
+        (lambda env: Heuristic("cnn"), {"tempo": (3, 8)}, "Heuristic needs tempo 5"),
+        (
+            lambda env: FixedSchedule("cnn", env.train.lifecycle, (0,)),
+            {"blueprint": ("norm",)},
+            "FixedSchedule needs blueprint conv_light",
+        ),
+        (lambda env: FixedSchedule("cnn", env.train.lifecycle, (0,)), {"alpha_target": (0.5,)}, "alpha_target 1.0"),
+        (lambda env: OpenLoop([Schedule((-1, 0, -1))] * 2), {"slot": (0, 2)}, "OpenLoop needs slot 1"),
+        (lambda env: OpenLoop([Schedule((-1, 0, -1))] * 2), {"style": ("sigmoid_add",)}, "OpenLoop needs style linear"),
+    ],
+)
+def test_a_plan_that_needs_what_is_closed_is_refused_before_it_begins(make_env, build, closed, named):
+    env = make_env(envs=2, steps=2, actions=closed)
+    head = next(iter(closed))
+    with pytest.raises(SimicError, match=f"{named}.*, which train.actions.{head} closes: allow it, or leave this"):
+        play_episode(env, build(env), 0, lambda *step: pytest.fail("a step was played"))
+
+
+def test_who_follows_the_masks_needs_nothing(make_env):
+    env = make_env(envs=4, steps=5, actions=NARROW)
+    nothing = OpenLoop([Schedule((-1, -1, -1))] * 4)
+    for actor in (Static(), RandomLegal(env.action_spec), nothing):
+        play_episode(env, actor, 0, lambda *step: None)

@@ -1,0 +1,54 @@
+"""With one seed allowed, a controller can still try one place after another."""
+
+import torch
+
+from simic.envs.observations import columns
+from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
+from simic.growth.life.vocabulary import Op, Stage
+from simic.params import Lifecycle
+
+from .transitions import act
+
+ONE = Lifecycle(max_seeds=1)  # all timing as shipped
+STEPS = 40
+
+
+def test_one_seed_is_tried_pruned_and_another_kept_elsewhere(make_env):
+    """Pruned as soon as it may be, 8 steps after its germination; 1 + 5 + 1 steps later its slot is empty again, and
+    until then all others are closed too: one unproven seed at a time.
+    """
+    env = make_env(envs=2, steps=STEPS, family="mlp", lifecycle=ONE, batches_per_epoch=1)
+    observation, _ = env.reset()
+    slot, done = 0, []
+    for step in range(STEPS):
+        legal = observation.masks["slot"].all(dim=0)
+        if legal[Op.GERMINATE, slot]:
+            op = Op.GERMINATE
+        elif slot == 0 and legal[Op.PRUNE, 0]:
+            op = Op.PRUNE
+        else:
+            op = Op.FOSSILIZE if legal[Op.FOSSILIZE, slot] else Op.WAIT
+        observation, *_, info = env.step(act(2, op, slot=slot))
+        assert info.effective_op.tolist() == [op] * 2, step
+        live = in_stages(info.stage, LIVE_STAGES)
+        assert live.sum(dim=1).max() <= 1
+        assert not (live.any(dim=1) & observation.masks["op"][:, Op.GERMINATE]).any()
+        if op is not Op.WAIT:
+            done.append((step, op, slot))
+        slot += op is Op.PRUNE
+    assert done == [(0, Op.GERMINATE, 0), (8, Op.PRUNE, 0), (16, Op.GERMINATE, 1), (24, Op.FOSSILIZE, 1)]
+    assert info.stage.tolist() == [[Stage.DORMANT, Stage.FOSSILIZED, Stage.DORMANT]] * 2
+    assert info.score.equal(info.committed_accuracy) and info.committed_accuracy.equal(info.live_accuracy)
+
+
+def test_how_many_seeds_are_still_allowed_can_be_seen(make_env, play):
+    """The blocks of the slots say how many live; the limit is the same in a whole run."""
+    env = make_env(envs=12, steps=16, lifecycle=ONE.model_copy(update={"max_seeds": 2, "min_prune_age": 2}))
+    names = [name for name, _ in columns(env.host.slots)]
+    occupied = torch.tensor([name.endswith("_occupied") for name in names])
+    counts = set()
+    for _, _, (observation, *_, info) in play(env):
+        live = in_stages(info.stage, LIVE_STAGES).sum(dim=1)
+        assert torch.equal(observation.features[:, occupied].sum(dim=1), live.float())
+        counts |= set(live.tolist())
+    assert counts == {0, 1, 2}
