@@ -16,13 +16,19 @@ SIZE = 16
 suite(
     TaskSuite(
         name="patches",
-        held_out=("gratings", "digits_negative", "pairs_mislabelled"),
+        held_out=("gratings", "digits_negative", "digits_clutter", "digits_mislabelled", "pairs_mislabelled"),
         samples={"train": 512, "val": 256, "test": 512},
         overrides=(
             "train.host.family=cnn",
             "train.host.preset=impaired",
             "train.episode_steps=40",
+            "train.batches_per_epoch=8",
+            "train.batch_size=32",
             "train.lifecycle.max_seeds=1",
+            # Of blueprints one 3 × 3 convolution at most: two of them in slot 0 reach as far as a seed in slot 1.
+            "train.actions.blueprint=[norm, attention, depthwise, bottleneck]",
+            "train.actions.style=[linear_add, sigmoid_add]",
+            "train.actions.alpha_target=[1.0]",
         ),
     )
 )
