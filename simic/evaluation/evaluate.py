@@ -22,7 +22,7 @@ from simic.evaluation import endpoints, result, statistics
 from simic.evaluation.costs import Meter
 from simic.evaluation.history import Histories
 from simic.evaluation.result import LEARNED
-from simic.evaluation.static_final import Course
+from simic.evaluation.static_final import Regime
 from simic.evaluation.static_final import static_final as static_finals
 from simic.growth.batch.shards import recovered
 from simic.growth.life.vocabulary import Action, Op, Slots, Stage
@@ -126,9 +126,9 @@ def evaluate(
 def _from_the_start(setup: EvaluationSetup, final: Slots, seeds: result.PerSeed) -> dict[str, result.Fixed]:
     """At equal epochs and at equal FLOPs of training."""
     env = setup.env
-    course = Course(env.train, setup.held_out.train, setup.held_out.test, setup.tasks, EVALUATION_ITERATION)
+    regime = Regime(env.train, setup.held_out.train, setup.held_out.test, setup.tasks, EVALUATION_ITERATION)
     spent = torch.tensor(seeds.training_flops, device=env.device)
-    both = static_finals(env.population, course, final, spent)
+    both = static_finals(env.population, regime, final, spent)
     names = ("static_final, equal epochs", "static_final, equal FLOPs")
     return dict(zip(names, both, strict=True))
 

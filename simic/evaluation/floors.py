@@ -15,7 +15,7 @@ from simic.data.batches import Dataset, HeldOut
 from simic.evaluation.costs import BACKWARD_AND_FORWARD
 from simic.evaluation.evaluate import EVALUATION_ITERATION
 from simic.evaluation.result import Fixed
-from simic.evaluation.static_final import Course
+from simic.evaluation.static_final import Regime
 from simic.growth.life.vocabulary import Slots
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.family import family_of
@@ -40,9 +40,9 @@ def floors(params: Params, held_out: HeldOut, tasks: Tensor, device: torch.devic
     found = {}
     if len(held_out.train.shape) > 1:  # tokens are no numbers
         found[LINEAR] = linear_floor(held_out, tasks)
-    course = Course(params.train, held_out.train, held_out.test, tasks, EVALUATION_ITERATION)
+    regime = Regime(params.train, held_out.train, held_out.test, tasks, EVALUATION_ITERATION)
     for name, host in sizes(params.train.host.family).items():
-        found[name] = static_network(params, course, host, device)
+        found[name] = static_network(params, regime, host, device)
     return found
 
 
@@ -99,13 +99,13 @@ def sizes(family: str) -> dict[str, Host]:
     return {f"static {host.family}, {list(host.widths) if host.widths else host.preset}": host for host in hosts}
 
 
-def static_network(params: Params, course: Course, config: Host, device: torch.device) -> Fixed:
+def static_network(params: Params, regime: Regime, config: Host, device: torch.device) -> Fixed:
     """A network of that shape on every row, trained for the epochs of an episode; one host training each."""
-    host, rows = build_host(config, course.data.shape, course.data.classes), len(course.tasks)
+    host, rows = build_host(config, regime.data.shape, regime.data.classes), len(regime.tasks)
     runtime, optimizer = params.runtime, params.train.host_optimizer
     compose = sharing.population(runtime, sharing.layout(runtime, rows, device))
     ids, epochs = torch.arange(rows), torch.full((1, rows), params.train.episode_steps, device=device)
     kinds = blueprints_of(host.family)
     with closing(compose(host, kinds, ids, params.rng_seed, optimizer, device, runtime.backend)) as population:
-        [found] = course.take(population, Slots.empty(rows, host.slots, device), epochs)
+        [found] = regime.run(population, Slots.empty(rows, host.slots, device), epochs)
     return found

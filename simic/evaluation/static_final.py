@@ -18,7 +18,7 @@ KEPT_OF_A_SEED = ("stage", "blueprint", "operator", "alpha", "alpha_target", "ge
 
 
 @dataclass(frozen=True)
-class Course:
+class Regime:
     """How networks are trained and scored: as the hosts of the episode ``iteration`` whose tasks are ``tasks [E]``, in
     the same order of samples.
     """
@@ -34,7 +34,7 @@ class Course:
         """FLOPs of an epoch over those of one sample's forward pass."""
         return BACKWARD_AND_FORWARD * epoch_samples(self.train, len(self.data))
 
-    def take(self, population: Population | Shards, slots: Slots, epochs: Tensor) -> list[Fixed]:
+    def run(self, population: Population | Shards, slots: Slots, epochs: Tensor) -> list[Fixed]:
         """Fresh networks with the seeds of ``slots`` from the start, scored after each row of ``epochs [R, E]``; the
         population ends after the last. A row that has had its epochs goes on and is scored no more. Answers that are
         not finite are wrong ones.
@@ -75,7 +75,7 @@ class Course:
         population.train_epoch(slots, self.data, order, CropFlip(*where) if self.train.augment == "crop_flip" else None)
 
 
-def static_final(population: Population | Shards, course: Course, final: Slots, spent: Tensor) -> tuple[Fixed, Fixed]:
+def static_final(population: Population | Shards, regime: Regime, final: Slots, spent: Tensor) -> tuple[Fixed, Fixed]:
     """The FOSSILIZED seeds of ``final`` present and training from the first step, with the weights that they began
     with: for as many epochs as the episode had, and for as many as ``spent`` pays.
 
@@ -84,9 +84,9 @@ def static_final(population: Population | Shards, course: Course, final: Slots, 
     """
     slots = from_the_start(final)
     flops = population.host.flops_per_sample + population.seed_flops(slots).sum(dim=1)
-    affordable = (spent // (course.epoch_flops_per_flop * flops)).clamp(min=1)
-    equal = torch.full_like(affordable, course.train.episode_steps)
-    as_long, as_dear = course.take(population, slots, torch.stack((equal, affordable)))
+    affordable = (spent // (regime.epoch_flops_per_flop * flops)).clamp(min=1)
+    equal = torch.full_like(affordable, regime.train.episode_steps)
+    as_long, as_dear = regime.run(population, slots, torch.stack((equal, affordable)))
     return as_long, as_dear
 
 

@@ -10,7 +10,10 @@ from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic
 from simic.envs.play import play
 from simic.evaluation.blind import EMPTY, Blind
-from simic.training.learned import LearnedActor
+from simic.evaluation.policies import BASELINES, actors
+from simic.growth.life.vocabulary import Op
+from simic.params import Evaluate, Params
+from simic.training.learned import Learned, LearnedActor, describe_specs
 
 
 def actor_of(env, greedy=True):
@@ -86,3 +89,20 @@ def test_what_is_shown_is_the_mean_of_the_living_and_the_masks_are_each_hosts_ow
     assert torch.allclose(seen.features, features[:3].mean(0).expand(4, -1), atol=1e-6)
     assert seen.categories.tolist() == [[2, EMPTY, -1]] * 4
     assert seen.masks is given.masks
+
+
+def test_by_name_the_blind_policy_is_the_greedy_one_blind(bank):
+    env = tiny_env(bank)
+    sighted = actor_of(env)
+    specs = describe_specs(env.action_spec, env.observation_spec)
+    learned = Learned(sighted.policy, sighted.normalizers, specs, env.train, 1)
+    named = actors(Params(train=env.train, evaluate=Evaluate(policies=("learned", "blind"))), env, learned)
+    for actor, expected in ((named["learned"], sighted), (named["blind"], Blind(sighted))):
+        assert torch.equal(*(played(env, each, torch.arange(TASKS))[0] for each in (actor, expected)))
+
+
+@pytest.mark.parametrize("name", ["patient", "gradient"])
+def test_the_rules_by_name_play_a_whole_episode(bank, name):
+    env = tiny_env(bank, hosts=3)
+    actions, _ = played(env, BASELINES[name](env), torch.arange(3))
+    assert (actions[:, :, 0] == Op.GERMINATE).any(dim=0).all()

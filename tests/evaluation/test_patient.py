@@ -56,10 +56,10 @@ class ScalarPatient:
         return Op.PRUNE if another and seed["dwell"] >= PATIENCE_EPOCHS else Op.WAIT
 
 
-@pytest.mark.parametrize("most", [1, 3])
-def test_patient_rule_equals_the_scalar_rule(most):
+@pytest.mark.parametrize(("most", "count"), [(1, 9), (3, 9), (1, 2)])
+def test_patient_rule_equals_the_scalar_rule(most, count):
     world = World(envs=150, lifecycle=MANUAL.model_copy(update={"embargo_steps": 0, "max_seeds": most}))
-    order, steps = tries("cnn", SLOTS), 60
+    order, steps = tries("cnn", SLOTS)[:count], 60
     # Germinated; TRAINING from the next step for 3; ramp of 3, begun with the advance; HOLDING; measured: 8 steps on.
     # Pruned, embargoed, reset and dormant take a step each.
     assert (steps_to_finish(world.lifecycle), steps_to_clear(world.lifecycle)) == (8, 4)
@@ -123,6 +123,15 @@ def test_what_helps_at_the_end_is_kept_and_nothing_is_pruned_that_cannot_be_repl
     actor.start(episode(world))
     assert actor.act(world.situation(18)).op.tolist() == [Op.WAIT] * 3
     assert actor.act(world.situation(19)).op.tolist() == [Op.FOSSILIZE, Op.WAIT, Op.WAIT]
+
+
+def test_nothing_is_germinated_that_cannot_be_finished():
+    world = World(envs=1, lifecycle=MANUAL)
+    actor = Patient(MANUAL, 20, tries("cnn", SLOTS))
+    actor.start(episode(world))
+    # Finished 8 steps on: germinated at step 11 at the latest, to be fossilized at step 19, the last.
+    assert actor.act(world.situation(12)).op.tolist() == [Op.WAIT]
+    assert actor.act(world.situation(11)).op.tolist() == [Op.GERMINATE]
 
 
 def test_every_family_has_tries_in_every_slot_and_each_once():
