@@ -70,11 +70,11 @@ def test_kinds_take_turns_and_every_group_has_as_many_as_asked_for(bank):
     assert len({task.name for task in (*meta.tasks, *hidden)}) == 12
 
 
-@pytest.mark.parametrize("held", [None, ("same", "brightness")])
+@pytest.mark.parametrize("held", [None, (), ("same", "brightness")])
 def test_held_out_kinds_have_no_task_in_training(tmp_path, held):
     many = {"train": 20, "val": 20, "held_out": 20, "held_out_kinds": 6}
     prepare(suite(20, many, held_out_kinds=held), 1, tmp_path / "out", tmp_path)
-    expected = set(held or SUITES["patches"].held_out)
+    expected = set(SUITES["patches"].held_out if held is None else held)
     visible, hidden = read_meta(tmp_path / "out").tasks, load_held_out(tmp_path / "out").tasks
     assert {task.kind for task in visible} == set(KINDS["patches"]) - expected
     assert {task.kind for task in hidden if task.group == "held_out_kinds"} == expected
