@@ -125,6 +125,17 @@ def test_what_helps_at_the_end_is_kept_and_nothing_is_pruned_that_cannot_be_repl
     assert actor.act(world.situation(19)).op.tolist() == [Op.FOSSILIZE, Op.WAIT, Op.WAIT]
 
 
+def test_a_seed_that_no_gate_lets_pass_is_given_up():
+    world = held([float("nan")] * 2, [float("nan")] * 2)
+    world.slots.stage[:, 1], world.slots.gradient_healthy[:, 1] = int(Stage.TRAINING), False
+    # It should hold after 8 steps and be judged when patience ends. Nothing is pruned when there is no time left.
+    world.slots.age[:, 1] = torch.tensor([8, 9]) + PATIENCE_EPOCHS
+    actor = Patient(world.lifecycle, 60, tries("cnn", SLOTS))
+    actor.start(episode(world))
+    assert actor.act(world.situation(20)).op.tolist() == [Op.WAIT, Op.PRUNE]
+    assert actor.act(world.situation(50)).op.tolist() == [Op.WAIT] * 2
+
+
 def test_nothing_is_germinated_that_cannot_be_finished():
     world = World(envs=1, lifecycle=MANUAL)
     actor = Patient(MANUAL, 20, tries("cnn", SLOTS))
