@@ -176,7 +176,7 @@ class Standings(Frozen):
     by_kind: dict[str, dict[str, float]]  # mean score of every policy
 
 
-class Headroom(Frozen):
+class HeadroomReport(Frozen):
     """All of headroom.json; tables are ``[row][schedule]``, in points where nothing else is said."""
 
     schema_version: Literal[1] = HEADROOM_VERSION
@@ -243,9 +243,9 @@ def read(path: Path) -> Evaluation:
     return _read(path, Evaluation, f"an evaluation of schema {SCHEMA_VERSION}", "simic evaluate")
 
 
-def read_headroom(path: Path) -> Headroom:
+def read_headroom(path: Path) -> HeadroomReport:
     """The headroom in a file; SimicError when it is missing, damaged or of another schema."""
-    return _read(path, Headroom, f"a headroom of schema {HEADROOM_VERSION}", "simic headroom")
+    return _read(path, HeadroomReport, f"a headroom of schema {HEADROOM_VERSION}", "simic headroom")
 
 
 Model = TypeVar("Model", bound=Frozen)
