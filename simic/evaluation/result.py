@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from simic.data.batches import TaskGroup, TaskMeta
 from simic.errors import SimicError
@@ -202,6 +202,19 @@ class HeadroomReport(Frozen):
     policies: dict[str, PerSeed]
     floors: dict[str, Fixed]
     standings: dict[str, Standings]  # by group of tasks
+
+    @model_validator(mode="after")
+    def _every_row_is_whole(self) -> Self:
+        rows, schedules = len(self.rows), len(self.schedules)
+        if not (all(0 <= task < len(self.tasks) for task in self.rows) and 0 <= self.common < schedules):
+            raise ValueError("names a task or a schedule that it does not have")
+        tables = (self.choosing_val_pct, self.val_pct, self.test_pct, self.params, self.flops_per_sample)
+        if any([len(row) for row in table] != [schedules] * rows for table in tables):
+            raise ValueError(f"a table is not of {rows} rows and {schedules} schedules")
+        reached = {**self.policies, **self.floors}
+        if any(len(values) != rows for each in reached.values() for values in vars(each).values()):
+            raise ValueError(f"a policy or a floor has not {rows} rows")
+        return self
 
     def to_json(self) -> str:
         """Canonical: sorted keys, so equal results are equal bytes."""

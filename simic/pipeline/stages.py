@@ -188,8 +188,9 @@ def audit(params: Params, workspace: Workspace, code_revision: str = "") -> None
     origin = Origin(clean, clean != code_revision) if code_revision else Origin()
     found = trace(params, workspace.checkpoints, workspace.root / "dvc.lock", origin)
     evaluation = result.read(workspace.evaluation) if workspace.evaluation.exists() else None
+    floors = result.read_headroom(workspace.headroom) if workspace.headroom.exists() else None
     run = RunRecord.from_published(params, workspace.telemetry)
-    write_report(replace(run, evaluation=evaluation, provenance=found), workspace.reports)
+    write_report(replace(run, headroom=floors, evaluation=evaluation, provenance=found), workspace.reports)
 
 
 def verdict(workspace: Workspace) -> tuple[str, str, str]:
