@@ -128,9 +128,9 @@ def update(iteration: int, validation: float = float("nan")) -> UpdateRow:
 def episode(committed: Sequence[float] = (40.0, float("nan"))) -> Columns:
     counts = {key: np.array([1, 3]) for key in ("params", "committed_params", "germinated", "fossilized", "pruned")}
     return {
-        "env_id": np.array([0, 1]), "return": np.array([1.0, 2.0]), "length": np.array([5, 5]),
-        "panicked": np.array([False, True]), "committed_accuracy": np.array(committed),
-        "live_accuracy": np.array([50.0, 60.0]), **counts,
+        "env_id": np.array([0, 1]), "task": np.array([0, 0]), "return": np.array([1.0, 2.0]),
+        "length": np.array([5, 5]), "panicked": np.array([False, True]), "committed_accuracy": np.array(committed),
+        "score": np.array(committed), "live_accuracy": np.array([50.0, 60.0]), **counts,
     }  # fmt: skip
 
 

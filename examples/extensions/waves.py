@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from simic.data.suites.kinds import Draws, Problem, kind
-from simic.data.suites.suites import Suite, suite
+from simic.data.suites.suites import TaskSuite, suite
 
 LENGTH = 32
 
@@ -28,7 +28,7 @@ def checks(draws: Draws) -> Problem:
 
 
 suite(
-    Suite(
+    TaskSuite(
         name="waves",
         held_out=("squares",),  # no controller trains on them
         samples={"train": 256, "val": 128, "test": 256},

@@ -65,7 +65,6 @@ def open_choices(
     actions: dict[str, tuple[str | float, ...]], known: dict[str, tuple[str | float, ...]], device: torch.device
 ) -> dict[str, Tensor]:
     """Bool ``[n]`` of each head that ``train.actions`` closes choices of; SimicError for a head or value unknown."""
-    found = {}
     for head, values in actions.items():
         if head not in known:
             raise SimicError(f"train.actions: there is no head {head!r}; the heads are {', '.join(known)}")
@@ -75,9 +74,9 @@ def open_choices(
                 raise SimicError(f"train.actions.{head}: there is no {value!r}; allowed are {allowed}")
         if head == "op" and values and Op.WAIT.name not in values:
             raise SimicError(f"train.actions.op = {', '.join(map(str, values))}: must include {Op.WAIT.name}")
-        if values and not set(known[head]) <= set(values):
-            found[head] = torch.tensor([value in values for value in known[head]], device=device)
-    return found
+    chosen = {head: actions.get(head) or values for head, values in known.items()}
+    left_open = {head: [value in chosen[head] for value in values] for head, values in known.items()}
+    return {head: torch.tensor(flags, device=device) for head, flags in left_open.items() if not all(flags)}
 
 
 def to_action(actions: Tensor) -> Action:

@@ -17,6 +17,7 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from simic import rng
+from simic.agent.export import masked_heads
 from simic.agent.spec import Observation
 from simic.data.augment import CropFlip
 from simic.data.batches import Dataset, epoch_order
@@ -124,8 +125,8 @@ class GrowthEnv(VectorEnv):
     @property
     def masked(self) -> tuple[str, ...]:
         """Heads that have a mask."""
-        always = ("op", "slot", "blueprint")
-        return always + tuple(head for head in self.left_open if head not in always)
+        always = masked_heads(self.action_spec)
+        return tuple(head.name for head in self.action_spec.heads if head.name in (*always, *self.left_open))
 
     @property
     def state(self) -> EpisodeState:

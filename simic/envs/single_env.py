@@ -57,7 +57,8 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """A fresh host; ``seed`` starts another series of episodes, without one the next of the series is played.
 
-        ``options["tasks"]`` is the task of the bank, by its number (default: one of training, drawn by hash).
+        ``options["tasks"]`` is the number of a task of the bank (default: one of training, drawn by hash);
+        ``info["task"]`` says which is played.
         """
         super().reset(seed=seed)
         if options and options.get("tasks") is not None:

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from simic.agent.spec import ActionSpec
 from simic.envs.actions import random_legal, to_action
+from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
 from simic.growth.life.lifecycle import LIVE_STAGES, gate_passes, in_stages
@@ -186,7 +187,16 @@ def _manage(slots: Slots, managed: Tensor) -> Tensor:
 # --- fixed schedule --------------------------------------------------------------------------------------------------
 
 SCHEDULED_BLUEPRINT = {"cnn": "conv_light", "mlp": "mlp_small", "transformer": "attention"}
+OTHERWISE = {"cnn": "bottleneck", "mlp": "lora", "transformer": "mlp_small"}  # where that one is closed
 SHORT_TEMPO = TEMPO_STEPS.index(3)
+
+
+def scheduled_blueprint(env: GrowthEnv) -> str:
+    """The family's own that ``train.actions`` leaves open, or the first that is."""
+    names, left_open = [item.name for item in env.blueprints], env.left_open.get("blueprint")
+    among = [name for name, yes in zip(names, left_open, strict=True) if yes] if left_open is not None else names
+    family = env.blueprints[0].family
+    return next((table[family] for table in (SCHEDULED_BLUEPRINT, OTHERWISE) if table.get(family) in among), among[0])
 
 
 def germination_steps(slots: int, episode_steps: int) -> tuple[int, ...]:

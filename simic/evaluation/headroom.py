@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from simic.data.batches import load_split, read_meta
+from simic.envs.growth_env import GrowthEnv
 from simic.evaluation import endpoints
 from simic.evaluation.evaluate import EVALUATION_ITERATION, EvaluationSetup, play_for_score
 from simic.evaluation.floors import floors
@@ -31,7 +32,7 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
     """Plays the whole table; the order is that of the docstring above."""
     setup = EvaluationSetup.open(params, prepared, device)
     env = setup.env
-    schedules = _schedules(params, env.host.slots, len(env.blueprints))
+    schedules = _schedules(params, env)
     with closing(env):
         policies = {name: play_for_score(setup, BASELINES[name](env))[0] for name in params.headroom.policies}
     searched = _searched(params, prepared, schedules, device, told)
@@ -72,9 +73,11 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
     return found.model_copy(update={"standings": endpoints.standings(found, {})})
 
 
-def _schedules(params: Params, slots: int, blueprints: int) -> list[Schedule]:
-    limit = params.train.lifecycle.max_seeds or slots
-    return every_schedule(slots, blueprints, limit, params.headroom.steps, params.headroom.schedules)
+def _schedules(params: Params, env: GrowthEnv) -> list[Schedule]:
+    """Of the blueprints that this device can run and ``train.actions`` leaves open."""
+    limit = params.train.lifecycle.max_seeds or env.host.slots
+    usable = env.budget.runs.nonzero().flatten().tolist()
+    return every_schedule(env.host.slots, usable, limit, params.headroom.steps, params.headroom.schedules)
 
 
 def _searched(params: Params, prepared: Path, schedules: Sequence[Schedule], device: torch.device, told: Told) -> Grid:

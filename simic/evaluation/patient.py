@@ -1,7 +1,6 @@
 """The patient rule: try a seed, wait until its contribution is known, keep it or try elsewhere."""
 
 from collections.abc import Sequence
-from itertools import product
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ KEEP_ABOVE_PCT = 5.0  # contribution in points, while there is time for another 
 STANDARD_ERRORS = 2.0  # of the contribution: what chance explains is no contribution
 # Tried in this order, each in every slot before the next; of a user's family all of its own.
 TRIED = {
-    "cnn": ("conv_heavy", "conv_light", "bottleneck"),
+    "cnn": ("conv_heavy", "conv_light", "bottleneck", "depthwise", "attention"),
     "mlp": ("mlp", "mlp_small", "lora"),
     "transformer": ("attention", "mlp", "lora"),
 }
@@ -25,11 +24,11 @@ TEMPO, FULL_ALPHA = TEMPO_STEPS.index(min(TEMPO_STEPS)), ALPHA_TARGETS.index(1.0
 
 
 def tries(family: str, slots: int) -> list[tuple[int, int]]:
-    """Slot and blueprint's index of every try, in order: the first slot first."""
+    """Slot and blueprint's index of every try, in order: the last slot first, where features are richest."""
     kinds = blueprints_of(family)
     names = [item.name for item in kinds]
     chosen = TRIED.get(kinds[0].family, tuple(names))
-    return [(slot, names.index(name)) for name, slot in product(chosen, range(slots))]
+    return [(slot, names.index(name)) for name in chosen for slot in reversed(range(slots))]
 
 
 class Patient:

@@ -5,7 +5,14 @@ from collections.abc import Callable
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, refuse_closed
 from simic.errors import SimicError
-from simic.evaluation.baselines import FixedSchedule, Heuristic, RandomLegal, Static, germination_steps
+from simic.evaluation.baselines import (
+    FixedSchedule,
+    Heuristic,
+    RandomLegal,
+    Static,
+    germination_steps,
+    scheduled_blueprint,
+)
 from simic.evaluation.blind import Blind
 from simic.evaluation.gradient import Gradient
 from simic.evaluation.patient import Patient, tries
@@ -17,10 +24,13 @@ BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
     "random_legal": lambda env: RandomLegal(env.action_spec),
     "heuristic": lambda env: Heuristic(env.train.host.family),
     "fixed_schedule": lambda env: FixedSchedule(
-        env.train.host.family, env.train.lifecycle, germination_steps(env.host.slots, env.steps)
+        env.train.host.family,
+        env.train.lifecycle,
+        germination_steps(env.host.slots, env.steps),
+        scheduled_blueprint(env),
     ),
     "patient": lambda env: Patient(env.train.lifecycle, env.steps, tries(env.train.host.family, env.host.slots)),
-    "gradient": Gradient,
+    "gradient": lambda env: Gradient(env, blueprint=scheduled_blueprint(env)),
 }
 
 

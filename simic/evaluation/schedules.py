@@ -38,13 +38,15 @@ class Schedule:
         return f"{' + '.join(seeds)}, step {self.step}" if seeds else "static"
 
 
-def every_schedule(slots: int, blueprints: int, max_seeds: int, steps: Sequence[int], most: int) -> list[Schedule]:
-    """Static first, then every choice of at most ``max_seeds`` seeds; beyond ``most`` schedules, those with one seed,
-    those with one blueprint in as many slots as allowed, and a sample of the others by hash.
+def every_schedule(
+    slots: int, blueprints: Sequence[int], max_seeds: int, steps: Sequence[int], most: int
+) -> list[Schedule]:
+    """Static first, then every choice of at most ``max_seeds`` seeds of these blueprints; beyond ``most`` schedules,
+    those with one seed, those with one blueprint in as many slots as allowed, and a sample of the others by hash.
     """
     found = [Schedule((NONE,) * slots)]
     several = []
-    for step, kinds in product(steps, product(range(NONE, blueprints), repeat=slots)):
+    for step, kinds in product(steps, product((NONE, *blueprints), repeat=slots)):
         used = [kind for kind in kinds if kind != NONE]
         if not 1 <= len(used) <= max_seeds:
             continue

@@ -109,8 +109,9 @@ def episode(iteration) -> Columns:
     level, one = 70 + 0.4 * iteration, np.ones(ENVS, dtype=np.int64)
     wobble = np.array([noise(iteration, e) for e in range(ENVS)])
     return {
-        "env_id": np.arange(ENVS), "return": 5 + 0.05 * iteration + 0.01 * wobble, "length": STEPS * one,
-        "committed_accuracy": level + 0.3 * wobble, "live_accuracy": level * np.ones(ENVS), "params": 500 * one,
+        "env_id": np.arange(ENVS), "task": 0 * one, "return": 5 + 0.05 * iteration + 0.01 * wobble,
+        "length": STEPS * one, "committed_accuracy": level + 0.3 * wobble, "score": level + 0.3 * wobble,
+        "live_accuracy": level * np.ones(ENVS), "params": 500 * one,
         "committed_params": 500 * one, "germinated": one, "fossilized": one, "pruned": 0 * one, "panicked": one == 0,
     }  # fmt: skip
 

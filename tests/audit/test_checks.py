@@ -98,6 +98,14 @@ def test_entropy_of_a_head_with_few_rows_is_noise(plant):
     assert result(damaged(plant).run, "E1").status is Status.PASS
 
 
+def test_a_head_that_params_leave_one_choice_is_not_starved(plant):
+    closed = update("samples_by_head.style", slice(None), 0.0)(plant)
+    assert result(closed.run, "G2").status is Status.FINDING
+    for values, status in ((["sigmoid_add"], Status.PASS), (["sigmoid_add", "linear_add"], Status.FINDING)):
+        known = params(lambda tree, values=values: tree["train"].update(actions={"style": values}))(closed)
+        assert result(known.run, "G2").status is status
+
+
 def test_shaping_of_a_rolled_back_host_ends_at_its_rollback(plant):
     """Host 0 of iteration 0 panics at step 3: F there is -w Phi(s), later rows are void, and the sum is 0 again."""
     gamma = plant.run.params.train.ppo.gamma

@@ -82,7 +82,7 @@ def test_fetched_prepared_and_standardised_per_channel(official, monkeypatch, tm
     assert (tmp_path / "raw" / "cifar10" / ARCHIVE).read_bytes() == official.files[ARCHIVE]
     data = load_split(tmp_path / "out", "train")
     assert data.shape == (3, 32, 32) and data.x.dtype == torch.float32
-    assert len(read_meta(tmp_path / "out").mean) == 3
+    assert len(read_meta(tmp_path / "out").tasks[0].mean) == 3
     assert torch.allclose(data.x.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-4)
     assert torch.allclose(data.x.mean((0, 2, 3)), torch.zeros(3), atol=1e-4)
 

@@ -72,6 +72,19 @@ def test_thresholds_follow_the_number_of_classes():
     assert watch(history, classes=2)[0][-1] == Cause.DIVERGENCE
 
 
+def test_every_host_is_judged_by_the_chance_of_its_own_task():
+    losses = torch.tensor([[0.1, 0.1]] * 3 + [[8.0, 8.0]] * 2)
+    vitals, causes = Vitals.empty(2, PARAMS), []
+    for loss in losses:
+        vitals, cause, _ = governor.check(vitals, loss, torch.ones(2, dtype=torch.bool), chance(10, 2), PARAMS)
+        causes.append(cause.tolist())
+    assert causes[-1] == [Cause.NONE, Cause.DIVERGENCE]
+    # Two classes: collapsed to ln 2; of ten classes that loss is a good one.
+    vitals = Vitals(torch.full((2, PARAMS.window), 0.3, dtype=torch.float64), torch.zeros(2, dtype=torch.int64))
+    finite, at_chance = torch.ones(2, dtype=torch.bool), torch.full((2,), math.log(2))
+    assert governor.check(vitals, at_chance, finite, chance(10, 2), PARAMS)[1].tolist() == [Cause.NONE, Cause.COLLAPSE]
+
+
 def test_rows_do_not_touch_each_other():
     generator = torch.Generator().manual_seed(1)
     losses = torch.rand(12, 5, generator=generator) * 3

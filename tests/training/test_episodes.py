@@ -3,6 +3,11 @@
 import torch
 from small_runs import small_params, steps_of
 
+from simic.envs.play import play
+from simic.evaluation.baselines import FixedSchedule
+from simic.params import Lifecycle
+from simic.training import validation
+from simic.training.episodes import Tally
 from simic.training.session import open_session
 from simic.training.trainer import train
 
@@ -25,3 +30,21 @@ def test_rows_have_the_gradient_norms_that_the_population_measured(prepared, tmp
             assert torch.equal(torch.tensor(getattr(row, name)).nan_to_num(-1), getattr(stats, name).nan_to_num(-1))
     seeds = torch.tensor([row.seed_grad_norm for row in steps])
     assert all(column.isfinite().any() for column in seeds.unbind(2)), "seeds trained in every slot"
+
+
+def test_the_best_checkpoint_is_chosen_by_accuracy_less_the_price_of_what_was_kept(prepared, tmp_path):
+    quick = Lifecycle(training_dwell=1, blending_dwell=1)
+    found = []
+    for price in (0.0, 8.0):
+        params = small_params(episode_steps=12, price=price, lifecycle=quick)
+        with open_session(params, tmp_path / str(price), prepared) as session:
+            env, tally = session.env, Tally(session.env)
+            play(env, FixedSchedule("cnn", quick, (0,)), 5, lambda *step, tally=tally: tally.add(step[2], step[3]))
+            found.append(tally.columns())
+            host = env.host.params
+    free, priced = found
+    added = (priced["committed_params"] - host) / host
+    assert (added > 0).all() and (free["committed_accuracy"] == priced["committed_accuracy"]).all()
+    assert (free["score"] == free["committed_accuracy"]).all()
+    assert abs(priced["score"] - (priced["committed_accuracy"] - 8.0 * added)).max() < 1e-4
+    assert validation.score(priced) == priced["score"].mean() < validation.score(free)

@@ -91,8 +91,9 @@ class HeadGradients(Check):
         norms = {name.removeprefix(HEAD): values for name, values in parts.items() if name.startswith(HEAD)}
         samples = run.updates.below("samples_by_head")
         total = np.nansum(list(norms.values()), axis=0)
+        decided = {name for name, values in run.params.train.actions.items() if len(set(values)) == 1}
         starved, rare = [], []
-        for name in sorted(norms.keys() & samples.keys()):
+        for name in sorted(norms.keys() & samples.keys() - decided):
             enough = samples[name] >= ENOUGH_ROWS
             share = np.divide(norms[name], total, out=np.zeros_like(total), where=total > 0)
             if longest_run(enough & (share < self.SHARE)) >= self.UPDATES:

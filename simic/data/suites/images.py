@@ -17,7 +17,7 @@ from simic.data.cifar import read_cifar10
 from simic.data.idx import read_mnist_like
 from simic.data.sources import Source
 from simic.data.suites.kinds import Draws, Problem, kind
-from simic.data.suites.suites import Suite, suite
+from simic.data.suites.suites import TaskSuite, suite
 
 SIZE = 16
 CLASSES = 10
@@ -30,7 +30,7 @@ READERS: dict[str, Callable[[Path], Source]] = {
 Corruption = Callable[[Draws, Tensor], Tensor]  # of images [n, 1, 16, 16], 0 … 1
 
 suite(
-    Suite(
+    TaskSuite(
         name="images",
         held_out=("mnist_negative", "fashion_mnist_occluded", "cifar10_noisy"),
         samples={"train": 512, "val": 128, "test": 256},

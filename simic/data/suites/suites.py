@@ -7,7 +7,7 @@ from simic.errors import SimicError
 
 
 @dataclass(frozen=True)
-class Suite:
+class TaskSuite:
     """``held_out`` kinds have no instance in training. ``overrides`` of params.yaml suit it: host, batches, budget."""
 
     name: str
@@ -16,10 +16,10 @@ class Suite:
     overrides: tuple[str, ...]
 
 
-SUITES: dict[str, Suite] = {}
+SUITES: dict[str, TaskSuite] = {}
 
 
-def suite(item: Suite) -> Suite:
+def suite(item: TaskSuite) -> TaskSuite:
     """Register a suite; SimicError where the name is taken."""
     if item.name in SUITES:
         raise SimicError(f"suite {item.name!r} is registered already")

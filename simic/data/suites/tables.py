@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from simic import durable
 from simic.data.sources import Source, checked, read_digits
 from simic.data.suites.kinds import Draws, Problem, kind
-from simic.data.suites.suites import Suite, suite
+from simic.data.suites.suites import TaskSuite, suite
 from simic.data.synthetic import radius as planted_radius
 
 WIDTH = 64
@@ -29,7 +29,7 @@ LICENCES = {
 }
 
 suite(
-    Suite(
+    TaskSuite(
         name="tables",
         held_out=("wine", "digits_grouped", "parity"),
         samples={"train": 512, "val": 256, "test": 512},

@@ -14,7 +14,7 @@ from simic import durable
 from simic.data.published import local_copy
 from simic.data.sources import BYTES, Source
 from simic.data.suites.kinds import Draws, Problem, kind
-from simic.data.suites.suites import Suite, suite
+from simic.data.suites.suites import TaskSuite, suite
 from simic.data.synthetic import recall as planted_recall
 from simic.data.text import read_utf8
 
@@ -24,7 +24,7 @@ FIRST_LETTER, FIRST_DIGIT = ord("a"), ord("0")
 PRINTABLE = range(32, 127)
 
 suite(
-    Suite(
+    TaskSuite(
         name="texts",
         held_out=("reverse", "cipher"),
         samples={"train": 1024, "val": 128, "test": 256},

@@ -9,7 +9,7 @@ import torch
 from simic import registry
 from simic.data.sources import BYTES, Source, read_digits
 from simic.data.suites.kinds import GROUPS, KINDS, Draws, Shelf, kind
-from simic.data.suites.suites import SUITES, Suite, suite
+from simic.data.suites.suites import SUITES, TaskSuite, suite
 from simic.errors import SimicError
 
 SPLITS = ("train", "val", "test")
@@ -186,4 +186,4 @@ def test_a_name_that_is_taken_or_a_suite_that_is_none_is_refused():
         kind("patchs", "mine")(lambda draws: None)
     assert "patchs" not in KINDS
     with pytest.raises(SimicError, match="suite 'patches' is registered already"):
-        suite(Suite("patches", (), {}, ()))
+        suite(TaskSuite("patches", (), {}, ()))
