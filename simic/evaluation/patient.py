@@ -24,11 +24,11 @@ TEMPO, FULL_ALPHA = TEMPO_STEPS.index(min(TEMPO_STEPS)), ALPHA_TARGETS.index(1.0
 
 
 def tries(family: str, slots: int) -> list[tuple[int, int]]:
-    """Slot and blueprint's index of every try, in order: the last slot first, where features are richest."""
+    """Slot and blueprint's index of every try, in order: the first slot first."""
     kinds = blueprints_of(family)
     names = [item.name for item in kinds]
     chosen = TRIED.get(kinds[0].family, tuple(names))
-    return [(slot, names.index(name)) for name in chosen for slot in reversed(range(slots))]
+    return [(slot, names.index(name)) for name in chosen for slot in range(slots)]
 
 
 class Patient:
