@@ -11,7 +11,7 @@ from simic.growth.life.vocabulary import ALPHA_TARGETS, TEMPO_STEPS, Action, Op,
 from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Lifecycle
 
-PATIENCE_EPOCHS = 4  # in HOLDING before a seed is judged: its host has to learn to use it
+PATIENCE_EPOCHS = 2  # in HOLDING before a seed is judged: its host has to learn to use it
 KEEP_ABOVE_PCT = 5.0  # contribution in points, while there is time for another seed
 STANDARD_ERRORS = 2.0  # of the contribution: what chance explains is no contribution
 # Tried in this order, each in every slot before the next; of a user's family all of its own.
