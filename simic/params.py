@@ -2,13 +2,11 @@
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -22,6 +20,7 @@ from pydantic_core.core_schema import CoreSchema, no_info_after_validator_functi
 
 from simic import registry
 from simic.errors import SimicError
+from simic.params_file import read_tree
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
@@ -399,49 +398,9 @@ class Params(Tree, _Extended):
     runtime: Runtime = Runtime()
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads 1e-4 as a string (it wants 1.0e-4); DVC and YAML 1.2 read it as a number, so do we."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
 def load(path: Path, overrides: list[str] | None = None) -> Params:
     """Params of a file, with ``key.path=value`` overrides in DVC's ``-S`` syntax; SimicError on anything wrong."""
     return validate(read_tree(path, overrides), str(path), path.parent / EXTENSIONS_FOLDER)
-
-
-def read_tree(path: Path, overrides: list[str] | None = None) -> dict[str, Any]:
-    """The raw mapping of a params file with overrides applied, not yet validated."""
-    try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except FileNotFoundError:
-        raise SimicError(f"{path}: no such file; run from the project's root or pass --params FILE") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SimicError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(tree, dict):
-        raise SimicError(f"{path}: must be a mapping of sections, not {type(tree).__name__}")
-    for override in overrides or []:
-        _apply(tree, override)
-    return tree
-
-
-def _apply(tree: dict[str, Any], override: str) -> None:
-    name, equals, text = override.partition("=")
-    if not equals or not all(name.split(".")):
-        raise SimicError(f"override {override!r}: must be KEY.PATH=VALUE, for example train.ppo.learning_rate=1e-4")
-    try:
-        value = yaml.load(text, _Loader)
-    except yaml.YAMLError:
-        raise SimicError(f"override {override!r}: the value is not YAML") from None
-    *sections, leaf = name.split(".")
-    for section in sections:
-        tree = tree.setdefault(section, {})
-        if not isinstance(tree, dict):
-            raise SimicError(f"override {override!r}: {section} is a value, not a section")
-    tree[leaf] = value
 
 
 def validate(tree: dict[str, Any], source: str, extensions: Path = Path(EXTENSIONS_FOLDER)) -> Params:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simic.audit.provenance import Certificate, Provenance
 from simic.errors import SimicError
-from simic.evaluation.result import Evaluation
+from simic.evaluation.result import Evaluation, HeadroomReport
 from simic.params import Params
 from simic.telemetry import timing
 from simic.telemetry.columns import Array, Columns, published
@@ -126,6 +126,7 @@ class RunRecord:
     episodes: Table = Table()
     validations: Table = Table()
     timing: Table = Table()
+    headroom: HeadroomReport | None = None
     evaluation: Evaluation | None = None
     provenance: Provenance | None = None
     certificate: Certificate | None = None

@@ -7,7 +7,7 @@ import numpy as np
 
 from simic import params as params_module
 from simic.evaluation import gap, search
-from simic.evaluation.result import LEARNED, Evaluation, Headroom, Standing, Standings
+from simic.evaluation.result import LEARNED, Evaluation, HeadroomReport, Standing, Standings
 from simic.evaluation.statistics import Values, mean_interval
 from simic.params import Params
 
@@ -43,18 +43,18 @@ def settings(params: Params) -> str:
     )
 
 
-def scores(accuracy: Values, params: Values, headroom: Headroom) -> Values:
+def scores(accuracy: Values, params: Values, headroom: HeadroomReport) -> Values:
     """Accuracy in points less the price of what was added."""
     return accuracy - headroom.price * (params - headroom.host.params) / headroom.host.params
 
 
-def standings(headroom: Headroom, policies: Mapping[str, Reached]) -> dict[str, Standings]:
+def standings(headroom: HeadroomReport, policies: Mapping[str, Reached]) -> dict[str, Standings]:
     """Of the policies of the headroom, of ``policies`` and of what the table of schedules gives, by group of tasks."""
     everyone: dict[str, Reached] = {**headroom.policies, **headroom.floors, **policies}
     return {group: _of_group(headroom, everyone, group) for group in dict.fromkeys(t.group for t in headroom.tasks)}
 
 
-def _of_group(headroom: Headroom, policies: Mapping[str, Reached], group: str) -> Standings:
+def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: str) -> Standings:
     tasks = [index for index, task in enumerate(headroom.tasks) if task.group == group]
     kinds = [headroom.tasks[index].kind for index in tasks]
     per_task = _Averaging(headroom, tasks)
@@ -150,7 +150,7 @@ def said(found: Evaluation) -> tuple[str, str]:
 class _Averaging:
     """Rows ``[R, …]`` to tasks ``[T, …]``: the mean over the hosts of each task."""
 
-    def __init__(self, headroom: Headroom, tasks: list[int]) -> None:
+    def __init__(self, headroom: HeadroomReport, tasks: list[int]) -> None:
         rows = np.array(headroom.rows)
         self.places = [np.flatnonzero(rows == task) for task in tasks]
 

@@ -83,7 +83,7 @@ class Trace:
 def evaluate(
     setup: EvaluationSetup,
     actors: Mapping[str, Actor],
-    headroom: result.Headroom,
+    headroom: result.HeadroomReport,
     subject: Subject | None,
     static_final: bool = False,
     on_end: Callable[[str, Histories], None] | None = None,

@@ -18,7 +18,7 @@ from simic.evaluation.evaluate import EVALUATION_ITERATION, EvaluationSetup, pla
 from simic.evaluation.floors import floors
 from simic.evaluation.grid import Grid, Hosts, Splits, Table, grid
 from simic.evaluation.policies import BASELINES
-from simic.evaluation.result import Cost, Headroom, HostDescription, TaskRow
+from simic.evaluation.result import Cost, HeadroomReport, HostDescription, TaskRow
 from simic.evaluation.schedules import Schedule, every_schedule
 from simic.evaluation.search import best_common
 from simic.params import Params
@@ -28,7 +28,7 @@ SEARCH_ITERATION = 1 << 43  # a namespace of its own: hosts that no training or 
 Told = Callable[[str, int, int], None]  # what is played, how many host trainings of how many
 
 
-def measure(params: Params, prepared: Path, device: torch.device, told: Told) -> Headroom:
+def measure(params: Params, prepared: Path, device: torch.device, told: Told) -> HeadroomReport:
     """Plays the whole table; the order is that of the docstring above."""
     setup = EvaluationSetup.open(params, prepared, device)
     env = setup.env
@@ -46,7 +46,7 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
 
     scoring, choosing = played("hosts that score", 0), played("hosts that choose", count)
     names = [item.name for item in env.blueprints]
-    found = Headroom(
+    found = HeadroomReport(
         data_sha256=setup.data_sha256,
         settings_sha256=endpoints.settings(params),
         rng_seed=params.rng_seed,

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from simic.evaluation.endpoints import COMMON, ORACLE_KIND, ORACLE_TASK
-from simic.evaluation.result import Headroom, Standings
+from simic.evaluation.result import HeadroomReport, Standings
 from simic.evaluation.statistics import Interval
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -30,7 +30,7 @@ def progress(kind: str) -> Callable[[str, int, int], None]:
     return told
 
 
-def page(found: Headroom, title: str) -> str:
+def page(found: HeadroomReport, title: str) -> str:
     """Markdown."""
     parts = [f"# Headroom of {title}", "", _setting(found), ""]
     for group, standings in found.standings.items():
@@ -55,7 +55,7 @@ def interval(value: Interval) -> str:
     return f"{value.estimate:+.1f} [{value.low:.1f}, {value.high:.1f}]"
 
 
-def _setting(found: Headroom) -> str:
+def _setting(found: HeadroomReport) -> str:
     seeds = "any number of seeds" if found.max_seeds is None else f"at most {found.max_seeds} seed(s)"
     priced = f", {found.price:g} points for a bare host's worth of parameters" if found.price else ""
     return (
@@ -98,7 +98,7 @@ def _kinds(standings: Standings) -> list[str]:
     return lines
 
 
-def _floors(found: Headroom) -> list[str]:
+def _floors(found: HeadroomReport) -> list[str]:
     if not found.floors:
         return []
     lines = [

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from simic.data.batches import TaskGroup, TaskMeta
 from simic.errors import SimicError
@@ -176,7 +176,7 @@ class Standings(Frozen):
     by_kind: dict[str, dict[str, float]]  # mean score of every policy
 
 
-class Headroom(Frozen):
+class HeadroomReport(Frozen):
     """All of headroom.json; tables are ``[row][schedule]``, in points where nothing else is said."""
 
     schema_version: Literal[1] = HEADROOM_VERSION
@@ -202,6 +202,19 @@ class Headroom(Frozen):
     policies: dict[str, PerSeed]
     floors: dict[str, Fixed]
     standings: dict[str, Standings]  # by group of tasks
+
+    @model_validator(mode="after")
+    def _every_row_is_whole(self) -> Self:
+        rows, schedules = len(self.rows), len(self.schedules)
+        if not (all(0 <= task < len(self.tasks) for task in self.rows) and 0 <= self.common < schedules):
+            raise ValueError("names a task or a schedule that it does not have")
+        tables = (self.choosing_val_pct, self.val_pct, self.test_pct, self.params, self.flops_per_sample)
+        if any([len(row) for row in table] != [schedules] * rows for table in tables):
+            raise ValueError(f"a table is not of {rows} rows and {schedules} schedules")
+        reached = {**self.policies, **self.floors}
+        if any(len(values) != rows for each in reached.values() for values in vars(each).values()):
+            raise ValueError(f"a policy or a floor has not {rows} rows")
+        return self
 
     def to_json(self) -> str:
         """Canonical: sorted keys, so equal results are equal bytes."""
@@ -243,9 +256,9 @@ def read(path: Path) -> Evaluation:
     return _read(path, Evaluation, f"an evaluation of schema {SCHEMA_VERSION}", "simic evaluate")
 
 
-def read_headroom(path: Path) -> Headroom:
+def read_headroom(path: Path) -> HeadroomReport:
     """The headroom in a file; SimicError when it is missing, damaged or of another schema."""
-    return _read(path, Headroom, f"a headroom of schema {HEADROOM_VERSION}", "simic headroom")
+    return _read(path, HeadroomReport, f"a headroom of schema {HEADROOM_VERSION}", "simic headroom")
 
 
 Model = TypeVar("Model", bound=Frozen)

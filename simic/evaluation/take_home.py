@@ -72,10 +72,6 @@ def card(
     shapley: Sequence[float],
 ) -> str:
     """The model card, Markdown; ``shapley`` per slot in points, NaN where no seed acts."""
-    seeds = [
-        f"| {seed.slot} | {seed.blueprint} | {seed.operator} | {seed.alpha:g} | {seed.params} | {share:+.1f} |"
-        for seed, share in ((seed, shapley[seed.slot]) for seed in structure.seeds)
-    ] or ["| – | nothing was kept | – | – | 0 | – |"]
     tokens, vectors = len(structure.input_shape) == 1, structure.input_shape[:-1] == (1, 1)
     inputs = "images `float32 [B, C, H, W]`" if not vectors else "vectors of D values as `float32 [B, 1, 1, D]`"
     inputs = "tokens `int64 [B, L]`" if tokens else inputs
@@ -95,7 +91,7 @@ Input: {inputs}, one sample is [{shape}]. Output: logits over {structure.classes
 
 | slot | seed | joined by | alpha | parameters | Shapley value |
 |---|---|---|---|---|---|
-{chr(10).join(seeds)}
+{_seeds(structure, shapley)}
 
 A Shapley value is the seed's share, in points of validation accuracy, of what all seeds that acted at the end are
 worth.
@@ -125,6 +121,14 @@ With simic: `simic.growth.load_grown(PATH)` gives a plain `nn.Module`. With torc
 It has seen this data set only. The validation figure is the best of {env.num_envs} and so flatters; the test figure
 does not.
 """
+
+
+def _seeds(structure: Structure, shapley: Sequence[float]) -> str:
+    rows = [
+        f"| {each.slot} | {each.blueprint} | {each.operator} | {each.alpha:g} | {each.params} | {share:+.1f} |"
+        for each, share in ((seed, shapley[seed.slot]) for seed in structure.seeds)
+    ]
+    return "\n".join(rows) or "| – | nothing was kept | – | – | 0 | – |"
 
 
 def _short(values: list[float]) -> str:

@@ -13,6 +13,7 @@ import yaml
 
 from simic import durable, params
 from simic.errors import SimicError
+from simic.params_file import read_tree
 from simic.pipeline import dvc_record, stages
 from simic.pipeline.paths import Workspace
 
@@ -131,7 +132,7 @@ def provenance(workspace: Workspace) -> dict[str, str]:
 def recorded_params(name: str, workspace: Workspace) -> dict[str, Any]:
     """The sections of params.yaml that dvc.yaml records for a stage, as written."""
     definition = yaml.safe_load((workspace.root / "dvc.yaml").read_text(encoding="utf-8"))
-    tree = params.read_tree(workspace.params)
+    tree = read_tree(workspace.params)
     return {key: _at(tree, key) for key in definition["stages"][name]["params"]}
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from simic import durable, params
+from simic.params_file import read_tree
 
 
 def write(path: Path, overrides: list[str]) -> list[str]:
@@ -17,8 +18,8 @@ def write(path: Path, overrides: list[str]) -> list[str]:
 
     Raises SimicError, with the file untouched, when a key or value is not allowed.
     """
-    before = params.read_tree(path)
-    after = params.read_tree(path, overrides)
+    before = read_tree(path)
+    after = read_tree(path, overrides)
     params.validate(after, str(path), path.parent / params.EXTENSIONS_FOLDER)
     # A key may be given twice, by a file and on the command line; the later value counts, and is reported once.
     changes = list(dict.fromkeys(change for override in overrides if (change := _change(before, after, override))))

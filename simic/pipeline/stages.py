@@ -1,4 +1,4 @@
-"""The four stages and `grow`: params in, files out. DVC, Prefect and the CLI call these."""
+"""The five stages and `grow`: params in, files out. DVC, Prefect and the CLI call these."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from simic.params import Host, Params, Prepare, Train
 from simic.pipeline.paths import Workspace
 
 if TYPE_CHECKING:
-    from simic.evaluation.result import Headroom
+    from simic.evaluation.result import HeadroomReport
     from simic.evaluation.take_home import Grown
     from simic.training.observers import Observer
     from simic.training.session import Session
@@ -113,7 +113,7 @@ def suite_overrides(name: str) -> tuple[str, ...]:
     return ("prepare.task=suite", f"prepare.suite.name={name}", *SUITES[name].overrides)
 
 
-def headroom_apart(params: Params, workspace: Workspace) -> "Headroom":
+def headroom_apart(params: Params, workspace: Workspace) -> "HeadroomReport":
     """As ``headroom``, on data of its own that are not kept."""
     from simic.data import prepare as data
     from simic.evaluation.headroom import measure
@@ -126,14 +126,14 @@ def headroom_apart(params: Params, workspace: Workspace) -> "Headroom":
         return measure(params, Path(scratch) / "prepared", device, progress(params.runtime.progress))
 
 
-def read_headroom(workspace: Workspace) -> "Headroom":
+def read_headroom(workspace: Workspace) -> "HeadroomReport":
     """That of the workspace."""
     from simic.evaluation.result import read_headroom
 
     return read_headroom(workspace.headroom)
 
 
-def headroom_page(found: "Headroom", title: str) -> str:
+def headroom_page(found: "HeadroomReport", title: str) -> str:
     """Markdown."""
     from simic.evaluation.page import page
 
@@ -188,8 +188,9 @@ def audit(params: Params, workspace: Workspace, code_revision: str = "") -> None
     origin = Origin(clean, clean != code_revision) if code_revision else Origin()
     found = trace(params, workspace.checkpoints, workspace.root / "dvc.lock", origin)
     evaluation = result.read(workspace.evaluation) if workspace.evaluation.exists() else None
+    floors = result.read_headroom(workspace.headroom) if workspace.headroom.exists() else None
     run = RunRecord.from_published(params, workspace.telemetry)
-    write_report(replace(run, evaluation=evaluation, provenance=found), workspace.reports)
+    write_report(replace(run, headroom=floors, evaluation=evaluation, provenance=found), workspace.reports)
 
 
 def verdict(workspace: Workspace) -> tuple[str, str, str]:

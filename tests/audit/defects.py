@@ -47,6 +47,34 @@ def versus(other, low, high):
     return damage
 
 
+def said(change):
+    """Edit the plain tree of evaluation.json."""
+
+    def damage(p):
+        tree = p.run.evaluation.model_dump()
+        change(tree)
+        return p.attribute(evaluation=type(p.run.evaluation).model_validate(tree))
+
+    return damage
+
+
+def measured(**changes):
+    """Other values in headroom.json."""
+    return lambda p: p.attribute(headroom=p.run.headroom.model_copy(update=changes))
+
+
+def better(tree):
+    """The learned policy is said to be a point better than its rows are."""
+    score = tree["standings"]["held_out"]["policies"]["learned"]["score"]
+    score["estimate"] += 1.0
+
+
+def flattered(p):
+    """A test score of one schedule on one host is edited after the evaluation."""
+    first, *others = p.run.headroom.test_pct
+    return measured(test_pct=((first[0] + 5.0, *first[1:]), *others))(p)
+
+
 def provenance(**changes):
     return lambda p: p.attribute(provenance=replace(p.run.provenance, **changes))
 
@@ -157,6 +185,12 @@ DEFECTS = {
     "X5": [("medium", lambda p: p.column("validations", "committed_accuracy", put(-1, 60.0)))],
     "X6": [("critical", provenance(damaged=("checkpoints/best/state.safetensors: damaged",))),
            ("critical", provenance(data_sha256="0" * 64))],
+    "X8": [("critical", said(better)), ("critical", flattered),
+           ("critical", said(lambda tree: tree["standings"]["held_out"]["by_kind"]["kind-0"].update(learned=99.0))),
+           ("critical", said(lambda tree: tree["policies"]["patient"]["per_seed"].update(pruned=(1,) * 20))),
+           ("critical", said(lambda tree: tree["standings"].pop("held_out_kinds"))),
+           ("critical", measured(data_sha256="0" * 64)),
+           ("critical", params(lambda tree: tree["train"].update(price=1.0)))],
     "S3": [("critical", provenance(non_finite=("best: ppo/policy.core",)))],
     "X2": [("medium", provenance(lock_sha256=None)), ("medium", provenance(versions={})),
            ("medium", lambda p: provenance(origin=replace(p.run.provenance.origin, code_dirty=True))(p)),

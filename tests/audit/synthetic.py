@@ -8,14 +8,19 @@ from simic.agent.metrics import explanations
 from simic.audit.audit import checks
 from simic.audit.provenance import Certificate, Origin, Provenance
 from simic.audit.record import RunRecord
+from simic.evaluation import endpoints
 from simic.evaluation.result import (
     Comparison,
+    Cost,
     Decision,
     Evaluation,
+    Fixed,
+    HeadroomReport,
     HostDescription,
     Interval,
     PerSeed,
     PolicyResult,
+    TaskRow,
     Timeline,
 )
 from simic.growth.life.vocabulary import Op, Stage
@@ -142,17 +147,66 @@ def interval(estimate, half=0.5):
     return Interval(estimate=estimate, low=estimate - half, high=estimate + half)
 
 
-def policy(level, count=20):
-    accuracy = tuple(level + noise(seed) for seed in range(count))
+TASKS = tuple(
+    TaskRow(name=f"kind-{k}/{n}", kind=f"kind-{k}", group="held_out" if k < 3 else "held_out_kinds", classes=4)
+    for k in range(5) for n in range(2)
+)  # fmt: skip
+HOST = HostDescription(family="cnn", preset="impaired", slots=SLOTS, params=390, flops_per_sample=900)
+SCHEDULES = ("nothing", "norm at slot 0", "norm at slot 1", "attention at slot 1")
+RULES = {"static": 70.0, "random_legal": 72.0, "heuristic": 76.0, "fixed_schedule": 77.0, "patient": 78.0}
+TRAINED = {"learned": 80.0, "blind": 75.0}
+
+
+def reached(level, count):
+    """On every row: those of one task differ, and tasks differ."""
+    return tuple(level + noise(row) + 0.1 * (row % len(TASKS)) for row in range(count))
+
+
+def per_seed(level, count):
     flat = (500,) * count
-    seeds = PerSeed(test_accuracy_pct=accuracy, val_accuracy_pct=accuracy, params=flat, flops_per_sample=flat,
-                    training_flops=flat, germinated=(1,) * count, fossilized=(1,) * count, pruned=(0,) * count,
-                    rollbacks=(0,) * count)  # fmt: skip
+    costs = dict.fromkeys(("params", "flops_per_sample", "training_flops", "validation_flops"), flat)
+    grown = {"germinated": (1,) * count, "fossilized": (1,) * count, "pruned": (0,) * count, "rollbacks": (0,) * count}
+    accuracy = reached(level, count)
+    return PerSeed(test_accuracy_pct=accuracy, val_accuracy_pct=accuracy, **costs, **grown)
+
+
+def policy(level, count=20):
     return PolicyResult(
         test_accuracy_pct=interval(level), test_accuracy_iqm_pct=interval(level), val_accuracy_pct=level,
-        params=400.0 + level, flops_per_sample=500, training_flops=5e8, accuracy_per_kparam=80.0, growth_ratio=1.5,
-        germinated=1, fossilized=1, pruned=0, rollbacks=0, per_seed=seeds,
+        params=400.0 + level, flops_per_sample=500, training_flops=5e8, validation_flops=4e8, accuracy_per_kparam=80.0,
+        growth_ratio=1.5, germinated=1, fossilized=1, pruned=0, rollbacks=0, per_seed=per_seed(level, count),
     )  # fmt: skip
+
+
+def fixed(level, count):
+    flat = (650,) * count
+    return Fixed(
+        test_accuracy_pct=reached(level, count), epochs=flat, params=flat, flops_per_sample=flat, training_flops=flat
+    )
+
+
+def headroom(count=20, gain=15.0):
+    """Each kind has one schedule that is ``gain`` points above the others; the common one is schedule 1."""
+    rows = tuple(row % len(TASKS) for row in range(count))
+
+    def table(shift):
+        return tuple(
+            tuple(
+                70.0 + gain * (k == 1 + rows[row] // 2 % 3) + noise(rows[row], k, shift) for k in range(len(SCHEDULES))
+            )
+            for row in range(count)
+        )
+
+    cost, flat = Cost(trainings=8, training_flops=1e9, validation_flops=1e8), ((500.0,) * len(SCHEDULES),) * count
+    bare = HeadroomReport(
+        data_sha256="d" * 64, settings_sha256=endpoints.settings(params()), rng_seed=1, host=HOST, max_seeds=1,
+        param_budget=4.0, price=0.0, tasks=TASKS, rows=rows, schedules=SCHEDULES, common=1, common_cost=cost,
+        search_val_pct=(70.0,) * len(SCHEDULES), choosing_val_pct=table(1), val_pct=table(2), test_pct=table(3),
+        params=flat, flops_per_sample=flat, grid_cost=cost,
+        policies={name: per_seed(level, count) for name, level in RULES.items()},
+        floors={"linear classifier": fixed(90.0, count)}, standings={},
+    )  # fmt: skip
+    return bare.model_copy(update={"standings": endpoints.standings(bare, {})})
 
 
 def timeline():
@@ -168,19 +222,23 @@ def timeline():
                     committed_accuracy_pct=(None, *accuracy[1:]), rollback_steps=())  # fmt: skip
 
 
-def evaluation(eval_seeds=20):
-    levels = {"learned": 80.0, "static": 70.0, "random_legal": 72.0, "heuristic": 76.0, "fixed_schedule": 77.0}
-    policies = {name: policy(level, eval_seeds) for name, level in levels.items()}
+def evaluation(eval_seeds=20, found=None):
+    found = found or headroom(eval_seeds)
+    policies = {name: policy(level, eval_seeds) for name, level in (TRAINED | RULES).items()}
+    again = {
+        "static_final, equal epochs": fixed(79.0, eval_seeds),
+        "static_final, equal FLOPs": fixed(78.5, eval_seeds),
+    }
     versus = tuple(
         Comparison(first="learned", second=name, endpoint="primary", difference_pct=interval(80.0 - level),
                    p_value=0.001, probability_of_improvement=0.9, minimum_detectable_pct=0.7, seeds=eval_seeds)
-        for name, level in levels.items() if name != "learned"
+        for name, level in (TRAINED | RULES).items() if name != "learned"
     )  # fmt: skip
     return Evaluation(checkpoint="best", checkpoint_iteration=16, data_sha256="d" * 64, rng_seed=1,
-                      eval_seeds=eval_seeds, episode_steps=STEPS, test_samples=360,
-                      host=HostDescription(
-                          family="cnn", preset="impaired", slots=SLOTS, params=390, flops_per_sample=900),
-                      policies=policies, comparisons=versus, timelines={"learned": timeline()})  # fmt: skip
+                      eval_seeds=eval_seeds, episode_steps=STEPS, test_samples=360, tasks=found.tasks, rows=found.rows,
+                      host=HOST, static_final=again, policies=policies, comparisons=versus,
+                      standings=endpoints.standings(found, {n: p.per_seed for n, p in policies.items()} | again),
+                      timelines={"learned": timeline()})  # fmt: skip
 
 
 def provenance():
@@ -193,7 +251,9 @@ def provenance():
 def clean_run(published):
     """The defect-free run, of its tables."""
     loaded = RunRecord.from_published(params(), published)
-    return replace(loaded, evaluation=evaluation(), provenance=provenance(), certificate=Certificate(True, 3))
+    return replace(
+        loaded, headroom=headroom(), evaluation=evaluation(), provenance=provenance(), certificate=Certificate(True, 3)
+    )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from simic import params
+from simic.evaluation import endpoints
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 
@@ -26,7 +27,9 @@ WORKSPACE = Workspace(Path())
 
 # No dependency of any record: recorded params hold the values and what is valid, DVC knows outputs by their
 # place, messages are words.
-NOT_RECORDED = {f"simic/{name}.py" for name in ("__init__", "params", "registry", "pipeline/paths", "errors")}
+NOT_RECORDED = {
+    f"simic/{name}.py" for name in ("__init__", "params", "params_file", "registry", "pipeline/paths", "errors")
+}
 
 
 def source_files() -> list[str]:
@@ -58,12 +61,12 @@ EXTENSIONS = params.EXTENSIONS_FOLDER
 
 def test_stages_that_run_user_code_depend_on_it() -> None:
     assert (ROOT / EXTENSIONS / "README.md").is_file()  # DVC wants the folder to exist
-    for name in ("prepare", "train", "evaluate"):
+    for name in ("prepare", "headroom", "train", "evaluate"):
         assert EXTENSIONS in DVC[name]["deps"] and "extensions" in DVC[name]["params"]
 
 
 def test_stages_are_the_same_in_dvc_and_in_code_and_in_order() -> None:
-    assert list(DVC) == list(stages.STAGES) == ["prepare", "train", "evaluate", "audit"]
+    assert list(DVC) == list(stages.STAGES) == ["prepare", "headroom", "train", "evaluate", "audit"]
     assert [stage["cmd"] for stage in DVC.values()] == [f"simic stage {name}" for name in DVC]
 
 
@@ -71,7 +74,12 @@ def test_each_stage_records_its_own_params_section_and_never_runtime() -> None:
     known = set(params.Params.model_fields)
     for name, stage in DVC.items():
         assert name in stage["params"] and "rng_seed" in stage["params"]
-        assert set(stage["params"]) <= known - {"runtime"}
+        assert {param.partition(".")[0] for param in stage["params"]} <= known - {"runtime"}
+
+
+def test_headroom_is_measured_again_for_the_settings_in_its_digest_and_for_no_others() -> None:
+    whole = {"rng_seed", "extensions", "headroom", "evaluate.eval_seeds"}
+    assert set(DVC["headroom"]["params"]) == whole | {f"train.{name}" for name in endpoints.SETTINGS}
 
 
 def outputs(name: str) -> set[str]:
@@ -81,7 +89,8 @@ def outputs(name: str) -> set[str]:
 def test_outputs_are_where_the_code_puts_them() -> None:
     assert outputs("prepare") == {str(WORKSPACE.prepared)}
     assert outputs("train") == {str(WORKSPACE.checkpoints), str(WORKSPACE.models), str(WORKSPACE.telemetry)}
-    assert outputs("evaluate") == {str(WORKSPACE.evaluation), str(WORKSPACE.grown)}
+    assert outputs("headroom") == {str(WORKSPACE.headroom)}
+    assert outputs("evaluate") == {str(WORKSPACE.evaluation), str(WORKSPACE.grown), str(WORKSPACE.metrics)}
     assert {Path(out).parent for out in outputs("audit")} == {WORKSPACE.reports}
 
 

@@ -91,7 +91,7 @@ class RuleOfThumb(Floor):
 
 
 @check
-class Schedule(Floor):
+class Timetable(Floor):
     """F4: learning is not worth its cost if a fixed schedule does better."""
 
     id = "F4"

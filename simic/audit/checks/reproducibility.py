@@ -1,12 +1,17 @@
 """Whether the run can be trusted as a record: hashes, versions, one row per step, finite checkpoints; and its speed."""
 
+import math
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from simic.audit.checks.base import Check, Outcome, check, found, judged, passed, undecided
 from simic.audit.checks.shared import MOST_EVIDENCE, OURS
-from simic.audit.findings import percent
+from simic.audit.findings import Evidence, percent
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord
+from simic.evaluation import endpoints
+from simic.evaluation.result import Standings
 
 SHOWN = 12  # characters of a digest
 
@@ -43,6 +48,73 @@ class Integrity(Check):
 
 def _short(digest: str | None) -> str:
     return digest[:SHOWN] if digest else "not recorded"
+
+
+@check
+class Recomputed(Check):
+    """X8: where policies stand is computed from tables that are kept, so it can be computed again."""
+
+    id = "X8"
+    title = "The evaluation is not what its tables give"
+    severity = "critical"
+    question = "Do headroom.json and evaluation.json belong together, and do the numbers follow from the tables?"
+    needs = ("headroom", "evaluation")
+    TOLERANCE = 1e-6  # relative, and absolute in points: sums in another order, ends of intervals found by a search
+    threshold = (
+        "headroom.json of other data, params, tasks or results than evaluation.json; or a standing that differs from "
+        f"the one computed again by more than {TOLERANCE:g}"
+    )
+    source = "Agarwal et al. 2021 (rliable): claims rest on the scores of all runs"
+    fix = "Run simic headroom and simic evaluate again."
+    passes_when = "every standing is what the tables give"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        headroom, evaluation = run.headroom, run.evaluation
+        assert headroom is not None and evaluation is not None  # stated in needs
+        rules = {name: result.per_seed for name, result in evaluation.policies.items() if name in headroom.policies}
+        pairs = {
+            "data_sha256": (headroom.data_sha256, evaluation.data_sha256),
+            "settings_sha256": (headroom.settings_sha256, endpoints.settings(run.params)),
+            "tasks": (headroom.tasks, evaluation.tasks),
+            "rows": (headroom.rows, evaluation.rows),
+            "host": (headroom.host, evaluation.host),
+            "policies": (headroom.policies, rules),
+        }
+        wrong = [f"headroom.json: {name}" for name, (first, second) in pairs.items() if first != second]
+        if wrong:
+            return found(f"{len(wrong)} parts belong to another run", None, _named(wrong))
+        played = {name: result.per_seed for name, result in evaluation.policies.items()} | evaluation.static_final
+        again = _numbers(endpoints.standings(headroom, played))
+        said = _numbers(evaluation.standings)
+        wrong = [
+            name for name in sorted(again.keys() | said.keys()) if not self._agree(again.get(name), said.get(name))
+        ]
+        return judged(bool(wrong), f"{len(wrong)} of {len(again)} numbers differ", _named(wrong))
+
+    def _agree(self, first: object, second: object) -> bool:
+        if isinstance(first, float) and isinstance(second, float):
+            return math.isclose(first, second, rel_tol=self.TOLERANCE, abs_tol=self.TOLERANCE)
+        return first == second
+
+
+def _numbers(standings: Mapping[str, Standings]) -> dict[str, object]:
+    """Every value by where it stands: ``held_out.policies.learned.score.low``."""
+    leaves: dict[str, object] = {}
+
+    def walk(place: str, value: object) -> None:
+        inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+        if inside is None:
+            leaves[place] = value
+        for name, each in inside or ():
+            walk(f"{place}.{name}", each)
+
+    for group, found_there in standings.items():
+        walk(group, found_there.model_dump(mode="json"))
+    return leaves
+
+
+def _named(wrong: Sequence[str]) -> tuple[Evidence, ...]:
+    return tuple({"number": name} for name in wrong[:MOST_EVIDENCE])
 
 
 @check
