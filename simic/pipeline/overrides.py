@@ -29,20 +29,22 @@ def write(path: Path, overrides: list[str]) -> list[str]:
 
 def from_file(path: Path) -> list[str]:
     """Every value of a params file, of which the keys it leaves out have their defaults, as overrides."""
-    return [f"{name}={json.dumps(value)}" for name, value in _leaves(params.load(path).model_dump(mode="json"))]
+    return [f"{name}={json.dumps(value)}" for name, value in _leaves(params.load(path))]
 
 
 def from_model(model: BaseModel) -> list[str]:
     """The ``key.path=value`` form of a tree of optional sections: only what was set explicitly."""
-    return [f"{name}={json.dumps(value)}" for name, value in _leaves(model.model_dump(mode="json", exclude_unset=True))]
+    return [f"{name}={json.dumps(value)}" for name, value in _leaves(model, exclude_unset=True)]
 
 
-def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
+def _leaves(model: BaseModel, prefix: str = "", *, exclude_unset: bool = False) -> Iterator[tuple[str, Any]]:
+    """A mapping without a section of its own, such as train.actions, is one value: it replaces all that stood there."""
+    for key, plain in model.model_dump(mode="json", exclude_unset=exclude_unset).items():
+        value = getattr(model, key)
+        if isinstance(value, BaseModel):
+            yield from _leaves(value, f"{prefix}{key}.", exclude_unset=exclude_unset)
         else:
-            yield prefix + key, value
+            yield prefix + key, plain
 
 
 def _value(tree: dict[str, Any], override: str) -> Any:
