@@ -66,6 +66,4 @@ def _episode(env: GrowthEnv, actor: Actor, tasks: Tensor, iteration: int) -> tup
         return meter
 
     meter = recovered(env.population, played)
-    # A host without a finite answer is as wrong as can be: a rate that breaks hosts must not win.
-    accuracy = env.state.measured.committed_accuracy.nan_to_num(0.0)
-    return float(accuracy.double().mean()), int(meter.training.sum())
+    return float(env.state.measured.committed_accuracy.double().mean()), int(meter.training.sum())

@@ -34,17 +34,18 @@ def from_file(path: Path) -> list[str]:
 
 def from_model(model: BaseModel) -> list[str]:
     """The ``key.path=value`` form of a tree of optional sections: only what was set explicitly."""
-    return [f"{name}={json.dumps(value)}" for name, value in _leaves(model, exclude_unset=True)]
+    return [f"{name}={json.dumps(value)}" for name, value in _leaves(model, only_set=True)]
 
 
-def _leaves(model: BaseModel, prefix: str = "", *, exclude_unset: bool = False) -> Iterator[tuple[str, Any]]:
-    """A mapping without a section of its own, such as train.actions, is one value: it replaces all that stood there."""
-    for key, plain in model.model_dump(mode="json", exclude_unset=exclude_unset).items():
-        value = getattr(model, key)
-        if isinstance(value, BaseModel):
-            yield from _leaves(value, f"{prefix}{key}.", exclude_unset=exclude_unset)
+def _leaves(model: BaseModel, prefix: str = "", only_set: bool = False) -> Iterator[tuple[str, Any]]:
+    """What is no section; a mapping with keys of its own is one value, so that it replaces what is there."""
+    plain = model.model_dump(mode="json", exclude_unset=only_set)
+    for key, value in plain.items():
+        section = getattr(model, key)
+        if isinstance(section, BaseModel):
+            yield from _leaves(section, f"{prefix}{key}.", only_set)
         else:
-            yield prefix + key, plain
+            yield prefix + key, value
 
 
 def _value(tree: dict[str, Any], override: str) -> Any:

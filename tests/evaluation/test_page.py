@@ -4,7 +4,13 @@ import pytest
 
 from simic.evaluation import page
 from simic.evaluation.result import (
-    Cost, Fixed, Headroom, HostDescription, Standing, Standings, TaskRow,
+    Cost,
+    Fixed,
+    Headroom,
+    HostDescription,
+    Standing,
+    Standings,
+    TaskRow,
 )  # fmt: skip
 from simic.evaluation.search import SearchWorth, Trainings
 from simic.evaluation.statistics import Interval

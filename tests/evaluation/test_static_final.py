@@ -37,7 +37,7 @@ def finished(bank, actor, **more):
 
 
 def scheduled(env):
-    return FixedSchedule("cnn", env.train.lifecycle, (0, 5), "norm")
+    return FixedSchedule("cnn", env.train.lifecycle, (0, 5), "depthwise")
 
 
 @pytest.mark.parametrize("augment", ["none", "crop_flip"])
