@@ -334,7 +334,7 @@ class Headroom(Tree):
     """What can be won before anything is learned: rules written by hand, and a search over schedules."""
 
     policies: Annotated[tuple[RuleName, ...], Field(strict=False)] = get_args(RuleName)
-    schedules: Count = 64  # at most; all with one seed are among them
+    schedules: Count = 32  # at most; all with one seed are among them
     steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1)] = (0,)  # when the first seed germinates
     search_tasks: Count = 32  # tasks of training on which the common schedule is chosen
     floors: bool = True  # a linear classifier and static networks of several sizes

@@ -128,7 +128,9 @@ def test_second_run_in_a_workspace_names_the_holder(simic: Command) -> None:
 
 
 def test_unknown_stage_and_unknown_command_are_refused(simic: Command) -> None:
-    assert "stage 'deploy': must be one of prepare, train, evaluate, audit" in simic.refuses("stage", "deploy")
+    assert "stage 'deploy': must be one of prepare, headroom, train, evaluate, audit" in simic.refuses(
+        "stage", "deploy"
+    )
     assert simic("deploy") == 2
 
 

@@ -21,7 +21,7 @@ from simic.growth.networks import family, hosts
 ROOT = Path(__file__).parents[1]
 SMALL = ["prepare.samples=200", "train.envs=4", "train.episode_steps=3", "train.batches_per_epoch=1"]
 SMALL += ["train.batch_size=32", "train.iterations=1", "train.ppo.epochs=1"]
-SMALL += ["runtime.progress=none", "runtime.threads=1"]
+SMALL += ["train.actions={}", "runtime.progress=none", "runtime.threads=1"]
 PROGRAM = """
 import sys
 from pathlib import Path

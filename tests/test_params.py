@@ -8,14 +8,18 @@ from pydantic import ValidationError
 
 from simic import params
 from simic.errors import SimicError
+from simic.pipeline import stages
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_shipped_file_states_every_default_and_nothing_else() -> None:
-    """params.yaml and the classes are one truth: same keys, same values."""
+def test_shipped_file_is_every_default_with_the_settings_of_the_suite_patches_and_nothing_else(tmp_path: Path) -> None:
+    """params.yaml, the classes and the suite are one truth: same keys, same values."""
     tree = yaml.safe_load((ROOT / "params.yaml").read_text())
-    assert tree == yaml.safe_load(yaml.safe_dump(params.Params().model_dump(mode="json")))
+    (tmp_path / "defaults.yaml").write_text("{}")
+    expected = params.load(tmp_path / "defaults.yaml", list(stages.suite_overrides("patches")))
+    assert tree == yaml.safe_load(yaml.safe_dump(expected.model_dump(mode="json")))
+    assert (params.Params().prepare.task, params.Params().train.actions) == ("digits", {})  # the classes are neutral
 
 
 def test_tree_is_frozen() -> None:

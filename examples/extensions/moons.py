@@ -1,7 +1,7 @@
 """A task of one's own: two interleaved half circles, to be told apart.
 
 cp examples/extensions/moons.py extensions/
-simic run -S 'extensions=[moons]' -S prepare.task=moons -S 'train.host={family: mlp, preset: baseline}'
+simic run -S 'extensions=[moons]' -S prepare.task=moons -S train.host.family=mlp -S train.actions={}
 """
 
 from pathlib import Path

@@ -1,8 +1,9 @@
-"""Tasks of one's own for a suite: a kind of the shipped suite patches, and a suite with kinds of its own.
+r"""Tasks of one's own for a suite: a kind of the shipped suite patches, and a suite with kinds of its own.
 
 cp examples/extensions/waves.py extensions/
 simic run -S 'extensions=[waves]' -S prepare.task=suite -S 'prepare.suite={kinds: [digits, checks]}'
-simic run -S 'extensions=[waves]' -S prepare.task=suite -S 'prepare.suite={name: waves}' -S 'train.host={family: mlp}'
+simic run -S 'extensions=[waves]' -S prepare.task=suite -S prepare.suite.name=waves \
+    -S train.host.family=mlp -S train.actions={}
 """
 
 import torch

@@ -56,8 +56,8 @@ def standings(headroom: HeadroomReport, policies: Mapping[str, Reached]) -> dict
 
 def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: str) -> Standings:
     tasks = [index for index, task in enumerate(headroom.tasks) if task.group == group]
-    kinds = [headroom.tasks[index].kind for index in tasks]
     per_task = _Averaging(headroom, tasks)
+    kinds = [headroom.tasks[index].kind for index in per_task.tasks]
     choosing = per_task(scores(np.array(headroom.choosing_val_pct), np.array(headroom.params), headroom))
     test = per_task(scores(np.array(headroom.test_pct), np.array(headroom.params), headroom))
     sizes = per_task(np.array(headroom.params)), per_task(np.array(headroom.flops_per_sample))
@@ -70,7 +70,7 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
 
     schedules = np.eye(test.shape[1])
     found = {
-        COMMON: of_table(np.tile(schedules[headroom.common], (len(tasks), 1))),
+        COMMON: of_table(np.tile(schedules[headroom.common], (len(kinds), 1))),
         ORACLE_KIND: of_table(search.best_choices(choosing, kinds)),
         ORACLE_TASK: of_table(search.best_choices(choosing)),
     }
@@ -148,11 +148,16 @@ def said(found: Evaluation) -> tuple[str, str]:
 
 
 class _Averaging:
-    """Rows ``[R, …]`` to tasks ``[T, …]``: the mean over the hosts of each task."""
+    """Rows ``[R, …]`` to tasks ``[T, …]``: the mean over the hosts of each task. Of a group of one task, as every data
+    set alone is, each host stands for itself.
+    """
 
     def __init__(self, headroom: HeadroomReport, tasks: list[int]) -> None:
         rows = np.array(headroom.rows)
         self.places = [np.flatnonzero(rows == task) for task in tasks]
+        if len(tasks) == 1:
+            self.places = list(self.places[0][:, None])
+        self.tasks = [int(rows[place[0]]) for place in self.places]
 
     def __call__(self, values: Values) -> Values:
         return np.stack([values[rows].mean(axis=0) for rows in self.places])

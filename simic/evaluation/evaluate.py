@@ -4,6 +4,7 @@ An evaluation seed is one environment id in an iteration namespace of its own, s
 order are those of no training episode and equal for every policy. The test split is opened here and nowhere else.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,11 +45,13 @@ class EvaluationSetup:
     @classmethod
     def open(cls, params: Params, prepared: Path, device: torch.device | str = "cpu") -> Self:
         """From prepared data; the environment is the training run's but for its hosts and tasks: at least
-        ``evaluate.eval_seeds`` hosts, of every held-out task as many.
+        ``evaluate.eval_seeds`` hosts, of every held-out task as many; two where a group has no other task, since an
+        interval needs two scores.
         """
         held_out = load_held_out(prepared, device)
         count = len(held_out.tasks)
-        env_ids = torch.arange(count * -(-params.evaluate.eval_seeds // count))
+        least = 2 if 1 in Counter(task.group for task in held_out.tasks).values() else 1
+        env_ids = torch.arange(count * max(least, -(-params.evaluate.eval_seeds // count)))
         runtime = params.runtime
         make = sharing.population(runtime, sharing.layout(runtime, len(env_ids), torch.device(device)))
         train, val = held_out.train, held_out.val

@@ -74,10 +74,13 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
 
 
 def _schedules(params: Params, env: GrowthEnv) -> list[Schedule]:
-    """Of the blueprints that this device can run and ``train.actions`` leaves open."""
+    """Of the blueprints that this device can run, the budget can pay and ``train.actions`` leaves open."""
     limit = params.train.lifecycle.max_seeds or env.host.slots
-    usable = env.budget.runs.nonzero().flatten().tolist()
-    return every_schedule(env.host.slots, usable, limit, params.headroom.steps, params.headroom.schedules)
+    usable = (env.budget.reserve <= env.budget.limit) & env.budget.runs
+    if "slot" in env.left_open:
+        usable &= env.left_open["slot"][:, None]
+    blueprints = [of_slot.nonzero().flatten().tolist() for of_slot in usable]
+    return every_schedule(blueprints, limit, params.headroom.steps, params.headroom.schedules)
 
 
 def _searched(params: Params, prepared: Path, schedules: Sequence[Schedule], device: torch.device, told: Told) -> Grid:

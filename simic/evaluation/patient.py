@@ -11,7 +11,7 @@ from simic.growth.life.vocabulary import ALPHA_TARGETS, TEMPO_STEPS, Action, Op,
 from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Lifecycle
 
-PATIENCE_EPOCHS = 4  # in HOLDING before a seed is judged: its host has to learn to use it
+PATIENCE_EPOCHS = 2  # in HOLDING before a seed is judged: its host has to learn to use it
 KEEP_ABOVE_PCT = 5.0  # contribution in points, while there is time for another seed
 STANDARD_ERRORS = 2.0  # of the contribution: what chance explains is no contribution
 # Tried in this order, each in every slot before the next; of a user's family all of its own.
@@ -24,11 +24,11 @@ TEMPO, FULL_ALPHA = TEMPO_STEPS.index(min(TEMPO_STEPS)), ALPHA_TARGETS.index(1.0
 
 
 def tries(family: str, slots: int) -> list[tuple[int, int]]:
-    """Slot and blueprint's index of every try, in order: the last slot first, where features are richest."""
+    """Slot and blueprint's index of every try, in order: the first slot first."""
     kinds = blueprints_of(family)
     names = [item.name for item in kinds]
     chosen = TRIED.get(kinds[0].family, tuple(names))
-    return [(slot, names.index(name)) for name in chosen for slot in reversed(range(slots))]
+    return [(slot, names.index(name)) for name in chosen for slot in range(slots)]
 
 
 class Patient:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import product
 
 import torch
-from torch import Tensor
 
 from simic import rng
 from simic.envs.play import Episode, Situation
@@ -39,18 +38,20 @@ class Schedule:
 
 
 def every_schedule(
-    slots: int, blueprints: Sequence[int], max_seeds: int, steps: Sequence[int], most: int
+    blueprints: Sequence[Sequence[int]], max_seeds: int, steps: Sequence[int], most: int
 ) -> list[Schedule]:
-    """Static first, then every choice of at most ``max_seeds`` seeds of these blueprints; beyond ``most`` schedules,
-    those with one seed, those with one blueprint in as many slots as allowed, and a sample of the others by hash.
+    """Static first, then every choice of at most ``max_seeds`` seeds of the blueprints of each slot; beyond ``most``
+    schedules, those with one seed, those with one blueprint in as many slots as allowed, and a sample of the others by
+    hash.
     """
-    found = [Schedule((NONE,) * slots)]
+    found = [Schedule((NONE,) * len(blueprints))]
+    seeds = min(max_seeds, sum(bool(kinds) for kinds in blueprints))
     several = []
-    for step, kinds in product(steps, product((NONE, *blueprints), repeat=slots)):
+    for step, kinds in product(steps, product(*((NONE, *kinds) for kinds in blueprints))):
         used = [kind for kind in kinds if kind != NONE]
-        if not 1 <= len(used) <= max_seeds:
+        if not 1 <= len(used) <= seeds:
             continue
-        few = len(used) == 1 or (len(used) == min(max_seeds, slots) and len(set(used)) == 1)
+        few = len(used) == 1 or (len(used) == seeds and len(set(used)) == 1)
         (found if few else several).append(Schedule(kinds, step))
     order = rng.permutation(rng.key(0, Purpose.SUBSAMPLE), len(several)).tolist()
     return found + [several[k] for k in sorted(order[: max(0, most - len(found))])]
@@ -98,15 +99,3 @@ class OpenLoop:
         chosen = torch.where(ready.any(dim=1), op[rows, slot], int(Op.WAIT))
         zero = torch.zeros_like(slot)
         return Action(chosen, slot, kind[rows, slot], zero, zero + SHORT_TEMPO, zero + FULL_ALPHA, zero, zero)
-
-
-def repeated(
-    tasks: Sequence[int], hosts: Sequence[int], schedules: Sequence[Schedule]
-) -> tuple[Tensor, Tensor, OpenLoop]:
-    """Rows of a table task × host × schedule: tasks ``[R]``, env ids ``[R]`` and who plays."""
-    rows = list(product(tasks, hosts, schedules))
-    return (
-        torch.tensor([row[0] for row in rows]),
-        torch.tensor([row[1] for row in rows]),
-        OpenLoop([r[2] for r in rows]),
-    )

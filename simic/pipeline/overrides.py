@@ -30,18 +30,21 @@ def write(path: Path, overrides: list[str]) -> list[str]:
 
 def from_file(path: Path) -> list[str]:
     """Every value of a params file, of which the keys it leaves out have their defaults, as overrides."""
-    return [f"{name}={json.dumps(value)}" for name, value in _leaves(params.load(path).model_dump(mode="json"))]
+    return [f"{name}={json.dumps(value)}" for name, value in _leaves(params.load(path))]
 
 
 def from_model(model: BaseModel) -> list[str]:
     """The ``key.path=value`` form of a tree of optional sections: only what was set explicitly."""
-    return [f"{name}={json.dumps(value)}" for name, value in _leaves(model.model_dump(mode="json", exclude_unset=True))]
+    return [f"{name}={json.dumps(value)}" for name, value in _leaves(model, only_set=True)]
 
 
-def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
+def _leaves(model: BaseModel, prefix: str = "", only_set: bool = False) -> Iterator[tuple[str, Any]]:
+    """What is no section; a mapping with keys of its own is one value, so that it replaces what is there."""
+    plain = model.model_dump(mode="json", exclude_unset=only_set)
+    for key, value in plain.items():
+        section = getattr(model, key)
+        if isinstance(section, BaseModel):
+            yield from _leaves(section, f"{prefix}{key}.", only_set)
         else:
             yield prefix + key, value
 

@@ -105,12 +105,12 @@ def headroom(params: Params, workspace: Workspace) -> None:
 
 
 def suite_overrides(name: str) -> tuple[str, ...]:
-    """The settings of params.yaml that a suite comes with; SimicError where there is no such suite."""
-    from simic.data.suites.drawing import SUITES
+    """A suite with its own data and training in place of those of params.yaml; SimicError where there is none."""
+    from simic.data.suites.suites import SUITES
 
     if name not in SUITES:
         raise SimicError(f"suite {name!r}: must be one of {', '.join(SUITES)}")
-    return ("prepare.task=suite", f"prepare.suite.name={name}", *SUITES[name].overrides)
+    return ("prepare={task: suite}", f"prepare.suite.name={name}", "train={}", *SUITES[name].overrides)
 
 
 def headroom_apart(params: Params, workspace: Workspace) -> "HeadroomReport":

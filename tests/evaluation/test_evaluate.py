@@ -15,23 +15,32 @@ from simic.agent.policy import ActorCritic
 from simic.data.prepare import prepare
 from simic.errors import SimicError
 from simic.evaluation import evaluate, result, statistics
-from simic.evaluation.baselines import FixedSchedule, Static
+from simic.evaluation.baselines import FixedSchedule
 from simic.evaluation.evaluate import EvaluationSetup, Subject
+from simic.evaluation.headroom import measure
 from simic.evaluation.policies import BASELINES, actors
 from simic.growth.life.vocabulary import Stage
 from simic.params import Params
 from simic.training.learned import Learned, describe_specs
 
 SEEDS, STEPS, BATCHES, BATCH = 3, 9, 2, 32
-POLICIES = ("learned", "learned_sampled", "static", "random_legal", "heuristic", "fixed_schedule")
+POLICIES = ("learned", "learned_sampled", "blind")
+RULES = ("static", "random_legal", "fixed_schedule")
 
 
 def small_params(**evaluate_changes):
     tree = Params().model_dump()
     tree["train"] |= {"envs": 4, "episode_steps": STEPS, "batches_per_epoch": BATCHES, "batch_size": BATCH}
-    tree["train"]["lifecycle"] |= {"training_dwell": 1}
+    tree["train"]["lifecycle"] |= {"training_dwell": 1, "max_seeds": 1}
+    tree["train"]["actions"] = {"blueprint": ["norm", "conv_light"]}
+    tree["headroom"] |= {"search_tasks": 2, "policies": RULES, "floors": False}
+    tree["runtime"] |= {"processes": 1, "threads": 1}
     tree["evaluate"] |= {"eval_seeds": SEEDS, "policies": POLICIES, **evaluate_changes}
     return Params.model_validate(tree)
+
+
+def evaluated(setup, learned, headroom, **changes):
+    return evaluate.evaluate(setup, actors(small_params(**changes), setup.env, learned), headroom, Subject("best", 7))
 
 
 @pytest.fixture(scope="module")
@@ -60,22 +69,32 @@ def learned(setup):
 
 
 @pytest.fixture(scope="module")
-def evaluation(setup, learned):
-    return evaluate.evaluate(setup, actors(small_params(), setup.env, learned), Subject("best", 7))
+def headroom(prepared):
+    return measure(small_params(), prepared, torch.device("cpu"), lambda *told: None)
 
 
-def test_same_checkpoint_and_seeds_give_the_same_bytes(evaluation, prepared, learned):
+@pytest.fixture(scope="module")
+def evaluation(setup, learned, headroom):
+    return evaluated(setup, learned, headroom)
+
+
+@pytest.fixture(scope="module")
+def rules(setup):
+    """Score and timeline of each."""
+    return {name: evaluate.play_for_score(setup, BASELINES[name](setup.env))[:2] for name in RULES}
+
+
+def test_same_checkpoint_and_seeds_give_the_same_bytes(evaluation, prepared, learned, headroom):
     fresh = EvaluationSetup.open(small_params(), prepared)
-    again = evaluate.evaluate(fresh, actors(small_params(), fresh.env, learned), Subject("best", 7))
-    assert again.to_json() == evaluation.to_json()
+    assert evaluated(fresh, learned, headroom).to_json() == evaluation.to_json()
 
 
 def test_a_lost_process_changes_no_score(prepared, caplog):
     """Two groups in two processes, one of them killed in mid-episode."""
     tree = small_params(eval_seeds=8)
     tree = tree.model_copy(update={"runtime": tree.runtime.model_copy(update={"processes": 2, "threads": 1})})
-    with closing(EvaluationSetup.open(tree, prepared).env) as env:
-        setup, killed = replace(EvaluationSetup.open(small_params(), prepared), env=env), []
+    setup, killed = EvaluationSetup.open(tree, prepared), []
+    with closing(setup.env) as env:
         unharmed = evaluate.play_for_score(setup, BASELINES["fixed_schedule"](env))[:2]
         step = env.step
 
@@ -90,16 +109,21 @@ def test_a_lost_process_changes_no_score(prepared, caplog):
         assert len(killed) == 1 and "played again" in caplog.text
 
 
-def test_a_policy_scores_the_same_whoever_else_is_evaluated(evaluation, setup):
-    alone, timeline, _ = evaluate.play_for_score(setup, Static())
-    assert alone == evaluation.policies["static"].per_seed
-    assert timeline == evaluation.timelines["static"]
+def test_a_policy_scores_the_same_whoever_else_is_evaluated_and_in_headroom_too(evaluation, setup, learned, rules):
+    [actor] = actors(small_params(policies=["blind"]), setup.env, learned).values()
+    alone, timeline, _ = evaluate.play_for_score(setup, actor)
+    assert alone == evaluation.policies["blind"].per_seed
+    assert timeline == evaluation.timelines["blind"]
+    assert {name: seeds for name, (seeds, _) in rules.items()} == {
+        name: evaluation.policies[name].per_seed for name in RULES
+    }
 
 
-def test_all_policies_meet_the_same_hosts_and_data(evaluation):
+def test_all_policies_meet_the_same_hosts_and_data(evaluation, rules):
     """No op changes the committed network in the first epoch, so after it all must agree to the bit."""
-    firsts = {name: timeline.committed_accuracy_pct[0] for name, timeline in evaluation.timelines.items()}
-    assert len(set(firsts.values())) == 1, firsts
+    timelines = evaluation.timelines | {name: timeline for name, (_, timeline) in rules.items()}
+    firsts = {name: timeline.committed_accuracy_pct[0] for name, timeline in timelines.items()}
+    assert len(firsts) == 6 and len(set(firsts.values())) == 1, firsts
 
 
 def test_evaluation_seeds_are_different_hosts(evaluation):
@@ -108,29 +132,29 @@ def test_evaluation_seeds_are_different_hosts(evaluation):
 
 def test_other_rng_seed_gives_other_hosts(prepared, evaluation):
     other = EvaluationSetup.open(small_params().model_copy(update={"rng_seed": 2}), prepared)
-    assert evaluate.play_for_score(other, Static())[0] != evaluation.policies["static"].per_seed
+    assert evaluate.play_for_score(other, BASELINES["static"](other.env))[0] != evaluation.policies["static"].per_seed
 
 
-def test_static_keeps_the_bare_host(evaluation):
+def test_static_keeps_the_bare_host(evaluation, rules):
     static = evaluation.policies["static"]
     assert static.growth_ratio == 1.0
     assert set(static.per_seed.params) == {evaluation.host.params}
     assert set(static.per_seed.flops_per_sample) == {evaluation.host.flops_per_sample}
     assert (static.germinated, static.fossilized, static.pruned, static.rollbacks) == (0, 0, 0, 0)
-    assert evaluation.timelines["static"].decisions == ()
+    assert rules["static"][1].decisions == ()
 
 
 def test_training_flops_of_the_bare_host_by_hand(evaluation, setup):
     # 3 passes for each training sample; the 2³ ways to switch three seeds for each validation sample; T steps.
     assert evaluation.host.slots == 3
-    samples = 3 * BATCHES * BATCH + 8 * setup.validation_samples
-    expected = STEPS * samples * evaluation.host.flops_per_sample
-    assert set(evaluation.policies["static"].per_seed.training_flops) == {expected}
+    epochs, static = STEPS * evaluation.host.flops_per_sample, evaluation.policies["static"].per_seed
+    assert set(static.training_flops) == {epochs * 3 * BATCHES * BATCH}
+    assert set(static.validation_flops) == {epochs * 8 * len(setup.held_out.val)}
 
 
-def test_grown_networks_count_exactly_their_fossilized_seeds(evaluation, setup):
+def test_grown_networks_count_exactly_their_fossilized_seeds(evaluation, setup, rules):
     """Host 0 under the schedule: parameters from the blueprints themselves."""
-    timeline, schedule = evaluation.timelines["fixed_schedule"], evaluation.policies["fixed_schedule"].per_seed
+    schedule, timeline = rules["fixed_schedule"]
     by_name = {item.name: item for item in setup.env.blueprints}
     last = list(zip(timeline.stages[-1], timeline.blueprints[-1], setup.env.host.slot_shapes, strict=True))
     kept = [by_name[name].params(shape) for stage, name, shape in last if stage == Stage.FOSSILIZED]
@@ -139,9 +163,10 @@ def test_grown_networks_count_exactly_their_fossilized_seeds(evaluation, setup):
     assert schedule.fossilized[0] == len(kept)
 
 
-def test_counts_agree_with_the_timeline(evaluation):
-    for name, timeline in evaluation.timelines.items():
-        seeds = evaluation.policies[name].per_seed
+def test_counts_agree_with_the_timeline(evaluation, rules):
+    assert evaluation.timelines.keys() == set(POLICIES)
+    learned = {name: (evaluation.policies[name].per_seed, timeline) for name, timeline in evaluation.timelines.items()}
+    for name, (seeds, timeline) in (learned | rules).items():
         done = [d.op for d in timeline.decisions if d.refused_by_gate is None]
         assert seeds.germinated[0] == done.count("GERMINATE"), name
         assert seeds.fossilized[0] == done.count("FOSSILIZE"), name
@@ -150,18 +175,18 @@ def test_counts_agree_with_the_timeline(evaluation):
         assert len(timeline.stages) == len(timeline.live_accuracy_pct) == STEPS
 
 
-def test_decisions_name_the_blueprint_they_are_about(evaluation):
-    decisions = evaluation.timelines["random_legal"].decisions + evaluation.timelines["fixed_schedule"].decisions
+def test_decisions_name_the_blueprint_they_are_about(rules):
+    decisions = rules["random_legal"][1].decisions + rules["fixed_schedule"][1].decisions
     assert decisions and all(decision.blueprint is not None for decision in decisions)
 
 
 def test_accuracy_is_that_of_the_committed_network_on_the_test_split(evaluation, setup):
     """Played again by hand; the score equals a forward pass of the population with unfinished seeds off."""
-    evaluate.play_for_score(setup, FixedSchedule("cnn", small_params().train.lifecycle, (0, 1, 2)))
+    evaluate.play_for_score(setup, BASELINES["fixed_schedule"](setup.env))
     env = setup.env
     off = env.slots.stage != Stage.FOSSILIZED
-    logits = logits_of(env.population, env.slots, setup.test.x, off)
-    expected = 100.0 * (logits.argmax(dim=-1) == setup.test.y).double().mean(dim=1)
+    logits = logits_of(env.population, env.slots, setup.held_out.test.x, off)
+    expected = 100.0 * (logits.argmax(dim=-1) == setup.held_out.test.y).double().mean(dim=1)
     played = evaluation.policies["fixed_schedule"].per_seed.test_accuracy_pct
     assert played == pytest.approx(expected.tolist(), abs=1e-4)
 
@@ -170,7 +195,7 @@ def test_summary_and_comparisons_are_those_of_the_seeds(evaluation):
     learned = evaluation.policies["learned"]
     assert learned.test_accuracy_pct.estimate == pytest.approx(np.mean(learned.per_seed.test_accuracy_pct))
     assert learned.test_accuracy_iqm_pct is None  # 3 seeds are too few for a bootstrap
-    assert [c.second for c in evaluation.comparisons] == [name for name in POLICIES if name != "learned"]
+    assert [c.second for c in evaluation.comparisons] == [*POLICIES[1:], *RULES]
     for comparison in evaluation.comparisons:
         other = evaluation.policies[comparison.second].per_seed.test_accuracy_pct
         expected = statistics.compare(list(learned.per_seed.test_accuracy_pct), list(other), 1)
@@ -192,9 +217,9 @@ def test_file_round_trip_and_damage(evaluation, tmp_path):
     path.write_text(evaluation.to_json())
     assert result.read(path) == evaluation
     tree = json.loads(path.read_text())
-    for damage in ({**tree, "schema_version": 2}, {**tree, "surprise": 1}, {**tree, "policies": None}):
+    for damage in ({**tree, "schema_version": 1}, {**tree, "surprise": 1}, {**tree, "policies": None}):
         path.write_text(json.dumps(damage))
-        with pytest.raises(SimicError, match=r"evaluation\.json: not an evaluation of schema 1"):
+        with pytest.raises(SimicError, match=r"evaluation\.json: not an evaluation of schema 2"):
             result.read(path)
     path.write_text(evaluation.to_json()[:100])
     with pytest.raises(SimicError, match="not an evaluation"):
@@ -206,7 +231,6 @@ def test_file_round_trip_and_damage(evaluation, tmp_path):
 def test_a_learned_policy_is_needed_where_one_is_named(setup):
     with pytest.raises(SimicError, match="'learned': there is no trained policy"):
         actors(small_params(), setup.env, None)
-    assert set(actors(small_params(policies=("static",)), setup.env, None)) == {"static"}
 
 
 def test_a_policy_of_another_task_is_refused(setup, learned):
@@ -214,12 +238,6 @@ def test_a_policy_of_another_task_is_refused(setup, learned):
     policy = ActorCritic(learned.policy.action_spec, other, small_params().train.policy, 5)
     with pytest.raises(SimicError, match=r"was trained on .* slots.*; this is "):
         actors(small_params(), setup.env, replace(learned, policy=policy))
-
-
-def test_baselines_alone_need_no_checkpoint(setup):
-    alone = evaluate.evaluate(setup, actors(small_params(policies=("static",)), setup.env, None), None)
-    assert alone.comparisons == ()
-    assert alone.checkpoint is None
 
 
 class Watched(FixedSchedule):

@@ -37,7 +37,7 @@ def finished(bank, actor, **more):
 
 
 def scheduled(env):
-    return FixedSchedule("cnn", env.train.lifecycle, (0, 5), "norm")
+    return FixedSchedule("cnn", env.train.lifecycle, (0, 5), "depthwise")
 
 
 @pytest.mark.parametrize("augment", ["none", "crop_flip"])
@@ -134,6 +134,6 @@ def test_held_out_tasks_are_scored_on_their_test_split(bank):
     regime = Regime(tiny_train(), held.train, held.test, torch.arange(3), ITERATION)
     env = tiny_env(bank, hosts=3)
     [found] = regime.run(env.population, Slots.empty(3, env.host.slots), torch.full((1, 3), 15))
-    # Brightness is what the host alone sees; how dots lie is not.
+    # Brightness, of four classes, is what the host alone sees; how dots lie, of two, is not.
     by_kind = {task.kind: score for task, score in zip(held.tasks, found.test_accuracy_pct, strict=True)}
-    assert by_kind["brightness"] > 80 > 70 > by_kind["pairs_near"]
+    assert by_kind["brightness"] > 70 > 60 > by_kind["pairs_near"]

@@ -15,8 +15,8 @@ TASKS, STEPS = 6, 20  # tasks of training: two of each kind
 LIFECYCLE = Lifecycle(training_dwell=1, min_prune_age=4, embargo_steps=0, max_seeds=1)
 
 
-def tiny_suite(folder: Path) -> Path:
-    instances = Instances(train=TASKS, val=3, held_out=3, held_out_kinds=0)
+def tiny_suite(folder: Path, held_out: int = 3) -> Path:
+    instances = Instances(train=TASKS, val=3, held_out=held_out, held_out_kinds=0)
     suite = Suite(name="patches", kinds=KINDS, held_out_kinds=(), instances=instances)
     prepare(Prepare(task="suite", suite=suite, samples=160), 1, folder / "prepared", folder / "raw")
     return folder / "prepared"

@@ -39,6 +39,7 @@ def test_a_params_file_gives_every_value_and_defaults_for_what_it_leaves_out(pat
     overrides.write(path, ["train.envs=32", "rng_seed=9"])
     other = tmp_path / "other.yaml"
     other.write_text("prepare: {task: mnist}\ntrain: {host: {family: mlp}}\n")
+    assert params.load(path).train.actions  # which the other file leaves out, and so opens
     overrides.write(path, overrides.from_file(other))
     tree = params.load(path)
     assert tree == params.validate({"prepare": {"task": "mnist"}, "train": {"host": {"family": "mlp"}}}, "")
@@ -47,11 +48,11 @@ def test_a_params_file_gives_every_value_and_defaults_for_what_it_leaves_out(pat
 
 
 def test_written_file_holds_what_the_overrides_asked_for(path: Path) -> None:
-    wanted = ["train.ppo.target_kl=null", "evaluate.policies=[static, learned]", "train.host.widths=[4, 8]"]
+    wanted = ["train.ppo.target_kl=null", "evaluate.policies=[blind, learned]", "train.host.widths=[4, 8]"]
     overrides.write(path, wanted)
     tree = params.load(path)
     assert tree.train.ppo.target_kl is None
-    assert (tree.evaluate.policies, tree.train.host.widths) == (("static", "learned"), (4, 8))
+    assert (tree.evaluate.policies, tree.train.host.widths) == (("blind", "learned"), (4, 8))
 
 
 def test_key_missing_in_the_file_is_added(path: Path) -> None:
@@ -83,5 +84,6 @@ def test_deployment_overrides_and_command_line_overrides_write_the_same(path: Pa
     other.write_bytes(path.read_bytes())
     tree = {"rng_seed": 5, "train": {"ppo": {"learning_rate": 1e-5, "target_kl": None}, "batches_per_epoch": "all"}}
     overrides.write(path, overrides.from_model(Overrides.model_validate(tree)))
-    overrides.write(other, ["rng_seed=5", "train.ppo.learning_rate=1e-5", "train.ppo.target_kl=null"])
+    asked = ["rng_seed=5", "train.ppo.learning_rate=1e-5", "train.ppo.target_kl=null", "train.batches_per_epoch=all"]
+    overrides.write(other, asked)
     assert path.read_bytes() == other.read_bytes()

@@ -25,6 +25,7 @@ suite(
             "train.batches_per_epoch=8",
             "train.batch_size=32",
             "train.lifecycle.max_seeds=1",
+            "train.lifecycle.embargo_steps=0",  # three seeds can be tried in an episode
             # Of blueprints one 3 × 3 convolution at most: two of them in slot 0 reach as far as a seed in slot 1.
             "train.actions.blueprint=[norm, attention, depthwise, bottleneck]",
             "train.actions.style=[linear_add, sigmoid_add]",

@@ -1,0 +1,83 @@
+"""A grid is its rows: whatever is beside it, in whatever population, a schedule on a host reaches the same."""
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+import torch
+from tiny import tiny_train
+
+from simic.data.batches import load_held_out
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import play
+from simic.evaluation import grid as gridding
+from simic.evaluation.costs import Meter
+from simic.evaluation.grid import Hosts, Splits, grid
+from simic.evaluation.schedules import NONE, OpenLoop, Schedule
+from simic.growth.life.vocabulary import Stage
+from simic.params import Params, Runtime
+
+ITERATION, CPU = 77, torch.device("cpu")
+SCHEDULES = [Schedule((NONE,) * 3), Schedule((1, NONE, NONE)), Schedule((NONE, NONE, 4), 2)]
+HOSTS = Hosts(torch.tensor([1, 0]), torch.tensor([40, 7]), ITERATION)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return Params(train=tiny_train(episode_steps=12), runtime=Runtime(processes=1, threads=1, backend="loop"))
+
+
+@pytest.fixture(scope="module")
+def splits(bank):
+    held = load_held_out(bank)
+    return Splits(held.train, held.val, held.test)
+
+
+@pytest.fixture(scope="module")
+def found(params, splits):
+    return grid(params, splits, HOSTS, SCHEDULES, CPU)
+
+
+def tables(found):
+    return (
+        found.val_accuracy_pct, found.test_accuracy_pct, found.params,
+        found.flops_per_sample, found.training_flops, found.validation_flops,
+    )  # fmt: skip
+
+
+def alone(params, splits, host, schedule):
+    """The six numbers of one host in an environment of its own."""
+    name, task = HOSTS.env_ids[host, None], HOSTS.tasks[host, None]
+    data = splits.train, splits.val
+    with closing(GrowthEnv(params.train, params.rng_seed, *data, name, backend="loop")) as env:
+        meter = Meter.of(env)
+        play(env, OpenLoop([schedule]), ITERATION, lambda situation, action, reward, info: meter.add(info), task)
+        kept = env.slots.stage == Stage.FOSSILIZED
+        assert int(kept.sum()) == (schedule != SCHEDULES[0])
+        size = env.host.params + int(env.population.seed_params(env.slots)[kept].sum())
+        work = env.host.flops_per_sample + int(env.population.seed_flops(env.slots)[kept].sum())
+        measured = env.state.measured.committed_accuracy, env.committed(splits.test)[0]
+        return [*map(float, measured), size, work, int(meter.training), int(meter.validation)]
+
+
+def test_every_row_is_its_schedule_played_alone_on_that_host_bit_for_bit(params, splits, found):
+    for host in range(2):
+        for index, schedule in enumerate(SCHEDULES):
+            row = [float(table[host, index]) for table in tables(found)]
+            assert row == alone(params, splits, host, schedule), (host, schedule)
+    assert len({*found.test_accuracy_pct.flatten().tolist()}) > 2
+
+
+def test_a_last_population_that_is_filled_up_changes_and_loses_nothing(params, splits, found, monkeypatch):
+    monkeypatch.setattr(gridding, "ROWS_AT_ONCE", 4)
+    told = []
+    parted = grid(params, splits, HOSTS, SCHEDULES, CPU, lambda done, rows: told.append((done, rows)))
+    assert all(np.array_equal(a, b) for a, b in zip(tables(parted), tables(found), strict=True))
+    assert told == [(4, 6), (6, 6)]
+
+
+def test_without_a_test_split_nothing_is_scored_and_all_else_is_the_same(params, splits, found):
+    searched = grid(params, Splits(splits.train, splits.val), HOSTS, SCHEDULES, CPU)
+    assert searched.test_accuracy_pct is None
+    pairs = zip(tables(searched), tables(found), strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs if a is not None)

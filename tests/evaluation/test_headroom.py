@@ -1,0 +1,186 @@
+"""A tiny suite from its bank to its standings: hosts pair with the evaluation's, and every number follows from the raw
+tables.
+"""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from tiny import tiny_suite, tiny_train
+
+from simic.errors import SimicError
+from simic.evaluation import endpoints, result
+from simic.evaluation.evaluate import EvaluationSetup, play_for_score
+from simic.evaluation.headroom import measure
+from simic.evaluation.policies import BASELINES
+from simic.evaluation.result import Headroom, PerSeed, TaskRow
+from simic.evaluation.statistics import mean_interval
+from simic.params import Evaluate, Params, Runtime
+from simic.params import Headroom as Asked
+
+ACTIONS = {"blueprint": ["norm", "conv_light"], "slot": [0, 1]}
+RULES = ("static", "patient")
+SEARCHED, SCHEDULES, TASKS, HOSTS = 4, 5, 3, 2
+
+
+@pytest.fixture(scope="module")
+def params():
+    return Params(
+        train=tiny_train(episode_steps=12, actions=ACTIONS, price=3.0),
+        headroom=Asked(policies=RULES, search_tasks=SEARCHED, floors=False),
+        evaluate=Evaluate(eval_seeds=TASKS * HOSTS),
+        runtime=Runtime(processes=1, threads=1),
+    )
+
+
+@pytest.fixture(scope="module")
+def told():
+    return []
+
+
+@pytest.fixture(scope="module")
+def found(bank, params, told):
+    return measure(params, bank, torch.device("cpu"), lambda *said: told.append(said))
+
+
+def test_rules_and_schedules_are_played_on_the_hosts_of_the_evaluation(bank, params, found):
+    setup = EvaluationSetup.open(params, bank)
+    assert setup.tasks.tolist() == list(found.rows) == [0, 1, 2] * HOSTS
+    for name in RULES:
+        assert play_for_score(setup, BASELINES[name](setup.env))[0] == found.policies[name]
+    assert found.schedules[0] == "static"
+    static = found.policies["static"]
+    assert static.val_accuracy_pct == tuple(row[0] for row in found.val_pct)
+    assert static.test_accuracy_pct == tuple(row[0] for row in found.test_pct)
+    assert static.params == tuple(row[0] for row in found.params)
+    assert static.flops_per_sample == tuple(row[0] for row in found.flops_per_sample)
+
+
+def test_the_hosts_that_choose_are_others_on_the_same_tasks(found):
+    assert np.shape(found.choosing_val_pct) == np.shape(found.val_pct) == (TASKS * HOSTS, SCHEDULES)
+    assert [row[0] for row in found.choosing_val_pct] != [row[0] for row in found.val_pct]
+
+
+def test_the_common_schedule_is_the_best_on_training_tasks_and_costs_are_counted(found, told):
+    assert len(found.search_val_pct) == SCHEDULES and found.common == int(np.argmax(found.search_val_pct))
+    assert found.common_cost.trainings == SEARCHED * SCHEDULES
+    assert found.grid_cost.trainings == 2 * TASKS * HOSTS * SCHEDULES
+    # 64 samples, three passes, 12 steps: at least the bare host's.
+    assert found.grid_cost.training_flops > found.grid_cost.trainings * 12 * 3 * 64 * found.host.flops_per_sample
+    assert told[0] == ("common schedule, training tasks", 20, 20)
+    assert [what for what, *_ in told[1:]] == ["hosts that score", "hosts that choose"]
+
+
+def planted(found, rows, tasks, seed=5, gap=20.0):
+    """Tables that are random but for one schedule of each task, which is better."""
+    generator = np.random.default_rng(seed)
+    shape = len(rows), SCHEDULES
+    best = generator.integers(1, SCHEDULES, len(tasks))[list(rows)]
+    lift = gap * (np.arange(SCHEDULES) == best[:, None])
+    tables = {name: generator.normal(50, 2, shape) + lift for name in ("choosing_val_pct", "val_pct", "test_pct")}
+    tables["params"] = found.host.params * generator.uniform(1, 3, shape)
+    tables["flops_per_sample"] = generator.uniform(1e4, 2e4, shape)
+    tables = {name: tuple(map(tuple, table.tolist())) for name, table in tables.items()}
+    score = generator.normal(60, 3, len(rows))
+    zeros = (0,) * len(rows)
+    names = PerSeed.model_fields.keys() - {"test_accuracy_pct", "params", "flops_per_sample"}
+    size = found.host.params * generator.integers(1, 4, len(rows))
+    policy = PerSeed(
+        test_accuracy_pct=tuple(score), params=tuple(size.tolist()), flops_per_sample=tuple((7 * size).tolist()),
+        **dict.fromkeys(names, zeros),
+    )  # fmt: skip
+    update = {**tables, "rows": rows, "tasks": tasks, "policies": {"rule": policy}, "common": 2, "price": 3.0}
+    return Headroom.model_validate(found.model_dump() | json.loads(found.model_copy(update=update).to_json()))
+
+
+def by_hand(headroom, rows):
+    """Gap, share, score and gain of the rule of one group, in loops; ``rows`` are those of each unit."""
+    host = headroom.host.params
+
+    def mean(table, unit, schedule, priced=True):
+        each = [table[r][schedule] - 3.0 * (headroom.params[r][schedule] - host) / host * priced for r in unit]
+        return sum(each) / len(each)
+
+    gaps, gains, scores = [], [], []
+    for unit in rows:
+        chosen = max(range(SCHEDULES), key=lambda s, unit=unit: mean(headroom.choosing_val_pct, unit, s))
+        common, oracle = (mean(headroom.test_pct, unit, s) for s in (headroom.common, chosen))
+        rule = headroom.policies["rule"]
+        each = [rule.test_accuracy_pct[r] - 3.0 * (rule.params[r] - host) / host for r in unit]
+        scores.append(sum(each) / len(each))
+        gaps.append(oracle - common)
+        gains.append(scores[-1] - common)
+    return np.array(gaps), np.array(gains), np.array(scores)
+
+
+def rows_of(kinds, group="held_out"):
+    named = enumerate(kinds)
+    return tuple(TaskRow(name=f"{kind} {k}", kind=kind, group=group, classes=2) for k, kind in named)
+
+
+def check(standings, gaps, gains, scores):
+    assert standings.gap.estimate == pytest.approx(gaps.mean()) and standings.gap.estimate > 5
+    assert standings.gap.low == pytest.approx(mean_interval(gaps).low)
+    rule = standings.policies["rule"]
+    assert rule.score.estimate == pytest.approx(scores.mean())
+    assert rule.over_common.estimate == pytest.approx(gains.mean())
+    assert rule.share is not None and rule.share.estimate == pytest.approx(gains.mean() / gaps.mean())
+    oracle, common = standings.policies["oracle per task"], standings.policies["best common schedule"]
+    assert oracle.share is not None and oracle.share.estimate == pytest.approx(1.0)
+    assert common.share is not None and common.share.estimate == pytest.approx(0.0)
+
+
+def test_gap_and_shares_are_those_of_the_raw_tables_per_task_and_less_the_price(found):
+    rows, tasks = tuple([*range(6)] * 2), rows_of("aabbcc")
+    headroom = planted(found, rows, tasks)
+    standings = endpoints.standings(headroom, {})["held_out"]
+    check(standings, *by_hand(headroom, [(k, k + 6) for k in range(6)]))
+    assert standings.tasks == 6 and set(standings.by_kind) == {"a", "b", "c"}
+    scores = by_hand(headroom, [(k, k + 6) for k in range(6)])[2]
+    assert standings.by_kind["b"]["rule"] == pytest.approx(scores[2:4].mean())
+    # A search of everything finds, on the hosts that score, the best of each by validation.
+    assert len(standings.random_search) == SCHEDULES
+    assert standings.policies["rule"].params == pytest.approx(np.mean(headroom.policies["rule"].params))
+
+
+def test_a_group_stands_for_itself_whatever_the_others_have(found):
+    rows, tasks = tuple([*range(6)] * 2), (*rows_of("aaaa"), *rows_of("zz", "held_out_kinds"))
+    both = planted(found, rows, tasks)
+    standings = endpoints.standings(both, {})
+    assert {group: each.tasks for group, each in standings.items()} == {"held_out": 4, "held_out_kinds": 2}
+    check(standings["held_out"], *by_hand(both, [(k, k + 6) for k in range(4)]))
+
+
+def test_of_a_data_set_alone_each_host_stands_for_itself(found):
+    headroom = planted(found, (0,) * 8, rows_of("a", "train"))
+    standings = endpoints.standings(headroom, {})["train"]
+    assert standings.tasks == 1 and set(standings.by_kind) == {"a"}
+    check(standings, *by_hand(headroom, [(k,) for k in range(8)]))
+
+
+def test_a_task_without_another_of_its_group_gets_two_hosts_since_an_interval_needs_them(bank, params, tmp_path):
+    few = params.model_copy(update={"evaluate": Evaluate(eval_seeds=2)})
+    assert EvaluationSetup.open(few, bank).tasks.tolist() == [0, 1, 2]
+    lone = tiny_suite(tmp_path, held_out=1)
+    assert EvaluationSetup.open(few, lone).tasks.tolist() == [0, 0]
+
+
+def test_the_settings_are_all_that_decides_how_hosts_fare_and_nothing_of_the_controller(params):
+    def changed(**train):
+        return endpoints.settings(params.model_copy(update={"train": params.train.model_copy(update=train)}))
+
+    same = endpoints.settings(params)
+    assert changed(envs=8, iterations=3, validate_every=1) == same
+    others = {changed(price=1.0), changed(episode_steps=3), changed(actions={}), changed(batch_size=16)}
+    others.add(endpoints.settings(params.model_copy(update={"rng_seed": 2})))
+    assert len(others | {same}) == 6
+
+
+def test_the_file_gives_back_what_was_measured_and_damage_is_named(found, tmp_path):
+    path = tmp_path / "headroom.json"
+    path.write_text(found.to_json())
+    assert result.read_headroom(path) == found
+    path.write_text(found.to_json()[:100])
+    with pytest.raises(SimicError, match=r"headroom\.json: not a headroom of schema 1: .*run simic headroom again"):
+        result.read_headroom(path)

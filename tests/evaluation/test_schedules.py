@@ -1,0 +1,92 @@
+"""Open-loop schedules: how many there are, and that hosts side by side each get exactly their own."""
+
+from math import comb
+
+import pytest
+import torch
+from tiny import LIFECYCLE, STEPS, tiny_env
+
+from simic.envs.play import play
+from simic.evaluation.headroom import _schedules
+from simic.evaluation.schedules import NONE, OpenLoop, Schedule, every_schedule
+from simic.growth.life.vocabulary import Op, Stage
+from simic.params import Params
+
+SLOTS, BLUEPRINTS = 3, (1, 4)
+STATIC = Schedule((NONE,) * SLOTS)
+
+
+def schedules(max_seeds, most=1000, steps=(0,)):
+    return every_schedule([BLUEPRINTS] * SLOTS, max_seeds, steps, most)
+
+
+@pytest.mark.parametrize("max_seeds", [1, 2, 3, 9])
+@pytest.mark.parametrize("steps", [(0,), (0, 5)])
+def test_every_choice_of_slots_and_blueprints_is_there_once_and_static_is_the_first(max_seeds, steps):
+    found = schedules(max_seeds, steps=steps)
+    # Which slots have a seed, and which blueprint each of them.
+    seeds = range(1, min(max_seeds, SLOTS) + 1)
+    assert len(found) == 1 + len(steps) * sum(comb(SLOTS, k) * len(BLUEPRINTS) ** k for k in seeds)
+    assert len(set(found)) == len(found) and found[0] == STATIC
+    assert {kind for each in found for kind in each.blueprints} == {NONE, *BLUEPRINTS}
+
+
+def test_a_cut_keeps_single_seeds_and_one_blueprint_everywhere_and_fills_up_by_hash():
+    every, few = schedules(3), schedules(3, most=1)
+    used = [[kind for kind in each.blueprints if kind != NONE] for each in few]
+    assert sorted(map(len, used)) == [0, 1, 1, 1, 1, 1, 1, 3, 3] and all(len(set(each)) <= 1 for each in used)
+    cut = schedules(3, most=15)
+    assert cut == schedules(3, most=15) and len(cut) == 15
+    assert set(few) < set(cut) < set(every)
+    assert schedules(3, most=len(every)) == schedules(3) and set(schedules(3)) == set(every)
+
+
+def test_a_slot_without_blueprints_stays_empty_and_the_others_have_their_own():
+    found = every_schedule([(2,), (), (5, 6)], 3, (0,), 1000)
+    assert {each.blueprints for each in found} == {
+        (a, NONE, b) for a in (NONE, 2) for b in (NONE, 5, 6)
+    }  # fmt: skip
+    # The most seeds that fit are two, of which none can be of one blueprint.
+    assert len(every_schedule([(2,), (), (5, 6)], 3, (0,), 1)) == 4
+
+
+def test_schedules_are_of_what_the_budget_can_pay_and_the_params_leave_open(bank):
+    closed = {"blueprint": ["norm", "conv_heavy"], "slot": [0, 2]}
+    lifecycle = LIFECYCLE.model_copy(update={"param_budget": 1.0})
+    env = tiny_env(bank, hosts=1, actions=closed, lifecycle=lifecycle)
+    names = [item.name for item in env.blueprints]
+    found = {each.name(names) for each in _schedules(Params(train=env.train), env)}
+    heavy = names.index("conv_heavy")
+    assert [bool(reserve <= env.budget.limit) for reserve in env.budget.reserve[:, heavy]] == [True, False, False]
+    assert found == {"static", *(f"{kind}, step 0" for kind in ("norm at 0", "norm at 2", "conv_heavy at 0"))}
+
+
+def test_each_host_side_by_side_gets_exactly_what_its_schedule_says(bank):
+    chosen = [STATIC, Schedule((NONE, 1, NONE)), Schedule((4, NONE, NONE), 6), Schedule((1, NONE, 4), 1)]
+    env = tiny_env(bank, hosts=len(chosen), lifecycle=LIFECYCLE.model_copy(update={"max_seeds": 2}))
+    germinated, ops = [[] for _ in chosen], []
+
+    def watch(situation, action, reward, info):
+        ops.append(action.op)
+        for host in (info.effective_op == Op.GERMINATE).nonzero().flatten().tolist():
+            germinated[host].append((situation.step, int(action.slot[host]), int(action.blueprint[host])))
+
+    play(env, OpenLoop(chosen), 3, watch)
+    kept = torch.where(env.slots.stage == Stage.FOSSILIZED, env.slots.blueprint, NONE)
+    assert kept.tolist() == [list(each.blueprints) for each in chosen]
+    for schedule, done in zip(chosen, germinated, strict=True):
+        wanted = [(slot, kind) for slot, kind in enumerate(schedule.blueprints) if kind != NONE]
+        assert [(slot, kind) for _, slot, kind in done] == wanted
+        assert not done or done[0][0] == schedule.step
+    assert (torch.stack(ops)[:, 0] == Op.WAIT).all() and len(ops) == STEPS
+
+
+def test_a_schedule_is_named_in_words():
+    assert STATIC.name(["a", "b"]) == "static"
+    assert Schedule((0, NONE, 1), 5).name(["a", "b"]) == "a at 0 + b at 2, step 5"
+
+
+def test_what_is_asked_for_is_what_the_schedules_need():
+    assert OpenLoop([STATIC]).asks == {}
+    asks = OpenLoop([STATIC, Schedule((NONE, 1, NONE)), Schedule((4, NONE, NONE))]).asks
+    assert (asks["slot"], asks["blueprint"]) == ((0, 1), (1, 4))
