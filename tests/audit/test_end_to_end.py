@@ -1,4 +1,4 @@
-"""A real run, small: prepare, train under live checks, evaluate, audit; then one byte of it is damaged."""
+"""A real run, small: prepare, headroom, train under live checks, evaluate, audit; then one byte of it is damaged."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ from simic.pipeline.paths import Workspace
 
 ITERATIONS = 3
 # What holds for any sound run, however short: replay, arithmetic of the reward, legality, records, hashes.
-MUST_PASS = ("R1", "P1", "P5", "M1", "M2", "G4", "X3", "X6", "X7", "S3", "N1")
+MUST_PASS = ("R1", "P1", "P5", "M1", "M2", "G4", "X3", "X6", "X7", "X8", "S3", "N1")
 
 
 def small(**audit):
@@ -30,7 +30,8 @@ def small(**audit):
     tree["train"] |= {"validate_every": 2}
     tree["train"]["ppo"] |= {"minibatches": 2, "epochs": 2}
     tree["train"]["lifecycle"] |= {"training_dwell": 0}
-    tree["evaluate"] |= {"eval_seeds": 2, "policies": ("learned", "static", "fixed_schedule")}
+    tree["headroom"] |= {"policies": ("static", "fixed_schedule"), "schedules": 4, "search_tasks": 2, "floors": False}
+    tree["evaluate"] |= {"eval_seeds": 2, "policies": ("learned",)}
     tree["runtime"] |= {"threads": 1, "progress": "none"}
     tree["audit"] |= audit
     return Params.model_validate(tree)
@@ -57,6 +58,7 @@ def workspace(tmp_path_factory, live):
     threads = torch.get_num_threads()
     workspace = Workspace(tmp_path_factory.mktemp("workspace"))
     stages.prepare(small(), workspace)
+    stages.headroom(small(), workspace)
     stages.train(small(), workspace, [live])
     stages.evaluate(small(), workspace)
     stages.audit(small(), workspace)
@@ -88,7 +90,7 @@ def test_live_checks_agree_with_the_audit_of_the_recorded_run(workspace, live):
 
 def test_report_shows_the_run(workspace):
     page = (workspace.reports / "report.html").read_text(encoding="utf-8")
-    for name in ("learning", "health", "entropy", "rewards", "growth", "forest", "pareto"):
+    for name in ("gap", "learning", "health", "entropy", "rewards", "growth", "forest", "pareto"):
         assert f'id="{name}-t"' in page
     manifest = json.loads((workspace.checkpoints / "latest" / "manifest.json").read_text())
     assert manifest["params_sha256"] in page and manifest["scalars"]["chain"] in page
@@ -145,6 +147,18 @@ def test_other_params_than_those_trained_with_are_found(copy):
     found = examined(copy, Params.model_validate(tree))["X6"]
     assert found.status is Status.FINDING
     assert "differ from params.yaml" in str(found.evidence[0]["artifact"])
+
+
+def test_an_edited_result_is_found(copy):
+    """Through the stage: headroom.json is read, and is what evaluation.json was computed from."""
+    text = copy.headroom.read_text(encoding="utf-8")
+    score = str(json.loads(text)["test_pct"][0][0])
+    copy.headroom.write_text(text.replace(score, "99.9", 1), encoding="utf-8")
+    stages.audit(small(), copy)
+    assert statuses(copy)["X8"].status is Status.FINDING
+    copy.headroom.unlink()
+    stages.audit(small(), copy)
+    assert statuses(copy)["X8"].status is Status.NOT_EVALUATED
 
 
 def test_dvc_lock_is_part_of_the_origin(copy):

@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from simic.agent.ppo import EARLY_STOP
 from simic.audit import drawing, figures
+from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.growth.life.vocabulary import Op, Stage
 
 from .synthetic import evaluation, timeline
@@ -97,7 +98,28 @@ COMPONENTS = {
     name: np.full(12, 0.01 * k)
     for k, name in enumerate(("shaping", "rent", "alpha_shock", "intervention", "death", "x"))
 }
+KINDS = {  # as long as names of kinds are, and gaps of every size, also none
+    "held_out": ("pairs_near", "pairs_far", "pairs_mislabelled", "brightness", "gratings", "same", "digits", "either"),
+    "held_out_kinds": ("pairs_middle", "digits_clutter", "digits_permuted", "digits_mislabelled", "digits_negative"),
+}
+
+
+def standings():
+    """Eight kinds that were trained on and five that were not."""
+    found = evaluation().standings
+    level = found["held_out"].by_kind["kind-0"]
+    return {
+        group: found[group].model_copy(
+            update={
+                "by_kind": {kind: {n: v + k * (v - 70.0) for n, v in level.items()} for k, kind in enumerate(kinds)}
+            }
+        )
+        for group, kinds in KINDS.items()
+    }
+
+
 DRAWN = {
+    "gap": lambda: figures.gap(standings()),
     "learning": lambda: figures.learning(ITERATIONS, 60 + ITERATIONS[:, None] + np.arange(5.0), FLOORS),
     "health": lambda: figures.health(ITERATIONS, {"approx_kl": 0.01 * np.ones(12)}, 0.015),
     "entropy": lambda: figures.entropy(ITERATIONS, {"op": np.linspace(1, 0, 12), "slot": np.full(12, np.nan)}),
@@ -114,6 +136,18 @@ def test_no_text_overlaps_or_is_cut_off(name):
         figure = DRAWN[name]()
         FigureCanvasAgg(figure)
         assert texts_that_overlap(figure) == clipped_texts(figure) == []
+
+
+def test_the_gap_of_every_kind_is_a_line_from_the_common_schedule_to_the_oracle():
+    found = standings()
+    [plot] = figures.gap(found).axes
+    scores = [each for group in found.values() for each in group.by_kind.values()]
+    gaps = [line for line in plot.lines if len(line.get_xdata()) == 2]
+    assert [list(line.get_xdata()) for line in gaps] == [[each[COMMON], each[ORACLE_TASK]] for each in scores]
+    labels = [label.get_text() for label in plot.get_yticklabels()]
+    assert labels == [*KINDS["held_out"], *(f"{kind} *" for kind in KINDS["held_out_kinds"])]
+    marks = [line.get_xdata()[0] for line in plot.lines if line.get_marker() == "o"]
+    assert marks == [each["learned"] for each in scores]
 
 
 def test_the_limit_of_kl_is_drawn_where_an_update_stops():

@@ -5,6 +5,7 @@ import json
 import re
 from base64 import b64encode
 from dataclasses import replace
+from html import escape, unescape
 from html.parser import HTMLParser
 
 import pytest
@@ -14,9 +15,10 @@ from simic.audit.audit import examine
 from simic.audit.findings import Status, Verdict, failing
 from simic.audit.record import RunRecord
 from simic.errors import SimicError
+from simic.evaluation.endpoints import COMMON
 
 from .defects import DEFECTS
-from .synthetic import params
+from .synthetic import evaluation, headroom, params
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +96,7 @@ def test_ids_are_unique_and_references_resolve(page):
 
 def test_every_figure_has_words(panels):
     assert [panel.name for panel in panels] == [
-        "learning", "health", "entropy", "rewards", "growth", "forest", "pareto",
+        "gap", "learning", "health", "entropy", "rewards", "growth", "forest", "pareto",
     ]  # fmt: skip
     for panel in panels:
         assert 'role="img"' in panel.inline
@@ -118,6 +120,80 @@ def test_page_and_markdown_say_everything_that_was_examined(clean, verdict, page
     for line in report.lines(clean, verdict):
         assert line in text and line in markdown
     assert len(report.lines(clean, verdict)) == 5
+
+
+def cells(page, section):
+    """Text of the cells of a section's tables, by their row's first one."""
+    inside = page[page.index(f'id="{section}"') :].split("</section>")[0]
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', inside)
+    return [(unescape(name), re.findall(r"<td[^>]*>(.*?)</td>", rest)) for name, rest in rows]
+
+
+def numbers(text):
+    return [float(number) for number in re.findall(r"[-+]?[\d.]+", text)]
+
+
+def rounded(interval, digits, unit=1):
+    return [round(unit * value, digits) for value in (interval.estimate, interval.low, interval.high)]
+
+
+def test_the_gap_comes_first_as_a_figure_and_as_a_table(page, clean):
+    assert re.search(r"<figure>\s*<svg[^>]*aria-labelledby=\"(\S+)", page)[1] == "gap-t"
+    assert page.index('id="gap"') < page.index('id="findings"')
+    names = [name for name, _ in cells(page, "gap")]
+    assert names == [report._label(name) for each in clean.evaluation.standings.values() for name in each.policies]
+
+
+def test_numbers_of_the_gap_are_those_of_the_evaluation(page, clean):
+    shown = iter(cells(page, "gap"))
+    for standings in clean.evaluation.standings.values():
+        for standing in standings.policies.values():
+            _, (score, over, share, worth, params) = next(shown)
+            assert numbers(score) == rounded(standing.score, 1)
+            assert numbers(over) == rounded(standing.over_common, 1)
+            assert numbers(share) == (rounded(standing.share, 0, 100) if standing.share else [])
+            assert unescape(worth) == str(standing.search_worth.estimate)
+            assert params == report.count(standing.params)
+
+
+def test_the_figure_of_the_gap_has_every_kind_in_words(panels, clean):
+    said = panels[0].description
+    for standings in clean.evaluation.standings.values():
+        for kind, scores in standings.by_kind.items():
+            assert f"{kind}: common {scores[COMMON]:.1f}, learned {scores['learned']:.1f}, oracle" in said
+
+
+def test_the_verdict_says_the_gap(clean, verdict):
+    learned = clean.evaluation.standings["held_out"].policies["learned"]
+    line = report.lines(clean, verdict)[1]
+    assert f"Gap: {100 * learned.share.estimate:.0f} % closed" in line
+    assert f"random search needs {learned.search_worth.estimate}" in line
+
+
+def test_a_gap_that_may_be_nothing_has_no_share_and_the_report_says_so(clean, verdict):
+    flat = headroom(gain=0.0)
+    run = replace(clean, headroom=flat, evaluation=evaluation(found=flat))
+    reasons = [each.gap_undefined for each in run.evaluation.standings.values()]
+    assert len(reasons) == 2 and all(reasons)
+    assert f"Gap: not defined: {reasons[0]}" in report.lines(run, verdict)[1]
+    page = report.html(run, verdict, report.panels_of(run))
+    for reason in reasons:
+        assert f"no share of it can be given: {escape(reason)}" in page
+        assert f"no share of it can be given: {reason}" in report.markdown(run, verdict)
+    assert all(values[2] == "–" for _, values in cells(page, "gap"))
+
+
+def test_a_policy_without_a_look_of_its_own_is_shown_under_its_name(clean, verdict):
+    tree = clean.evaluation.model_dump()
+    for place in (tree["policies"], *(each["policies"] for each in tree["standings"].values())):
+        place["surprise"] = place["patient"]
+    for each in tree["standings"].values():
+        for scores in each["by_kind"].values():
+            scores["surprise"] = 70.0
+    run = replace(clean, evaluation=type(clean.evaluation).model_validate(tree))
+    page = report.html(run, verdict, report.panels_of(run))
+    assert [name for name, _ in cells(page, "gap")].count("surprise") == 2
+    assert "surprise" in [name for name, _ in cells(page, "evaluation")]
 
 
 def test_findings_come_worst_first_and_unevaluated_are_no_pass(plant):
