@@ -1,7 +1,7 @@
 """docs/suites.md from measured headrooms: what there is to win on every suite, before anything is learned.
 
-    simic headroom patches -S rng_seed=2 --out benchmarks/results/headroom/patches.json    # and so on
-    python -m benchmarks.suites
+simic headroom patches -S rng_seed=2 --out benchmarks/results/headroom/patches.json    # and so on
+python -m benchmarks.suites
 """
 
 from pathlib import Path
@@ -11,7 +11,17 @@ from simic.evaluation.page import GROUPS, SEARCHES, interval, verdict
 from simic.evaluation.result import read_headroom
 
 RESULTS, PAGE = Path("benchmarks/results/headroom"), Path("docs/suites.md")
-ROWS = ("static", COMMON, ORACLE_KIND, ORACLE_TASK, "patient", "gradient", "heuristic", "random_legal", "linear classifier")
+ROWS = (
+    "static",
+    COMMON,
+    ORACLE_KIND,
+    ORACLE_TASK,
+    "patient",
+    "gradient",
+    "heuristic",
+    "random_legal",
+    "linear classifier",
+)
 INTRODUCTION = """# Suites
 
 Written by `python -m benchmarks.suites` from the results of `simic headroom`. Scores are points on test splits of

@@ -228,6 +228,7 @@ class Evaluation(Frozen):
     primary_endpoint: str = PRIMARY_ENDPOINT
     checkpoint: str | None  # null: baselines alone
     checkpoint_iteration: int | None
+    controller_trainings: int | None  # of hosts, that its own training cost
     data_sha256: str
     rng_seed: int
     eval_seeds: int
