@@ -234,7 +234,8 @@ def evaluation(eval_seeds=20, found=None):
                    p_value=0.001, probability_of_improvement=0.9, minimum_detectable_pct=0.7, seeds=eval_seeds)
         for name, level in (TRAINED | RULES).items() if name != "learned"
     )  # fmt: skip
-    return Evaluation(checkpoint="best", checkpoint_iteration=16, controller_trainings=1280, data_sha256="d" * 64, rng_seed=1,
+    return Evaluation(checkpoint="best", checkpoint_iteration=16, controller_trainings=1280,
+                      data_sha256="d" * 64, rng_seed=1,
                       eval_seeds=eval_seeds, episode_steps=STEPS, test_samples=360, tasks=found.tasks, rows=found.rows,
                       host=HOST, static_final=again, policies=policies, comparisons=versus,
                       standings=endpoints.standings(found, {n: p.per_seed for n, p in policies.items()} | again),
