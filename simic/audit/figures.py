@@ -262,12 +262,13 @@ def _last(values: Values) -> float:
 # --- evaluation ------------------------------------------------------------------------------------------------------
 
 
+# Colour, marker, size: the ends of the gap are taller than what may lie on them.
 GAP_MARKS = {
-    COMMON: (GREY, "|"),
-    ORACLE_TASK: (INK, "|"),
-    "patient": (GREEN, "D"),
-    "blind": (SKY, "s"),
-    LEARNED: (BLUE, "o"),
+    COMMON: (GREY, "|", 14),
+    ORACLE_TASK: (INK, "|", 14),
+    "patient": (GREEN, "D", 7),
+    "blind": (SKY, "s", 7),
+    LEARNED: (BLUE, "o", 7),
 }
 
 
@@ -277,13 +278,17 @@ def gap(standings: Mapping[str, Standings]) -> Figure:
     rows = [(group, kind, scores) for group, found in standings.items() for kind, scores in found.by_kind.items()]
     figure, axes = new_figure(1.2 + 0.28 * len(rows))
     plot = axes[0][0]
+    looks = {
+        name: {"color": colour, "marker": marker, "markersize": size, "markeredgewidth": 2, "linestyle": "none"}
+        for name, (colour, marker, size) in GAP_MARKS.items()
+        if any(name in scores for *_, scores in rows)
+    }
     for row, (_, _, scores) in enumerate(rows):
         plot.plot([scores[COMMON], scores[ORACLE_TASK]], [row, row], color=GREY, linewidth=2.5, zorder=1)
-        for name, (colour, marker) in GAP_MARKS.items():
+        for name, look in looks.items():
             if name in scores:
-                plot.plot([scores[name]], [row], color=colour, marker=marker, markersize=7, linestyle="none", zorder=2)
-    used = [Line2D([], [], color=colour, marker=marker, markersize=7, linestyle="none", label=policy_look(name)[0])
-            for name, (colour, marker) in GAP_MARKS.items() if any(name in scores for *_, scores in rows)]  # fmt: skip
+                plot.plot([scores[name]], [row], zorder=2, **look)
+    used = [Line2D([], [], label=policy_look(name)[0], **look) for name, look in looks.items()]
     plot.set_yticks(range(len(rows)), [kind + (" *" if group == "held_out_kinds" else "") for group, kind, _ in rows])
     plot.set_ylim(len(rows) - 0.5, -0.5)
     _axis(plot, "From the best common schedule to the oracle (* kinds never trained on)", "score on test (points)", "")
