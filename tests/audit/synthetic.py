@@ -201,7 +201,7 @@ def headroom(count=20, gain=15.0):
     bare = HeadroomReport(
         data_sha256="d" * 64, settings_sha256=endpoints.settings(params()), rng_seed=1, host=HOST, max_seeds=1,
         param_budget=4.0, price=0.0, tasks=TASKS, rows=rows, schedules=SCHEDULES, common=1, common_cost=cost,
-        search_val_pct=(70.0,) * len(SCHEDULES), choosing_val_pct=table(1), val_pct=table(2), test_pct=table(3),
+        search_scores=(70.0,) * len(SCHEDULES), choosing_val_pct=table(1), val_pct=table(2), test_pct=table(3),
         params=flat, flops_per_sample=flat, grid_cost=cost,
         policies={name: per_seed(level, count) for name, level in RULES.items()},
         floors={"linear classifier": fixed(90.0, count)}, standings={},
