@@ -223,8 +223,14 @@ def _rests_on(evaluation: Evaluation | None) -> str:
         return "Evidence: no evaluation, so nothing can be claimed."
     return (
         f"Evidence: {evaluation.eval_seeds} paired evaluation seeds of one training run. Claims concern this "
-        "checkpoint, not training with other rng seeds."
+        f"checkpoint, not training with other rng seeds.{_cost(evaluation)}"
     )
+
+
+def _cost(evaluation: Evaluation) -> str:
+    """The controller's own training is part of what a controlled training costs."""
+    trainings = evaluation.controller_trainings
+    return f" The controller was trained by {trainings:,} host trainings." if trainings is not None else ""
 
 
 def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:

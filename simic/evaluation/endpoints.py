@@ -43,9 +43,14 @@ def settings(params: Params) -> str:
     )
 
 
-def scores(accuracy: Values, params: Values, headroom: HeadroomReport) -> Values:
+def priced(accuracy: Values, params: Values, host_params: int, price: float) -> Values:
     """Accuracy in points less the price of what was added."""
-    return accuracy - headroom.price * (params - headroom.host.params) / headroom.host.params
+    return accuracy - price * (params - host_params) / host_params
+
+
+def scores(accuracy: Values, params: Values, headroom: HeadroomReport) -> Values:
+    """Of networks of that report's host, at its price."""
+    return priced(accuracy, params, headroom.host.params, headroom.price)
 
 
 def standings(headroom: HeadroomReport, policies: Mapping[str, Reached]) -> dict[str, Standings]:

@@ -61,10 +61,13 @@ class EvaluationSetup:
 
 @dataclass(frozen=True)
 class Subject:
-    """Which checkpoint is evaluated: its name, and the iteration it was written after."""
+    """Which checkpoint is evaluated: its name, the iteration it was written after, and the host trainings of the whole
+    run that it was chosen from, validation included.
+    """
 
     checkpoint: str
     iteration: int
+    trainings: int
 
 
 @dataclass
@@ -110,6 +113,7 @@ def evaluate(
     return result.Evaluation(
         checkpoint=subject.checkpoint if subject else None,
         checkpoint_iteration=subject.iteration if subject else None,
+        controller_trainings=subject.trainings if subject else None,
         data_sha256=setup.data_sha256,
         rng_seed=env.rng_seed,
         eval_seeds=env.num_envs,

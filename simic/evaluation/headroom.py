@@ -36,7 +36,8 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
     with closing(env):
         policies = {name: play_for_score(setup, BASELINES[name](env))[0] for name in params.headroom.policies}
     searched = _searched(params, prepared, schedules, device, told)
-    common = best_common(searched.val_accuracy_pct)
+    reached = endpoints.priced(searched.val_accuracy_pct, searched.params, env.host.params, params.train.price)
+    common = best_common(reached)
     held_out, count = setup.held_out, len(setup.tasks)
     splits = Splits(held_out.train, held_out.val, held_out.test)
 
@@ -59,7 +60,7 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
         schedules=tuple(schedule.name(names) for schedule in schedules),
         common=common,
         common_cost=_cost(searched),
-        search_val_pct=tuple(searched.val_accuracy_pct.mean(axis=0).round(4).tolist()),
+        search_scores=tuple(reached.mean(axis=0).round(4).tolist()),
         choosing_val_pct=_rows(choosing.val_accuracy_pct),
         val_pct=_rows(scoring.val_accuracy_pct),
         test_pct=_rows(scoring.test_accuracy_pct),

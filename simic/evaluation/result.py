@@ -192,7 +192,7 @@ class HeadroomReport(Frozen):
     schedules: tuple[str, ...]
     common: int  # the schedule that is best on the tasks of training
     common_cost: Cost
-    search_val_pct: tuple[float, ...]
+    search_scores: tuple[float, ...]  # mean of every schedule on the tasks of training, on their validation splits
     choosing_val_pct: tuple[tuple[float, ...], ...]
     val_pct: tuple[tuple[float, ...], ...]
     test_pct: tuple[tuple[float, ...], ...]
@@ -228,6 +228,7 @@ class Evaluation(Frozen):
     primary_endpoint: str = PRIMARY_ENDPOINT
     checkpoint: str | None  # null: baselines alone
     checkpoint_iteration: int | None
+    controller_trainings: int | None  # of hosts, that its own training cost
     data_sha256: str
     rng_seed: int
     eval_seeds: int

@@ -156,7 +156,9 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     kept = checkpoint.read(workspace.checkpoints / params.evaluate.checkpoint)
     setup = evaluation.EvaluationSetup.open(params, workspace.prepared, device)
     players = actors(params, setup.env, Learned.of(kept, device))
-    subject = evaluation.Subject(params.evaluate.checkpoint, kept.manifest.iteration)
+    iterations, every = params.train.iterations, params.train.validate_every
+    trainings = params.train.envs * (iterations + -(-iterations // every))
+    subject = evaluation.Subject(params.evaluate.checkpoint, kept.manifest.iteration, trainings)
     shutil.rmtree(workspace.grown, ignore_errors=True)
 
     def take_home(name: str, histories: Histories) -> None:

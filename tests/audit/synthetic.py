@@ -201,7 +201,7 @@ def headroom(count=20, gain=15.0):
     bare = HeadroomReport(
         data_sha256="d" * 64, settings_sha256=endpoints.settings(params()), rng_seed=1, host=HOST, max_seeds=1,
         param_budget=4.0, price=0.0, tasks=TASKS, rows=rows, schedules=SCHEDULES, common=1, common_cost=cost,
-        search_val_pct=(70.0,) * len(SCHEDULES), choosing_val_pct=table(1), val_pct=table(2), test_pct=table(3),
+        search_scores=(70.0,) * len(SCHEDULES), choosing_val_pct=table(1), val_pct=table(2), test_pct=table(3),
         params=flat, flops_per_sample=flat, grid_cost=cost,
         policies={name: per_seed(level, count) for name, level in RULES.items()},
         floors={"linear classifier": fixed(90.0, count)}, standings={},
@@ -234,7 +234,8 @@ def evaluation(eval_seeds=20, found=None):
                    p_value=0.001, probability_of_improvement=0.9, minimum_detectable_pct=0.7, seeds=eval_seeds)
         for name, level in (TRAINED | RULES).items() if name != "learned"
     )  # fmt: skip
-    return Evaluation(checkpoint="best", checkpoint_iteration=16, data_sha256="d" * 64, rng_seed=1,
+    return Evaluation(checkpoint="best", checkpoint_iteration=16, controller_trainings=1280,
+                      data_sha256="d" * 64, rng_seed=1,
                       eval_seeds=eval_seeds, episode_steps=STEPS, test_samples=360, tasks=found.tasks, rows=found.rows,
                       host=HOST, static_final=again, policies=policies, comparisons=versus,
                       standings=endpoints.standings(found, {n: p.per_seed for n, p in policies.items()} | again),

@@ -63,7 +63,7 @@ def test_the_hosts_that_choose_are_others_on_the_same_tasks(found):
 
 
 def test_the_common_schedule_is_the_best_on_training_tasks_and_costs_are_counted(found, told):
-    assert len(found.search_val_pct) == SCHEDULES and found.common == int(np.argmax(found.search_val_pct))
+    assert len(found.search_scores) == SCHEDULES and found.common == int(np.argmax(found.search_scores))
     assert found.common_cost.trainings == SEARCHED * SCHEDULES
     assert found.grid_cost.trainings == 2 * TASKS * HOSTS * SCHEDULES
     # 64 samples, three passes, 12 steps: at least the bare host's.
