@@ -434,7 +434,7 @@ PAGES: dict[Path, tuple[str, list[str], Sections]] = {
             "Written by `python -m benchmarks.page` from `benchmarks/results/*.json`. The machines were shared, so",
             "speeds are comparable within a table only. The docstring of each module says what it compares.",
         ],
-        {"agent": _learning, "agent_speed": _speed, "population": _speedups},
+        {"agent": _learning, "population": _speedups},
     ),
     DETAILS: (
         "Measurements",
@@ -444,6 +444,7 @@ PAGES: dict[Path, tuple[str, list[str], Sections]] = {
         ],
         {
             "learning": _growth,
+            "agent_speed": _speed,
             "choices": _choices,
             "agent_health": _health,
             "population": _population,
