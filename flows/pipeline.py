@@ -36,7 +36,7 @@ def run_stage(name: str) -> bool:
 
 @flow(name="simic", on_crashed=[recovery.put_back])
 def simic(overrides: Overrides | None = None) -> None:
-    """Prepare, train, evaluate, audit. Overrides are written into params.yaml; None means as it stands."""
+    """Prepare, headroom, train, evaluate, audit. Overrides are written into params.yaml; None means as it stands."""
     workspace, logger = Workspace(Path.cwd()), get_run_logger()
     run_id = UUID(flow_run.get_id())
     with recovery.alive(workspace.root, run_id), engine.workspace_lock(workspace):

@@ -25,6 +25,7 @@ FILES = (".dvcignore", "params.yaml", "dvc.yaml", "pyproject.toml")
 DVC_YAML = """
 stages:
   prepare: {cmd: "exit 9", params: [rng_seed, prepare], outs: [data/prepared]}
+  headroom: {cmd: "exit 9", deps: [data/prepared], params: [headroom], outs: [reports/headroom.json]}
   train: {cmd: "exit 9", deps: [data/prepared], params: [rng_seed, train], outs: [checkpoints]}
   evaluate: {cmd: "exit 9", deps: [checkpoints], params: [evaluate], outs: [reports/evaluation.json]}
   audit: {cmd: "exit 9", deps: [checkpoints], params: [audit], outs: [reports/report.md]}
@@ -99,6 +100,11 @@ class Toys:
         self.ran.append("prepare")
         workspace.prepared.mkdir(parents=True, exist_ok=True)
         (workspace.prepared / "x").write_text(str(params.rng_seed))
+
+    def headroom(self, params: Params, workspace: Workspace) -> None:
+        self.ran.append("headroom")
+        workspace.reports.mkdir(exist_ok=True)
+        workspace.headroom.write_text("{}")
 
     def train(
         self,

@@ -11,7 +11,10 @@ import pytest
 from tests.helpers import copy_checkout
 
 TINY = ["train.iterations=2", "train.envs=4", "train.episode_steps=4", "train.batches_per_epoch=2"]
-TINY += ["evaluate.eval_seeds=2", "evaluate.policies=[learned, static]", "runtime.progress=none"]
+TINY += ["prepare.suite.instances={train: 4, val: 2, held_out: 2, held_out_kinds: 2}", "prepare.samples=200"]
+TINY += ["headroom.policies=[static]", "headroom.search_tasks=2", "headroom.floors=false"]
+TINY += ["train.actions={blueprint: [norm], slot: [0, 1]}", "evaluate.eval_seeds=4", "evaluate.policies=[learned]"]
+TINY += ["runtime.progress=none"]
 
 
 @pytest.fixture
@@ -49,9 +52,11 @@ def contents(project: Path) -> dict[str, bytes]:
 def test_both_entries_compute_the_same_and_then_neither_does_anything(project: Path) -> None:
     overrides = [word for value in TINY for word in ("-S", value)]
     first = call(project, "simic", "run", *overrides)
-    assert "report " in first and (project / "reports" / "report.html").stat().st_size > 1000
+    said = [line.split()[0] for line in first.splitlines()[-6:]]
+    assert said == ["score", "gap", "verdict", "report", "runs", "all"]
+    assert (project / "reports" / "report.html").stat().st_size > 1000
     assert call(project, "dvc", "status").strip() == "Data and pipelines are up to date."
-    assert call(project, "simic", "run").count("up to date") == 4
+    assert call(project, "simic", "run").count("up to date") == 5
     by_run = contents(project)
 
     for folder in ("data", "checkpoints", "models", "telemetry", "reports"):
@@ -59,7 +64,7 @@ def test_both_entries_compute_the_same_and_then_neither_does_anything(project: P
     shutil.rmtree(project / ".dvc" / "cache")
     (project / "dvc.lock").unlink()
     call(project, "dvc", "repro", "--no-run-cache")
-    assert call(project, "simic", "run").count("up to date") == 4
+    assert call(project, "simic", "run").count("up to date") == 5
     by_repro = contents(project)
     assert sorted(by_run) == sorted(by_repro)
     assert [name for name in by_run if by_run[name] != by_repro[name]] == []

@@ -208,7 +208,7 @@ def point(update: UpdateRow, episode: Columns) -> Point:
         measured = values[np.isfinite(values)].tolist()
         if name != "env_id":
             metrics[f"episode/{name}"] = sum(measured) / len(measured) if measured else math.nan
-    metrics["validation/committed_accuracy"] = update.validation_accuracy
+    metrics["validation/score"] = update.validation_accuracy
     finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
     return Point(iteration=update.iteration, metrics=finite, time_ms=time.time_ns() // 1_000_000)
 
@@ -227,7 +227,7 @@ def publish(run: MlflowRun, workspace: Workspace) -> None:
         manifest = json.loads(path.read_bytes())
         model = run.add_model(f"checkpoint-{path.parent.name}", path.parent, {"iteration": str(manifest["iteration"])})
         if path.parent.name == "best":
-            run.score(model, "validation/best_accuracy", manifest["scalars"]["best_score"], manifest["iteration"])
+            run.score(model, "validation/best_score", manifest["scalars"]["best_score"], manifest["iteration"])
     run.register(run.add_model("policy", workspace.models, {}))
     run.tag({"simic.checkpoint": checkpoint_digest(workspace)})
 
@@ -266,12 +266,16 @@ def log_report(workspace: Workspace, tags: Mapping[str, str]) -> None:
 
 
 def _log_evaluation(client: MlflowClient, run_id: str, workspace: Workspace) -> None:
-    """Mean test accuracy of every policy, in points; a value that is there already is not logged again."""
+    """Mean test accuracy of every policy, in points, and the numbers of metrics.json; a value that is there already is
+    not logged again.
+    """
     if not workspace.evaluation.exists():
         return
     evaluation = json.loads(workspace.evaluation.read_bytes())
     known, step = client.get_run(run_id).data.metrics, evaluation["checkpoint_iteration"] or 0
     measured = {f"test/{name}": row["test_accuracy_pct"]["estimate"] for name, row in evaluation["policies"].items()}
+    if workspace.metrics.exists():
+        measured |= {f"suite/{name}": value for name, value in json.loads(workspace.metrics.read_bytes()).items()}
     stamp = time.time_ns() // 1_000_000
     new = [Metric(key, value, stamp, step) for key, value in measured.items() if known.get(key) != value]
     client.log_batch(run_id, metrics=new)

@@ -31,7 +31,7 @@ def summary(update: UpdateRow, episode: Columns) -> str:
         f"kept {mean(episode['fossilized']):.1f} seeds",
     ]
     if update.validation_accuracy == update.validation_accuracy:  # not NaN
-        parts.append(f"validation {update.validation_accuracy:5.1f} %")
+        parts.append(f"validation score {update.validation_accuracy:5.1f}")
     return "  ".join(parts)
 
 

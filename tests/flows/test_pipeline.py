@@ -38,7 +38,7 @@ def artifact(key: str) -> Any:
 def test_flow_runs_records_and_shows_and_then_does_nothing(workspace: Workspace, toys: Toys) -> None:
     overrides = Overrides.model_validate({"train": {"iterations": 3}})
     pipeline.simic(overrides)
-    assert toys.ran == ["prepare", "train", "evaluate", "audit"]
+    assert toys.ran == ["prepare", "headroom", "train", "evaluate", "audit"]
     assert yaml.safe_load(workspace.params.read_text())["train"]["iterations"] == 3
     status = [sys.executable, "-m", "dvc", "status"]
     done = subprocess.run(status, cwd=workspace.root, capture_output=True, text=True, check=True)
@@ -46,7 +46,7 @@ def test_flow_runs_records_and_shows_and_then_does_nothing(workspace: Workspace,
     assert artifact("verdict") == "# Verdict: sound\n"
     assert artifact("training") == 100.0
     pipeline.simic()
-    assert toys.ran == ["prepare", "train", "evaluate", "audit"]
+    assert toys.ran == ["prepare", "headroom", "train", "evaluate", "audit"]
 
 
 def test_flow_refuses_rules_over_several_keys_before_anything_runs(workspace: Workspace, toys: Toys) -> None:

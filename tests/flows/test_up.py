@@ -25,6 +25,10 @@ def prepare(params, workspace):
     workspace.prepared.mkdir(parents=True, exist_ok=True)
     (workspace.prepared / "x").touch()
 
+def headroom(params, workspace):
+    workspace.reports.mkdir(exist_ok=True)
+    workspace.headroom.write_text("{}")
+
 def train(params, workspace, observers=(), stop=None, fresh=False):
     saved = workspace.work("toy") / "saved"
     saved.parent.mkdir(parents=True, exist_ok=True)
@@ -46,13 +50,14 @@ def evaluate(params, workspace):
     workspace.grown.mkdir(parents=True, exist_ok=True)
     (workspace.grown / "x").touch()
     workspace.evaluation.write_text("{}")
+    workspace.metrics.write_text("{}")
 
 def audit(params, workspace, revision):
     for name in ("report.html", "report.md", "findings.json"):
         (workspace.reports / name).write_text("-")
     (workspace.reports / "figures").mkdir(exist_ok=True)
 
-STAGES = {"prepare": prepare, "train": train, "evaluate": evaluate, "audit": audit}
+STAGES = {"prepare": prepare, "headroom": headroom, "train": train, "evaluate": evaluate, "audit": audit}
 """
 # What looks into the stages' real outputs is left out with them.
 TRACKING = """

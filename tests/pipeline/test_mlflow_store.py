@@ -105,7 +105,7 @@ def test_metrics_are_those_of_the_rows_and_missing_ones_are_left_out() -> None:
     assert point.metrics["episode/return"] == 1.5  # (1 + 2) / 2
     assert point.metrics["episode/committed_accuracy"] == 40.0  # the other host was not measured
     assert point.metrics["episode/panicked"] == 0.5
-    assert not {"update/missing", "validation/committed_accuracy"} & point.metrics.keys()
+    assert not {"update/missing", "validation/score"} & point.metrics.keys()
 
 
 def train(watcher: mlflow_store.MlflowObserver, workspace: Workspace, iterations: range) -> None:
@@ -143,13 +143,14 @@ def publish_files(workspace: Workspace) -> None:
         (folder / "state.safetensors").write_bytes(b"weights")
     (workspace.models / "policy").mkdir(parents=True)
     (workspace.models / "policy" / "policy.json").write_text("{}")
-    workspace.reports.mkdir()
+    workspace.reports.mkdir(exist_ok=True)
     results = [{"check": "c.R1", "severity": s, "status": t} for s, t in (("high", "finding"), ("critical", "pass"))]
     results = [{**r, "title": "", "measured": "", "threshold": "", "fix": ""} for r in results]
     (workspace.reports / "findings.json").write_text(json.dumps({"schema_version": 1, "run": "x", "results": results}))
     (workspace.reports / "report.html").write_text("<html></html>")
     policies = {"learned": {"test_accuracy_pct": {"estimate": 81.0}}}
     workspace.evaluation.write_text(json.dumps({"checkpoint_iteration": 2, "policies": policies}))
+    workspace.metrics.write_text(json.dumps({"score": 80.0, "gap_closed": 0.25}))
 
 
 def test_server_gone_during_the_whole_run_is_paid_with_the_report(
@@ -191,7 +192,7 @@ def test_published_files_are_models_and_the_policy_is_the_challenger(workspace: 
     assert {model.params.get("iteration") for model in models} == {"2", "4", None}
     best = client.get_logged_model(next(model.model_id for model in models if model.name == "checkpoint-best"))
     assert best.metrics is not None
-    assert [(m.key, m.step, m.value) for m in best.metrics] == [("validation/best_accuracy", 2, 77.5)]
+    assert [(m.key, m.step, m.value) for m in best.metrics] == [("validation/best_score", 2, 77.5)]
     version = client.get_model_version_by_alias("simic-policy", "challenger")
     assert version.version in ("1", 1)
     assert version.run_id == run_id
@@ -210,6 +211,8 @@ def test_report_findings_and_verdict_are_on_the_run_of_the_checkpoints(workspace
     mlflow_store.log_report(workspace, {"simic.dvc_lock": "77"})  # a second audit of the same run
     client, _, run_id = run_of(workspace)
     assert [(m.step, m.value) for m in client.get_metric_history(run_id, "test/learned")] == [(2, 81.0)]
+    for name, value in (("score", 80.0), ("gap_closed", 0.25)):
+        assert [(m.step, m.value) for m in client.get_metric_history(run_id, f"suite/{name}")] == [(2, value)]
     tags = client.get_run(run_id).data.tags
     assert tags["simic.verdict"] == "high"  # the critical check passed
     assert (tags["simic.findings.high"], tags["simic.findings.critical"]) == ("1", "0")

@@ -27,7 +27,7 @@ def test_a_line_has_the_means_over_hosts_and_the_time_left(tmp_path):
     assert lines == [
         "train: resuming after iteration 2 of 10",
         "train:  3/10  return   1.50  committed  55.0 %  kept 2.0 seeds  0:28 left",
-        "train:  4/10  return   1.50  committed  55.0 %  kept 2.0 seeds  validation  71.2 %  0:24 left",
+        "train:  4/10  return   1.50  committed  55.0 %  kept 2.0 seeds  validation score  71.2  0:24 left",
         "train: high finding c: m",
         "train: interrupted after 0:10",
     ]

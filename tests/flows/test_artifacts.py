@@ -1,0 +1,20 @@
+"""The table that Prefect shows of an evaluation."""
+
+from flows import artifacts
+from simic.evaluation.result import Evaluation
+from tests.evaluation.test_page import standings
+
+
+def test_the_table_has_score_and_gap_closed_of_every_policy_on_tasks_of_known_kinds() -> None:
+    groups = {"held_out": standings(), "held_out_kinds": standings(share=False)}
+    rows = artifacts.evaluation_rows(Evaluation.model_construct(standings=groups))
+    assert [row["policy"] for row in rows] == list(groups["held_out"].policies)
+    assert rows[0] == {
+        "policy": "zealous",
+        "score (points)": 71.25,
+        "95 % interval": "70.00 to 72.00",
+        "gap closed": "50 %",
+        "parameters": 1234,
+    }
+    alone = artifacts.evaluation_rows(Evaluation.model_construct(standings={"train": standings(share=False)}))
+    assert {row["gap closed"] for row in alone} == {"–"}

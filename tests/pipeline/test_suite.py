@@ -1,0 +1,137 @@
+"""A tiny suite through the real stages, and what is refused, said and recorded of it."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simic import cli, params
+from simic.errors import SimicError
+from simic.evaluation import result
+from simic.pipeline import engine, stages
+from simic.pipeline.paths import Workspace
+from tests.helpers import ROOT
+
+TINY = [
+    "prepare.suite.instances={train: 3, val: 1, held_out: 3, held_out_kinds: 1}", "prepare.samples=160",
+    "headroom.policies=[static]", "headroom.search_tasks=2", "headroom.floors=false",
+    "train.actions={slot: [0, 1]}", "train.episode_steps=10", "train.lifecycle.training_dwell=1", "train.batches_per_epoch=2",
+    "train.envs=4", "train.iterations=1", "train.policy.core_units=16", "train.ppo.epochs=1", "train.price=2.0",
+    "evaluate.eval_seeds=4", "runtime.processes=1", "runtime.threads=1", "runtime.progress=none",
+]  # fmt: skip
+
+
+def tree(*overrides: str) -> params.Params:
+    return params.load(ROOT / "params.yaml", [*TINY, "train.actions.blueprint=[norm]", *overrides])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """All five stages; read only."""
+    workspace = Workspace(tmp_path_factory.mktemp("suite"))
+    for stage in stages.STAGES.values():
+        stage(tree(), workspace)
+    return workspace
+
+
+@pytest.fixture
+def copied(finished: Workspace, tmp_path: Path) -> Workspace:
+    return Workspace(Path(shutil.copytree(finished.root, tmp_path / "copy")))
+
+
+def test_everyone_stands_between_the_common_schedule_and_the_oracle_in_both_groups(finished: Workspace) -> None:
+    found, floors = result.read(finished.evaluation), result.read_headroom(finished.headroom)
+    assert list(found.standings) == ["held_out", "held_out_kinds"]
+    everyone = {"static", "best common schedule", "oracle per kind", "oracle per task"}
+    assert all(each.policies.keys() == everyone for each in floors.standings.values())
+    everyone |= {"learned", "learned_sampled", "blind", "static_final, equal epochs", "static_final, equal FLOPs"}
+    assert all(each.policies.keys() == everyone for each in found.standings.values())
+    # What headroom measured is what stands beside the learned policy.
+    assert found.policies["static"].per_seed == floors.policies["static"]
+    assert found.rows == floors.rows and found.tasks == floors.tasks
+    assert [row[0] for row in floors.test_pct] == list(floors.policies["static"].test_accuracy_pct)
+
+
+@pytest.mark.parametrize(
+    "change", ["headroom.search_tasks=3", "train.price=1.0", "train.episode_steps=11", "evaluate.eval_seeds=8"]
+)
+def test_headroom_of_other_params_is_refused(copied: Workspace, change: str) -> None:
+    before = copied.evaluation.read_bytes()
+    with pytest.raises(SimicError, match=r"headroom\.json: of other data or params than these; run simic headroom"):
+        stages.evaluate(tree(change), copied)
+    assert copied.evaluation.read_bytes() == before
+
+
+def test_headroom_of_other_data_is_refused(copied: Workspace) -> None:
+    stages.prepare(tree("prepare.samples=170"), copied)
+    with pytest.raises(SimicError, match=r"headroom\.json: of other data or params"):
+        stages.evaluate(tree(), copied)
+
+
+def test_metrics_are_flat_few_and_those_of_the_standings(finished: Workspace) -> None:
+    numbers = json.loads(finished.metrics.read_bytes())
+    assert 4 <= len(numbers) <= 9 and all(isinstance(value, int | float) for value in numbers.values())
+    learned = result.read(finished.evaluation).standings["held_out"].policies["learned"]
+    assert numbers["score"] == round(learned.score.estimate, 4)
+    assert numbers["over_common_schedule"] == round(learned.over_common.estimate, 4)
+    assert ("gap_closed" in numbers) == (learned.share is not None)
+    stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["evaluate"]
+    assert stage["metrics"] == [str(finished.metrics.relative_to(finished.root))]
+
+
+def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Workspace) -> None:
+    score, gap, verdict = stages.verdict(finished)
+    standings = result.read(finished.evaluation).standings["held_out"]
+    assert score.startswith(f"score    {standings.policies['learned'].score.estimate:.1f} points on 3 held-out tasks")
+    assert gap.startswith("gap      ") and ("% closed" in gap or "not defined" in gap)
+    grave = {"status": "finding", "severity": "high"}
+    harmless = [{"status": "pass", "severity": "critical"}, {"status": "finding", "severity": "medium"}]
+    for found, said in ([grave, *harmless], "1 critical or high findings"), (harmless, "no critical or high finding"):
+        (copied.reports / "findings.json").write_text(json.dumps({"results": found}))
+        assert stages.verdict(copied)[2] == f"verdict  {said}"
+    assert verdict.startswith("verdict  ")
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["simic", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 0
+
+
+def test_headroom_without_a_suite_shows_the_page_of_the_workspace(
+    copied: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    copied.params.write_bytes((ROOT / "params.yaml").read_bytes())
+    monkeypatch.setattr(engine, "run_chain", lambda workspace, last, *rest: asked.append(last))  # it is up to date
+    monkeypatch.chdir(copied.root)
+    call(monkeypatch, "headroom", "--out", "all.json")
+    assert asked == ["headroom"]
+    assert capsys.readouterr().out.startswith("# Headroom of suite\n")
+    assert (copied.root / "all.json").read_text() == copied.headroom.read_text()
+
+
+def test_another_suite_is_measured_with_its_own_settings_and_nothing_of_the_workspace_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    small = [*TINY, "train.actions.blueprint=[norm]"]
+    call(monkeypatch, "headroom", "tables", "--out", "all.json", *(word for each in small for word in ("-S", each)))
+    page = capsys.readouterr().out
+    assert page.startswith("# Headroom of suite tables\n") and "Host mlp/impaired" in page
+    assert result.read_headroom(tmp_path / "all.json").price == 2.0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.json", "params.yaml"]
+    assert (tmp_path / "params.yaml").read_bytes() == (ROOT / "params.yaml").read_bytes()
+
+
+def test_a_suites_own_settings_leave_nothing_of_another_suites_behind() -> None:
+    tables = params.load(ROOT / "params.yaml", list(stages.suite_overrides("tables")))
+    assert tables.prepare.suite.name == "tables" and tables.train.actions == {}
+    assert tables.train.batches_per_epoch == "all" and tables.train.host.family == "mlp"
+    with pytest.raises(SimicError, match=r"suite 'sudoku': must be one of .*patches.*tables"):
+        stages.suite_overrides("sudoku")
