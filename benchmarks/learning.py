@@ -33,7 +33,7 @@ def identity(seed: int, overrides: list[str]) -> str:
     tree = tree_of(seed, overrides)
     places = [path for place in EVALUATION_CODE for path in sorted((PACKAGE / place).rglob("*.py"))]
     code = [durable.sha256(path) for path in places]
-    return params.digest(tree.rng_seed, tree.prepare, tree.train, tree.evaluate, stages.code_hash(), code)
+    return params.digest(tree.rng_seed, tree.prepare, tree.headroom, tree.train, tree.evaluate, stages.code_hash(), code)
 
 
 def train_and_evaluate(seed: int, overrides: list[str], root: Path) -> dict[str, float]:
@@ -43,7 +43,7 @@ def train_and_evaluate(seed: int, overrides: list[str], root: Path) -> dict[str,
     tree, this = tree_of(seed, overrides), identity(seed, overrides)
     workspace = Workspace(root / this[:12])
     if not workspace.evaluation.exists():
-        for name in ("prepare", "train", "evaluate"):
+        for name in ("prepare", "headroom", "train", "evaluate"):
             stages.STAGES[name](tree, workspace)
     found = result.read(workspace.evaluation)
     return {name: policy.test_accuracy_pct.estimate for name, policy in found.policies.items()}

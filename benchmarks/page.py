@@ -176,7 +176,7 @@ def _growth(found: dict[str, Any]) -> list[str]:
         for name, value in accuracy.items()
     ]
     return [
-        "## Learned growth against the baselines",
+        "## Learned growth against the baselines, on scikit-learn's digits",
         "",
         f"`python -m benchmarks.learning`: committed test accuracy in points, mean and 95 % interval over "
         f"{found['training_seeds']} training seeds, each the mean of its evaluation seeds; differences are paired.",
@@ -434,7 +434,7 @@ PAGES: dict[Path, tuple[str, list[str], Sections]] = {
             "Written by `python -m benchmarks.page` from `benchmarks/results/*.json`. The machines were shared, so",
             "speeds are comparable within a table only. The docstring of each module says what it compares.",
         ],
-        {"learning": _growth, "agent": _learning, "agent_speed": _speed, "population": _speedups},
+        {"agent": _learning, "population": _speedups},
     ),
     DETAILS: (
         "Measurements",
@@ -443,6 +443,8 @@ PAGES: dict[Path, tuple[str, list[str], Sections]] = {
             "measurements that settled a default or show where time goes.",
         ],
         {
+            "learning": _growth,
+            "agent_speed": _speed,
             "choices": _choices,
             "agent_health": _health,
             "population": _population,
