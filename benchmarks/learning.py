@@ -33,7 +33,9 @@ def identity(seed: int, overrides: list[str]) -> str:
     tree = tree_of(seed, overrides)
     places = [path for place in EVALUATION_CODE for path in sorted((PACKAGE / place).rglob("*.py"))]
     code = [durable.sha256(path) for path in places]
-    return params.digest(tree.rng_seed, tree.prepare, tree.headroom, tree.train, tree.evaluate, stages.code_hash(), code)
+    return params.digest(
+        tree.rng_seed, tree.prepare, tree.headroom, tree.train, tree.evaluate, stages.code_hash(), code
+    )
 
 
 def train_and_evaluate(seed: int, overrides: list[str], root: Path) -> dict[str, float]:
