@@ -41,10 +41,9 @@ def headroom(**changes) -> HeadroomReport:
         "data_sha256": "d", "settings_sha256": "s", "rng_seed": 1, "max_seeds": 1, "param_budget": 4.0, "price": 0.0,
         "host": HostDescription(family="cnn", preset="impaired", slots=3, params=100, flops_per_sample=7),
         "tasks": (task,), "rows": (0, 0), "schedules": ("static", "norm at 0, step 0"), "common": 1,
-        "common_cost": cost,
         "search_scores": (1.0, 2.0), "choosing_val_pct": ((1.0, 2.0),) * 2, "val_pct": ((1.0, 2.0),) * 2,
         "test_pct": ((1.0, 2.0),) * 2, "params": ((100.0, 110.0),) * 2, "flops_per_sample": ((7.0, 8.0),) * 2,
-        "grid_cost": cost,
+        "grid_cost": cost, "common_cost": cost,
         "policies": {}, "floors": {"linear classifier": floor},
         "standings": {"held_out": standings(), "held_out_kinds": standings(-1.0, 2.0, share=False)},
     }  # fmt: skip
