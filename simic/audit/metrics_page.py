@@ -3,6 +3,49 @@
 from simic.agent.metrics import explanations
 from simic.audit.audit import checks
 from simic.envs.rewards import MODES, TERMS
+from simic.evaluation.endpoints import COMMON, ORACLE_KIND, ORACLE_TASK
+
+EPISODES = {
+    "env_id": "The host.",
+    "task": "The place of its task in the bank.",
+    "return": "Undiscounted sum of rewards.",
+    "length": "Steps before a rollback ended it.",
+    "committed_accuracy": "Validation accuracy with the fossilized seeds alone.",
+    "score": "Committed accuracy less `train.price` times parameters added over the host's.",
+    "live_accuracy": "Validation accuracy with all seeds.",
+    "params": "Of the host with all seeds.",
+    "committed_params": "Of the committed network.",
+    "germinated": "Seeds that were created.",
+    "fossilized": "Seeds that were kept.",
+    "pruned": "Seeds that were removed.",
+    "panicked": "Whether the governor rolled the host back.",
+}
+PLAYERS = {
+    "static": "Never grows.",
+    "random_legal": "Any legal action, all equally likely.",
+    "heuristic": "Grows where accuracy stalls, keeps what contributes.",
+    "fixed_schedule": "One blueprint in every slot at fixed steps.",
+    "patient": "Tries a seed, waits for its contribution, keeps or prunes it, then tries the next place.",
+    "gradient": "Grows at the slot with the largest relative gradient.",
+    COMMON: "The schedule with the best mean score on tasks of training.",
+    ORACLE_KIND: "The best schedule for each kind, chosen on other hosts.",
+    ORACLE_TASK: "Likewise for each task.",
+    "learned": "The trained policy, its likeliest action.",
+    "learned_sampled": "The trained policy, actions sampled.",
+    "blind": "`learned`, the observations of the host replaced by their means.",
+    "linear classifier": "Logistic regression on the inputs.",
+    "static_final": "The network that `learned` ended with, trained from the first step, with as many epochs or FLOPs.",
+}
+METRICS = {
+    "score": "Mean score.",
+    "over_common_schedule": "Score above the best common schedule.",
+    "gap": "Score of the oracle per task above the best common schedule.",
+    "gap_closed": "Share of that gap that the policy closes; the primary endpoint.",
+    "blind_gap_closed": "The same of `blind`.",
+    "held_out_kinds_gap_closed": "The same on kinds that training never saw.",
+    "search_worth_trainings": "Trainings with which random search reaches the same score.",
+    "params": "Parameters of the committed network.",
+}
 
 
 def page() -> str:
@@ -24,31 +67,48 @@ def page() -> str:
         "",
         *(_component(name) for name in TERMS),
         "",
+        "## Episodes (`telemetry/episodes.parquet`)",
+        "",
+        "One row per host and episode, with its `iteration`, `split` (train or validation) and `env`.",
+        "",
+        *_list(EPISODES),
+        "",
+        "## Who is compared (`reports/headroom.json`, `reports/evaluation.json`)",
+        "",
+        "The stage `headroom` plays schedules and rules, `evaluate` the trained policy, on the same hosts of held-out",
+        "tasks. A score is test accuracy in points less the price of what was added.",
+        "",
+        *_list(PLAYERS),
+        "",
+        "## The run in a few numbers (`reports/metrics.json`)",
+        "",
+        "Of `learned` on held-out tasks of known kinds, where nothing else is said. No share is given of a gap",
+        "that may be 0.",
+        "",
+        *_list(METRICS),
+        "",
         "## Audit checks",
         "",
-        "*Worst* is the highest severity. *Live* checks also run in training and can stop it (`train.stop_on`).",
-        "Limits marked “ours” have not been calibrated yet.",
+        "With the highest severity, and when it is a finding. *Live* checks also run in training and can stop it",
+        "(`train.stop_on`).",
+        "The report says where each limit comes from; those marked “ours” have not been calibrated yet.",
         "",
-        *_table(
-            ("id", "worst", "finding when", "source"),
-            [
-                (c.id, f"{c.severity}{', live' if c.live else ''}", c.threshold, c.source.replace(", uncalibrated", ""))
-                for c in sorted(checks(), key=lambda check: check.id)
-            ],
+        *(
+            f"- `{c.id}` ({c.severity}{', live' if c.live else ''}): {c.threshold}"
+            for c in sorted(checks(), key=lambda check: check.id)
         ),
     ]
     return "\n".join(parts) + "\n"
+
+
+def _list(sentences: dict[str, str]) -> list[str]:
+    return [f"- `{name}`: {sentence}" for name, sentence in sentences.items()]
 
 
 def _component(name: str) -> str:
     modes = ", ".join(mode for mode, terms in MODES.items() if name in terms)
     paragraph = (TERMS[name].__doc__ or "").strip().split("\n\n")[0]
     return f"- `{name}` ({modes}): {' '.join(paragraph.split())}"
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    lines = [head, ("---",) * len(head), *rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -22,6 +23,7 @@ from simic.evaluation.page import GROUPS
 from simic.evaluation.result import LEARNED, Comparison, Evaluation
 from simic.evaluation.statistics import CONFIDENCE, Interval
 from simic.growth.life.vocabulary import Action
+from simic.params import PolicyName
 
 MAX_BYTES = 5_000_000
 FLOORS = ("static", "random_legal", "heuristic", "fixed_schedule")
@@ -183,7 +185,7 @@ def _reached(evaluation: Evaluation | None) -> tuple[str, str]:
         f"Accuracy: {interval(policy.test_accuracy_pct)} points on the test split with {policy.params:,.0f} "
         f"parameters, {policy.growth_ratio:.2f} times as many as the bare host."
     )
-    others = [c for c in evaluation.comparisons if c.endpoint == "primary"]
+    others = [c for c in evaluation.comparisons if c.second not in get_args(PolicyName)]
     if not others:
         return reached, "Comparison: no baseline was evaluated."
     reached = f"{_closed(evaluation)} {reached}"

@@ -7,6 +7,7 @@ a light touch. A missing value is 0 with its own flag beside it.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -191,6 +192,11 @@ def observe(view: View) -> Tensor:
     return torch.cat((base, per_slot.flatten(1)), dim=1)
 
 
+def _kind(row: Feature) -> tuple[str, str, float, str]:
+    """Neighbours that agree in it, such as the flags of a choice, share a line of the page."""
+    return row.name.partition("_")[0], row.unit, row.low, row.source
+
+
 def document() -> str:
     """docs/observations.md."""
     lines = [
@@ -205,10 +211,10 @@ def document() -> str:
     ]
     for title, rows in (("Base", BASE), (f"Slot k, from column {len(BASE)} + {len(SLOT)} k", SLOT)):
         lines += [f"## {title}", "", "| index | name | unit | source |", "|---|---|---|---|"]
-        lines += [
-            f"| {index} | {row.name} | {row.unit}{', ±' if row.low < 0 else ''} | {row.source} |"
-            for index, row in enumerate(rows)
-        ]
+        for (_, unit, low, source), alike in groupby(enumerate(rows), key=lambda each: _kind(each[1])):
+            places, names = zip(*((str(index), row.name) for index, row in alike), strict=True)
+            index = "–".join(dict.fromkeys((places[0], places[-1])))
+            lines.append(f"| {index} | {', '.join(names)} | {unit}{', ±' if low < 0 else ''} | {source} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -251,7 +251,7 @@ def _summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.P
 
 
 def _comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[result.Comparison, ...]:
-    """``learned`` against every other policy; only the differences to baselines are the primary endpoint."""
+    """``learned`` against every other policy."""
     if LEARNED not in seeds:
         return ()
     first = seeds[LEARNED]
@@ -264,7 +264,6 @@ def _comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[re
             result.Comparison(
                 first=LEARNED,
                 second=name,
-                endpoint="secondary" if name.startswith(LEARNED) else "primary",
                 difference_pct=compared.difference,
                 p_value=compared.p_value,
                 probability_of_improvement=compared.probability_of_improvement,

@@ -66,7 +66,6 @@ class Comparison(Frozen):
 
     first: str
     second: str
-    endpoint: Literal["primary", "secondary"]
     difference_pct: Interval
     p_value: float
     probability_of_improvement: float

@@ -230,7 +230,7 @@ def evaluation(eval_seeds=20, found=None):
         "static_final, equal FLOPs": fixed(78.5, eval_seeds),
     }
     versus = tuple(
-        Comparison(first="learned", second=name, endpoint="primary", difference_pct=interval(80.0 - level),
+        Comparison(first="learned", second=name, difference_pct=interval(80.0 - level),
                    p_value=0.001, probability_of_improvement=0.9, minimum_detectable_pct=0.7, seeds=eval_seeds)
         for name, level in (TRAINED | RULES).items() if name != "learned"
     )  # fmt: skip

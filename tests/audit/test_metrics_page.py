@@ -3,19 +3,26 @@
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 from simic.agent.metrics import UpdateMetrics
+from simic.audit import metrics_page
 from simic.audit.audit import checks
 from simic.audit.metrics_page import page
 from simic.envs.rewards import MODES
+from simic.evaluation import endpoints
+from simic.params import PolicyName, RuleName
+from simic.telemetry import columns
+
+from .synthetic import evaluation
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def sentences():
-    """What is said of each name, in a list or in a table."""
+    """What is said of each name."""
     lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
-    found = [re.fullmatch(r"(?:- `|\| )(\w+)(?:`(?: \(.*?\))?:| \|)(.*)", line) for line in lines]
+    found = [re.fullmatch(r"- `(\w+)`(?: \(.*?\))?:(.*)", line) for line in lines]
     return {match[1]: match[2].strip() for match in found if match}
 
 
@@ -27,7 +34,17 @@ def test_every_metric_component_and_check_has_a_sentence():
     found = sentences()
     names = [field.name for field in fields(UpdateMetrics)]
     names += [name for terms in MODES.values() for name in terms]
+    names += [*columns.EPISODES, *get_args(RuleName), *get_args(PolicyName), *endpoints.metrics(evaluation())]
     names += [check.id for check in checks()]
     for name in names:
         assert name in found, name
-        assert len(found[name]) >= 10, name
+        assert len(found[name]) >= 9, name
+
+
+def test_nothing_is_said_of_numbers_and_policies_that_there_are_not():
+    found = evaluation()
+    standings = found.standings["held_out"].policies
+    assert set(metrics_page.EPISODES) == set(columns.EPISODES)
+    assert set(metrics_page.METRICS) == {*endpoints.metrics(found), "held_out_kinds_gap_closed"}
+    named = {name.partition(",")[0] for name in (*standings, *get_args(RuleName), *get_args(PolicyName))}
+    assert set(metrics_page.PLAYERS) == named

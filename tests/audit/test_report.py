@@ -17,6 +17,7 @@ from simic.audit.record import RunRecord
 from simic.errors import SimicError
 from simic.evaluation.endpoints import COMMON
 
+from . import synthetic
 from .defects import DEFECTS
 from .synthetic import evaluation, headroom, params
 
@@ -168,6 +169,16 @@ def test_the_verdict_says_the_gap(clean, verdict):
     line = report.lines(clean, verdict)[1]
     assert f"Gap: {100 * learned.share.estimate:.0f} % closed" in line
     assert f"random search needs {learned.search_worth.estimate}" in line
+
+
+def test_the_trained_policy_itself_is_no_baseline(clean, verdict):
+    """However it is played: the nearest comparison may be with its sampled or blind play."""
+    near = [
+        c.model_copy(update={"difference_pct": synthetic.interval(1.0)}) if c.second == "blind" else c
+        for c in clean.evaluation.comparisons
+    ]
+    run = replace(clean, evaluation=clean.evaluation.model_copy(update={"comparisons": tuple(near)}))
+    assert "strongest baseline: +2.00 points [+1.50, +2.50] against patient rule" in report.lines(run, verdict)[2]
 
 
 def test_a_gap_that_may_be_nothing_has_no_share_and_the_report_says_so(clean, verdict):

@@ -229,15 +229,17 @@ def test_spec_describes_the_tensor():
 
 def test_document_lists_every_column_at_its_index():
     lines = [line.split(" | ") for line in observations.document().splitlines() if line.startswith("| ")]
-    rows = [(cells[0].strip("| "), cells[1]) for cells in lines if cells[0] != "| index"]
+    shown = [(cells[0].strip("| ").split("–"), cells[1].split(", ")) for cells in lines if cells[0] != "| index"]
+    assert all(int(places[-1]) - int(places[0]) + 1 == len(names) for places, names in shown)
+    rows = [(int(places[0]) + offset, name) for places, names in shown for offset, name in enumerate(names)]
     base, block = len(observations.BASE), len(observations.SLOT)
     assert len(rows) == base + block
     names = [name for name, _ in columns(SLOTS)]
     for index, name in rows[:base]:
-        assert names[int(index)] == name
+        assert names[index] == name
     for k in range(SLOTS):
         for index, name in rows[base:]:
-            assert names[base + block * k + int(index)] == f"slot{k}_{name}"
+            assert names[base + block * k + index] == f"slot{k}_{name}"
     assert f"from column {base} + {block} k" in observations.document()
 
 

@@ -14,7 +14,7 @@ from simic.evaluation import endpoints, result
 from simic.evaluation.evaluate import EvaluationSetup, play_for_score
 from simic.evaluation.headroom import measure
 from simic.evaluation.policies import BASELINES
-from simic.evaluation.result import Headroom, PerSeed, TaskRow
+from simic.evaluation.result import HeadroomReport, PerSeed, TaskRow
 from simic.evaluation.statistics import mean_interval
 from simic.params import Evaluate, Params, Runtime
 from simic.params import Headroom as Asked
@@ -91,7 +91,7 @@ def planted(found, rows, tasks, seed=5, gap=20.0):
         **dict.fromkeys(names, zeros),
     )  # fmt: skip
     update = {**tables, "rows": rows, "tasks": tasks, "policies": {"rule": policy}, "common": 2, "price": 3.0}
-    return Headroom.model_validate(found.model_dump() | json.loads(found.model_copy(update=update).to_json()))
+    return HeadroomReport.model_validate(found.model_dump() | json.loads(found.model_copy(update=update).to_json()))
 
 
 def by_hand(headroom, rows):

@@ -6,7 +6,7 @@ from simic.evaluation import page
 from simic.evaluation.result import (
     Cost,
     Fixed,
-    Headroom,
+    HeadroomReport,
     HostDescription,
     Standing,
     Standings,
@@ -31,7 +31,7 @@ def standings(low: float = 6.0, estimate: float = 9.0, share: bool = True) -> St
     )  # fmt: skip
 
 
-def headroom(**changes) -> Headroom:
+def headroom(**changes) -> HeadroomReport:
     cost = Cost(trainings=12, training_flops=1.0, validation_flops=1.0)
     floor = Fixed(
         test_accuracy_pct=(80.0, 90.0), epochs=(0, 0), params=(10, 30), flops_per_sample=(1, 1), training_flops=(1, 1)
@@ -40,13 +40,15 @@ def headroom(**changes) -> Headroom:
     given = {
         "data_sha256": "d", "settings_sha256": "s", "rng_seed": 1, "max_seeds": 1, "param_budget": 4.0, "price": 0.0,
         "host": HostDescription(family="cnn", preset="impaired", slots=3, params=100, flops_per_sample=7),
-        "tasks": (task,), "rows": (0,), "schedules": ("static", "norm at 0, step 0"), "common": 1, "common_cost": cost,
-        "search_scores": (1.0, 2.0), "choosing_val_pct": ((1.0, 2.0),), "val_pct": ((1.0, 2.0),),
-        "test_pct": ((1.0, 2.0),), "params": ((100.0, 110.0),), "flops_per_sample": ((7.0, 8.0),), "grid_cost": cost,
+        "tasks": (task,), "rows": (0, 0), "schedules": ("static", "norm at 0, step 0"), "common": 1,
+        "common_cost": cost,
+        "search_scores": (1.0, 2.0), "choosing_val_pct": ((1.0, 2.0),) * 2, "val_pct": ((1.0, 2.0),) * 2,
+        "test_pct": ((1.0, 2.0),) * 2, "params": ((100.0, 110.0),) * 2, "flops_per_sample": ((7.0, 8.0),) * 2,
+        "grid_cost": cost,
         "policies": {}, "floors": {"linear classifier": floor},
         "standings": {"held_out": standings(), "held_out_kinds": standings(-1.0, 2.0, share=False)},
     }  # fmt: skip
-    return Headroom(**(given | changes))
+    return HeadroomReport(**(given | changes))
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ suite(
             "train.episode_steps=40",
             "train.batches_per_epoch=8",
             "train.batch_size=32",
+            "train.reward.mode=score",
             "train.lifecycle.max_seeds=1",
             "train.lifecycle.embargo_steps=0",  # three seeds can be tried in an episode
             # Of blueprints one 3 × 3 convolution at most: two of them in slot 0 reach as far as a seed in slot 1.
