@@ -1,6 +1,7 @@
 """Stopped anywhere and resumed equals never stopped; what is found is recorded and can end a run."""
 
 import itertools
+import json
 import math
 import os
 import random
@@ -29,16 +30,17 @@ from small_runs import (
 )
 
 import simic
+from simic.data.prepare import prepare
 from simic.errors import SimicError
 from simic.evaluation.evaluate import EVALUATION_ITERATION
 from simic.growth.life.vocabulary import Op
-from simic.params import Governor, PPOParams
+from simic.params import Governor, Instances, PPOParams, Prepare, Suite
 from simic.telemetry import timing
 from simic.telemetry.rows import FindingRow
 from simic.training.checkpoint import read
 from simic.training.session import open_session
 from simic.training.trainer import StoppedByFinding, train
-from simic.training.validation import VALIDATION_ITERATION
+from simic.training.validation import VALIDATION_ITERATION, score
 
 
 # 4 iterations of 3 steps: in the first (nothing saved yet), in the middle, at the end of an iteration, in the last;
@@ -64,7 +66,7 @@ def test_a_stop_saves_the_last_whole_iteration_also_between_checkpoints(finished
 
 
 CHILD = """
-import sys, threading
+import json, sys, threading
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from small_runs import small_params
@@ -73,7 +75,9 @@ from simic.training.session import open_session
 from simic.training.trainer import train
 
 stop = threading.Event()
-with stop_on_signals(stop), open_session(small_params(), Path(sys.argv[1]), Path(sys.argv[2])) as session:
+with stop_on_signals(stop), open_session(
+    small_params(**json.loads(sys.argv[4])), Path(sys.argv[1]), Path(sys.argv[2])
+) as session:
     try:
         train(session, (), stop)
     except Interrupted as interrupted:
@@ -82,8 +86,8 @@ with stop_on_signals(stop), open_session(small_params(), Path(sys.argv[1]), Path
 """
 
 
-def start_child(work: Path, prepared: Path) -> subprocess.Popen:
-    arguments = [str(work), str(prepared), str(Path(__file__).parent)]
+def start_child(work: Path, prepared: Path, **changes: float) -> subprocess.Popen:
+    arguments = [str(work), str(prepared), str(Path(__file__).parent), json.dumps(changes)]
     environment = os.environ | {"PYTHONPATH": str(Path(simic.__file__).parents[1])}
     return subprocess.Popen(
         [sys.executable, "-c", CHILD, *arguments], env=environment, stdout=subprocess.PIPE, text=True
@@ -98,9 +102,24 @@ def wait_for(path: Path, child: subprocess.Popen) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_killed_or_terminated_and_resumed_equals_never_stopped(number, finished, prepared, tmp_path):
-    child = start_child(tmp_path, prepared)
+@pytest.fixture(scope="module")
+def on_a_suite(tmp_path_factory):
+    """Prepared data of one, changes of the params, and the work directory of an undisturbed run."""
+    folder = tmp_path_factory.mktemp("suite")
+    instances = Instances(train=3, val=2, held_out=2, held_out_kinds=0)
+    data = Prepare(task="suite", samples=330, suite=Suite(kinds=("brightness", "pairs_near"), instances=instances))
+    prepare(data, 1, folder / "prepared", folder)
+    changes = {"price": 3.0, "validate_every": 1}
+    run(folder / "work", folder / "prepared", params=small_params(**changes))
+    return folder / "prepared", changes, folder / "work"
+
+
+@pytest.mark.parametrize(
+    ("number", "suite"), [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGKILL, True)]
+)
+def test_killed_or_terminated_and_resumed_equals_never_stopped(number, suite, finished, prepared, on_a_suite, tmp_path):
+    prepared, changes, finished = on_a_suite if suite else (prepared, {}, finished)
+    child = start_child(tmp_path, prepared, **changes)
     wait_for(tmp_path / "checkpoints" / "000001", child)
     child.send_signal(number)
     out, _ = child.communicate(timeout=60)
@@ -111,7 +130,7 @@ def test_killed_or_terminated_and_resumed_equals_never_stopped(number, finished,
     else:
         assert child.returncode == -signal.SIGKILL
     assert not (tmp_path / "checkpoints" / "000004").exists(), "it was stopped in the middle"
-    run(tmp_path, prepared)
+    run(tmp_path, prepared, params=small_params(**changes))
     assert_same_run(tmp_path, finished)
 
 
@@ -149,6 +168,21 @@ def test_the_best_checkpoint_is_the_one_with_the_best_validation_score_and_is_ke
     manifest = read(finished / "checkpoints" / "000004").manifest
     assert (manifest.best_iteration, manifest.scalars["best_score"]) == (best, scores[best])
     assert (finished / "checkpoints" / f"{best:06d}").exists()
+
+
+def test_on_a_suite_hosts_have_tasks_of_training_and_those_of_validation_choose_the_checkpoint(on_a_suite):
+    work = on_a_suite[2]
+    assert {task for _, episode in episodes_of(work, "train") for task in episode["task"].tolist()} == {0, 1, 2}
+    validated = episodes_of(work, "validation")
+    assert {task for _, episode in validated for task in episode["task"].tolist()} == {3, 4}
+    scores = {iteration + 1: score(episode) for iteration, episode in validated}
+    assert [row.validation_accuracy for row in updates_of(work)] == list(scores.values())
+    manifest = read(work / "checkpoints" / "000004").manifest
+    assert manifest.best_iteration == max(scores, key=lambda done: (scores[done], -done))
+
+
+def test_the_validation_score_is_that_less_the_price_and_not_accuracy():
+    assert score({"score": np.array([60.0, 70.0]), "committed_accuracy": np.array([80.0, 90.0])}) == 65.0
 
 
 def test_validation_changes_nothing_that_is_trained(finished, prepared, tmp_path):
