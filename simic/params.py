@@ -68,8 +68,8 @@ class Instances(Tree):
 
     train: Count = 64
     val: Count = 16  # they choose the best checkpoint
-    held_out: Count = 32  # of kinds that training knows
-    held_out_kinds: Steps = 10  # of kinds that it does not
+    held_out: Count = 24  # of kinds that training knows
+    held_out_kinds: Steps = 5  # of kinds that it does not
 
 
 class Suite(Tree):
@@ -336,7 +336,7 @@ class Headroom(Tree):
     policies: Annotated[tuple[RuleName, ...], Field(strict=False)] = get_args(RuleName)
     schedules: Count = 32  # at most; all with one seed are among them
     steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1)] = (0,)  # when the first seed germinates
-    search_tasks: Count = 24  # tasks of training on which the common schedule is chosen
+    search_tasks: Count = 16  # tasks of training on which the common schedule is chosen
     floors: bool = True  # a linear classifier and static networks of several sizes
 
 
