@@ -68,7 +68,7 @@ class Instances(Tree):
 
     train: Count = 64
     val: Count = 16  # they choose the best checkpoint
-    held_out: Count = 24  # of kinds that training knows
+    held_out: Count = 30  # of kinds that training knows
     held_out_kinds: Steps = 5  # of kinds that it does not
 
 
@@ -302,7 +302,7 @@ class Train(Tree):
     """One training run of the controller."""
 
     host: Host = Host()
-    iterations: Steps = 12
+    iterations: Steps = 8
     envs: Count = 64
     episode_steps: Count = 25
     batches_per_epoch: Count | Literal["all"] = "all"

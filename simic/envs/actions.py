@@ -71,7 +71,9 @@ def open_choices(
         for value in values:
             if value not in known[head]:
                 allowed = ", ".join(map(str, known[head]))
-                raise SimicError(f"train.actions.{head}: there is no {value!r}; allowed are {allowed}")
+                raise SimicError(
+                    f"train.actions.{head}: there is no {value!r}; allowed are {allowed}; train.actions={{}} opens all"
+                )
         if head == "op" and values and Op.WAIT.name not in values:
             raise SimicError(f"train.actions.op = {', '.join(map(str, values))}: must include {Op.WAIT.name}")
     chosen = {head: actions.get(head) or values for head, values in known.items()}

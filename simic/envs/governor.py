@@ -1,6 +1,6 @@
 """Watchdog over each host: which rows are broken, and of what; thresholds are relative to the task's chance."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Self
 
@@ -36,6 +36,14 @@ class Vitals:
         losses = torch.full((envs, params.window), torch.nan, dtype=torch.float64, device=device)
         return cls(losses, torch.zeros(envs, dtype=torch.int64, device=device))
 
+    def forgotten(self, rows: Tensor) -> Self:
+        """Without a memory of ``rows [E]`` bool: what their networks were is no measure of what they are."""
+        return replace(
+            self,
+            losses=self.losses.masked_fill(rows[:, None], torch.nan),
+            anomalies=self.anomalies.masked_fill(rows, 0),
+        )
+
 
 def check(
     vitals: Vitals, loss: Tensor, finite: Tensor, chance: Tensor, params: Governor
@@ -53,17 +61,16 @@ def check(
     deviation = (vitals.losses - mean[:, None]).square().nanmean(dim=1).sqrt()
     settled = ~broken & (known >= params.min_history)
     collapsed = settled & (mean < COLLAPSE_BETTER_THAN * chance) & ((loss - chance).abs() < COLLAPSE_BAND * chance)
-    anomalous = (
+    anomalous = collapsed | (
         settled
-        & ~collapsed
         & (loss > params.absolute_loss_chances * chance)
         & (loss > mean + params.sensitivity_sigmas * deviation)
         & (loss > params.loss_multiplier * mean)
     )
     anomalies = torch.where(anomalous, vitals.anomalies + 1, 0)
     cause = torch.full_like(anomalies, Cause.NONE)
-    cause = torch.where(anomalies >= params.consecutive_panics, Cause.DIVERGENCE, cause)
-    cause = torch.where(collapsed, Cause.COLLAPSE, cause)
+    lasting = anomalies >= params.consecutive_panics
+    cause = torch.where(lasting, torch.where(collapsed, int(Cause.COLLAPSE), int(Cause.DIVERGENCE)), cause)
     cause = torch.where(broken, Cause.NON_FINITE, cause)
     healthy = (cause == Cause.NONE) & ~anomalous
     appended = torch.cat((vitals.losses[:, 1:], loss[:, None]), dim=1)

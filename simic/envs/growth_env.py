@@ -37,7 +37,7 @@ from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Shards
 from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.lifecycle import Events, Measurements, advance, prune_live, record
-from simic.growth.life.vocabulary import Action, Op, Slots, Stage
+from simic.growth.life.vocabulary import Action, Op, Ramp, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
 from simic.params import Train
@@ -298,8 +298,10 @@ class GrowthEnv(VectorEnv):
         """Validation with ablations, vital signs, rollback of broken hosts, snapshot of healthy ones."""
         measured = self._validate(slots, read)
         finite = stats.finite & measured.committed_loss.isfinite()
+        # A seed that was taken away may have carried the network: that is a decision, no accident.
+        taken = (slots.ramp == Ramp.DOWN) | ((slots.stage == Stage.PRUNED) & (before.slots.stage != Stage.PRUNED))
         vitals, cause, healthy = governor.check(
-            before.vitals, measured.loss, finite, self.chance_loss, self.train.governor
+            before.vitals.forgotten(taken.any(dim=1)), measured.loss, finite, self.chance_loss, self.train.governor
         )
         cause = torch.where(before.alive, cause, int(Cause.NONE))
         panicked = cause != Cause.NONE

@@ -40,11 +40,11 @@ class Schedule:
 def every_schedule(
     blueprints: Sequence[Sequence[int]], max_seeds: int, steps: Sequence[int], most: int
 ) -> list[Schedule]:
-    """Static first, then every choice of at most ``max_seeds`` seeds of the blueprints of each slot; beyond ``most``
-    schedules, those with one seed, those with one blueprint in as many slots as allowed, and a sample of the others by
-    hash.
+    """Static first, then every choice of at most ``max_seeds`` seeds of the blueprints of each slot. Of more than
+    ``most`` a sample by hash, in which those with one seed, and those with one blueprint in as many slots as allowed,
+    come before the others.
     """
-    found = [Schedule((NONE,) * len(blueprints))]
+    simple = []
     seeds = min(max_seeds, sum(bool(kinds) for kinds in blueprints))
     several = []
     for step, kinds in product(steps, product(*((NONE, *kinds) for kinds in blueprints))):
@@ -52,9 +52,15 @@ def every_schedule(
         if not 1 <= len(used) <= seeds:
             continue
         few = len(used) == 1 or (len(used) == seeds and len(set(used)) == 1)
-        (found if few else several).append(Schedule(kinds, step))
-    order = rng.permutation(rng.key(0, Purpose.SUBSAMPLE), len(several)).tolist()
-    return found + [several[k] for k in sorted(order[: max(0, most - len(found))])]
+        (simple if few else several).append(Schedule(kinds, step))
+    left = most - 1
+    return [Schedule((NONE,) * len(blueprints)), *_sample(simple, left), *_sample(several, left - len(simple))]
+
+
+def _sample(schedules: list[Schedule], count: int) -> list[Schedule]:
+    """So many of them by hash, in their order; all where there are no more."""
+    order = rng.permutation(rng.key(0, Purpose.SUBSAMPLE), len(schedules)).tolist()
+    return [schedules[k] for k in sorted(order[: max(0, count)])]
 
 
 class OpenLoop:

@@ -47,10 +47,11 @@ def test_a_non_finite_loss_or_gradient_is_a_panic_at_once(loss, finite_gradient)
 
 def test_collapse_to_chance_is_a_panic_only_for_a_host_that_was_better():
     good = [0.5, 0.5, 0.5]
-    assert watch([*good, CHANCE * 1.05])[0][-1] == Cause.COLLAPSE
-    assert watch([*good, CHANCE * 1.08])[0][-1] == Cause.NONE  # outside the band of 6.5 %
+    assert watch([*good, CHANCE * 1.05, CHANCE * 1.05])[0][-2:] == [Cause.NONE, Cause.COLLAPSE]
+    assert watch([*good, CHANCE * 1.08, CHANCE * 1.08])[0][-1] == Cause.NONE  # outside the band of 6.5 %
+    assert watch([*good, CHANCE, 0.5, CHANCE])[0][-1] == Cause.NONE  # it does not last
     assert watch([CHANCE] * 4)[0][-1] == Cause.NONE  # never was better
-    assert watch([0.5, 0.5, CHANCE])[0][-1] == Cause.NONE  # too little history
+    assert watch([0.5, 0.5, CHANCE, CHANCE])[0][-1] == Cause.NONE  # too little history
 
 
 def test_divergence_must_last():
@@ -82,7 +83,18 @@ def test_every_host_is_judged_by_the_chance_of_its_own_task():
     # Two classes: collapsed to ln 2; of ten classes that loss is a good one.
     vitals = Vitals(torch.full((2, PARAMS.window), 0.3, dtype=torch.float64), torch.zeros(2, dtype=torch.int64))
     finite, at_chance = torch.ones(2, dtype=torch.bool), torch.full((2,), math.log(2))
-    assert governor.check(vitals, at_chance, finite, chance(10, 2), PARAMS)[1].tolist() == [Cause.NONE, Cause.COLLAPSE]
+    for _ in range(PARAMS.consecutive_panics):
+        vitals, cause, _ = governor.check(vitals, at_chance, finite, chance(10, 2), PARAMS)
+    assert cause.tolist() == [Cause.NONE, Cause.COLLAPSE]
+
+
+def test_a_host_whose_seed_was_taken_away_is_measured_anew():
+    *_, vitals = watch([0.5, 0.5, 0.5, CHANCE])
+    assert int(vitals.anomalies) == 1
+    fresh = vitals.forgotten(torch.tensor([True]))
+    assert fresh.losses.isnan().all() and int(fresh.anomalies) == 0
+    kept = vitals.forgotten(torch.tensor([False]))
+    assert kept.losses.nan_to_num().equal(vitals.losses.nan_to_num()) and int(kept.anomalies) == 1
 
 
 def test_rows_do_not_touch_each_other():

@@ -33,6 +33,9 @@ def test_one_seed_is_tried_pruned_and_another_kept_elsewhere(make_env):
         live = in_stages(info.stage, LIVE_STAGES)
         assert live.sum(dim=1).max() <= 1
         assert not (live.any(dim=1) & observation.masks["op"][:, Op.GERMINATE]).any()
+        known = (~env.state.vitals.losses.isnan()).sum(dim=1)
+        if op is Op.PRUNE:  # the governor compares with no network that this one no longer is
+            assert (known <= 1).all()
         if op is not Op.WAIT:
             done.append((step, op, slot))
         slot += op is Op.PRUNE

@@ -40,7 +40,9 @@ def small_params(**evaluate_changes):
 
 
 def evaluated(setup, learned, headroom, **changes):
-    return evaluate.evaluate(setup, actors(small_params(**changes), setup.env, learned), headroom, Subject("best", 7, 28))
+    return evaluate.evaluate(
+        setup, actors(small_params(**changes), setup.env, learned), headroom, Subject("best", 7, 28)
+    )
 
 
 @pytest.fixture(scope="module")

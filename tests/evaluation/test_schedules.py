@@ -32,12 +32,14 @@ def test_every_choice_of_slots_and_blueprints_is_there_once_and_static_is_the_fi
 
 
 def test_a_cut_keeps_single_seeds_and_one_blueprint_everywhere_and_fills_up_by_hash():
-    every, few = schedules(3), schedules(3, most=1)
+    every, few = schedules(3), schedules(3, most=9)
     used = [[kind for kind in each.blueprints if kind != NONE] for each in few]
     assert sorted(map(len, used)) == [0, 1, 1, 1, 1, 1, 1, 3, 3] and all(len(set(each)) <= 1 for each in used)
     cut = schedules(3, most=15)
     assert cut == schedules(3, most=15) and len(cut) == 15
     assert set(few) < set(cut) < set(every)
+    assert schedules(3, most=1) == [STATIC] and len(set(schedules(3, most=5))) == 5
+    assert set(schedules(3, most=5)) < set(few)
     assert schedules(3, most=len(every)) == schedules(3) and set(schedules(3)) == set(every)
 
 
@@ -46,8 +48,10 @@ def test_a_slot_without_blueprints_stays_empty_and_the_others_have_their_own():
     assert {each.blueprints for each in found} == {
         (a, NONE, b) for a in (NONE, 2) for b in (NONE, 5, 6)
     }  # fmt: skip
-    # The most seeds that fit are two, of which none can be of one blueprint.
-    assert len(every_schedule([(2,), (), (5, 6)], 3, (0,), 1)) == 4
+    # The most seeds that fit are two, of which none can be of one blueprint: those with one seed come first.
+    assert {each.blueprints for each in every_schedule([(2,), (), (5, 6)], 3, (0,), 4)} == {
+        (NONE, NONE, NONE), (2, NONE, NONE), (NONE, NONE, 5), (NONE, NONE, 6)
+    }  # fmt: skip
 
 
 def test_schedules_are_of_what_the_budget_can_pay_and_the_params_leave_open(bank):
