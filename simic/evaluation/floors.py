@@ -27,7 +27,7 @@ LINEAR = "linear classifier"
 # Inverse strengths of the L2 penalty that the validation split chooses from; the grid is ours.
 PENALTIES = (0.0001, 0.001, 0.01, 0.1, 1.0)
 MOST_ITERATIONS = 500
-CNN_WIDTHS = ((4, 8), (8, 16), (4, 8, 16), (8, 16, 32))
+CNN_WIDTHS = ((4, 8), (8, 16), (4, 8, 16))
 MLP_WIDTHS = ((8,), (16,), (32, 32), (64, 64, 64))
 
 Samples = tuple[NDArray[np.float64], NDArray[np.int64]]  # of one split of one task: x [n, D], y [n]
