@@ -206,7 +206,7 @@ def test_runs_of_other_code_or_params_are_not_taken_for_those_of_this(tmp_path, 
 
 def test_learned_growth_is_told_beside_its_baselines() -> None:
     runs = [{"learned": 60.0 + k, "static": 20.0 + k} for k in range(3)]
-    text = page.text(page.PAGE, {"learning": {"provenance": page.provenance()} | learning.summary(runs, [])})
+    text = page.text(page.DETAILS, {"learning": {"provenance": page.provenance()} | learning.summary(runs, [])})
     assert "| static | 21.0 [18.5, 23.5] | +40.0 [40.0, 40.0] |" in text
 
 

@@ -42,7 +42,7 @@ def page(found: HeadroomReport, title: str) -> str:
 def verdict(standings: Standings) -> str:
     """Whether there is anything to decide, in one sentence."""
     gap = standings.gap
-    said = f"The oracle per task is {interval(gap)} points above the best common schedule, on {standings.tasks} task(s)"
+    said = f"The oracle per task is {interval(gap)} points above the best common schedule on {standings.tasks} tasks"
     if gap.low >= LEAST_GAP_PCT:
         return f"{said}: decisions matter here."
     if gap.estimate >= LEAST_GAP_PCT:

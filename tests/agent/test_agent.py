@@ -235,7 +235,7 @@ from simic.agent import Agent
 agent = Agent("CartPole-v1", rollout_steps=16)
 agent.train(128)
 rooms = {{name.split(".")[1] for name in sys.modules if name.startswith("simic.")}}
-assert rooms == {{"agent", "durable", "errors", "params", "registry", "rng", "transfer"}}, rooms
+assert rooms == {{"agent", "durable", "errors", "params", "params_file", "registry", "rng", "transfer"}}, rooms
 """
     subprocess.run([sys.executable, "-c", program], check=True)
 

@@ -151,9 +151,9 @@ def test_other_params_than_those_trained_with_are_found(copy):
 
 def test_an_edited_result_is_found(copy):
     """Through the stage: headroom.json is read, and is what evaluation.json was computed from."""
-    text = copy.headroom.read_text(encoding="utf-8")
-    score = str(json.loads(text)["test_pct"][0][0])
-    copy.headroom.write_text(text.replace(score, "99.9", 1), encoding="utf-8")
+    found = json.loads(copy.headroom.read_bytes())
+    found["test_pct"][0] = [score + 1.0 for score in found["test_pct"][0]]
+    copy.headroom.write_text(json.dumps(found), encoding="utf-8")
     stages.audit(small(), copy)
     assert statuses(copy)["X8"].status is Status.FINDING
     copy.headroom.unlink()

@@ -30,7 +30,7 @@ def material(tmp_path_factory) -> Callable[[str], Material]:
     """Params and prepared data of a planted task."""
 
     def make(name: str) -> Material:
-        tree = params.load(ROOT / "params.yaml", PLANTED[name].overrides)
+        tree = params.load(ROOT / "params.yaml", ["train={}", *PLANTED[name].overrides])
         folder = tmp_path_factory.mktemp(name)
         prepare(tree.prepare, tree.rng_seed, folder / "prepared", folder)
         return tree, load_split(folder / "prepared", "train"), load_split(folder / "prepared", "val")
