@@ -34,7 +34,7 @@ def seconds(tree: Params, train: Dataset, val: Dataset, hosts: int) -> float:
     """Of one episode, its reset left out."""
     env = GrowthEnv(tree.train, tree.rng_seed, train, val, torch.arange(hosts))
     kinds = env.budget.runs.nonzero().flatten().tolist()
-    schedules = every_schedule(env.host.slots, kinds, 1, [0], 64)
+    schedules = every_schedule([kinds] * env.host.slots, 1, [0], 64)
     actor = OpenLoop([schedules[row % len(schedules)] for row in range(hosts)])
     stamps: list[float] = []
     play(env, actor, 0, lambda *step: stamps.append(time.process_time()), torch.arange(hosts) % env.tasks_in_bank)
