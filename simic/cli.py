@@ -84,18 +84,21 @@ def headroom(
     Without SUITE of the task in params.yaml, recorded like any stage; with it nothing of the workspace is touched.
     """
     from simic import params
+    from simic.evaluation.page import page
+    from simic.evaluation.result import read_headroom
     from simic.pipeline import stages
 
     workspace = _workspace()
     if suite is None:
         _chain("headroom", set_, None)
-        found, title = stages.read_headroom(workspace), params.load(workspace.params).prepare.task
+        found, title = read_headroom(workspace.headroom), params.load(workspace.params).prepare.task
     else:
+        params.load(workspace.params, [one for one in set_ or [] if one.startswith("extensions")])  # may add suites
         overrides = [*stages.suite_overrides(suite), *(set_ or [])]
         found, title = stages.headroom_apart(params.load(workspace.params, overrides), workspace), f"suite {suite}"
     if out is not None:
         out.write_text(found.to_json(), encoding="utf-8")
-    _say(stages.headroom_page(found, title))
+    _say(page(found, title))
 
 
 @app.command()

@@ -43,7 +43,7 @@ METRICS = {
     "gap_closed": "Share of that gap that the policy closes; the primary endpoint.",
     "blind_gap_closed": "The same of `blind`.",
     "held_out_kinds_gap_closed": "The same on kinds that training never saw.",
-    "search_worth_trainings": "Trainings with which random search reaches the same score.",
+    "search_worth_trainings": "Trainings with which random search reaches that score, at most those searched.",
     "params": "Parameters of the committed network.",
 }
 

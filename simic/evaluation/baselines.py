@@ -67,7 +67,7 @@ PENALTY_SKIPS = 3.0
 # Which blueprints are tried, in turn: of a user's family all of its own. The orders are
 # ours; but for the convolutional one, cheapest last.
 ROTATION = {
-    "cnn": ("conv_light", "conv_heavy", "attention", "norm", "depthwise"),
+    "cnn": ("conv_light", "conv_heavy", "bottleneck", "attention", "norm", "depthwise"),
     "mlp": ("mlp_small", "mlp", "lora", "norm"),
     "transformer": ("attention", "mlp_small", "lora", "norm"),
 }
@@ -199,6 +199,17 @@ def scheduled_blueprint(env: GrowthEnv) -> str:
     return next((table[family] for table in (SCHEDULED_BLUEPRINT, OTHERWISE) if table.get(family) in among), among[0])
 
 
+def one_blueprint(blueprint: int) -> dict[str, tuple[int, ...]]:
+    """What a policy asks for that takes every seed of one blueprint through to FOSSILIZED."""
+    return {
+        "op": (Op.GERMINATE, Op.FOSSILIZE),
+        "blueprint": (blueprint,),
+        "style": (0,),
+        "tempo": (SHORT_TEMPO,),
+        "alpha_target": (FULL_ALPHA,),
+    }
+
+
 def germination_steps(slots: int, episode_steps: int) -> tuple[int, ...]:
     """One germination per slot, evenly over the first half of the episode: the rest is needed to finish them."""
     return tuple(k * (episode_steps // 2) // slots for k in range(slots))
@@ -218,13 +229,7 @@ class FixedSchedule:
         if name not in names:
             raise SimicError(f"fixed schedule: blueprint {name!r} of family {family!r}; known are {', '.join(names)}")
         self.blueprint, self.lifecycle, self.steps = names.index(name), lifecycle, steps
-        self.asks = {
-            "op": (Op.GERMINATE, Op.FOSSILIZE),
-            "blueprint": (self.blueprint,),
-            "style": (0,),
-            "tempo": (SHORT_TEMPO,),
-            "alpha_target": (FULL_ALPHA,),
-        }
+        self.asks = one_blueprint(self.blueprint)
 
     def start(self, episode: Episode) -> None:
         """Nothing to forget: the slots say what has been germinated."""

@@ -6,12 +6,13 @@ from typing import Protocol
 import numpy as np
 
 from simic import params as params_module
+from simic.envs.rewards.transition import score
 from simic.evaluation import gap, search
 from simic.evaluation.result import LEARNED, Evaluation, HeadroomReport, Standing, Standings
 from simic.evaluation.statistics import Values, mean_interval
 from simic.params import Params
 
-STATIC, COMMON, ORACLE_KIND, ORACLE_TASK = "static", "best common schedule", "oracle per kind", "oracle per task"
+COMMON, ORACLE_KIND, ORACLE_TASK = "best common schedule", "oracle per kind", "oracle per task"
 # What decides how hosts grow and are trained, whoever controls them.
 SETTINGS = (
     "host",
@@ -43,14 +44,10 @@ def settings(params: Params) -> str:
     )
 
 
-def priced(accuracy: Values, params: Values, host_params: int, price: float) -> Values:
-    """Accuracy in points less the price of what was added."""
-    return accuracy - price * (params - host_params) / host_params
-
-
 def scores(accuracy: Values, params: Values, headroom: HeadroomReport) -> Values:
     """Of networks of that report's host, at its price."""
-    return priced(accuracy, params, headroom.host.params, headroom.price)
+    host = headroom.host.params
+    return score(accuracy, params - host, host, headroom.price)
 
 
 def standings(headroom: HeadroomReport, policies: Mapping[str, Reached]) -> dict[str, Standings]:
@@ -139,14 +136,14 @@ def said(found: Evaluation) -> tuple[str, str]:
     if learned is None:
         return "the learned policy was not evaluated", "not measured"
     common, oracle = primary.policies[COMMON].score.estimate, primary.policies[ORACLE_TASK].score.estimate
-    score = (
+    reached = (
         f"{learned.score.estimate:.1f} points on {primary.tasks} held-out tasks "
         f"(best common schedule {common:.1f}, oracle per task {oracle:.1f})"
     )
     if learned.share is None:
-        return score, f"not defined: {primary.gap_undefined}"
+        return reached, f"not defined: {primary.gap_undefined}"
     share = learned.share
-    return score, (
+    return reached, (
         f"{100 * share.estimate:.0f} % closed [{100 * share.low:.0f}, {100 * share.high:.0f}] with one training; "
         f"random search needs {learned.search_worth.estimate}"
     )

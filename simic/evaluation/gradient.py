@@ -11,11 +11,11 @@ from torch.nn import functional as F
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
-from simic.evaluation.baselines import SCHEDULED_BLUEPRINT
+from simic.evaluation.baselines import SCHEDULED_BLUEPRINT, one_blueprint
 from simic.evaluation.costs import BACKWARD_AND_FORWARD
-from simic.evaluation.schedules import FULL_ALPHA, NONE, SHORT_TEMPO, OpenLoop, Schedule
+from simic.evaluation.schedules import NONE, OpenLoop, Schedule
 from simic.growth.export import GrownNetwork, grown_network
-from simic.growth.life.vocabulary import Action, Op
+from simic.growth.life.vocabulary import Action
 
 MEASURED_AT = 5  # step: after as many epochs; the gradients of a fresh host say little
 
@@ -36,13 +36,7 @@ class Gradient:
             family = env.train.host.family
             raise SimicError(f"gradient rule: blueprint {name!r} of family {family!r}; known are {', '.join(names)}")
         self.blueprint = names.index(name)
-        self.asks = {
-            "op": (Op.GERMINATE, Op.FOSSILIZE),
-            "blueprint": (self.blueprint,),
-            "style": (0,),
-            "tempo": (SHORT_TEMPO,),
-            "alpha_target": (FULL_ALPHA,),
-        }
+        self.asks = one_blueprint(self.blueprint)
 
     @property
     def flops(self) -> int:

@@ -13,6 +13,7 @@ import torch
 
 from simic.data.batches import load_split, read_meta
 from simic.envs.growth_env import GrowthEnv
+from simic.envs.rewards.transition import score
 from simic.evaluation import endpoints
 from simic.evaluation.evaluate import EVALUATION_ITERATION, EvaluationSetup, play_for_score
 from simic.evaluation.floors import floors
@@ -36,7 +37,8 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
     with closing(env):
         policies = {name: play_for_score(setup, BASELINES[name](env))[0] for name in params.headroom.policies}
     searched = _searched(params, prepared, schedules, device, told)
-    reached = endpoints.priced(searched.val_accuracy_pct, searched.params, env.host.params, params.train.price)
+    host_params = env.host.params
+    reached = score(searched.val_accuracy_pct, searched.params - host_params, host_params, params.train.price)
     common = best_common(reached)
     held_out, count = setup.held_out, len(setup.tasks)
     splits = Splits(held_out.train, held_out.val, held_out.test)

@@ -63,7 +63,7 @@ def _setting(found: HeadroomReport) -> str:
         f"{seeds}, up to {found.param_budget:g} times the host's parameters{priced}. {len(found.schedules)} schedules. "
         f"The common one, “{found.schedules[found.common]}”, was the best on the tasks of training "
         f"({found.common_cost.trainings} host trainings); every schedule was played twice on every held-out task "
-        f"({found.grid_cost.trainings} host trainings). Scores are points on test splits, ± are 95 % intervals."
+        f"({found.grid_cost.trainings} host trainings). Scores are points on test splits; brackets are 95 % intervals."
     )
 
 

@@ -95,13 +95,15 @@ def headroom(params: Params, workspace: Workspace) -> None:
     """Floors, rules and a search over schedules on the held-out tasks, before anything is learned:
     reports/headroom.json.
     """
+    durable.replace_file(workspace.headroom, _measured(params, workspace.prepared).to_json().encode())
+
+
+def _measured(params: Params, prepared: Path) -> "HeadroomReport":
     from simic.evaluation.headroom import measure
     from simic.evaluation.page import progress
     from simic.training import machine
 
-    device = machine.configure(params.runtime)
-    found = measure(params, workspace.prepared, device, progress(params.runtime.progress))
-    durable.replace_file(workspace.headroom, found.to_json().encode())
+    return measure(params, prepared, machine.configure(params.runtime), progress(params.runtime.progress))
 
 
 def suite_overrides(name: str) -> tuple[str, ...]:
@@ -116,28 +118,10 @@ def suite_overrides(name: str) -> tuple[str, ...]:
 def headroom_apart(params: Params, workspace: Workspace) -> "HeadroomReport":
     """As ``headroom``, on data of its own that are not kept."""
     from simic.data import prepare as data
-    from simic.evaluation.headroom import measure
-    from simic.evaluation.page import progress
-    from simic.training import machine
 
-    device = machine.configure(params.runtime)
     with tempfile.TemporaryDirectory(prefix="simic-headroom-") as scratch:
         data.prepare(params.prepare, params.rng_seed, Path(scratch) / "prepared", raw_data(workspace))
-        return measure(params, Path(scratch) / "prepared", device, progress(params.runtime.progress))
-
-
-def read_headroom(workspace: Workspace) -> "HeadroomReport":
-    """That of the workspace."""
-    from simic.evaluation.result import read_headroom
-
-    return read_headroom(workspace.headroom)
-
-
-def headroom_page(found: "HeadroomReport", title: str) -> str:
-    """Markdown."""
-    from simic.evaluation.page import page
-
-    return page(found, title)
+        return _measured(params, Path(scratch) / "prepared")
 
 
 def evaluate(params: Params, workspace: Workspace) -> None:
@@ -152,6 +136,9 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     from simic.training import checkpoint, machine
     from simic.training.learned import Learned
 
+    floors = result.read_headroom(workspace.headroom)
+    if (floors.data_sha256, floors.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
+        raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
     device = machine.configure(params.runtime)
     kept = checkpoint.read(workspace.checkpoints / params.evaluate.checkpoint)
     setup = evaluation.EvaluationSetup.open(params, workspace.prepared, device)
@@ -167,9 +154,6 @@ def evaluate(params: Params, workspace: Workspace) -> None:
             grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
             export_best(setup.env, histories, setup.held_out, workspace.prepared, grown_by, workspace.grown)
 
-    floors = result.read_headroom(workspace.headroom)
-    if (floors.data_sha256, floors.settings_sha256) != (setup.data_sha256, endpoints.settings(params)):
-        raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
     with closing(setup.env):
         found = evaluation.evaluate(setup, players, floors, subject, params.evaluate.static_final, take_home)
     durable.replace_file(workspace.evaluation, found.to_json().encode())
@@ -202,7 +186,7 @@ def verdict(workspace: Workspace) -> tuple[str, str, str]:
     found = result.read(workspace.evaluation)
     findings = json.loads((workspace.reports / "findings.json").read_bytes())["results"]
     grave = [one for one in findings if one["status"] == "finding" and one["severity"] in ("critical", "high")]
-    said = f"{len(grave)} critical or high findings" if grave else "no critical or high finding"
+    said = f"{len(grave) or 'no'} critical or high finding{'s' * (len(grave) > 1)}"
     score, gap = endpoints.said(found)
     return f"score    {score}", f"gap      {gap}", f"verdict  {said}"
 
@@ -253,6 +237,10 @@ def _asked_data(asked: Growth, params: Params, workspace: Workspace) -> tuple[Pr
             raise SimicError("grow: needs an .npz file, or --task NAME")
         own = Path(asked.data).resolve()
         return Prepare(task="npz", source=own.name, split=params.prepare.split), own.parent
+    if asked.task == "suite":
+        raise SimicError(
+            "--task suite: grow takes one data set, a suite is many; name another task or give an .npz file"
+        )
     changes = {"task": asked.task, "source": asked.data}
     try:
         return Prepare.model_validate(params.prepare.model_dump() | changes), raw_data(workspace)

@@ -22,9 +22,8 @@ class UpdateRow(Row):
     iteration: int
     env_steps: int  # valid environment steps of the whole run so far
     metrics: dict[str, float]
-    validation_accuracy: (
-        float  # mean score: committed accuracy less the price, points; NaN when no validation episodes were played
-    )
+    # mean score: committed accuracy less the price, points; NaN when no validation episodes were played
+    validation_accuracy: float
     best_iteration: int | None  # iterations done at the best validation so far
     state_chain: str  # sha256 over the previous link and every tensor and counter of the state
 

@@ -4,7 +4,7 @@ import torch
 
 from simic.envs.observations import columns
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
-from simic.growth.life.vocabulary import Op, Stage
+from simic.growth.life.vocabulary import ALPHA_SPEED_STEPS, Op, Ramp, Stage
 from simic.params import Lifecycle
 
 from .transitions import act
@@ -42,6 +42,23 @@ def test_one_seed_is_tried_pruned_and_another_kept_elsewhere(make_env):
     assert done == [(0, Op.GERMINATE, 0), (8, Op.PRUNE, 0), (16, Op.GERMINATE, 1), (24, Op.FOSSILIZE, 1)]
     assert info.stage.tolist() == [[Stage.DORMANT, Stage.FOSSILIZED, Stage.DORMANT]] * 2
     assert info.score.equal(info.committed_accuracy) and info.committed_accuracy.equal(info.live_accuracy)
+
+
+def test_while_a_seed_is_faded_out_the_governor_forgets_too(make_env):
+    env = make_env(envs=2, steps=STEPS, family="mlp", lifecycle=ONE, batches_per_epoch=1)
+    observation, _ = env.reset()
+    asked = [(0, Op.GERMINATE)]
+    fading = []
+    for step in range(STEPS):
+        blended = bool((env.slots.alpha[:, 0] > 0).all() and observation.masks["slot"][:, Op.PRUNE, 0].all())
+        if blended and len(asked) == 1:
+            asked.append((step, Op.PRUNE))
+        op = asked[-1][1] if asked[-1][0] == step else Op.WAIT
+        observation, *_ = env.step(act(2, op, alpha_speed=len(ALPHA_SPEED_STEPS) - 1))
+        if bool((env.slots.ramp[:, 0] == Ramp.DOWN).all()):
+            fading.append((~env.state.vitals.losses.isnan()).sum(dim=1).tolist())
+    assert len(fading) >= 5 and all(known == [1, 1] for known in fading)
+    assert (env.state.vitals.losses.isfinite().sum(dim=1) > 1).all()  # and then remembers again
 
 
 def test_how_many_seeds_are_still_allowed_can_be_seen(make_env, play):

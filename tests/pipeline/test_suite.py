@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from simic import cli, params
+from simic.audit.record import RunRecord
 from simic.errors import SimicError
 from simic.evaluation import result
 from simic.pipeline import engine, stages
@@ -56,6 +58,13 @@ def test_everyone_stands_between_the_common_schedule_and_the_oracle_in_both_grou
     assert [row[0] for row in floors.test_pct] == list(floors.policies["static"].test_accuracy_pct)
 
 
+def test_the_controllers_cost_is_every_episode_that_was_played_while_it_was_trained(finished: Workspace) -> None:
+    run = RunRecord.from_published(tree(), finished.telemetry)
+    played = [run.episodes.column("env_id").size, run.validations.column("env_id").size]
+    assert played == [4, 4]
+    assert result.read(finished.evaluation).controller_trainings == 8
+
+
 @pytest.mark.parametrize(
     "change", ["headroom.search_tasks=3", "train.price=1.0", "train.episode_steps=11", "evaluate.eval_seeds=8"]
 )
@@ -90,7 +99,7 @@ def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Work
     assert gap.startswith("gap      ") and ("% closed" in gap or "not defined" in gap)
     grave = {"status": "finding", "severity": "high"}
     harmless = [{"status": "pass", "severity": "critical"}, {"status": "finding", "severity": "medium"}]
-    for found, said in ([grave, *harmless], "1 critical or high findings"), (harmless, "no critical or high finding"):
+    for found, said in ([grave, *harmless], "1 critical or high finding"), (harmless, "no critical or high finding"):
         (copied.reports / "findings.json").write_text(json.dumps({"results": found}))
         assert stages.verdict(copied)[2] == f"verdict  {said}"
     assert verdict.startswith("verdict  ")
@@ -136,3 +145,21 @@ def test_a_suites_own_settings_leave_nothing_of_another_suites_behind() -> None:
     assert tables.train.batches_per_epoch == "all" and tables.train.host.family == "mlp"
     with pytest.raises(SimicError, match=r"suite 'sudoku': must be one of .*patches.*tables"):
         stages.suite_overrides("sudoku")
+
+
+def test_a_suite_of_an_extension_is_known_before_its_settings_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+    (tmp_path / "extensions").mkdir()
+    (tmp_path / "extensions" / "mine.py").write_text(
+        "from simic.data.suites.suites import TaskSuite, suite\nsuite(TaskSuite('of_mine', (), {'train': 9}, ()))\n"
+    )
+    command = [sys.executable, "-m", "simic", "headroom", "sudoku", "-S", "extensions=[mine]"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("simic: suite 'sudoku': must be one of ") and "of_mine" in done.stderr
+
+
+def test_grow_takes_one_data_set_and_no_suite(tmp_path: Path) -> None:
+    asked = stages.Growth(data=None, out=tmp_path / "grown", task="suite", policy="static")
+    with pytest.raises(SimicError, match="--task suite: grow takes one data set"):
+        stages.grow(tree(), Workspace(tmp_path), asked)

@@ -1,12 +1,17 @@
 """What a reward may look at: one step (s, effective op, s') of E hosts, what is remembered, and the run's setting."""
 
 from dataclasses import dataclass
+from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from simic.growth.life.vocabulary import Slots
 from simic.params import Reward, Train
+
+Values = TypeVar("Values", Tensor, NDArray[np.float64])
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,9 @@ def bounded_loss(loss: Tensor, chance_loss: Tensor) -> Tensor:
     return torch.minimum(torch.where(known.isnan(), chance_loss, known), chance_loss)
 
 
-def score(committed_accuracy: Tensor, added: Tensor, host_params: int, price: float) -> Tensor:
-    """What an episode is about, in points ``[E]``: accuracy of what was kept, less the price of its ``added [E]``
-    parameters in units of the host's.
+def score(committed_accuracy: Values, added: Values, host_params: int, price: float) -> Values:
+    """What an episode is about, in points, of the same shape as both: accuracy of what was kept, less the price of its
+    ``added`` parameters in units of the host's.
     """
     return committed_accuracy - price * (added / host_params)
 
