@@ -304,6 +304,8 @@ class Train(Tree):
     host: Host = Host()
     iterations: Steps = 8
     envs: Count = 64
+    twins: Count = 1  # environments with the same host and task, whose decisions alone differ
+    warm_start: Steps = 0  # first iterations, in which the explorer decides and the policy clones what won among twins
     episode_steps: Count = 25
     batches_per_epoch: Count | Literal["all"] = "all"
     batch_size: Count = 64
@@ -324,6 +326,12 @@ class Train(Tree):
     def _consistent(self) -> Self:
         if self.envs % self.ppo.minibatches:
             raise ValueError(f"envs ({self.envs}) must be a multiple of ppo.minibatches ({self.ppo.minibatches})")
+        if self.envs % self.twins:
+            raise ValueError(f"envs ({self.envs}) must be a multiple of twins ({self.twins})")
+        if self.warm_start and self.twins == 1:
+            raise ValueError(
+                "warm_start needs twins: what won is measured against hosts that differ by decisions alone"
+            )
         return self
 
 

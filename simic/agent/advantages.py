@@ -35,6 +35,17 @@ def gae(
     return advantages, torch.where(valid, advantages + values, 0.0)
 
 
+def over_twins(rewards: Tensor, twins: int) -> Tensor:
+    """Rewards ``[T, E]`` less their mean over each group of ``twins`` environments with ids that follow each other.
+
+    What twins share is then no part of the return: a baseline without a critic's error (Shao et al. 2024, arXiv
+    2402.03300, group by group; here step by step). It is unbiased up to the factor 1 − 1 / twins, since a twin's reward
+    does not depend on the actions of another.
+    """
+    groups = rewards.unflatten(1, (-1, twins))
+    return (groups - groups.mean(dim=2, keepdim=True)).flatten(1)
+
+
 def with_advantages(rollout: Rollout, rewards: Tensor, gamma: float, gae_lambda: float) -> Rollout:
     """The rollout with its advantages and returns, computed from the scaled ``rewards [T, E]``."""
     ends = rollout.terminated, rollout.truncated, rollout.valid

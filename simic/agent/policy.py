@@ -143,15 +143,16 @@ class ActorCritic(nn.Module):
         noise: Tensor | None = None,
         greedy: bool = False,
         valid: Tensor | None = None,
+        actions: Tensor | None = None,
     ) -> Step:
-        """Decide for E environments from normalised observations.
+        """Decide for E environments from normalised observations, or score ``actions [E, heads]`` decided elsewhere.
 
         ``noise [E, heads]`` is uniform in [0, 1) (ignored and not needed when greedy). Rows where ``valid [E]`` is
         False are over: their action means nothing. SimicError when a head has no legal choice or no finite logits.
         """
         with self.rounding():
             z, of_value, state = self.remember(observation, state)
-            choices = self.choose(z, observation.masks, noise=None if greedy else noise, valid=valid)
+            choices = self.choose(z, observation.masks, noise=None if greedy else noise, actions=actions, valid=valid)
             value = self.state_value(of_value)
         refuse_faults(self.action_spec, choices)
         log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)

@@ -4,7 +4,7 @@ To be read from top to bottom: update, minibatches, replay, losses, step, stop.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -21,9 +21,20 @@ from simic.transfer import upload
 
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
 RATIO_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 5e-2}
+IMITATION_EPOCHS, IMITATION_MINIBATCHES = 8, 8  # after every iteration that adds demonstrations; ours
 # After rsl_rl (Rudin et al. 2022, arXiv 2109.11978), which moves its rate at every minibatch and ends no update early:
 # here once per update, since the first minibatches' divergence is always small and would raise the rate.
 RATE_FACTOR, RATE_BAND, RATE_MIN, RATE_MAX = 1.5, 2.0, 1e-5, 1e-2
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How often an update goes over its rows, the divergence at which it ends, and the weight of entropy."""
+
+    epochs: int
+    minibatches: int
+    limit: float
+    entropy_coef: float
 
 
 class UpdateObserver(Protocol):
@@ -93,6 +104,30 @@ class PPO:
         """
         own = self._on_host(rollout.env_ids)
         everyone = own if self.all_env_ids is None else self.all_env_ids
+        target = self.settings.target_kl
+        limit = torch.inf if target is None else EARLY_STOP * target
+        entropy_coef = self.entropy_coef()
+        course = Passes(self.settings.epochs, self.settings.minibatches, limit, entropy_coef)
+        return self._passes(rollout, own, everyone, iteration, course, observer)
+
+    def imitate(
+        self, rollout: Rollout, everyone: Tensor, iteration: int, observer: UpdateObserver | None = None
+    ) -> UpdateMetrics:
+        """Clone demonstrations whose rows ``everyone`` names, over all processes: no entropy bonus, and as far from the
+        present policy as they lead.
+        """
+        course = Passes(IMITATION_EPOCHS, IMITATION_MINIBATCHES, torch.inf, 0.0)
+        return self._passes(rollout, rollout.env_ids.cpu(), everyone, iteration, course, observer)
+
+    def _passes(
+        self,
+        rollout: Rollout,
+        own: Tensor,
+        everyone: Tensor,
+        iteration: int,
+        course: "Passes",
+        observer: UpdateObserver | None,
+    ) -> UpdateMetrics:
         if not self.policy.remembers:
             # Steps of one episode resemble each other; a minibatch of steps from everywhere has a better gradient.
             own, everyone = (single_step_ids(ids, len(rollout.valid)) for ids in (own, everyone))
@@ -102,27 +137,28 @@ class PPO:
         if observer is not None:
             observer.before(rollout)
         batch = replace(rollout, advantages=normalized(rollout.advantages, rollout.valid, self.reduce))
-        used = usage(self.policy, rollout, min(self.settings.minibatches, len(everyone)), self.reduce)
-        entropy_coef, log = self.entropy_coef(), Log()
+        used = usage(self.policy, rollout, min(course.minibatches, len(everyone)), self.reduce)
+        log = Log()
         alive = torch.ones((), dtype=torch.bool, device=batch.valid.device)  # until the divergence ends the update
         last_kl = batch.values.new_zeros(())  # of those looked at while alive
-        for epoch, envs in self._minibatches(own, everyone.sort().values, iteration, used.minibatches):
+        for epoch, envs in self._minibatches(own, everyone.sort().values, iteration, course.epochs, used.minibatches):
             pieces = upload(envs, batch.valid.device).tensor_split(self.settings.gradient_accumulation)
-            coefs = self._entropy_coefs(batch, used, pieces, entropy_coef)
+            coefs = self._entropy_coefs(batch, used, pieces, course.entropy_coef)
             gradients, found = self._gradients(batch, used, pieces, coefs, None if log.epochs else observer)
             norms, found = self._take(gradients), found.reduced(self.reduce)
-            kl, diverged, finite = self._verdict(found, norms[-1])
+            kl, diverged, finite = self._verdict(found, norms[-1], course.limit)
             self._step(norms[-1], alive & finite & ~diverged)
             log.add(epoch, found, norms, torch.stack((diverged, finite)))
             last_kl = torch.where(alive, kl, last_kl)
             alive = alive & ~(diverged & finite)
             if self.reads_are_free and not alive:
                 break  # elsewhere asking would make the host wait: the rest is computed in vain, and skipped
-        if self.settings.learning_rate_schedule == "adaptive" and self.settings.epochs * used.minibatches > 1:
+        adaptive = self.settings.learning_rate_schedule == "adaptive" and course.limit < torch.inf
+        if adaptive and course.epochs * used.minibatches > 1:
             self._adapt(last_kl)
         log.once |= {"samples": used.rows, "samples_by_head": used.open_rows, "learning_rate": self.learning_rate}
         log.once |= {} if observer is None else observer.after()
-        return self._report(log, entropy_coef)
+        return self._report(log, course.entropy_coef)
 
     def _on_host(self, env_ids: Tensor) -> Tensor:
         """The same tensor in every rollout is fetched once."""
@@ -131,10 +167,10 @@ class PPO:
         return self._known_ids[1]
 
     def _minibatches(
-        self, env_ids: Tensor, everyone: Tensor, iteration: int, parts: int
+        self, env_ids: Tensor, everyone: Tensor, iteration: int, epochs: int, parts: int
     ) -> Iterator[tuple[int, Tensor]]:
         """Epoch and positions in ``env_ids``; the order is a hash, the same for every grouping of environments."""
-        for epoch in range(self.settings.epochs):
+        for epoch in range(epochs):
             order = rng.permutation(rng.key(self.rng_seed, rng.Purpose.MINIBATCH, iteration, epoch), len(everyone))
             for chosen in everyone[order].tensor_split(parts):
                 yield epoch, torch.isin(env_ids, chosen).nonzero().flatten()
@@ -214,13 +250,12 @@ class PPO:
         self.adam.found_inf = (~go).float()
         self.adam.step()
 
-    def _verdict(self, found: Terms, norm: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _verdict(self, found: Terms, norm: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
         """The divergence; whether it is too large; whether loss and gradient are finite. From sums over all processes,
         so all agree.
         """
         sums = found.sums
         kl = sums["kl"].sum() / sums["rows"].clamp(min=1)
-        limit = torch.inf if self.settings.target_kl is None else EARLY_STOP * self.settings.target_kl
         loss = sums["policy_loss"] + sums["value_loss"] + sums["entropy"].sum()
         return kl, kl > limit, (norm + kl + loss).isfinite()
 

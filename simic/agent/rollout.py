@@ -80,6 +80,7 @@ class Rollout:
     starts_inside: bool  # any start after the first step
     advantages: Tensor | None = None  # [T, E]
     returns: Tensor | None = None  # [T, E]
+    weights: Tensor | None = None  # [T, E] of demonstrations: how much they are worth cloning
 
     @classmethod
     def empty(cls, steps: int, env_ids: Tensor, seen: Observation, state: RecurrentState, heads: int) -> Self:
@@ -166,11 +167,13 @@ def collect(
     steps: int,
     on_step: Callable[[StepRecord], None] | None = None,
     position: Position | None = None,
+    teacher: Callable[[int, Observation], Tensor] | None = None,
 ) -> tuple[Rollout, Position]:
     """Act for ``steps`` steps with frozen normalisers and return the rollout and where it ended.
 
     Without a ``position`` the environments are reset and nothing is remembered; with one the episodes go on. The noise
-    of each draw is keyed by (iteration, global env, step), so grouping and history do not matter.
+    of each draw is keyed by (iteration, global env, step), so grouping and history do not matter. A ``teacher`` decides
+    in the policy's place: from step and observation the actions ``[E, heads]``.
     """
     position = position or _begin(env, policy, iteration)
     policy.action_spec.check_masks(position.observation.masks, env.num_envs)
@@ -183,7 +186,8 @@ def collect(
     for t in range(steps):
         seen = normalizers.see(observation)
         rollout.record_seen(t, observation, seen, starts, valid)
-        step = policy.act(seen, state, noise[t], valid=valid)
+        taught = None if teacher is None else teacher(t, observation)
+        step = policy.act(seen, state, noise[t], valid=valid, actions=taught)
         observation, reward, terminated, truncated, info = env.step(step.actions)
         rollout.record_done(t, step, reward, terminated, truncated)
         if on_step is not None:

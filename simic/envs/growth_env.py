@@ -48,10 +48,11 @@ from simic.transfer import constant
 class GrowthEnv(VectorEnv):
     """E hosts under the control of one policy; observations, rewards and masks are tensors on the given device.
 
-    ``env_ids`` name the hosts for the random numbers, so that any grouping of hosts plays the same episodes; default
-    0…envs-1. Hosts of one id have the same initialisation and order of samples. Each host has a task of the bank of its
-    own: one of the first ``train_tasks`` (default: all) by hash of its id and the iteration, unless ``reset`` is told
-    which. ``compose`` builds the population; faults are injected by passing another one.
+    ``env_ids`` name the environments for the random numbers, so that any grouping of them plays the same episodes;
+    default 0…envs-1. So many ``twins`` with ids that follow each other have the same host: task, initialisation and
+    order of samples; what differs between them is decisions alone. A task is one of the first ``train_tasks`` (default:
+    all) of the bank by hash of the host's id and the iteration, unless ``reset`` is told which. ``compose`` builds the
+    population; faults are injected by passing another one.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED, "render_modes": []}  # noqa: RUF012 - gymnasium's own form
@@ -67,6 +68,7 @@ class GrowthEnv(VectorEnv):
         backend: str = "auto",
         compose: Callable[..., Population | Shards] = Population,
         train_tasks: int | None = None,
+        twins: int = 1,
     ) -> None:
         if (dataset_train.classes, dataset_train.task_classes) != (dataset_val.classes, dataset_val.task_classes):
             raise SimicError(
@@ -79,12 +81,13 @@ class GrowthEnv(VectorEnv):
         self.device = torch.device(device)
         self.env_ids = torch.arange(train.envs) if env_ids is None else env_ids
         self.env_ids = self.env_ids.to(self.device)
-        self.num_envs = len(self.env_ids)
+        self.num_envs, self.twins = len(self.env_ids), twins
+        self.host_ids = self.env_ids // twins
         self.training_data, self.validation_data = dataset_train, dataset_val
         self.host = build_host(train.host, tuple(dataset_train.x.shape[1:]), dataset_train.classes)
         self.blueprints = blueprints_of(train.host.family)
         self.population = compose(
-            self.host, self.blueprints, self.env_ids, rng_seed, train.host_optimizer, self.device, backend
+            self.host, self.blueprints, self.host_ids, rng_seed, train.host_optimizer, self.device, backend
         )
         self.tasks_in_bank = dataset_train.tasks
         self.train_tasks = train_tasks or self.tasks_in_bank
@@ -119,8 +122,16 @@ class GrowthEnv(VectorEnv):
 
     def _drawn_tasks(self) -> Tensor:
         """By hash among those of training."""
-        stream = rng.key(self.rng_seed, Purpose.TASK, self.iteration, self.env_ids, device=self.device)
+        stream = rng.key(self.rng_seed, Purpose.TASK, self.iteration, self.host_ids, device=self.device)
         return (rng.bits(stream) & 0x7FFFFFFF) % self.train_tasks
+
+    @property
+    def openings(self) -> Tensor:
+        """Bool ``[K, P]``: which blueprints can grow in which slots of a bare host, by budget, device and
+        ``train.actions``.
+        """
+        possible = (self.budget.reserve <= self.budget.limit) & self.budget.runs
+        return possible & self.left_open["slot"][:, None] if "slot" in self.left_open else possible
 
     @property
     def masked(self) -> tuple[str, ...]:
@@ -146,18 +157,18 @@ class GrowthEnv(VectorEnv):
         """Fresh hosts, one validation, the first observation; nothing has been trained.
 
         ``options["iteration"]`` names the episode (default: the next one), ``options["tasks"]`` ``[E]`` the task of
-        each host (default: drawn), ``options["env_ids"]`` ``[E]`` renames the hosts, ``seed`` replaces the run's
-        rng_seed.
+        each host (default: drawn), ``options["host_ids"]`` ``[E]`` names the hosts of this episode (default: as twins
+        go together), ``seed`` replaces the run's rng_seed.
         """
         if seed is not None:
             self.rng_seed = self.population.rng_seed = seed
             self.iteration = -1
         self.iteration = (options or {}).get("iteration", self.iteration + 1)
         self._step, self._all_alive = 0, True
-        tasks, env_ids = (options or {}).get("tasks"), (options or {}).get("env_ids")
-        self.env_ids = self.env_ids if env_ids is None else env_ids.to(self.device)
+        tasks, host_ids = (options or {}).get("tasks"), (options or {}).get("host_ids")
+        self.host_ids = self.env_ids // self.twins if host_ids is None else host_ids.to(self.device)
         self._assign(self._drawn_tasks() if tasks is None else self._checked(tasks))
-        self.population.reset(self.iteration, self.tasks, env_ids)
+        self.population.reset(self.iteration, self.tasks, self.host_ids)
         slots = Slots.empty(self.num_envs, self.host.slots, self.device)
         measured = self._validate(slots, SlotState.read(slots))
         yes = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
@@ -228,7 +239,7 @@ class GrowthEnv(VectorEnv):
         Costs up to 64 networks per host.
         """
         data = self.validation_data if data is None else data
-        stream = rng.key(self.rng_seed, Purpose.SHAPLEY, self.iteration, self.env_ids, self._step, device=self.device)
+        stream = rng.key(self.rng_seed, Purpose.SHAPLEY, self.iteration, self.host_ids, self._step, device=self.device)
         return shapley(measurable(self.slots), partial(self.population.evaluate, self.slots, data), stream)
 
     def _checked(self, tasks: Tensor) -> Tensor:
@@ -278,14 +289,14 @@ class GrowthEnv(VectorEnv):
         order = epoch_order(
             self.rng_seed,
             self.iteration,
-            self.env_ids,
+            self.host_ids,
             self._step,
             len(self.training_data),
             self.train.batch_size,
             self.train.batches_per_epoch,
         )
         order = order + (self.tasks * len(self.training_data))[:, None, None]
-        moved = CropFlip(self.rng_seed, self.iteration, self.env_ids, self._step)
+        moved = CropFlip(self.rng_seed, self.iteration, self.host_ids, self._step)
         augment = moved if self.train.augment == "crop_flip" else None
         stats = self.population.train_epoch(slots, self.training_data, order, augment, read)
         if not self._all_alive:

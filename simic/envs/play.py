@@ -84,15 +84,15 @@ def play(
     iteration: int,
     on_step: Callable[[Situation, Action, Tensor, StepInfo], None],
     tasks: Tensor | None = None,
-    env_ids: Tensor | None = None,
+    host_ids: Tensor | None = None,
 ) -> None:
     """One episode, which leaves the environment at its end; ``tasks`` ``[E]``, by default drawn from those of training,
-    and hosts named ``env_ids`` from now on.
+    and hosts ``host_ids`` ``[E]``, by default those of the environment.
 
     ``on_step`` is told of every step: the situation before it, the action, the reward ``[E]``, what came of it.
     """
     refuse_closed(env, actor)
-    observation, _ = env.reset(options={"iteration": iteration, "tasks": tasks, "env_ids": env_ids})
+    observation, _ = env.reset(options={"iteration": iteration, "tasks": tasks, "host_ids": host_ids})
     actor.start(Episode(env.env_ids, iteration, env.rng_seed))
     for step in range(env.steps):
         situation = Situation(observation, env.slots, env.state.tracker, env.state.alive, step)

@@ -30,7 +30,7 @@ class Hosts:
     """Which hosts are grown: their tasks and the ids that their random numbers hash, ``[R]``, and the episode."""
 
     tasks: Tensor
-    env_ids: Tensor
+    ids: Tensor
     iteration: int
 
 
@@ -80,7 +80,7 @@ def grid(
             # The last population is filled up with rows that are not kept.
             part = torch.arange(first, first + size) % rows
             actor = OpenLoop([schedules[index] for index in schedule[part].tolist()])
-            group = Hosts(hosts.tasks[host[part]], hosts.env_ids[host[part]], hosts.iteration)
+            group = Hosts(hosts.tasks[host[part]], hosts.ids[host[part]], hosts.iteration)
             played = recovered(env.population, lambda actor=actor, group=group: _played(env, actor, group, splits.test))
             found.append(played[:, : rows - first])
             told(min(first + size, rows), rows)
@@ -95,7 +95,7 @@ def _played(env: GrowthEnv, actor: OpenLoop, hosts: Hosts, test: Dataset | None)
     def add(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
         meter.add(info)
 
-    play(env, actor, hosts.iteration, add, hosts.tasks, hosts.env_ids)
+    play(env, actor, hosts.iteration, add, hosts.tasks, hosts.ids)
     kept = env.slots.stage == Stage.FOSSILIZED
     val = env.state.measured.committed_accuracy
     scored = env.committed(test)[0] if test is not None else torch.full_like(val, torch.nan)

@@ -77,12 +77,9 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
 
 
 def _schedules(params: Params, env: GrowthEnv) -> list[Schedule]:
-    """Of the blueprints that this device can run, the budget can pay and ``train.actions`` leaves open."""
+    """Of what can grow."""
     limit = params.train.lifecycle.max_seeds or env.host.slots
-    usable = (env.budget.reserve <= env.budget.limit) & env.budget.runs
-    if "slot" in env.left_open:
-        usable &= env.left_open["slot"][:, None]
-    blueprints = [of_slot.nonzero().flatten().tolist() for of_slot in usable]
+    blueprints = [of_slot.nonzero().flatten().tolist() for of_slot in env.openings]
     return every_schedule(blueprints, limit, params.headroom.steps, params.headroom.schedules)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from simic.envs.growth_env import GrowthEnv
+from simic.envs.patient import Patient, tries
 from simic.envs.play import Actor, refuse_closed
 from simic.errors import SimicError
 from simic.evaluation.baselines import (
@@ -15,7 +16,6 @@ from simic.evaluation.baselines import (
 )
 from simic.evaluation.blind import Blind
 from simic.evaluation.gradient import Gradient
-from simic.evaluation.patient import Patient, tries
 from simic.params import Params, PolicyName
 from simic.training.learned import Learned, LearnedActor
 

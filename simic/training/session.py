@@ -153,7 +153,9 @@ def compose(
     backend, env_ids = params.runtime.backend, ranks.env_ids(train.envs)
     make = sharing.population(params.runtime, found or layout(params, device, ranks))
     of_training = len(read_meta(prepared_dir).of_group("train"))
-    env = GrowthEnv(train, params.rng_seed, training, validation, env_ids, device, backend, make, of_training)
+    env = GrowthEnv(
+        train, params.rng_seed, training, validation, env_ids, device, backend, make, of_training, train.twins
+    )
     policy = ActorCritic(env.action_spec, env.observation_spec, train.policy, params.rng_seed).to(device)
     normalizers = Normalizers(
         ObservationNormalizer(env.observation_spec, device) if settings.normalize_observations else None,

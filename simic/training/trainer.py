@@ -4,11 +4,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from simic.agent.advantages import with_advantages
+import torch
+
+from simic.agent.advantages import over_twins, with_advantages
 from simic.agent.health import Health
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.rollout import Rollout, StepRecord, collect
@@ -17,7 +19,7 @@ from simic.growth.batch.shards import ProcessLost, recovered
 from simic.telemetry.columns import STEPS, Columns
 from simic.telemetry.recorder import Iteration
 from simic.telemetry.rows import FindingRow, Severity, TimingRow, UpdateRow
-from simic.training import episodes, validation
+from simic.training import episodes, teacher, validation
 from simic.training.interrupts import Interrupted
 from simic.training.observers import EndStatus, Observer, Observers, RunInfo
 from simic.training.ranks import merged
@@ -133,7 +135,9 @@ class TrainingRun:
             self._look_for_stop()
 
         ppo, normalizers, rng_seed = self.state.ppo, self.state.normalizers, self.session.params.rng_seed
-        rollout, _ = collect(env, ppo.policy, normalizers, iteration, rng_seed, env.steps, on_step)
+        explores = iteration < self.settings.warm_start
+        taught = teacher.explorer(env, iteration) if explores else None
+        rollout, _ = collect(env, ppo.policy, normalizers, iteration, rng_seed, env.steps, on_step, teacher=taught)
         return rollout, Recorded(collector.fetched(), tally.columns())
 
     def _look_at_memory(self, iteration: int) -> None:
@@ -146,18 +150,22 @@ class TrainingRun:
             self._found(iteration, "out_of_memory", "low", text, population.group)
 
     def advantages(self, rollout: Rollout) -> Rollout:
-        """The one place where the scales move, then GAE on the scaled rewards."""
+        """The one place where the scales move, then GAE on the scaled rewards, of twins on what they differ by."""
         self.whole = False
+        if self.settings.twins > 1:
+            rollout = replace(rollout, rewards=over_twins(rollout.rewards, self.settings.twins))
         normalizers, ppo, reduce = self.state.normalizers, self.settings.ppo, self.ranks.reduce
         seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
         rewards = normalizers.update(*seen, reduce)
         return with_advantages(rollout, rewards, ppo.gamma, ppo.gae_lambda)
 
     def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
-        """One PPO update, and the checks of it that can end a run."""
+        """One update, by imitation during the warm start and else of PPO, and the checks of it that can end a run."""
         ppo = self.state.ppo
-        metrics = self._timed("update", lambda: ppo.update(rollout, iteration, Health(ppo)))
-        self.counters.env_steps += metrics.samples
+        warm = iteration < self.settings.warm_start
+        learn = self._imitate if warm else self._reinforce
+        metrics = self._timed("update", lambda: learn(rollout, iteration))
+        self.counters.env_steps += sum(self.ranks.gather(int(rollout.valid.sum()))) if warm else metrics.samples
         if not metrics.first_ratio_ok:
             deviation = metrics.first_ratio_deviation
             self._found(iteration, "replay_differs", "critical", f"first ratio is off 1 by {deviation:.3g}", deviation)
@@ -165,6 +173,19 @@ class TrainingRun:
         if skipped > SKIPPED_STEPS_BUDGET:
             text = f"{skipped} optimizer steps had no finite loss or gradient, at most {SKIPPED_STEPS_BUDGET} may"
             self._found(iteration, "non_finite_updates", "critical", text, skipped)
+        return metrics
+
+    def _reinforce(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
+        return self.state.ppo.update(rollout, iteration, Health(self.state.ppo))
+
+    def _imitate(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
+        """Of all that the explorer has shown so far, which is forgotten after the last of its iterations."""
+        ppo, shown, envs, reduce = self.state.ppo, self.state.demonstrations, self.settings.envs, self.ranks.reduce
+        shown.add(rollout)
+        batch = shown.batch(ppo.policy, self.state.normalizers, self.settings.ppo.gamma, envs, reduce)
+        metrics = ppo.imitate(batch, shown.rows(torch.arange(envs), envs), iteration, Health(ppo))
+        if iteration + 1 == self.settings.warm_start:
+            shown.clear()
         return metrics
 
     def validate(self, iteration: int) -> None:

@@ -38,7 +38,8 @@ def validate(
         tally.add(reward, info)
         on_step()
 
-    play(env, LearnedActor(policy, normalizers, greedy=True), VALIDATION_ITERATION, add, tasks)
+    # Greedy twins would all do the same: here every environment has a host of its own.
+    play(env, LearnedActor(policy, normalizers, greedy=True), VALIDATION_ITERATION, add, tasks, env.env_ids)
     return tally.columns()
 
 

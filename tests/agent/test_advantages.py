@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from simic.agent.advantages import gae
+from simic.agent.advantages import gae, over_twins
 from simic.agent.losses import normalized
 
 
@@ -89,3 +89,9 @@ def test_noise_is_not_blown_up_to_unit_size() -> None:
     advantages = torch.tensor([[1e-6, -1e-6]])
     assert torch.allclose(normalized(advantages, torch.ones(1, 2, dtype=torch.bool)), advantages / 0.1)
     assert normalized(advantages, torch.zeros(1, 2, dtype=torch.bool)).tolist() == [[0.0, 0.0]]
+
+
+def test_rewards_of_twins_are_what_they_differ_by() -> None:
+    rewards = torch.tensor([[1.0, 3.0, 10.0, 10.0], [0.0, 0.0, 5.0, 7.0]])
+    assert over_twins(rewards, 2).tolist() == [[-1.0, 1.0, 0.0, 0.0], [0.0, 0.0, -1.0, 1.0]]
+    assert torch.equal(over_twins(rewards, 1), torch.zeros(2, 4))

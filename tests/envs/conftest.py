@@ -84,7 +84,7 @@ def make_env(digits, tokens) -> Callable[..., GrowthEnv]:
     ) -> GrowthEnv:
         host = changes.pop("host", Host(family=family))
         data = tokens if host.family == "transformer" else digits
-        keywords = {name: changes.pop(name) for name in ("env_ids", "compose") if name in changes}
+        keywords = {name: changes.pop(name) for name in ("env_ids", "compose", "twins") if name in changes}
         if validation := changes.pop("validation", None):  # so many samples of it
             data = data[0], Dataset(data[1].x[:validation], data[1].y[:validation], data[1].classes)
         train = Train(

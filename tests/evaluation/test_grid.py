@@ -47,7 +47,7 @@ def tables(found):
 
 def alone(params, splits, host, schedule):
     """The six numbers of one host in an environment of its own."""
-    name, task = HOSTS.env_ids[host, None], HOSTS.tasks[host, None]
+    name, task = HOSTS.ids[host, None], HOSTS.tasks[host, None]
     data = splits.train, splits.val
     with closing(GrowthEnv(params.train, params.rng_seed, *data, name, backend="loop")) as env:
         meter = Meter.of(env)

@@ -1,6 +1,7 @@
 """The patient rule: try a seed, wait until its contribution is known, keep it or try elsewhere."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,6 +32,17 @@ def tries(family: str, slots: int) -> list[tuple[int, int]]:
     return [(slot, names.index(name)) for name in chosen for slot in range(slots)]
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What a host of E tries and how it judges; of each but the order one for all, or one for each host ``[E]``."""
+
+    order: Tensor  # [E, tries, 2]: slot and blueprint's index
+    patience: Tensor  # epochs in HOLDING before a seed is judged
+    keep_above: Tensor  # contribution in points
+    errors: Tensor  # standard errors that it must exceed as well; 0: none is asked for
+    begin: Tensor  # step of the first germination
+
+
 class Patient:
     """One seed at a time: germinated in the next slot and blueprint of ``order``, kept if it contributes more than a
     threshold and than chance explains, else pruned while another one can still be finished.
@@ -54,9 +66,21 @@ class Patient:
 
     def start(self, episode: Episode) -> None:
         """Nothing has been tried."""
-        device = episode.env_ids.device
+        envs, device = len(episode.env_ids), episode.env_ids.device
         self.order = self.order.to(device)
-        self.tried = torch.zeros(len(episode.env_ids), len(self.order), dtype=torch.bool, device=device)
+        self.tried = torch.zeros(envs, len(self.order), dtype=torch.bool, device=device)
+        self.plan = self._plan(episode)
+
+    def _plan(self, episode: Episode) -> Plan:
+        """The same for every host."""
+        device = episode.env_ids.device
+        return Plan(
+            self.order.expand(len(episode.env_ids), -1, -1),
+            patience=torch.tensor(PATIENCE_EPOCHS, device=device),
+            keep_above=torch.tensor(KEEP_ABOVE_PCT, device=device),
+            errors=torch.tensor(STANDARD_ERRORS, device=device),
+            begin=torch.tensor(0, device=device),
+        )
 
     def act(self, situation: Situation) -> Action:
         """Look after the unfinished seed, or germinate the next."""
@@ -64,17 +88,18 @@ class Patient:
         unfinished = in_stages(slots.stage, LIVE_STAGES - {Stage.FOSSILIZED})
         busy, managed = unfinished.any(dim=1), unfinished.int().argmax(dim=1)
         left = self.steps - situation.step
-        possible = ~self.tried & masks["blueprint"][:, self.order[:, 0], self.order[:, 1]]
-        germinate = ~busy & possible.any(dim=1) & (left > self.to_finish)
+        rows = torch.arange(len(busy), device=busy.device)
+        order = self.plan.order
+        possible = ~self.tried & masks["blueprint"][rows[:, None], order[:, :, 0], order[:, :, 1]]
+        germinate = ~busy & possible.any(dim=1) & (left > self.to_finish) & (situation.step >= self.plan.begin)
         choice = possible.int().argmax(dim=1)
-        slot = torch.where(busy, managed, self.order[choice, 0])
+        slot = torch.where(busy, managed, order[rows, choice, 0])
         op = torch.where(germinate, int(Op.GERMINATE), int(Op.WAIT))
         op = torch.where(busy, self._manage(slots, managed, left), op)
-        rows = torch.arange(len(op), device=op.device)
         op = torch.where(masks["slot"][rows, op, slot], op, int(Op.WAIT))
         self.tried[rows, choice] |= germinate
         zero = torch.zeros_like(op)
-        return Action(op, slot, self.order[choice, 1], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
+        return Action(op, slot, order[rows, choice, 1], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
 
     def _manage(self, slots: Slots, managed: Tensor, left: int) -> Tensor:
         """What to do with the seed in slot ``managed [E]``; comparisons with NaN, an unmeasured contribution, fail."""
@@ -83,9 +108,11 @@ class Patient:
             return values.gather(1, managed[:, None])[:, 0]
 
         contribution, holding = of(slots.contribution), of(slots.stage) == Stage.HOLDING
-        beyond = contribution > (STANDARD_ERRORS * of(slots.contribution_se)).clamp(min=KEEP_ABOVE_PCT)
-        judged = holding & contribution.isfinite() & (of(slots.dwell) >= PATIENCE_EPOCHS)
-        late = ~holding & (of(slots.age) > self.to_finish + PATIENCE_EPOCHS)  # a gate that will not open
+        plan = self.plan
+        certain = (plan.errors == 0) | (contribution > plan.errors * of(slots.contribution_se))
+        beyond = certain & (contribution > plan.keep_above)
+        judged = holding & contribution.isfinite() & (of(slots.dwell) >= plan.patience)
+        late = ~holding & (of(slots.age) > self.to_finish + plan.patience)  # a gate that will not open
         another = (left > self.to_clear + self.to_finish) & ~self.tried.all(dim=1)
         op = torch.where(self._may_advance(slots, managed), int(Op.ADVANCE), int(Op.WAIT))
         op = torch.where((late | (judged & ~beyond)) & another, int(Op.PRUNE), op)

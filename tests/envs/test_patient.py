@@ -2,16 +2,22 @@
 
 import pytest
 import torch
-from scripted import MANUAL, SLOTS, World, episode, legal
-from tiny import STEPS, TASKS, tiny_env
 
+from simic.envs import patient
+from simic.envs.patient import KEEP_ABOVE_PCT, PATIENCE_EPOCHS, Patient, steps_to_clear, steps_to_finish, tries
 from simic.envs.play import play
-from simic.evaluation import patient
-from simic.evaluation.patient import KEEP_ABOVE_PCT, PATIENCE_EPOCHS, Patient, steps_to_clear, steps_to_finish, tries
 from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import Op, Ramp, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Lifecycle
+from tests.evaluation.scripted import MANUAL, SLOTS, World, episode, legal
+from tests.evaluation.tiny import STEPS, TASKS, tiny_env, tiny_suite
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory):
+    return tiny_suite(tmp_path_factory.mktemp("tiny"))
+
 
 UNFINISHED = LIVE_STAGES - {Stage.FOSSILIZED}
 
