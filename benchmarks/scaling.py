@@ -25,7 +25,7 @@ from simic.growth.batch.population import Population
 
 PAGE = Path("docs/scaling.md")
 STUDY_RUNS, HOSTS = 10_000, 100_000
-WORKERS, GPUS, ENVS = (10, 100, 1000), (1, 4, 16, 64), (1, 16, 64, 256, 1024, 2048, 8192)
+WORKERS, GPUS, ENVS = (10, 100, 1000), (1, 4, 16, 64), (1, 64, 256, 8192)
 FLOAT, SNAPSHOTS, COUNTED_HOSTS = 4, 2, 16
 
 
