@@ -6,12 +6,12 @@ python -m benchmarks.suites
 
 from pathlib import Path
 
-from simic.evaluation.endpoints import COMMON, ORACLE_KIND, ORACLE_TASK
+from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.page import GROUPS, SEARCHES, interval
 from simic.evaluation.result import read_headroom
 
 RESULTS, PAGE = Path("benchmarks/results/headroom"), Path("docs/suites.md")
-ROWS = ("static", COMMON, ORACLE_KIND, ORACLE_TASK, "patient", "gradient", "heuristic", "linear classifier")
+ROWS = ("static", COMMON, ORACLE_TASK, "patient", "gradient", "linear classifier")
 INTRODUCTION = """# Suites
 
 Written by `python -m benchmarks.suites` from the results of `simic headroom`. Scores are points on test splits of

@@ -7,15 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    ValidationError,
-    model_validator,
-)
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from simic import registry
@@ -42,10 +35,12 @@ class Known:
 
     kind: str
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
         return no_info_after_validator_function(partial(registry.check, self.kind), handler(source))
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: pydantic.GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         return {**handler(schema), "enum": list(registry.known(self.kind))}
 
 
@@ -68,8 +63,8 @@ class Instances(Tree):
 
     train: Count = 64
     val: Count = 16  # they choose the best checkpoint
-    held_out: Count = 30  # of kinds that training knows
-    held_out_kinds: Steps = 5  # of kinds that it does not
+    held_out: Count = 24  # of kinds that training knows
+    held_out_kinds: Steps = 4  # of kinds that it does not
 
 
 class Suite(Tree):
@@ -324,10 +319,9 @@ class Train(Tree):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.envs % self.ppo.minibatches:
-            raise ValueError(f"envs ({self.envs}) must be a multiple of ppo.minibatches ({self.ppo.minibatches})")
-        if self.envs % self.twins:
-            raise ValueError(f"envs ({self.envs}) must be a multiple of twins ({self.twins})")
+        for name, parts in (("ppo.minibatches", self.ppo.minibatches), ("twins", self.twins)):
+            if self.envs % parts:
+                raise ValueError(f"envs ({self.envs}) must be a multiple of {name} ({parts})")
         if self.warm_start and self.twins == 1:
             raise ValueError(
                 "warm_start needs twins: what won is measured against hosts that differ by decisions alone"
@@ -335,13 +329,13 @@ class Train(Tree):
         return self
 
 
-RuleName = Literal["static", "random_legal", "heuristic", "fixed_schedule", "patient", "gradient"]
+RuleName = Literal["static", "random_legal", "heuristic", "patient", "gradient", "fixed_schedule"]
 
 
 class Headroom(Tree):
     """What can be won before anything is learned: rules written by hand, and a search over schedules."""
 
-    policies: Annotated[tuple[RuleName, ...], Field(strict=False)] = get_args(RuleName)
+    policies: Annotated[tuple[RuleName, ...], Field(strict=False)] = get_args(RuleName)[:-1]  # the last is a schedule
     schedules: Count = 32  # at most; all with one seed are among them
     steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1)] = (0,)  # when the first seed germinates
     search_tasks: Count = 16  # tasks of training on which the common schedule is chosen

@@ -2,7 +2,6 @@
 twins (advantage-weighted regression, Peng et al. 2019, arXiv 1910.00177, whose baseline here is the twins' mean).
 """
 
-from collections.abc import Callable
 from dataclasses import fields, replace
 
 import torch
@@ -18,8 +17,6 @@ from simic.agent.spec import Observation
 TEMPERATURE = 0.7  # standard deviations of what twins differ by
 LARGEST_EXPONENT = 4.0  # so that one lucky episode is worth 55 ordinary ones at most
 KEPT = ("env_ids", "raw_features", "categories", "actions", "rewards", "terminated", "truncated", "valid", "starts")
-
-ByEnvironment = Callable[[Tensor], Tensor]
 
 
 class Demonstrations:

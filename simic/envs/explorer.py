@@ -5,32 +5,39 @@ and never prunes one to try elsewhere. Of twins with different plans some end we
 """
 
 import torch
+from torch import Tensor
 
-from simic.envs.patient import Patient, Plan
+from simic.envs.patient import Patient, Tries, preferred
 from simic.envs.play import Episode
+from simic.params import Lifecycle
 
-# Each with equal odds, by host; ours.
-PATIENCES = (0, 1, 2, 3)  # epochs in HOLDING
-KEEP_ABOVE_PCT = (-torch.inf, 2.0, 5.0, 10.0)  # the first keeps whatever it has
-BEGINS = (0, 0, 0, 0, 0, 0, 2, 5)  # step of the first germination
+KEEP_ABOVE_PCT = (-torch.inf, 2.0, 5.0, 10.0)  # with equal odds; the first keeps whatever it has
+PATIENCE_EPOCHS = 1  # in HOLDING; the same for all, so that a clone can learn when to judge
+TINY = 1e-9
 
 
 class Explorer(Patient):
-    """Tries the slots and blueprints in ``order`` in an order, and with a judgement, that are a hash of (rng_seed,
-    iteration, environment).
+    """Tries slots and blueprints in an order, and with a judgement, that are a hash of (rng_seed, iteration,
+    environment): of the possible ``openings`` ``[K, P]`` each next one with odds that halve from one blueprint of the
+    patient rule's preference to the next.
     """
 
-    def _plan(self, episode: Episode) -> Plan:
+    def __init__(self, lifecycle: Lifecycle, steps: int, openings: Tensor, family: str) -> None:
+        super().__init__(lifecycle, steps, openings.nonzero().tolist())
+        ranks = [kind for kind in preferred(family) if openings[:, kind].any()]
+        self.odds = torch.tensor(
+            [0.5 ** (ranks.index(kind) if kind in ranks else len(ranks)) for kind in self.order[:, 1].tolist()]
+        )
+
+    def _plan(self, episode: Episode) -> Tries:
         tries, device = len(self.order), episode.env_ids.device
-        noise = episode.noise(0, tries + 3)
-
-        def one_of(choices: tuple[float, ...], place: int) -> torch.Tensor:
-            return torch.tensor(choices, device=device)[(noise[:, tries + place] * len(choices)).long()]
-
-        return Plan(
-            order=self.order[noise[:, :tries].argsort(dim=1, stable=True)],
-            patience=one_of(PATIENCES, 0),
-            keep_above=one_of(KEEP_ABOVE_PCT, 1),
+        noise = episode.noise(0, tries + 1)
+        # The smallest of exponential clocks with these rates comes first, and so on (Plackett and Luce).
+        clocks = -noise[:, :tries].clamp(min=TINY).log() / self.odds.to(device)
+        threshold = (noise[:, tries] * len(KEEP_ABOVE_PCT)).long()
+        return Tries(
+            order=self.order[clocks.argsort(dim=1, stable=True)],
+            patience=torch.tensor(PATIENCE_EPOCHS, device=device),
+            keep_above=torch.tensor(KEEP_ABOVE_PCT, device=device)[threshold],
             errors=torch.tensor(0.0, device=device),
-            begin=one_of(BEGINS, 2),
         )

@@ -24,23 +24,26 @@ TRIED = {
 TEMPO, FULL_ALPHA = TEMPO_STEPS.index(min(TEMPO_STEPS)), ALPHA_TARGETS.index(1.0)
 
 
-def tries(family: str, slots: int) -> list[tuple[int, int]]:
-    """Slot and blueprint's index of every try, in order: the first slot first."""
+def preferred(family: str) -> list[int]:
+    """Indices of the blueprints that are tried, best first."""
     kinds = blueprints_of(family)
     names = [item.name for item in kinds]
-    chosen = TRIED.get(kinds[0].family, tuple(names))
-    return [(slot, names.index(name)) for name in chosen for slot in range(slots)]
+    return [names.index(name) for name in TRIED.get(kinds[0].family, tuple(names))]
+
+
+def tries(family: str, slots: int) -> list[tuple[int, int]]:
+    """Slot and blueprint's index of every try, in order: the first slot first."""
+    return [(slot, kind) for kind in preferred(family) for slot in range(slots)]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a host of E tries and how it judges; of each but the order one for all, or one for each host ``[E]``."""
+class Tries:
+    """What every host of E tries, and how it judges: numbers for all, or one for each host ``[E]``."""
 
     order: Tensor  # [E, tries, 2]: slot and blueprint's index
     patience: Tensor  # epochs in HOLDING before a seed is judged
     keep_above: Tensor  # contribution in points
     errors: Tensor  # standard errors that it must exceed as well; 0: none is asked for
-    begin: Tensor  # step of the first germination
 
 
 class Patient:
@@ -71,15 +74,14 @@ class Patient:
         self.tried = torch.zeros(envs, len(self.order), dtype=torch.bool, device=device)
         self.plan = self._plan(episode)
 
-    def _plan(self, episode: Episode) -> Plan:
+    def _plan(self, episode: Episode) -> Tries:
         """The same for every host."""
         device = episode.env_ids.device
-        return Plan(
+        return Tries(
             self.order.expand(len(episode.env_ids), -1, -1),
             patience=torch.tensor(PATIENCE_EPOCHS, device=device),
             keep_above=torch.tensor(KEEP_ABOVE_PCT, device=device),
             errors=torch.tensor(STANDARD_ERRORS, device=device),
-            begin=torch.tensor(0, device=device),
         )
 
     def act(self, situation: Situation) -> Action:
@@ -91,7 +93,7 @@ class Patient:
         rows = torch.arange(len(busy), device=busy.device)
         order = self.plan.order
         possible = ~self.tried & masks["blueprint"][rows[:, None], order[:, :, 0], order[:, :, 1]]
-        germinate = ~busy & possible.any(dim=1) & (left > self.to_finish) & (situation.step >= self.plan.begin)
+        germinate = ~busy & possible.any(dim=1) & (left > self.to_finish)
         choice = possible.int().argmax(dim=1)
         slot = torch.where(busy, managed, order[rows, choice, 0])
         op = torch.where(germinate, int(Op.GERMINATE), int(Op.WAIT))

@@ -13,7 +13,7 @@ from simic.envs.play import Episode, Situation, refuse_closed
 
 def explorer(env: GrowthEnv, iteration: int) -> Callable[[int, Observation], Tensor]:
     """Of one episode of all hosts: from step and observation to actions ``[E, heads]``, 0 where an op uses no head."""
-    actor = Explorer(env.train.lifecycle, env.steps, [(slot, kind) for slot, kind in env.openings.nonzero().tolist()])
+    actor = Explorer(env.train.lifecycle, env.steps, env.openings.cpu(), env.train.host.family)
     refuse_closed(env, actor)
     actor.start(Episode(env.env_ids, iteration, env.rng_seed))
     relevance = env.action_spec.relevance_table(env.device)

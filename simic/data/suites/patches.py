@@ -21,6 +21,9 @@ suite(
         overrides=(
             "train.host.family=cnn",
             "train.host.preset=impaired",
+            "train.iterations=10",
+            "train.twins=8",
+            "train.warm_start=8",
             "train.episode_steps=40",
             "train.batches_per_epoch=8",
             "train.batch_size=32",
