@@ -175,8 +175,7 @@ def crowd(found: dict[str, Any], case: Case, steps: int) -> list[str]:
         "",
         *wrap(
             f"**First bottleneck**: {slower}, {times:.2g} times the other. Memory "
-            "binds only where the table says that not all hosts run at once. Summing the policy's gradients over GPUs "
-            "costs the same for any number of hosts."
+            "binds only where the table says that not all hosts run at once."
         ),
     ]
 
@@ -190,9 +189,8 @@ def main() -> None:
         "# Scaling beyond one machine",
         "",
         *wrap(
-            "Written by `python -m benchmarks.scaling`: computed from measurements, not measured. Many runs: the "
-            "Prefect deployment `simic/train` in a work pool, overrides as parameters. One run over many GPUs: "
-            "torchrun ([agent](agent.md#several-processes))."
+            "Written by `python -m benchmarks.scaling`: computed from measurements, not measured. Many runs go to a "
+            "Prefect work pool, one run over many GPUs to [torchrun](agent.md#several-processes)."
         ),
         "",
         *study(found, tree.train.iterations),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from simic import params, rng
 from simic.agent.losses import Terms, Usage, floor_pull, mean_entropy, normalized, terms, usage
-from simic.agent.metrics import Log, UpdateMetrics, summarize
+from simic.agent.metrics import Log, UpdateMetrics, summarize, without_ratios
 from simic.agent.normalization import Reduce
 from simic.agent.optimizer import Adam, refuse_mismatch
 from simic.agent.policy import ActorCritic, Replayed
@@ -21,7 +21,8 @@ from simic.transfer import upload
 
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
 RATIO_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 5e-2}
-IMITATION_EPOCHS, IMITATION_MINIBATCHES = 8, 8  # after every iteration that adds demonstrations; ours
+# Over all demonstrations after every iteration that adds some, and after the last; ours.
+IMITATION_EPOCHS, LAST_IMITATION_EPOCHS, IMITATION_MINIBATCHES = 2, 24, 8
 # After rsl_rl (Rudin et al. 2022, arXiv 2109.11978), which moves its rate at every minibatch and ends no update early:
 # here once per update, since the first minibatches' divergence is always small and would raise the rate.
 RATE_FACTOR, RATE_BAND, RATE_MIN, RATE_MAX = 1.5, 2.0, 1e-5, 1e-2
@@ -111,13 +112,14 @@ class PPO:
         return self._passes(rollout, own, everyone, iteration, course, observer)
 
     def imitate(
-        self, rollout: Rollout, everyone: Tensor, iteration: int, observer: UpdateObserver | None = None
+        self, rollout: Rollout, everyone: Tensor, iteration: int, last: bool, observer: UpdateObserver | None = None
     ) -> UpdateMetrics:
         """Clone demonstrations whose rows ``everyone`` names, over all processes: no entropy bonus, and as far from the
-        present policy as they lead.
+        present policy as they lead. Ratios and divergences, which are about PPO's steps, are not measured.
         """
-        course = Passes(IMITATION_EPOCHS, IMITATION_MINIBATCHES, torch.inf, 0.0)
-        return self._passes(rollout, rollout.env_ids.cpu(), everyone, iteration, course, observer)
+        epochs = LAST_IMITATION_EPOCHS if last else IMITATION_EPOCHS
+        course = Passes(epochs, IMITATION_MINIBATCHES, torch.inf, 0.0)
+        return without_ratios(self._passes(rollout, rollout.env_ids.cpu(), everyone, iteration, course, observer))
 
     def _passes(
         self,

@@ -182,9 +182,10 @@ class TrainingRun:
         """Of all that the explorer has shown so far, which is forgotten after the last of its iterations."""
         ppo, shown, envs, reduce = self.state.ppo, self.state.demonstrations, self.settings.envs, self.ranks.reduce
         shown.add(rollout)
+        last = iteration + 1 == self.settings.warm_start
         batch = shown.batch(ppo.policy, self.state.normalizers, self.settings.ppo.gamma, envs, reduce)
-        metrics = ppo.imitate(batch, shown.rows(torch.arange(envs), envs), iteration, Health(ppo))
-        if iteration + 1 == self.settings.warm_start:
+        metrics = ppo.imitate(batch, shown.rows(torch.arange(envs), envs), iteration, last, Health(ppo))
+        if last:
             shown.clear()
         return metrics
 

@@ -1,5 +1,7 @@
 """The warm start: the explorer decides, what won among twins is cloned, and a stop costs nothing."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -38,6 +40,8 @@ def test_the_explorer_germinates_at_once_on_most_hosts_and_the_policy_learns_of_
     assert [update.metrics["samples"] for update in updates] == [48, 96, 144, 48]
     assert [update.env_steps for update in updates] == [48, 96, 144, 192]
     assert all(update.metrics["first_ratio_ok"] for update in updates)
+    assert [math.isnan(update.metrics["approx_kl"]) for update in updates] == [True] * 3 + [False]
+    assert [math.isnan(update.metrics["ratio_max"]) for update in updates] == [True] * 3 + [False]
     assert [update.metrics["entropy_coef"] > 0 for update in updates] == [False] * 3 + [True]
 
 

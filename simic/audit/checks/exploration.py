@@ -22,6 +22,10 @@ def _heads(run: RunRecord) -> dict[str, Values]:
     }
 
 
+# Divergence is measured in PPO's updates alone: the entropy of a clone is that of what it was shown.
+OF_PPO = ("updates.entropy_by_head.op", "updates.samples_by_head.op", "updates.approx_kl")
+
+
 @check
 class Entropy(Check):
     """E1: each head starts near uniform, falls, flattens above zero."""
@@ -30,7 +34,7 @@ class Entropy(Check):
     title = "Entropy of a head collapses, oscillates or stays at its maximum"
     severity = "high"
     question = "Does the entropy of every head fall steadily without reaching zero too soon?"
-    needs = ("updates.entropy_by_head.op", "updates.samples_by_head.op")
+    needs = OF_PPO
     minimum = WINDOW
     EARLY, COLLAPSED = 0.5, 0.05
     SWING = 0.3
@@ -91,7 +95,7 @@ class EntropyDrop(Check):
     title = "Entropy falls too fast"
     severity = "high"
     question = "Does exploration shrink gradually?"
-    needs = ("updates.entropy_by_head.op", "updates.samples_by_head.op")
+    needs = OF_PPO
     minimum = WINDOW + 1
     LOST = 0.5
     threshold = f"a head loses more than {percent(LOST)} of its entropy within {WINDOW} updates"

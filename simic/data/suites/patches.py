@@ -24,6 +24,7 @@ suite(
             "train.iterations=10",
             "train.twins=8",
             "train.warm_start=8",
+            "train.validate_every=10",
             "train.episode_steps=40",
             "train.batches_per_epoch=8",
             "train.batch_size=32",
