@@ -1,6 +1,6 @@
 """Where every policy stands between the best common schedule and the oracle per task: gap closed, worth of a search."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -60,8 +60,7 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
     tasks = [index for index, task in enumerate(headroom.tasks) if task.group == group]
     per_task = _Averaging(headroom, tasks)
     kinds = [headroom.tasks[index].kind for index in per_task.tasks]
-    choosing = per_task(scores(np.array(headroom.choosing_val_pct), np.array(headroom.params), headroom))
-    test = per_task(scores(np.array(headroom.test_pct), np.array(headroom.params), headroom))
+    choosing, test = _tables(headroom, per_task)
     sizes = per_task(np.array(headroom.params)), per_task(np.array(headroom.flops_per_sample))
     rows = [np.array(table) for table in (headroom.val_pct, headroom.test_pct, headroom.params)]
     searched = per_task(search.random_search(scores(rows[0], rows[2], headroom), scores(rows[1], rows[2], headroom)))
@@ -147,6 +146,26 @@ def said(found: Evaluation) -> tuple[str, str]:
         f"{100 * share.estimate:.0f} % closed [{100 * share.low:.0f}, {100 * share.high:.0f}] with one training; "
         f"random search needs {learned.search_worth.estimate}"
     )
+
+
+def over_seeds(headroom: HeadroomReport, trained: Sequence[Reached], group: str) -> tuple[Values, Values, Values]:
+    """Scores on the tasks of a group: of policies trained with other seeds ``[S, T]``, of the common schedule and of
+    the oracle per task ``[T]``.
+    """
+    per_task = _Averaging(headroom, [index for index, task in enumerate(headroom.tasks) if task.group == group])
+    choosing, test = _tables(headroom, per_task)
+    found = [
+        scores(np.array(each.test_accuracy_pct), np.array(each.params, dtype=np.float64), headroom) for each in trained
+    ]
+    oracle = (test * search.best_choices(choosing)).sum(axis=1)
+    return np.stack([per_task(each) for each in found]), test[:, headroom.common], oracle
+
+
+def _tables(headroom: HeadroomReport, per_task: "_Averaging") -> tuple[Values, Values]:
+    """Scores of every schedule on the hosts that choose and on those that score ``[T, S]``."""
+    tables = (np.array(table) for table in (headroom.choosing_val_pct, headroom.test_pct))
+    choosing, test = (per_task(scores(table, np.array(headroom.params), headroom)) for table in tables)
+    return choosing, test
 
 
 class _Averaging:

@@ -184,3 +184,13 @@ def test_the_file_gives_back_what_was_measured_and_damage_is_named(found, tmp_pa
     path.write_text(found.to_json()[:100])
     with pytest.raises(SimicError, match=r"headroom\.json: not a headroom of schema 1: .*run simic headroom again"):
         result.read_headroom(path)
+
+
+def test_several_trainings_stand_between_the_same_ends_as_one(found):
+    static = found.policies["static"]
+    for group, standings in found.standings.items():
+        reached, common, oracle = endpoints.over_seeds(found, [static, static], group)
+        assert reached.shape == (2, len(common)) and (reached[0] == reached[1]).all()
+        assert reached.mean() == pytest.approx(standings.policies["static"].score.estimate)
+        assert common.mean() == pytest.approx(standings.policies["best common schedule"].score.estimate)
+        assert (oracle - common).mean() == pytest.approx(standings.gap.estimate)
