@@ -19,6 +19,7 @@ from simic.agent.ppo import PPO
 from simic.data.batches import data_hash, load_split, read_meta
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards import MODES
+from simic.errors import SimicError
 from simic.growth.batch.shards import Layout
 from simic.params import Params, Train
 from simic.telemetry.recorder import FOLDER, NOTHING, Recorder, Silent
@@ -152,6 +153,10 @@ def compose(
     training, validation = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
     backend, env_ids = params.runtime.backend, ranks.env_ids(train.envs)
     make = sharing.population(params.runtime, found or layout(params, device, ranks))
+    if len(env_ids) % train.twins:
+        raise SimicError(
+            f"train.twins = {train.twins}: each process has {len(env_ids)} environments, which must be a multiple of it"
+        )
     of_training = len(read_meta(prepared_dir).of_group("train"))
     env = GrowthEnv(
         train, params.rng_seed, training, validation, env_ids, device, backend, make, of_training, train.twins

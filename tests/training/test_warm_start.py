@@ -1,6 +1,7 @@
 """The warm start: the explorer decides, what won among twins is cloned, and a stop costs nothing."""
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op
 from simic.training.checkpoint import read
 from simic.training.session import open_session
+from simic.training.trainer import TrainingRun
 
 
 def params(**changes):
@@ -56,9 +58,7 @@ def test_cloning_makes_the_winners_decisions_likelier_than_the_losers(prepared, 
     """Of the twins' episodes, before and after an update on them."""
     settings = params(envs=8, twins=4, warm_start=1, iterations=1, episode_steps=12)
     with open_session(settings, tmp_path, prepared) as session:
-        from simic.training.trainer import TrainingRun
-
-        training = TrainingRun(session, (), __import__("threading").Event())
+        training = TrainingRun(session, (), threading.Event())
         rollout, _ = training.collect(0)
         rollout = training.advantages(rollout)
         won = rollout.rewards.sum(dim=0)
@@ -75,9 +75,8 @@ def test_cloning_makes_the_winners_decisions_likelier_than_the_losers(prepared, 
             training.session.state.demonstrations.clear()
             training.update(rollout, 0)
         gained = likelihood() - before
-    assert (gained > 0).all()  # all are demonstrations
-    best, worst = won > won.median(), won <= won.median()
-    assert gained[best].mean() > gained[worst].mean()
+    best, rest = won > won.median(), won <= won.median()
+    assert gained[best].mean() > max(0.0, float(gained[rest].mean()))
 
 
 def test_a_warm_start_without_twins_is_refused():
