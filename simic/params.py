@@ -63,8 +63,8 @@ class Instances(Tree):
 
     train: Count = 64
     val: Count = 16  # they choose the best checkpoint
-    held_out: Count = 12  # of kinds that training knows
-    held_out_kinds: Steps = 3  # of kinds that it does not
+    held_out: Count = 16  # of kinds that training knows
+    held_out_kinds: Steps = 4  # of kinds that it does not
 
 
 class Suite(Tree):

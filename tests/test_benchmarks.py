@@ -319,7 +319,7 @@ def test_a_gpu_is_expected_to_be_bound_by_issuing_first_and_by_itself_then() -> 
     seconds = {"one plain network": 0.001, "hosts": 0.005, "hosts with seeds": 0.01}
     text = " ".join(scaling.one_gpu({"dispatch": [{"case": "mlp", "seconds": seconds}]}, "mlp"))
     assert "| 1 | 10.0 | 10000.0 | 0.1 |" in text  # 10 ms whatever their number, where a plain network takes 1
-    assert "| 1,024 | 10.0 | 9.8 | 102.4 |" in text
+    assert "| 256 | 10.0 | 39.1 | 25.6 |" in text
 
 
 def test_what_a_host_weighs_is_counted() -> None:

@@ -119,7 +119,7 @@ def test_second_run_in_a_workspace_names_the_holder(simic: Command) -> None:
     with subprocess.Popen([sys.executable, "-c", program, simic.folder], stdout=subprocess.PIPE, cwd=ROOT) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        error = simic.refuses("run", "-S", "train.envs=4")
+        error = simic.refuses("run", "-S", "train.envs=8")
         other.kill()
     assert f"in use by process {other.pid} on" in error and "which runs stages" in error
     assert yaml.safe_load(simic.params.read_text())["train"]["envs"] != 4
@@ -141,7 +141,15 @@ def test_a_run_that_its_budget_ends_says_so_in_one_line(simic: Command, monkeypa
         stats = epoch(*arguments)
         return replace(stats, finite=stats.finite & False)
 
-    small = ["envs=4", "episode_steps=1", "batches_per_epoch=1", "stop_on=never", "governor.rollback_budget=3"]
+    small = [
+        "twins=1",
+        "warm_start=0",
+        "envs=4",
+        "episode_steps=1",
+        "batches_per_epoch=1",
+        "stop_on=never",
+        "governor.rollback_budget=3",
+    ]
     tree = params.load(ROOT / "params.yaml", ["runtime.threads=1", *(f"train.{item}" for item in small)])
     workspace = Workspace(simic.folder)
     stages.prepare(tree, workspace)

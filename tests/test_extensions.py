@@ -19,7 +19,14 @@ from simic.errors import SimicError
 from simic.growth.networks import family, hosts
 
 ROOT = Path(__file__).parents[1]
-SMALL = ["prepare.samples=200", "train.envs=4", "train.episode_steps=3", "train.batches_per_epoch=1"]
+SMALL = [
+    "prepare.samples=200",
+    "train.twins=1",
+    "train.warm_start=0",
+    "train.envs=4",
+    "train.episode_steps=3",
+    "train.batches_per_epoch=1",
+]
 SMALL += ["train.batch_size=32", "train.iterations=1", "train.ppo.epochs=1"]
 SMALL += ["train.actions={}", "runtime.progress=none", "runtime.threads=1"]
 PROGRAM = """

@@ -1,18 +1,14 @@
 """The warm start: the explorer decides, what won among twins is cloned, and a stop costs nothing."""
 
 import math
-import threading
 
 import numpy as np
 import pytest
-import torch
 from small_runs import assert_same_run, interrupted_after, run, small_params, steps_of, updates_of
 
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op
 from simic.training.checkpoint import read
-from simic.training.session import open_session
-from simic.training.trainer import TrainingRun
 
 
 def params(**changes):
@@ -52,31 +48,6 @@ def test_a_stop_inside_the_imitation_phase_changes_no_byte(warm, prepared, tmp_p
     interrupted_after(steps, tmp_path, prepared, params())
     run(tmp_path, prepared, params=params())
     assert_same_run(tmp_path, warm)
-
-
-def test_cloning_makes_the_winners_decisions_likelier_than_the_losers(prepared, tmp_path):
-    """Of the twins' episodes, before and after an update on them."""
-    settings = params(envs=8, twins=4, warm_start=1, iterations=1, episode_steps=12)
-    with open_session(settings, tmp_path, prepared) as session:
-        training = TrainingRun(session, (), threading.Event())
-        rollout, _ = training.collect(0)
-        rollout = training.advantages(rollout)
-        won = rollout.rewards.sum(dim=0)
-        ppo = session.state.ppo
-
-        def likelihood():
-            seen = rollout.observation()
-            with torch.no_grad():
-                found = ppo.policy.replay(seen, rollout.actions, rollout.state, rollout.valid, None)
-            return found.log_probs.sum(dim=(0, 2))
-
-        before = likelihood()
-        for _ in range(4):
-            training.session.state.demonstrations.clear()
-            training.update(rollout, 0)
-        gained = likelihood() - before
-    best, rest = won > won.median(), won <= won.median()
-    assert gained[best].mean() > max(0.0, float(gained[rest].mean()))
 
 
 def test_a_warm_start_without_twins_is_refused():

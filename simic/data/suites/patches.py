@@ -21,7 +21,6 @@ suite(
         overrides=(
             "train.host.family=cnn",
             "train.host.preset=impaired",
-            "evaluate.eval_seeds=15",  # a host for each held-out task
             "train.iterations=5",
             "train.envs=128",
             "train.twins=8",
