@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 from simic import params
+from simic.errors import SimicError
 from simic.evaluation import endpoints, gap, result
 from simic.evaluation.statistics import Interval
 from simic.params import Params
@@ -62,20 +63,30 @@ def summary(headroom: result.HeadroomReport, found: list[result.Evaluation]) -> 
     return tables
 
 
+def _hold_to(tree: Params, path: Path) -> None:
+    """Results of other params are never mixed in: SimicError where the folder has some."""
+    wanted = tree.model_dump_json(exclude={"runtime"})
+    if path.exists() and path.read_text(encoding="utf-8") != wanted:
+        raise SimicError(f"{path.parent}: has results of other params; name another folder with --work")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(wanted, encoding="utf-8")
+
+
 def _numbers(interval: Interval) -> list[float]:
     return [round(value, 3) for value in (interval.estimate, interval.low, interval.high)]
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Print the summary, and write it with its settings."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path)
     parser.add_argument("-S", dest="overrides", action="append", default=[])
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     tree = params.load(ROOT / "params.yaml", given.overrides)
     base = Workspace(given.work / "base")
+    _hold_to(tree, given.work / "params.json")
     if not base.headroom.exists():
         stages.prepare(tree, base)
         base.reports.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
-"""Imitation by advantage: episodes of another actor are cloned the more, the better they ended than those of their
-twins (advantage-weighted regression, Peng et al. 2019, arXiv 1910.00177, whose baseline here is the twins' mean).
+"""Imitation by advantage: the better an episode of another actor ended than those of its twins, the more it weighs.
+
+This is advantage-weighted regression (Peng et al. 2019, arXiv 1910.00177) with the mean of the twins as baseline.
 """
 
 from dataclasses import fields, replace
@@ -30,7 +31,7 @@ class Demonstrations:
         self.rollouts.append(rollout)
 
     def clear(self) -> None:
-        """Imitation is over."""
+        """Keep none."""
         self.rollouts = []
 
     def rows(self, env_ids: Tensor, envs: int) -> Tensor:
@@ -51,7 +52,7 @@ class Demonstrations:
         seen, nothing = replace(whole, features=features), torch.zeros_like(rewards)
         with torch.no_grad():
             replayed = policy.replay(seen.observation(), seen.actions, seen.state, seen.valid, None)
-        # Of another actor V says nothing: returns are what was paid.
+        # V is no estimate of what another actor will get, so the returns are what it was paid.
         paid, _ = gae(rewards, nothing, nothing, whole.terminated, whole.truncated, whole.valid, gamma, 1.0)
         return replace(
             seen,

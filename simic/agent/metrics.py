@@ -68,7 +68,7 @@ class UpdateMetrics:
 
 
 RANK_SHARE = 0.99
-RATIOS = ("ratio_mean", "ratio_min", "ratio_max")
+RATIOS = ("ratio_mean", "ratio_min", "ratio_max", "first_ratio_deviation")
 HEALTH = ("hidden_norm", "hidden_growth", "hidden_saturated", "dormant_units", "feature_gram")
 SCALES = ("advantage_mean", "advantage_std", "advantage_max_abs", "return_mean", "return_std", "return_max_abs")
 # Measured once in an update and reported as they are.

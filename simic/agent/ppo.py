@@ -114,8 +114,8 @@ class PPO:
     def imitate(
         self, rollout: Rollout, everyone: Tensor, iteration: int, last: bool, observer: UpdateObserver | None = None
     ) -> UpdateMetrics:
-        """Clone demonstrations whose rows ``everyone`` names, over all processes: no entropy bonus, and as far from the
-        present policy as they lead. Ratios and divergences, which are about PPO's steps, are not measured.
+        """Clone demonstrations whose rows ``everyone`` names, over all processes, without entropy bonus and without a
+        limit on the divergence. Ratios and divergences, which belong to PPO's steps, are NaN.
         """
         epochs = LAST_IMITATION_EPOCHS if last else IMITATION_EPOCHS
         course = Passes(epochs, IMITATION_MINIBATCHES, torch.inf, 0.0)
@@ -127,7 +127,7 @@ class PPO:
         own: Tensor,
         everyone: Tensor,
         iteration: int,
-        course: "Passes",
+        course: Passes,
         observer: UpdateObserver | None,
     ) -> UpdateMetrics:
         if not self.policy.remembers:

@@ -1,7 +1,7 @@
 """The explorer: the patient rule under a plan of its own on every host, for a controller to learn from.
 
-Trying is what a controller does not find by itself: a random sequence of decisions hardly ever takes a seed to its end,
-and never prunes one to try elsewhere. Of twins with different plans some end well; which is what imitation weighs.
+Random decisions hardly ever take a seed to its end, and never prune one to try elsewhere. This rule does both; of twins
+with different plans some end well, and imitation gives those the most weight.
 """
 
 import torch
@@ -17,9 +17,8 @@ TINY = 1e-9
 
 
 class Explorer(Patient):
-    """Tries slots and blueprints in an order, and with a judgement, that are a hash of (rng_seed, iteration,
-    environment): of the possible ``openings`` ``[K, P]`` each next one with odds that halve from one blueprint of the
-    patient rule's preference to the next.
+    """Tries the ``openings [K, P]`` in a random order, and keeps seeds by a random threshold, both a hash of (rng_seed,
+    iteration, environment). The odds of a blueprint are half of those of the one that the patient rule prefers to it.
     """
 
     def __init__(self, lifecycle: Lifecycle, steps: int, openings: Tensor, family: str) -> None:

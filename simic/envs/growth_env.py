@@ -49,8 +49,8 @@ class GrowthEnv(VectorEnv):
     """E hosts under the control of one policy; observations, rewards and masks are tensors on the given device.
 
     ``env_ids`` name the environments for the random numbers, so that any grouping of them plays the same episodes;
-    default 0…envs-1. So many ``twins`` with ids that follow each other have the same host: task, initialisation and
-    order of samples; what differs between them is decisions alone. A task is one of the first ``train_tasks`` (default:
+    default 0…envs-1. Each group of ``twins`` consecutive ids has the same host (task, initialisation, order of
+    samples); decisions alone differ. A task is one of the first ``train_tasks`` (default:
     all) of the bank by hash of the host's id and the iteration, unless ``reset`` is told which. ``compose`` builds the
     population; faults are injected by passing another one.
     """
@@ -157,8 +157,8 @@ class GrowthEnv(VectorEnv):
         """Fresh hosts, one validation, the first observation; nothing has been trained.
 
         ``options["iteration"]`` names the episode (default: the next one), ``options["tasks"]`` ``[E]`` the task of
-        each host (default: drawn), ``options["host_ids"]`` ``[E]`` names the hosts of this episode (default: as twins
-        go together), ``seed`` replaces the run's rng_seed.
+        each host (default: drawn), ``options["host_ids"]`` ``[E]`` names the hosts of this episode (default: one for
+        each group of twins), ``seed`` replaces the run's rng_seed.
         """
         if seed is not None:
             self.rng_seed = self.population.rng_seed = seed

@@ -153,7 +153,7 @@ class TrainingRun:
         """The one place where the scales move, then GAE on the scaled rewards, of twins on what they differ by."""
         self.whole = False
         if self.settings.twins > 1:
-            rollout = replace(rollout, rewards=over_twins(rollout.rewards, self.settings.twins))
+            rollout = replace(rollout, rewards=over_twins(rollout.rewards, rollout.valid, self.settings.twins))
         normalizers, ppo, reduce = self.state.normalizers, self.settings.ppo, self.ranks.reduce
         seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
         rewards = normalizers.update(*seen, reduce)

@@ -93,5 +93,14 @@ def test_noise_is_not_blown_up_to_unit_size() -> None:
 
 def test_rewards_of_twins_are_what_they_differ_by() -> None:
     rewards = torch.tensor([[1.0, 3.0, 10.0, 10.0], [0.0, 0.0, 5.0, 7.0]])
-    assert over_twins(rewards, 2).tolist() == [[-1.0, 1.0, 0.0, 0.0], [0.0, 0.0, -1.0, 1.0]]
-    assert torch.equal(over_twins(rewards, 1), torch.zeros(2, 4))
+    valid = torch.ones(2, 4, dtype=torch.bool)
+    assert over_twins(rewards, valid, 2).tolist() == [[-1.0, 1.0, 0.0, 0.0], [0.0, 0.0, -1.0, 1.0]]
+    assert torch.equal(over_twins(rewards, valid, 1), torch.zeros(2, 4))
+
+
+def test_a_twin_that_ended_early_does_without_what_the_other_still_gets() -> None:
+    rewards = torch.tensor([[1.0, 3.0], [-6.0, 2.0], [0.0, 4.0]])
+    valid = torch.tensor([[True, True], [True, True], [False, True]])
+    found = over_twins(rewards, valid, 2)
+    assert found.tolist() == [[-1.0, 1.0], [-6.0, 4.0], [0.0, 2.0]]
+    assert found.sum(dim=0).tolist() == [-7.0, 7.0]  # of -5 and 9, less their mean

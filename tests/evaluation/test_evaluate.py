@@ -229,8 +229,7 @@ def test_file_round_trip_and_damage(evaluation, tmp_path):
         result.read(tmp_path / "absent.json")
 
 
-def test_learned_takes_the_likeliest_choice_and_learned_sampled_draws(setup, learned):
-    """A policy whose every choice is equally likely: drawn, its decisions differ from host to host."""
+def test_learned_and_blind_take_the_likeliest_choice_and_learned_sampled_draws(setup, learned):
     found = actors(small_params(policies=("learned", "learned_sampled", "blind")), setup.env, learned)
     inner = [actor.actor if name == "blind" else actor for name, actor in found.items()]
     assert [actor.greedy for actor in inner] == [True, False, True]

@@ -22,7 +22,7 @@ def _heads(run: RunRecord) -> dict[str, Values]:
     }
 
 
-# Divergence is measured in PPO's updates alone: the entropy of a clone is that of what it was shown.
+# The divergence is NaN where an update cloned; entropy then follows what was shown, and is no sign of exploration.
 OF_PPO = ("updates.entropy_by_head.op", "updates.samples_by_head.op", "updates.approx_kl")
 
 
