@@ -21,8 +21,8 @@ TINY = [
     "prepare.suite.instances={train: 3, val: 1, held_out: 3, held_out_kinds: 1}", "prepare.samples=160",
     "headroom.policies=[static]", "headroom.search_tasks=2", "headroom.floors=false",
     "train.actions={slot: [0, 1]}", "train.episode_steps=10", "train.lifecycle.training_dwell=1",
-    "train.batches_per_epoch=2", "train.envs=4", "train.twins=2", "train.iterations=3", "train.survey=1", "train.warm_start=1",
-    "train.policy.core_units=16", "train.ppo.epochs=1", "train.price=2.0",
+    "train.batches_per_epoch=2", "train.envs=4", "train.twins=2", "train.iterations=3", "train.survey=1",
+    "train.warm_start=1", "train.policy.core_units=16", "train.ppo.epochs=1", "train.price=2.0",
     "evaluate.eval_seeds=4", "runtime.processes=1", "runtime.threads=1", "runtime.progress=none",
 ]  # fmt: skip
 
@@ -61,8 +61,8 @@ def test_everyone_stands_between_the_common_schedule_and_the_oracle_in_both_grou
 def test_the_controllers_cost_is_every_episode_that_was_played_while_it_was_trained(finished: Workspace) -> None:
     run = RunRecord.from_published(tree(), finished.telemetry)
     played = [run.episodes.column("env_id").size, run.validations.column("env_id").size]
-    assert played == [8, 4]
-    assert result.read(finished.evaluation).controller_trainings == 12
+    assert played == [12, 4]
+    assert result.read(finished.evaluation).controller_trainings == 16
 
 
 @pytest.mark.parametrize(

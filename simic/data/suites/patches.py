@@ -32,7 +32,9 @@ suite(
             "train.batch_size=32",
             "train.reward.mode=score",
             "train.lifecycle.max_seeds=1",
-            "train.lifecycle.embargo_steps=0",  # three seeds can be tried in an episode
+            # Three seeds can be tried in an episode, each for twelve steps.
+            "train.lifecycle.embargo_steps=0",
+            "train.lifecycle.sequential_development=false",
             # Of blueprints one 3 × 3 convolution at most: two of them in slot 0 reach as far as a seed in slot 1.
             "train.actions.blueprint=[norm, attention, depthwise, bottleneck]",
             "train.actions.style=[linear_add, sigmoid_add]",
