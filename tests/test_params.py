@@ -42,6 +42,8 @@ def test_tree_is_frozen() -> None:
         ("extensions=[../scale]", ["extensions.0 = '../scale'", "pattern"]),
         ("extensions=[nowhere]", ["extensions/nowhere.py", "no such file"]),
         ("train.envs=33", ["train", "33", "multiple of ppo.minibatches (4)"]),
+        ("train.twins=5", ["train", "128", "multiple of twins (5)"]),
+        ("train.twins=1", ["train", "warm_start needs twins"]),
         ("train.reward.basic.weight=1", ["train.reward.basic.weight", "unknown key", "rent_weight"]),
         ("train.ppo.value_clip=0.2", ["train.ppo.value_clip", "unknown key", "clip_range"]),
         ("prepare.split.train=0.9", ["prepare.split", "sum to 1"]),

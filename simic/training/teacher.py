@@ -12,14 +12,13 @@ from simic.envs.play import Episode, Situation, refuse_closed
 
 
 def explorer(env: GrowthEnv, iteration: int) -> Callable[[int, Observation], Tensor]:
-    """Of one episode of all hosts: from step and observation to actions ``[E, heads]``, 0 where an op uses no head."""
+    """Of one episode of all hosts: from step and observation to actions ``[E, heads]``."""
     actor = Explorer(env.train.lifecycle, env.steps, env.openings.cpu(), env.train.host.family)
     refuse_closed(env, actor)
     actor.start(Episode(env.env_ids, iteration, env.rng_seed))
-    relevance = env.action_spec.relevance_table(env.device)
 
     def decide(step: int, observation: Observation) -> Tensor:
         action = actor.act(Situation(observation, env.slots, env.state.tracker, env.state.alive, step))
-        return torch.where(relevance[action.op], torch.stack(tuple(action), dim=1), 0)
+        return torch.stack(tuple(action), dim=1)
 
     return decide

@@ -171,6 +171,14 @@ def test_the_task_of_a_host_is_a_hash_of_seed_iteration_and_id_alone():
     assert not torch.equal(env.tasks, drawn[0])
 
 
+def test_twins_draw_one_task_and_groups_draw_as_hosts_of_their_number_do():
+    twins, alone = make(bank(), list(range(40)), twins=2), make(bank(), list(range(20)))
+    for env in (twins, alone):
+        env.reset(options={"iteration": 5})
+    assert torch.equal(twins.tasks, alone.tasks.repeat_interleave(2))
+    assert alone.tasks.unique().tolist() == [0, 1, 2, 3]
+
+
 def test_drawn_tasks_cover_those_of_training_evenly_and_no_others():
     """64 hosts in 60 iterations on 3 of 4 tasks; whatever the seed, iterations and hosts are no pattern."""
     env = make(bank(), list(range(64)), train_tasks=3)

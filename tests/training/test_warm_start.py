@@ -4,8 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from small_runs import assert_same_run, interrupted_after, run, small_params, steps_of, updates_of
+import torch
+from small_runs import assert_same_run, findings_of, interrupted_after, run, small_params, steps_of, updates_of
 
+from simic.audit.live import LiveAudit
+from simic.envs.actions import action_spec
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op
 from simic.training.checkpoint import read
@@ -17,10 +20,23 @@ def params(**changes):
 
 @pytest.fixture(scope="module")
 def warm(prepared, tmp_path_factory):
-    """A run of three iterations of imitation and one of PPO; read only."""
+    """A run of three iterations of imitation and one of PPO, with the audit that watches every run; read only."""
     work = tmp_path_factory.mktemp("warm")
-    run(work, prepared, params=params())
+    run(work, prepared, [LiveAudit()], params=params())
     return work
+
+
+def test_the_live_audit_has_nothing_to_say_of_it(warm):
+    assert findings_of(warm) == []
+
+
+def test_demonstrated_actions_are_0_where_their_op_uses_no_head(warm):
+    shown = read(warm / "checkpoints" / "000002").tensors
+    actions = torch.cat([shown[f"demonstrations/{number:03d}.actions"].flatten(0, 1) for number in range(2)])
+    sizes = actions.amax(dim=0) + 1
+    unused = ~action_spec(int(sizes[1]), int(sizes[2])).relevance_table("cpu")[actions[:, 0]]
+    assert not actions[unused].any()
+    assert actions[:, 5].any() and actions[:, 0].unique().tolist()[:2] == [Op.WAIT, Op.GERMINATE]
 
 
 def test_demonstrations_are_kept_as_long_as_they_are_cloned_and_no_longer(warm):
@@ -50,6 +66,13 @@ def test_a_stop_inside_the_imitation_phase_changes_no_byte(warm, prepared, tmp_p
     assert_same_run(tmp_path, warm)
 
 
-def test_a_warm_start_without_twins_is_refused():
-    with pytest.raises((SimicError, ValueError), match="warm_start needs twins"):
-        params(twins=1)
+def test_twins_are_shown_different_plans(warm):
+    first = [step for step in steps_of(warm) if step.step == 1 and step.iteration < 3]
+    choices = [list(zip(step.op, step.slot, step.blueprint, strict=True)) for step in first]
+    assert any(row[0] != row[1] and row[2] != row[3] for row in choices)
+
+
+def test_a_choice_that_the_explorer_needs_and_that_is_closed_is_refused_before_a_step(prepared, tmp_path):
+    with pytest.raises(SimicError, match=r"Explorer needs tempo 3, which train.actions.tempo closes: allow it, or"):
+        run(tmp_path, prepared, params=params(actions={"tempo": (5, 8)}))
+    assert not steps_of(tmp_path)
