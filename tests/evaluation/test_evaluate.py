@@ -86,6 +86,14 @@ def rules(setup):
     return {name: evaluate.play_for_score(setup, BASELINES[name](setup.env))[:2] for name in RULES}
 
 
+def test_twins_of_training_are_hosts_of_their_own_in_an_evaluation(prepared):
+    tree = small_params().model_dump()
+    tree["train"] |= {"twins": 2, "survey": 1, "warm_start": 1}
+    env = EvaluationSetup.open(Params.model_validate(tree), prepared).env
+    env.reset()
+    assert env.host_ids.tolist() == env.env_ids.tolist() == list(range(SEEDS))
+
+
 def test_same_checkpoint_and_seeds_give_the_same_bytes(evaluation, prepared, learned, headroom):
     fresh = EvaluationSetup.open(small_params(), prepared)
     assert evaluated(fresh, learned, headroom).to_json() == evaluation.to_json()
