@@ -111,5 +111,5 @@ def test_populations_are_as_even_as_the_limit_on_rows_allows():
 def test_a_policy_that_needs_what_is_closed_is_refused_whoever_plays_beside_it(bank):
     env = tiny_env(bank, 2, episode_steps=2, actions={"op": ["WAIT", "GERMINATE"]})
     players = [BASELINES[name](env) for name in ("static", "patient")]
-    with pytest.raises(SimicError, match="Patient needs op PRUNE, which train.actions.op closes"):
+    with pytest.raises(SimicError, match=r"Patient needs op PRUNE, which train\.actions\.op closes"):
         play_together(env, players, Hosts(torch.zeros(1, dtype=torch.int64), torch.arange(1), ITERATION))
