@@ -1,6 +1,6 @@
 """Several policies in one environment: each plays every host of an episode, in rows of its own.
 
-A host costs less in a population of 64 to 128 rows than in one of 20 (docs/history/experiments.md).
+A host costs about a fifth less in a population of 60 to 120 rows than in one of 10 (docs/history/experiments.md).
 """
 
 from collections.abc import Sequence

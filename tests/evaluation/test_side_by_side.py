@@ -8,13 +8,13 @@ from tiny import tiny_env
 
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.envs.play import play
+from simic.envs.play import Episode, play
 from simic.errors import SimicError
 from simic.evaluation.blind import Blind
 from simic.evaluation.grid import ROWS_AT_ONCE, Hosts
 from simic.evaluation.importance import STAGES, Permuted
 from simic.evaluation.policies import BASELINES
-from simic.evaluation.side_by_side import Turn, at_once, of_rows, play_together
+from simic.evaluation.side_by_side import SideBySide, Turn, at_once, of_rows, play_together
 from simic.growth.batch.population import Population
 from simic.training.learned import LearnedActor
 
@@ -96,6 +96,21 @@ def test_policies_do_not_all_do_the_same(together):
     assert len(played) > 4
 
 
+class Told:
+    """Remembers which episode it was told of."""
+
+    def start(self, episode):
+        self.episode = episode
+
+
+def test_everyone_is_told_the_same_hosts_and_its_own_rows():
+    """The gradient rule measures the networks in those rows."""
+    actors, ids = [Told(), Told(), Told()], torch.tensor([4, 7])
+    SideBySide(actors, ids).start(Episode(torch.arange(6), ITERATION, 1))
+    assert [actor.episode.first_row for actor in actors] == [0, 2, 4]
+    assert all(torch.equal(actor.episode.env_ids, ids) and actor.episode.iteration == ITERATION for actor in actors)
+
+
 def test_rows_that_nobody_plays_never_grow(together):
     env, _ = together
     assert env.num_envs == 3 * len(PLAYERS) + 3
@@ -103,7 +118,7 @@ def test_rows_that_nobody_plays_never_grow(together):
 
 
 def test_populations_are_as_even_as_the_limit_on_rows_allows():
-    # 11 policies on 20 hosts: 6 and 5 of them, not 6 + 5 of 128 // 20 = 6 by luck: 7 policies are 4 and 3.
+    # 20 hosts, 128 rows: at most 6 policies, so 7 are 4 and 3, and 13 are 5, 5 and 3.
     assert [at_once(20, policies) for policies in (1, 3, 6, 7, 11, 13)] == [1, 3, 6, 4, 6, 5]
     assert at_once(ROWS_AT_ONCE + 1, 4) == 1
 
