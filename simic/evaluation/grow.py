@@ -16,7 +16,7 @@ from simic.evaluation.take_home import Grown, export_best
 from simic.growth.batch.shards import recovered
 from simic.params import Runtime, Train
 from simic.training import sharing
-from simic.training.learned import Learned, LearnedActor
+from simic.training.learned import Learned
 
 GROW_ITERATION = 1 << 42  # a namespace of its own: hosts that no training or evaluation episode has seen
 
@@ -49,11 +49,11 @@ def grow(setup: GrowSetup, policy: str | Learned, hosts: int, out: Path) -> Grow
     name = f"the policy {policy}" if isinstance(policy, str) else f"a policy trained for {policy.iteration} iterations"
     with closing(env):
         histories = recovered(env.population, lambda: _played(env, policy))
-        return export_best(env, histories, held_out, setup.prepared, name, out)
+        return export_best(env, slice(0, hosts), histories, held_out, setup.prepared, name, out)
 
 
 def _played(env: GrowthEnv, policy: str | Learned) -> Histories:
-    histories = Histories(env)
+    histories = Histories(env, env.num_envs)
     play(env, _actor(policy, env), GROW_ITERATION, histories.add)
     return histories
 
@@ -61,7 +61,7 @@ def _played(env: GrowthEnv, policy: str | Learned) -> Histories:
 def _actor(policy: str | Learned, env: GrowthEnv) -> Actor:
     if isinstance(policy, Learned):
         refuse_other_task(policy, env)
-        return LearnedActor(policy.policy, policy.normalizers, greedy=True)
+        return policy.actor(greedy=True)
     if policy not in BASELINES:
         raise SimicError(f"policy {policy!r}: must be learned, a policy's directory, or one of {', '.join(BASELINES)}")
     return BASELINES[policy](env)

@@ -17,7 +17,7 @@ from simic.evaluation.baselines import (
 from simic.evaluation.blind import Blind
 from simic.evaluation.gradient import Gradient
 from simic.params import Params, PolicyName
-from simic.training.learned import Learned, LearnedActor
+from simic.training.learned import Learned
 
 BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
     "static": lambda env: Static(),
@@ -48,7 +48,7 @@ def _actor(name: PolicyName, env: GrowthEnv, learned: Learned | None) -> Actor:
     if learned is None:
         raise SimicError(f"evaluate.policies names {name!r}: there is no trained policy; run simic train first")
     refuse_other_task(learned, env)
-    actor = LearnedActor(learned.policy, learned.normalizers, greedy=name != "learned_sampled")
+    actor = learned.actor(greedy=name != "learned_sampled")
     return Blind(actor) if name == "blind" else actor
 
 

@@ -26,29 +26,32 @@ class Grown:
     params: int
 
 
-def export_best(env: GrowthEnv, histories: Histories, held: HeldOut, prepared: Path, policy: str, out: Path) -> Grown:
-    """Writes the host with the best committed validation accuracy to the new directory ``out``.
+def export_best(
+    env: GrowthEnv, rows: slice, histories: Histories, held: HeldOut, prepared: Path, policy: str, out: Path
+) -> Grown:
+    """Writes the host with the best committed validation accuracy among some rows to the new directory ``out``.
 
-    ``policy`` says in words what grew it. SimicError when ``out`` exists.
+    ``policy`` says in words what grew them. SimicError when ``out`` exists.
     """
-    score = env.state.measured.committed_accuracy
+    score = env.state.measured.committed_accuracy[rows]
     if not score.isfinite().any():
         raise SimicError(f"{out}: no host has a committed accuracy that is a number, so there is nothing to export")
     best = int(score.nan_to_num(-1.0).argmax())
+    row = rows.start + best
     accuracy, _ = env.committed(held.test)
-    network = grown_network(env.population, env.slots, best, committed=True)
+    network = grown_network(env.population, env.slots, row, committed=True)
     found = Grown(
         path=out,
         host=best,
         val_accuracy_pct=float(score[best]),
-        test_accuracy_pct=float(accuracy[best]),
+        test_accuracy_pct=float(accuracy[row]),
         host_params=env.host.params,
         params=network.structure.params,
     )
-    meta, task = read_meta(prepared), held.tasks[int(env.tasks[best])]
+    meta, task = read_meta(prepared), held.tasks[int(env.tasks[row])]
     history: list[JsonValue] = [{"preprocessing": _preprocessing(meta, task)}] if task.mean else []
-    shares = [round(value, 2) for value in env.shapley().value[best].tolist()]
-    text = card(found, network.structure, meta, task, env, policy, shares)
+    shares = [round(value, 2) for value in env.shapley().value[row].tolist()]
+    text = card(found, network.structure, meta, task, env, len(histories.entries), policy, shares)
     write_network(network, out, history + histories.entries[best], text)
     return found
 
@@ -68,10 +71,11 @@ def card(
     meta: Meta,
     task: TaskMeta,
     env: GrowthEnv,
+    hosts: int,
     policy: str,
     shapley: Sequence[float],
 ) -> str:
-    """The model card, Markdown; ``shapley`` per slot in points, NaN where no seed acts."""
+    """The model card, Markdown, of the best of ``hosts``; ``shapley`` per slot in points, NaN where no seed acts."""
     tokens, vectors = len(structure.input_shape) == 1, structure.input_shape[:-1] == (1, 1)
     inputs = "images `float32 [B, C, H, W]`" if not vectors else "vectors of D values as `float32 [B, 1, 1, D]`"
     inputs = "tokens `int64 [B, L]`" if tokens else inputs
@@ -97,7 +101,7 @@ A Shapley value is the seed's share, in points of validation accuracy, of what a
 worth.
 
 ## How it was grown
-By {policy}, in {env.steps} steps of one epoch each, beside {env.num_envs - 1} other hosts (rng_seed {env.rng_seed}).
+By {policy}, in {env.steps} steps of one epoch each, beside {hosts - 1} other hosts (rng_seed {env.rng_seed}).
 It is host {found.host}, the one with the best validation accuracy; what happened at each step is in `history.json`.
 
 ## Data
@@ -118,7 +122,7 @@ With simic: `simic.growth.load_grown(PATH)` gives a plain `nn.Module`. With torc
     logits = network({_example(structure)})
 
 ## Limits
-It has seen this data set only. The validation figure is the best of {env.num_envs} and so flatters; the test figure
+It has seen this data set only. The validation figure is the best of {hosts} and so flatters; the test figure
 does not.
 """
 
