@@ -97,9 +97,7 @@ class GrowsWhereAccuracyIsLow:
 def test_a_planted_policy_needs_the_group_that_it_reads_and_no_other(bank):
     """Its rule is right: of the three kinds of tasks one is solved without a seed."""
     train = tiny_train(episode_steps=22, actions={"blueprint": ["conv_heavy"], "slot": [0]})
-    given = Params(
-        train=train, evaluate=Evaluate(eval_seeds=6), runtime=Runtime(processes=1, threads=1, backend="loop")
-    )
+    given = Params(train=train, evaluate=Evaluate(eval_seeds=6), runtime=Runtime(processes=1, threads=1))
     setup = EvaluationSetup.open(given, bank, policies=1 + len(GROUPS))
     players = {group: Permuted(GrowsWhereAccuracyIsLow(), group, SLOTS) for group in GROUPS}
     played = {name: each.score for name, each in play_for_score(setup, {"": GrowsWhereAccuracyIsLow(), **players})}
@@ -107,7 +105,6 @@ def test_a_planted_policy_needs_the_group_that_it_reads_and_no_other(bank):
         tasks=tuple(map(TaskRow.of, setup.held_out.tasks)), rows=tuple(setup.tasks.tolist()), price=0.0,
         host=HostDescription.of(setup.env.host),
     )  # fmt: skip
-    print({group: endpoints.lost(headroom, played[""], played[group]) for group in GROUPS}, played[""])
     read = "accuracy and loss"
     assert endpoints.lost(headroom, played[""], played[read]).estimate > 5
     for group in GROUPS.keys() - {read}:
