@@ -7,7 +7,7 @@ import torch
 from tiny import LIFECYCLE, STEPS, tiny_env
 
 from simic.envs.play import play
-from simic.evaluation.headroom import _schedules
+from simic.evaluation.headroom import possible_schedules
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule, every_schedule
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Params
@@ -59,7 +59,7 @@ def test_schedules_are_of_what_the_budget_can_pay_and_the_params_leave_open(bank
     lifecycle = LIFECYCLE.model_copy(update={"param_budget": 1.0})
     env = tiny_env(bank, hosts=1, actions=closed, lifecycle=lifecycle)
     names = [item.name for item in env.blueprints]
-    found = {each.name(names) for each in _schedules(Params(train=env.train), env)}
+    found = {each.name(names) for each in possible_schedules(Params(train=env.train), env)}
     heavy = names.index("conv_heavy")
     assert [bool(reserve <= env.budget.limit) for reserve in env.budget.reserve[:, heavy]] == [True, False, False]
     assert found == {"static", *(f"{kind}, step 0" for kind in ("norm at 0", "norm at 2", "conv_heavy at 0"))}
