@@ -164,8 +164,8 @@ def _limits(found: Finished, publication: Publication) -> str:
     life, shape = train.lifecycle, ", ".join(map(str, publication.sample_shape))
     seeds = "one seed for each slot" if life.max_seeds is None else f"{life.max_seeds} seed{'s' * (life.max_seeds > 1)}"
     allowed = "; ".join(f"{head}: {', '.join(map(str, kept))}" for head, kept in train.actions.items())
-    return f"""- Host family {host.family} with {host.slots} slots; it has seen preset {host.preset} alone ({host.params} parameters).
-- It has seen samples [{shape}] alone.
+    return f"""- Host family {host.family} with {host.slots} slots; trained on preset {host.preset} alone.
+- Trained on samples [{shape}] alone.
 - At most {seeds}, up to {life.param_budget:g} times the host's parameters. Actions: {allowed or "all"}.
 - An episode is {train.episode_steps} epochs of {_batches(train)}, with {train.host_optimizer.name}, learning rate \
 {train.host_optimizer.learning_rate:g}. `simic grow` trains your hosts so too."""
