@@ -125,7 +125,7 @@ def _training(found: Finished) -> str:
     train, machine, headroom = found.learned.train, found.manifest.machine, found.headroom
     return (
         f"One training, rng_seed {found.manifest.params['rng_seed']}: {train.iterations} iterations of {train.envs} "
-        f"hosts, the first {train.warm_start} of them imitation; kept is iteration {found.learned.iteration}. Cost: "
+        f"hosts, the first {train.taught} of them shown by the explorer; kept is iteration {found.learned.iteration}. Cost: "
         f"{found.evaluation.controller_trainings} host trainings, validation included, in {found.minutes:.1f} minutes "
         f"on {machine.device} ({machine.cpu_capability}, {machine.processes} processes, torch "
         f"{machine.libraries['torch']}). The common schedule was the best of {len(headroom.schedules)} on tasks of "

@@ -300,7 +300,10 @@ class Train(Tree):
     iterations: Steps = 8
     envs: Count = 64
     twins: Count = 1  # environments with the same host and task, whose decisions alone differ
-    warm_start: Steps = 0  # first iterations, in which the explorer decides and the policy clones what won among twins
+    survey: Steps = (
+        0  # first iterations, in which every opening is tried alone, to find what to try one after the other
+    )
+    warm_start: Steps = 0  # iterations after them, in which that is tried and the policy clones what won among twins
     episode_steps: Count = 25
     batches_per_epoch: Count | Literal["all"] = "all"
     batch_size: Count = 64
@@ -326,7 +329,17 @@ class Train(Tree):
             raise ValueError(
                 "warm_start needs twins: what won is measured against hosts that differ by decisions alone"
             )
+        if bool(self.warm_start) != bool(self.survey):
+            raise ValueError(
+                f"survey ({self.survey}) and warm_start ({self.warm_start}) must both be 0 or both be positive: what "
+                "is shown in the warm start follows from the survey"
+            )
         return self
+
+    @property
+    def taught(self) -> int:
+        """First iterations, in which the policy learns from what the explorer does."""
+        return self.survey + self.warm_start
 
 
 RuleName = Literal["static", "random_legal", "patient", "gradient", "heuristic", "fixed_schedule"]

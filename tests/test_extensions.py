@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 SMALL = [
     "prepare.samples=200",
     "train.twins=1",
+    "train.survey=0",
     "train.warm_start=0",
     "train.envs=4",
     "train.episode_steps=3",

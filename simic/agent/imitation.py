@@ -15,7 +15,7 @@ from simic.agent.policy import ActorCritic
 from simic.agent.rollout import Rollout
 from simic.agent.spec import Observation
 
-TEMPERATURE = 0.7  # standard deviations of what twins differ by
+TEMPERATURE = 0.3  # standard deviations of what twins differ by
 LARGEST_EXPONENT = 4.0  # so that one lucky episode is worth 55 ordinary ones at most
 KEPT = ("env_ids", "raw_features", "categories", "actions", "rewards", "terminated", "truncated", "valid", "starts")
 

@@ -1,42 +1,55 @@
-"""The explorer: the patient rule under a plan of its own on every host, for a controller to learn from.
+"""The explorer: tries seeds one after the other and keeps the one its plan says, for a controller to learn from.
 
-Random decisions hardly ever take a seed to its end, and never prune one to try elsewhere. This rule does both; of twins
-with different plans some end well, and imitation gives those the most weight.
+Random decisions hardly ever take a seed to its end, and never prune one to try elsewhere. Of twins that keep the first,
+the second and the third try one ends best; when to prune is what imitation learns from them.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from simic.envs.patient import Patient, Tries, preferred
-from simic.envs.play import Episode
+from simic.envs.patient import Patient, steps_to_clear, steps_to_finish
+from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.params import Lifecycle
 
-KEEP_ABOVE_PCT = (-torch.inf, 2.0, 5.0, 10.0)  # with equal odds; the first keeps whatever it has
-PATIENCE_EPOCHS = 1  # in HOLDING; the same for all, so that a clone can learn when to judge
-TINY = 1e-9
+MOST_TRIES = 3
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """When seeds that are tried one after the other germinate, and at which age each is judged; in steps."""
+
+    age: int
+    starts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, lifecycle: Lifecycle, steps: int) -> "Timetable":
+        """As early as a seed can have been measured and pruned; as many as can be finished, at most three."""
+        finish = steps_to_finish(lifecycle)
+        age = max(lifecycle.min_prune_age, finish)
+        period = age + steps_to_clear(lifecycle)
+        return cls(age, tuple(range(0, max(1, steps - finish), period))[:MOST_TRIES])
 
 
 class Explorer(Patient):
-    """Tries the ``openings [K, P]`` in a random order, and keeps seeds by a random threshold, both a hash of (rng_seed,
-    iteration, environment). The odds of a blueprint are half of those of the one that the patient rule prefers to it.
+    """Host by host: germinates the openings ``order [E, tries, 2]`` (slot, blueprint) one after the other, prunes each
+    at the age ``judged [E]`` until the one numbered ``keep [E]``, which it keeps.
     """
 
-    def __init__(self, lifecycle: Lifecycle, steps: int, openings: Tensor, family: str) -> None:
-        super().__init__(lifecycle, steps, openings.nonzero().tolist())
-        ranks = [kind for kind in preferred(family) if openings[:, kind].any()]
-        self.odds = torch.tensor(
-            [0.5 ** (ranks.index(kind) if kind in ranks else len(ranks)) for kind in self.order[:, 1].tolist()]
-        )
+    def __init__(self, lifecycle: Lifecycle, steps: int, order: Tensor, keep: Tensor, judged: Tensor) -> None:
+        super().__init__(lifecycle, steps, order)
+        self.keep, self.judged = keep, judged
 
-    def _plan(self, episode: Episode) -> Tries:
-        tries, device = len(self.order), episode.env_ids.device
-        noise = episode.noise(0, tries + 1)
-        # The smallest of exponential clocks with these rates comes first, and so on (Plackett and Luce).
-        clocks = -noise[:, :tries].clamp(min=TINY).log() / self.odds.to(device)
-        threshold = (noise[:, tries] * len(KEEP_ABOVE_PCT)).long()
-        return Tries(
-            order=self.order[clocks.argsort(dim=1, stable=True)],
-            patience=torch.tensor(PATIENCE_EPOCHS, device=device),
-            keep_above=torch.tensor(KEEP_ABOVE_PCT, device=device)[threshold],
-            errors=torch.tensor(0.0, device=device),
-        )
+    def _manage(self, slots: Slots, managed: Tensor, left: int) -> Tensor:
+        def of(values: Tensor) -> Tensor:
+            return values.gather(1, managed[:, None])[:, 0]
+
+        contribution, holding = of(slots.contribution), of(slots.stage) == Stage.HOLDING
+        due, last = of(slots.age) >= self.judged, self.tried.sum(dim=1) > self.keep
+        another = (left > self.to_clear + self.to_finish) & ~self.tried.all(dim=1)
+        helps = due & (contribution > self.lifecycle.min_contribution_pct)
+        op = torch.where(self._may_advance(slots, managed), int(Op.ADVANCE), int(Op.WAIT))
+        op = torch.where(due & ~last & another, int(Op.PRUNE), op)
+        keep = holding & ((last & helps) | ((contribution > 0) & (left == 1)))
+        return torch.where(keep, int(Op.FOSSILIZE), op)

@@ -50,9 +50,9 @@ class GrowthEnv(VectorEnv):
 
     ``env_ids`` name the environments for the random numbers, so that any grouping of them plays the same episodes;
     default 0…envs-1. Each group of ``twins`` consecutive ids has the same host (task, initialisation, order of
-    samples); decisions alone differ. A task is one of the first ``train_tasks`` (default:
-    all) of the bank by hash of the host's id and the iteration, unless ``reset`` is told which. ``compose`` builds the
-    population; faults are injected by passing another one.
+    samples); decisions alone differ. Another number of twins holds from the next ``reset`` on. Tasks are the first
+    ``train_tasks`` (default: all) of the bank in turn, unless ``reset`` is told which.
+    ``compose`` builds the population; faults are injected by passing another one.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED, "render_modes": []}  # noqa: RUF012 - gymnasium's own form
@@ -121,9 +121,9 @@ class GrowthEnv(VectorEnv):
         self.setting = Setting.of(self.train, self.host.params, self.chance_loss)
 
     def _drawn_tasks(self) -> Tensor:
-        """By hash among those of training."""
-        stream = rng.key(self.rng_seed, Purpose.TASK, self.iteration, self.host_ids, device=self.device)
-        return (rng.bits(stream) & 0x7FFFFFFF) % self.train_tasks
+        """Those of training in turn, from one that depends on the run: a bank deals its kinds out evenly."""
+        first = int(rng.bits(rng.key(self.rng_seed, Purpose.TASK))) % self.train_tasks
+        return (first + self.iteration * (self.train.envs // self.twins) + self.host_ids) % self.train_tasks
 
     @property
     def openings(self) -> Tensor:

@@ -1,7 +1,6 @@
 """The patient rule: try a seed, wait until its contribution is known, keep it or try elsewhere."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,26 +23,12 @@ TRIED = {
 TEMPO, FULL_ALPHA = TEMPO_STEPS.index(min(TEMPO_STEPS)), ALPHA_TARGETS.index(1.0)
 
 
-def preferred(family: str) -> list[int]:
-    """Indices of the blueprints that are tried, best first."""
-    kinds = blueprints_of(family)
-    names = [item.name for item in kinds]
-    return [names.index(name) for name in TRIED.get(kinds[0].family, tuple(names))]
-
-
 def tries(family: str, slots: int) -> list[tuple[int, int]]:
     """Slot and blueprint's index of every try, in order: the first slot first."""
-    return [(slot, kind) for kind in preferred(family) for slot in range(slots)]
-
-
-@dataclass(frozen=True)
-class Tries:
-    """What every host of E tries, and how it judges: numbers for all, or one for each host ``[E]``."""
-
-    order: Tensor  # [E, tries, 2]: slot and blueprint's index
-    patience: Tensor  # epochs in HOLDING before a seed is judged
-    keep_above: Tensor  # contribution in points
-    errors: Tensor  # standard errors that it must exceed as well; 0: none is asked for
+    kinds = blueprints_of(family)
+    names = [item.name for item in kinds]
+    chosen = TRIED.get(kinds[0].family, tuple(names))
+    return [(slot, names.index(name)) for name in chosen for slot in range(slots)]
 
 
 class Patient:
@@ -54,9 +39,9 @@ class Patient:
     ``steps`` of an episode. All hosts are decided at once.
     """
 
-    def __init__(self, lifecycle: Lifecycle, steps: int, order: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, lifecycle: Lifecycle, steps: int, order: Sequence[tuple[int, int]] | Tensor) -> None:
         self.lifecycle, self.steps = lifecycle, steps
-        self.order = torch.tensor(order)
+        self.order = torch.as_tensor(order)
         self.asks = {
             "op": (Op.GERMINATE, Op.PRUNE, Op.FOSSILIZE),
             "style": (0,),
@@ -70,19 +55,8 @@ class Patient:
     def start(self, episode: Episode) -> None:
         """Nothing has been tried."""
         envs, device = len(episode.env_ids), episode.env_ids.device
-        self.order = self.order.to(device)
-        self.tried = torch.zeros(envs, len(self.order), dtype=torch.bool, device=device)
-        self.plan = self._plan(episode)
-
-    def _plan(self, episode: Episode) -> Tries:
-        """The same for every host."""
-        device = episode.env_ids.device
-        return Tries(
-            self.order.expand(len(episode.env_ids), -1, -1),
-            patience=torch.tensor(PATIENCE_EPOCHS, device=device),
-            keep_above=torch.tensor(KEEP_ABOVE_PCT, device=device),
-            errors=torch.tensor(STANDARD_ERRORS, device=device),
-        )
+        self.orders = self.order.to(device).expand(envs, -1, -1)
+        self.tried = torch.zeros(self.orders.shape[:2], dtype=torch.bool, device=device)
 
     def act(self, situation: Situation) -> Action:
         """Look after the unfinished seed, or germinate the next."""
@@ -90,18 +64,17 @@ class Patient:
         unfinished = in_stages(slots.stage, LIVE_STAGES - {Stage.FOSSILIZED})
         busy, managed = unfinished.any(dim=1), unfinished.int().argmax(dim=1)
         left = self.steps - situation.step
-        rows = torch.arange(len(busy), device=busy.device)
-        order = self.plan.order
-        possible = ~self.tried & masks["blueprint"][rows[:, None], order[:, :, 0], order[:, :, 1]]
+        rows, orders = torch.arange(len(busy), device=busy.device), self.orders
+        possible = ~self.tried & masks["blueprint"][rows[:, None], orders[:, :, 0], orders[:, :, 1]]
         germinate = ~busy & possible.any(dim=1) & (left > self.to_finish)
         choice = possible.int().argmax(dim=1)
-        slot = torch.where(busy, managed, order[rows, choice, 0])
+        slot = torch.where(busy, managed, orders[rows, choice, 0])
         op = torch.where(germinate, int(Op.GERMINATE), int(Op.WAIT))
         op = torch.where(busy, self._manage(slots, managed, left), op)
         op = torch.where(masks["slot"][rows, op, slot], op, int(Op.WAIT))
         self.tried[rows, choice] |= germinate
         zero = torch.zeros_like(op)
-        return Action(op, slot, order[rows, choice, 1], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
+        return Action(op, slot, orders[rows, choice, 1], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
 
     def _manage(self, slots: Slots, managed: Tensor, left: int) -> Tensor:
         """What to do with the seed in slot ``managed [E]``; comparisons with NaN, an unmeasured contribution, fail."""
@@ -110,11 +83,9 @@ class Patient:
             return values.gather(1, managed[:, None])[:, 0]
 
         contribution, holding = of(slots.contribution), of(slots.stage) == Stage.HOLDING
-        plan = self.plan
-        certain = (plan.errors == 0) | (contribution > plan.errors * of(slots.contribution_se))
-        beyond = certain & (contribution > plan.keep_above)
-        judged = holding & contribution.isfinite() & (of(slots.dwell) >= plan.patience)
-        late = ~holding & (of(slots.age) > self.to_finish + plan.patience)  # a gate that will not open
+        beyond = contribution > (STANDARD_ERRORS * of(slots.contribution_se)).clamp(min=KEEP_ABOVE_PCT)
+        judged = holding & contribution.isfinite() & (of(slots.dwell) >= PATIENCE_EPOCHS)
+        late = ~holding & (of(slots.age) > self.to_finish + PATIENCE_EPOCHS)  # a gate that will not open
         another = (left > self.to_clear + self.to_finish) & ~self.tried.all(dim=1)
         op = torch.where(self._may_advance(slots, managed), int(Op.ADVANCE), int(Op.WAIT))
         op = torch.where((late | (judged & ~beyond)) & another, int(Op.PRUNE), op)

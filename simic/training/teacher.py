@@ -6,14 +6,33 @@ import torch
 from torch import Tensor
 
 from simic.agent.spec import Observation
-from simic.envs.explorer import Explorer
+from simic.envs.explorer import Explorer, Timetable
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Episode, Situation, refuse_closed
 
+Decide = Callable[[int, Observation], Tensor]
 
-def explorer(env: GrowthEnv, iteration: int) -> Callable[[int, Observation], Tensor]:
+
+def surveyor(env: GrowthEnv, iteration: int) -> Decide:
+    """Every environment keeps one opening; those whose ids follow each other try all of them."""
+    openings = env.openings.nonzero()
+    order = openings[env.env_ids % len(openings)][:, None]
+    return _explorer(env, iteration, order, torch.zeros_like(env.env_ids), 0)
+
+
+def guide(env: GrowthEnv, iteration: int, sequence: Tensor) -> Decide:
+    """Of a group of twins the first keeps the first opening of the ``sequence [tries, 2]``, the next one the second,
+    and so on. More twins than tries judge an epoch later.
+    """
+    order = sequence.to(env.device).expand(env.num_envs, -1, -1)
+    twin = env.env_ids % env.twins
+    return _explorer(env, iteration, order, twin % len(sequence), twin // len(sequence))
+
+
+def _explorer(env: GrowthEnv, iteration: int, order: Tensor, keep: Tensor, later: Tensor | int) -> Decide:
     """Of one episode of all hosts: from step and observation to actions ``[E, heads]``, 0 where an op uses no head."""
-    actor = Explorer(env.train.lifecycle, env.steps, env.openings.cpu(), env.train.host.family)
+    age = Timetable.of(env.train.lifecycle, env.steps).age
+    actor = Explorer(env.train.lifecycle, env.steps, order, keep, torch.zeros_like(keep) + age + later)
     refuse_closed(env, actor)
     actor.start(Episode(env.env_ids, iteration, env.rng_seed))
     relevance = env.action_spec.relevance_table(env.device)

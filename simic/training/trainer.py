@@ -14,12 +14,13 @@ from simic.agent.advantages import over_twins, with_advantages
 from simic.agent.health import Health
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.rollout import Rollout, StepRecord, collect
+from simic.envs.explorer import Timetable
 from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.shards import ProcessLost, recovered
 from simic.telemetry.columns import STEPS, Columns
 from simic.telemetry.recorder import Iteration
 from simic.telemetry.rows import FindingRow, Severity, TimingRow, UpdateRow
-from simic.training import episodes, teacher, validation
+from simic.training import episodes, survey, teacher, validation
 from simic.training.interrupts import Interrupted
 from simic.training.observers import EndStatus, Observer, Observers, RunInfo
 from simic.training.ranks import merged
@@ -135,10 +136,26 @@ class TrainingRun:
             self._look_for_stop()
 
         ppo, normalizers, rng_seed = self.state.ppo, self.state.normalizers, self.session.params.rng_seed
-        explores = iteration < self.settings.warm_start
-        taught = teacher.explorer(env, iteration) if explores else None
-        rollout, _ = collect(env, ppo.policy, normalizers, iteration, rng_seed, env.steps, on_step, teacher=taught)
+        env.twins = self._twins(iteration)
+        rollout, _ = collect(
+            env, ppo.policy, normalizers, iteration, rng_seed, env.steps, on_step, teacher=self._teacher(iteration)
+        )
         return rollout, Recorded(collector.fetched(), tally.columns())
+
+    def _teacher(self, iteration: int) -> teacher.Decide | None:
+        """Who decides in the policy's place, if anyone does."""
+        env, sequence = self.session.env, self.state.sequence
+        if iteration < self.settings.survey:
+            return teacher.surveyor(env, iteration)
+        if iteration < self.settings.taught:
+            assert sequence is not None
+            return teacher.guide(env, iteration, sequence)
+        return None
+
+    def _twins(self, iteration: int) -> int:
+        """How many environments share a host: in the survey as many as there are openings."""
+        surveys = iteration < self.settings.survey
+        return int(self.session.env.openings.sum()) if surveys else self.settings.twins
 
     def _look_at_memory(self, iteration: int) -> None:
         """Fewer hosts at once since the last look: a finding, and part of the state, as it changes the last bits."""
@@ -152,8 +169,9 @@ class TrainingRun:
     def advantages(self, rollout: Rollout) -> Rollout:
         """The one place where the scales move, then GAE on the scaled rewards, of twins on what they differ by."""
         self.whole = False
-        if self.settings.twins > 1:
-            rollout = replace(rollout, rewards=over_twins(rollout.rewards, rollout.valid, self.settings.twins))
+        twins = self.session.env.twins
+        if twins > 1:
+            rollout = replace(rollout, rewards=over_twins(rollout.rewards, rollout.valid, twins))
         normalizers, ppo, reduce = self.state.normalizers, self.settings.ppo, self.ranks.reduce
         seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
         rewards = normalizers.update(*seen, reduce)
@@ -162,7 +180,7 @@ class TrainingRun:
     def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
         """One update, by imitation during the warm start and else of PPO, and the checks of it that can end a run."""
         ppo = self.state.ppo
-        warm = iteration < self.settings.warm_start
+        warm = iteration < self.settings.taught
         learn = self._imitate if warm else self._reinforce
         metrics = self._timed("update", lambda: learn(rollout, iteration))
         self.counters.env_steps += sum(self.ranks.gather(int(rollout.valid.sum()))) if warm else metrics.samples
@@ -179,15 +197,31 @@ class TrainingRun:
         return self.state.ppo.update(rollout, iteration, Health(self.state.ppo))
 
     def _imitate(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
-        """Of all that the explorer has shown so far, which is forgotten after the last of its iterations."""
+        """Of all that the explorer has shown so far. What the survey showed is forgotten at its end, the rest after the
+        last of its iterations.
+        """
         ppo, shown, envs, reduce = self.state.ppo, self.state.demonstrations, self.settings.envs, self.ranks.reduce
         shown.add(rollout)
-        last = iteration + 1 == self.settings.warm_start
+        last = iteration + 1 == self.settings.taught
         batch = shown.batch(ppo.policy, self.state.normalizers, self.settings.ppo.gamma, envs, reduce)
         metrics = ppo.imitate(batch, shown.rows(torch.arange(envs), envs), iteration, last, Health(ppo))
-        if last:
+        if iteration + 1 == self.settings.survey:
+            self._conclude_survey(iteration)
+        if last or iteration + 1 == self.settings.survey:
             shown.clear()
         return metrics
+
+    def _conclude_survey(self, iteration: int) -> None:
+        """From what all processes saw follows what is tried from now on."""
+        env = self.session.env
+        openings, slots = env.openings.nonzero().cpu(), env.host.slots
+        own = [survey.openings_tried(shown, len(openings), slots) for shown in self.state.demonstrations.rollouts]
+        curves = torch.cat([part for parts in self.ranks.gather(own) for part in parts])
+        found = openings[survey.best_sequence(curves, Timetable.of(self.settings.lifecycle, env.steps))]
+        self.state.sequence = found
+        names = ", then ".join(f"{env.blueprints[kind].name} in slot {slot}" for slot, kind in found.tolist())
+        text = f"to be tried one after the other, by a survey of {len(curves)} tasks: {names}"
+        self._found(iteration, "survey", "info", text, len(curves))
 
     def validate(self, iteration: int) -> None:
         """Every ``validate_every`` iterations and after the last: the same greedy episodes; the best score is kept."""

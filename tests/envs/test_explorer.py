@@ -1,60 +1,56 @@
-"""The explorer follows the patient rule under plans of its own, and its odds are those it states."""
+"""The explorer tries what it is told in that order and keeps what it is told, as often as there is time for."""
 
 import torch
 
-from simic.envs.explorer import KEEP_ABOVE_PCT, Explorer
-from simic.envs.patient import Patient
-from simic.envs.play import Episode
-from simic.growth.networks.blueprints import blueprints_of
+from simic.envs.explorer import Explorer, Timetable
+from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Lifecycle
 from tests.evaluation.scripted import MANUAL, World, episode
 
-NAMES = [item.name for item in blueprints_of("cnn")]
-OPEN = torch.tensor([[name in ("bottleneck", "depthwise", "norm") for name in NAMES]]).expand(3, -1)
+ORDER = torch.tensor([[0, 3], [2, 2], [1, 3]])
+ONE_SEED = Lifecycle(max_seeds=1, embargo_steps=0)
 
 
-def explorer(openings=OPEN):
-    return Explorer(Lifecycle(), 40, openings, "cnn")
+def played(keep, lifecycle=ONE_SEED, steps=40, later=0):
+    """The ops of every host and step ``[T, E]``, and the world as it ends."""
+    envs = len(keep)
+    world = World(envs=envs, lifecycle=lifecycle)
+    age = Timetable.of(lifecycle, steps).age
+    actor = Explorer(lifecycle, steps, ORDER.expand(envs, -1, -1), torch.tensor(keep), torch.full((envs,), age + later))
+    actor.start(episode(world))
+    ops = []
+    for step in range(steps):
+        action = actor.act(world.situation(step))
+        ops.append(action.op)
+        world.step(action, step)
+    return torch.stack(ops), world
 
 
-def plans(hosts, iteration=0):
-    actor = explorer()
-    actor.start(Episode(torch.arange(hosts), iteration, 1))
-    return actor.plan
+def test_the_timetable_is_what_the_lifecycle_leaves_time_for():
+    lifecycle = Lifecycle(min_prune_age=8, training_dwell=3, embargo_steps=0, reset_steps=1)
+    assert Timetable.of(lifecycle, 40) == Timetable(age=8, starts=(0, 12, 24))
+    assert Timetable.of(lifecycle, 20) == Timetable(age=8, starts=(0,))
+    assert Timetable.of(lifecycle, 21).starts == (0, 12)
+    assert Timetable.of(lifecycle, 4).starts == (0,)
+    assert Timetable.of(lifecycle, 400).starts == (0, 12, 24)
 
 
-def test_every_plan_tries_every_opening_once():
-    plan = plans(50)
-    found = {tuple(sorted(map(tuple, order))) for order in plan.order.tolist()}
-    assert found == {tuple(sorted(map(tuple, OPEN.nonzero().tolist())))}
+def test_every_try_begins_when_the_timetable_says_and_the_one_to_keep_is_the_last():
+    ops, world = played([0, 1, 2])
+    begun = [(ops[:, host] == Op.GERMINATE).nonzero().flatten().tolist() for host in range(3)]
+    assert begun == [[0], [0, 12], [0, 12, 24]]
+    assert [(ops[:, host] == Op.PRUNE).nonzero().flatten().tolist() for host in range(3)] == [[], [8], [8, 20]]
+    live = (world.slots.stage == Stage.FOSSILIZED) | (world.slots.stage == Stage.HOLDING)
+    assert [live[host].nonzero().flatten().tolist() for host in range(3)] == [[0], [2], [1]]
 
 
-def test_the_first_try_has_the_odds_that_are_stated():
-    """Three slots each of bottleneck, depthwise and norm, 4 : 2 : 1; norm is in no preference and comes last."""
-    first = plans(21_000).order[:, 0]
-    for name, share in (("bottleneck", 4 / 7), ("depthwise", 2 / 7), ("norm", 1 / 7)):
-        for slot in range(3):
-            mine = ((first == torch.tensor([slot, NAMES.index(name)])).all(dim=1)).double().mean()
-            assert abs(mine - share / 3) < 0.01
-    keep = plans(21_000).keep_above
-    assert all(abs((keep == threshold).double().mean() - 0.25) < 0.015 for threshold in KEEP_ABOVE_PCT)
+def test_twins_that_judge_later_prune_later():
+    ops, _ = played([1], later=2)
+    assert (ops[:, 0] == Op.PRUNE).nonzero().flatten().tolist() == [10]
 
 
-def test_plans_are_a_hash_of_environment_and_iteration():
-    assert torch.equal(plans(8).order[3:5], plans(5).order[3:5])
-    assert not torch.equal(plans(8).order, plans(8, iteration=1).order)
-
-
-def test_with_the_same_plan_it_decides_as_the_patient_rule(monkeypatch):
-    openings = torch.ones(3, len(NAMES), dtype=torch.bool)
-    monkeypatch.setattr(Explorer, "_plan", Patient._plan)
-    actors = Explorer(MANUAL, 40, openings, "cnn"), Patient(MANUAL, 40, openings.nonzero().tolist())
-    worlds = [World(envs=30, lifecycle=MANUAL) for _ in actors]
-    for actor, world in zip(actors, worlds, strict=True):
-        actor.start(episode(world))
-    for step in range(40):
-        own, theirs = (actor.act(world.situation(step)) for actor, world in zip(actors, worlds, strict=True))
-        assert all(torch.equal(mine, yours) for mine, yours in zip(own, theirs, strict=True))
-        for world in worlds:
-            world.step(own, step)
-    assert worlds[0].slots.germinations.sum() > 30
+def test_it_keeps_nothing_that_does_not_help_and_asks_for_nothing_illegal():
+    ops, world = played([0, 1, 2] * 20, lifecycle=MANUAL)
+    assert (ops == Op.FOSSILIZE).any()
+    kept = world.slots.stage == Stage.FOSSILIZED
+    assert kept.sum() == (ops == Op.FOSSILIZE).sum()  # no gate refused one

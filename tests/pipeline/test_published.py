@@ -76,14 +76,15 @@ def test_every_controller_that_ships_is_usable() -> None:
 
 
 def test_the_card_says_what_the_reports_say(shipped: Path, suite_run: Workspace) -> None:
-    card, found = (shipped / "CARD.md").read_text(), result.read(suite_run.evaluation)
+    card, found, train = (shipped / "CARD.md").read_text(), result.read(suite_run.evaluation), tree().train
     for standings in found.standings.values():
         score = standings.policies["learned"].score
         assert f"| this controller | {score.estimate:.1f} [{score.low:.1f}, {score.high:.1f}] |" in card
         for name in ("best common schedule", "oracle per task", "blind", "static"):
             assert f"{standings.policies[name].score.estimate:.1f} [" in card
     said = (
-        "rng_seed 1: 2 iterations of 4 hosts, the first 1 of them imitation", "Cost: 12 host trainings",
+        f"rng_seed 1: {train.iterations} iterations of {train.envs} hosts, the first {train.taught} of them shown by",
+        f"Cost: {found.controller_trainings} host trainings", f"kept is iteration {found.checkpoint_iteration}.",
         "3 tasks of training", "Host family cnn with 3 slots; trained on preset impaired alone",
         "At most 1 seed, up to 4 times the host's parameters. Actions: slot: 0, 1; blueprint: norm.",
         "An episode is 10 epochs of 2 batches of 32 samples", "less 2 for each time",
@@ -168,7 +169,7 @@ def test_grow_needs_no_project_and_a_comparison_changes_nothing_of_the_network(
     shipped: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grow(monkeypatch, "--out", "alone")
-    assert capsys.readouterr().out.startswith("policy   the published controller of suite patches, trained for 2 iter")
+    assert capsys.readouterr().out.startswith("policy   the published controller of suite patches, trained for ")
     grow(monkeypatch, "--out", "beside", "--policy", "patches", "--compare")
     said = capsys.readouterr().out
     alone, beside = content(elsewhere / "alone"), content(elsewhere / "beside")

@@ -21,11 +21,12 @@ suite(
         overrides=(
             "train.host.family=cnn",
             "train.host.preset=impaired",
-            "train.iterations=5",
-            "train.envs=128",
-            "train.twins=8",
-            "train.warm_start=4",
-            "train.validate_every=5",
+            "train.iterations=6",
+            "train.envs=120",  # whole groups of the survey's twelve openings, and of three twins
+            "train.twins=3",
+            "train.survey=2",
+            "train.warm_start=3",
+            "train.validate_every=6",
             "train.episode_steps=40",
             "train.batches_per_epoch=8",
             "train.batch_size=32",
