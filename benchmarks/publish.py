@@ -125,9 +125,9 @@ def _training(found: Finished) -> str:
     train, machine, headroom = found.learned.train, found.manifest.machine, found.headroom
     return (
         f"One training, rng_seed {found.manifest.params['rng_seed']}: {train.iterations} iterations of {train.envs} "
-        f"hosts, the first {train.taught} of them shown by the explorer; kept is iteration {found.learned.iteration}. Cost: "
-        f"{found.evaluation.controller_trainings} host trainings, validation included, in {found.minutes:.1f} minutes "
-        f"on {machine.device} ({machine.cpu_capability}, {machine.processes} processes, torch "
+        f"hosts, the first {train.taught} of them shown by the explorer; kept is iteration {found.learned.iteration}. "
+        f"Cost: {found.evaluation.controller_trainings} host trainings, validation included, in {found.minutes:.1f} "
+        f"minutes on {machine.device} ({machine.cpu_capability}, {machine.processes} processes, torch "
         f"{machine.libraries['torch']}). The common schedule was the best of {len(headroom.schedules)} on tasks of "
         f"training, which cost {headroom.common_cost.trainings} host trainings more."
     )
