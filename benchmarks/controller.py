@@ -11,7 +11,7 @@ import json
 import shutil
 from pathlib import Path
 
-from simic import params
+from simic import durable, params
 from simic.errors import SimicError
 from simic.evaluation import endpoints, gap, result
 from simic.evaluation.statistics import Interval
@@ -29,7 +29,8 @@ def measured(tree: Params, work: Path, seed: int, base: Workspace) -> result.Eva
     if not own.evaluation.exists():
         own.reports.mkdir(parents=True, exist_ok=True)
         if not own.prepared.exists():
-            shutil.copytree(base.prepared, own.prepared)
+            with durable.new_directory(own.prepared) as copy:  # whole or not at all
+                shutil.copytree(base.prepared, copy, dirs_exist_ok=True)
         shutil.copy(base.headroom, own.headroom)
         if not own.checkpoints.exists():
             stages.train(tree.model_copy(update={"rng_seed": seed}), own)

@@ -40,6 +40,7 @@ class Purpose(IntEnum):
     SHAPLEY = 14
     TASK = 15
     INSTANCE = 16
+    PERMUTED = 17
 
 
 def _signed(value: int) -> int:

@@ -11,8 +11,11 @@ import pytest
 import torch
 from scipy import stats
 
-from benchmarks import agent, agent_cells, choices, host_profile, learning, page, population, scaling
+from benchmarks import agent, agent_cells, choices, controller, host_profile, learning, page, population, scaling
 from benchmarks.agent_tasks import GRID, TASKS, Maze, PickLegal
+from simic.errors import SimicError
+from simic.evaluation import result
+from simic.pipeline.paths import Workspace
 
 ROOT = Path(__file__).parents[1]
 
@@ -284,6 +287,103 @@ def test_a_minibatch_is_taken_apart_and_the_page_tells_it(tmp_path, monkeypatch)
     (least,) = found["dispatch"]
     assert 0 < least["seconds"]["one plain network"] < least["seconds"]["hosts with seeds"]
     assert "mlp, 2 hosts, with seeds" in page.text(page.DETAILS, {"host_profile": found})
+
+
+TINY_CONTROLLER = [
+    "prepare.suite.instances={train: 3, val: 1, held_out: 3, held_out_kinds: 2}", "prepare.samples=160",
+    "headroom.policies=[patient]", "headroom.search_tasks=2", "headroom.floors=false",
+    "train.actions={slot: [0, 1], blueprint: [norm]}", "train.episode_steps=10", "train.lifecycle.training_dwell=1",
+    "train.batches_per_epoch=2", "train.envs=4", "train.twins=2", "train.iterations=3", "train.survey=1",
+    "train.warm_start=1", "train.policy.core_units=16", "train.ppo.epochs=1", "evaluate.eval_seeds=4",
+    "evaluate.static_final=false",
+    "runtime.processes=1", "runtime.threads=1", "runtime.progress=none",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def controllers(tmp_path_factory) -> tuple[Path, dict]:
+    """Two trainings of a controller on one bank; read only."""
+    work = tmp_path_factory.mktemp("controllers")
+    controller.main(controller_arguments(work))
+    return work, json.loads((work / "found.json").read_text())
+
+
+def controller_arguments(work: Path, *overrides: str) -> list[str]:
+    given = [word for override in (*TINY_CONTROLLER, *overrides) for word in ("-S", override)]
+    return ["--seeds", "2", "--work", str(work), "--out", str(work / "found.json"), *given]
+
+
+def by_task(headroom: result.HeadroomReport, values: tuple[float, ...], group: str) -> np.ndarray:
+    """Mean over the rows of each task of a group."""
+    tasks = [number for number, task in enumerate(headroom.tasks) if task.group == group]
+    return np.array([np.mean([v for v, row in zip(values, headroom.rows, strict=True) if row == k]) for k in tasks])
+
+
+def test_controllers_are_scored_by_what_their_evaluations_say(controllers) -> None:
+    work, found = controllers
+    headroom = result.read_headroom(Workspace(work / "base").headroom)
+    evaluations = [result.read(Workspace(work / f"seed_{seed}").evaluation) for seed in (1, 2)]
+    assert found["seeds"] == 2 and list(headroom.standings) == ["held_out", "held_out_kinds"]
+    states = [Workspace(work / f"seed_{seed}").checkpoints / "best" / "state.safetensors" for seed in (1, 2)]
+    assert states[0].read_bytes() != states[1].read_bytes()
+    for group in headroom.standings:
+        table = found[group]
+        common = by_task(headroom, tuple(row[headroom.common] for row in headroom.test_pct), group)
+        assert table["common"] == pytest.approx(common.mean(), abs=0.01)
+        for name in controller.POLICIES:
+            policies = [each.policies[name].per_seed.test_accuracy_pct for each in evaluations]
+            scores = [by_task(headroom, policy, group) for policy in policies]
+            assert table[name]["score_by_seed"] == pytest.approx([each.mean() for each in scores], abs=0.01)
+            assert table[name]["over_common"][0] == pytest.approx(np.mean(scores - common), abs=0.001)
+        patient = by_task(headroom, headroom.policies["patient"].test_accuracy_pct, group)
+        assert table["patient"]["score"] == pytest.approx(patient.mean(), abs=0.01)
+
+
+def test_the_share_of_the_gap_is_of_the_oracle_that_was_chosen_on_other_hosts(controllers) -> None:
+    """Of edited files: one schedule is 30 points better everywhere, and what controllers reached is told apart."""
+    work, _ = controllers
+    headroom = result.read_headroom(Workspace(work / "base").headroom)
+    evaluations = [result.read(Workspace(work / f"seed_{seed}").evaluation) for seed in (1, 2)]
+    best = (headroom.common + 1) % len(headroom.schedules)
+
+    def better(table: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
+        return tuple((*row[:best], max(row) + 30.0 + number, *row[best + 1 :]) for number, row in enumerate(table))
+
+    tables = {name: better(getattr(headroom, name)) for name in ("choosing_val_pct", "test_pct")}
+    headroom = headroom.model_copy(update=tables)
+    common, oracle = (
+        by_task(headroom, tuple(row[k] for row in headroom.test_pct), "held_out") for k in (headroom.common, best)
+    )
+    scores = {name: [] for name in controller.POLICIES}
+    for seed, each in enumerate(evaluations):
+        for number, name in enumerate(controller.POLICIES):
+            accuracy = tuple(60.0 + 7 * number + 5 * seed + 3 * row for row in range(len(headroom.rows)))
+            per_seed = each.policies[name].per_seed.model_copy(update={"test_accuracy_pct": accuracy})
+            each.policies[name] = each.policies[name].model_copy(update={"per_seed": per_seed})
+            scores[name].append(by_task(headroom, accuracy, "held_out"))
+    table = controller.summary(headroom, evaluations)["held_out"]
+    assert table["oracle"] == pytest.approx(oracle.mean(), abs=0.01)
+    for name, reached in scores.items():
+        assert table[name]["score_by_seed"] == pytest.approx([each.mean() for each in reached], abs=0.01)
+        assert table[name]["over_common"][0] == pytest.approx(np.mean(reached - common), abs=1e-3)
+        assert table[name]["share"][0] == pytest.approx(np.mean(reached - common) / np.mean(oracle - common), abs=1e-3)
+
+
+def test_controllers_that_are_done_are_not_trained_again(controllers, monkeypatch, capsys) -> None:
+    work, found = controllers
+    for stage in ("prepare", "headroom", "train", "evaluate"):
+        monkeypatch.setattr(controller.stages, stage, None)  # would be called
+    controller.main(controller_arguments(work))
+    assert json.loads((work / "found.json").read_text()) == found
+    assert capsys.readouterr().out.count('"held_out_kinds"') == 2
+
+
+def test_controllers_of_other_params_are_not_mixed_in(controllers) -> None:
+    work, _ = controllers
+    before = (work / "params.json").read_bytes()
+    with pytest.raises(SimicError, match="has results of other params; name another folder with --work"):
+        controller.main(controller_arguments(work, "train.price=1.0"))
+    assert (work / "params.json").read_bytes() == before
 
 
 PIPELINE = {

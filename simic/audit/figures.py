@@ -29,7 +29,7 @@ from simic.audit.drawing import (
 )
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.pareto import pareto_front
-from simic.evaluation.result import LEARNED, Evaluation, Standings, Timeline
+from simic.evaluation.result import LEARNED, Evaluation, Importance, Standings, Timeline
 from simic.growth.life.vocabulary import Stage
 
 Values = NDArray[np.float64]
@@ -190,7 +190,7 @@ def growth(timeline: Timeline) -> Figure:
     used = _decisions(lanes, timeline)
     lanes.set_yticks(range(slots), [f"slot {k}" for k in range(slots)])
     lanes.set_ylim(slots - 0.45, -0.75)
-    lanes.set_title("Growth of one host: stages after each step, decisions above")
+    lanes.set_title("Stages after each step, decisions above")
     lanes.tick_params(axis="x", labelbottom=False, length=0)
     lanes.spines["bottom"].set_visible(False)
     live, committed = _floats(timeline.live_accuracy_pct), _floats(timeline.committed_accuracy_pct)
@@ -349,4 +349,25 @@ def pareto(evaluation: Evaluation) -> Figure:
     _axis(plot, title, "parameters of the committed network", "test accuracy (points)")
     plot.grid(True, axis="x")
     plot.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8.5, labelcolor=INK)
+    return figure
+
+
+@styled
+def importance(found: Mapping[str, Importance]) -> Figure:
+    """Points of score that the learned policy loses without each group of observations, with 95 % intervals."""
+    names = sorted(found, key=lambda name: -found[name].lost.estimate)
+    figure, axes = new_figure(1.1 + 0.3 * len(names))
+    plot = axes[0][0]
+    for row, name in enumerate(names):
+        lost = found[name].lost
+        colour = BLUE if lost.low > 0 else RED if lost.high < 0 else GREY
+        plot.barh(row, lost.estimate, height=0.6, color=colour)
+        plot.plot([lost.low, lost.high], [row, row], color=INK, linewidth=1.2)
+    plot.axvline(0.0, color=INK, linewidth=1.0)
+    plot.set_yticks(range(len(names)), names)
+    plot.set_ylim(len(names) - 0.5, -0.5)
+    _axis(plot, "What is lost when observations are permuted among hosts", "score lost (points)", "")
+    plot.grid(True, axis="x")
+    plot.grid(False, axis="y")
+    plot.xaxis.set_major_locator(MaxNLocator(nbins=8))
     return figure

@@ -20,7 +20,7 @@ from simic.errors import SimicError
 from simic.evaluation import endpoints
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.page import GROUPS
-from simic.evaluation.result import LEARNED, Comparison, Evaluation
+from simic.evaluation.result import LEARNED, Case, Comparison, Evaluation, Importance
 from simic.evaluation.statistics import CONFIDENCE, Interval
 from simic.growth.life.vocabulary import Action
 from simic.params import PolicyName
@@ -127,7 +127,8 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "confidence": percent(CONFIDENCE),
         "standings": evaluation.standings if evaluation else {},
         "groups": GROUPS,
-        "timeline": evaluation.timelines.get(LEARNED) if evaluation else None,
+        "importance": _by_importance(evaluation) if evaluation else (),
+        "cases": enumerate(evaluation.cases) if evaluation else (),
         "provenance": provenance_rows(run),
     }
 
@@ -135,6 +136,11 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
 def _policies(evaluation: Evaluation) -> list[str]:
     known = [name for name in figures.POLICIES if name in evaluation.policies]
     return known + sorted(evaluation.policies.keys() - set(known))
+
+
+def _by_importance(evaluation: Evaluation) -> list[tuple[str, Importance]]:
+    """The group that matters most first."""
+    return sorted(evaluation.importance.items(), key=lambda item: -item[1].lost.estimate)
 
 
 def _label(policy: str) -> str:
@@ -262,8 +268,8 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
 
 def panels_of(run: RunRecord) -> list[Panel]:
     """Every figure that this run has data for."""
-    makers = (_gap, _learning, _health, _entropy, _rewards, _growth, _forest, _pareto)
-    return [panel for panel in (make(run) for make in makers) if panel is not None]
+    makers = (_gap, _importance, _learning, _health, _entropy, _rewards, _forest, _pareto)
+    return [*(panel for panel in (make(run) for make in makers) if panel is not None), *_growth(run)]
 
 
 def _panel(name: str, title: str, description: str, figure: Figure) -> Panel:
@@ -341,13 +347,29 @@ def _rewards(run: RunRecord) -> Panel | None:
     return _panel("rewards", "Reward by component", f"Per episode in the last iteration: {last}.", figure)
 
 
-def _growth(run: RunRecord) -> Panel | None:
-    timeline = run.evaluation.timelines.get(LEARNED) if run.evaluation else None
-    if timeline is None:
+def _importance(run: RunRecord) -> Panel | None:
+    if run.evaluation is None or not run.evaluation.importance:
         return None
-    decisions = "; ".join(f"step {d.step + 1} {d.op.lower()} slot {d.slot}" for d in timeline.decisions)
-    description = f"Decisions: {decisions or 'none, the network never grew'}."
-    return _panel("growth", "How one host grew", description, figures.growth(timeline))
+    said = [f"{group}: {interval(found.lost, '{:+.1f}')}" for group, found in _by_importance(run.evaluation)]
+    figure = figures.importance(run.evaluation.importance)
+    return _panel("importance", "Which observations decide", f"Points lost: {'; '.join(said)}.", figure)
+
+
+def _growth(run: RunRecord) -> list[Panel]:
+    """One for each host that is shown."""
+    return [
+        _panel(
+            f"growth-{number}",
+            f"How the host {'won' if case.gain > 0 else 'lost'}",
+            f"Decisions: {_decisions(case) or 'none, the network never grew'}.",
+            figures.growth(case.timeline),
+        )
+        for number, case in enumerate(run.evaluation.cases if run.evaluation else ())
+    ]
+
+
+def _decisions(case: Case) -> str:
+    return "; ".join(f"step {d.step + 1} {d.op.lower()} slot {d.slot}" for d in case.timeline.decisions)
 
 
 def _forest(run: RunRecord) -> Panel | None:

@@ -14,6 +14,7 @@ from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.params import Lifecycle
 
 MOST_TRIES = 3
+SHARE_OF_A_TRY = 0.3  # of an episode: the later a seed is judged the surer, and the last one still has time to learn
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,10 @@ class Timetable:
 
     @classmethod
     def of(cls, lifecycle: Lifecycle, steps: int) -> "Timetable":
-        """As early as a seed can have been measured and pruned; as many as can be finished, at most three."""
-        finish = steps_to_finish(lifecycle)
-        age = max(lifecycle.min_prune_age, finish)
-        period = age + steps_to_clear(lifecycle)
-        return cls(age, tuple(range(0, max(1, steps - finish), period))[:MOST_TRIES])
+        """As many tries as can be finished, at most three; none is judged before it can be measured and pruned."""
+        finish, clear = steps_to_finish(lifecycle), steps_to_clear(lifecycle)
+        age = max(lifecycle.min_prune_age, finish, round(SHARE_OF_A_TRY * steps) - clear)
+        return cls(age, tuple(range(0, max(1, steps - finish), age + clear))[:MOST_TRIES])
 
 
 class Explorer(Patient):

@@ -23,16 +23,16 @@ def epoch_samples(train: Train, samples: int) -> int:
 
 @dataclass
 class Meter:
-    """FLOPs ``[E]`` int64 that the hosts of an environment cost from step to step."""
+    """FLOPs ``[H]`` int64 that some hosts of an environment cost from step to step."""
 
     env: GrowthEnv
     training: Tensor
     validation: Tensor
 
     @classmethod
-    def of(cls, env: GrowthEnv) -> Self:
-        """Nothing spent yet."""
-        nothing = torch.zeros(env.num_envs, dtype=torch.int64, device=env.device)
+    def of(cls, env: GrowthEnv, hosts: int) -> Self:
+        """Nothing spent yet by so many."""
+        nothing = torch.zeros(hosts, dtype=torch.int64, device=env.device)
         return cls(env, nothing, nothing)
 
     def add(self, info: StepInfo) -> None:

@@ -9,7 +9,7 @@ from simic import params as params_module
 from simic.envs.rewards.transition import score
 from simic.evaluation import gap, search
 from simic.evaluation.result import LEARNED, Evaluation, HeadroomReport, Standing, Standings
-from simic.evaluation.statistics import Values, mean_interval
+from simic.evaluation.statistics import Interval, Values, mean_interval
 from simic.params import Params
 
 COMMON, ORACLE_KIND, ORACLE_TASK = "best common schedule", "oracle per kind", "oracle per task"
@@ -104,6 +104,26 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
             for kind in dict.fromkeys(kinds)
         },
     )
+
+
+def oracle_schedules(headroom: HeadroomReport) -> list[int]:
+    """The schedule ``[R]`` that the oracle per task plays on each row; of equals the first."""
+    choosing = scores(np.array(headroom.choosing_val_pct), np.array(headroom.params), headroom)
+    chosen = [0] * len(headroom.rows)
+    for place in _Averaging(headroom, list(range(len(headroom.tasks)))).places:
+        for row in place:
+            chosen[row] = int(choosing[place].mean(axis=0).argmax())
+    return chosen
+
+
+def lost(headroom: HeadroomReport, learned: Reached, other: Reached) -> Interval:
+    """Points of score that the other lacks, over all held-out tasks."""
+    per_task = _Averaging(headroom, list(range(len(headroom.tasks))))
+    first, second = (
+        per_task(scores(np.array(each.test_accuracy_pct), np.array(each.params, dtype=np.float64), headroom))
+        for each in (learned, other)
+    )
+    return gap.paired_difference(first, second)
 
 
 def metrics(found: Evaluation) -> dict[str, float]:

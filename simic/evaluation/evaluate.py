@@ -1,62 +1,24 @@
-"""Growth policies meet on the same hosts, data orders and test samples; what they reach is compared seed by seed.
-
-An evaluation seed is one environment id in an iteration namespace of its own, so that host initialisation and data
-order are those of no training episode and equal for every policy. The test split is opened here and nowhere else.
+"""The trained policy beside everything that headroom played on the same hosts: compared seed by seed, placed between
+the common schedule and the oracle, taken apart.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Self
+from contextlib import closing
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from simic.data.batches import HeldOut, data_hash, load_held_out
-from simic.envs.growth_env import GrowthEnv
-from simic.envs.play import Actor, Situation, play
-from simic.envs.records import StepInfo
-from simic.envs.rewards import total
+from simic.envs.play import Actor
 from simic.evaluation import endpoints, result, statistics
-from simic.evaluation.costs import Meter
-from simic.evaluation.history import Histories
+from simic.evaluation.cases import won_and_lost
 from simic.evaluation.result import LEARNED
+from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, Performance, play_for_score
+from simic.evaluation.side_by_side import of_rows
 from simic.evaluation.static_final import Regime
 from simic.evaluation.static_final import static_final as static_finals
-from simic.growth.batch.shards import recovered
-from simic.growth.life.vocabulary import Action, Op, Slots, Stage
-from simic.params import Params
+from simic.growth.life.vocabulary import Slots
 from simic.training import sharing
-
-EVALUATION_ITERATION = 1 << 40  # far above any training iteration; data order and host initialisation hash it
-
-
-@dataclass(frozen=True)
-class EvaluationSetup:
-    """The hosts and held-out tasks that all policies meet: each host has the task ``tasks [E]``."""
-
-    env: GrowthEnv
-    held_out: HeldOut
-    tasks: Tensor
-    data_sha256: str
-
-    @classmethod
-    def open(cls, params: Params, prepared: Path, device: torch.device | str = "cpu") -> Self:
-        """From prepared data; the environment is the training run's but for its hosts and tasks: at least
-        ``evaluate.eval_seeds`` hosts, of every held-out task as many; two where a group has no other task, since an
-        interval needs two scores.
-        """
-        held_out = load_held_out(prepared, device)
-        count = len(held_out.tasks)
-        least = 2 if 1 in Counter(task.group for task in held_out.tasks).values() else 1
-        env_ids = torch.arange(count * max(least, -(-params.evaluate.eval_seeds // count)))
-        runtime = params.runtime
-        make = sharing.population(runtime, sharing.layout(runtime, len(env_ids), torch.device(device)))
-        train, val = held_out.train, held_out.val
-        env = GrowthEnv(params.train, params.rng_seed, train, val, env_ids, device, runtime.backend, make)
-        return cls(env, held_out, env.env_ids % count, data_hash(prepared))
 
 
 @dataclass(frozen=True)
@@ -70,45 +32,34 @@ class Subject:
     trainings: int
 
 
-@dataclass
-class Trace:
-    """What one policy did: per-step facts of all hosts, and of host 0 in full."""
-
-    pruned: Tensor
-    rollbacks: Tensor
-    meter: Meter
-    stages: list[list[int]] = field(default_factory=list)
-    blueprints: list[list[str | None]] = field(default_factory=list)
-    alphas: list[list[float]] = field(default_factory=list)
-    decisions: list[result.Decision] = field(default_factory=list)
-    live: list[float | None] = field(default_factory=list)
-    committed: list[float | None] = field(default_factory=list)
-    rollback_steps: list[int] = field(default_factory=list)
-
-
 def evaluate(
     setup: EvaluationSetup,
     actors: Mapping[str, Actor],
     headroom: result.HeadroomReport,
     subject: Subject | None,
     static_final: bool = False,
-    on_end: Callable[[str, Histories], None] | None = None,
+    on_end: Callable[[str, Performance], None] | None = None,
+    permuted: Mapping[str, Actor] | None = None,
 ) -> result.Evaluation:
     """Every actor plays the episodes that the rules of ``headroom`` played; ``learned`` is compared with each other one
     on committed test accuracy, and all stand between the common schedule and the oracle.
 
-    ``on_end`` is called with each actor's name and account while the environment is still at the end of its episodes.
-    ``static_final``: the networks that the first actor ended with are trained again from the first step.
+    ``on_end`` is called with each actor's name and performance while the environment is still at the end of its
+    episodes. ``static_final``: the networks that the first actor ended with are trained again from the first step.
+    ``permuted`` are ``learned`` again, each without one group of observations.
     """
-    seeds, timelines, fixed = dict[str, result.PerSeed](), dict[str, result.Timeline](), dict[str, result.Fixed]()
+    played, fixed, cases = dict[str, result.PerSeed](), dict[str, result.Fixed](), ()
     final = None
-    for name, actor in actors.items():
-        seeds[name], timelines[name], histories = play_for_score(setup, actor)
+    for name, done in play_for_score(setup, {**actors, **(permuted or {})}):
+        played[name] = done.score
         if on_end is not None:
-            on_end(name, histories)
-        final = final or (name, setup.env.slots)
+            on_end(name, done)
+        if name == LEARNED:
+            cases = won_and_lost(setup, headroom, done)
+        final = final or of_rows(setup.env.slots, done.rows)
+    seeds = {name: played[name] for name in actors}
     if static_final and final is not None:
-        fixed = _from_the_start(setup, final[1], seeds[final[0]])
+        fixed = _from_the_start(setup, final, next(iter(seeds.values())))
     env, everyone = setup.env, {**seeds, **headroom.policies}
     return result.Evaluation(
         checkpoint=subject.checkpoint if subject else None,
@@ -116,7 +67,7 @@ def evaluate(
         controller_trainings=subject.trainings if subject else None,
         data_sha256=setup.data_sha256,
         rng_seed=env.rng_seed,
-        eval_seeds=env.num_envs,
+        eval_seeds=len(setup.tasks),
         episode_steps=env.steps,
         test_samples=len(setup.held_out.test),
         tasks=headroom.tasks,
@@ -126,108 +77,31 @@ def evaluate(
         policies={name: _summary(per_seed, env.host.params, env.rng_seed) for name, per_seed in everyone.items()},
         static_final=fixed,
         comparisons=_comparisons(everyone, env.rng_seed),
-        timelines=timelines,
+        importance={
+            group: result.Importance(
+                lost=endpoints.lost(headroom, seeds[LEARNED], played[group]), per_seed=played[group]
+            )
+            for group in permuted or ()
+        },
+        cases=cases,
     )
 
 
 def _from_the_start(setup: EvaluationSetup, final: Slots, seeds: result.PerSeed) -> dict[str, result.Fixed]:
     """At equal epochs and at equal FLOPs of training."""
-    env = setup.env
-    regime = Regime(env.train, setup.held_out.train, setup.held_out.test, setup.tasks, EVALUATION_ITERATION)
+    env, hosts = setup.env, setup.hosts
+    regime = Regime(env.train, setup.held_out.train, setup.held_out.test, hosts.tasks, EVALUATION_ITERATION)
     spent = torch.tensor(seeds.training_flops, device=env.device)
-    both = static_finals(env.population, regime, final, spent)
+    compose = sharing.population(setup.runtime, sharing.layout(setup.runtime, len(spent), env.device))
+    with closing(
+        compose(
+            env.host, env.blueprints, hosts.ids, env.rng_seed, env.train.host_optimizer, env.device,
+            setup.runtime.backend,
+        )
+    ) as population:  # fmt: skip
+        both = static_finals(population, regime, final, spent)
     names = ("static_final, equal epochs", "static_final, equal FLOPs")
     return dict(zip(names, both, strict=True))
-
-
-def play_for_score(setup: EvaluationSetup, actor: Actor) -> tuple[result.PerSeed, result.Timeline, Histories]:
-    """One episode of every evaluation seed under one actor, its score on the test split, and how the hosts grew."""
-    trace, histories = recovered(setup.env.population, lambda: _played(setup, actor))
-    return _score(setup, trace), _timeline(trace), histories
-
-
-def _played(setup: EvaluationSetup, actor: Actor) -> tuple[Trace, Histories]:
-    zeros = torch.zeros(setup.env.num_envs, dtype=torch.int64)
-    trace, histories = Trace(zeros, zeros.clone(), Meter.of(setup.env)), Histories(setup.env)
-
-    def add(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
-        _record(trace, setup, situation, action, info)
-        histories.add(situation, action, reward, info)
-
-    play(setup.env, actor, EVALUATION_ITERATION, add, setup.tasks)
-    return trace, histories
-
-
-def _record(trace: Trace, setup: EvaluationSetup, situation: Situation, action: Action, info: StepInfo) -> None:
-    removed = (info.stage == Stage.PRUNED) & (situation.slots.stage != Stage.PRUNED)
-    trace.pruned = trace.pruned + removed.sum(dim=1).cpu()
-    trace.rollbacks = trace.rollbacks + info.panicked.long().cpu()
-    trace.meter.add(info)
-    names = [item.name for item in setup.env.blueprints]
-    after = info.blueprint[0].tolist()
-    trace.stages.append(info.stage[0].tolist())
-    trace.blueprints.append([names[index] if index >= 0 else None for index in after])
-    trace.alphas.append([round(alpha, 6) for alpha in info.alpha[0].tolist()])
-    trace.live.append(_measured(info.live_accuracy[0]))
-    trace.committed.append(_measured(info.committed_accuracy[0]))
-    if bool(info.panicked[0]):
-        trace.rollback_steps.append(situation.step)
-    op, slot = int(action.op[0]), int(action.slot[0])
-    if bool(situation.alive[0]) and op != Op.WAIT:
-        index = after[slot] if op == Op.GERMINATE else int(situation.slots.blueprint[0, slot])
-        took_effect = int(info.effective_op[0]) == op
-        trace.decisions.append(
-            result.Decision(
-                step=situation.step,
-                op=Op(op).name,
-                slot=slot,
-                blueprint=names[index] if index >= 0 else None,
-                refused_by_gate=None if took_effect else int(info.gate[0]),
-                reward=float(total(info.components)[0]),
-            )
-        )
-
-
-def _measured(value: Tensor) -> float | None:
-    return float(value) if bool(value.isfinite()) else None
-
-
-def _score(setup: EvaluationSetup, trace: Trace) -> result.PerSeed:
-    env = setup.env
-    slots, state = env.slots, env.state
-    kept = slots.stage == Stage.FOSSILIZED
-    accuracy, _ = env.committed(setup.held_out.test)
-    params = env.host.params + torch.where(kept, state.seed_params, 0).sum(dim=1)
-    flops = env.host.flops_per_sample + torch.where(kept, env.population.seed_flops(slots), 0).sum(dim=1)
-    return result.PerSeed(
-        test_accuracy_pct=_points(accuracy),
-        val_accuracy_pct=_points(state.measured.committed_accuracy),
-        params=tuple(params.tolist()),
-        flops_per_sample=tuple(flops.tolist()),
-        training_flops=tuple(trace.meter.training.tolist()),
-        validation_flops=tuple(trace.meter.validation.tolist()),
-        germinated=tuple(slots.germinations.sum(dim=1).tolist()),
-        fossilized=tuple(kept.sum(dim=1).tolist()),
-        pruned=tuple(trace.pruned.tolist()),
-        rollbacks=tuple(trace.rollbacks.tolist()),
-    )
-
-
-def _points(accuracy: Tensor) -> tuple[float, ...]:
-    """Accuracies as floats; 4 decimals are far below one sample of any split."""
-    return tuple(round(value, 4) for value in accuracy.double().tolist())
-
-
-def _timeline(trace: Trace) -> result.Timeline:
-    return result.Timeline(
-        stages=tuple(map(tuple, trace.stages)),
-        blueprints=tuple(map(tuple, trace.blueprints)),
-        alphas=tuple(map(tuple, trace.alphas)),
-        decisions=tuple(trace.decisions),
-        live_accuracy_pct=tuple(trace.live),
-        committed_accuracy_pct=tuple(trace.committed),
-        rollback_steps=tuple(trace.rollback_steps),
-    )
 
 
 def _summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.PolicyResult:

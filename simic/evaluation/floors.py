@@ -13,8 +13,8 @@ from torch import Tensor
 
 from simic.data.batches import Dataset, HeldOut
 from simic.evaluation.costs import BACKWARD_AND_FORWARD
-from simic.evaluation.evaluate import EVALUATION_ITERATION
 from simic.evaluation.result import Fixed
+from simic.evaluation.scoring import EVALUATION_ITERATION
 from simic.evaluation.static_final import Regime
 from simic.growth.life.vocabulary import Slots
 from simic.growth.networks.blueprints import blueprints_of

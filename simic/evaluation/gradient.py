@@ -4,6 +4,8 @@ A segment's score is the relative gradient norm ‖g‖ / ‖w‖, the Auto-RGN 
 arXiv 2210.11466), which says there what to adapt; here it says where to grow.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -50,7 +52,8 @@ class Gradient:
     def act(self, situation: Situation) -> Action:
         """Measure once, then follow the plan."""
         if situation.step == self.at:
-            norms = relative_gradients(self.env)
+            first = self.episode.first_row
+            norms = relative_gradients(self.env, range(first, first + len(self.episode.env_ids)))
             possible = situation.observation.masks["blueprint"][:, :, self.blueprint].cpu()
             score = torch.where(possible, norms.nan_to_num(0.0), -1.0)
             self.plan = OpenLoop([self._schedule(slot) for slot in score.argmax(dim=1).tolist()])
@@ -62,25 +65,25 @@ class Gradient:
         return Schedule(tuple(kinds), self.at)
 
 
-def relative_gradients(env: GrowthEnv) -> Tensor:
-    """‖g‖ / ‖w‖ of every segment of every host ``[E, K]`` on the first training samples of its task, on the CPU; host
-    by host, as a plain network with the seeds that act.
+def relative_gradients(env: GrowthEnv, rows: Sequence[int]) -> Tensor:
+    """‖g‖ / ‖w‖ of every segment of every host of some rows ``[H, K]`` on the first training samples of its task, on
+    the CPU; host by host, as a plain network with the seeds that act.
     """
     data = env.training_data
-    x, y = data.of_tasks(env.tasks, slice(0, env.train.batch_size))
-    lacking = None if data.lacking is None else data.lacking[env.tasks].cpu()
-    rows = [
-        _of_network(grown_network(env.population, env.slots, row), x[row].cpu(), y[row].cpu(), lacking, row)
-        for row in range(env.num_envs)
-    ]
-    return torch.stack(rows)
+    found = []
+    for row in rows:
+        task = env.tasks[row]
+        x, y = data.of_tasks(task[None], slice(0, env.train.batch_size))
+        lacking = None if data.lacking is None else data.lacking[task].cpu()
+        found.append(_of_network(grown_network(env.population, env.slots, row), x[0].cpu(), y[0].cpu(), lacking))
+    return torch.stack(found)
 
 
-def _of_network(network: GrownNetwork, x: Tensor, y: Tensor, lacking: Tensor | None, row: int) -> Tensor:
+def _of_network(network: GrownNetwork, x: Tensor, y: Tensor, lacking: Tensor | None) -> Tensor:
     """Of every segment ``[K]``; what is tied to the head counts for the segment."""
     logits = network(x)
     if lacking is not None:
-        logits = logits.masked_fill(lacking[row], -torch.inf)
+        logits = logits.masked_fill(lacking, -torch.inf)
     F.cross_entropy(logits.flatten(0, -2), y.flatten()).backward()
     found = []
     for segment in network.segments:

@@ -93,7 +93,7 @@ def grid(
 
 def _played(env: GrowthEnv, actor: OpenLoop, hosts: Hosts, test: Dataset | None) -> Tensor:
     """One row per field of ``Grid``, ``[6, E]`` float64."""
-    meter = Meter.of(env)
+    meter = Meter.of(env, env.num_envs)
 
     def add(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
         meter.add(info)

@@ -20,7 +20,6 @@ from simic.evaluation.take_home import Grown, best_host, export_best
 from simic.growth.batch.shards import recovered
 from simic.params import Params
 from simic.training import sharing
-from simic.training.learned import LearnedActor
 
 GROW_ITERATION = 1 << 42  # a namespace of its own: hosts that no training or evaluation episode has seen
 
@@ -52,16 +51,18 @@ def grow(setup: GrowSetup, policy: str | Controller, hosts: int, out: Path, comp
     env = GrowthEnv(params.train, params.rng_seed, *data, env_ids, setup.device, params.runtime.backend, make)
     name, common = (f"the policy {policy}", None) if isinstance(policy, str) else (policy.name, policy.common)
     told = progress(params.runtime.progress, "grow")
+    everyone = slice(0, hosts)
     with closing(env):
         histories = recovered(env.population, lambda: _played(env, policy))
         found = None
         if compared:
-            found = compare(params, env, held_out.test, best_host(env), name, common, partial(told, "comparison"))
-        return export_best(env, histories, held_out, setup.prepared, name, out, found)
+            best = best_host(env, everyone)
+            found = compare(params, env, held_out.test, best, name, common, partial(told, "comparison"))
+        return export_best(env, everyone, histories, held_out, setup.prepared, name, out, found)
 
 
 def _played(env: GrowthEnv, policy: str | Controller) -> Histories:
-    histories = Histories(env)
+    histories = Histories(env, env.num_envs)
     play(env, _actor(policy, env), GROW_ITERATION, histories.add)
     return histories
 
@@ -69,7 +70,7 @@ def _played(env: GrowthEnv, policy: str | Controller) -> Histories:
 def _actor(policy: str | Controller, env: GrowthEnv) -> Actor:
     if isinstance(policy, Controller):
         refuse_other_host(policy.learned, env.host)
-        return LearnedActor(policy.learned.policy, policy.learned.normalizers, greedy=True)
+        return policy.learned.actor(greedy=True)
     if policy not in BASELINES:
         raise SimicError(f"policy {policy!r}: must be learned, a policy's directory, or one of {', '.join(BASELINES)}")
     return BASELINES[policy](env)

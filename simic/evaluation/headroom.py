@@ -15,12 +15,12 @@ from simic.data.batches import load_split, read_meta
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards.transition import score
 from simic.evaluation import endpoints
-from simic.evaluation.evaluate import EVALUATION_ITERATION, EvaluationSetup, play_for_score
 from simic.evaluation.floors import floors
 from simic.evaluation.grid import Grid, Hosts, Splits, Table, grid
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import Cost, HeadroomReport, HostDescription, TaskRow
 from simic.evaluation.schedules import Schedule, every_schedule
+from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, play_for_score
 from simic.evaluation.search import best_common
 from simic.params import Params
 
@@ -31,11 +31,12 @@ Told = Callable[[str, int, int], None]  # what is played, how many host training
 
 def measure(params: Params, prepared: Path, device: torch.device, told: Told) -> HeadroomReport:
     """Plays the whole table; the order is that of the docstring above."""
-    setup = EvaluationSetup.open(params, prepared, device)
+    setup = EvaluationSetup.open(params, prepared, device, len(params.headroom.policies))
     env = setup.env
     schedules = possible_schedules(params, env)
     with closing(env):
-        policies = {name: play_for_score(setup, BASELINES[name](env))[0] for name in params.headroom.policies}
+        rules = {name: BASELINES[name](env) for name in params.headroom.policies}
+        policies = {name: done.score for name, done in play_for_score(setup, rules)}
     searched = _searched(params, prepared, schedules, device, told)
     host_params = env.host.params
     reached = score(searched.val_accuracy_pct, searched.params - host_params, host_params, params.train.price)

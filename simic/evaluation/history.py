@@ -25,12 +25,12 @@ ACCURACY_DIGITS = 3  # points; far below one sample of any split
 
 
 class Histories:
-    """The account of every host, read from the environment after each step."""
+    """The account of so many hosts of an environment, told of each step."""
 
-    def __init__(self, env: GrowthEnv) -> None:
+    def __init__(self, env: GrowthEnv, hosts: int) -> None:
         self.blueprints = [item.name for item in env.blueprints]
-        self.entries: list[list[JsonValue]] = [[] for _ in range(env.num_envs)]
-        self.stages = [[int(Stage.DORMANT)] * env.host.slots for _ in range(env.num_envs)]
+        self.entries: list[list[JsonValue]] = [[] for _ in range(hosts)]
+        self.stages = [[int(Stage.DORMANT)] * env.host.slots for _ in range(hosts)]
 
     def add(self, situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
         """Takes in one step."""

@@ -21,7 +21,7 @@ from simic.evaluation.gradient import Gradient
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import HostSpec
 from simic.params import Params, PolicyName
-from simic.training.learned import Learned, LearnedActor
+from simic.training.learned import Learned
 
 BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
     "static": lambda env: Static(),
@@ -52,7 +52,7 @@ def _actor(name: PolicyName, env: GrowthEnv, learned: Learned | None) -> Actor:
     if learned is None:
         raise SimicError(f"evaluate.policies names {name!r}: there is no trained policy; run simic train first")
     refuse_other_host(learned, env.host)
-    actor = LearnedActor(learned.policy, learned.normalizers, greedy=name != "learned_sampled")
+    actor = learned.actor(greedy=name != "learned_sampled")
     return Blind(actor) if name == "blind" else actor
 
 

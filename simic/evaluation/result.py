@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, model_validator
 
 from simic.data.batches import TaskGroup, TaskMeta
 from simic.errors import SimicError
@@ -12,7 +12,7 @@ from simic.evaluation.search import SearchWorth
 from simic.evaluation.statistics import Interval
 from simic.growth.networks.hosts import HostSpec
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 HEADROOM_VERSION = 1
 LEARNED = "learned"  # the name of the trained policy among those evaluated
 PRIMARY_ENDPOINT = (
@@ -82,11 +82,12 @@ class Decision(Frozen):
     blueprint: str | None  # of the seed it was done to
     refused_by_gate: int | None
     reward: float
+    probability: float | None  # that the policy gave to it; null of a policy that has none
 
 
 class Timeline(Frozen):
-    """How one host grew: evaluation seed 0 under one policy. Stages ``[step][slot]`` are ``Stage`` values after the
-    step, accuracies are points on the validation split, null where not measured.
+    """How one host grew. Stages ``[step][slot]`` are ``Stage`` values after the step, accuracies are points on the
+    validation split, null where not measured.
     """
 
     stages: tuple[tuple[int, ...], ...]
@@ -220,10 +221,34 @@ class HeadroomReport(Frozen):
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
 
 
+class Importance(Frozen):
+    """What the learned policy loses when a group of its observations is permuted among the hosts."""
+
+    lost: Interval  # points of score, over tasks
+    per_seed: PerSeed
+
+
+class Case(Frozen):
+    """One host under the learned policy, and the scores of schedules on the same host."""
+
+    row: int
+    parameters: dict[str, JsonValue]  # of its task
+    score: float
+    common: float
+    oracle: str  # the schedule
+    oracle_score: float
+    timeline: Timeline
+
+    @property
+    def gain(self) -> float:
+        """Points over the best common schedule."""
+        return self.score - self.common
+
+
 class Evaluation(Frozen):
     """All of evaluation.json."""
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[3] = SCHEMA_VERSION
     primary_endpoint: str = PRIMARY_ENDPOINT
     checkpoint: str | None  # null: baselines alone
     checkpoint_iteration: int | None
@@ -240,7 +265,8 @@ class Evaluation(Frozen):
     policies: dict[str, PolicyResult]
     static_final: dict[str, Fixed]  # the networks that the first policy ended with, from the first step
     comparisons: tuple[Comparison, ...]
-    timelines: dict[str, Timeline]
+    importance: dict[str, Importance]  # by group of observations
+    cases: tuple[Case, ...]  # hosts that gained most over the best common schedule, then those that lost most
 
     def to_json(self) -> str:
         """Canonical: sorted keys, so equal results are equal bytes."""

@@ -31,9 +31,9 @@ class Grown:
     compared: GrowthComparison | None
 
 
-def best_host(env: GrowthEnv) -> int:
-    """The one with the best committed validation accuracy; SimicError where none has one that is a number."""
-    score = env.state.measured.committed_accuracy
+def best_host(env: GrowthEnv, rows: slice) -> int:
+    """Its place among some rows, by committed validation accuracy; SimicError where none is a number."""
+    score = env.state.measured.committed_accuracy[rows]
     if not score.isfinite().any():
         raise SimicError("no host has a committed accuracy that is a number, so there is nothing to export")
     return int(score.nan_to_num(-1.0).argmax())
@@ -41,6 +41,7 @@ def best_host(env: GrowthEnv) -> int:
 
 def export_best(
     env: GrowthEnv,
+    rows: slice,
     histories: Histories,
     held: HeldOut,
     prepared: Path,
@@ -48,27 +49,28 @@ def export_best(
     out: Path,
     compared: GrowthComparison | None = None,
 ) -> Grown:
-    """Writes the host with the best committed validation accuracy to the new directory ``out``.
+    """Writes the host with the best committed validation accuracy among some rows to the new directory ``out``.
 
-    ``policy`` says in words what grew it; what it was ``compared`` with is added. SimicError when ``out`` exists.
+    ``policy`` says in words what grew them; what it was ``compared`` with is added. SimicError when ``out`` exists.
     """
-    best = best_host(env)
+    best = best_host(env, rows)
+    row = rows.start + best
     accuracy, _ = env.committed(held.test)
-    network = grown_network(env.population, env.slots, best, committed=True)
+    network = grown_network(env.population, env.slots, row, committed=True)
     found = Grown(
         path=out,
         grown_by=policy,
         host=best,
-        val_accuracy_pct=float(env.state.measured.committed_accuracy[best]),
-        test_accuracy_pct=float(accuracy[best]),
+        val_accuracy_pct=float(env.state.measured.committed_accuracy[row]),
+        test_accuracy_pct=float(accuracy[row]),
         host_params=env.host.params,
         params=network.structure.params,
         compared=compared,
     )
-    meta, task = read_meta(prepared), held.tasks[int(env.tasks[best])]
+    meta, task = read_meta(prepared), held.tasks[int(env.tasks[row])]
     history: list[JsonValue] = [{"preprocessing": _preprocessing(meta, task)}] if task.mean else []
-    shares = [round(value, 2) for value in env.shapley().value[best].tolist()]
-    text = card(found, network.structure, meta, task, env, shares)
+    shares = [round(value, 2) for value in env.shapley().value[row].tolist()]
+    text = card(found, network.structure, meta, task, env, len(histories.entries), shares)
     files = {COMPARISON: compared.to_json()} if compared else {}
     write_network(network, out, history + histories.entries[best], text, files)
     return found
@@ -89,9 +91,10 @@ def card(
     meta: Meta,
     task: TaskMeta,
     env: GrowthEnv,
+    hosts: int,
     shapley: Sequence[float],
 ) -> str:
-    """The model card, Markdown; ``shapley`` per slot in points, NaN where no seed acts."""
+    """The model card, Markdown, of the best of ``hosts``; ``shapley`` per slot in points, NaN where no seed acts."""
     tokens, vectors = len(structure.input_shape) == 1, structure.input_shape[:-1] == (1, 1)
     inputs = "images `float32 [B, C, H, W]`" if not vectors else "vectors of D values as `float32 [B, 1, 1, D]`"
     inputs = "tokens `int64 [B, L]`" if tokens else inputs
@@ -117,7 +120,7 @@ A Shapley value is the seed's share, in points of validation accuracy, of what a
 worth.
 
 ## How it was grown
-By {found.grown_by}, in {env.steps} steps of one epoch each, beside {env.num_envs - 1} other hosts
+By {found.grown_by}, in {env.steps} steps of one epoch each, beside {hosts - 1} other hosts
 (rng_seed {env.rng_seed}).
 It is host {found.host}, the one with the best validation accuracy; what happened at each step is in `history.json`.
 
@@ -139,7 +142,7 @@ With simic: `simic.growth.load_grown(PATH)` gives a plain `nn.Module`. With torc
     logits = network({_example(structure)})
 
 ## Limits
-It has seen this data set only. The validation figure is the best of {env.num_envs} and so flatters; the test figure
+It has seen this data set only. The validation figure is the best of {hosts} and so flatters; the test figure
 does not.
 """
 

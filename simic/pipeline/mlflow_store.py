@@ -266,14 +266,15 @@ def log_report(workspace: Workspace, tags: Mapping[str, str]) -> None:
 
 
 def _log_evaluation(client: MlflowClient, run_id: str, workspace: Workspace) -> None:
-    """Mean test accuracy of every policy, in points, and the numbers of metrics.json; a value that is there already is
-    not logged again.
+    """Mean test accuracy of every policy and the importance of observations, in points, and the numbers of
+    metrics.json; a value that is there already is not logged again.
     """
     if not workspace.evaluation.exists():
         return
     evaluation = json.loads(workspace.evaluation.read_bytes())
     known, step = client.get_run(run_id).data.metrics, evaluation["checkpoint_iteration"] or 0
     measured = {f"test/{name}": row["test_accuracy_pct"]["estimate"] for name, row in evaluation["policies"].items()}
+    measured |= {f"importance/{name}": row["lost"]["estimate"] for name, row in evaluation["importance"].items()}
     if workspace.metrics.exists():
         measured |= {f"suite/{name}": value for name, value in json.loads(workspace.metrics.read_bytes()).items()}
     stamp = time.time_ns() // 1_000_000

@@ -133,8 +133,9 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     """
     from simic.evaluation import endpoints, result
     from simic.evaluation import evaluate as evaluation
-    from simic.evaluation.history import Histories
+    from simic.evaluation.importance import GROUPS, Permuted
     from simic.evaluation.policies import actors
+    from simic.evaluation.scoring import EvaluationSetup, Performance
     from simic.evaluation.take_home import export_best
     from simic.training import checkpoint, machine
     from simic.training.learned import Learned
@@ -144,21 +145,26 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
     device = machine.configure(params.runtime)
     kept = checkpoint.read(workspace.checkpoints / params.evaluate.checkpoint)
-    setup = evaluation.EvaluationSetup.open(params, workspace.prepared, device)
-    players = actors(params, setup.env, Learned.of(kept, device))
+    policies = params.evaluate.policies
+    groups = GROUPS if params.evaluate.importance and result.LEARNED in policies else ()
+    setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies) + len(groups))
+    learned = Learned.of(kept, device)
+    players = actors(params, setup.env, learned)
+    permuted = {group: Permuted(learned.actor(greedy=True), group, setup.env.host.slots) for group in groups}
     iterations, every = params.train.iterations, params.train.validate_every
     trainings = params.train.envs * (iterations + -(-iterations // every))
     subject = evaluation.Subject(params.evaluate.checkpoint, kept.manifest.iteration, trainings)
     shutil.rmtree(workspace.grown, ignore_errors=True)
 
-    def take_home(name: str, histories: Histories) -> None:
+    def take_home(name: str, done: Performance) -> None:
         """Of the first policy named, the trained one by default."""
-        if name == params.evaluate.policies[0]:
+        if name == policies[0]:
             grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
-            export_best(setup.env, histories, setup.held_out, workspace.prepared, grown_by, workspace.grown)
+            histories = done.histories(setup.env)
+            export_best(setup.env, done.rows, histories, setup.held_out, workspace.prepared, grown_by, workspace.grown)
 
     with closing(setup.env):
-        found = evaluation.evaluate(setup, players, floors, subject, params.evaluate.static_final, take_home)
+        found = evaluation.evaluate(setup, players, floors, subject, params.evaluate.static_final, take_home, permuted)
     durable.replace_file(workspace.evaluation, found.to_json().encode())
     durable.replace_file(workspace.metrics, (json.dumps(endpoints.metrics(found), indent=2) + "\n").encode())
 

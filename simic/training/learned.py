@@ -70,6 +70,10 @@ class Learned:
         normalizers.load_state_dict(seen)
         return cls(policy.to(device).eval().requires_grad_(False), normalizers, specs, train, iteration)
 
+    def actor(self, greedy: bool) -> "LearnedActor":
+        """The policy as a player."""
+        return LearnedActor(self.policy, self.normalizers, greedy)
+
     def save(self, target: Path) -> None:
         """Writes ``target`` as a whole: weights.safetensors and policy.json."""
         policy = {f"policy.{name}": tensor for name, tensor in self.policy.state_dict().items()}
@@ -115,6 +119,7 @@ class LearnedActor:
     def start(self, episode: Episode) -> None:
         """Nothing remembered."""
         self.episode = episode
+        self.probabilities: list[Tensor] = []  # of what was done at each step, [E]
         self.memory = self.policy.initial_state(len(episode.env_ids))
 
     def act(self, situation: Situation) -> Action:
@@ -123,6 +128,7 @@ class LearnedActor:
         noise = None if self.greedy else self.episode.noise(situation.step, len(self.policy.action_spec.heads))
         decision = self.policy.act(seen, self.memory, noise, greedy=self.greedy, valid=situation.alive)
         self.memory = decision.state
+        self.probabilities.append(decision.joint.exp())
         return to_action(decision.actions)
 
 

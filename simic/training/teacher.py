@@ -30,15 +30,14 @@ def guide(env: GrowthEnv, iteration: int, sequence: Tensor) -> Decide:
 
 
 def _explorer(env: GrowthEnv, iteration: int, order: Tensor, keep: Tensor, later: Tensor | int) -> Decide:
-    """Of one episode of all hosts: from step and observation to actions ``[E, heads]``, 0 where an op uses no head."""
+    """Of one episode of all hosts: from step and observation to actions ``[E, heads]``."""
     age = Timetable.of(env.train.lifecycle, env.steps).age
     actor = Explorer(env.train.lifecycle, env.steps, order, keep, torch.zeros_like(keep) + age + later)
     refuse_closed(env, actor)
     actor.start(Episode(env.env_ids, iteration, env.rng_seed))
-    relevance = env.action_spec.relevance_table(env.device)
 
     def decide(step: int, observation: Observation) -> Tensor:
         action = actor.act(Situation(observation, env.slots, env.state.tracker, env.state.alive, step))
-        return torch.where(relevance[action.op], torch.stack(tuple(action), dim=1), 0)
+        return torch.stack(tuple(action), dim=1)
 
     return decide

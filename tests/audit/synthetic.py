@@ -10,6 +10,7 @@ from simic.audit.provenance import Certificate, Origin, Provenance
 from simic.audit.record import RunRecord
 from simic.evaluation import endpoints
 from simic.evaluation.result import (
+    Case,
     Comparison,
     Cost,
     Decision,
@@ -17,6 +18,7 @@ from simic.evaluation.result import (
     Fixed,
     HeadroomReport,
     HostDescription,
+    Importance,
     Interval,
     PerSeed,
     PolicyResult,
@@ -212,7 +214,7 @@ def headroom(count=20, gain=15.0):
 def timeline():
     stages = tuple((int(stage), 0) for _, stage in SCRIPT)
     decisions = tuple(
-        Decision(step=t, op=op.name, slot=0, blueprint="norm", refused_by_gate=None, reward=0.1)
+        Decision(step=t, op=op.name, slot=0, blueprint="norm", refused_by_gate=None, reward=0.1, probability=0.9)
         for t, (op, _) in enumerate(SCRIPT)
         if op is not Op.WAIT
     )
@@ -220,6 +222,23 @@ def timeline():
     return Timeline(stages=stages, blueprints=tuple(("norm" if t else None, None) for t in range(STEPS)),
                     alphas=((0.0, 0.0),) * STEPS, decisions=decisions, live_accuracy_pct=accuracy,
                     committed_accuracy_pct=(None, *accuracy[1:]), rollback_steps=())  # fmt: skip
+
+
+def importance(found, learned):
+    """One group matters."""
+    permuted = {"contribution": per_seed(75.0, len(learned.params)), "gradients": learned}
+    return {
+        group: Importance(lost=endpoints.lost(found, learned, each), per_seed=each) for group, each in permuted.items()
+    }
+
+
+def cases():
+    """One host that won and one that lost."""
+    return tuple(
+        Case(row=row, parameters={"noise": 0.5}, score=75.0 + gain, common=75.0, oracle=SCHEDULES[2], oracle_score=85.0,
+             timeline=timeline())
+        for row, gain in enumerate((8.0, -6.0))
+    )  # fmt: skip
 
 
 def evaluation(eval_seeds=20, found=None):
@@ -239,7 +258,7 @@ def evaluation(eval_seeds=20, found=None):
                       eval_seeds=eval_seeds, episode_steps=STEPS, test_samples=360, tasks=found.tasks, rows=found.rows,
                       host=HOST, static_final=again, policies=policies, comparisons=versus,
                       standings=endpoints.standings(found, {n: p.per_seed for n, p in policies.items()} | again),
-                      timelines={"learned": timeline()})  # fmt: skip
+                      importance=importance(found, policies["learned"].per_seed), cases=cases())  # fmt: skip
 
 
 def provenance():

@@ -90,7 +90,7 @@ def test_live_checks_agree_with_the_audit_of_the_recorded_run(workspace, live):
 
 def test_report_shows_the_run(workspace):
     page = (workspace.reports / "report.html").read_text(encoding="utf-8")
-    for name in ("gap", "learning", "health", "entropy", "rewards", "growth", "forest", "pareto"):
+    for name in ("gap", "learning", "health", "entropy", "rewards", "growth-0", "importance", "forest", "pareto"):
         assert f'id="{name}-t"' in page
     manifest = json.loads((workspace.checkpoints / "latest" / "manifest.json").read_text())
     assert manifest["params_sha256"] in page and manifest["scalars"]["chain"] in page

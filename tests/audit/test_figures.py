@@ -125,6 +125,7 @@ DRAWN = {
     "entropy": lambda: figures.entropy(ITERATIONS, {"op": np.linspace(1, 0, 12), "slot": np.full(12, np.nan)}),
     "rewards": lambda: figures.rewards(ITERATIONS, COMPONENTS),
     "growth": lambda: figures.growth(timeline()),
+    "importance": lambda: figures.importance(evaluation().importance),
     "forest": lambda: figures.forest(evaluation()),
     "pareto": lambda: figures.pareto(evaluation()),
 }

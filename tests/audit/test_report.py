@@ -97,7 +97,7 @@ def test_ids_are_unique_and_references_resolve(page):
 
 def test_every_figure_has_words(panels):
     assert [panel.name for panel in panels] == [
-        "gap", "learning", "health", "entropy", "rewards", "growth", "forest", "pareto",
+        "gap", "importance", "learning", "health", "entropy", "rewards", "forest", "pareto", "growth-0", "growth-1",
     ]  # fmt: skip
     for panel in panels:
         assert 'role="img"' in panel.inline
@@ -169,6 +169,31 @@ def test_the_verdict_says_the_gap(clean, verdict):
     line = report.lines(clean, verdict)[1]
     assert f"Gap: {100 * learned.share.estimate:.0f} % closed" in line
     assert f"random search needs {learned.search_worth.estimate}" in line
+
+
+def test_the_group_that_matters_most_comes_first_with_its_interval(page, clean):
+    importance = clean.evaluation.importance
+    shown = cells(page, "importance")
+    assert [name for name, _ in shown] == ["contribution", "gradients"] != sorted(importance, reverse=True)
+    assert [numbers(lost) for _, (lost,) in shown] == [rounded(importance[name].lost, 1) for name, _ in shown]
+
+
+def test_every_case_says_its_task_its_scores_and_the_oracles_schedule(page, clean):
+    inside = " ".join(Page(page[page.index('<h2 id="growth">') :].split("</section>")[0]).text)
+    for case in clean.evaluation.cases:
+        task = clean.evaluation.tasks[clean.evaluation.rows[case.row]]
+        assert f"{case.gain:+.1f} on {task.name}" in inside
+        assert f"noise {case.parameters['noise']}" in inside
+        assert f"Learned {case.score:.1f}, best common schedule {case.common:.1f}" in inside
+        assert f"oracle per task {case.oracle_score:.1f} ({case.oracle})" in inside
+    decisions = [each for case in clean.evaluation.cases for each in case.timeline.decisions]
+    assert inside.count("0.90") == len(decisions) > 0
+
+
+def test_without_importance_and_cases_the_report_says_what_there_is(clean, verdict):
+    bare = replace(clean, evaluation=clean.evaluation.model_copy(update={"importance": {}, "cases": ()}))
+    page = report.html(bare, verdict, report.panels_of(bare))
+    assert 'id="importance"' not in page and "The learned policy was not evaluated." in page
 
 
 def test_the_trained_policy_itself_is_no_baseline(clean, verdict):

@@ -21,7 +21,7 @@ def episode(env, actions):
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_twins_that_decide_alike_are_the_same_bit_for_bit_and_other_hosts_are_not(make_env, backend):
-    env = make_env(envs=6, twins=3, backend=backend)
+    env = make_env(envs=6, twins=3, backend=backend, augment="crop_flip")
     features, rewards = episode(env, lambda step: act(6, Op.GERMINATE if step == 0 else Op.WAIT))
     assert env.host_ids.tolist() == [0, 0, 0, 1, 1, 1] and env.env_ids.tolist() == list(range(6))
     for group in ([0, 1, 2], [3, 4, 5]):

@@ -17,7 +17,7 @@ def test_an_epoch_has_the_whole_batches_that_were_asked_for(asked, samples):
 
 def test_a_seed_costs_from_its_germination_on_and_training_three_passes_of_each_sample(bank):
     env, germinates = tiny_env(bank, hosts=2), 5
-    meter = Meter.of(env)
+    meter = Meter.of(env, 2)
     actor = OpenLoop([Schedule((NONE,) * 3), Schedule((NONE, SEED, NONE), germinates)])
     play(env, actor, 3, lambda situation, action, reward, info: meter.add(info))
     bare, seed = env.host.flops_per_sample, env.blueprints[SEED].flops(env.host.slot_shapes[1])

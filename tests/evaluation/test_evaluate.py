@@ -16,9 +16,11 @@ from simic.data.prepare import prepare
 from simic.errors import SimicError
 from simic.evaluation import evaluate, result, statistics
 from simic.evaluation.baselines import FixedSchedule
-from simic.evaluation.evaluate import EvaluationSetup, Subject
+from simic.evaluation.cases import timeline
+from simic.evaluation.evaluate import Subject
 from simic.evaluation.headroom import measure
 from simic.evaluation.policies import BASELINES, actors
+from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.growth.life.vocabulary import Stage
 from simic.params import Params
 from simic.training.learned import Learned, describe_specs
@@ -43,6 +45,12 @@ def evaluated(setup, learned, headroom, **changes):
     return evaluate.evaluate(
         setup, actors(small_params(**changes), setup.env, learned), headroom, Subject("best", 7, 28)
     )
+
+
+def alone(setup, actor):
+    """What it reaches without others beside it, and the timeline of its first host."""
+    [(_, done)] = play_for_score(setup, {"alone": actor})
+    return done.score, timeline(setup.env, done)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +91,15 @@ def evaluation(setup, learned, headroom):
 @pytest.fixture(scope="module")
 def rules(setup):
     """Score and timeline of each."""
-    return {name: evaluate.play_for_score(setup, BASELINES[name](setup.env))[:2] for name in RULES}
+    return {name: alone(setup, BASELINES[name](setup.env)) for name in RULES}
+
+
+def test_twins_of_training_are_hosts_of_their_own_in_an_evaluation(prepared):
+    tree = small_params().model_dump()
+    tree["train"] |= {"twins": 2, "survey": 1, "warm_start": 1}
+    env = EvaluationSetup.open(Params.model_validate(tree), prepared).env
+    env.reset()
+    assert env.host_ids.tolist() == env.env_ids.tolist() == list(range(SEEDS))
 
 
 def test_same_checkpoint_and_seeds_give_the_same_bytes(evaluation, prepared, learned, headroom):
@@ -97,7 +113,7 @@ def test_a_lost_process_changes_no_score(prepared, caplog):
     tree = tree.model_copy(update={"runtime": tree.runtime.model_copy(update={"processes": 2, "threads": 1})})
     setup, killed = EvaluationSetup.open(tree, prepared), []
     with closing(setup.env) as env:
-        unharmed = evaluate.play_for_score(setup, BASELINES["fixed_schedule"](env))[:2]
+        unharmed = alone(setup, BASELINES["fixed_schedule"](env))
         step = env.step
 
         def stepping(action):
@@ -107,24 +123,27 @@ def test_a_lost_process_changes_no_score(prepared, caplog):
             return step(action)
 
         env.step = stepping
-        assert evaluate.play_for_score(setup, BASELINES["fixed_schedule"](env))[:2] == unharmed
+        assert alone(setup, BASELINES["fixed_schedule"](env)) == unharmed
         assert len(killed) == 1 and "played again" in caplog.text
 
 
 def test_a_policy_scores_the_same_whoever_else_is_evaluated_and_in_headroom_too(evaluation, setup, learned, rules):
     [actor] = actors(small_params(policies=["blind"]), setup.env, learned).values()
-    alone, timeline, _ = evaluate.play_for_score(setup, actor)
-    assert alone == evaluation.policies["blind"].per_seed
-    assert timeline == evaluation.timelines["blind"]
+    assert alone(setup, actor)[0] == evaluation.policies["blind"].per_seed
     assert {name: seeds for name, (seeds, _) in rules.items()} == {
         name: evaluation.policies[name].per_seed for name in RULES
     }
 
 
-def test_all_policies_meet_the_same_hosts_and_data(evaluation, rules):
+@pytest.fixture(scope="module")
+def trained(setup, learned):
+    """Score and timeline of each."""
+    return {name: alone(setup, actor) for name, actor in actors(small_params(), setup.env, learned).items()}
+
+
+def test_all_policies_meet_the_same_hosts_and_data(trained, rules):
     """No op changes the committed network in the first epoch, so after it all must agree to the bit."""
-    timelines = evaluation.timelines | {name: timeline for name, (_, timeline) in rules.items()}
-    firsts = {name: timeline.committed_accuracy_pct[0] for name, timeline in timelines.items()}
+    firsts = {name: seen.committed_accuracy_pct[0] for name, (_, seen) in (trained | rules).items()}
     assert len(firsts) == 6 and len(set(firsts.values())) == 1, firsts
 
 
@@ -134,7 +153,7 @@ def test_evaluation_seeds_are_different_hosts(evaluation):
 
 def test_other_rng_seed_gives_other_hosts(prepared, evaluation):
     other = EvaluationSetup.open(small_params().model_copy(update={"rng_seed": 2}), prepared)
-    assert evaluate.play_for_score(other, BASELINES["static"](other.env))[0] != evaluation.policies["static"].per_seed
+    assert alone(other, BASELINES["static"](other.env))[0] != evaluation.policies["static"].per_seed
 
 
 def test_static_keeps_the_bare_host(evaluation, rules):
@@ -156,25 +175,23 @@ def test_training_flops_of_the_bare_host_by_hand(evaluation, setup):
 
 def test_grown_networks_count_exactly_their_fossilized_seeds(evaluation, setup, rules):
     """Host 0 under the schedule: parameters from the blueprints themselves."""
-    schedule, timeline = rules["fixed_schedule"]
+    schedule, seen = rules["fixed_schedule"]
     by_name = {item.name: item for item in setup.env.blueprints}
-    last = list(zip(timeline.stages[-1], timeline.blueprints[-1], setup.env.host.slot_shapes, strict=True))
+    last = list(zip(seen.stages[-1], seen.blueprints[-1], setup.env.host.slot_shapes, strict=True))
     kept = [by_name[name].params(shape) for stage, name, shape in last if stage == Stage.FOSSILIZED]
     assert kept, "the schedule must fossilize something here"
     assert schedule.params[0] == evaluation.host.params + sum(kept)
     assert schedule.fossilized[0] == len(kept)
 
 
-def test_counts_agree_with_the_timeline(evaluation, rules):
-    assert evaluation.timelines.keys() == set(POLICIES)
-    learned = {name: (evaluation.policies[name].per_seed, timeline) for name, timeline in evaluation.timelines.items()}
-    for name, (seeds, timeline) in (learned | rules).items():
-        done = [d.op for d in timeline.decisions if d.refused_by_gate is None]
+def test_counts_agree_with_the_timeline(evaluation, trained, rules):
+    for name, (seeds, seen) in (trained | rules).items():
+        done = [d.op for d in seen.decisions if d.refused_by_gate is None]
         assert seeds.germinated[0] == done.count("GERMINATE"), name
         assert seeds.fossilized[0] == done.count("FOSSILIZE"), name
-        stages = np.array([[0] * evaluation.host.slots, *timeline.stages])
+        stages = np.array([[0] * evaluation.host.slots, *seen.stages])
         assert seeds.pruned[0] == ((stages[1:] == Stage.PRUNED) & (stages[:-1] != Stage.PRUNED)).sum(), name
-        assert len(timeline.stages) == len(timeline.live_accuracy_pct) == STEPS
+        assert len(seen.stages) == len(seen.live_accuracy_pct) == STEPS
 
 
 def test_decisions_name_the_blueprint_they_are_about(rules):
@@ -184,7 +201,7 @@ def test_decisions_name_the_blueprint_they_are_about(rules):
 
 def test_accuracy_is_that_of_the_committed_network_on_the_test_split(evaluation, setup):
     """Played again by hand; the score equals a forward pass of the population with unfinished seeds off."""
-    evaluate.play_for_score(setup, BASELINES["fixed_schedule"](setup.env))
+    alone(setup, BASELINES["fixed_schedule"](setup.env))
     env = setup.env
     off = env.slots.stage != Stage.FOSSILIZED
     logits = logits_of(env.population, env.slots, setup.held_out.test.x, off)
@@ -208,7 +225,7 @@ def test_evaluating_leaves_the_policy_as_it_was(setup, learned):
     before = {name: tensor.clone() for name, tensor in learned.policy.state_dict().items()}
     scales = {name: tensor.clone() for name, tensor in learned.normalizers.state_dict().items()}
     for name, actor in actors(small_params(policies=("learned", "learned_sampled")), setup.env, learned).items():
-        evaluate.play_for_score(setup, actor)
+        alone(setup, actor)
         assert all(torch.equal(before[key], tensor) for key, tensor in learned.policy.state_dict().items()), name
         assert all(torch.equal(scales[key], tensor) for key, tensor in learned.normalizers.state_dict().items()), name
 
@@ -218,9 +235,9 @@ def test_file_round_trip_and_damage(evaluation, tmp_path):
     path.write_text(evaluation.to_json())
     assert result.read(path) == evaluation
     tree = json.loads(path.read_text())
-    for damage in ({**tree, "schema_version": 1}, {**tree, "surprise": 1}, {**tree, "policies": None}):
+    for damage in ({**tree, "schema_version": 2}, {**tree, "surprise": 1}, {**tree, "policies": None}):
         path.write_text(json.dumps(damage))
-        with pytest.raises(SimicError, match=r"evaluation\.json: not an evaluation of schema 2"):
+        with pytest.raises(SimicError, match=r"evaluation\.json: not an evaluation of schema 3"):
             result.read(path)
     path.write_text(evaluation.to_json()[:100])
     with pytest.raises(SimicError, match="not an evaluation"):
@@ -262,7 +279,7 @@ class Watched(FixedSchedule):
 def test_rules_of_thumb_meet_measured_contributions(setup):
     """A seed in HOLDING has been tried without, so that a rule can keep it; one that does not act has not."""
     actor = Watched("cnn", small_params().train.lifecycle, (0, 1))
-    evaluate.play_for_score(setup, actor)
+    alone(setup, actor)
     stage = torch.stack([situation.slots.stage for situation in actor.shown])
     contribution = torch.stack([situation.slots.contribution for situation in actor.shown])
     assert (stage == Stage.HOLDING).any() and contribution[stage == Stage.HOLDING].isfinite().all()

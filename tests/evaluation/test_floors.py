@@ -11,8 +11,8 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import play
 from simic.evaluation import floors as module
 from simic.evaluation.baselines import Static
-from simic.evaluation.evaluate import EVALUATION_ITERATION
 from simic.evaluation.floors import LINEAR, floors, linear_floor, sizes
+from simic.evaluation.scoring import EVALUATION_ITERATION
 from simic.growth.networks.hosts import PRESETS, build_host
 from simic.params import Host, Params, Runtime
 

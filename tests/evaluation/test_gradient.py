@@ -18,7 +18,7 @@ def test_relative_gradients_are_those_of_finite_differences(bank):
     data = env.training_data
     env.reset(options={"iteration": 0, "tasks": torch.arange(TASKS)})
     assert data.lacking is not None and data.lacking.any()
-    found, size = relative_gradients(env), env.train.batch_size
+    found, size = relative_gradients(env, range(TASKS)), env.train.batch_size
     for row in range(TASKS):
         network = grown_network(env.population, env.slots, row).double()
         x, y = data.x[row * len(data) :][:size].double(), data.y[row * len(data) :][:size]
@@ -52,7 +52,7 @@ def test_one_seed_grows_behind_the_largest_and_is_kept(bank, at):
     def note(situation, action, reward, info):
         if situation.step == at - 1:  # after its training: what step ``at`` sees
             affordable = situation.observation.masks["blueprint"][:, :, actor.blueprint]
-            norms.append(torch.where(affordable, relative_gradients(env), -1.0))
+            norms.append(torch.where(affordable, relative_gradients(env, range(TASKS)), -1.0))
         for host in (action.op == Op.GERMINATE).nonzero().flatten().tolist():
             germinated[host] = (situation.step, int(action.slot[host]), int(action.blueprint[host]))
 

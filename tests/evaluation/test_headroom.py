@@ -11,10 +11,10 @@ from tiny import tiny_suite, tiny_train
 
 from simic.errors import SimicError
 from simic.evaluation import endpoints, result
-from simic.evaluation.evaluate import EvaluationSetup, play_for_score
 from simic.evaluation.headroom import measure
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import HeadroomReport, PerSeed, TaskRow
+from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.evaluation.statistics import mean_interval
 from simic.params import Evaluate, Params, Runtime
 from simic.params import Headroom as Asked
@@ -48,7 +48,8 @@ def test_rules_and_schedules_are_played_on_the_hosts_of_the_evaluation(bank, par
     setup = EvaluationSetup.open(params, bank)
     assert setup.tasks.tolist() == list(found.rows) == [0, 1, 2] * HOSTS
     for name in RULES:
-        assert play_for_score(setup, BASELINES[name](setup.env))[0] == found.policies[name]
+        [(_, done)] = play_for_score(setup, {name: BASELINES[name](setup.env)})
+        assert done.score == found.policies[name]
     assert found.schedules[0] == "static"
     static = found.policies["static"]
     assert static.val_accuracy_pct == tuple(row[0] for row in found.val_pct)

@@ -149,7 +149,8 @@ def publish_files(workspace: Workspace) -> None:
     (workspace.reports / "findings.json").write_text(json.dumps({"schema_version": 1, "run": "x", "results": results}))
     (workspace.reports / "report.html").write_text("<html></html>")
     policies = {"learned": {"test_accuracy_pct": {"estimate": 81.0}}}
-    workspace.evaluation.write_text(json.dumps({"checkpoint_iteration": 2, "policies": policies}))
+    measured = {"importance": {"time": {"lost": {"estimate": 1.5}}}}
+    workspace.evaluation.write_text(json.dumps({"checkpoint_iteration": 2, "policies": policies} | measured))
     workspace.metrics.write_text(json.dumps({"score": 80.0, "gap_closed": 0.25}))
 
 
@@ -211,6 +212,7 @@ def test_report_findings_and_verdict_are_on_the_run_of_the_checkpoints(workspace
     mlflow_store.log_report(workspace, {"simic.dvc_lock": "77"})  # a second audit of the same run
     client, _, run_id = run_of(workspace)
     assert [(m.step, m.value) for m in client.get_metric_history(run_id, "test/learned")] == [(2, 81.0)]
+    assert [(m.step, m.value) for m in client.get_metric_history(run_id, "importance/time")] == [(2, 1.5)]
     for name, value in (("score", 80.0), ("gap_closed", 0.25)):
         assert [(m.step, m.value) for m in client.get_metric_history(run_id, f"suite/{name}")] == [(2, value)]
     tags = client.get_run(run_id).data.tags

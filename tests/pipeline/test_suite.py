@@ -46,8 +46,8 @@ def test_everyone_stands_between_the_common_schedule_and_the_oracle_in_both_grou
 def test_the_controllers_cost_is_every_episode_that_was_played_while_it_was_trained(finished: Workspace) -> None:
     run = RunRecord.from_published(tree(), finished.telemetry)
     played = [run.episodes.column("env_id").size, run.validations.column("env_id").size]
-    assert played == [8, 4]
-    assert result.read(finished.evaluation).controller_trainings == 12
+    assert played == [12, 4]
+    assert result.read(finished.evaluation).controller_trainings == 16
 
 
 @pytest.mark.parametrize(

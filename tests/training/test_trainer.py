@@ -32,7 +32,7 @@ from small_runs import (
 import simic
 from simic.data.prepare import prepare
 from simic.errors import SimicError
-from simic.evaluation.evaluate import EVALUATION_ITERATION
+from simic.evaluation.scoring import EVALUATION_ITERATION
 from simic.growth.life.vocabulary import Op
 from simic.params import Governor, Instances, PPOParams, Prepare, Suite
 from simic.telemetry import timing

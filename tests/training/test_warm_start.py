@@ -2,54 +2,110 @@
 
 import math
 
-import numpy as np
 import pytest
-from small_runs import assert_same_run, interrupted_after, run, small_params, steps_of, updates_of
+import torch
+from small_runs import assert_same_run, findings_of, interrupted_after, run, small_params, steps_of, updates_of
 
+from simic.audit.live import LiveAudit
+from simic.envs.actions import action_spec
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op
+from simic.params import Lifecycle
 from simic.training.checkpoint import read
+
+QUICK = Lifecycle(max_seeds=1, training_dwell=1, min_prune_age=3, embargo_steps=0, sequential_development=False)
 
 
 def params(**changes):
-    return small_params(**{"envs": 4, "twins": 2, "warm_start": 3, "iterations": 4, "episode_steps": 12} | changes)
+    """Two openings, and time to try both."""
+    settings = {"envs": 4, "twins": 2, "survey": 2, "warm_start": 2, "iterations": 5, "episode_steps": 14}
+    settings |= {"lifecycle": QUICK, "actions": {"slot": (0, 1), "blueprint": ("norm",)}}
+    return small_params({"keep_last": 9}, **settings | changes)
 
 
 @pytest.fixture(scope="module")
 def warm(prepared, tmp_path_factory):
-    """A run of three iterations of imitation and one of PPO; read only."""
+    """Two iterations of survey, two of demonstrations, one of PPO; read only."""
     work = tmp_path_factory.mktemp("warm")
     run(work, prepared, params=params())
     return work
+
+
+def test_the_live_audit_does_not_stop_it(warm, prepared, tmp_path):
+    run(tmp_path, prepared, [LiveAudit()], params=params())
+    assert updates_of(tmp_path) == updates_of(warm)
+    assert not any(finding.at_least("high") for finding in findings_of(tmp_path))
+
+
+def sequence_of(work, iteration):
+    return read(work / "checkpoints" / f"{iteration:06d}").tensors.get("survey/sequence")
+
+
+def test_what_the_survey_found_is_said_once_and_kept_from_then_on(warm):
+    [finding] = findings_of(warm)
+    assert (finding.iteration, finding.check, finding.severity) == (1, "survey", "info")
+    found = sequence_of(warm, 2)
+    assert found is not None and sorted(found.tolist()) == [[0, 0], [1, 0]]
+    assert finding.message.endswith(
+        f"by a survey of 4 tasks: norm in slot {found[0, 0]}, then norm in slot {found[1, 0]}"
+    )
+    assert sequence_of(warm, 1) is None and torch.equal(sequence_of(warm, 5), found)
+
+
+def test_the_survey_tries_every_opening_on_each_task_and_twins_then_differ_by_what_they_keep(warm):
+    slots = {step.iteration: [] for step in steps_of(warm)}
+    for step in steps_of(warm):
+        for env, (op, slot) in enumerate(zip(step.op, step.slot, strict=True)):
+            if op == Op.GERMINATE:
+                slots[step.iteration].append((env, slot))
+    first, second = sequence_of(warm, 2)[:, 0].tolist()
+    for iteration in (0, 1):
+        assert sorted(slots[iteration]) == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    for iteration in (2, 3):
+        shown = [[slot for env, slot in slots[iteration] if env == mine] for mine in range(4)]
+        assert shown == [[first], [first, second]] * 2
+
+
+def test_demonstrated_actions_are_0_where_their_op_uses_no_head(warm):
+    shown = [read(warm / "checkpoints" / f"{iteration:06d}").tensors for iteration in (1, 3)]
+    actions = torch.cat([tensors["demonstrations/000.actions"].flatten(0, 1) for tensors in shown])
+    sizes = actions.amax(dim=0) + 1
+    unused = ~action_spec(int(sizes[1]), int(sizes[2])).relevance_table("cpu")[actions[:, 0]]
+    assert not actions[unused].any()
+    assert actions[:, 5].any() and actions[:, 0].unique().tolist()[:2] == [Op.WAIT, Op.GERMINATE]
 
 
 def test_demonstrations_are_kept_as_long_as_they_are_cloned_and_no_longer(warm):
     def shown(iteration):
         return {n.split("/")[1][:3] for n in read(warm / "checkpoints" / f"{iteration:06d}").tensors if "demonst" in n}
 
-    assert shown(2) == {"000", "001"}
-    assert shown(3) == shown(4) == set()
+    assert shown(1) == shown(3) == {"000"}
+    assert shown(2) == shown(4) == shown(5) == set()
 
 
-def test_the_explorer_germinates_at_once_on_most_hosts_and_the_policy_learns_of_all_its_episodes(warm):
-    first = [step for step in steps_of(warm) if step.step == 1 and step.iteration < 3]
-    assert np.mean([op == Op.GERMINATE for step in first for op in step.op]) > 0.5
+def test_the_policy_learns_of_all_that_is_shown_and_then_of_its_own(warm):
     updates = updates_of(warm)
-    assert [update.metrics["samples"] for update in updates] == [48, 96, 144, 48]
-    assert [update.env_steps for update in updates] == [48, 96, 144, 192]
+    assert [update.metrics["samples"] for update in updates] == [56, 112, 56, 112, 56]
+    assert [update.env_steps for update in updates] == [56, 112, 168, 224, 280]
     assert all(update.metrics["first_ratio_ok"] for update in updates)
-    assert [math.isnan(update.metrics["approx_kl"]) for update in updates] == [True] * 3 + [False]
-    assert [math.isnan(update.metrics["ratio_max"]) for update in updates] == [True] * 3 + [False]
-    assert [update.metrics["entropy_coef"] > 0 for update in updates] == [False] * 3 + [True]
+    assert [math.isnan(update.metrics["approx_kl"]) for update in updates] == [True] * 4 + [False]
+    assert [math.isnan(update.metrics["ratio_max"]) for update in updates] == [True] * 4 + [False]
+    assert [update.metrics["entropy_coef"] > 0 for update in updates] == [False] * 4 + [True]
 
 
-@pytest.mark.parametrize("steps", [5, 17, 30, 40])
+@pytest.mark.parametrize("steps", [5, 20, 33, 50])
 def test_a_stop_inside_the_imitation_phase_changes_no_byte(warm, prepared, tmp_path, steps):
     interrupted_after(steps, tmp_path, prepared, params())
     run(tmp_path, prepared, params=params())
     assert_same_run(tmp_path, warm)
 
 
-def test_a_warm_start_without_twins_is_refused():
-    with pytest.raises((SimicError, ValueError), match="warm_start needs twins"):
-        params(twins=1)
+def test_a_survey_needs_whole_groups_of_hosts(prepared, tmp_path):
+    with pytest.raises(SimicError, match=r"survey tries 3 openings side by side, and each process has 4 environments"):
+        run(tmp_path, prepared, params=params(actions={"blueprint": ("norm",)}))
+
+
+def test_a_choice_that_the_explorer_needs_and_that_is_closed_is_refused_before_a_step(prepared, tmp_path):
+    with pytest.raises(SimicError, match=r"Explorer needs tempo 3, which train.actions.tempo closes: allow it, or"):
+        run(tmp_path, prepared, params=params(actions=params().train.actions | {"tempo": (5, 8)}))
+    assert not steps_of(tmp_path)

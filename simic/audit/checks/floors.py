@@ -87,7 +87,7 @@ class RuleOfThumb(Floor):
     other = "heuristic"
     question = "Is the learned policy better than the heuristic, on the test split?"
     threshold = _not_better(severity)
-    fix = "Train longer; compare the growth timelines of both."
+    fix = "Train longer; see in the report where it lost."
 
 
 @check
@@ -100,7 +100,7 @@ class Timetable(Floor):
     other = "fixed_schedule"
     question = "Is the learned policy better than a fixed schedule, on the test split?"
     threshold = _not_better(severity)
-    fix = "Train longer; compare the growth timelines of both."
+    fix = "Train longer; see in the report where it lost."
 
 
 @check

@@ -20,20 +20,22 @@ class FirstRatio(Check):
     severity = "critical"
     question = "Is the ratio of the first minibatch 1 before any optimiser step?"
     needs = ("updates.first_ratio_deviation", "params")
-    complete = False
+    complete = False  # of PPO's updates: those of the warm start clone, and have no ratio
     threshold = "|ratio - 1| above the trainer's own tolerance: " + ", ".join(
         f"{number(tolerance)} in {str(precision).removeprefix('torch.')}"
         for precision, tolerance in RATIO_TOLERANCE.items()
     )
     source = "Huang et al. 2022, 37 implementation details of PPO: the ratio must be 1"
     fix = "Replay with the normalised observations, masks, precision and initial hidden state used when acting."
-    passes_when = "the largest deviation of every update is within the tolerance of its precision"
+    passes_when = "the largest deviation of every update of PPO is within the tolerance of its precision"
 
     def examine(self, run: RunRecord) -> Outcome:
-        deviation = run.updates.column("first_ratio_deviation")
-        tolerance = RATIO_TOLERANCE[getattr(torch, run.params.train.policy.precision)]
-        bad = ~(deviation <= tolerance)  # NaN is bad
-        return judged(bad, f"largest |ratio - 1| {np.max(deviation):.3g}", where(run, "first_ratio_deviation", bad))
+        train, deviation = run.params.train, run.updates.column("first_ratio_deviation")
+        of_ppo = run.updates.column("iteration") >= train.taught
+        tolerance = RATIO_TOLERANCE[getattr(torch, train.policy.precision)]
+        bad = of_ppo & ~(deviation <= tolerance)  # NaN is bad
+        largest = np.max(deviation[of_ppo])
+        return judged(bad, f"largest |ratio - 1| {largest:.3g}", where(run, "first_ratio_deviation", bad))
 
 
 @check

@@ -11,7 +11,7 @@ from simic.audit.findings import Evidence, percent
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord
 from simic.evaluation import endpoints
-from simic.evaluation.result import Standings
+from simic.evaluation.result import LEARNED, Importance, Standings
 
 SHOWN = 12  # characters of a digest
 
@@ -61,12 +61,12 @@ class Recomputed(Check):
     needs = ("headroom", "evaluation")
     TOLERANCE = 1e-6  # relative, and absolute in points: sums in another order, ends of intervals found by a search
     threshold = (
-        "headroom.json of other data, params, tasks or results than evaluation.json; or a standing that differs from "
-        f"the one computed again by more than {TOLERANCE:g}"
+        "headroom.json of other data, params, tasks or results than evaluation.json; or a standing or importance that "
+        f"differs from the one computed again by more than {TOLERANCE:g}"
     )
     source = "Agarwal et al. 2021 (rliable): claims rest on the scores of all runs"
     fix = "Run simic headroom and simic evaluate again."
-    passes_when = "every standing is what the tables give"
+    passes_when = "every standing and importance is what the tables give"
 
     def examine(self, run: RunRecord) -> Outcome:
         headroom, evaluation = run.headroom, run.evaluation
@@ -84,8 +84,14 @@ class Recomputed(Check):
         if wrong:
             return found(f"{len(wrong)} parts belong to another run", None, _named(wrong))
         played = {name: result.per_seed for name, result in evaluation.policies.items()} | evaluation.static_final
-        again = _numbers(endpoints.standings(headroom, played))
-        said = _numbers(evaluation.standings)
+        learned, taken_away = played.get(LEARNED), evaluation.importance
+        lost = {
+            group: each.model_copy(update={"lost": endpoints.lost(headroom, learned, each.per_seed)})
+            for group, each in taken_away.items()
+            if learned is not None
+        }
+        again = _numbers({**endpoints.standings(headroom, played), **lost})
+        said = _numbers({**evaluation.standings, **taken_away})
         wrong = [
             name for name in sorted(again.keys() | said.keys()) if not self._agree(again.get(name), said.get(name))
         ]
@@ -97,7 +103,7 @@ class Recomputed(Check):
         return first == second
 
 
-def _numbers(standings: Mapping[str, Standings]) -> dict[str, object]:
+def _numbers(results: Mapping[str, Standings | Importance]) -> dict[str, object]:
     """Every value by where it stands: ``held_out.policies.learned.score.low``."""
     leaves: dict[str, object] = {}
 
@@ -108,7 +114,7 @@ def _numbers(standings: Mapping[str, Standings]) -> dict[str, object]:
         for name, each in inside or ():
             walk(f"{place}.{name}", each)
 
-    for group, found_there in standings.items():
+    for group, found_there in results.items():
         walk(group, found_there.model_dump(mode="json"))
     return leaves
 

@@ -21,18 +21,20 @@ suite(
         overrides=(
             "train.host.family=cnn",
             "train.host.preset=impaired",
-            "train.iterations=6",
+            "train.iterations=8",
             "train.envs=120",  # whole groups of the survey's twelve openings, and of three twins
             "train.twins=3",
-            "train.survey=2",
-            "train.warm_start=3",
-            "train.validate_every=6",
+            "train.survey=3",
+            "train.warm_start=4",
+            "train.validate_every=8",
             "train.episode_steps=40",
             "train.batches_per_epoch=8",
             "train.batch_size=32",
             "train.reward.mode=score",
             "train.lifecycle.max_seeds=1",
-            "train.lifecycle.embargo_steps=0",  # three seeds can be tried in an episode
+            # Three seeds can be tried in an episode, each for twelve steps.
+            "train.lifecycle.embargo_steps=0",
+            "train.lifecycle.sequential_development=false",
             # Of blueprints one 3 × 3 convolution at most: two of them in slot 0 reach as far as a seed in slot 1.
             "train.actions.blueprint=[norm, attention, depthwise, bottleneck]",
             "train.actions.style=[linear_add, sigmoid_add]",

@@ -1,0 +1,130 @@
+"""Policies that share an environment play as each would alone."""
+
+from dataclasses import is_dataclass
+
+import pytest
+import torch
+from tiny import tiny_env
+
+from simic.agent.normalization import Normalizers
+from simic.agent.policy import ActorCritic
+from simic.envs.play import Episode, play
+from simic.errors import SimicError
+from simic.evaluation.blind import Blind
+from simic.evaluation.grid import ROWS_AT_ONCE, Hosts
+from simic.evaluation.importance import STAGES, Permuted
+from simic.evaluation.policies import BASELINES
+from simic.evaluation.side_by_side import SideBySide, Turn, at_once, of_rows, play_together
+from simic.growth.batch.population import Population
+from simic.training.learned import LearnedActor
+
+ITERATION, BROKEN = 3, 2  # the row whose weights are lost in the fourth epoch
+HOSTS = Hosts(torch.tensor([2, 0, 4]), torch.tensor([0, 1, 2]), ITERATION)
+
+
+def learned(env, greedy=True):
+    policy = ActorCritic(env.action_spec, env.observation_spec, env.train.policy, 5).eval().requires_grad_(False)
+    return LearnedActor(policy, Normalizers(), greedy)
+
+
+PLAYERS = {
+    "greedy": learned,
+    "sampled": lambda env: learned(env, greedy=False),
+    "blind": lambda env: Blind(learned(env)),
+    "permuted": lambda env: Permuted(learned(env), STAGES, env.host.slots),
+    **{name: BASELINES[name] for name in ("random_legal", "gradient", "patient")},
+}
+
+
+class Breaks(Population):
+    """Host by host; one of them is NaN after its fourth epoch."""
+
+    epochs = 0
+
+    def __init__(self, *given):
+        super().__init__(*given[:-1], "loop")
+
+    def train_epoch(self, *given):
+        stats = super().train_epoch(*given)
+        self.epochs += 1
+        if self.epochs == 4:
+            self._stores["host"].param[BROKEN] = torch.nan
+        return stats
+
+
+def make(bank, policies):
+    actions = {"slot": [0, 1], "blueprint": ["norm", "conv_light"]}
+    return tiny_env(bank, 3 * policies, Breaks, episode_steps=11, batches_per_epoch=1, actions=actions)
+
+
+@pytest.fixture(scope="module")
+def together(bank):
+    """The environment and every step of all policies."""
+    env = make(bank, len(PLAYERS) + 1)
+    return env, play_together(env, [player(env) for player in PLAYERS.values()], HOSTS)
+
+
+def leaves(value, place=""):
+    """Every tensor of a record by its place."""
+    if isinstance(value, torch.Tensor):
+        return {place: value}
+    parts = vars(value) if is_dataclass(value) else value if isinstance(value, dict) else {}
+    parts = value._asdict() if isinstance(value, tuple) else parts
+    return {name: leaf for key, each in parts.items() for name, leaf in leaves(each, f"{place}.{key}").items()}
+
+
+@pytest.mark.parametrize("name", PLAYERS)
+def test_every_step_of_everyone_is_that_of_the_policy_alone_bit_for_bit(bank, together, name):
+    """Also of those beside the host that was rolled back, which is the first policy's."""
+    env, turns, place = make(bank, 1), [], list(PLAYERS).index(name)
+    if place:
+        env.population.epochs = 4  # nothing breaks
+    play(env, PLAYERS[name](env), ITERATION, lambda *turn: turns.append(Turn(*turn)), HOSTS.tasks, HOSTS.ids)
+    for own, shared in zip(turns, together[1], strict=True):
+        expected, found = leaves(own), leaves(of_rows(shared, slice(3 * place, 3 * place + 3)))
+        assert expected.keys() == found.keys() and len(expected) > 50
+        for part, tensor in expected.items():
+            assert torch.equal(tensor.nan_to_num(-7.0), found[part].nan_to_num(-7.0)), (own.situation.step, part)
+    panicked = torch.stack([turn.info.panicked for turn in turns])
+    assert panicked.any(dim=0).tolist() == [False, False, place == 0]
+    assert torch.stack([turn.action.op for turn in turns]).any()
+
+
+def test_policies_do_not_all_do_the_same(together):
+    ops = torch.stack([turn.action.op for turn in together[1]])
+    played = {tuple(ops[:, 3 * place : 3 * place + 3].flatten().tolist()) for place in range(len(PLAYERS))}
+    assert len(played) > 4
+
+
+class Told:
+    """Remembers which episode it was told of."""
+
+    def start(self, episode):
+        self.episode = episode
+
+
+def test_everyone_is_told_the_same_hosts_and_its_own_rows():
+    """The gradient rule measures the networks in those rows."""
+    actors, ids = [Told(), Told(), Told()], torch.tensor([4, 7])
+    SideBySide(actors, ids).start(Episode(torch.arange(6), ITERATION, 1))
+    assert [actor.episode.first_row for actor in actors] == [0, 2, 4]
+    assert all(torch.equal(actor.episode.env_ids, ids) and actor.episode.iteration == ITERATION for actor in actors)
+
+
+def test_rows_that_nobody_plays_never_grow(together):
+    env, _ = together
+    assert env.num_envs == 3 * len(PLAYERS) + 3
+    assert not env.slots.germinations[-3:].any() and env.slots.germinations[:-3].any()
+
+
+def test_populations_are_as_even_as_the_limit_on_rows_allows():
+    # 20 hosts, 128 rows: at most 6 policies, so 7 are 4 and 3, and 13 are 5, 5 and 3.
+    assert [at_once(20, policies) for policies in (1, 3, 6, 7, 11, 13)] == [1, 3, 6, 4, 6, 5]
+    assert at_once(ROWS_AT_ONCE + 1, 4) == 1
+
+
+def test_a_policy_that_needs_what_is_closed_is_refused_whoever_plays_beside_it(bank):
+    env = tiny_env(bank, 2, episode_steps=2, actions={"op": ["WAIT", "GERMINATE"]})
+    players = [BASELINES[name](env) for name in ("static", "patient")]
+    with pytest.raises(SimicError, match=r"Patient needs op PRUNE, which train\.actions\.op closes"):
+        play_together(env, players, Hosts(torch.zeros(1, dtype=torch.int64), torch.arange(1), ITERATION))
