@@ -43,7 +43,7 @@ def test_tree_is_frozen() -> None:
         ("extensions=[nowhere]", ["extensions/nowhere.py", "no such file"]),
         ("train.envs=33", ["train", "33", "multiple of ppo.minibatches (4)"]),
         ("train.twins=7", ["train", "120", "multiple of twins (7)"]),
-        ("train.survey=0", ["train", "survey (0)", "warm_start (4)", "both be 0 or both be positive"]),
+        ("train.survey=0", ["train", "survey (0)", "warm_start (3)", "both be 0 or both be positive"]),
         ("train.twins=1", ["train", "warm_start needs twins"]),
         ("train.reward.basic.weight=1", ["train.reward.basic.weight", "unknown key", "rent_weight"]),
         ("train.ppo.value_clip=0.2", ["train.ppo.value_clip", "unknown key", "clip_range"]),

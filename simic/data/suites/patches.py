@@ -21,12 +21,12 @@ suite(
         overrides=(
             "train.host.family=cnn",
             "train.host.preset=impaired",
-            "train.iterations=8",
+            "train.iterations=7",
             "train.envs=120",  # whole groups of the survey's twelve openings, and of three twins
             "train.twins=3",
             "train.survey=3",
-            "train.warm_start=4",
-            "train.validate_every=8",
+            "train.warm_start=3",
+            "train.validate_every=7",
             "train.episode_steps=40",
             "train.batches_per_epoch=8",
             "train.batch_size=32",
