@@ -160,23 +160,36 @@ def grow(
         str | None, typer.Option(help="A task of params.yaml instead of an .npz: digits, mnist, text, ...")
     ] = None,
     policy: Annotated[
-        str, typer.Option(help="learned, a policy's directory, heuristic, fixed_schedule, random_legal or static.")
+        str,
+        typer.Option(
+            help="learned (the project's own or a published one), a suite's published one, a policy's directory, or a "
+            "baseline: heuristic, fixed_schedule, random_legal, static, ..."
+        ),
     ] = "learned",
     host: Annotated[
         str | None, typer.Option(metavar="FAMILY/PRESET", help="Default: the policy's own; for example cnn/baseline.")
     ] = None,
     n: Annotated[int, typer.Option(min=1, help="Networks grown side by side; the best by validation is kept.")] = 8,
     out: Annotated[Path, typer.Option(help="New folder for the grown network.")] = Path("grown"),
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Also train the bare host, common schedule and random search, and score all."),
+    ] = False,
 ) -> None:
     """Grow a network on your own data with a trained controller or a baseline, and save it."""
     from simic import params
     from simic.pipeline import stages
 
     workspace = _workspace()
-    found = stages.grow(params.load(workspace.params), workspace, stages.Growth(data, out, task, policy, host, n))
+    asked = stages.Growth(data, out, task, policy, host, n, compare)
+    tree = params.load(workspace.params) if workspace.params.exists() else params.Params()
+    found = stages.grow(tree, workspace, asked)
+    _say(f"policy   {found.grown_by}")
     _say(f"grown    {found.path}: host {found.host} of {n}")
     _say(f"size     {found.params} parameters (the host alone {found.host_params})")
     _say(f"accuracy {found.val_accuracy_pct:.1f} % validation, {found.test_accuracy_pct:.1f} % test")
+    if found.compared is not None:
+        _say(f"\n{found.compared.table()}\n")
     _say(f"card     {found.path / 'README.md'}")
     _say(f"use it   python -c \"from simic.growth import load_grown; print(load_grown('{found.path}'))\"")
 

@@ -27,7 +27,9 @@ Table = NDArray[np.float64]  # [hosts, schedules]
 
 @dataclass(frozen=True)
 class Hosts:
-    """Which hosts are grown: their tasks and the ids that their random numbers hash, ``[R]``, and the episode."""
+    """Which hosts are grown: their tasks ``[R]``, the ids that their random numbers hash, and the episode. With ids
+    ``[R]`` every schedule meets the same hosts, with ids ``[R, S]`` it has hosts of its own.
+    """
 
     tasks: Tensor
     ids: Tensor
@@ -68,6 +70,7 @@ def grid(
         torch.arange(len(hosts.tasks)), torch.arange(len(schedules)), indexing="ij"
     ))  # fmt: skip
     rows = len(host)
+    ids = hosts.ids.view(len(hosts.tasks), -1).expand(-1, len(schedules)).reshape(-1)
     size = min(ROWS_AT_ONCE, rows)
     runtime = params.runtime
     make = sharing.population(runtime, sharing.layout(runtime, size, device))
@@ -80,7 +83,7 @@ def grid(
             # The last population is filled up with rows that are not kept.
             part = torch.arange(first, first + size) % rows
             actor = OpenLoop([schedules[index] for index in schedule[part].tolist()])
-            group = Hosts(hosts.tasks[host[part]], hosts.ids[host[part]], hosts.iteration)
+            group = Hosts(hosts.tasks[host[part]], ids[part], hosts.iteration)
             played = recovered(env.population, lambda actor=actor, group=group: _played(env, actor, group, splits.test))
             found.append(played[:, : rows - first])
             told(min(first + size, rows), rows)
@@ -96,11 +99,16 @@ def _played(env: GrowthEnv, actor: OpenLoop, hosts: Hosts, test: Dataset | None)
         meter.add(info)
 
     play(env, actor, hosts.iteration, add, hosts.tasks, hosts.ids)
+    return torch.cat([reached(env, test), torch.stack([meter.training, meter.validation]).double().cpu()])
+
+
+def reached(env: GrowthEnv, test: Dataset | None) -> Tensor:
+    """Of the committed networks at the end of an episode ``[4, E]`` float64: accuracy in points on validation and test
+    split (NaN where there is none), parameters, FLOPs per sample.
+    """
     kept = env.slots.stage == Stage.FOSSILIZED
     val = env.state.measured.committed_accuracy
     scored = env.committed(test)[0] if test is not None else torch.full_like(val, torch.nan)
     flops = env.host.flops_per_sample + torch.where(kept, env.population.seed_flops(env.slots), 0).sum(dim=1)
     params = env.host.params + torch.where(kept, env.state.seed_params, 0).sum(dim=1)
-    return torch.stack(
-        [column.double().cpu() for column in (val, scored, params, flops, meter.training, meter.validation)]
-    )
+    return torch.stack([column.double().cpu() for column in (val, scored, params, flops)])

@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -10,30 +11,33 @@ from simic.data.batches import load_held_out
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, play
 from simic.errors import SimicError
+from simic.evaluation.compare import compare
+from simic.evaluation.controllers import Controller
 from simic.evaluation.history import Histories
-from simic.evaluation.policies import BASELINES, refuse_other_task
-from simic.evaluation.take_home import Grown, export_best
+from simic.evaluation.page import progress
+from simic.evaluation.policies import BASELINES, refuse_other_host
+from simic.evaluation.take_home import Grown, best_host, export_best
 from simic.growth.batch.shards import recovered
-from simic.params import Runtime, Train
+from simic.params import Params
 from simic.training import sharing
-from simic.training.learned import Learned
 
 GROW_ITERATION = 1 << 42  # a namespace of its own: hosts that no training or evaluation episode has seen
 
 
 @dataclass(frozen=True)
 class GrowSetup:
-    """Where networks grow: how hosts are trained, on which prepared data, on what."""
+    """Where networks grow: how hosts are trained (of a controller: as when it was trained), on which prepared data, on
+    what.
+    """
 
-    train: Train
-    rng_seed: int
+    params: Params
     prepared: Path
     device: torch.device
-    runtime: Runtime
 
 
-def grow(setup: GrowSetup, policy: str | Learned, hosts: int, out: Path) -> Grown:
-    """Grows ``hosts`` networks side by side and exports the one with the best committed validation accuracy.
+def grow(setup: GrowSetup, policy: str | Controller, hosts: int, out: Path, compared: bool = False) -> Grown:
+    """Grows ``hosts`` networks side by side and exports the one with the best committed validation accuracy,
+    ``compared`` with what else one can do or not.
 
     ``policy`` is a trained one or the name of a baseline. SimicError when ``out`` exists or the policy was trained for
     another family or number of slots.
@@ -41,27 +45,32 @@ def grow(setup: GrowSetup, policy: str | Learned, hosts: int, out: Path) -> Grow
     if out.exists():
         raise SimicError(f"{out}: already exists; choose another --out or remove it")
     held_out = load_held_out(setup.prepared, setup.device)
-    env_ids = torch.arange(hosts)
-    make = sharing.population(setup.runtime, sharing.layout(setup.runtime, hosts, setup.device))
-    env = GrowthEnv(
-        setup.train, setup.rng_seed, held_out.train, held_out.val, env_ids, setup.device, setup.runtime.backend, make
-    )
-    name = f"the policy {policy}" if isinstance(policy, str) else f"a policy trained for {policy.iteration} iterations"
+    env_ids, params = torch.arange(hosts), setup.params
+    make = sharing.population(params.runtime, sharing.layout(params.runtime, hosts, setup.device))
+    data = held_out.train, held_out.val
+    env = GrowthEnv(params.train, params.rng_seed, *data, env_ids, setup.device, params.runtime.backend, make)
+    name, common = (f"the policy {policy}", None) if isinstance(policy, str) else (policy.name, policy.common)
+    told = progress(params.runtime.progress, "grow")
+    everyone = slice(0, hosts)
     with closing(env):
         histories = recovered(env.population, lambda: _played(env, policy))
-        return export_best(env, slice(0, hosts), histories, held_out, setup.prepared, name, out)
+        found = None
+        if compared:
+            best = best_host(env, everyone)
+            found = compare(params, env, held_out.test, best, name, common, partial(told, "comparison"))
+        return export_best(env, everyone, histories, held_out, setup.prepared, name, out, found)
 
 
-def _played(env: GrowthEnv, policy: str | Learned) -> Histories:
+def _played(env: GrowthEnv, policy: str | Controller) -> Histories:
     histories = Histories(env, env.num_envs)
     play(env, _actor(policy, env), GROW_ITERATION, histories.add)
     return histories
 
 
-def _actor(policy: str | Learned, env: GrowthEnv) -> Actor:
-    if isinstance(policy, Learned):
-        refuse_other_task(policy, env)
-        return policy.actor(greedy=True)
+def _actor(policy: str | Controller, env: GrowthEnv) -> Actor:
+    if isinstance(policy, Controller):
+        refuse_other_host(policy.learned, env.host)
+        return policy.learned.actor(greedy=True)
     if policy not in BASELINES:
         raise SimicError(f"policy {policy!r}: must be learned, a policy's directory, or one of {', '.join(BASELINES)}")
     return BASELINES[policy](env)

@@ -33,7 +33,7 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
     """Plays the whole table; the order is that of the docstring above."""
     setup = EvaluationSetup.open(params, prepared, device, len(params.headroom.policies))
     env = setup.env
-    schedules = _schedules(params, env)
+    schedules = possible_schedules(params, env)
     with closing(env):
         rules = {name: BASELINES[name](env) for name in params.headroom.policies}
         policies = {name: done.score for name, done in play_for_score(setup, rules)}
@@ -77,8 +77,8 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
     return found.model_copy(update={"standings": endpoints.standings(found, {})})
 
 
-def _schedules(params: Params, env: GrowthEnv) -> list[Schedule]:
-    """Of what can grow."""
+def possible_schedules(params: Params, env: GrowthEnv) -> list[Schedule]:
+    """Of what can grow; static is the first."""
     limit = params.train.lifecycle.max_seeds or env.host.slots
     blueprints = [of_slot.nonzero().flatten().tolist() for of_slot in env.openings]
     return every_schedule(blueprints, limit, params.headroom.steps, params.headroom.schedules)

@@ -17,15 +17,15 @@ SEARCHES = (1, 2, 4, 8, 16)  # trainings
 LEAST_GAP_PCT = 5.0  # a suite below it has nothing to decide
 
 
-def progress(kind: str) -> Callable[[str, int, int], None]:
-    """Prints a line now and then, unless ``kind`` is none."""
+def progress(kind: str, command: str = "headroom") -> Callable[[str, int, int], None]:
+    """Prints a line of the ``command`` now and then, unless ``kind`` is none."""
     last = [0.0]
 
     def told(what: str, done: int, rows: int) -> None:
         now = time.monotonic()
         if kind != "none" and (done == rows or now - last[0] > SECONDS_BETWEEN_LINES):
             last[0] = now
-            print(f"headroom: {what}: {done} of {rows} host trainings", flush=True)
+            print(f"{command}: {what}: {done} of {rows} host trainings", flush=True)
 
     return told
 

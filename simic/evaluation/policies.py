@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
+from simic.envs.actions import action_spec
 from simic.envs.growth_env import GrowthEnv
+from simic.envs.observations import observation_spec
 from simic.envs.patient import Patient, tries
 from simic.envs.play import Actor, refuse_closed
 from simic.errors import SimicError
@@ -16,6 +18,8 @@ from simic.evaluation.baselines import (
 )
 from simic.evaluation.blind import Blind
 from simic.evaluation.gradient import Gradient
+from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.hosts import HostSpec
 from simic.params import Params, PolicyName
 from simic.training.learned import Learned
 
@@ -47,21 +51,23 @@ def actors(params: Params, env: GrowthEnv, learned: Learned | None) -> dict[str,
 def _actor(name: PolicyName, env: GrowthEnv, learned: Learned | None) -> Actor:
     if learned is None:
         raise SimicError(f"evaluate.policies names {name!r}: there is no trained policy; run simic train first")
-    refuse_other_task(learned, env)
+    refuse_other_host(learned, env.host)
     actor = learned.actor(greedy=name != "learned_sampled")
     return Blind(actor) if name == "blind" else actor
 
 
-def refuse_other_task(learned: Learned, env: GrowthEnv) -> None:
-    """SimicError when the policy was trained for other observations or actions than the environment's."""
-    policy, host = learned.policy, learned.train.host
-    if policy.observation_spec == env.observation_spec and policy.action_spec == env.action_spec:
+def refuse_other_host(learned: Learned, host: HostSpec) -> None:
+    """SimicError when the policy was trained for other observations, actions or blueprints than the host's."""
+    kinds, trained = blueprints_of(host.family), learned.train.host
+    specs = observation_spec(host.slots, len(kinds)), action_spec(host.slots, len(kinds))
+    policy = learned.policy
+    if (policy.observation_spec, policy.action_spec) == specs and kinds == blueprints_of(trained.family):
         return
     described = [
         f"{family}/{preset}, {spec.categories} slots, {spec.cardinality} blueprints, observations v{spec.version}"
         for family, preset, spec in (
-            (host.family, host.preset, policy.observation_spec),
-            (env.host.family, env.host.preset, env.observation_spec),
+            (trained.family, trained.preset, policy.observation_spec),
+            (host.family, host.preset, specs[0]),
         )
     ]
     raise SimicError(

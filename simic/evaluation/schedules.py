@@ -6,11 +6,13 @@ They are what a search without a controller chooses from; one actor plays anothe
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Self
 
 import torch
 
 from simic import rng
 from simic.envs.play import Episode, Situation
+from simic.errors import SimicError
 from simic.growth.life.vocabulary import ALPHA_TARGETS, TEMPO_STEPS, Action, Op, Stage
 from simic.rng import Purpose
 
@@ -35,6 +37,24 @@ class Schedule:
         """In words."""
         seeds = [f"{blueprints[kind]} at {slot}" for slot, kind in enumerate(self.blueprints) if kind != NONE]
         return f"{' + '.join(seeds)}, step {self.step}" if seeds else "static"
+
+    @classmethod
+    def named(cls, name: str, blueprints: Sequence[str], slots: int) -> Self:
+        """The schedule that ``name`` gives this name; SimicError where there is none of these blueprints and slots."""
+        kinds = [NONE] * slots
+        if name == "static":
+            return cls(tuple(kinds))
+        try:
+            seeds, step = name.split(", step ")
+            for seed in seeds.split(" + "):
+                kind, slot = seed.split(" at ")
+                kinds[range(slots).index(int(slot))] = blueprints.index(kind)
+            return cls(tuple(kinds), int(step))
+        except ValueError:
+            raise SimicError(
+                f"schedule {name!r}: must be BLUEPRINT at SLOT + …, step N with slots below {slots} and blueprints "
+                f"from {', '.join(blueprints)}"
+            ) from None
 
 
 def every_schedule(

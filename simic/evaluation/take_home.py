@@ -10,8 +10,11 @@ from pydantic import JsonValue
 from simic.data.batches import HeldOut, Meta, TaskMeta, read_meta
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
+from simic.evaluation.compare import GrowthComparison
 from simic.evaluation.history import Histories
 from simic.growth.export import Structure, grown_network, write_network
+
+COMPARISON = "compare.json"
 
 
 @dataclass(frozen=True)
@@ -19,40 +22,57 @@ class Grown:
     """What was exported; accuracies in points, of the committed network."""
 
     path: Path
+    grown_by: str
     host: int
     val_accuracy_pct: float
     test_accuracy_pct: float
     host_params: int
     params: int
+    compared: GrowthComparison | None
+
+
+def best_host(env: GrowthEnv, rows: slice) -> int:
+    """Its place among some rows, by committed validation accuracy; SimicError where none is a number."""
+    score = env.state.measured.committed_accuracy[rows]
+    if not score.isfinite().any():
+        raise SimicError("no host has a committed accuracy that is a number, so there is nothing to export")
+    return int(score.nan_to_num(-1.0).argmax())
 
 
 def export_best(
-    env: GrowthEnv, rows: slice, histories: Histories, held: HeldOut, prepared: Path, policy: str, out: Path
+    env: GrowthEnv,
+    rows: slice,
+    histories: Histories,
+    held: HeldOut,
+    prepared: Path,
+    policy: str,
+    out: Path,
+    compared: GrowthComparison | None = None,
 ) -> Grown:
     """Writes the host with the best committed validation accuracy among some rows to the new directory ``out``.
 
-    ``policy`` says in words what grew them. SimicError when ``out`` exists.
+    ``policy`` says in words what grew them; what it was ``compared`` with is added. SimicError when ``out`` exists.
     """
-    score = env.state.measured.committed_accuracy[rows]
-    if not score.isfinite().any():
-        raise SimicError(f"{out}: no host has a committed accuracy that is a number, so there is nothing to export")
-    best = int(score.nan_to_num(-1.0).argmax())
+    best = best_host(env, rows)
     row = rows.start + best
     accuracy, _ = env.committed(held.test)
     network = grown_network(env.population, env.slots, row, committed=True)
     found = Grown(
         path=out,
+        grown_by=policy,
         host=best,
-        val_accuracy_pct=float(score[best]),
+        val_accuracy_pct=float(env.state.measured.committed_accuracy[row]),
         test_accuracy_pct=float(accuracy[row]),
         host_params=env.host.params,
         params=network.structure.params,
+        compared=compared,
     )
     meta, task = read_meta(prepared), held.tasks[int(env.tasks[row])]
     history: list[JsonValue] = [{"preprocessing": _preprocessing(meta, task)}] if task.mean else []
     shares = [round(value, 2) for value in env.shapley().value[row].tolist()]
-    text = card(found, network.structure, meta, task, env, len(histories.entries), policy, shares)
-    write_network(network, out, history + histories.entries[best], text)
+    text = card(found, network.structure, meta, task, env, len(histories.entries), shares)
+    files = {COMPARISON: compared.to_json()} if compared else {}
+    write_network(network, out, history + histories.entries[best], text, files)
     return found
 
 
@@ -72,7 +92,6 @@ def card(
     task: TaskMeta,
     env: GrowthEnv,
     hosts: int,
-    policy: str,
     shapley: Sequence[float],
 ) -> str:
     """The model card, Markdown, of the best of ``hosts``; ``shapley`` per slot in points, NaN where no seed acts."""
@@ -101,7 +120,8 @@ A Shapley value is the seed's share, in points of validation accuracy, of what a
 worth.
 
 ## How it was grown
-By {policy}, in {env.steps} steps of one epoch each, beside {hosts - 1} other hosts (rng_seed {env.rng_seed}).
+By {found.grown_by}, in {env.steps} steps of one epoch each, beside {hosts - 1} other hosts
+(rng_seed {env.rng_seed}).
 It is host {found.host}, the one with the best validation accuracy; what happened at each step is in `history.json`.
 
 ## Data
@@ -113,7 +133,7 @@ Samples: {meta.samples["train"]} train, {meta.samples["val"]} validation, {meta.
 |---|---|
 | validation (chose this host) | {found.val_accuracy_pct:.2f} % |
 | test | {found.test_accuracy_pct:.2f} % |
-
+{_compared(found.compared)}
 ## How to use it
 With simic: `simic.growth.load_grown(PATH)` gives a plain `nn.Module`. With torch alone:
 
@@ -125,6 +145,10 @@ With simic: `simic.growth.load_grown(PATH)` gives a plain `nn.Module`. With torc
 It has seen this data set only. The validation figure is the best of {hosts} and so flatters; the test figure
 does not.
 """
+
+
+def _compared(compared: GrowthComparison | None) -> str:
+    return f"\n{compared.page()}\n" if compared else ""
 
 
 def _seeds(structure: Structure, shapley: Sequence[float]) -> str:

@@ -7,7 +7,7 @@ A directory holds ``structure.json`` (what it is made of), ``weights.safetensors
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -147,8 +147,12 @@ def grown_network(population: Population | Shards, slots: Slots, row: int, commi
     return network
 
 
-def write_network(network: GrownNetwork, path: Path, history: Sequence[JsonValue], card: str) -> Path:
-    """Write it as a new directory ``path``, whole or not at all; ``history`` and ``card`` are the caller's account."""
+def write_network(
+    network: GrownNetwork, path: Path, history: Sequence[JsonValue], card: str, files: Mapping[str, str] | None = None
+) -> Path:
+    """Write it as a new directory ``path``, whole or not at all; ``history``, ``card`` and other ``files`` by name are
+    the caller's account.
+    """
     if path.exists():
         raise SimicError(f"{path}: already exists; choose another directory or remove it")
     partial = path.with_name(path.name + ".partial")
@@ -156,6 +160,8 @@ def write_network(network: GrownNetwork, path: Path, history: Sequence[JsonValue
     partial.mkdir(parents=True)
     try:
         _write(network, partial, history, card)
+        for name, text in (files or {}).items():
+            (partial / name).write_text(text, encoding="utf-8")
     except BaseException:
         shutil.rmtree(partial)
         raise

@@ -18,10 +18,13 @@ from simic import durable, registry
 from simic import params as params_module
 from simic.data.batches import data_hash
 from simic.errors import SimicError
-from simic.params import Host, Params, Prepare, Train
+from simic.params import Host, Params, Prepare
 from simic.pipeline.paths import Workspace
 
 if TYPE_CHECKING:
+    import torch
+
+    from simic.evaluation.controllers import Controller
     from simic.evaluation.result import HeadroomReport
     from simic.evaluation.take_home import Grown
     from simic.training.observers import Observer
@@ -207,33 +210,51 @@ class Growth:
     data: str | None
     out: Path
     task: str | None = None
-    policy: str = "learned"  # or a baseline's name, or the directory of a policy
+    policy: str = "learned"  # or a baseline's name, the suite of a published controller, the directory of a policy
     host: str | None = None  # family/preset
     hosts: int = 8
+    compare: bool = False
 
 
 def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
-    """A policy grows networks on a task or an ``.npz`` of the user's own; the best is exported to ``asked.out``."""
+    """A policy grows networks on a task or an ``.npz`` of the user's own; the best is exported to ``asked.out``.
+
+    A controller's hosts are trained as those that it was trained on: budget, actions, lifecycle and episodes are its.
+    """
     from simic.data import prepare as data
     from simic.evaluation import grow as growing
-    from simic.evaluation.policies import BASELINES
     from simic.training import machine
-    from simic.training.learned import Learned
 
     device = machine.configure(params.runtime)
-    policy: str | Learned = asked.policy
-    if asked.policy not in BASELINES:
-        folder = workspace.models / "policy" if asked.policy == "learned" else Path(asked.policy)
-        policy = Learned.load(folder, device)
-    train = params.train if isinstance(policy, str) else policy.train
-    if asked.host is not None:
-        train = with_host(train, asked.host)
+    host = None if asked.host is None else as_host(asked.host)
     task, folder = _asked_data(asked, params, workspace)
     with tempfile.TemporaryDirectory(prefix="simic-grow-") as scratch:
         prepared = Path(scratch) / "prepared"
         data.prepare(task, params.rng_seed, prepared, folder)
-        setup = growing.GrowSetup(train, params.rng_seed, prepared, device, params.runtime)
-        return growing.grow(setup, policy, asked.hosts, asked.out)
+        policy = _asked_policy(asked.policy, host, params, workspace, prepared, device)
+        train = params.train if isinstance(policy, str) else policy.learned.train
+        train = train.model_copy(update={} if host is None else {"host": host})
+        setup = growing.GrowSetup(params.model_copy(update={"train": train}), prepared, device)
+        return growing.grow(setup, policy, asked.hosts, asked.out, asked.compare)
+
+
+def _asked_policy(
+    name: str, host: Host | None, params: Params, workspace: Workspace, prepared: Path, device: "torch.device"
+) -> "str | Controller":
+    """The name of a baseline, or a controller: "learned" is the project's own or the published one that fits."""
+    from simic.data.batches import read_meta
+    from simic.evaluation.controllers import PUBLISHED, Controller, choose
+    from simic.evaluation.policies import BASELINES
+
+    if name in BASELINES:
+        return name
+    if name != "learned":
+        shipped = PUBLISHED / name
+        return Controller.load(shipped if shipped.is_dir() else Path(name), device)
+    models, own = workspace.models, None
+    if (models / "policy").exists():
+        own = Controller.own(models, workspace.headroom, device)
+    return choose(own, host, params.train.host, read_meta(prepared), device)
 
 
 def _asked_data(asked: Growth, params: Params, workspace: Workspace) -> tuple[Prepare, Path]:
@@ -254,17 +275,16 @@ def _asked_data(asked: Growth, params: Params, workspace: Workspace) -> tuple[Pr
         raise SimicError(f"--task {asked.task}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
 
 
-def with_host(train: Train, name: str) -> Train:
-    """The params with another host, ``family/preset``; SimicError naming what is known."""
+def as_host(name: str) -> Host:
+    """Of ``family/preset``; SimicError naming what is known."""
     family, _, preset = name.partition("/")
     try:
-        host = Host.model_validate({"family": family, "preset": preset})
+        return Host.model_validate({"family": family, "preset": preset})
     except ValidationError:
         families, presets = registry.known(registry.FAMILY), registry.known(registry.PRESET)
         raise SimicError(
             f"host {name!r}: must be FAMILY/PRESET, {' or '.join(families)} / {' or '.join(presets)}"
         ) from None
-    return train.model_copy(update={"host": host})
 
 
 STAGES: dict[str, Callable[..., None]] = {

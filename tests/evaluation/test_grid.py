@@ -45,9 +45,9 @@ def tables(found):
     )  # fmt: skip
 
 
-def alone(params, splits, host, schedule):
+def alone(params, splits, host, schedule, name=None):
     """The six numbers of one host in an environment of its own."""
-    name, task = HOSTS.ids[host, None], HOSTS.tasks[host, None]
+    name, task = HOSTS.ids[host, None] if name is None else name, HOSTS.tasks[host, None]
     data = splits.train, splits.val
     with closing(GrowthEnv(params.train, params.rng_seed, *data, name, backend="loop")) as env:
         meter = Meter.of(env)
@@ -66,6 +66,17 @@ def test_every_row_is_its_schedule_played_alone_on_that_host_bit_for_bit(params,
             row = [float(table[host, index]) for table in tables(found)]
             assert row == alone(params, splits, host, schedule), (host, schedule)
     assert len({*found.test_accuracy_pct.flatten().tolist()}) > 2
+
+
+def test_a_schedule_can_have_hosts_of_its_own(params, splits, found):
+    own = torch.tensor([[40, 2, 3], [5, 7, 11]])
+    parted = grid(params, splits, Hosts(HOSTS.tasks, own, ITERATION), SCHEDULES, CPU)
+    for host in range(2):
+        for index, schedule in enumerate(SCHEDULES):
+            row = [float(table[host, index]) for table in tables(parted)]
+            assert row == alone(params, splits, host, schedule, own[host, index, None]), (host, schedule)
+    assert parted.val_accuracy_pct[0, 0] == found.val_accuracy_pct[0, 0]  # the same host
+    assert (parted.val_accuracy_pct != found.val_accuracy_pct).any()
 
 
 def test_a_last_population_that_is_filled_up_changes_and_loses_nothing(params, splits, found, monkeypatch):

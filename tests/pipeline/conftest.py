@@ -2,9 +2,19 @@
 
 import pytest
 
-from simic.pipeline import mlflow_store
+from simic.pipeline import mlflow_store, stages
 from simic.pipeline.paths import Workspace
+from tests.pipeline.small_suite import tree
 from tests.training.conftest import finished, prepared  # noqa: F401
+
+
+@pytest.fixture(scope="session")
+def suite_run(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """All five stages of a tiny suite; read only."""
+    workspace = Workspace(tmp_path_factory.mktemp("suite"))
+    for stage in stages.STAGES.values():
+        stage(tree(), workspace)
+    return workspace
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 
 from simic import params
 from simic.errors import SimicError
+from simic.evaluation import controllers
 from simic.growth.export import load_grown
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
@@ -73,14 +74,17 @@ def test_grown_network_runs_as_a_plain_module_and_without_simic(images: Path) ->
     ("change", "words"),
     [
         ({"host": "vit/tiny"}, "host 'vit/tiny': must be FAMILY/PRESET"),
-        ({"policy": "learned"}, "models/policy/policy.json"),
+        ({"policy": "learned"}, "no controller fits"),
         ({"policy": "nobody"}, "nobody"),
         ({"data": None}, "grow: needs an .npz file, or --task NAME"),
         ({"data": None, "task": "sudoku"}, "--task sudoku: .*digits, mnist"),
         ({"data": None, "task": "text"}, "--task text: source is"),
     ],
 )
-def test_what_grow_cannot_do_is_one_line(images: Path, change: dict[str, str], words: str) -> None:
+def test_what_grow_cannot_do_is_one_line(
+    images: Path, change: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controllers, "PUBLISHED", images.parent / "nothing")
     with pytest.raises(SimicError, match=words) as caught:
         stages.grow(tree(), Workspace(images.parent), asked(images, **change))
     assert "\n" not in str(caught.value)

@@ -16,28 +16,13 @@ from simic.evaluation import result
 from simic.pipeline import engine, stages
 from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT
-
-TINY = [
-    "prepare.suite.instances={train: 3, val: 1, held_out: 3, held_out_kinds: 1}", "prepare.samples=160",
-    "headroom.policies=[static]", "headroom.search_tasks=2", "headroom.floors=false",
-    "train.actions={slot: [0, 1]}", "train.episode_steps=10", "train.lifecycle.training_dwell=1",
-    "train.batches_per_epoch=2", "train.envs=4", "train.twins=2", "train.iterations=3", "train.survey=1",
-    "train.warm_start=1", "train.policy.core_units=16", "train.ppo.epochs=1", "train.price=2.0",
-    "evaluate.eval_seeds=4", "runtime.processes=1", "runtime.threads=1", "runtime.progress=none",
-]  # fmt: skip
-
-
-def tree(*overrides: str) -> params.Params:
-    return params.load(ROOT / "params.yaml", [*TINY, "train.actions.blueprint=[norm]", *overrides])
+from tests.pipeline.small_suite import TINY, tree
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """All five stages; read only."""
-    workspace = Workspace(tmp_path_factory.mktemp("suite"))
-    for stage in stages.STAGES.values():
-        stage(tree(), workspace)
-    return workspace
+def finished(suite_run: Workspace) -> Workspace:
+    """Read only."""
+    return suite_run
 
 
 @pytest.fixture

@@ -1,0 +1,189 @@
+"""A finished workspace's controller as package data: simic/published/SUITE, which `simic grow` uses.
+
+    python -m benchmarks.publish WORKSPACE SUITE
+
+Everything written is read from the workspace: its policy, checkpoint, reports, prepared data and wall times. The same
+workspace gives the same bytes.
+"""
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from simic import durable
+from simic.data.batches import Meta, data_hash, read_meta
+from simic.errors import SimicError
+from simic.evaluation import controllers, endpoints, result
+from simic.evaluation.controllers import Publication
+from simic.evaluation.page import GROUPS, interval
+from simic.params import Train
+from simic.pipeline.paths import Workspace
+from simic.telemetry import timing
+from simic.training import checkpoint
+from simic.training.checkpoint import Manifest
+from simic.training.learned import CARD_FILE, WEIGHTS_FILE, Learned
+
+MOST_BYTES = 2_000_000  # of a controller with its card
+CARD = "CARD.md"
+ROWS = (result.LEARNED, endpoints.COMMON, endpoints.ORACLE_TASK, "patient", "blind", "static")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A workspace after `simic run`, whose parts belong together."""
+
+    policy: Path
+    learned: Learned
+    manifest: Manifest
+    evaluation: result.Evaluation
+    headroom: result.HeadroomReport
+    meta: Meta
+    minutes: float  # of training
+
+    @classmethod
+    def read(cls, workspace: Workspace, suite: str) -> Self:
+        """SimicError naming what is missing, or what is of another run than the policy."""
+        evaluation, headroom = result.read(workspace.evaluation), result.read_headroom(workspace.headroom)
+        policy, meta = workspace.models / "policy", read_meta(workspace.prepared)
+        learned = Learned.load(policy)
+        manifest = checkpoint.read(workspace.checkpoints / str(evaluation.checkpoint)).manifest
+        if meta.task != "suite" or meta.source.split(" + ")[0] != f"suite {suite}":
+            raise SimicError(f"{workspace.prepared}: data of {meta.source}, not of suite {suite}")
+        if {manifest.iteration, evaluation.checkpoint_iteration} != {learned.iteration}:
+            raise SimicError(
+                f"{workspace.evaluation}: of the policy after {evaluation.checkpoint_iteration} iterations; "
+                f"models/policy is the one after {learned.iteration}: run simic evaluate with evaluate.checkpoint=best"
+            )
+        for name, found in (("evaluation", evaluation), ("headroom", headroom), ("checkpoint", manifest)):
+            if found.data_sha256 != data_hash(workspace.prepared):
+                raise SimicError(f"{workspace.root}: its {name} is of other data than {workspace.prepared}; simic run")
+        rows = timing.read(workspace.telemetry / timing.TIMING_FILE)
+        seconds = sum(sum(row.model_dump(exclude={"iteration"}).values()) for row in rows)
+        return cls(policy, learned, manifest, evaluation, headroom, meta, seconds / 60)
+
+
+def publish(workspace: Workspace, suite: str) -> Path:
+    """Writes the suite's folder anew, whole or not at all; SimicError where it would be too large."""
+    found = Finished.read(workspace, suite)
+    common = found.headroom.schedules[found.headroom.common]
+    publication = Publication(suite=suite, sample_shape=found.meta.shape, common_schedule=common)
+    card = json.loads((found.policy / CARD_FILE).read_bytes())
+    card["published"] = publication.model_dump(mode="json")
+    files = {
+        WEIGHTS_FILE: (found.policy / WEIGHTS_FILE).read_bytes(),
+        CARD_FILE: (json.dumps(card, indent=2) + "\n").encode(),
+        CARD: page(found, publication).encode(),
+    }
+    if (size := sum(map(len, files.values()))) > MOST_BYTES:
+        raise SimicError(f"controller of suite {suite}: {size} bytes, at most {MOST_BYTES}: train a smaller policy")
+    with durable.new_directory(controllers.PUBLISHED / suite) as folder:
+        for name, content in files.items():
+            durable.write_synced(folder / name, content)
+    return controllers.PUBLISHED / suite
+
+
+def page(found: Finished, publication: Publication) -> str:
+    """CARD.md."""
+    groups = "\n\n".join(_scores(found, group) for group in found.evaluation.standings)
+    return f"""# A controller of growth, trained on suite {publication.suite}
+
+Use: `simic grow DATA.npz --policy {publication.suite}`, or without `--policy` where it fits. Written by
+`python -m benchmarks.publish`.
+
+## Data
+{_data(found)}
+
+## Training
+{_training(found)}
+
+## Scores
+Test accuracy in points{_priced(found.headroom.price)} on tasks that it was not trained on, with 95 % intervals over
+tasks. A row costs one training of a host; the oracle per task takes the best schedule of each task, found by training
+with all of them. `blind` is this controller without sight of the host.
+
+{groups}
+
+## Limits
+{_limits(found, publication)}
+"""
+
+
+def _data(found: Finished) -> str:
+    meta, tasks = found.meta, [task for task in found.meta.tasks if task.group == "train"]
+    kinds = list(dict.fromkeys(task.kind for task in tasks))
+    samples = ", ".join(f"{count} {split}" for split, count in meta.samples.items())
+    return (
+        f"{meta.source}; licence: {meta.licence}. {len(tasks)} tasks of training, of the kinds {', '.join(kinds)}; "
+        f"{len(meta.tasks) - len(tasks)} more chose the best iteration. Samples of each task: {samples}. "
+        f"sha256 of the prepared data `{found.evaluation.data_sha256}`."
+    )
+
+
+def _training(found: Finished) -> str:
+    train, machine, headroom = found.learned.train, found.manifest.machine, found.headroom
+    return (
+        f"One training, rng_seed {found.manifest.params['rng_seed']}: {train.iterations} iterations of {train.envs} "
+        f"hosts, the first {train.taught} of them shown by the explorer; kept is iteration {found.learned.iteration}. "
+        f"Cost: {found.evaluation.controller_trainings} host trainings, validation included, in {found.minutes:.1f} "
+        f"minutes on {machine.device} ({machine.cpu_capability}, {machine.processes} processes, torch "
+        f"{machine.libraries['torch']}). The common schedule was the best of {len(headroom.schedules)} on tasks of "
+        f"training, which cost {headroom.common_cost.trainings} host trainings more."
+    )
+
+
+def _priced(price: float) -> str:
+    return f", less {price:g} for each time the host's parameters were added," if price else ""
+
+
+def _scores(found: Finished, group: str) -> str:
+    standings = found.evaluation.standings[group]
+    common = found.headroom.schedules[found.headroom.common]
+    names = {result.LEARNED: "this controller", endpoints.COMMON: f"{endpoints.COMMON}: {common}"}
+    lines = [
+        f"On {standings.tasks} {GROUPS[group]}:",
+        "",
+        "| policy | score | over the common schedule | gap closed | random search needs | parameters |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for name in ROWS:
+        if name not in standings.policies:
+            continue
+        row = standings.policies[name]
+        share = "–" if row.share is None else f"{100 * row.share.estimate:.0f} %"
+        lines.append(
+            f"| {names.get(name, name)} | {interval(row.score).lstrip('+')} | {interval(row.over_common)} | {share} | "
+            f"{row.search_worth.estimate} | {row.params:,.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def _limits(found: Finished, publication: Publication) -> str:
+    train, host = found.learned.train, found.evaluation.host
+    life, shape = train.lifecycle, ", ".join(map(str, publication.sample_shape))
+    seeds = "one seed for each slot" if life.max_seeds is None else f"{life.max_seeds} seed{'s' * (life.max_seeds > 1)}"
+    allowed = "; ".join(f"{head}: {', '.join(map(str, kept))}" for head, kept in train.actions.items())
+    return f"""- Host family {host.family} with {host.slots} slots; trained on preset {host.preset} alone.
+- Trained on samples [{shape}] alone.
+- At most {seeds}, up to {life.param_budget:g} times the host's parameters. Actions: {allowed or "all"}.
+- An episode is {train.episode_steps} epochs of {_batches(train)}, with {train.host_optimizer.name}, learning rate \
+{train.host_optimizer.learning_rate:g}. `simic grow` trains your hosts so too."""
+
+
+def _batches(train: Train) -> str:
+    count = "all batches" if train.batches_per_epoch == "all" else f"{train.batches_per_epoch} batches"
+    return f"{count} of {train.batch_size} samples"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Say where it is."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("workspace", type=Path)
+    parser.add_argument("suite")
+    given = parser.parse_args(arguments)
+    print(publish(Workspace(given.workspace), given.suite))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""What a controller's networks are worth beside the host alone, the best common schedule and a search by hand.
+
+Every schedule is trained as often as the controller grew a network, each time on a host of its own: a search then
+chooses among lucky and unlucky hosts just as whoever keeps the best of several grown networks does. What is chosen is
+chosen by validation; the test split scores.
+"""
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from simic.data.batches import Dataset
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.rewards.transition import score
+from simic.evaluation.grid import Hosts, Splits, Table, grid, reached
+from simic.evaluation.headroom import possible_schedules
+from simic.evaluation.result import Frozen
+from simic.evaluation.schedules import Schedule
+from simic.evaluation.search import random_search
+from simic.evaluation.statistics import Values
+from simic.params import Params
+
+SEARCHES = (1, 2, 4, 8)  # trainings
+
+
+class ComparedRow(Frozen):
+    """One way to a network: the host trainings it costs, and the mean test score of what it gives, in points.
+
+    The figure is a mean over ``repeats`` independent ones, from ``hosts`` trained hosts in all; its standard error is
+    over the repeats, null for a single one.
+    """
+
+    name: str
+    trainings: int
+    score: float
+    standard_error: float | None
+    repeats: int
+    hosts: int
+    params: float
+
+
+class GrowthComparison(Frozen):
+    """All of compare.json."""
+
+    controller: str
+    price: float  # points a score loses for each time the host's own parameters that were added
+    common: str | None  # the best common schedule of the tasks the controller was trained on; null: not known
+    schedules: tuple[str, ...]  # what random search draws from
+    rows: tuple[ComparedRow, ...]
+
+    def table(self) -> str:
+        """Markdown, in columns that also align as plain text."""
+        head = ("network", "host trainings", "test score", "standard error", "hosts", "parameters")
+        cells: list[tuple[str, ...]] = [head]
+        for row in self.rows:
+            error = "–" if row.standard_error is None else f"{row.standard_error:.1f}"
+            cells.append((row.name, f"{row.trainings}", f"{row.score:.1f}", error, f"{row.hosts}", f"{row.params:.0f}"))
+        first, *rest = (max(map(len, column)) for column in zip(*cells, strict=True))
+        lines = [
+            f"| {' | '.join([name.ljust(first), *(cell.rjust(w) for cell, w in zip(others, rest, strict=True))])} |"
+            for name, *others in cells
+        ]
+        rule = f"|{'-' * (first + 2)}|{''.join('-' * (width + 1) + ':|' for width in rest)}"
+        return "\n".join([lines[0], rule, *lines[1:]])
+
+    def page(self) -> str:
+        """A section of the model card."""
+        priced = f", less {self.price:g} points for each time the host's parameters were added" if self.price else ""
+        return f"""## Beside other ways to a network
+{self.table()}
+
+Mean test accuracy{priced}, with its standard error over hosts.
+Random search draws from {len(self.schedules)} schedules, each trained on hosts of its own, and keeps the best by
+validation, as is done with the controller's networks."""
+
+    def to_json(self) -> str:
+        """Canonical: sorted keys, so equal results are equal bytes."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
+
+
+def compare(
+    params: Params,
+    env: GrowthEnv,
+    test: Dataset,
+    written: int,
+    controller: str,
+    common: str | None,
+    told: Callable[[int, int], None],
+) -> GrowthComparison:
+    """Of ``env`` at the end of the controller's episode, whose host ``written`` is kept; ``told`` hears how many of how
+    many host trainings are done.
+    """
+    hosts, names = env.num_envs, [item.name for item in env.blueprints]
+    schedules = possible_schedules(params, env)
+    known = [] if common is None else [Schedule.named(common, names, env.host.slots)]
+    played = list(dict.fromkeys([*schedules, *known]))
+    ids = torch.arange(hosts, hosts * (len(played) + 1)).view(hosts, -1)  # after those of the controller
+    splits = Splits(env.training_data, env.validation_data, test)
+    found = grid(params, splits, Hosts(torch.zeros_like(ids[:, 0]), ids, env.iteration), played, env.device, told)
+    price, bare = params.train.price, env.host.params
+
+    def scored(accuracy: Table | None, size: Table) -> Table:
+        assert accuracy is not None
+        return score(accuracy, size - bare, bare, price)
+
+    val, tested = (scored(each, found.params) for each in (found.val_accuracy_pct, found.test_accuracy_pct))
+    rows = [_row("host alone", 1, tested[:, 0], found.params[:, 0])]
+    for schedule in known:
+        column = played.index(schedule)
+        rows.append(_row(f"common schedule: {common}", 1, tested[:, column], found.params[:, column]))
+    val, tested, sizes = (table[:, : len(schedules)] for table in (val, tested, found.params))
+    best, of_best = random_search(val, tested), random_search(val, sizes)
+    for k in SEARCHES:
+        if k <= len(schedules):
+            rows.append(_row(f"random search, best of {k}", k, best[:, k - 1], of_best[:, k - 1], tested.size))
+    _, accuracy, size, _ = reached(env, test).numpy()
+    own, kept = scored(accuracy, size), slice(written, written + 1)
+    rows.append(_row("controller, one network", 1, own, size))
+    rows.append(_row(f"controller, best of {hosts}: written", hosts, own[kept], size[kept], hosts))
+    return GrowthComparison(
+        controller=controller,
+        price=price,
+        common=common,
+        schedules=tuple(schedule.name(names) for schedule in schedules),
+        rows=tuple(rows),
+    )
+
+
+def _row(name: str, trainings: int, scores: Values, params: Values, hosts: int | None = None) -> ComparedRow:
+    """Of independent repeats; ``hosts`` where they are not one each."""
+    repeats = len(scores)
+    error = float(scores.std(ddof=1) / np.sqrt(repeats)) if repeats > 1 else None
+    return ComparedRow(
+        name=name,
+        trainings=trainings,
+        score=round(float(scores.mean()), 4),
+        standard_error=None if error is None else round(error, 4),
+        repeats=repeats,
+        hosts=repeats if hosts is None else hosts,
+        params=round(float(params.mean()), 1),
+    )

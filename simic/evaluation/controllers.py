@@ -1,0 +1,92 @@
+"""Controllers to grow with: the project's own, and those that come with simic, one for each suite."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+from pydantic import ValidationError
+
+from simic.data.batches import Meta
+from simic.errors import SimicError
+from simic.evaluation.policies import BASELINES, refuse_other_host
+from simic.evaluation.result import Frozen, read_headroom
+from simic.growth.networks.hosts import build_host
+from simic.params import Host
+from simic.training.learned import CARD_FILE, Learned
+
+PUBLISHED = Path(__file__).parents[1] / "published"  # a folder for each suite
+
+
+class Publication(Frozen):
+    """What policy.json of a published controller holds beside the policy, under ``published``."""
+
+    suite: str
+    sample_shape: tuple[int, ...]  # of the tasks it was trained on
+    common_schedule: str  # the best one on those tasks
+
+
+@dataclass(frozen=True)
+class Controller:
+    """A trained policy, who it is in words, and the best common schedule of the tasks it was trained on, if known."""
+
+    name: str
+    learned: Learned
+    common: str | None = None
+    published: Publication | None = None
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device) -> Self:
+        """From a directory with a policy; SimicError naming the file that is missing or damaged."""
+        learned = Learned.load(folder, device)
+        card = json.loads((folder / CARD_FILE).read_bytes())
+        try:
+            found = Publication.model_validate_json(json.dumps(card["published"])) if "published" in card else None
+        except ValidationError as error:
+            raise SimicError(f"{folder / CARD_FILE}: published: {error.errors()[0]['msg']}") from None
+        name = f"the published controller of suite {found.suite}" if found else f"the controller in {folder}"
+        trained = f"{name}, trained for {learned.iteration} iterations"
+        return cls(trained, learned, found.common_schedule if found else None, found)
+
+    @classmethod
+    def own(cls, models: Path, headroom: Path, device: torch.device) -> Self:
+        """The project's, of ``models``, with the common schedule of its headroom where the host is the same."""
+        learned, common = Learned.load(models / "policy", device), None
+        if headroom.exists():
+            report = read_headroom(headroom)
+            host, slots = learned.train.host, learned.policy.observation_spec.categories
+            if (report.host.family, report.host.preset, report.host.slots) == (host.family, host.preset, slots):
+                common = report.schedules[report.common]
+        return cls(f"the project's own controller, trained for {learned.iteration} iterations", learned, common)
+
+    def refusal(self, host: Host | None, meta: Meta) -> str:
+        """Why it cannot grow that host, by default the one it was trained on, on those data; empty where it can."""
+        if self.published and _form(self.published.sample_shape) != _form(meta.shape):
+            return f"trained on {_form(self.published.sample_shape)}, these are {_form(meta.shape)}"
+        try:
+            refuse_other_host(self.learned, build_host(host or self.learned.train.host, meta.shape, meta.classes))
+        except SimicError as error:
+            return str(error)
+        return ""
+
+
+def choose(own: Controller | None, host: Host | None, usual: Host, meta: Meta, device: torch.device) -> Controller:
+    """The project's own controller where it fits, else the published one that does, of several one trained on ``host``,
+    or on the ``usual`` one where that is null; SimicError naming all of them where none fits.
+    """
+    published = [Controller.load(path.parent, device) for path in sorted(PUBLISHED.glob(f"*/{CARD_FILE}"))]
+    published.sort(key=lambda controller: controller.learned.train.host != (host or usual))
+    candidates = [*([own] if own else []), *published]
+    refusals = [controller.refusal(host, meta) for controller in candidates]
+    if "" in refusals:
+        return candidates[refusals.index("")]
+    why = [f"{controller.name}: {refusal}" for controller, refusal in zip(candidates, refusals, strict=True)]
+    raise SimicError(
+        f"no controller fits ({'; '.join(why) or 'there is none in models/policy, and none is published'}): train one "
+        f"with simic run, or give --policy a directory or one of {', '.join(BASELINES)}"
+    )
+
+
+def _form(shape: tuple[int, ...]) -> str:
+    return "tokens" if len(shape) == 1 else "vectors" if shape[:-1] == (1, 1) else "images"

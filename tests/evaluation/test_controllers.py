@@ -1,0 +1,122 @@
+"""Which controller grows a user's data: the project's own where it fits, else a published one, else none."""
+
+import json
+
+import pytest
+import torch
+
+from simic.agent.normalization import Normalizers
+from simic.agent.policy import ActorCritic
+from simic.data.batches import Meta
+from simic.envs.actions import action_spec
+from simic.envs.observations import observation_spec
+from simic.errors import SimicError
+from simic.evaluation import controllers
+from simic.evaluation.controllers import Controller, Publication, choose
+from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.hosts import build_host
+from simic.params import Host, Policy, Train
+from simic.training.learned import CARD_FILE, Learned, describe_specs
+
+CPU = torch.device("cpu")
+SMALL = Policy(encoder_units=4, core_units=4, head_units=4)
+IMPAIRED, DEEP, TABLES = Host(), Host(preset="deep"), Host(family="mlp", preset="impaired")
+USUAL = IMPAIRED
+
+
+def learned(host: Host, slots: int = 3) -> Learned:
+    kinds = len(blueprints_of(host.family))
+    specs = action_spec(slots, kinds), observation_spec(slots, kinds)
+    policy = ActorCritic(*specs, SMALL)
+    return Learned(policy.eval(), Normalizers(None), describe_specs(*specs), Train(host=host, policy=SMALL), 3)
+
+
+def meta(*shape: int) -> Meta:
+    nothing = {"schema_version": 3, "task": "npz", "source": "", "source_sha256": "", "licence": "", "samples": {}}
+    nothing |= {"duplicates_dropped": 0, "split_fractions": {}, "split_rng_seed": 1, "tasks": [], "sha256": {}}
+    return Meta(**nothing, classes=2, shape=shape)
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    """Where published controllers are; ``shelf(suite, host, shape)`` puts one there."""
+    monkeypatch.setattr(controllers, "PUBLISHED", tmp_path / "published")
+
+    def add(suite: str, host: Host, shape: tuple[int, ...], slots: int = 3) -> None:
+        folder = tmp_path / "published" / suite
+        learned(host, slots).save(folder)
+        card = json.loads((folder / CARD_FILE).read_text())
+        found = Publication(suite=suite, sample_shape=shape, common_schedule="static")
+        (folder / CARD_FILE).write_text(json.dumps(card | {"published": found.model_dump()}))
+
+    return add
+
+
+@pytest.fixture
+def shipped(shelf):
+    shelf("images", IMPAIRED, (3, 32, 32))
+    shelf("tables", TABLES, (1, 1, 9))
+
+
+def own(host: Host = IMPAIRED) -> Controller:
+    return Controller("the project's own controller", learned(host))
+
+
+def chosen(mine: Controller | None, host: Host | None, *shape: int) -> str:
+    return choose(mine, host, USUAL, meta(*shape), CPU).name
+
+
+def test_the_projects_own_comes_first_where_it_fits(shipped):
+    assert chosen(own(), None, 1, 16, 16) == "the project's own controller"
+    assert chosen(own(TABLES), TABLES, 1, 1, 4) == "the project's own controller"
+
+
+def test_else_the_published_one_of_that_family_and_number_of_slots(shipped):
+    images, tables = (
+        f"the published controller of suite {name}, trained for 3 iterations" for name in ("images", "tables")
+    )
+    assert chosen(None, None, 1, 16, 16) == chosen(own(TABLES), IMPAIRED, 1, 16, 16) == images
+    assert chosen(None, None, 1, 1, 4) == chosen(own(), TABLES, 1, 1, 4) == tables
+
+
+def test_of_several_the_one_that_knows_the_host(shelf):
+    shelf("adapt", Host(preset="baseline"), (1, 16, 16))
+    shelf("patches", IMPAIRED, (1, 16, 16))
+    assert "suite patches" in chosen(None, None, 1, 16, 16)
+    assert "suite adapt" in chosen(None, Host(preset="baseline"), 1, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("mine", "host", "shape", "words"),
+    [
+        (None, None, (64,), "suite images.*trained on images, these are tokens; .*tables.*vectors, these are tokens"),
+        (None, DEEP, (1, 16, 16), "suite images.*trained on cnn/impaired, 3 slots.*this is cnn/deep"),
+        (TABLES, DEEP, (1, 16, 16), "own controller: .*mlp/impaired.*; the published controller of suite images"),
+    ],
+)
+def test_where_none_fits_the_refusal_names_all_and_what_to_do(shipped, mine, host, shape, words):
+    with pytest.raises(SimicError, match=words) as refused:
+        chosen(mine and own(mine), host, *shape)
+    assert "train one with simic run, or give --policy a directory or one of static" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_without_any_the_refusal_says_where_one_would_be(shelf):
+    with pytest.raises(SimicError, match="there is none in models/policy, and none is published"):
+        chosen(None, None, 1, 16, 16)
+
+
+def test_another_familys_blueprints_are_other_choices_even_where_there_are_as_many():
+    transformer = Host(family="transformer", preset="impaired")
+    assert len(blueprints_of("cnn")) == len(blueprints_of("transformer"))
+    slots = build_host(transformer, (8,), 256).slots
+    images = Controller("it", learned(IMPAIRED, slots))
+    assert "was trained on cnn/impaired" in images.refusal(transformer, meta(8))
+
+
+def test_a_damaged_publication_is_named(shelf, tmp_path):
+    shelf("patches", IMPAIRED, (1, 16, 16))
+    path = tmp_path / "published" / "patches" / CARD_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"published": {"suite": "patches"}}))
+    with pytest.raises(SimicError, match=r"policy\.json: published: Field required"):
+        chosen(None, None, 1, 16, 16)

@@ -1,0 +1,211 @@
+"""A controller from a finished run to a user without a project: published, shipped, chosen, grown with, compared."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from setuptools import Distribution
+from sklearn.datasets import load_digits
+
+from benchmarks import publish
+from simic import cli
+from simic.errors import SimicError
+from simic.evaluation import controllers, result
+from simic.evaluation.controllers import Controller
+from simic.evaluation.schedules import Schedule
+from simic.growth.networks.blueprints import blueprints_of
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
+from simic.training import sharing
+from tests.helpers import ROOT
+from tests.pipeline.small_suite import tree
+
+FILES = {"CARD.md", "policy.json", "weights.safetensors"}
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(controllers, "PUBLISHED", tmp_path / "published")
+    return tmp_path / "published"
+
+
+@pytest.fixture
+def shipped(suite_run: Workspace, shelf: Path) -> Path:
+    publish.main([str(suite_run.root), "patches"])
+    return shelf / "patches"
+
+
+def assert_usable(folder: Path) -> None:
+    """What grow and a reader of the folder rely on."""
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= publish.MOST_BYTES
+    found = Controller.load(folder, torch.device("cpu"))
+    assert found.published is not None and found.published.suite == folder.name
+    names = [item.name for item in blueprints_of(found.learned.train.host.family)]
+    Schedule.named(found.common or "", names, found.learned.policy.observation_spec.categories)
+
+
+def test_what_is_published_is_small_whole_and_the_same_bytes_again(shipped: Path, suite_run: Workspace) -> None:
+    assert_usable(shipped)
+    before = content(shipped)
+    publish.main([str(suite_run.root), "patches"])
+    assert content(shipped) == before
+    trained = content(suite_run.models / "policy")
+    assert before["weights.safetensors"] == trained["weights.safetensors"]
+    card = json.loads(before["policy.json"])
+    headroom = result.read_headroom(suite_run.headroom)
+    assert card.pop("published") == {
+        "suite": "patches",
+        "sample_shape": [1, 16, 16],
+        "common_schedule": headroom.schedules[headroom.common],
+    }
+    assert card == json.loads(trained["policy.json"])
+
+
+def test_every_controller_that_ships_is_usable() -> None:
+    for folder in controllers.PUBLISHED.glob("*/"):
+        assert_usable(folder)
+
+
+def test_the_card_says_what_the_reports_say(shipped: Path, suite_run: Workspace) -> None:
+    card, found, train = (shipped / "CARD.md").read_text(), result.read(suite_run.evaluation), tree().train
+    for standings in found.standings.values():
+        score = standings.policies["learned"].score
+        assert f"| this controller | {score.estimate:.1f} [{score.low:.1f}, {score.high:.1f}] |" in card
+        for name in ("best common schedule", "oracle per task", "blind", "static"):
+            assert f"{standings.policies[name].score.estimate:.1f} [" in card
+    said = (
+        f"rng_seed 1: {train.iterations} iterations of {train.envs} hosts, the first {train.taught} of them shown by",
+        f"Cost: {found.controller_trainings} host trainings", f"kept is iteration {found.checkpoint_iteration}.",
+        "3 tasks of training", "Host family cnn with 3 slots; trained on preset impaired alone",
+        "At most 1 seed, up to 4 times the host's parameters. Actions: slot: 0, 1; blueprint: norm.",
+        "An episode is 10 epochs of 2 batches of 32 samples", "less 2 for each time",
+        "simic grow DATA.npz --policy patches",
+    )  # fmt: skip
+    for words in said:
+        assert words in card, words
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda folder: (folder / "reports" / "evaluation.json").unlink(), "evaluation.json: no such file"),
+        (lambda folder: (folder / "models" / "policy" / "weights.safetensors").unlink(), "weights.safetensors: policy"),
+        (lambda folder: other_iteration(folder / "models" / "policy"), "models/policy is the one after 9"),
+        (lambda folder: stages.prepare(tree("rng_seed=2"), Workspace(folder)), "its evaluation is of other data"),
+    ],
+)
+def test_parts_of_different_runs_are_not_published(
+    suite_run: Workspace, tmp_path: Path, shelf: Path, spoil, words
+) -> None:
+    folder = Path(shutil.copytree(suite_run.root, tmp_path / "copy"))
+    spoil(folder)
+    with pytest.raises(SimicError, match=words):
+        publish.main([str(folder), "patches"])
+    assert not shelf.exists()
+
+
+def other_iteration(policy: Path) -> None:
+    card = json.loads((policy / "policy.json").read_text())
+    (policy / "policy.json").write_text(json.dumps(card | {"iteration": 9}))
+
+
+def test_a_controller_is_published_for_its_own_suite_alone_and_not_when_it_is_large(
+    suite_run: Workspace, shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SimicError, match=r"data of suite patches.*, not of suite tables"):
+        publish.main([str(suite_run.root), "tables"])
+    monkeypatch.setattr(publish, "MOST_BYTES", 1000)
+    with pytest.raises(SimicError, match="bytes, at most 1000"):
+        publish.main([str(suite_run.root), "patches"])
+    assert not shelf.exists()
+
+
+def test_a_wheel_carries_what_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what setuptools makes of pyproject.toml; nothing is built."""
+    named = {f"simic/published/patches/{name}" for name in FILES}
+    for name in named:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    distribution = Distribution()
+    distribution.parse_config_files()
+    command = distribution.get_command_obj("build_py")
+    command.ensure_finalized()
+    command.manifest_files = {}  # of an sdist, which there is none of
+    assert set(command.find_data_files("simic", "simic")) == named
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is no project, with a user's images."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    x, y = load_digits(return_X_y=True)
+    np.savez(folder / "mine.npz", x=x[:400].reshape(-1, 8, 8).astype("f4"), y=y[:400])
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sharing, "cores", lambda: 1)  # no other process: it would take longer to start than to train
+    return folder
+
+
+def grow(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["simic", "grow", "mine.npz", "--n", "2", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 0
+
+
+def test_grow_needs_no_project_and_a_comparison_changes_nothing_of_the_network(
+    shipped: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grow(monkeypatch, "--out", "alone")
+    assert capsys.readouterr().out.startswith("policy   the published controller of suite patches, trained for ")
+    grow(monkeypatch, "--out", "beside", "--policy", "patches", "--compare")
+    said = capsys.readouterr().out
+    alone, beside = content(elsewhere / "alone"), content(elsewhere / "beside")
+    report = json.loads(beside.pop("compare.json"))
+    pages = [files.pop("README.md").decode() for files in (alone, beside)]
+    assert {name: file for name, file in alone.items() if name != "network.pt2"} == {
+        name: file for name, file in beside.items() if name != "network.pt2"
+    }
+    parts = pages[1].split("## Beside other ways to a network\n")
+    assert pages[0].startswith(parts[0].rstrip()) and "By the published controller of suite patches" in pages[0]
+    rows = {row["name"]: row for row in report["rows"]}
+    common = Controller.load(shipped, torch.device("cpu")).common
+    assert report["common"] == common and report["price"] == 2.0  # as the controller was trained
+    assert report["schedules"] == ["static", "norm at 1, step 0", "norm at 0, step 0"]
+    for name in (
+        "host alone",
+        f"common schedule: {common}",
+        "random search, best of 2",
+        "controller, best of 2: written",
+    ):
+        line = next(line for line in said.splitlines() if line.startswith(f"| {name} "))
+        assert line in parts[1] and f" {rows[name]['score']:.1f} |" in line
+
+
+def test_the_projects_own_controller_brings_the_common_schedule_of_its_headroom(
+    suite_run: Workspace, shelf: Path, elsewhere: Path
+) -> None:
+    own = Workspace(elsewhere)
+    shutil.copytree(suite_run.models / "policy", own.models / "policy")
+    asked = stages.Growth("mine.npz", elsewhere / "without", hosts=2, compare=True)
+    found = stages.grow(tree(), own, asked)
+    assert found.compared is not None and found.compared.common is None
+    own.reports.mkdir()
+    shutil.copy(suite_run.headroom, own.headroom)
+    device, headroom = torch.device("cpu"), result.read_headroom(own.headroom)
+    assert Controller.own(own.models, own.headroom, device).common == headroom.schedules[headroom.common]
+    other = headroom.model_copy(update={"host": headroom.host.model_copy(update={"preset": "deep"})})
+    own.headroom.write_text(other.to_json())
+    assert Controller.own(own.models, own.headroom, device).common is None
