@@ -2,18 +2,15 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-import pydantic
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from simic import registry
 from simic.errors import SimicError
 from simic.params_file import read_tree
+from simic.registry import Known
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
@@ -27,21 +24,6 @@ class Tree(BaseModel):
     """A frozen section; unknown keys, NaN and values of another type are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-@dataclass(frozen=True)
-class Known:
-    """Marks a string that must be a registered name of a kind, in validation and in the JSON schema of deployments."""
-
-    kind: str
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
-        return no_info_after_validator_function(partial(registry.check, self.kind), handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: pydantic.GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {**handler(schema), "enum": list(registry.known(self.kind))}
 
 
 class Split(Tree):

@@ -6,8 +6,14 @@ imported. What registers such a thing also adds its name here; a test holds both
 
 import importlib.util
 import sys
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from simic.errors import SimicError
 
@@ -74,3 +80,16 @@ def load_extension(path: Path) -> ModuleType:
         del sys.modules[name]
         raise SimicError(f"extensions: {path}: {type(error).__name__}: {' '.join(str(error).split())}") from error
     return module
+
+
+@dataclass(frozen=True)
+class Known:
+    """Marks a string that must be a registered name of a kind, in validation and in the JSON schema of deployments."""
+
+    kind: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(partial(check, self.kind), handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "enum": list(known(self.kind))}

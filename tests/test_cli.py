@@ -119,7 +119,7 @@ def test_second_run_in_a_workspace_names_the_holder(simic: Command) -> None:
     with subprocess.Popen([sys.executable, "-c", program, simic.folder], stdout=subprocess.PIPE, cwd=ROOT) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        error = simic.refuses("run", "-S", "train.envs=8")
+        error = simic.refuses("run", "-S", "train.envs=24")
         other.kill()
     assert f"in use by process {other.pid} on" in error and "which runs stages" in error
     assert yaml.safe_load(simic.params.read_text())["train"]["envs"] != 4

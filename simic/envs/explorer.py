@@ -18,14 +18,14 @@ SHARE_OF_A_TRY = 0.3  # of an episode: the later a seed is judged the surer, and
 
 
 @dataclass(frozen=True)
-class Timetable:
+class Tries:
     """When seeds that are tried one after the other germinate, and at which age each is judged; in steps."""
 
     age: int
     starts: tuple[int, ...]
 
     @classmethod
-    def of(cls, lifecycle: Lifecycle, steps: int) -> "Timetable":
+    def of(cls, lifecycle: Lifecycle, steps: int) -> "Tries":
         """As many tries as can be finished, at most three; none is judged before it can be measured and pruned."""
         finish, clear = steps_to_finish(lifecycle), steps_to_clear(lifecycle)
         age = max(lifecycle.min_prune_age, finish, round(SHARE_OF_A_TRY * steps) - clear)

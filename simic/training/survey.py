@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from simic.agent.rollout import Rollout
-from simic.envs.explorer import Timetable
+from simic.envs.explorer import Tries
 from simic.envs.observations import columns
 from simic.envs.patient import KEEP_ABOVE_PCT
 
@@ -25,7 +25,7 @@ def openings_tried(rollout: Rollout, openings: int, slots: int) -> Tensor:
     return curves.T.unflatten(0, (-1, openings)).double().cpu()
 
 
-def best_sequence(curves: Tensor, timetable: Timetable) -> Tensor:
+def best_sequence(curves: Tensor, tries: Tries) -> Tensor:
     """The openings ``[tries]`` to try one after the other, as indices into ``curves [tasks, openings, T]``.
 
     Of all sequences the one that ends best on the mean of the tasks, where each try but the last is kept if its host
@@ -33,9 +33,9 @@ def best_sequence(curves: Tensor, timetable: Timetable) -> Tensor:
     get as far as there is time.
     """
     openings, steps = curves.shape[1:]
-    starts = timetable.starts[:openings]
+    starts = tries.starts[:openings]
     sequences = torch.tensor(list(permutations(range(openings), len(starts))))
-    gain = curves[:, :, min(timetable.age, steps - 1)] - curves[:, :, 0]
+    gain = curves[:, :, min(tries.age, steps - 1)] - curves[:, :, 0]
     convinces = 100.0 * gain > KEEP_ABOVE_PCT
     *earlier, reached = [
         curves[:, opening, steps - 1 - start] for start, opening in zip(starts, sequences.T, strict=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from simic.agent.spec import Observation
-from simic.envs.explorer import Explorer, Timetable
+from simic.envs.explorer import Explorer, Tries
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Episode, Situation, refuse_closed
 
@@ -31,7 +31,7 @@ def guide(env: GrowthEnv, iteration: int, sequence: Tensor) -> Decide:
 
 def _explorer(env: GrowthEnv, iteration: int, order: Tensor, keep: Tensor, later: Tensor | int) -> Decide:
     """Of one episode of all hosts: from step and observation to actions ``[E, heads]``."""
-    age = Timetable.of(env.train.lifecycle, env.steps).age
+    age = Tries.of(env.train.lifecycle, env.steps).age
     actor = Explorer(env.train.lifecycle, env.steps, order, keep, torch.zeros_like(keep) + age + later)
     refuse_closed(env, actor)
     actor.start(Episode(env.env_ids, iteration, env.rng_seed))

@@ -14,7 +14,7 @@ from simic.agent.advantages import over_twins, with_advantages
 from simic.agent.health import Health
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.rollout import Rollout, StepRecord, collect
-from simic.envs.explorer import Timetable
+from simic.envs.explorer import Tries
 from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.shards import ProcessLost, recovered
 from simic.telemetry.columns import STEPS, Columns
@@ -217,7 +217,7 @@ class TrainingRun:
         openings, slots = env.openings.nonzero().cpu(), env.host.slots
         own = [survey.openings_tried(shown, len(openings), slots) for shown in self.state.demonstrations.rollouts]
         curves = torch.cat([part for parts in self.ranks.gather(own) for part in parts])
-        found = openings[survey.best_sequence(curves, Timetable.of(self.settings.lifecycle, env.steps))]
+        found = openings[survey.best_sequence(curves, Tries.of(self.settings.lifecycle, env.steps))]
         self.state.sequence = found
         names = ", then ".join(f"{env.blueprints[kind].name} in slot {slot}" for slot, kind in found.tolist())
         text = f"to be tried one after the other, by a survey of {len(curves)} tasks: {names}"

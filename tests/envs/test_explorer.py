@@ -2,7 +2,7 @@
 
 import torch
 
-from simic.envs.explorer import Explorer, Timetable
+from simic.envs.explorer import Explorer, Tries
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Lifecycle
 from tests.evaluation.scripted import MANUAL, World, episode
@@ -15,7 +15,7 @@ def played(keep, lifecycle=ONE_SEED, steps=40, later=0):
     """The ops of every host and step ``[T, E]``, and the world as it ends."""
     envs = len(keep)
     world = World(envs=envs, lifecycle=lifecycle)
-    age = Timetable.of(lifecycle, steps).age
+    age = Tries.of(lifecycle, steps).age
     actor = Explorer(lifecycle, steps, ORDER.expand(envs, -1, -1), torch.tensor(keep), torch.full((envs,), age + later))
     actor.start(episode(world))
     ops = []
@@ -26,13 +26,15 @@ def played(keep, lifecycle=ONE_SEED, steps=40, later=0):
     return torch.stack(ops), world
 
 
-def test_the_timetable_is_what_the_lifecycle_leaves_time_for():
+def test_tries_are_what_the_lifecycle_leaves_time_for():
     lifecycle = Lifecycle(min_prune_age=8, training_dwell=3, embargo_steps=0, reset_steps=1)
-    assert Timetable.of(lifecycle, 40) == Timetable(age=8, starts=(0, 12, 24))
-    assert Timetable.of(lifecycle, 20) == Timetable(age=8, starts=(0,))
-    assert Timetable.of(lifecycle, 21).starts == (0, 12)
-    assert Timetable.of(lifecycle, 4).starts == (0,)
-    assert Timetable.of(lifecycle, 400).starts == (0, 12, 24)
+    assert Tries.of(lifecycle, 40) == Tries(age=8, starts=(0, 12, 24))
+    assert Tries.of(lifecycle, 20) == Tries(age=8, starts=(0,))
+    assert Tries.of(lifecycle, 21).starts == (0, 12)
+    assert Tries.of(lifecycle, 4).starts == (0,)
+    assert Tries.of(lifecycle, 400) == Tries(age=116, starts=(0, 120, 240))
+    at_once = lifecycle.model_copy(update={"sequential_development": False})
+    assert Tries.of(at_once, 40) == Tries(age=11, starts=(0, 12, 24))
 
 
 def test_every_try_begins_when_the_timetable_says_and_the_one_to_keep_is_the_last():

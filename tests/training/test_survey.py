@@ -5,11 +5,11 @@ from itertools import permutations
 import torch
 
 from simic.agent.rollout import Rollout
-from simic.envs.explorer import Timetable
+from simic.envs.explorer import Tries
 from simic.envs.observations import columns
 from simic.training.survey import best_sequence, openings_tried
 
-TIMETABLE = Timetable(age=2, starts=(0, 3, 6))
+TRIES = Tries(age=2, starts=(0, 3, 6))
 
 
 def curve(*values):
@@ -21,7 +21,7 @@ def test_what_shows_early_is_tried_before_what_shows_late():
     nothing = curve(*[50] * 10)
     early, late = curve(50, 60, 90, *[90] * 7), curve(50, 50, 50, 70, *[80] * 6)
     curves = torch.tensor([[early, nothing, nothing], [nothing, late, nothing]], dtype=torch.float64)
-    found = best_sequence(curves, Timetable(age=2, starts=(0, 3)))
+    found = best_sequence(curves, Tries(age=2, starts=(0, 3)))
     assert found.tolist() == [0, 1]  # the other way round the second task's seed would be pruned
 
 
@@ -33,7 +33,7 @@ def test_it_is_the_best_of_all_sequences_played_one_by_one():
         def ends(sequence, curves=curves):
             total = 0.0
             for task in curves:
-                for start, opening in zip(TIMETABLE.starts, sequence, strict=True):
+                for start, opening in zip(TRIES.starts, sequence, strict=True):
                     reached = task[opening, 9 - start]
                     if task[opening, 2] - task[opening, 0] > 0.05:
                         break
@@ -41,11 +41,11 @@ def test_it_is_the_best_of_all_sequences_played_one_by_one():
             return total / len(curves)
 
         best = max(permutations(range(4), 3), key=ends)
-        assert best_sequence(curves, TIMETABLE).tolist() == list(best)
+        assert best_sequence(curves, TRIES).tolist() == list(best)
 
 
 def test_with_fewer_openings_than_tries_all_are_tried():
-    assert sorted(best_sequence(torch.rand(3, 2, 10, dtype=torch.float64), TIMETABLE).tolist()) == [0, 1]
+    assert sorted(best_sequence(torch.rand(3, 2, 10, dtype=torch.float64), TRIES).tolist()) == [0, 1]
 
 
 def test_curves_are_those_of_each_task_and_opening_and_end_with_their_host():
