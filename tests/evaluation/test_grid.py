@@ -50,7 +50,7 @@ def alone(params, splits, host, schedule, name=None):
     name, task = HOSTS.ids[host, None] if name is None else name, HOSTS.tasks[host, None]
     data = splits.train, splits.val
     with closing(GrowthEnv(params.train, params.rng_seed, *data, name, backend="loop")) as env:
-        meter = Meter.of(env)
+        meter = Meter.of(env, 1)
         play(env, OpenLoop([schedule]), ITERATION, lambda situation, action, reward, info: meter.add(info), task)
         kept = env.slots.stage == Stage.FOSSILIZED
         assert int(kept.sum()) == (schedule != SCHEDULES[0])
