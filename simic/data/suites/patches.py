@@ -19,6 +19,7 @@ suite(
         held_out=("gratings", "digits_negative", "digits_clutter", "digits_mislabelled", "pairs_mislabelled"),
         samples={"train": 512, "val": 256, "test": 512},
         overrides=(
+            "prepare.suite.instances.train=192",  # of 64 a controller knows too little (docs/history/experiments.md)
             "train.host.family=cnn",
             "train.host.preset=impaired",
             "train.iterations=7",
