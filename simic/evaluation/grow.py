@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
-from simic.data.batches import load_held_out
+from simic.data.batches import HeldOut, load_held_out
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, play
 from simic.errors import SimicError
@@ -14,6 +15,7 @@ from simic.evaluation.history import Histories
 from simic.evaluation.policies import BASELINES, refuse_other_task
 from simic.evaluation.take_home import Grown, export_best
 from simic.growth.batch.shards import recovered
+from simic.growth.networks.own import own_host
 from simic.params import Runtime, Train
 from simic.training import sharing
 from simic.training.learned import Learned, LearnedActor
@@ -30,6 +32,7 @@ class GrowSetup:
     prepared: Path
     device: torch.device
     runtime: Runtime
+    own: tuple[str, nn.Module] | None = None  # a network of the user's own in place of the host, and its name
 
 
 def grow(setup: GrowSetup, policy: str | Learned, hosts: int, out: Path) -> Grown:
@@ -41,15 +44,23 @@ def grow(setup: GrowSetup, policy: str | Learned, hosts: int, out: Path) -> Grow
     if out.exists():
         raise SimicError(f"{out}: already exists; choose another --out or remove it")
     held_out = load_held_out(setup.prepared, setup.device)
-    env_ids = torch.arange(hosts)
-    make = sharing.population(setup.runtime, sharing.layout(setup.runtime, hosts, setup.device))
-    env = GrowthEnv(
-        setup.train, setup.rng_seed, held_out.train, held_out.val, env_ids, setup.device, setup.runtime.backend, make
-    )
+    env = _environment(setup, held_out, torch.arange(hosts))
     name = f"the policy {policy}" if isinstance(policy, str) else f"a policy trained for {policy.iteration} iterations"
     with closing(env):
         histories = recovered(env.population, lambda: _played(env, policy))
         return export_best(env, histories, held_out, setup.prepared, name, out)
+
+
+def _environment(setup: GrowSetup, held_out: HeldOut, env_ids: Tensor) -> GrowthEnv:
+    """Of a user's own network in this process alone: others do not have its code."""
+    runtime, data, host = setup.runtime, held_out.train, None
+    if setup.own is not None:
+        name, network = setup.own
+        host = own_host(network, data.shape, data.classes, name)
+        runtime = runtime.model_copy(update={"processes": 1})
+    make = sharing.population(runtime, sharing.layout(runtime, len(env_ids), setup.device))
+    what = setup.train, setup.rng_seed, data, held_out.val, env_ids, setup.device, runtime.backend, make
+    return GrowthEnv(*what, host=host)
 
 
 def _played(env: GrowthEnv, policy: str | Learned) -> Histories:

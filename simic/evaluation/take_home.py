@@ -80,14 +80,17 @@ def card(
         f"Standardise the input first: `(x - mean) / std`, mean {_short(task.mean)}, std {_short(task.std)}"
         " (in full in `history.json`)."
         if task.mean
-        else "Tokens are bytes, 0 to 255; nothing is standardised."
+        else f"{'Tokens are bytes, 0 to 255; n' if tokens else 'N'}othing is standardised."
     )
-    return f"""# A {structure.host.family}/{structure.host.preset} network grown by simic
+    own = structure.host is None
+    load = "`simic.growth.load_grown(PATH, host=network)`" if own else "`simic.growth.load_grown(PATH)`"
+    host = f"the user's own network `{env.host.preset}`, frozen and in evaluation mode; its code is not in this folder"
+    return f"""# A {env.host.family}/{env.host.preset} network grown by simic
 
 ## What it is
 Input: {inputs}, one sample is [{shape}]. Output: logits over {structure.classes} classes.
 {scale}
-{structure.params} parameters, of which the host alone has {found.host_params}.
+{structure.params} parameters, of which the host alone has {found.host_params}.{f" The host is {host}." if own else ""}
 
 | slot | seed | joined by | alpha | parameters | Shapley value |
 |---|---|---|---|---|---|
@@ -111,7 +114,7 @@ Samples: {meta.samples["train"]} train, {meta.samples["val"]} validation, {meta.
 | test | {found.test_accuracy_pct:.2f} % |
 
 ## How to use it
-With simic: `simic.growth.load_grown(PATH)` gives a plain `nn.Module`. With torch alone:
+With simic: {load} gives a plain `nn.Module`. With torch alone:
 
     import torch
     network = torch.export.load("network.pt2").module()

@@ -47,8 +47,9 @@ TRAIN_CODE = (
 def prepare(params: Params, workspace: Workspace) -> None:
     """Reads the task's data, checks it, splits it: data/prepared."""
     from simic.data import prepare as data
+    from simic.growth.pretrained import train_host
 
-    data.prepare(params.prepare, params.rng_seed, workspace.prepared, raw_data(workspace))
+    data.prepare(params.prepare, params.rng_seed, workspace.prepared, raw_data(workspace), train_host)
 
 
 def train(
@@ -118,9 +119,10 @@ def suite_overrides(name: str) -> tuple[str, ...]:
 def headroom_apart(params: Params, workspace: Workspace) -> "HeadroomReport":
     """As ``headroom``, on data of its own that are not kept."""
     from simic.data import prepare as data
+    from simic.growth.pretrained import train_host
 
     with tempfile.TemporaryDirectory(prefix="simic-headroom-") as scratch:
-        data.prepare(params.prepare, params.rng_seed, Path(scratch) / "prepared", raw_data(workspace))
+        data.prepare(params.prepare, params.rng_seed, Path(scratch) / "prepared", raw_data(workspace), train_host)
         return _measured(params, Path(scratch) / "prepared")
 
 
@@ -202,15 +204,18 @@ class Growth:
     out: Path
     task: str | None = None
     policy: str = "learned"  # or a baseline's name, or the directory of a policy
-    host: str | None = None  # family/preset
+    host: str | None = None  # family/preset, or the user's own network, file.py:name
     hosts: int = 8
 
 
 def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
-    """A policy grows networks on a task or an ``.npz`` of the user's own; the best is exported to ``asked.out``."""
+    """A policy grows networks on a task or an ``.npz`` of the user's own; the best is exported to ``asked.out``. In a
+    network of the user's own, samples are given to it as they are.
+    """
     from simic.data import prepare as data
     from simic.evaluation import grow as growing
     from simic.evaluation.policies import BASELINES
+    from simic.growth.networks.own import load_network
     from simic.training import machine
     from simic.training.learned import Learned
 
@@ -220,13 +225,19 @@ def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
         folder = workspace.models / "policy" if asked.policy == "learned" else Path(asked.policy)
         policy = Learned.load(folder, device)
     train = params.train if isinstance(policy, str) else policy.train
-    if asked.host is not None:
+    own = None
+    if asked.host is not None and ".py:" in asked.host:
+        own = asked.host, load_network(asked.host)
+        if isinstance(policy, str):  # blueprints that params.yaml leaves open are those of another host
+            left = {head: values for head, values in train.actions.items() if head != "blueprint"}
+            train = train.model_copy(update={"actions": left})
+    elif asked.host is not None:
         train = with_host(train, asked.host)
     task, folder = _asked_data(asked, params, workspace)
     with tempfile.TemporaryDirectory(prefix="simic-grow-") as scratch:
         prepared = Path(scratch) / "prepared"
-        data.prepare(task, params.rng_seed, prepared, folder)
-        setup = growing.GrowSetup(train, params.rng_seed, prepared, device, params.runtime)
+        data.prepare(task, params.rng_seed, prepared, folder, as_given=own is not None)
+        setup = growing.GrowSetup(train, params.rng_seed, prepared, device, params.runtime, own)
         return growing.grow(setup, policy, asked.hosts, asked.out)
 
 
