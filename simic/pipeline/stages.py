@@ -18,7 +18,7 @@ from simic import durable, registry
 from simic import params as params_module
 from simic.data.batches import data_hash
 from simic.errors import SimicError
-from simic.params import Host, Params, Prepare, Train
+from simic.params import Host, HostOptimizer, Params, Prepare, Train
 from simic.pipeline.paths import Workspace
 
 if TYPE_CHECKING:
@@ -213,6 +213,7 @@ def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
     network of the user's own, samples are given to it as they are.
     """
     from simic.data import prepare as data
+    from simic.data.suites import adapt
     from simic.evaluation import grow as growing
     from simic.evaluation.policies import BASELINES
     from simic.growth.networks.own import load_network
@@ -228,9 +229,10 @@ def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
     own = None
     if asked.host is not None and ".py:" in asked.host:
         own = asked.host, load_network(asked.host)
-        if isinstance(policy, str):  # blueprints that params.yaml leaves open are those of another host
-            left = {head: values for head, values in train.actions.items() if head != "blueprint"}
-            train = train.model_copy(update={"actions": left})
+        if isinstance(policy, str):  # params.yaml is for hosts that train
+            seeds = HostOptimizer.model_validate(adapt.OPTIMIZER)
+            lifecycle = train.lifecycle.model_copy(update={"training_dwell": adapt.TRAINING_DWELL})
+            train = train.model_copy(update={"actions": {}, "host_optimizer": seeds, "lifecycle": lifecycle})
     elif asked.host is not None:
         train = with_host(train, asked.host)
     task, folder = _asked_data(asked, params, workspace)

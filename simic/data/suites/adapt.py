@@ -6,6 +6,7 @@ undone in the first slot, labels are best dealt out again in the last. Digits ar
 (``sources.read_digits``), 8 × 8, from -1 to 1; the host has seen the training digits of training tasks and no other.
 """
 
+import json
 from collections.abc import Callable
 
 import torch
@@ -21,6 +22,10 @@ from simic.params import Host
 SIZE = 8
 NOISE = 0.1  # of every pixel, so that no image comes twice
 WIDTHS = (16, 8, 16)  # the second layer is narrow: what the first one lost of a shifted image is not found again
+# How seeds learn in a frozen host: where it is confident and wrong, gradients have norms of 5 to 50, and while a seed's
+# output does not count yet they do not become smaller.
+OPTIMIZER: dict[str, JsonValue] = {"name": "adamw", "learning_rate": 0.01, "max_grad_norm": 10.0}
+TRAINING_DWELL = 1
 Shift = Callable[[Draws, Tensor], Tensor]  # of images [n, 1, 8, 8]
 
 
@@ -67,10 +72,8 @@ suite(
             "train.episode_steps=24",
             "train.batches_per_epoch=8",
             "train.batch_size=32",
-            # A confident host that is wrong sends gradients of 5 to 50: rates that do not depend on their scale, little
-            # training against an output that does not change yet.
-            "train.host_optimizer={name: adamw, learning_rate: 0.01, max_grad_norm: 10.0}",
-            "train.lifecycle.training_dwell=1",
+            f"train.host_optimizer={json.dumps(OPTIMIZER)}",
+            f"train.lifecycle.training_dwell={TRAINING_DWELL}",
             "train.reward.mode=score",
             "train.lifecycle.max_seeds=1",
             "train.lifecycle.embargo_steps=0",
