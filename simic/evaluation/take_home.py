@@ -82,15 +82,13 @@ def card(
         if task.mean
         else f"{'Tokens are bytes, 0 to 255; n' if tokens else 'N'}othing is standardised."
     )
-    own = structure.host is None
-    load = "`simic.growth.load_grown(PATH, host=network)`" if own else "`simic.growth.load_grown(PATH)`"
-    host = f"the user's own network `{env.host.preset}`, frozen and in evaluation mode; its code is not in this folder"
+    host, load = _own(env) if structure.host is None else ("", "`simic.growth.load_grown(PATH)`")
     return f"""# A {env.host.family}/{env.host.preset} network grown by simic
 
 ## What it is
 Input: {inputs}, one sample is [{shape}]. Output: logits over {structure.classes} classes.
 {scale}
-{structure.params} parameters, of which the host alone has {found.host_params}.{f" The host is {host}." if own else ""}
+{structure.params} parameters, of which the host alone has {found.host_params}.{host}
 
 | slot | seed | joined by | alpha | parameters | Shapley value |
 |---|---|---|---|---|---|
@@ -124,6 +122,12 @@ With simic: {load} gives a plain `nn.Module`. With torch alone:
 It has seen this data set only. The validation figure is the best of {env.num_envs} and so flatters; the test figure
 does not.
 """
+
+
+def _own(env: GrowthEnv) -> tuple[str, str]:
+    """What to say of a network of the user's own, and how to load what grew in it."""
+    said = f" The host is the user's own network `{env.host.preset}`, frozen, in evaluation mode; its code is not here."
+    return said, "`simic.growth.load_grown(PATH, host=network)`"
 
 
 def _seeds(structure: Structure, shapley: Sequence[float]) -> str:

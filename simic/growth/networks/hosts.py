@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Stage
-from simic.growth.networks import cnn, mlp, transformer
+from simic.growth.networks import adapters, cnn, mlp, transformer  # noqa: F401 - adapters register themselves
 from simic.growth.networks.blueprints import count_flops, count_params, families_with_blueprints, probe
 from simic.growth.networks.family import Anatomy, Builder, Shape, families, family_of
 from simic.growth.networks.layers import check_norm

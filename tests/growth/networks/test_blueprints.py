@@ -156,5 +156,5 @@ def test_a_family_grows_its_own_blueprints_or_those_of_one_other(monkeypatch: py
 
 
 def test_an_unknown_family_is_refused() -> None:
-    with pytest.raises(SimicError, match="known families: cnn, mlp"):
+    with pytest.raises(SimicError, match="known families: adapted_cnn, cnn, mlp"):
         blueprints_of("rnn")
