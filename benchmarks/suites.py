@@ -7,11 +7,12 @@ python -m benchmarks.suites
 from pathlib import Path
 
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
+from simic.evaluation.floors import EVERYWHERE, FINE_TUNED
 from simic.evaluation.page import GROUPS, SEARCHES, interval
 from simic.evaluation.result import read_headroom
 
 RESULTS, PAGE = Path("benchmarks/results/headroom"), Path("docs/suites.md")
-ROWS = ("static", COMMON, ORACLE_TASK, "patient", "gradient", "linear classifier")
+ROWS = ("static", COMMON, ORACLE_TASK, "patient", "gradient", "linear classifier", FINE_TUNED)
 INTRODUCTION = """# Suites
 
 Written by `python -m benchmarks.suites` from the results of `simic headroom`. Scores are points on test splits of
@@ -40,9 +41,10 @@ def section(path: Path) -> str:
         + "".join(f" {GROUPS[name]} ({other.tasks}) |" for name, other in others),
         f"|---|--:|--:|{'--:|' * len(others)}",
     ]
-    sizes = [name for name in found.floors if name not in ROWS]
+    everywhere = [name for name in found.floors if name.endswith(EVERYWHERE.format(""))]
+    sizes = [name for name in found.floors if name not in (*ROWS, *everywhere)]
     best = max(sizes, key=lambda name: standings.policies[name].score.estimate, default=None)
-    for name in (*(name for name in ROWS if name in standings.policies), *([best] if best else [])):
+    for name in (*(name for name in ROWS if name in standings.policies), *everywhere, *([best] if best else [])):
         first, *rest = (f"{group.policies[name].score.estimate:.1f}" for group in groups)
         lines.append(f"| {' | '.join([name, first, interval(standings.policies[name].over_common), *rest])} |")
     searched = zip(*(group.random_search for group in groups), strict=True)

@@ -167,7 +167,12 @@ def grow(
         ),
     ] = "learned",
     host: Annotated[
-        str | None, typer.Option(metavar="FAMILY/PRESET", help="Default: the policy's own; for example cnn/baseline.")
+        str | None,
+        typer.Option(
+            metavar="FAMILY/PRESET",
+            help="Default: the policy's own; for example cnn/baseline. Or FILE.py:NAME, a network you have trained (an "
+            "nn.Sequential, or a module with a list `segments`): it stays as it is, and seeds adapt it to the data.",
+        ),
     ] = None,
     n: Annotated[int, typer.Option(min=1, help="Networks grown side by side; the best by validation is kept.")] = 8,
     out: Annotated[Path, typer.Option(help="New folder for the grown network.")] = Path("grown"),
@@ -191,7 +196,10 @@ def grow(
     if found.compared is not None:
         _say(f"\n{found.compared.table()}\n")
     _say(f"card     {found.path / 'README.md'}")
-    _say(f"use it   python -c \"from simic.growth import load_grown; print(load_grown('{found.path}'))\"")
+    if host is not None and ".py:" in host:
+        _say(f"use it   simic.growth.load_grown('{found.path}', host=network), or network.pt2 with torch alone")
+    else:
+        _say(f"use it   python -c \"from simic.growth import load_grown; print(load_grown('{found.path}'))\"")
 
 
 @app.command("train-gym")

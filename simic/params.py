@@ -45,7 +45,7 @@ class Instances(Tree):
 
     train: Count = 64
     val: Count = 16  # they choose the best checkpoint
-    held_out: Count = 16  # of kinds that training knows
+    held_out: Count = 12  # of kinds that training knows
     held_out_kinds: Steps = 4  # of kinds that it does not
 
 

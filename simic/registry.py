@@ -19,11 +19,11 @@ from simic.errors import SimicError
 
 FAMILY, PRESET, TASK, SUITE, REWARD_MODE = "host family", "host preset", "task", "suite", "reward mode"
 _SHIPPED: dict[str, tuple[str, ...]] = {
-    FAMILY: ("cnn", "mlp", "transformer"),
+    FAMILY: ("cnn", "adapted_cnn", "mlp", "transformer"),
     PRESET: ("baseline", "deep", "impaired"),
     TASK: ("digits", "mnist", "fashion_mnist", "cifar10", "text", "npz", "synthetic", "suite"),
     REWARD_MODE: ("shaped", "simplified", "sparse", "minimal", "basic", "basic_plus", "escrow", "loss", "score"),
-    SUITE: ("patches", "tables", "images", "texts"),
+    SUITE: ("patches", "tables", "adapt", "images", "texts"),
 }
 EXTENSION_MODULE = "simic_extension_"  # and the file's stem
 _KNOWN = {kind: list(names) for kind, names in _SHIPPED.items()}

@@ -24,20 +24,25 @@ class Bank:
     tasks: list[TaskMeta]
     held_out: list[TaskMeta]
     dropped: int = 0
+    host: dict[str, Tensor] | None = None  # weights of a trained host
 
 
 Samples = Mapping[str, tuple[Tensor, Tensor]]  # x and y of each split
 
 
-def standardised(samples: Samples, tokens: bool) -> tuple[dict[str, Tensor], list[float], list[float]]:
+def standardised(
+    samples: Samples, tokens: bool, as_given: bool = False
+) -> tuple[dict[str, Tensor], list[float], list[float]]:
     """Arrays ``x_train``, ``y_train`` … of one task, with mean and standard deviation of its training samples taken
-    out; both are empty for ``tokens``, which are not numbers and stay as they are.
+    out; both are empty for ``tokens``, which are not numbers and stay as they are, and for samples ``as_given``.
     """
     nothing = torch.empty(0)
-    mean, std = (nothing, nothing) if tokens else statistics(samples["train"][0])
+    mean, std = (nothing, nothing) if tokens or as_given else statistics(samples["train"][0])
     arrays = {}
     for split, (x, y) in samples.items():
-        arrays[f"x_{split}"] = x if tokens else as_images((x - mean) / std)
+        if not tokens:
+            x = as_images(x.float() if as_given else (x - mean) / std)
+        arrays[f"x_{split}"] = x
         arrays[f"y_{split}"] = y
     return arrays, mean.flatten().tolist(), std.flatten().tolist()
 

@@ -5,6 +5,7 @@ call: the test split of a data set, or all samples of a suite's held-out tasks.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,11 +26,13 @@ META_FILE = "meta.json"
 TRAINVAL_FILE = "trainval.safetensors"
 TEST_FILE = "test.safetensors"
 HELD_OUT_FILE = "held_out.json"
+HOST_FILE = "host.safetensors"
 TaskGroup = Literal["train", "val", "held_out", "held_out_kinds"]
 
 
 class TaskMeta(BaseModel):
-    """One task of a bank. ``mean`` and ``std`` of the training samples were taken out of all; empty for text.
+    """One task of a bank. ``mean`` and ``std`` of the training samples were taken out of all; empty where samples are
+    as they came: text, and what a trained host takes as it is.
 
     Of a suite, the controller trains on the tasks of group ``train``, is chosen by those of ``val`` and evaluated on
     those held out. A data set alone is one task of group ``train`` that serves everything.
@@ -80,13 +83,16 @@ class Dataset:
     with the statistics of the task's training split, and ``y [T·N]`` int64; or byte sequences ``x [T·N, L]`` int64 and
     the byte that follows each position, ``y [T·N, L]`` int64, with 256 classes.
 
-    ``task_classes [T]`` where tasks differ in their number of classes; ``classes`` is the largest.
+    ``task_classes [T]`` where tasks differ in their number of classes; ``classes`` is the largest. ``host`` are the
+    weights of a trained network that came with the data, by the names of an exported one: every host is that network,
+    frozen; None: hosts are drawn and train.
     """
 
     x: Tensor
     y: Tensor
     classes: int
     task_classes: tuple[int, ...] = ()
+    host: Mapping[str, Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.y.shape[0] % self.tasks:
@@ -133,7 +139,8 @@ def load_split(prepared_dir: Path, split: Literal["train", "val"], device: torch
     if split not in ("train", "val"):
         raise SimicError(f"split {split!r}: must be 'train' or 'val'; the test split is opened by evaluation alone")
     meta = read_meta(prepared_dir)
-    return _dataset(_arrays(prepared_dir / TRAINVAL_FILE, meta), split, meta.classes, meta.tasks, device)
+    arrays, host = _arrays(prepared_dir / TRAINVAL_FILE, meta), _host(prepared_dir, meta)
+    return _dataset(arrays, split, meta.classes, meta.tasks, host, device)
 
 
 @dataclass(frozen=True)
@@ -153,21 +160,32 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
     meta = read_meta(prepared_dir)
     content = _verified(prepared_dir / HELD_OUT_FILE, meta)
     tasks = TypeAdapter(list[TaskMeta]).validate_json(content)
-    arrays = _arrays(prepared_dir / TEST_FILE, meta)
+    arrays, host = _arrays(prepared_dir / TEST_FILE, meta), _host(prepared_dir, meta)
     if not tasks:
         train, val = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
-        return HeldOut(meta.tasks, train, val, _dataset(arrays, "test", meta.classes, meta.tasks, device))
-    train, val, test = (_dataset(arrays, split, meta.classes, tasks, device) for split in ("train", "val", "test"))
+        return HeldOut(meta.tasks, train, val, _dataset(arrays, "test", meta.classes, meta.tasks, host, device))
+    train, val, test = (
+        _dataset(arrays, split, meta.classes, tasks, host, device) for split in ("train", "val", "test")
+    )
     return HeldOut(tasks, train, val, test)
 
 
 def _dataset(
-    arrays: dict[str, Tensor], split: str, classes: int, tasks: list[TaskMeta], device: torch.device | str
+    arrays: dict[str, Tensor],
+    split: str,
+    classes: int,
+    tasks: list[TaskMeta],
+    host: dict[str, Tensor] | None,
+    device: torch.device | str,
 ) -> Dataset:
     x, y = arrays[f"x_{split}"].to(device), arrays[f"y_{split}"].to(device)
     # Bytes are kept as bytes on disk: an eighth of the size.
     counts = tuple(task.classes for task in tasks) if len(tasks) > 1 else ()
-    return Dataset(x if x.is_floating_point() else x.long(), y.long(), classes, counts)
+    return Dataset(x if x.is_floating_point() else x.long(), y.long(), classes, counts, host)
+
+
+def _host(prepared_dir: Path, meta: Meta) -> dict[str, Tensor] | None:
+    return _arrays(prepared_dir / HOST_FILE, meta) if HOST_FILE in meta.sha256 else None
 
 
 def _arrays(path: Path, meta: Meta) -> dict[str, Tensor]:

@@ -11,9 +11,18 @@ from torch import Tensor
 
 from simic import durable
 from simic.data.bank import SPLITS, Bank, standardised
-from simic.data.batches import HELD_OUT_FILE, META_FILE, SCHEMA_VERSION, TEST_FILE, TRAINVAL_FILE, Meta, TaskMeta
+from simic.data.batches import (
+    HELD_OUT_FILE,
+    HOST_FILE,
+    META_FILE,
+    SCHEMA_VERSION,
+    TEST_FILE,
+    TRAINVAL_FILE,
+    Meta,
+    TaskMeta,
+)
 from simic.data.sources import Source, complete, drop_duplicates
-from simic.data.suites.drawing import many
+from simic.data.suites.drawing import TrainHost, many
 from simic.data.tasks import TASKS
 from simic.errors import SimicError
 from simic.params import Prepare, Split
@@ -22,15 +31,31 @@ from simic.rng import Purpose, key, permutation
 MIN_SEQUENCES = 2  # of a single one no standard error is known
 
 
-def prepare(params: Prepare, rng_seed: int, out_dir: Path, data_dir: Path) -> None:
-    """Writes ``out_dir`` anew: trainval.safetensors, test.safetensors, held_out.json, meta.json.
+def prepare(
+    params: Prepare,
+    rng_seed: int,
+    out_dir: Path,
+    data_dir: Path,
+    train_host: TrainHost | None = None,
+    as_given: bool = False,
+) -> None:
+    """Writes ``out_dir`` anew: trainval.safetensors, test.safetensors, held_out.json, meta.json; of a suite with a
+    source task also host.safetensors, the network that ``train_host`` made of it.
 
     ``data_dir`` is where published files are looked for (and fetched to) and the paths of user data start. SimicError
-    naming the file for missing, damaged or unusable input; ``out_dir`` is as before then.
+    naming the file for missing, damaged or unusable input; ``out_dir`` is as before then. ``as_given``: a data set is
+    not standardised.
     """
-    bank = (many if params.task == "suite" else single)(params, rng_seed, data_dir)
+    if params.task == "suite":
+        bank = many(params, rng_seed, data_dir, train_host)
+    else:
+        bank = single(params, rng_seed, data_dir, as_given)
     tasks = bank.tasks + bank.held_out
+    files = [TRAINVAL_FILE, TEST_FILE, HELD_OUT_FILE]
     with durable.new_directory(out_dir) as folder:
+        if bank.host is not None:
+            files.append(HOST_FILE)
+            durable.write_synced(folder / HOST_FILE, save(bank.host))
         durable.write_synced(folder / TRAINVAL_FILE, save(bank.arrays))
         durable.write_synced(folder / TEST_FILE, save(bank.held_out_arrays))
         durable.write_synced(folder / HELD_OUT_FILE, TypeAdapter(list[TaskMeta]).dump_json(bank.held_out, indent=2))
@@ -47,19 +72,19 @@ def prepare(params: Prepare, rng_seed: int, out_dir: Path, data_dir: Path) -> No
             split_fractions=params.split.model_dump(),
             split_rng_seed=rng_seed,
             tasks=bank.tasks,
-            sha256={name: durable.sha256(folder / name) for name in (TRAINVAL_FILE, TEST_FILE, HELD_OUT_FILE)},
+            sha256={name: durable.sha256(folder / name) for name in files},
         )
         durable.write_synced(folder / META_FILE, (meta.model_dump_json(indent=2) + "\n").encode())
 
 
-def single(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
+def single(params: Prepare, rng_seed: int, data_dir: Path, as_given: bool = False) -> Bank:
     """A data set alone: one task, whose test split is what is held out."""
     source, dropped = drop_duplicates(complete(TASKS[params.task](params, rng_seed, data_dir)))
     if source.part is None and params.samples is not None:
         source = subsample(source, params.samples, rng_seed)
     indices = split_indices(source, params.split, rng_seed)
     samples = {split: (source.x[chosen], source.y[chosen]) for split, chosen in indices.items()}
-    arrays, mean, std = standardised(samples, source.part is not None)
+    arrays, mean, std = standardised(samples, source.part is not None, as_given)
     task = TaskMeta(
         name=params.task, kind=params.task, group="train", classes=source.classes, parameters={}, mean=mean, std=std
     )

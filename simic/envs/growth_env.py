@@ -39,7 +39,7 @@ from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.lifecycle import Events, Measurements, advance, prune_live, record
 from simic.growth.life.vocabulary import Action, Op, Ramp, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
-from simic.growth.networks.hosts import build_host
+from simic.growth.networks.hosts import HostSpec, build_host
 from simic.params import Train
 from simic.rng import Purpose
 from simic.transfer import constant
@@ -51,8 +51,8 @@ class GrowthEnv(VectorEnv):
     ``env_ids`` name the environments for the random numbers, so that any grouping of them plays the same episodes;
     default 0…envs-1. Each group of ``twins`` consecutive ids has the same host (task, initialisation, order of
     samples); decisions alone differ. Another number of twins holds from the next ``reset`` on. Tasks are the first
-    ``train_tasks`` (default: all) of the bank in turn, unless ``reset`` is told which.
-    ``compose`` builds the population; faults are injected by passing another one.
+    ``train_tasks`` (default: all) of the bank in turn, unless ``reset`` is told which. ``host`` is what grows in place
+    of ``train.host``. ``compose`` builds the population; faults are injected by passing another one.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED, "render_modes": []}  # noqa: RUF012 - gymnasium's own form
@@ -69,6 +69,7 @@ class GrowthEnv(VectorEnv):
         compose: Callable[..., Population | Shards] = Population,
         train_tasks: int | None = None,
         twins: int = 1,
+        host: HostSpec | None = None,
     ) -> None:
         if (dataset_train.classes, dataset_train.task_classes) != (dataset_val.classes, dataset_val.task_classes):
             raise SimicError(
@@ -84,8 +85,8 @@ class GrowthEnv(VectorEnv):
         self.num_envs, self.twins = len(self.env_ids), twins
         self.host_ids = self.env_ids // twins
         self.training_data, self.validation_data = dataset_train, dataset_val
-        self.host = build_host(train.host, tuple(dataset_train.x.shape[1:]), dataset_train.classes)
-        self.blueprints = blueprints_of(train.host.family)
+        self.host = host or build_host(train.host, dataset_train.shape, dataset_train.classes, dataset_train.host)
+        self.blueprints = blueprints_of(self.host.family)
         self.population = compose(
             self.host, self.blueprints, self.host_ids, rng_seed, train.host_optimizer, self.device, backend
         )

@@ -5,6 +5,7 @@ A weak host makes any growth look good; a score stands beside what these reach o
 
 import warnings
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,17 +17,18 @@ from simic.evaluation.costs import BACKWARD_AND_FORWARD
 from simic.evaluation.result import Fixed
 from simic.evaluation.scoring import EVALUATION_ITERATION
 from simic.evaluation.static_final import Regime
-from simic.growth.life.vocabulary import Slots
+from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.family import family_of
-from simic.growth.networks.hosts import build_host
+from simic.growth.networks.hosts import HostSpec, build_host
 from simic.params import Host, Params
 from simic.training import sharing
 
-LINEAR = "linear classifier"
+LINEAR, FINE_TUNED = "linear classifier", "full fine-tuning"
 # Inverse strengths of the L2 penalty that the validation split chooses from; the grid is ours.
 PENALTIES = (0.0001, 0.001, 0.01, 0.1, 1.0)
 MOST_ITERATIONS = 500
+EVERYWHERE = "{} in every slot"  # of a blueprint
 CNN_WIDTHS = ((4, 8), (8, 16), (4, 8, 16))
 MLP_WIDTHS = ((8,), (16,), (32, 32), (64, 64, 64))
 
@@ -42,7 +44,22 @@ def floors(params: Params, held_out: HeldOut, tasks: Tensor, device: torch.devic
         found[LINEAR] = linear_floor(held_out, tasks)
     regime = Regime(params.train, held_out.train, held_out.test, tasks, EVALUATION_ITERATION)
     for name, host in sizes(params.train.host.family).items():
-        found[name] = static_network(params, regime, host, device)
+        spec = build_host(host, regime.data.shape, regime.data.classes)
+        found[name] = static_network(params, regime, spec, device)
+    return found | adapted(params, regime, device)
+
+
+def adapted(params: Params, regime: Regime, device: torch.device) -> dict[str, Fixed]:
+    """Of a trained host that came with the data: all of it trained on, and frozen with a seed of one blueprint in every
+    slot, of each that the budget allows so often.
+    """
+    if regime.data.host is None:
+        return {}
+    host = build_host(params.train.host, regime.data.shape, regime.data.classes, regime.data.host)
+    found = {FINE_TUNED: static_network(params, regime, replace(host, frozen=False), device)}
+    for kind, item in enumerate(blueprints_of(host.family)):
+        if sum(item.params(shape) for shape in host.slot_shapes) <= params.train.lifecycle.param_budget * host.params:
+            found[EVERYWHERE.format(item.name)] = static_network(params, regime, host, device, kind)
     return found
 
 
@@ -90,7 +107,7 @@ def _fitted(train: Samples, val: Samples, test: Samples) -> tuple[float, int, in
 
 def sizes(family: str) -> dict[str, Host]:
     """The static networks of a sweep by name, small to large; of families without widths here, every preset."""
-    if family == "cnn":
+    if family in ("cnn", "adapted_cnn"):
         hosts = [Host(family=family, preset="baseline", widths=widths, kernel_size=3) for widths in CNN_WIDTHS]
     elif family == "mlp":
         hosts = [Host(family=family, preset="baseline", widths=widths) for widths in MLP_WIDTHS]
@@ -99,13 +116,22 @@ def sizes(family: str) -> dict[str, Host]:
     return {f"static {host.family}, {list(host.widths) if host.widths else host.preset}": host for host in hosts}
 
 
-def static_network(params: Params, regime: Regime, config: Host, device: torch.device) -> Fixed:
-    """A network of that shape on every row, trained for the epochs of an episode; one host training each."""
-    host, rows = build_host(config, regime.data.shape, regime.data.classes), len(regime.tasks)
+def static_network(
+    params: Params, regime: Regime, host: HostSpec, device: torch.device, kind: int | None = None
+) -> Fixed:
+    """That network on every row, trained for the epochs of an episode; one host training each. ``kind``: the blueprint
+    of a seed in every slot, from the start.
+    """
+    rows = len(regime.tasks)
+    slots = Slots.empty(rows, host.slots, device)
+    if kind is not None:
+        columns = {"stage": int(Stage.FOSSILIZED), "blueprint": kind, "germinations": 1, "alpha": 1.0}
+        filled = {name: torch.full_like(getattr(slots, name), value) for name, value in columns.items()}
+        slots = replace(slots, **filled)
     runtime, optimizer = params.runtime, params.train.host_optimizer
     compose = sharing.population(runtime, sharing.layout(runtime, rows, device))
     ids, epochs = torch.arange(rows), torch.full((1, rows), params.train.episode_steps, device=device)
     kinds = blueprints_of(host.family)
     with closing(compose(host, kinds, ids, params.rng_seed, optimizer, device, runtime.backend)) as population:
-        [found] = regime.run(population, Slots.empty(rows, host.slots, device), epochs)
+        [found] = regime.run(population, slots, epochs)
     return found

@@ -23,19 +23,21 @@ MEASURED_AT = 5  # step: after as many epochs; the gradients of a fresh host say
 
 
 class Gradient:
-    """Germinates one blueprint (default: that of the fixed schedule) at step ``at``, in the slot that can have it and
+    """Germinates one blueprint (default: that of the fixed schedule) at step ``at`` (default: MEASURED_AT, or at once
+    where the host is frozen), in the slot that can have it and
     whose segment has the largest relative gradient norm on one minibatch; then takes it through to FOSSILIZED.
 
     The minibatch is the first ``batch_size`` training samples of each host's task; it costs ``flops`` per host and
     episode beside the training.
     """
 
-    def __init__(self, env: GrowthEnv, at: int = MEASURED_AT, blueprint: str | None = None) -> None:
-        self.env, self.at = env, at
+    def __init__(self, env: GrowthEnv, at: int | None = None, blueprint: str | None = None) -> None:
+        self.env = env
+        self.at = (0 if env.host.frozen else MEASURED_AT) if at is None else at
         names = [item.name for item in env.blueprints]
         name = blueprint or SCHEDULED_BLUEPRINT.get(env.blueprints[0].family, names[0])
         if name not in names:
-            family = env.train.host.family
+            family = env.host.family
             raise SimicError(f"gradient rule: blueprint {name!r} of family {family!r}; known are {', '.join(names)}")
         self.blueprint = names.index(name)
         self.asks = one_blueprint(self.blueprint)

@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
-from simic.data.batches import load_held_out
+from simic.data.batches import HeldOut, load_held_out
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, play
 from simic.errors import SimicError
@@ -18,6 +19,7 @@ from simic.evaluation.page import progress
 from simic.evaluation.policies import BASELINES, refuse_other_host
 from simic.evaluation.take_home import Grown, best_host, export_best
 from simic.growth.batch.shards import recovered
+from simic.growth.networks.own import own_host
 from simic.params import Params
 from simic.training import sharing
 
@@ -33,6 +35,7 @@ class GrowSetup:
     params: Params
     prepared: Path
     device: torch.device
+    own: tuple[str, nn.Module] | None = None  # a network of the user's own in place of the host, and its name
 
 
 def grow(setup: GrowSetup, policy: str | Controller, hosts: int, out: Path, compared: bool = False) -> Grown:
@@ -45,20 +48,30 @@ def grow(setup: GrowSetup, policy: str | Controller, hosts: int, out: Path, comp
     if out.exists():
         raise SimicError(f"{out}: already exists; choose another --out or remove it")
     held_out = load_held_out(setup.prepared, setup.device)
-    env_ids, params = torch.arange(hosts), setup.params
-    make = sharing.population(params.runtime, sharing.layout(params.runtime, hosts, setup.device))
-    data = held_out.train, held_out.val
-    env = GrowthEnv(params.train, params.rng_seed, *data, env_ids, setup.device, params.runtime.backend, make)
+    env = _environment(setup, held_out, torch.arange(hosts))
     name, common = (f"the policy {policy}", None) if isinstance(policy, str) else (policy.name, policy.common)
-    told = progress(params.runtime.progress, "grow")
+    told = progress(setup.params.runtime.progress, "grow")
     everyone = slice(0, hosts)
     with closing(env):
         histories = recovered(env.population, lambda: _played(env, policy))
         found = None
         if compared:
             best = best_host(env, everyone)
-            found = compare(params, env, held_out.test, best, name, common, partial(told, "comparison"))
+            found = compare(setup.params, env, held_out.test, best, name, common, partial(told, "comparison"))
         return export_best(env, everyone, histories, held_out, setup.prepared, name, out, found)
+
+
+def _environment(setup: GrowSetup, held_out: HeldOut, env_ids: Tensor) -> GrowthEnv:
+    """Of a user's own network in this process alone: others do not have its code."""
+    params, data, host = setup.params, held_out.train, None
+    runtime = params.runtime
+    if setup.own is not None:
+        name, network = setup.own
+        host = own_host(network, data.shape, data.classes, name)
+        runtime = runtime.model_copy(update={"processes": 1})
+    make = sharing.population(runtime, sharing.layout(runtime, len(env_ids), setup.device))
+    what = params.train, params.rng_seed, data, held_out.val, env_ids, setup.device, runtime.backend, make
+    return GrowthEnv(*what, host=host)
 
 
 def _played(env: GrowthEnv, policy: str | Controller) -> Histories:

@@ -26,14 +26,14 @@ from simic.training.learned import Learned
 BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
     "static": lambda env: Static(),
     "random_legal": lambda env: RandomLegal(env.action_spec),
-    "heuristic": lambda env: Heuristic(env.train.host.family),
+    "heuristic": lambda env: Heuristic(env.host.family),
     "fixed_schedule": lambda env: FixedSchedule(
-        env.train.host.family,
+        env.host.family,
         env.train.lifecycle,
         germination_steps(env.host.slots, env.steps),
         scheduled_blueprint(env),
     ),
-    "patient": lambda env: Patient(env.train.lifecycle, env.steps, tries(env.train.host.family, env.host.slots)),
+    "patient": lambda env: Patient(env.train.lifecycle, env.steps, tries(env.host.family, env.host.slots)),
     "gradient": lambda env: Gradient(env, blueprint=scheduled_blueprint(env)),
 }
 

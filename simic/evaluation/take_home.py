@@ -103,14 +103,15 @@ def card(
         f"Standardise the input first: `(x - mean) / std`, mean {_short(task.mean)}, std {_short(task.std)}"
         " (in full in `history.json`)."
         if task.mean
-        else "Tokens are bytes, 0 to 255; nothing is standardised."
+        else f"{'Tokens are bytes, 0 to 255; n' if tokens else 'N'}othing is standardised."
     )
-    return f"""# A {structure.host.family}/{structure.host.preset} network grown by simic
+    host, load = _own(env) if structure.host is None else ("", "`simic.growth.load_grown(PATH)`")
+    return f"""# A {env.host.family}/{env.host.preset} network grown by simic
 
 ## What it is
 Input: {inputs}, one sample is [{shape}]. Output: logits over {structure.classes} classes.
 {scale}
-{structure.params} parameters, of which the host alone has {found.host_params}.
+{structure.params} parameters, of which the host alone has {found.host_params}.{host}
 
 | slot | seed | joined by | alpha | parameters | Shapley value |
 |---|---|---|---|---|---|
@@ -135,7 +136,7 @@ Samples: {meta.samples["train"]} train, {meta.samples["val"]} validation, {meta.
 | test | {found.test_accuracy_pct:.2f} % |
 {_compared(found.compared)}
 ## How to use it
-With simic: `simic.growth.load_grown(PATH)` gives a plain `nn.Module`. With torch alone:
+With simic: {load} gives a plain `nn.Module`. With torch alone:
 
     import torch
     network = torch.export.load("network.pt2").module()
@@ -149,6 +150,12 @@ does not.
 
 def _compared(compared: GrowthComparison | None) -> str:
     return f"\n{compared.page()}\n" if compared else ""
+
+
+def _own(env: GrowthEnv) -> tuple[str, str]:
+    """What to say of a network of the user's own, and how to load what grew in it."""
+    said = f" The host is the user's own network `{env.host.preset}`, frozen, in evaluation mode; its code is not here."
+    return said, "`simic.growth.load_grown(PATH, host=network)`"
 
 
 def _seeds(structure: Structure, shapley: Sequence[float]) -> str:

@@ -25,6 +25,7 @@ from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.grafting import blend
 from simic.growth.networks.hosts import HostSpec, build_host
+from simic.growth.networks.own import own_host
 from simic.params import Host
 
 FORMAT = 1
@@ -53,7 +54,7 @@ class Structure(Record):
     """``structure.json``."""
 
     format: Literal[1] = FORMAT
-    host: Host
+    host: Host | None  # None: a network of the user's own
     input_shape: tuple[int, ...]
     classes: int
     seeds: tuple[SeedRecord, ...]
@@ -78,20 +79,19 @@ class GrownNetwork(nn.Module):
     images ``[B, C, H, W]``, ``[B, L, classes]`` of tokens ``[B, L]``.
     """
 
-    def __init__(self, structure: Structure) -> None:
+    def __init__(self, structure: Structure, host: HostSpec) -> None:
         super().__init__()
         self.structure = structure
-        host = build_host(structure.host, structure.input_shape, structure.classes)
         segments, self.head = host.modules()
         self.segments = nn.ModuleList(segments)
         self.joints = nn.ModuleList(_joint(host, k, structure.seeds) for k in range(host.slots))
         self.tied = {f"head.{name}": f"segments.0.{source}" for name, source in host.tied.items()}
 
     @classmethod
-    def fresh(cls, structure: Structure) -> Self:
+    def fresh(cls, structure: Structure, host: HostSpec) -> Self:
         """Not yet loaded; torch's global generator is left as it was."""
         with torch.random.fork_rng(devices=[]):
-            return cls(structure).eval()
+            return cls(structure, host).eval()
 
     def weights(self) -> dict[str, Tensor]:
         """Every tensor once: of tied ones, the first segment's name."""
@@ -142,7 +142,7 @@ def grown_network(population: Population | Shards, slots: Slots, row: int, commi
         seeds=seeds,
         params=population.host.params + sum(seed.params for seed in seeds),
     )
-    network = GrownNetwork.fresh(structure)
+    network = GrownNetwork.fresh(structure, population.host)
     _load(network, population.named_parameters(slots, row), f"host {row}")
     return network
 
@@ -190,8 +190,11 @@ def _save_program(network: GrownNetwork, path: Path) -> None:
         raise SimicError(f"{path.name}: torch.export cannot write a network with {names}: {reason}") from error
 
 
-def load_grown(path: Path | str) -> GrownNetwork:
-    """The network of a directory that ``write_network`` wrote, in evaluation mode; SimicError on anything wrong."""
+def load_grown(path: Path | str, host: nn.Module | None = None) -> GrownNetwork:
+    """The network of a directory that ``write_network`` wrote, in evaluation mode; SimicError on anything wrong.
+
+    One that grew in a network of the user's own needs that as ``host``: its code is not in the directory.
+    """
     path = Path(path)
     try:
         text = (path / STRUCTURE).read_text(encoding="utf-8")
@@ -202,9 +205,19 @@ def load_grown(path: Path | str) -> GrownNetwork:
     except ValidationError as error:
         where = ".".join(str(part) for part in error.errors()[0]["loc"])
         raise SimicError(f"{path / STRUCTURE}: {where}: {error.errors()[0]['msg']}") from None
-    network = GrownNetwork.fresh(structure)
+    network = GrownNetwork.fresh(structure, _host_of(structure, host, path))
     _load(network, weights, str(path / WEIGHTS))
     return network
+
+
+def _host_of(structure: Structure, own: nn.Module | None, path: Path) -> HostSpec:
+    if (structure.host is None) != (own is not None):
+        its = "was a network of the user's own: give it, load_grown(PATH, host=network)"
+        raise SimicError(f"{path}: its host {its if own is None else 'is one of simic: leave host out'}")
+    if structure.host is not None:
+        return build_host(structure.host, structure.input_shape, structure.classes)
+    assert own is not None
+    return own_host(own, structure.input_shape, structure.classes, f"{path}: host")
 
 
 def _load(network: GrownNetwork, weights: dict[str, Tensor], source: str) -> None:

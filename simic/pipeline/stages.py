@@ -18,7 +18,7 @@ from simic import durable, registry
 from simic import params as params_module
 from simic.data.batches import data_hash
 from simic.errors import SimicError
-from simic.params import Host, Params, Prepare
+from simic.params import Host, HostOptimizer, Params, Prepare, Train
 from simic.pipeline.paths import Workspace
 
 if TYPE_CHECKING:
@@ -50,8 +50,9 @@ TRAIN_CODE = (
 def prepare(params: Params, workspace: Workspace) -> None:
     """Reads the task's data, checks it, splits it: data/prepared."""
     from simic.data import prepare as data
+    from simic.growth.pretrained import train_host
 
-    data.prepare(params.prepare, params.rng_seed, workspace.prepared, raw_data(workspace))
+    data.prepare(params.prepare, params.rng_seed, workspace.prepared, raw_data(workspace), train_host)
 
 
 def train(
@@ -121,9 +122,10 @@ def suite_overrides(name: str) -> tuple[str, ...]:
 def headroom_apart(params: Params, workspace: Workspace) -> "HeadroomReport":
     """As ``headroom``, on data of its own that are not kept."""
     from simic.data import prepare as data
+    from simic.growth.pretrained import train_host
 
     with tempfile.TemporaryDirectory(prefix="simic-headroom-") as scratch:
-        data.prepare(params.prepare, params.rng_seed, Path(scratch) / "prepared", raw_data(workspace))
+        data.prepare(params.prepare, params.rng_seed, Path(scratch) / "prepared", raw_data(workspace), train_host)
         return _measured(params, Path(scratch) / "prepared")
 
 
@@ -211,31 +213,50 @@ class Growth:
     out: Path
     task: str | None = None
     policy: str = "learned"  # or a baseline's name, the suite of a published controller, the directory of a policy
-    host: str | None = None  # family/preset
+    host: str | None = None  # family/preset, or the user's own network, file.py:name
     hosts: int = 8
     compare: bool = False
 
 
 def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
-    """A policy grows networks on a task or an ``.npz`` of the user's own; the best is exported to ``asked.out``.
+    """A policy grows networks on a task or an ``.npz`` of the user's own; the best is exported to ``asked.out``. In a
+    network of the user's own, samples are given to it as they are.
 
     A controller's hosts are trained as those that it was trained on: budget, actions, lifecycle and episodes are its.
     """
     from simic.data import prepare as data
     from simic.evaluation import grow as growing
+    from simic.growth.networks.own import load_network
     from simic.training import machine
 
     device = machine.configure(params.runtime)
-    host = None if asked.host is None else as_host(asked.host)
+    own = asked.host if asked.host is not None and ".py:" in asked.host else None
+    host = None if own or asked.host is None else as_host(asked.host)
+    if own is not None and asked.compare:
+        raise SimicError(
+            f"--compare with --host {own}: schedules are played on simic's hosts alone; leave out one of them"
+        )
+    network = None if own is None else (own, load_network(own))
     task, folder = _asked_data(asked, params, workspace)
     with tempfile.TemporaryDirectory(prefix="simic-grow-") as scratch:
         prepared = Path(scratch) / "prepared"
-        data.prepare(task, params.rng_seed, prepared, folder)
+        data.prepare(task, params.rng_seed, prepared, folder, as_given=own is not None)
         policy = _asked_policy(asked.policy, host, params, workspace, prepared, device)
         train = params.train if isinstance(policy, str) else policy.learned.train
         train = train.model_copy(update={} if host is None else {"host": host})
-        setup = growing.GrowSetup(params.model_copy(update={"train": train}), prepared, device)
+        if own is not None and isinstance(policy, str):
+            train = adapting(train)
+        setup = growing.GrowSetup(params.model_copy(update={"train": train}), prepared, device, network)
         return growing.grow(setup, policy, asked.hosts, asked.out, asked.compare)
+
+
+def adapting(train: Train) -> Train:
+    """With what suits seeds in a frozen host: params.yaml is for hosts that train."""
+    from simic.data.suites import adapt
+
+    seeds = HostOptimizer.model_validate(adapt.OPTIMIZER)
+    lifecycle = train.lifecycle.model_copy(update={"training_dwell": adapt.TRAINING_DWELL})
+    return train.model_copy(update={"actions": {}, "host_optimizer": seeds, "lifecycle": lifecycle})
 
 
 def _asked_policy(

@@ -1,5 +1,7 @@
 """The gradient rule measures what a network by hand gives, and grows there."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tiny import TASKS, tiny_env
@@ -95,6 +97,13 @@ def test_an_actor_forgets_the_episode_before(bank):
 def test_one_measurement_costs_a_pass_forward_and_backward(bank):
     env = tiny_env(bank, hosts=1)
     assert Gradient(env).flops == 3 * 32 * env.host.flops_per_sample
+
+
+def test_a_frozen_host_is_measured_at_once(bank):
+    env = tiny_env(bank, hosts=1)
+    assert Gradient(env).at == 5
+    env.host = replace(env.host, frozen=True)
+    assert Gradient(env).at == 0
 
 
 def test_an_unknown_blueprint_is_refused(bank):

@@ -101,7 +101,7 @@ def test_a_seed_bound_to_a_device_leaves_as_its_twin(tmp_path: Path) -> None:
     plain = grown_network(population, slots, 1)
     record = plain.structure.seeds[0]
     seeds = (record.model_copy(update={"blueprint": "flex_attention"}),)
-    network = GrownNetwork.fresh(plain.structure.model_copy(update={"seeds": seeds}))
+    network = GrownNetwork.fresh(plain.structure.model_copy(update={"seeds": seeds}), population.host)
     network.load_state_dict(plain.state_dict())
     path = write_network(network, tmp_path / "grown", [], CARD)
     assert json.loads((path / "structure.json").read_text())["seeds"][0]["blueprint"] == "flex_attention"
@@ -126,10 +126,11 @@ def test_what_cannot_be_exported_is_one_line_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blueprints, "_REGISTRY", dict(blueprints._REGISTRY))
-    structure = grown_network(make_population("mlp", 2), Slots.empty(2, 3), 0).structure
+    population = make_population("mlp", 2)
+    structure = grown_network(population, Slots.empty(2, 3), 0).structure
     blueprints.blueprint("untraceable", family="mlp")(Untraceable)
     record = SeedRecord(slot=0, blueprint="untraceable", stage="FOSSILIZED", operator="ADD", alpha=1.0, params=1)
-    network = GrownNetwork.fresh(structure.model_copy(update={"seeds": (record,)}))
+    network = GrownNetwork.fresh(structure.model_copy(update={"seeds": (record,)}), population.host)
     with pytest.raises(SimicError, match=r"torch\.export cannot write a network with untraceable") as caught:
         write_network(network, tmp_path / "grown", [], CARD)
     assert "\n" not in str(caught.value)

@@ -2,17 +2,20 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
+from torch import nn
 
 from simic import params
 from simic.errors import SimicError
 from simic.evaluation import controllers
 from simic.growth.export import load_grown
+from simic.growth.networks.own import load_network
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 
@@ -79,6 +82,7 @@ def test_grown_network_runs_as_a_plain_module_and_without_simic(images: Path) ->
         ({"data": None}, "grow: needs an .npz file, or --task NAME"),
         ({"data": None, "task": "sudoku"}, "--task sudoku: .*digits, mnist"),
         ({"data": None, "task": "text"}, "--task text: source is"),
+        ({"host": "nowhere.py:network"}, "nowhere.py: no such file"),
     ],
 )
 def test_what_grow_cannot_do_is_one_line(
@@ -88,6 +92,67 @@ def test_what_grow_cannot_do_is_one_line(
     with pytest.raises(SimicError, match=words) as caught:
         stages.grow(tree(), Workspace(images.parent), asked(images, **change))
     assert "\n" not in str(caught.value)
+
+
+OWN = """
+import torch
+from torch import nn
+
+def network():
+    found = nn.Sequential(
+        nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
+        nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()),
+        nn.Sequential(nn.Flatten(), nn.Linear(8 * 16, 10)),
+    )
+    found.load_state_dict(torch.load("WEIGHTS"))
+    return found
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[str]:
+    """A network that was trained on digits, in a file."""
+    file, weights = tmp_path / "own_network_of_grow.py", tmp_path / "weights.pt"
+    file.write_text(OWN.replace("WEIGHTS", str(weights)))
+    fresh = tmp_path / "own_network_untrained.py"
+    fresh.write_text(OWN.replace("found.load", "# found.load"))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = load_network(f"{fresh}:network")
+    x, y = load_digits(return_X_y=True)
+    x, y = torch.tensor(x / 16, dtype=torch.float32).view(-1, 1, 8, 8), torch.tensor(y)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
+    for _ in range(15):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(network(x[600:]), y[600:]).backward()
+        optimizer.step()
+    torch.save(network.state_dict(), weights)
+    yield f"{file}:network"
+    for path in (file, fresh):
+        sys.modules.pop(f"simic_extension_{path.stem}", None)
+
+
+def test_adapters_grow_in_a_network_of_ones_own_which_stays_as_it_is(images: Path, own: str) -> None:
+    """Digits upside down, as raw as they were for the network."""
+    arrays = np.load(images)
+    x, y = torch.tensor(arrays["x"][:, ::-1].copy() / 16).unsqueeze(1), torch.tensor(arrays["y"])
+    np.savez(images, x=x, y=y)
+    longer = tree("train.episode_steps=24", "train.batches_per_epoch=8")
+    found = stages.grow(longer, Workspace(images.parent), asked(images, host=own, hosts=4))
+    network = load_network(own).eval()
+    assert found.host_params == sum(parameter.numel() for parameter in network.parameters()) < found.params
+    with pytest.raises(SimicError, match=r"its host was a network of the user's own: give it, load_grown"):
+        load_grown(found.path)
+    grown = load_grown(found.path, network)
+    program = torch.export.load(found.path / "network.pt2").module()
+    with torch.no_grad():
+        torch.testing.assert_close(program(x), grown(x), rtol=0, atol=1e-5)
+        bare = nn.Sequential(*grown.segments, grown.head)
+        torch.testing.assert_close(bare(x), network(x), rtol=1e-4, atol=1e-4)
+        before, after = ((each(x).argmax(1) == y).float().mean() for each in (network, grown))
+    assert after > before + 0.01
+    card = (found.path / "README.md").read_text()
+    assert f"`{own}`, frozen" in card and "load_grown(PATH, host=network)" in card and "Nothing is standardised" in card
 
 
 MNIST = ROOT.parent / "shared" / "data"

@@ -1,6 +1,6 @@
 """From a suite to a bank: instances drawn by hash, those of training and validation apart from those held out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,13 +10,15 @@ from torch import Tensor
 
 from simic import params as params_module
 from simic.data.bank import SPLITS, Bank, standardised
-from simic.data.batches import TaskGroup, TaskMeta
+from simic.data.batches import Dataset, TaskGroup, TaskMeta
 from simic.data.sources import BYTES
 from simic.data.suites.kinds import KINDS, Draws, Kind, Problem, Shelf
-from simic.data.suites.suites import SUITES
+from simic.data.suites.suites import SUITES, SourceTask
 from simic.errors import SimicError
-from simic.params import Prepare
+from simic.params import Host, Prepare
 
+# Of a host trained on a source task for some epochs, with draws of that rng_seed, its weights by name.
+TrainHost = Callable[[Host, Dataset, int, int], dict[str, Tensor]]
 VISIBLE = ("train", "val")  # the splits of tasks that training sees: their test split is never drawn
 
 
@@ -28,8 +30,10 @@ class Instance:
     arrays: dict[str, Tensor]
 
 
-def many(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
-    """The bank of ``params.suite``; SimicError for kinds that the suite does not have and samples that do not fit."""
+def many(params: Prepare, rng_seed: int, data_dir: Path, train_host: TrainHost | None = None) -> Bank:
+    """The bank of ``params.suite``, of one with a source task with the host that ``train_host`` made of it; SimicError
+    for kinds that the suite does not have and samples that do not fit.
+    """
     shipped, counts = SUITES[params.suite.name], params.suite.instances
     kinds, held = _kinds(params)
     samples = shipped.samples if params.samples is None else _in_proportion(shipped.samples, params.samples)
@@ -40,7 +44,10 @@ def many(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
         pool = "held_out" if group == "held_out_kinds" else group
         names = list(of)
         places = [(names[k % len(names)], k // len(names)) for k in range(count if names else 0)]
-        return [_instance(of[name], Draws(rng_seed, name, pool, k, shelf), group, samples) for name, k in places]
+        as_given = shipped.source is not None
+        return [
+            _instance(of[name], Draws(rng_seed, name, pool, k, shelf), group, samples, as_given) for name, k in places
+        ]
 
     visible = drawn("train", kinds, counts.train) + drawn("val", kinds, counts.val)
     hidden = drawn("held_out", kinds, counts.held_out) + drawn("held_out_kinds", held, counts.held_out_kinds)
@@ -56,7 +63,17 @@ def many(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
         tasks=[instance.task for instance in visible],
         held_out=[instance.task for instance in hidden],
         dropped=shelf.dropped,
+        host=None if shipped.source is None else _host(shipped.source, rng_seed, shelf, train_host),
     )
+
+
+def _host(source: SourceTask, rng_seed: int, shelf: Shelf, train_host: TrainHost | None) -> dict[str, Tensor]:
+    """Trained on samples that no validation or held-out task has, nor any task to validate or test on."""
+    assert train_host is not None, "a suite with a source task needs what trains its host"
+    draws = Draws(rng_seed, "source", "train", 0, shelf)
+    problem = source.problem(draws)
+    x, y = _samples(problem, draws.of_split("train"), source.samples)
+    return train_host(source.host, Dataset(x, y, problem.classes), rng_seed, source.epochs)
 
 
 def _kinds(params: Prepare) -> tuple[dict[str, Kind], dict[str, Kind]]:
@@ -77,14 +94,14 @@ def _kinds(params: Prepare) -> tuple[dict[str, Kind], dict[str, Kind]]:
     return {name: known[name] for name in kinds}, {name: known[name] for name in held}
 
 
-def _instance(kind: Kind, draws: Draws, group: TaskGroup, samples: dict[str, int]) -> Instance:
+def _instance(kind: Kind, draws: Draws, group: TaskGroup, samples: dict[str, int], as_given: bool) -> Instance:
     """Its parameters come from one stream, the samples of each split from one of their own."""
     problem = kind(draws)
     if not isinstance(problem, Problem):
         raise SimicError(f"kind {draws.kind!r}: gave {type(problem).__name__}, must be a Problem")
     splits = VISIBLE if group in VISIBLE else SPLITS
     found = {split: _samples(problem, draws.of_split(split), samples[split]) for split in splits}
-    arrays, mean, std = standardised(found, tokens=found["train"][0].dtype == torch.uint8)
+    arrays, mean, std = standardised(found, found["train"][0].dtype == torch.uint8, as_given)
     try:
         task = TaskMeta(
             name=f"{draws.kind}-{group}-{draws.instance}",

@@ -22,12 +22,12 @@ suite(
             "prepare.suite.instances.train=192",  # of 64 a controller knows too little (docs/history/experiments.md)
             "train.host.family=cnn",
             "train.host.preset=impaired",
-            "train.iterations=7",
+            "train.iterations=6",
             "train.envs=120",  # whole groups of the survey's twelve openings, and of three twins
             "train.twins=3",
             "train.survey=3",
             "train.warm_start=3",
-            "train.validate_every=7",
+            "train.validate_every=6",
             "train.episode_steps=40",
             "train.batches_per_epoch=8",
             "train.batch_size=32",

@@ -212,8 +212,8 @@ class Population:
     def _blocks(self, plan: Plan, hosts: slice) -> tuple[list[Block], list[str]]:
         """What trains: the hosts, then per slot the groups of seeds and the gates of gated seeds."""
         everyone = torch.arange(hosts.start, hosts.stop, device=self.device)
-        moving = np.zeros(len(everyone), dtype=bool)
-        blocks = [Block(self._stores["host"], everyone, moving, self.optimizer.weight_decay)]
+        still = np.full(len(everyone), self.host.frozen)
+        blocks = [Block(self._stores["host"], everyone, still, self.optimizer.weight_decay)]
         names = ["host"]
         for slot, groups in enumerate(plan.slots):
             if groups is None:

@@ -12,7 +12,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -61,12 +61,14 @@ class Recipe:
     host: Host
     input_shape: tuple[int, ...]
     classes: int
+    weights: Mapping[str, Tensor] | None
+    frozen: bool
     rng_seed: int
     optimizer: HostOptimizer
     backend: str
 
     def build(self, env_ids: Tensor) -> "Group":
-        host = build_host(self.host, self.input_shape, self.classes)
+        host = replace(build_host(self.host, self.input_shape, self.classes, self.weights), frozen=self.frozen)
         blueprints = blueprints_of(self.host.family)
         return Group(Population(host, blueprints, env_ids, self.rng_seed, self.optimizer, "cpu", self.backend))
 
@@ -136,7 +138,12 @@ class Shards:
         self.host, self.blueprints, self.env_ids, self.rng_seed = host, blueprints, env_ids, rng_seed
         self.host_params, self.host_flops, self.group = host.params, host.flops_per_sample, len(env_ids)
         self.layout = layout
-        self._recipe = Recipe(setup, host.config, host.input_shape, host.classes, rng_seed, optimizer, backend)
+        if host.config is None:
+            raise SimicError(
+                f"host {host.preset}: a network of the user's own stays in one process: runtime.processes=1"
+            )
+        what = host.config, host.input_shape, host.classes, host.weights, host.frozen
+        self._recipe = Recipe(setup, *what, rng_seed, optimizer, backend)
         starts = range(0, len(env_ids), layout.group)
         self._hosts = [slice(start, min(start + layout.group, len(env_ids))) for start in starts]
         owners = np.array_split(np.arange(len(self._hosts)), layout.processes)

@@ -57,6 +57,7 @@ class ConvHead(Samplewise):
         return self.linear(x.mean((-2, -1)))
 
 
+@host_family("adapted_cnn", presets=tuple(PRESETS))  # whose blueprints are adapters
 @host_family("cnn", presets=tuple(PRESETS))
 def cnn(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     """Blocks that pool while at least 2 × 2 pixels remain: a norm after the last needs values to be over."""

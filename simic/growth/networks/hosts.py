@@ -1,14 +1,16 @@
 """Hosts: the networks to be grown, as an ordered list of segments with a slot after each, and a head."""
 
+import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Stage
-from simic.growth.networks import cnn, mlp, transformer
+from simic.growth.networks import adapters, cnn, mlp, transformer  # noqa: F401 - adapters register themselves
 from simic.growth.networks.blueprints import count_flops, count_params, families_with_blueprints, probe
 from simic.growth.networks.family import Anatomy, Builder, Shape, families, family_of
 from simic.growth.networks.layers import check_norm
@@ -17,11 +19,12 @@ from simic.params import Host
 # What ships; importing them is what registers the families.
 PRESETS: dict[str, tuple[str, ...]] = {
     "cnn": tuple(cnn.PRESETS),
+    "adapted_cnn": tuple(cnn.PRESETS),
     "mlp": tuple(mlp.PRESETS),
     "transformer": tuple(transformer.PRESETS),
 }
 _INPUTS = {1: "tokens (context,)", 3: "images (channels, height, width)"}
-_DIMENSIONS = {"cnn": (3,), "mlp": (3,), "transformer": (1,)}  # of a user's family: any
+_DIMENSIONS = {"cnn": (3,), "adapted_cnn": (3,), "mlp": (3,), "transformer": (1,)}  # of a user's family: any
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,10 @@ class HostSpec:
     gate: Callable[[Shape], nn.Module]
     params: int
     flops_per_sample: int
-    config: Host  # with what the preset decides filled in: it names the network whatever the presets become
+    # With what the preset decides filled in: it names the network whatever the presets become. None: a user's network.
+    config: Host | None
+    weights: Mapping[str, Tensor] | None = None  # that it came with, by the names of an exported network
+    frozen: bool = False  # it does not train: seeds alone learn
 
     @property
     def slots(self) -> int:
@@ -61,8 +67,10 @@ class HostSpec:
         return segments, head
 
 
-def build_host(host: Host, input_shape: Shape, classes: int) -> HostSpec:
-    """The host of ``params`` for inputs ``(C, H, W)`` or ``(L,)``; SimicError names what does not fit."""
+def build_host(host: Host, input_shape: Shape, classes: int, weights: Mapping[str, Tensor] | None = None) -> HostSpec:
+    """The host of ``params`` for inputs ``(C, H, W)`` or ``(L,)``, or with ``weights`` the trained and frozen one that
+    has them; SimicError names what does not fit.
+    """
     family = family_of(host.family)
     if strays := families_with_blueprints() - set(families()):
         raise SimicError(
@@ -85,7 +93,7 @@ def build_host(host: Host, input_shape: Shape, classes: int) -> HostSpec:
     for slot, shape in enumerate(anatomy.slot_shapes):
         check_norm(shape[-1:] if anatomy.features_last else shape, f"host {host.family}/{host.preset}, slot {slot}")
     params, flops = _count(anatomy, input_shape, classes)
-    return HostSpec(
+    found = HostSpec(
         family=host.family,
         preset=host.preset,
         input_shape=input_shape,
@@ -101,6 +109,34 @@ def build_host(host: Host, input_shape: Shape, classes: int) -> HostSpec:
         flops_per_sample=flops,
         config=anatomy.config,
     )
+    return found if weights is None else _trained(found, weights)
+
+
+def _trained(host: HostSpec, weights: Mapping[str, Tensor]) -> HostSpec:
+    """Built with these weights every time."""
+    tied = {f"head.{name}": weights.get(f"segments.0.{source}") for name, source in host.tied.items()}
+    given = {name: value for name, value in (dict(weights) | tied).items() if value is not None}
+    modules = []
+    for k, build in enumerate((*host.segments, host.head)):
+        owner = "head." if k == host.slots else f"segments.{k}."
+        with torch.device("meta"):
+            module = build()
+        expected = {owner + name: parameter.shape for name, parameter in module.named_parameters()}
+        found = {name: value.shape for name, value in given.items() if name.startswith(owner)}
+        if found != expected:
+            raise SimicError(
+                f"train.host {host.family}/{host.preset}: {owner}* has the tensors {_sizes(expected)}, those of the "
+                f"trained host that came with the data are {_sizes(found)}: set train.host to that one"
+            )
+        state = {name.removeprefix(owner): given[name] for name in expected}
+        module.load_state_dict(state, assign=True)
+        modules.append(module.requires_grad_())
+    builders = [partial(copy.deepcopy, module) for module in modules]
+    return replace(host, segments=tuple(builders[:-1]), head=builders[-1], weights=weights, frozen=True)
+
+
+def _sizes(shapes: Mapping[str, torch.Size]) -> str:
+    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items()) or "none"
 
 
 def _count(anatomy: Anatomy, inputs: Shape, classes: int) -> tuple[int, int]:

@@ -103,13 +103,20 @@ def test_drawing_twice_gives_the_same_bytes_and_another_seed_other_ones(bank, tm
 @pytest.mark.parametrize("name", list(SUITES))
 def test_a_suite_is_prepared_with_its_own_kinds_and_says_what_it_is_made_of(name, files, tmp_path):
     each = {"train": 9, "val": 2, "held_out": 2, "held_out_kinds": 3}
-    prepare(suite(40, each, name=name), 1, tmp_path / "out", files)
+    prepare(suite(40, each, name=name), 1, tmp_path / "out", files, lambda *source: {"head.weight": torch.ones(1)})
     meta, train = read_meta(tmp_path / "out"), load_split(tmp_path / "out", "train")
     assert train.tasks == 11 and train.shape == meta.shape and train.x.isfinite().all()
     assert abs(sum(meta.samples.values()) - 40) <= 2
     assert meta.source.startswith(f"suite {name}") and meta.licence
-    words = {"patches": "digits", "tables": "wine", "images": "fashion_mnist", "texts": "tinyshakespeare.txt"}
+    words = {
+        "patches": "digits",
+        "adapt": "digits",
+        "tables": "wine",
+        "images": "fashion_mnist",
+        "texts": "tinyshakespeare.txt",
+    }
     assert words[name] in meta.source
+    assert (train.host is not None) == ("host.safetensors" in meta.sha256) == (name == "adapt")
     if name == "texts":
         assert train.x.dtype == torch.int64 and train.classes == 256 and train.lacking is None
         assert all(task.mean == task.std == [] for task in meta.tasks)

@@ -14,7 +14,7 @@ from simic.errors import SimicError
 
 SPLITS = ("train", "val", "test")
 ALL = [(suite, name) for suite in registry.shipped(registry.SUITE) for name in KINDS[suite]]
-SHAPES = {"patches": (1, 16, 16), "tables": (1, 1, 64), "images": (1, 16, 16), "texts": (24,)}
+SHAPES = {"patches": (1, 16, 16), "adapt": (1, 8, 8), "tables": (1, 1, 64), "images": (1, 16, 16), "texts": (24,)}
 
 
 def problem_of(suite, name, folder, group="train", instance=0, rng_seed=1):

@@ -12,6 +12,7 @@ from simic.data.suites.kinds import Draws, Shelf
 from simic.data.suites.suites import SUITES
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.life.vocabulary import Action
+from simic.growth.pretrained import train_host
 from simic.params import Prepare
 
 ROOT = Path(__file__).parents[3]
@@ -24,7 +25,7 @@ def test_a_suites_host_trains_on_every_one_of_its_tasks_under_its_own_params(nam
     train = params.load(ROOT / "params.yaml", overrides).train
     assert train.lifecycle.max_seeds == 1
     suite = {"name": name, "instances": FEW}
-    prepare(Prepare(task="suite", samples=800, suite=suite), 1, tmp_path / "out", files)
+    prepare(Prepare(task="suite", samples=800, suite=suite), 1, tmp_path / "out", files, train_host)
     data = [load_split(tmp_path / "out", split) for split in ("train", "val")]
     hosts = torch.arange(8)
     env = GrowthEnv(train, 1, *data, env_ids=hosts)

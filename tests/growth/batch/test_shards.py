@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -20,6 +21,7 @@ from simic.growth.batch import shards
 from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Layout, ProcessLost, Shards, recovered
 from simic.growth.life.vocabulary import Slots
+from simic.growth.pretrained import train_host
 from simic.params import Host, HostOptimizer, Lifecycle, PPOParams, Train
 from simic.rng import Purpose, key, uniform
 
@@ -84,6 +86,21 @@ def single():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+def test_a_trained_host_is_frozen_in_every_process(digits, single) -> None:
+    weights = train_host(TRAIN.host, digits[0], 1, 1)
+    data = [replace(split, host=weights) for split in digits]
+    envs = [make(data, 4, processes) for processes in (1, 2)]
+    try:
+        runs = [episode(env) for env in envs]
+        assert same(*runs) and envs[0].slots.stage.any()
+        for row in (0, 7):
+            found = envs[1].population.named_parameters(envs[1].slots, row)
+            assert all(torch.equal(found[name], value) for name, value in weights.items())
+    finally:
+        for env in envs:
+            env.close()
 
 
 def test_the_same_groups_give_the_same_run_in_any_number_of_processes(digits, single) -> None:

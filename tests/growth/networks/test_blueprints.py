@@ -34,8 +34,13 @@ FORMULAS = {
         "flex_attention": (lambda c: 4 * c * c + 4 * c, lambda c, n: n * 4 * c * c + 2 * n * n * c),
     },
 }
+FORMULAS["adapted_cnn"] = {
+    "lora": (lambda c: 8 * c, lambda c, n: n * 8 * c),
+    "bottleneck": (lambda c: 2 * c * max(8, c // 4), lambda c, n: n * 2 * c * max(8, c // 4)),
+    "conv": (lambda c: 9 * c * c, lambda c, n: n * 9 * c * c),
+}
 FORMULAS["mlp"] = {name: FORMULAS["transformer"][name] for name in ("norm", "lora", "mlp_small", "mlp")}
-SHAPES = {"cnn": (16, 4, 4), "mlp": (24,), "transformer": (5, 24)}
+SHAPES = {"cnn": (16, 4, 4), "adapted_cnn": (16, 4, 4), "mlp": (24,), "transformer": (5, 24)}
 ALL = [(item, shape) for family, shape in SHAPES.items() for item in runnable(family)]
 KINDS = pytest.mark.parametrize(("item", "shape"), ALL, ids=[f"{i.family}-{i.name}" for i, _ in ALL])
 
@@ -43,7 +48,9 @@ KINDS = pytest.mark.parametrize(("item", "shape"), ALL, ids=[f"{i.family}-{i.nam
 @pytest.mark.parametrize("width", [4, 8, 16, 32, 64, 128, 384])
 @pytest.mark.parametrize("family", FORMULAS)
 def test_counts_are_the_formulas(family: str, width: int) -> None:
-    shape, positions = {"cnn": ((width, 4, 2), 8), "mlp": ((width,), 1), "transformer": ((7, width), 7)}[family]
+    maps = (width, 4, 2), 8
+    others = {"mlp": ((width,), 1), "transformer": ((7, width), 7)}
+    shape, positions = others.get(family, maps)
     for item in blueprints_of(family):
         params, work = FORMULAS[family][item.name]
         assert item.params(shape) == params(width), item.name
@@ -149,5 +156,5 @@ def test_a_family_grows_its_own_blueprints_or_those_of_one_other(monkeypatch: py
 
 
 def test_an_unknown_family_is_refused() -> None:
-    with pytest.raises(SimicError, match="known families: cnn, mlp"):
+    with pytest.raises(SimicError, match="known families: adapted_cnn, cnn, mlp"):
         blueprints_of("rnn")

@@ -1,0 +1,132 @@
+"""A trained host is the same in every row, keeps every bit, and its seeds learn."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from simic.data.batches import Dataset
+from simic.envs.growth_env import GrowthEnv
+from simic.errors import SimicError
+from simic.growth.batch.population import Population
+from simic.growth.export import grown_network, load_grown, write_network
+from simic.growth.life.vocabulary import Action, Slots, Stage
+from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.hosts import build_host
+from simic.growth.pretrained import train_host
+from simic.params import Host, HostOptimizer, Lifecycle, PPOParams, Train
+
+from .worlds import DATA, logits_of, make_order, mixed_slots, one_seed
+
+HOST = Host(family="adapted_cnn", preset="baseline", widths=(8, 8, 16))
+SOURCE, EPOCHS = DATA["cnn"], 10
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, torch.Tensor]:
+    return train_host(HOST, SOURCE, 1, EPOCHS)
+
+
+def make_frozen(weights: dict[str, torch.Tensor], backend: str = "vmap", name: str = "sgd") -> Population:
+    host = build_host(HOST, SOURCE.shape, SOURCE.classes, weights)
+    optimizer = HostOptimizer(name=name, weight_decay=0.1)
+    population = Population(host, blueprints_of(HOST.family), torch.arange(6), 3, optimizer, "cpu", backend)
+    population.reset(0)
+    return population
+
+
+def flat(weights: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([value.flatten() for value in weights.values()])
+
+
+def test_training_it_is_a_function_of_the_seed_and_it_learns(weights) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        again = train_host(HOST, SOURCE, 1, EPOCHS)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(flat(weights), flat(again))
+    assert not torch.equal(flat(weights), flat(train_host(HOST, SOURCE, 2, EPOCHS)))
+    fresh = train_host(HOST, SOURCE, 1, 0)
+    networks = [grown_network(make_frozen(each), Slots.empty(6, 3), 0) for each in (weights, fresh)]
+    with torch.no_grad():
+        trained, untrained = (F.cross_entropy(network(SOURCE.x), SOURCE.y) for network in networks)
+    assert trained < untrained - 0.02
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("backend", ["vmap", "loop"])
+def test_a_frozen_host_keeps_every_bit_and_its_seeds_learn(weights, backend: str, name: str) -> None:
+    population = make_frozen(weights, backend, name)
+    slots = mixed_slots(population)
+    before = population.state_dict()
+    population.train_epoch(slots, SOURCE, make_order(6, 4, 16))
+    after = population.state_dict()
+    for key in (key for key in before if key.startswith("host/")):
+        assert torch.equal(before[key], after[key]), key
+    assert all(torch.equal(row, flat(weights)) for row in after["host/param"])
+    seeds = [key for key in before if key.startswith("seed.") and key.endswith("/param")]
+    assert seeds and any(not torch.equal(before[key], after[key]) for key in seeds)
+
+
+def test_its_seeds_learn_as_those_of_a_host_that_could_but_does_not_move(weights) -> None:
+    """At learning rate 0 for the host alone: one minibatch, in which the host of both is the same."""
+    frozen = make_frozen(weights)
+    slots = one_seed(frozen, Stage.FOSSILIZED, 1, alpha=1.0)
+    free = make_frozen(weights)
+    free.host = replace(free.host, frozen=False)
+    one_seed(free, Stage.FOSSILIZED, 1, alpha=1.0)
+    for population in (frozen, free):
+        population.train_epoch(slots, SOURCE, make_order(6, 1, 16))
+    assert torch.equal(frozen.state_dict()["seed.0.1/param"], free.state_dict()["seed.0.1/param"])
+    assert not torch.equal(frozen.state_dict()["host/param"], free.state_dict()["host/param"])
+
+
+def test_backends_agree(weights) -> None:
+    found = []
+    for backend in ("vmap", "loop"):
+        population = make_frozen(weights, backend)
+        slots = mixed_slots(population)
+        population.train_epoch(slots, SOURCE, make_order(6, 4, 16))
+        found.append(logits_of(population, slots, SOURCE.x))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-3)
+
+
+def test_a_state_continues_bit_for_bit(weights) -> None:
+    first, second = make_frozen(weights), make_frozen(weights)
+    slots = mixed_slots(first)
+    first.train_epoch(slots, SOURCE, make_order(6, 2, 16))
+    second.load_state_dict(first.state_dict())
+    for population in (first, second):
+        population.iteration = 0
+        population.train_epoch(slots, SOURCE, make_order(6, 2, 16, seed=1))
+    assert all(torch.equal(one, second.state_dict()[key]) for key, one in first.state_dict().items())
+
+
+def test_a_grown_network_takes_the_host_home(weights, tmp_path: Path) -> None:
+    population = make_frozen(weights)
+    slots = one_seed(population, Stage.FOSSILIZED, 2, alpha=1.0)
+    population.train_epoch(slots, SOURCE, make_order(6, 4, 16))
+    network = load_grown(write_network(grown_network(population, slots, 1), tmp_path / "grown", [], "#"))
+    kept = network.weights()
+    assert all(torch.equal(kept[name], value) for name, value in weights.items())
+    torch.testing.assert_close(network(SOURCE.x), logits_of(population, slots, SOURCE.x)[1], rtol=0, atol=1e-6)
+
+
+def test_an_environment_takes_the_host_that_came_with_its_data(weights) -> None:
+    data = Dataset(SOURCE.x, SOURCE.y, SOURCE.classes, host=weights)
+    train = Train(
+        host=HOST, envs=2, episode_steps=2, batch_size=16, ppo=PPOParams(minibatches=1), lifecycle=Lifecycle()
+    )
+    env = GrowthEnv(train, 1, data, data)
+    env.reset()
+    first = env.state.measured.accuracy
+    env.step(Action.wait(2))
+    assert torch.equal(first, env.state.measured.accuracy) and first[0] == first[1]
+    other = train.model_copy(update={"host": Host(family="adapted_cnn", preset="baseline")})
+    with pytest.raises(SimicError, match=r"segments\.1\.\* has the tensors .* set train.host to that one"):
+        GrowthEnv(other, 1, data, data)
