@@ -95,16 +95,8 @@ def card(
     shapley: Sequence[float],
 ) -> str:
     """The model card, Markdown, of the best of ``hosts``; ``shapley`` per slot in points, NaN where no seed acts."""
-    tokens, vectors = len(structure.input_shape) == 1, structure.input_shape[:-1] == (1, 1)
-    inputs = "images `float32 [B, C, H, W]`" if not vectors else "vectors of D values as `float32 [B, 1, 1, D]`"
-    inputs = "tokens `int64 [B, L]`" if tokens else inputs
+    inputs, scale = _inputs(structure, task)
     shape = ", ".join(map(str, structure.input_shape))
-    scale = (
-        f"Standardise the input first: `(x - mean) / std`, mean {_short(task.mean)}, std {_short(task.std)}"
-        " (in full in `history.json`)."
-        if task.mean
-        else f"{'Tokens are bytes, 0 to 255; n' if tokens else 'N'}othing is standardised."
-    )
     host, load = _own(env) if structure.host is None else ("", "`simic.growth.load_grown(PATH)`")
     return f"""# A {env.host.family}/{env.host.preset} network grown by simic
 
@@ -146,6 +138,20 @@ With simic: {load} gives a plain `nn.Module`. With torch alone:
 It has seen this data set only. The validation figure is the best of {hosts} and so flatters; the test figure
 does not.
 """
+
+
+def _inputs(structure: Structure, task: TaskMeta) -> tuple[str, str]:
+    """What the network takes, and how it is to be standardised."""
+    tokens, vectors = len(structure.input_shape) == 1, structure.input_shape[:-1] == (1, 1)
+    inputs = "images `float32 [B, C, H, W]`" if not vectors else "vectors of D values as `float32 [B, 1, 1, D]`"
+    inputs = "tokens `int64 [B, L]`" if tokens else inputs
+    if not task.mean:
+        return inputs, f"{'Tokens are bytes, 0 to 255; n' if tokens else 'N'}othing is standardised."
+    mean, std = _short(task.mean), _short(task.std)
+    return (
+        inputs,
+        f"Standardise the input first: `(x - mean) / std`, mean {mean}, std {std} (in full in `history.json`).",
+    )
 
 
 def _compared(compared: GrowthComparison | None) -> str:
