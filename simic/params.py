@@ -346,7 +346,7 @@ class Evaluate(Tree):
     policies: Annotated[tuple[PolicyName, ...], Field(strict=False, min_length=1)] = get_args(PolicyName)
     eval_seeds: Annotated[int, Field(ge=2, le=10_000)] = 20  # hosts, at least; every held-out task gets as many
     static_final: bool = True  # the networks that the first policy ended with, trained from the first step
-    importance: bool = True  # of groups of observations: "learned" plays without each, where it is evaluated
+    importance: bool = False  # of groups of observations: "learned" plays without each, where it is evaluated
     checkpoint: Literal["best", "latest"] = "best"
 
 
