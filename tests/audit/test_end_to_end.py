@@ -31,7 +31,7 @@ def small(**audit):
     tree["train"]["ppo"] |= {"minibatches": 2, "epochs": 2}
     tree["train"]["lifecycle"] |= {"training_dwell": 0}
     tree["headroom"] |= {"policies": ("static", "fixed_schedule"), "schedules": 4, "search_tasks": 2, "floors": False}
-    tree["evaluate"] |= {"eval_seeds": 2, "policies": ("learned",)}
+    tree["evaluate"] |= {"eval_seeds": 2, "policies": ("learned",), "importance": True}
     tree["runtime"] |= {"threads": 1, "progress": "none"}
     tree["audit"] |= audit
     return Params.model_validate(tree)

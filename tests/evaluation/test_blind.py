@@ -41,7 +41,7 @@ def test_on_different_tasks_all_hosts_play_one_sequence_while_masks_agree(bank):
     env = tiny_env(bank)
     actions, agreed = played(env, Blind(actor_of(env)), torch.arange(TASKS))
     upto = int(agreed.int().cumprod(0).sum())
-    assert upto >= 10
+    assert upto >= 8
     assert (actions[:upto] == actions[:upto, :1]).all()
     assert len(actions[:upto, 0].unique(dim=0)) > 1, "a policy that always waits would show nothing"
 

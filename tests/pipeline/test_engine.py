@@ -42,7 +42,7 @@ class StoppableToys(Toys):
 def workspace(tmp_path: Path) -> Workspace:
     found = toy_project(tmp_path)
     tree = yaml.safe_load(found.params.read_text())
-    tree["train"]["envs"], tree["evaluate"]["eval_seeds"], tree["runtime"]["progress"] = 32, 20, "auto"
+    tree["train"]["envs"], tree["evaluate"]["eval_seeds"], tree["runtime"]["progress"] = 24, 20, "auto"
     found.params.write_text(yaml.safe_dump(tree))
     return found
 
@@ -77,9 +77,9 @@ def test_what_ran_is_recorded_and_then_neither_entry_does_anything(workspace: Wo
 
 def test_changed_params_run_what_depends_on_them_and_no_more(workspace: Workspace, toys: StoppableToys) -> None:
     chain(workspace)
-    workspace.params.write_text(workspace.params.read_text().replace("envs: 32", "envs: 8"))
+    workspace.params.write_text(workspace.params.read_text().replace("envs: 24", "envs: 12"))
     assert chain(workspace) == ["train"]
-    assert (workspace.checkpoints / "x").read_text() == "1 8"
+    assert (workspace.checkpoints / "x").read_text() == "1 12"
     workspace.params.write_text(workspace.params.read_text().replace("progress: auto", "progress: none"))
     assert chain(workspace) == []  # how to run is no part of what was computed
 
@@ -91,8 +91,8 @@ def test_fresh_trains_again_and_prepares_nothing(workspace: Workspace, toys: Sto
 
 
 def test_params_edited_in_mid_run_are_refused_and_not_recorded(workspace: Workspace, toys: StoppableToys) -> None:
-    """DVC would record envs 8 for what was trained with 32."""
-    toys.edit = "envs: 32 -> envs: 8"
+    """DVC would record envs 12 for what was trained with 24."""
+    toys.edit = "envs: 24 -> envs: 12"
     with pytest.raises(SimicError, match=r"train changed while train ran.*dvc commit -f train"):
         chain(workspace)
     recorded = yaml.safe_load((workspace.root / "dvc.lock").read_text())["stages"]

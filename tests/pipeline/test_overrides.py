@@ -36,7 +36,7 @@ def test_only_the_overridden_lines_change(path: Path) -> None:
 
 
 def test_a_params_file_gives_every_value_and_defaults_for_what_it_leaves_out(path: Path, tmp_path: Path) -> None:
-    overrides.write(path, ["train.envs=32", "rng_seed=9"])
+    overrides.write(path, ["train.envs=24", "rng_seed=9"])
     other = tmp_path / "other.yaml"
     other.write_text("prepare: {task: mnist}\ntrain: {host: {family: mlp}}\n")
     assert params.load(path).train.actions  # which the other file leaves out, and so opens
@@ -74,7 +74,7 @@ def test_same_value_leaves_the_file_alone(path: Path) -> None:
 def test_refused_override_leaves_the_file_alone(path: Path) -> None:
     before = path.read_bytes()
     with pytest.raises(SimicError, match=r"multiple of ppo\.minibatches"):
-        overrides.write(path, ["train.ppo.epochs=2", "train.ppo.minibatches=3", "train.envs=32"])
+        overrides.write(path, ["train.ppo.epochs=2", "train.ppo.minibatches=5", "train.envs=24"])
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
