@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 from simic import durable, params
-from simic.errors import SimicError
+from simic.errors import SimicError, told_in_one_line
 from simic.evaluation import endpoints, gap, result
 from simic.evaluation.statistics import Interval
 from simic.params import Params
@@ -105,4 +105,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with told_in_one_line("controller"):
+        main()

@@ -14,7 +14,7 @@ from typing import Self
 
 from simic import durable
 from simic.data.batches import Meta, data_hash, read_meta
-from simic.errors import SimicError
+from simic.errors import SimicError, told_in_one_line
 from simic.evaluation import controllers, endpoints, result
 from simic.evaluation.controllers import Publication
 from simic.evaluation.page import GROUPS, interval
@@ -186,4 +186,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with told_in_one_line("publish"):
+        main()

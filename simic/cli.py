@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simic.errors import EXIT_INTERRUPTED, EXIT_REFUSED, SimicError
+from simic.errors import EXIT_INTERRUPTED, SimicError, told_in_one_line
 
 if TYPE_CHECKING:
     from simic.agent.agent import IterationReport
@@ -42,11 +42,8 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Discard unfinished trainin
 
 def main() -> None:
     """Entry point: one line on stderr and exit code 2 for what the user can put right."""
-    try:
+    with told_in_one_line("simic"):
         app()
-    except SimicError as error:
-        print(f"simic: {error}", file=sys.stderr)
-        sys.exit(EXIT_REFUSED)
 
 
 @app.command()

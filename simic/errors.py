@@ -1,5 +1,9 @@
 """The one error a user can cause: printed as a single line, exit code 2, no traceback."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 3  # training was asked to stop, and can go on
 
@@ -10,3 +14,13 @@ class SimicError(Exception):
 
 class DecisionFault(SimicError):
     """The masks leave no choice, the policy's logits are not finite, or an action was played that the masks forbid."""
+
+
+@contextmanager
+def told_in_one_line(program: str) -> Iterator[None]:
+    """For what is started from a shell: a SimicError ends it with one line on stderr and exit code 2."""
+    try:
+        yield
+    except SimicError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        sys.exit(EXIT_REFUSED)

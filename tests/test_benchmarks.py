@@ -16,6 +16,7 @@ from benchmarks.agent_tasks import GRID, TASKS, Maze, PickLegal
 from simic.errors import SimicError
 from simic.evaluation import result
 from simic.pipeline.paths import Workspace
+from tests.pipeline.small_suite import TINY
 
 ROOT = Path(__file__).parents[1]
 
@@ -290,13 +291,8 @@ def test_a_minibatch_is_taken_apart_and_the_page_tells_it(tmp_path, monkeypatch)
 
 
 TINY_CONTROLLER = [
-    "prepare.suite.instances={train: 3, val: 1, held_out: 3, held_out_kinds: 2}", "prepare.samples=160",
-    "headroom.policies=[patient]", "headroom.search_tasks=2", "headroom.floors=false",
-    "train.actions={slot: [0, 1], blueprint: [norm]}", "train.episode_steps=10", "train.lifecycle.training_dwell=1",
-    "train.batches_per_epoch=2", "train.envs=4", "train.twins=2", "train.iterations=3", "train.survey=1",
-    "train.warm_start=1", "train.policy.core_units=16", "train.ppo.epochs=1", "evaluate.eval_seeds=4",
-    "evaluate.static_final=false",
-    "runtime.processes=1", "runtime.threads=1", "runtime.progress=none",
+    *TINY, "train.actions.blueprint=[norm]", "train.price=0.0", "prepare.suite.instances.held_out_kinds=2",
+    "headroom.policies=[patient]", "evaluate.static_final=false",
 ]  # fmt: skip
 
 
@@ -384,6 +380,13 @@ def test_controllers_of_other_params_are_not_mixed_in(controllers) -> None:
     with pytest.raises(SimicError, match="has results of other params; name another folder with --work"):
         controller.main(controller_arguments(work, "train.price=1.0"))
     assert (work / "params.json").read_bytes() == before
+
+
+def test_a_refused_benchmark_says_why_in_one_line(tmp_path) -> None:
+    command = [sys.executable, "-m", "benchmarks.publish", str(tmp_path), "patches"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("publish: ") and len(done.stderr.splitlines()) == 1
 
 
 PIPELINE = {

@@ -34,19 +34,19 @@ class Tries:
 
 class Explorer(Patient):
     """Host by host: germinates the openings ``order [E, tries, 2]`` (slot, blueprint) one after the other, prunes each
-    at the age ``judged [E]`` until the one numbered ``keep [E]``, which it keeps.
+    when it is judged until the one numbered ``keep [E]``, which it keeps.
     """
 
-    def __init__(self, lifecycle: Lifecycle, steps: int, order: Tensor, keep: Tensor, judged: Tensor) -> None:
+    def __init__(self, lifecycle: Lifecycle, steps: int, order: Tensor, keep: Tensor) -> None:
         super().__init__(lifecycle, steps, order)
-        self.keep, self.judged = keep, judged
+        self.keep, self.judged_at = keep, Tries.of(lifecycle, steps).age
 
     def _manage(self, slots: Slots, managed: Tensor, left: int) -> Tensor:
         def of(values: Tensor) -> Tensor:
             return values.gather(1, managed[:, None])[:, 0]
 
         contribution, holding = of(slots.contribution), of(slots.stage) == Stage.HOLDING
-        due, last = of(slots.age) >= self.judged, self.tried.sum(dim=1) > self.keep
+        due, last = of(slots.age) >= self.judged_at, self.tried.sum(dim=1) > self.keep
         another = (left > self.to_clear + self.to_finish) & ~self.tried.all(dim=1)
         helps = due & (contribution > self.lifecycle.min_contribution_pct)
         op = torch.where(self._may_advance(slots, managed), int(Op.ADVANCE), int(Op.WAIT))

@@ -24,8 +24,8 @@ MEASURED_AT = 5  # step: after as many epochs; the gradients of a fresh host say
 
 class Gradient:
     """Germinates one blueprint (default: that of the fixed schedule) at step ``at`` (default: MEASURED_AT, or at once
-    where the host is frozen), in the slot that can have it and
-    whose segment has the largest relative gradient norm on one minibatch; then takes it through to FOSSILIZED.
+    where the host is frozen), in the slot that can have it and whose segment has the largest relative gradient norm on
+    one minibatch; then takes it through to FOSSILIZED.
 
     The minibatch is the first ``batch_size`` training samples of each host's task; it costs ``flops`` per host and
     episode beside the training.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from simic.agent.spec import Observation
-from simic.envs.explorer import Explorer, Tries
+from simic.envs.explorer import Explorer
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Episode, Situation, refuse_closed
 
@@ -17,22 +17,20 @@ def surveyor(env: GrowthEnv, iteration: int) -> Decide:
     """Every environment keeps one opening; those whose ids follow each other try all of them."""
     openings = env.openings.nonzero()
     order = openings[env.env_ids % len(openings)][:, None]
-    return _explorer(env, iteration, order, torch.zeros_like(env.env_ids), 0)
+    return _explorer(env, iteration, order, torch.zeros_like(env.env_ids))
 
 
 def guide(env: GrowthEnv, iteration: int, sequence: Tensor) -> Decide:
     """Of a group of twins the first keeps the first opening of the ``sequence [tries, 2]``, the next one the second,
-    and so on. More twins than tries judge an epoch later.
+    and so on.
     """
     order = sequence.to(env.device).expand(env.num_envs, -1, -1)
-    twin = env.env_ids % env.twins
-    return _explorer(env, iteration, order, twin % len(sequence), twin // len(sequence))
+    return _explorer(env, iteration, order, env.env_ids % env.twins % len(sequence))
 
 
-def _explorer(env: GrowthEnv, iteration: int, order: Tensor, keep: Tensor, later: Tensor | int) -> Decide:
+def _explorer(env: GrowthEnv, iteration: int, order: Tensor, keep: Tensor) -> Decide:
     """Of one episode of all hosts: from step and observation to actions ``[E, heads]``."""
-    age = Tries.of(env.train.lifecycle, env.steps).age
-    actor = Explorer(env.train.lifecycle, env.steps, order, keep, torch.zeros_like(keep) + age + later)
+    actor = Explorer(env.train.lifecycle, env.steps, order, keep)
     refuse_closed(env, actor)
     actor.start(Episode(env.env_ids, iteration, env.rng_seed))
 

@@ -202,12 +202,12 @@ class TrainingRun:
         """
         ppo, shown, envs, reduce = self.state.ppo, self.state.demonstrations, self.settings.envs, self.ranks.reduce
         shown.add(rollout)
-        last = iteration + 1 == self.settings.taught
+        surveyed, last = (iteration + 1 == end for end in (self.settings.survey, self.settings.taught))
         batch = shown.batch(ppo.policy, self.state.normalizers, self.settings.ppo.gamma, envs, reduce)
         metrics = ppo.imitate(batch, shown.rows(torch.arange(envs), envs), iteration, last, Health(ppo))
-        if iteration + 1 == self.settings.survey:
+        if surveyed:
             self._conclude_survey(iteration)
-        if last or iteration + 1 == self.settings.survey:
+        if surveyed or last:
             shown.clear()
         return metrics
 

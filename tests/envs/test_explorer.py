@@ -11,12 +11,11 @@ ORDER = torch.tensor([[0, 3], [2, 2], [1, 3]])
 ONE_SEED = Lifecycle(max_seeds=1, embargo_steps=0)
 
 
-def played(keep, lifecycle=ONE_SEED, steps=40, later=0):
+def played(keep, lifecycle=ONE_SEED, steps=40):
     """The ops of every host and step ``[T, E]``, and the world as it ends."""
     envs = len(keep)
     world = World(envs=envs, lifecycle=lifecycle)
-    age = Tries.of(lifecycle, steps).age
-    actor = Explorer(lifecycle, steps, ORDER.expand(envs, -1, -1), torch.tensor(keep), torch.full((envs,), age + later))
+    actor = Explorer(lifecycle, steps, ORDER.expand(envs, -1, -1), torch.tensor(keep))
     actor.start(episode(world))
     ops = []
     for step in range(steps):
@@ -44,11 +43,6 @@ def test_every_try_begins_when_the_timetable_says_and_the_one_to_keep_is_the_las
     assert [(ops[:, host] == Op.PRUNE).nonzero().flatten().tolist() for host in range(3)] == [[], [8], [8, 20]]
     live = (world.slots.stage == Stage.FOSSILIZED) | (world.slots.stage == Stage.HOLDING)
     assert [live[host].nonzero().flatten().tolist() for host in range(3)] == [[0], [2], [1]]
-
-
-def test_twins_that_judge_later_prune_later():
-    ops, _ = played([1], later=2)
-    assert (ops[:, 0] == Op.PRUNE).nonzero().flatten().tolist() == [10]
 
 
 def test_it_keeps_nothing_that_does_not_help_and_asks_for_nothing_illegal():

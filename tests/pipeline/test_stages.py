@@ -155,6 +155,12 @@ def test_adapters_grow_in_a_network_of_ones_own_which_stays_as_it_is(images: Pat
     assert f"`{own}`, frozen" in card and "load_grown(PATH, host=network)" in card and "Nothing is standardised" in card
 
 
+def test_a_comparison_with_a_network_of_ones_own_is_refused_at_once(images: Path, own: str) -> None:
+    with pytest.raises(SimicError, match=r"^--compare with --host .*: schedules are played on simic's hosts alone"):
+        stages.grow(tree(), Workspace(images.parent), asked(images, host=own, compare=True))
+    assert not (images.parent / "grown").exists()
+
+
 MNIST = ROOT.parent / "shared" / "data"
 
 

@@ -8,10 +8,14 @@ from small_runs import assert_same_run, findings_of, interrupted_after, run, sma
 
 from simic.audit.live import LiveAudit
 from simic.envs.actions import action_spec
+from simic.envs.explorer import Tries
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op
+from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Lifecycle
+from simic.training import survey
 from simic.training.checkpoint import read
+from simic.training.survey import best_sequence
 
 QUICK = Lifecycle(max_seeds=1, training_dwell=1, min_prune_age=3, embargo_steps=0, sequential_development=False)
 
@@ -35,6 +39,49 @@ def test_the_live_audit_does_not_stop_it(warm, prepared, tmp_path):
     run(tmp_path, prepared, [LiveAudit()], params=params())
     assert updates_of(tmp_path) == updates_of(warm)
     assert not any(finding.at_least("high") for finding in findings_of(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def groups_of_four(prepared, tmp_path_factory):
+    """Four openings tried side by side, then pairs of twins; and the curves that the survey's conclusion was drawn
+    from.
+    """
+    work, seen = tmp_path_factory.mktemp("groups"), []
+
+    def spied(curves, tries):
+        seen.append(curves)
+        return best_sequence(curves, tries)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(survey, "best_sequence", spied)
+        several = {"slot": (0, 1), "blueprint": ("norm", "bottleneck")}
+        run(work, prepared, params=params(envs=8, iterations=4, actions=several))
+    return work, seen
+
+
+def by_step(work, iteration, name):
+    """Of every host, ``[T, E]``."""
+    return torch.tensor([getattr(step, name) for step in steps_of(work) if step.iteration == iteration])
+
+
+@pytest.mark.parametrize(("iteration", "size"), [(0, 4), (2, 2)])
+def test_hosts_are_shared_and_rewards_compared_in_groups_of_the_phase(groups_of_four, iteration, size):
+    """A seed that has just germinated changes nothing yet."""
+    work, _ = groups_of_four
+    first = by_step(work, iteration, "train_loss")[0].unflatten(0, (-1, size))
+    assert torch.equal(first, first[:, :1].expand_as(first)) and len(first[:, 0].unique()) == len(first)
+    rewards = read(work / "checkpoints" / f"{iteration + 1:06d}").tensors["demonstrations/000.rewards"]
+    assert rewards.any()
+    torch.testing.assert_close(rewards.unflatten(0, (-1, size)).sum(1), torch.zeros(8 // size, 14), rtol=0, atol=1e-5)
+
+
+def test_the_survey_concludes_from_what_the_telemetry_shows(groups_of_four):
+    work, [curves] = groups_of_four
+    shown = torch.cat([by_step(work, iteration, "live_accuracy")[:-1].T.unflatten(0, (2, 4)) for iteration in (0, 1)])
+    torch.testing.assert_close(100 * curves[..., 1:], shown.double(), rtol=0, atol=1e-3)
+    kind = [each.name for each in blueprints_of("cnn")].index
+    openings = torch.tensor([[slot, each] for slot in (0, 1) for each in sorted(map(kind, ("norm", "bottleneck")))])
+    assert torch.equal(sequence_of(work, 2), openings[best_sequence(curves, Tries.of(QUICK, 14))])
 
 
 def sequence_of(work, iteration):

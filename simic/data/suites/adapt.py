@@ -70,7 +70,7 @@ suite(
             "train.twins=3",
             "train.survey=2",
             "train.warm_start=2",
-            "train.validate_every=5",
+            "train.validate_every=4",
             "train.episode_steps=40",
             "train.batches_per_epoch=8",
             "train.batch_size=32",
