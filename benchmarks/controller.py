@@ -20,7 +20,7 @@ from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 
 ROOT = Path(__file__).parents[1]
-POLICIES = ("learned", "learned_sampled", "blind")
+POLICIES = ("learned", "learned_sampled", "blind", "surveyed")  # the last where training had a survey
 
 
 def measured(tree: Params, work: Path, seed: int, base: Workspace) -> result.Evaluation:
@@ -43,7 +43,7 @@ def summary(headroom: result.HeadroomReport, found: list[result.Evaluation]) -> 
     tables: dict[str, dict[str, object]] = {}
     for group in headroom.standings:
         rows: dict[str, object] = {}
-        for name in POLICIES:
+        for name in [policy for policy in POLICIES if policy in found[0].policies]:
             trained = [each.policies[name].per_seed for each in found]
             reached, common, oracle = endpoints.over_seeds(headroom, trained, group)
             closed = gap.gap_closed(reached, common, oracle)

@@ -44,6 +44,7 @@ POLICIES = {
     "fixed_schedule": ("fixed schedule", PINK, "P"),
     "blind": ("learned, blind", SKY, "d"),
     "patient": ("patient rule", GREEN, "^"),
+    "surveyed": ("surveyed rule", PINK, ">"),
     "gradient": ("gradient rule", ORANGE, "<"),
 }
 # Fill, ink on it, letter: the letter says it without colour.

@@ -136,7 +136,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     from simic.evaluation import endpoints, result
     from simic.evaluation import evaluate as evaluation
     from simic.evaluation.importance import GROUPS, Permuted
-    from simic.evaluation.policies import actors
+    from simic.evaluation.policies import actors, names
     from simic.evaluation.scoring import EvaluationSetup, Performance
     from simic.evaluation.take_home import export_best
     from simic.training import checkpoint, machine
@@ -149,8 +149,8 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     kept = checkpoint.read(workspace.checkpoints / params.evaluate.checkpoint)
     policies = params.evaluate.policies
     groups = GROUPS if params.evaluate.importance and result.LEARNED in policies else ()
-    setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies) + len(groups))
     learned = Learned.of(kept, device)
+    setup = EvaluationSetup.open(params, workspace.prepared, device, len(names(params, learned)) + len(groups))
     players = actors(params, setup.env, learned)
     permuted = {group: Permuted(learned.actor(greedy=True), group, setup.env.host.slots) for group in groups}
     iterations, every = params.train.iterations, params.train.validate_every

@@ -24,25 +24,30 @@ from simic.training.checkpoint import Checkpoint
 
 WEIGHTS_FILE = "weights.safetensors"
 CARD_FILE = "policy.json"
+SEQUENCE = "survey.sequence"
 FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Learned:
-    """The policy in evaluation mode with what it was trained as; ``normalizers.see`` comes before ``policy.act``."""
+    """The policy in evaluation mode with what it was trained as; ``normalizers.see`` comes before ``policy.act``.
+
+    ``sequence [tries, 2]`` is what the survey of its training found best to try, where it had one.
+    """
 
     policy: ActorCritic
     normalizers: Normalizers
     specs: dict[str, Any]
     train: params.Train
     iteration: int
+    sequence: Tensor | None = None
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, device: torch.device | str = "cpu") -> Self:
         """From a verified checkpoint of training."""
         manifest = checkpoint.manifest
         train = params.Train.model_validate_json(json.dumps(manifest.params["train"]))
-        prefixes = {"ppo/policy.": "policy.", "normalizers/observation.": "observation."}
+        prefixes = {"ppo/policy.": "policy.", "normalizers/observation.": "observation.", "survey/": "survey."}
         tensors = {
             kept + name.removeprefix(prefix): tensor
             for prefix, kept in prefixes.items()
@@ -68,7 +73,8 @@ class Learned:
         seen = {name: x for name, x in tensors.items() if name.startswith("observation.")}
         normalizers = Normalizers(ObservationNormalizer(observation_spec, device) if seen else None)
         normalizers.load_state_dict(seen)
-        return cls(policy.to(device).eval().requires_grad_(False), normalizers, specs, train, iteration)
+        policy = policy.to(device).eval().requires_grad_(False)
+        return cls(policy, normalizers, specs, train, iteration, tensors.get(SEQUENCE))
 
     def actor(self, greedy: bool) -> "LearnedActor":
         """The policy as a player."""
@@ -77,7 +83,9 @@ class Learned:
     def save(self, target: Path) -> None:
         """Writes ``target`` as a whole: weights.safetensors and policy.json."""
         policy = {f"policy.{name}": tensor for name, tensor in self.policy.state_dict().items()}
-        tensors = {name: tensor.cpu().contiguous() for name, tensor in (policy | self.normalizers.state_dict()).items()}
+        surveyed = {} if self.sequence is None else {SEQUENCE: self.sequence}
+        parts = policy | self.normalizers.state_dict() | surveyed
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in parts.items()}
         content = save(tensors)
         card = {
             "format_version": FORMAT_VERSION,

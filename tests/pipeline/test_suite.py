@@ -1,18 +1,23 @@
 """A tiny suite through the real stages, and what is refused, said and recorded of it."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from simic import cli, params
 from simic.audit.record import RunRecord
+from simic.envs.patient import Patient
 from simic.errors import SimicError
 from simic.evaluation import result
+from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.pipeline import engine, stages
 from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT
@@ -35,12 +40,31 @@ def test_everyone_stands_between_the_common_schedule_and_the_oracle_in_both_grou
     assert list(found.standings) == ["held_out", "held_out_kinds"]
     everyone = {"static", "best common schedule", "oracle per kind", "oracle per task"}
     assert all(each.policies.keys() == everyone for each in floors.standings.values())
-    everyone |= {"learned", "learned_sampled", "blind", "static_final, equal epochs", "static_final, equal FLOPs"}
+    everyone |= {
+        "learned",
+        "learned_sampled",
+        "blind",
+        "surveyed",
+        "static_final, equal epochs",
+        "static_final, equal FLOPs",
+    }
     assert all(each.policies.keys() == everyone for each in found.standings.values())
     # What headroom measured is what stands beside the learned policy.
     assert found.policies["static"].per_seed == floors.policies["static"]
     assert found.rows == floors.rows and found.tasks == floors.tasks
     assert [row[0] for row in floors.test_pct] == list(floors.policies["static"].test_accuracy_pct)
+
+
+def test_the_surveyed_rule_plays_the_sequence_of_the_training(finished: Workspace) -> None:
+    """Played here once more, from the telemetry's finding alone."""
+    findings = pq.read_table(finished.telemetry / "findings.parquet").to_pylist()
+    [said] = [finding["message"] for finding in findings if finding["check"] == "survey"]
+    slots = [int(word) for word in re.findall(r"norm in slot (\d)", said)]
+    setup = EvaluationSetup.open(tree(), finished.prepared)
+    with closing(setup.env) as env:
+        rule = Patient(env.train.lifecycle, env.steps, [(slot, 0) for slot in slots])
+        [(_, played)] = play_for_score(setup, {"rule": rule})
+    assert played.score == result.read(finished.evaluation).policies["surveyed"].per_seed
 
 
 def test_the_controllers_cost_is_every_episode_that_was_played_while_it_was_trained(finished: Workspace) -> None:

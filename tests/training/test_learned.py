@@ -2,6 +2,7 @@
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -41,6 +42,13 @@ def test_it_decides_as_the_policy_in_the_run(learned, copied, prepared, tmp_path
     assert steps[0].actions.unique().numel() > 1
     assert learned.iteration == loaded.iteration == 4
     assert loaded.train == small_params().train
+
+
+def test_what_the_survey_found_goes_with_the_policy(learned, tmp_path):
+    assert learned.sequence is None
+    replace(learned, sequence=torch.tensor([[1, 0], [0, 2]])).save(tmp_path / "policy")
+    found = Learned.load(tmp_path / "policy").sequence
+    assert found is not None and found.tolist() == [[1, 0], [0, 2]]
 
 
 def test_hosts_that_have_ended_are_not_read(learned, copied, prepared):
