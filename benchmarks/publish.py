@@ -27,7 +27,7 @@ from simic.training.learned import CARD_FILE, WEIGHTS_FILE, Learned
 
 MOST_BYTES = 2_000_000  # of a controller with its card
 CARD = "CARD.md"
-ROWS = (result.LEARNED, endpoints.COMMON, endpoints.ORACLE_TASK, "patient", "blind", "static")
+ROWS = (result.LEARNED, endpoints.COMMON, endpoints.ORACLE_TASK, "surveyed", "patient", "blind", "static")
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ Use: `simic grow DATA.npz --policy {publication.suite}`, or without `--policy` w
 ## Scores
 Test accuracy in points{_priced(found.headroom.price)} on tasks that it was not trained on, with 95 % intervals over
 tasks. A row costs one training of a host; the oracle per task takes the best schedule of each task, found by training
-with all of them. `blind` is this controller without sight of the host.
+with all of them. `surveyed` is the patient rule with the sequence that the survey of this training found, `blind` this
+controller without sight of the host.
 
 {groups}
 

@@ -161,9 +161,10 @@ def crowd(found: dict[str, Any], case: Case, steps: int) -> list[str]:
         f"## {HOSTS:,} hosts at once",
         "",
         *wrap(
-            f"Hosts of params.yaml, with room for every seed they may have: {resident / 1e3:,.0f} kB each with "
-            f"momentum and a snapshot; a minibatch keeps {kept / 1e6:.2f} MB of each host that runs for its backward "
-            "pass. Where that does not fit, hosts run in groups (`Population.group`). Assumed: "
+            "Hosts of params.yaml under SGD, with room for every seed they may have: "
+            f"{resident / 1e3:,.0f} kB each with momentum and a snapshot; a minibatch keeps {kept / 1e6:.2f} MB of "
+            "each host that runs for its backward pass. Where that does not fit, hosts run in groups "
+            "(`Population.group`). Assumed: "
             f"{gpu.memory / 1e9:.0f} GB and {gpu.flops / 1e12:.0f} TFLOP/s a GPU, used to {gpu.share:.0%}; telemetry "
             f"as measured here, one process per GPU; {environment:.1f} s of environment for any number of hosts "
             f"(measured with {shares['envs']}). Seconds are those of an iteration."

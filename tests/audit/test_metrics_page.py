@@ -11,6 +11,7 @@ from simic.audit.audit import checks
 from simic.audit.metrics_page import page
 from simic.envs.rewards import MODES
 from simic.evaluation import endpoints
+from simic.evaluation.policies import SURVEYED
 from simic.params import PolicyName, RuleName
 from simic.telemetry import columns
 
@@ -46,5 +47,5 @@ def test_nothing_is_said_of_numbers_and_policies_that_there_are_not():
     standings = found.standings["held_out"].policies
     assert set(metrics_page.EPISODES) == set(columns.EPISODES)
     assert set(metrics_page.METRICS) == {*endpoints.metrics(found), "held_out_kinds_gap_closed"}
-    named = {name.partition(",")[0] for name in (*standings, *get_args(RuleName), *get_args(PolicyName))}
+    named = {name.partition(",")[0] for name in (*standings, *get_args(RuleName), *get_args(PolicyName), SURVEYED)}
     assert set(metrics_page.PLAYERS) == named
