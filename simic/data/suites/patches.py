@@ -20,6 +20,7 @@ suite(
         samples={"train": 512, "val": 256, "test": 512},
         overrides=(
             "prepare.suite.instances.train=192",  # of 64 a controller knows too little (docs/history/experiments.md)
+            "prepare.suite.instances.held_out=16",  # and four of held-out kinds: as many as evaluate.eval_seeds
             "train.host.family=cnn",
             "train.host.preset=impaired",
             "train.iterations=6",
