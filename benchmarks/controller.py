@@ -14,13 +14,14 @@ from pathlib import Path
 from simic import durable, params
 from simic.errors import SimicError, told_in_one_line
 from simic.evaluation import endpoints, gap, result
+from simic.evaluation.policies import SURVEYED
 from simic.evaluation.statistics import Interval
 from simic.params import Params
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 
 ROOT = Path(__file__).parents[1]
-POLICIES = ("learned", "learned_sampled", "blind", "surveyed")  # the last where training had a survey
+POLICIES = ("learned", "learned_sampled", "blind", SURVEYED)  # the last where training had a survey
 
 
 def measured(tree: Params, work: Path, seed: int, base: Workspace) -> result.Evaluation:

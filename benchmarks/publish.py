@@ -18,6 +18,7 @@ from simic.errors import SimicError, told_in_one_line
 from simic.evaluation import controllers, endpoints, result
 from simic.evaluation.controllers import Publication
 from simic.evaluation.page import GROUPS, interval
+from simic.evaluation.policies import SURVEYED
 from simic.params import Train
 from simic.pipeline.paths import Workspace
 from simic.telemetry import timing
@@ -27,7 +28,7 @@ from simic.training.learned import CARD_FILE, WEIGHTS_FILE, Learned
 
 MOST_BYTES = 2_000_000  # of a controller with its card
 CARD = "CARD.md"
-ROWS = (result.LEARNED, endpoints.COMMON, endpoints.ORACLE_TASK, "surveyed", "patient", "blind", "static")
+ROWS = (result.LEARNED, endpoints.COMMON, endpoints.ORACLE_TASK, SURVEYED, "patient", "blind", "static")
 
 
 @dataclass(frozen=True)

@@ -252,6 +252,14 @@ def test_learned_and_blind_take_the_likeliest_choice_and_learned_sampled_draws(s
     assert [actor.greedy for actor in inner] == [True, False, True]
 
 
+def test_the_surveyed_rule_tries_what_the_survey_found_in_its_order(setup, learned):
+    order = [[1, 2], [0, 1]]
+    found = actors(small_params(), setup.env, replace(learned, sequence=torch.tensor(order)))
+    assert list(found) == [*small_params().evaluate.policies, "surveyed"]
+    assert found["surveyed"].order.tolist() == order
+    assert "surveyed" not in actors(small_params(), setup.env, learned)
+
+
 def test_a_learned_policy_is_needed_where_one_is_named(setup):
     with pytest.raises(SimicError, match="'learned': there is no trained policy"):
         actors(small_params(), setup.env, None)

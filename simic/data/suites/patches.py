@@ -32,7 +32,7 @@ suite(
             "train.episode_steps=40",
             "train.batches_per_epoch=8",
             "train.batch_size=32",
-            "train.host_optimizer.name=adamw",  # SGD at its best rate is 5 points worse: docs/history/experiments.md
+            "train.host_optimizer.name=adamw",  # SGD, best of three rates: 5 points less (docs/history/experiments.md)
             "train.host_optimizer.learning_rate=0.003",
             "train.reward.mode=score",
             "train.lifecycle.max_seeds=1",
