@@ -1,6 +1,6 @@
 """How much of a suite's gap a controller closes: trainings with several seeds on one bank, on the same held-out hosts.
 
-    python -m benchmarks.controller --seeds 5 --work FOLDER [--out results.json] [-S train.warm_start=0 ...]
+    python -m benchmarks.controller --seeds 5 --work FOLDER [--out FILE.json] [--suite adapt] [-S train.survey=0 ...]
 
 The bank and its headroom are those of params.yaml's rng_seed; training alone has others. Each part is done once: the
 same command goes on where it was stopped. Greedy, sampled and blind, against the best common schedule.
@@ -84,9 +84,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--suite", help="with its own data and training; without it those of params.yaml")
     parser.add_argument("-S", dest="overrides", action="append", default=[])
     given = parser.parse_args(arguments)
-    tree = params.load(ROOT / "params.yaml", given.overrides)
+    suite = stages.suite_overrides(given.suite) if given.suite else ()
+    tree = params.load(ROOT / "params.yaml", [*suite, *given.overrides])
     base = Workspace(given.work / "base")
     _hold_to(tree, given.work / "params.json")
     if not base.headroom.exists():
@@ -101,7 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(json.dumps({"seeds": seed, **tables}, indent=1), flush=True)
         if given.out is not None:
             given.out.parent.mkdir(parents=True, exist_ok=True)
-            settings = {"overrides": given.overrides, "seeds": seed}
+            settings = {"suite": given.suite, "overrides": given.overrides, "seeds": seed}
             given.out.write_text(json.dumps({**settings, **tables}, indent=1) + "\n", encoding="utf-8")
 
 
