@@ -12,13 +12,13 @@ import multiprocessing
 from pathlib import Path
 
 from benchmarks import page
-from simic import durable, params
+from simic import durable, params, seals
 from simic.evaluation import result
 from simic.evaluation.statistics import compare, mean_interval
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 
-EVALUATION_CODE, PACKAGE = ("data", "evaluation"), stages.PACKAGE
+EVALUATION_CODE, PACKAGE = ("data", "evaluation"), seals.PACKAGE
 WORK, RESULT = Path(".simic/benchmarks/learning"), Path("benchmarks/results/learning.json")
 
 
@@ -34,7 +34,13 @@ def identity(seed: int, overrides: list[str]) -> str:
     places = [path for place in EVALUATION_CODE for path in sorted((PACKAGE / place).rglob("*.py"))]
     code = [durable.sha256(path) for path in places]
     return params.digest(
-        tree.rng_seed, tree.prepare, tree.headroom, tree.train, tree.evaluate, stages.code_hash(), code
+        tree.rng_seed,
+        tree.prepare,
+        tree.headroom,
+        tree.train,
+        tree.evaluate,
+        seals.code_hashes(seals.STAGES["train"].code),
+        code,
     )
 
 

@@ -204,7 +204,7 @@ def test_runs_of_other_code_or_params_are_not_taken_for_those_of_this(tmp_path, 
     monkeypatch.setattr(choices, "overrides", lambda change: choices.CHANGES[change])
     assert choices.finished(identities()) == {}
     monkeypatch.undo()
-    monkeypatch.setattr(learning.stages, "code_hash", lambda: "other")
+    monkeypatch.setattr(learning.seals, "code_hashes", lambda places: {"agent": "other"})
     assert set(identities().values()).isdisjoint(first.values())
 
 

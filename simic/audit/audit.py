@@ -2,11 +2,14 @@
 
 from simic.audit.checks import (  # noqa: F401 - each registers its family
     base,
+    claims,
+    data,
     environment,
     exploration,
     floors,
     gradients,
     policy_change,
+    recomputed,
     reproducibility,
     rewards,
     value,

@@ -8,8 +8,12 @@ from typing import Literal
 from simic.evaluation.result import Frozen
 from simic.telemetry.rows import SEVERITIES, Severity
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 Evidence = Mapping[str, float | int | str]
+# In the order of proof: hashes that hold, numbers that follow from others, an independent reference that agrees; what
+# these let through is judged by the signs of a sound training.
+Layer = Literal["bind", "recompute", "certify", "symptom"]
+PROOF: tuple[Layer, ...] = ("bind", "recompute", "certify")
 
 
 class Status(StrEnum):
@@ -24,6 +28,7 @@ class Result(Frozen):
     """One check on one run. ``severity`` of a finding is how bad it was here, else how bad it could have been."""
 
     check: str
+    layer: Layer
     title: str
     status: Status
     severity: Severity
@@ -39,7 +44,7 @@ class Result(Frozen):
 class Verdict(Frozen):
     """findings.json."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     run: str  # fingerprint or name
     results: tuple[Result, ...]
 
@@ -52,6 +57,17 @@ class Verdict(Frozen):
     def findings(self) -> tuple[Result, ...]:
         """What was found, worst first."""
         return self.with_status(Status.FINDING)
+
+    @property
+    def refuted(self) -> tuple[str, ...]:
+        """Checks by which the record cannot be what it says; nothing may be claimed from it then."""
+        return tuple(result.check for result in self.findings if result.layer in PROOF)
+
+    @property
+    def certified(self) -> bool:
+        """Whether an independent reference agreed, and nothing is refuted."""
+        held = any(r.layer == "certify" and r.status is Status.PASS for r in self.results)
+        return held and not self.refuted
 
     def counts(self) -> dict[Severity, int]:
         """Number of findings by severity, the worst first."""

@@ -2,6 +2,7 @@
 
 from simic.agent.metrics import explanations
 from simic.audit.audit import checks
+from simic.audit.checks.recomputed import RecomputedCheck
 from simic.envs.rewards import MODES, TERMS
 from simic.evaluation.endpoints import COMMON, ORACLE_KIND, ORACLE_TASK
 
@@ -93,10 +94,12 @@ def page() -> str:
         "With the highest severity, and when it is a finding. *Live* checks also run in training and can stop it",
         "(`train.stop_on`).",
         "The report says where each limit comes from; those marked “ours” have not been calibrated yet.",
+        "`C1` and following (critical) recompute what was recorded; any difference is a finding.",
         "",
         *(
             f"- `{c.id}` ({c.severity}{', live' if c.live else ''}): {c.threshold}"
             for c in sorted(checks(), key=lambda check: check.id)
+            if not isinstance(c, RecomputedCheck)
         ),
     ]
     return "\n".join(parts) + "\n"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from simic import durable, params
+from simic import durable, params, seals
 from simic.errors import SimicError
 from simic.training import checkpoint
-from simic.training.checkpoint import Damaged, Manifest
+from simic.training.checkpoint import Checkpoint, Damaged
 
 PUBLISHED = ("best", "latest")
 
@@ -36,6 +36,7 @@ class Provenance:
     versions: Mapping[str, str]
     hardware: Mapping[str, str]
     damaged: tuple[str, ...]
+    sealed: tuple[str, ...]  # stages whose seals hold what they are about
     non_finite: tuple[str, ...]  # tensors of the checkpoints that hold NaN or Inf
 
 
@@ -50,38 +51,44 @@ class Certificate:
         return f"{self.iterations} iterations reproduced" + ("" if self.exact else ", the next one differs")
 
 
-def trace(tree: params.Params, checkpoints: Path, lock: Path, origin: Origin) -> Provenance:
-    """Reads and verifies the published checkpoints against their manifests and against the present params."""
-    damaged: list[str] = []
-    non_finite: list[str] = []
-    hashes: dict[str, str] = {}
-    manifest: Manifest | None = None
+def trace(tree: params.Params, root: Path, origin: Origin) -> tuple[Provenance, dict[str, Checkpoint]]:
+    """Reads and verifies what a workspace published: every seal hashed again, the checkpoints against their manifests
+    and against the present params; and the checkpoints that are whole.
+    """
+    broken, sealed = seals.broken(root, tree)
+    found: dict[str, Checkpoint] = {}
     for name in PUBLISHED:
         try:
-            found = checkpoint.read(checkpoints / name)
+            found[name] = checkpoint.read(root / "checkpoints" / name)
         except Damaged as error:
-            damaged.append(str(error))
-            continue
-        manifest = found.manifest
-        hashes[name] = manifest.sha256[checkpoint.STATE_FILE]
-        non_finite += [f"{name}: {tensor}" for tensor, values in found.tensors.items() if not _finite(values)]
-        if manifest.params_sha256 != _trained_params(tree):
-            damaged.append(f"{checkpoints / name}: was trained with params that differ from params.yaml")
+            broken.append(str(error))
+    trained = _trained_params(tree)
+    for name, kept in found.items():
+        if kept.manifest.params_sha256 != trained:
+            broken.append(f"checkpoints/{name}: was trained with params that differ from params.yaml")
+    manifest = next(reversed(found.values())).manifest if found else None
     machine = manifest.machine if manifest else None
-    return Provenance(
+    provenance = Provenance(
         params_sha256=manifest.params_sha256 if manifest else None,
         data_sha256=manifest.data_sha256 if manifest else None,
-        lock_sha256=_sha256(lock),
-        checkpoint_sha256=hashes,
+        lock_sha256=_sha256(root / "dvc.lock"),
+        checkpoint_sha256={name: kept.manifest.sha256[checkpoint.STATE_FILE] for name, kept in found.items()},
         state_chain=str(manifest.scalars["chain"]) if manifest else None,
         origin=origin,
         versions={"python": machine.python, **machine.libraries} if machine else {},
         hardware={"device": machine.device, "cpu": machine.cpu_capability, "threads": str(machine.threads)}
         if machine
         else {},
-        damaged=tuple(damaged),
-        non_finite=tuple(non_finite),
+        damaged=tuple(broken),
+        sealed=tuple(sealed),
+        non_finite=tuple(
+            f"{name}: {tensor}"
+            for name, kept in found.items()
+            for tensor, values in kept.tensors.items()
+            if not _finite(values)
+        ),
     )
+    return provenance, found
 
 
 def _finite(values: torch.Tensor) -> bool:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from simic.audit.provenance import Certificate, Provenance
+from simic.data.batches import Dataset, TaskMeta
 from simic.errors import SimicError
 from simic.evaluation.result import Evaluation, HeadroomReport
 from simic.params import Params
@@ -18,6 +19,7 @@ from simic.telemetry import timing
 from simic.telemetry.columns import Array, Columns, published
 from simic.telemetry.publish import EPISODES_FILE, STEPS_FILE, UPDATES_FILE
 from simic.telemetry.rows import Row
+from simic.training.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,9 @@ class RunRecord:
     headroom: HeadroomReport | None = None
     evaluation: Evaluation | None = None
     provenance: Provenance | None = None
+    checkpoints: Mapping[str, Checkpoint] | None = None  # best and latest
+    tasks: tuple[TaskMeta, ...] | None = None  # of the bank, in its order
+    samples: tuple[Dataset, Dataset] | None = None  # what training learns from and is measured by
     certificate: Certificate | None = None
 
     @classmethod

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from simic import durable
 from simic.audit import audit, drawing, figures
-from simic.audit.findings import Result, Status, Verdict, failing, percent
+from simic.audit.findings import PROOF, Result, Status, Verdict, failing, percent
 from simic.audit.record import RunRecord
 from simic.errors import SimicError
 from simic.evaluation import endpoints
@@ -116,16 +116,18 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
     return {
         "run": run,
         "verdict": verdict,
+        "refuted": verdict.refuted,
+        "proof": [result for layer in PROOF for result in verdict.results if result.layer == layer],
         "sound": not any(verdict.counts()[severity] for severity in ("critical", "high")),
         "lines": lines(run, verdict),
         "findings": verdict.findings,
         "unevaluated": verdict.with_status(Status.NOT_EVALUATED),
-        "passed": verdict.with_status(Status.PASS),
+        "passed": [result for result in verdict.with_status(Status.PASS) if result.layer not in PROOF],
         "evaluation": evaluation,
         "policies": _policies(evaluation) if evaluation else (),
         "label": _label,
         "confidence": percent(CONFIDENCE),
-        "standings": evaluation.standings if evaluation else {},
+        "standings": evaluation.standings if evaluation and not verdict.refuted else {},
         "groups": GROUPS,
         "importance": _by_importance(evaluation) if evaluation else (),
         "cases": enumerate(evaluation.cases) if evaluation else (),
@@ -172,7 +174,20 @@ def cell(value: float | int | str) -> str:
 
 def lines(run: RunRecord, verdict: Verdict) -> tuple[str, ...]:
     """What was found, what was reached, against whom, how training went, what the claim rests on."""
-    return (_found(verdict), *_reached(run.evaluation), _trained(run), _rests_on(run.evaluation))
+    reached = _withheld(verdict) if verdict.refuted else _reached(run.evaluation)
+    return (_found(verdict), *reached, _trained(run), f"{_rests_on(run.evaluation)} {_proven(verdict)}")
+
+
+def _withheld(verdict: Verdict) -> tuple[str, str]:
+    return (
+        f"Accuracy: withheld, since the record does not hold ({', '.join(verdict.refuted)}).",
+        "Comparison: withheld.",
+    )
+
+
+def _proven(verdict: Verdict) -> str:
+    held = sum(result.layer in PROOF and result.status is Status.PASS for result in verdict.results)
+    return f"Proof: {held} checks of the record hold; {'certified' if verdict.certified else 'not certified'}."
 
 
 def _found(verdict: Verdict) -> str:

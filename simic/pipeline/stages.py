@@ -1,6 +1,5 @@
 """The five stages and `grow`: params in, files out. DVC, Prefect and the CLI call these."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -14,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from simic import durable, registry
+from simic import durable, registry, seals
 from simic import params as params_module
-from simic.data.batches import data_hash
+from simic.data.batches import data_hash, load_split, read_meta
 from simic.errors import SimicError
 from simic.params import Host, HostOptimizer, Params, Prepare, Train
 from simic.pipeline.paths import Workspace
@@ -30,22 +29,6 @@ if TYPE_CHECKING:
     from simic.training.observers import Observer
     from simic.training.session import Session
 
-PACKAGE = Path(__file__).parents[1]
-# What decides the result of training beside params and data. dvc.yaml lists the same under `train` (a test compares):
-# after a change here an unfinished run is not continued.
-TRAIN_CODE = (
-    "agent",
-    "data/augment.py",
-    "data/batches.py",
-    "durable.py",
-    "envs",
-    "growth",
-    "rng.py",
-    "telemetry",
-    "training",
-    "transfer.py",
-)
-
 
 def prepare(params: Params, workspace: Workspace) -> None:
     """Reads the task's data, checks it, splits it: data/prepared."""
@@ -53,6 +36,7 @@ def prepare(params: Params, workspace: Workspace) -> None:
     from simic.growth.pretrained import train_host
 
     data.prepare(params.prepare, params.rng_seed, workspace.prepared, raw_data(workspace), train_host)
+    seals.write(workspace.root, "prepare", params)
 
 
 def train(
@@ -79,6 +63,7 @@ def train(
         counters = trainer.train(session, watching, asked)
         best = counters.best_iteration or counters.iteration
         _publish(session, workspace, best, counters.iteration)
+        seals.write(workspace.root, "train", params)
     shutil.rmtree(work)
 
 
@@ -100,6 +85,7 @@ def headroom(params: Params, workspace: Workspace) -> None:
     reports/headroom.json.
     """
     durable.replace_file(workspace.headroom, _measured(params, workspace.prepared).to_json().encode())
+    seals.write(workspace.root, "headroom", params)
 
 
 def _measured(params: Params, prepared: Path) -> "HeadroomReport":
@@ -169,6 +155,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         found = evaluation.evaluate(setup, players, floors, subject, params.evaluate.static_final, take_home, permuted)
     durable.replace_file(workspace.evaluation, found.to_json().encode())
     durable.replace_file(workspace.metrics, (json.dumps(endpoints.metrics(found), indent=2) + "\n").encode())
+    seals.write(workspace.root, "evaluate", params)
 
 
 def audit(params: Params, workspace: Workspace, code_revision: str = "") -> None:
@@ -183,22 +170,29 @@ def audit(params: Params, workspace: Workspace, code_revision: str = "") -> None
 
     clean = code_revision.removesuffix("-dirty")
     origin = Origin(clean, clean != code_revision) if code_revision else Origin()
-    found = trace(params, workspace.checkpoints, workspace.root / "dvc.lock", origin)
+    found, kept = trace(params, workspace.root, origin)
     evaluation = result.read(workspace.evaluation) if workspace.evaluation.exists() else None
     floors = result.read_headroom(workspace.headroom) if workspace.headroom.exists() else None
     run = RunRecord.from_published(params, workspace.telemetry)
-    write_report(replace(run, headroom=floors, evaluation=evaluation, provenance=found), workspace.reports)
+    run = replace(run, headroom=floors, evaluation=evaluation, provenance=found, checkpoints=kept)
+    if workspace.prepared.exists():
+        samples = load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")
+        run = replace(run, tasks=tuple(read_meta(workspace.prepared).tasks), samples=samples)
+    write_report(run, workspace.reports)
 
 
 def verdict(workspace: Workspace) -> tuple[str, str, str]:
     """What a run came to, in three lines: score, gap, verdict."""
+    from simic.audit.findings import Verdict
     from simic.evaluation import endpoints, result
 
-    found = result.read(workspace.evaluation)
-    findings = json.loads((workspace.reports / "findings.json").read_bytes())["results"]
-    grave = [one for one in findings if one["status"] == "finding" and one["severity"] in ("critical", "high")]
-    said = f"{len(grave) or 'no'} critical or high finding{'s' * (len(grave) > 1)}"
-    score, gap = endpoints.said(found)
+    found = Verdict.model_validate_json((workspace.reports / "findings.json").read_bytes())
+    grave = sum(found.counts()[severity] for severity in ("critical", "high"))
+    said = f"{grave or 'no'} critical or high finding{'s' * (grave > 1)}, {'' if found.certified else 'not '}certified"
+    if found.refuted:
+        score = gap = f"withheld: the record does not hold ({', '.join(found.refuted)})"
+    else:
+        score, gap = endpoints.said(result.read(workspace.evaluation))
     return f"score    {score}", f"gap      {gap}", f"verdict  {said}"
 
 
@@ -336,28 +330,8 @@ def fingerprint(params: Params, workspace: Workspace) -> str:
         params.rng_seed,
         params.train,
         data_hash(workspace.prepared),
-        code_hash(),
-        extensions_hash(params, workspace),
+        seals.code_hashes(seals.STAGES["train"].code),
+        seals.extension_hashes(workspace.root, params),
         FORMAT_VERSION,
         *([table] if table else []),
     )
-
-
-def extensions_hash(params: Params, workspace: Workspace) -> str:
-    """sha256 over names and bytes of the user's files that the params name."""
-    folder = workspace.root / params_module.EXTENSIONS_FOLDER
-    return params_module.digest({name: durable.sha256(folder / f"{name}.py") for name in params.extensions})
-
-
-def code_hash() -> str:
-    """sha256 over names and bytes of the files of TRAIN_CODE."""
-    digest = hashlib.sha256()
-    for place in TRAIN_CODE:
-        path = PACKAGE / place
-        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-        if not files:
-            raise SimicError(f"{path}: no Python files; install simic again")
-        for file in files:
-            digest.update(f"{file.relative_to(PACKAGE)}\0{file.stat().st_size}\0".encode())
-            digest.update(file.read_bytes())
-    return digest.hexdigest()

@@ -11,7 +11,8 @@ from html.parser import HTMLParser
 import pytest
 
 from simic.audit import report
-from simic.audit.audit import examine
+from simic.audit.audit import checks, examine
+from simic.audit.checks.recomputed import RecomputedCheck
 from simic.audit.findings import Status, Verdict, failing
 from simic.audit.record import RunRecord
 from simic.errors import SimicError
@@ -238,13 +239,27 @@ def test_findings_come_worst_first_and_unevaluated_are_no_pass(plant):
     run = low(critical(plant)).without("certificate")
     verdict = examine(run, "damaged")
     assert [f.check for f in verdict.findings] == ["P5", "G3"]
-    assert [r.check for r in verdict.with_status(Status.NOT_EVALUATED)] == ["X1"]
+    unknown = {r.check for r in verdict.with_status(Status.NOT_EVALUATED)}
+    assert unknown == {"X1", *(check.id for check in checks() if isinstance(check, RecomputedCheck))}
     assert {s: n for s, n in verdict.counts().items() if n} == {"critical": 1, "low": 1}
     page = report.html(run, verdict, ())
     assert page.index("Reward components do not add up") < page.index("Weights change too much")
     assert "Resolve the critical and high findings" in page
     passed = page[page.index('id="passed"') : page.index('id="provenance"')]
     assert ">X1<" not in passed
+
+
+def test_what_is_refuted_withholds_every_result(plant):
+    """P5 recomputes: the rewards are not what they are said to be."""
+    _, damage = DEFECTS["P5"][0]
+    run = damage(plant).run
+    verdict = examine(run, "refuted")
+    assert verdict.refuted == ("P5",) and not verdict.certified
+    page, plain = report.html(run, verdict, ()), report.markdown(run, verdict)
+    reached = f"{run.evaluation.policies['learned'].test_accuracy_pct.estimate:.2f}"
+    for text in (page[: page.index('id="findings"')], plain[: plain.index("## Findings")]):
+        assert "withheld, since the record does not hold (P5)" in text
+        assert reached not in text and "The gap on" not in text
 
 
 def test_a_clean_run_is_said_to_be_clean(page):
@@ -275,7 +290,7 @@ def test_write_makes_every_file_and_findings_round_trip(clean, verdict, tmp_path
     assert names >= {"report.html", "report.md", "findings.json", "figures/learning.svg", "figures/forest.svg"}
     text = (tmp_path / "reports" / "findings.json").read_text(encoding="utf-8")
     assert Verdict.model_validate_json(text) == verdict
-    assert json.loads(text)["schema_version"] == 1
+    assert json.loads(text)["schema_version"] == 2
 
 
 def test_a_place_that_cannot_be_written_is_named(clean, verdict, tmp_path):

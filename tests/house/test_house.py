@@ -14,7 +14,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from simic import params
+from simic import params, seals
 from simic.evaluation import endpoints
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
@@ -28,7 +28,8 @@ WORKSPACE = Workspace(Path())
 # No dependency of any record: recorded params hold the values and what is valid, DVC knows outputs by their
 # place, messages are words.
 NOT_RECORDED = {
-    f"simic/{name}.py" for name in ("__init__", "params", "params_file", "registry", "pipeline/paths", "errors")
+    f"simic/{name}.py"
+    for name in ("__init__", "params", "params_file", "registry", "pipeline/paths", "errors", "seals")
 }
 
 
@@ -83,7 +84,9 @@ def test_headroom_is_measured_again_for_the_settings_in_its_digest_and_for_no_ot
 
 
 def outputs(name: str) -> set[str]:
-    return {out for kind in ("outs", "metrics") for out in DVC[name].get(kind, [])}
+    """But for the seal."""
+    found = {out for kind in ("outs", "metrics") for out in DVC[name].get(kind, [])}
+    return {out for out in found if Path(out).parent != seals.FOLDER}
 
 
 def test_outputs_are_where_the_code_puts_them() -> None:
@@ -99,7 +102,7 @@ def test_every_output_that_a_stage_reads_is_its_dependency() -> None:
     made: set[str] = set()
     for name, stage in DVC.items():
         data = {dep for dep in stage["deps"] if not dep.startswith("simic")} - {EXTENSIONS}
-        assert data <= made, name
+        assert {dep for dep in data if Path(dep).parent != seals.FOLDER} <= made, name
         made |= outputs(name)
 
 
@@ -136,10 +139,15 @@ def run_by(stage: str) -> set[str]:
     return set().union(*(imported(functions[name]) for name in {stage, *called} & functions.keys()))
 
 
-def test_fingerprint_and_record_of_training_look_at_the_same_code() -> None:
-    assert EXTENSIONS in DVC["train"]["deps"]
-    listed = {dep for dep in DVC["train"]["deps"] if dep.startswith("simic")}
-    assert listed == {f"simic/{place}" for place in stages.TRAIN_CODE}
+@pytest.mark.parametrize("stage", list(seals.STAGES))
+def test_seal_and_record_of_a_stage_look_at_the_same(stage: str) -> None:
+    sealed, recorded = seals.STAGES[stage], DVC[stage]
+    code = {f"simic/{place}" for place in sealed.code}
+    own = {(seals.FOLDER / f"{stage}.json").as_posix()}
+    assert EXTENSIONS in recorded["deps"]
+    assert set(recorded["deps"]) == code | set(sealed.reads) | {EXTENSIONS}
+    assert set(recorded["params"]) == set(sealed.params)
+    assert {*recorded["outs"], *recorded.get("metrics", ())} == set(sealed.writes) | own
 
 
 @pytest.mark.parametrize("name", list(DVC))

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simic.audit.findings import Evidence, Result, Status
+from simic.audit.findings import Evidence, Layer, Result, Status
 from simic.audit.record import RunRecord
 from simic.telemetry.rows import Severity
 
@@ -51,7 +51,8 @@ class Check(ABC):
 
     ``needs`` are inputs such as ``updates.approx_kl`` or ``evaluation``; ``minimum`` is how many measured rows each
     column must have. Below either the result is NOT_EVALUATED. Updates that lack a needed number are left out, unless
-    ``complete`` is False because a missing number is itself the defect. ``post_hoc`` checks want the whole run.
+    ``complete`` is False because a missing number is itself the defect. ``post_hoc`` checks want the whole run;
+    ``layer`` is the kind of proof.
     """
 
     id: ClassVar[str]
@@ -62,6 +63,7 @@ class Check(ABC):
     minimum: ClassVar[int] = 1
     complete: ClassVar[bool] = True
     post_hoc: ClassVar[bool] = False
+    layer: ClassVar[Layer] = "symptom"
     threshold: ClassVar[str]
     source: ClassVar[str]
     fix: ClassVar[str]
@@ -78,6 +80,7 @@ class Check(ABC):
         outcome = undecided(missing) if missing else self.examine(run)
         return Result(
             check=self.id,
+            layer=self.layer,
             status=outcome.status,
             severity=outcome.severity or self.severity,
             measured=outcome.measured,

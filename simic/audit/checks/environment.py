@@ -21,6 +21,7 @@ class Legality(Check):
     id = "M1"
     title = "An illegal action was sampled or executed"
     severity = "critical"
+    layer = "recompute"
     question = "Did every sampled op take effect unless a gate refused it?"
     needs = ("steps.op", "steps.effective_op", "steps.gate", "steps.gate_passed", "steps.valid")
     threshold = "a valid step whose effective op is not the sampled one (WAIT where a gate refused)"

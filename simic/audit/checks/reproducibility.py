@@ -28,9 +28,10 @@ class Integrity(Check):
     id = "X6"
     title = "Artifacts do not match their hashes"
     severity = "critical"
-    question = "Do checkpoints, params and data have the hashes that were recorded?"
+    layer = "bind"
+    question = "Hashed again, are code, params, data, checkpoints, telemetry and results those that each stage sealed?"
     needs = ("provenance",)
-    threshold = "an artifact that differs from its recorded sha256, or an evaluation on data other than training's"
+    threshold = "a hash that differs from the seal of the stage that made or read it, or a seal that is missing"
     source = "Huang et al. 2022, recommendation on reproducibility"
     fix = "Restore the artifacts with dvc checkout, or run the stage again."
     passes_when = "all recorded hashes match"
@@ -43,7 +44,9 @@ class Integrity(Check):
             wrong.append("evaluation.json: data_sha256 is not the training run's")
         if wrong:
             return found(f"{len(wrong)} mismatches", None, tuple({"artifact": name} for name in wrong[:MOST_EVIDENCE]))
-        return passed(f"params {_short(provenance.params_sha256)}, data {_short(provenance.data_sha256)}")
+        if not provenance.sealed:
+            return undecided("no stage left a seal")
+        return passed(f"{', '.join(provenance.sealed)}: every hash holds")
 
 
 def _short(digest: str | None) -> str:
@@ -57,12 +60,13 @@ class Recomputed(Check):
     id = "X8"
     title = "The evaluation is not what its tables give"
     severity = "critical"
+    layer = "recompute"
     question = "Do headroom.json and evaluation.json belong together, and do the numbers follow from the tables?"
     needs = ("headroom", "evaluation")
     TOLERANCE = 1e-6  # relative, and absolute in points: sums in another order, ends of intervals found by a search
     threshold = (
-        "headroom.json of other data, params, tasks or results than evaluation.json; or a standing or importance that "
-        f"differs from the one computed again by more than {TOLERANCE:g}"
+        "headroom.json of other data, params, tasks or results than evaluation.json; or a standing or importance off "
+        f"by more than {TOLERANCE:g}"
     )
     source = "Agarwal et al. 2021 (rliable): claims rest on the scores of all runs"
     fix = "Run simic headroom and simic evaluate again."
@@ -177,6 +181,7 @@ class Axes(Check):
     id = "X3"
     title = "Telemetry has gaps or duplicates"
     severity = "high"
+    layer = "recompute"
     question = "Is every iteration and every step recorded exactly once?"
     needs = ("updates.iteration", "updates.env_steps", "steps.iteration", "steps.step")
     post_hoc = True
@@ -263,6 +268,7 @@ class Replay(Check):
     id = "X1"
     title = "Resume or replay is not exact"
     severity = "critical"
+    layer = "certify"
     question = "Does training from a checkpoint reproduce the recorded states?"
     needs = ("certificate",)
     threshold = "a hash chain that differs from the recorded one"

@@ -20,6 +20,7 @@ class Telescoping(Check):
     id = "P1"
     title = "Shaping does not telescope"
     severity = "critical"
+    layer = "recompute"
     question = "Is the discounted sum of the shaping term 0 in every finished episode, with the agent's own gamma?"
     needs = ("params", "steps.components.shaping", "steps.valid", "steps.panicked")
     threshold = f"|sum over t of gamma^t F_t| >= {number(TOLERANCE)} for any host and episode, gamma = ppo.gamma"
@@ -56,6 +57,7 @@ class ComponentSum(Check):
     id = "P5"
     title = "Reward components do not add up to the reward"
     severity = "critical"
+    layer = "recompute"
     question = "Is the reward of every step the sum of its components?"
     needs = ("steps.reward", "steps.valid")
     threshold = f"|reward - sum| > {number(TOLERANCE)} at any valid step"

@@ -1,0 +1,165 @@
+"""What the report claims, computed again from the values per host by formulas of the audit's own."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simic.audit.checks.base import Outcome, check
+from simic.audit.checks.recomputed import RecomputedCheck, close, concluded
+from simic.audit.findings import Evidence, number
+from simic.audit.recompute import claims
+from simic.audit.recompute.arrays import Array
+from simic.audit.record import RunRecord
+from simic.evaluation.endpoints import COMMON, ORACLE_TASK
+from simic.evaluation.result import Evaluation, HeadroomReport, PerSeed
+from simic.evaluation.statistics import Interval
+
+EXACT = 1e-6  # of means and formulas
+SEARCHED = 1e-4  # of ends that evaluation finds by a search
+ROUNDED = 1e-3  # of what is stored with four decimals
+
+Number = tuple[str, float, float, float]  # name, claimed, computed, tolerance
+
+
+@check
+class ClaimsFollow(RecomputedCheck):
+    """C9: every interval, test and share follows from the scores of the hosts."""
+
+    id = "C9"
+    title = "The evaluation's statistics are not those of its scores"
+    question = "Do means, intervals, p-values, gap and shares follow from the values per host?"
+    needs = ("checkpoints", "evaluation", "headroom")
+    threshold = f"a number that differs by more than {number(EXACT)} (ends found by a search: {number(SEARCHED)})"
+    passes_when = "all numbers are computed again"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        evaluation, headroom = run.evaluation, run.headroom
+        assert evaluation is not None and headroom is not None  # stated in needs
+        numbers = [*_policies(evaluation), *_comparisons(evaluation), *_standings(evaluation, headroom)]
+        problems: list[Evidence] = [
+            {"what": name, "claimed": claimed, "computed": computed}
+            for name, claimed, computed, tolerance in numbers
+            if not close(claimed, computed, tolerance)
+        ]
+        return concluded(problems, f"{len(numbers)} numbers")
+
+
+def _interval(name: str, claimed: Interval, computed: tuple[float, float, float], tolerance: float) -> Iterator[Number]:
+    for part, value in zip(("estimate", "low", "high"), computed, strict=True):
+        yield f"{name}: {part}", getattr(claimed, part), value, tolerance
+
+
+def _policies(evaluation: Evaluation) -> Iterator[Number]:
+    for name, policy in evaluation.policies.items():
+        test = np.array(policy.per_seed.test_accuracy_pct)
+        yield from _interval(f"{name}, accuracy", policy.test_accuracy_pct, claims.mean_interval(test), EXACT)
+        if policy.test_accuracy_iqm_pct is not None:
+            yield f"{name}, IQM", policy.test_accuracy_iqm_pct.estimate, claims.trimmed(test), EXACT
+        for what in ("params", "flops_per_sample", "germinated", "fossilized", "pruned", "rollbacks"):
+            yield f"{name}, {what}", getattr(policy, what), float(np.mean(getattr(policy.per_seed, what))), EXACT
+        yield f"{name}, validation", policy.val_accuracy_pct, float(np.mean(policy.per_seed.val_accuracy_pct)), EXACT
+        growth = float(np.mean(policy.per_seed.params)) / evaluation.host.params
+        yield f"{name}, growth", policy.growth_ratio, growth, EXACT
+
+
+def _comparisons(evaluation: Evaluation) -> Iterator[Number]:
+    for each in evaluation.comparisons:
+        first, second = (
+            np.array(evaluation.policies[name].per_seed.test_accuracy_pct) for name in (each.first, each.second)
+        )
+        difference, name = first - second, f"{each.first} - {each.second}"
+        yield from _interval(name, each.difference_pct, claims.mean_interval(difference), EXACT)
+        p, spread = claims.sign_flip(difference)
+        yield f"{name}: p", each.p_value, p, spread
+        yield f"{name}: improves", each.probability_of_improvement, claims.improves(difference), EXACT
+
+
+def _scores(accuracy: Array, params: Array, headroom: HeadroomReport) -> Array:
+    return accuracy - headroom.price * (params / headroom.host.params - 1.0)
+
+
+def _standings(evaluation: Evaluation, headroom: HeadroomReport) -> Iterator[Number]:
+    sizes = np.array(headroom.params, dtype=float)
+    choosing, val, test = (
+        _scores(np.array(table), sizes, headroom)
+        for table in (headroom.choosing_val_pct, headroom.val_pct, headroom.test_pct)
+    )
+    for group, standings in evaluation.standings.items():
+        tasks = [place for place, task in enumerate(headroom.tasks) if task.group == group]
+
+        def mean(values: Array, tasks: list[int] = tasks) -> Array:
+            return claims.by_task(values, headroom.rows, tasks)
+
+        common = mean(test)[:, headroom.common]
+        oracle = claims.of_best(mean(choosing), mean(test))
+        yield from _interval(f"{group}, gap", standings.gap, claims.mean_interval(oracle - common), EXACT)
+        for k, claimed in enumerate(standings.random_search, start=1):
+            yield f"{group}, search of {k}", claimed, float(mean(claims.best_of(k, val, test)).mean()), ROUNDED
+        reached = {COMMON: common, ORACLE_TASK: oracle}
+        played: dict[str, PerSeed] = {name: policy.per_seed for name, policy in evaluation.policies.items()}
+        for name, hosts in played.items():
+            scores = _scores(np.array(hosts.test_accuracy_pct), np.array(hosts.params, dtype=float), headroom)
+            reached[name] = mean(scores)
+        for name, scores in reached.items():
+            standing, said = standings.policies[name], f"{group}, {name}"
+            yield from _interval(f"{said}, score", standing.score, claims.mean_interval(scores), EXACT)
+            yield from _interval(f"{said}, gain", standing.over_common, claims.mean_interval(scores - common), EXACT)
+            part = claims.share(scores - common, oracle - common)
+            if standing.share is not None and part is not None:
+                yield from _interval(f"{said}, share", standing.share, part, SEARCHED)
+            yield f"{said}, has a share", float(standing.share is not None), float(part is not None), 0.0
+
+
+@check
+class HostsPossible(RecomputedCheck):
+    """C10: what policies did to hosts is possible, and what they scored was not measured where they were chosen."""
+
+    id = "C10"
+    title = "Evaluated networks cannot be what is said of them"
+    question = "Are parameters and counts of seeds possible, and is the test split not the validation split?"
+    needs = ("checkpoints", "evaluation", "params")
+    GAP_ERRORS, LEAST_PCT = 6.0, 5.0
+    threshold = (
+        "a network with seeds kept and no parameters, or the reverse; static hosts that grew; test accuracies equal to "
+        f"validation's, or apart from them by more than {GAP_ERRORS:g} standard errors and {LEAST_PCT:g} points; "
+        "an iteration that is not the checkpoint's"
+    )
+    passes_when = "everything is possible, and test and validation agree without being the same"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        evaluation, checkpoints = run.evaluation, run.checkpoints
+        assert evaluation is not None and checkpoints is not None
+        problems: list[Evidence] = []
+        for name, policy in evaluation.policies.items():
+            problems += [{"what": what, "policy": name} for what in _impossible(policy.per_seed, evaluation)]
+            test, val = (np.array(getattr(policy.per_seed, f"{split}_accuracy_pct")) for split in ("test", "val"))
+            if len(test) > 1 and np.array_equal(test, val) and np.ptp(test) > 0:
+                problems.append({"what": "test accuracies are validation's", "policy": name})
+            apart = abs(float((test - val).mean()))
+            error = float((test - val).std(ddof=1)) / np.sqrt(len(test))
+            if apart > max(self.GAP_ERRORS * error, self.LEAST_PCT):
+                problems.append({"what": "test and validation disagree", "policy": name, "points": apart})
+        grown = evaluation.policies.get("static")
+        if grown is not None and any(grown.per_seed.germinated):
+            problems.append({"what": "static hosts grew"})
+        kept = checkpoints.get(evaluation.checkpoint or "")
+        if kept is not None and kept.manifest.iteration != evaluation.checkpoint_iteration:
+            problems.append({"what": "checkpoint_iteration"})
+        limit = run.params.train.lifecycle.max_seeds
+        if limit is not None and any(max(p.per_seed.fossilized) > limit for p in evaluation.policies.values()):
+            problems.append({"what": "more seeds than max_seeds"})
+        return concluded(problems, f"{len(evaluation.policies)} policies on {evaluation.eval_seeds} hosts")
+
+
+def _impossible(hosts: PerSeed, evaluation: Evaluation) -> Iterator[str]:
+    params, kept = np.array(hosts.params), np.array(hosts.fossilized)
+    if ((params > evaluation.host.params) != (kept > 0)).any() or (params < evaluation.host.params).any():
+        yield "parameters that do not go with the seeds kept"
+    if (np.array(hosts.germinated) < kept).any():
+        yield "more seeds kept than germinated"
+    lost = np.array(hosts.germinated) - np.array(hosts.pruned) - kept
+    if ((lost < 0) & (np.array(hosts.rollbacks) == 0)).any():
+        yield "more seeds ended than germinated"
+    flops = np.array(hosts.flops_per_sample)
+    if ((flops > evaluation.host.flops_per_sample) & (kept == 0) | (flops < evaluation.host.flops_per_sample)).any():
+        yield "FLOPs that do not go with the seeds kept"

@@ -1,0 +1,76 @@
+"""Whether the data that training sees and the data that measure it are the same task, and are not the same samples."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simic.audit.checks.base import Outcome, check, undecided
+from simic.audit.checks.recomputed import RecomputedCheck, concluded
+from simic.audit.checks.shared import MOST_EVIDENCE
+from simic.audit.findings import Evidence, percent
+from simic.audit.record import RunRecord
+from simic.data.batches import Dataset
+
+Samples = NDArray[np.float32]
+TASKS, SAMPLES = 64, 512  # the first of them, for the sake of time
+
+
+@check
+class SplitsApart(RecomputedCheck):
+    """C11: a shifted label or a sample in both splits changes every accuracy that is reported."""
+
+    id = "C11"
+    title = "Training and validation samples do not belong together"
+    question = "Do nearest neighbours agree on labels across the splits as they do within one, with no sample in both?"
+    needs = ("checkpoints", "samples")
+    ERRORS, LEAST = 6.0, 0.1
+    threshold = (
+        f"agreement across that differs from agreement within by more than {ERRORS:g} standard errors over tasks and "
+        f"{percent(LEAST)}; a validation sample that is a training sample; a class without samples"
+    )
+    source = "1-nearest-neighbour error is at most twice the Bayes error (Cover and Hart 1967); limits ours"
+    fix = "Run simic prepare again; look for labels that moved against their samples."
+    passes_when = "labels agree and no sample is in both"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        assert run.samples is not None
+        train, val = run.samples
+        if not train.x.is_floating_point():
+            return undecided("sequences have no labels of their own")
+        within, across, problems = list[float](), list[float](), list[Evidence]()
+        for task in range(min(train.tasks, TASKS)):
+            (x, y), (other, labels) = (_of_task(split, task, SAMPLES) for split in (train, val))
+            distance = _distances(x, x)
+            np.fill_diagonal(distance, np.inf)
+            apart = _distances(other, x)
+            within.append(float((y[distance.argmin(axis=1)] == y).mean()))
+            across.append(float((y[apart.argmin(axis=1)] == labels).mean()))
+            copies = int((np.abs(other - x[apart.argmin(axis=1)]).max(axis=1) == 0).sum())
+            if copies:
+                problems.append({"what": "samples in both splits", "task": task, "samples": copies})
+        error = _error(within, across, min(len(val), SAMPLES))
+        apart = abs(float(np.mean(across)) - float(np.mean(within)))
+        if apart > max(self.ERRORS * error, self.LEAST):
+            problems.append({"what": "labels", "within": float(np.mean(within)), "across": float(np.mean(across))})
+        shares = [f"{np.mean(found):.1%}" for found in (across, within)]
+        measured = f"{shares[0]} agree across, {shares[1]} within, {len(within)} tasks"
+        return concluded(problems[:MOST_EVIDENCE], measured)
+
+
+def _of_task(split: Dataset, task: int, most: int) -> tuple[Samples, NDArray[np.int64]]:
+    """Its first samples, flat, and their labels."""
+    rows = slice(task * len(split), task * len(split) + min(most, len(split)))
+    return split.x[rows].flatten(1).numpy(), split.y[rows].numpy()
+
+
+def _distances(first: Samples, second: Samples) -> Samples:
+    """Squared, ``[N, M]``."""
+    squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1)
+    return squares - 2.0 * first @ second.T
+
+
+def _error(within: list[float], across: list[float], samples: int) -> float:
+    """Of the difference of the two means: over tasks, or of a lone task over its samples."""
+    difference = np.array(across) - np.array(within)
+    if len(difference) > 1:
+        return float(difference.std(ddof=1)) / np.sqrt(len(difference))
+    return float(1.0 / np.sqrt(2.0 * samples))

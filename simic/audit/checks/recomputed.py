@@ -1,0 +1,412 @@
+"""What training recorded, computed again from the tables and the checkpoints: exact, so any difference is a fault."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simic.audit.checks.base import Check, Outcome, check, found, passed, undecided
+from simic.audit.checks.shared import MOST_EVIDENCE, episodes
+from simic.audit.findings import Evidence, number
+from simic.audit.recompute import life, returns, rewards
+from simic.audit.recompute.arrays import FOSSILIZED, GERMINATE, WAIT, Array, Steps
+from simic.audit.record import RunRecord
+from simic.growth.life.vocabulary import Action
+from simic.training.checkpoint import Checkpoint
+
+SUM = 1e-6  # relative and absolute: float64 in another order, from what was measured in float32
+SCALED = 1e-4  # relative to the largest: a float32 recursion over an episode
+EXPLAINED = 10.0  # size of an explained variance: a ratio of small numbers
+AT_THE_END = ("committed_accuracy", "live_accuracy", "params", "committed_params")
+AGAIN = "recomputed here from the published tables"
+
+
+class RecomputedCheck(Check):
+    """A number that follows from others; needs the checkpoints because without them there is no run to prove."""
+
+    severity = "critical"
+    post_hoc = True
+    layer = "recompute"
+    source = AGAIN
+    fix = "The record is not of the run it claims to be of, or the code that made it is wrong; do not use the run."
+
+
+def rollouts(run: RunRecord) -> Iterator[tuple[int, Steps]]:
+    """Each iteration and its steps."""
+    columns = run.steps.columns
+    for rows in episodes(run):
+        yield int(columns["iteration"][rows[0]]), {name: values[rows] for name, values in columns.items()}
+
+
+def host_params(run: RunRecord) -> int:
+    """Of the bare host: no network that was recorded is smaller."""
+    return int(run.steps.column("params").min())
+
+
+def twins_of(run: RunRecord, iteration: int) -> int:
+    """How many environments shared a host: in the survey one for each opening that was tried."""
+    train = run.params.train
+    if iteration >= train.survey:
+        return train.twins
+    surveyed = run.steps.where(run.steps.column("iteration") < train.survey)
+    began = (surveyed.column("effective_op") == GERMINATE) & surveyed.column("valid")
+    openings = np.stack((surveyed.column("blueprint")[began], surveyed.column("slot")[began]))
+    return max(1, np.unique(openings, axis=1).shape[1])
+
+
+def places(bad: Array, iteration: int, what: str) -> list[Evidence]:
+    """The first few of ``[T, E]``."""
+    at = np.argwhere(bad)[:MOST_EVIDENCE]
+    return [{"what": what, "iteration": iteration, "step": int(t) + 1, "env": int(e)} for t, e in at]
+
+
+def concluded(problems: list[Evidence], measured: str) -> Outcome:
+    """A finding where there is a problem."""
+    said = f"{len(problems)} or more differences" if problems else measured
+    return found(said, None, tuple(problems[:MOST_EVIDENCE])) if problems else passed(said)
+
+
+def close(first: float, second: float, tolerance: float, scale: float = 1.0) -> bool:
+    """Both NaN, or within the tolerance of the larger of ``scale`` and the two."""
+    if np.isnan(first) and np.isnan(second):
+        return True
+    return abs(first - second) <= tolerance * max(scale, abs(first), abs(second))
+
+
+@check
+class EpisodesAddUp(RecomputedCheck):
+    """C1: an episode is the sum of its steps."""
+
+    id = "C1"
+    title = "Episodes are not what their steps add up to"
+    question = "Do returns, lengths, counts and last measurements of episodes follow from their steps?"
+    needs = ("checkpoints", "steps.reward", "episodes.return")
+    threshold = f"any count that differs, or a return or an accuracy by more than {number(SUM)}"
+    passes_when = "all follow"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        problems: list[Evidence] = []
+        iterations = run.episodes.column("iteration").tolist()
+        for iteration, steps in rollouts(run):
+            if iteration not in iterations:
+                problems.append({"what": "no episodes", "iteration": iteration})
+                continue
+            row = iterations.index(iteration)
+            for name, expected in self._expected(steps).items():
+                recorded = run.episodes.column(name)[row]
+                equal = np.isclose(recorded, expected, rtol=SUM, atol=SUM, equal_nan=True)
+                for env in np.flatnonzero(~equal)[:1]:
+                    said = {"recorded": float(recorded[env]), "expected": float(expected[env])}
+                    problems.append({"what": name, "iteration": iteration, "env": int(env), **said})
+        return concluded(problems, f"{len(iterations)} x {run.episodes.column('return').shape[1]} episodes add up")
+
+    def _expected(self, steps: Steps) -> dict[str, Array]:
+        """By column of episodes, ``[E]``."""
+        valid, stage = steps["valid"], steps["stage"]
+        began = (steps["effective_op"] == GERMINATE) & valid
+        return {
+            "return": np.where(valid, steps["reward"], 0.0).sum(axis=0),
+            "length": valid.sum(axis=0),
+            "germinated": began.sum(axis=0),
+            "fossilized": (stage[-1] == FOSSILIZED).sum(axis=1),
+            "panicked": np.logical_or.reduce(steps["panicked"], axis=0),
+            **{name: steps[name][-1] for name in AT_THE_END},
+        }
+
+
+@check
+class ComponentsFollow(RecomputedCheck):
+    """C2: a component is a function of what was recorded beside it."""
+
+    id = "C2"
+    title = "Rewards are not what the states pay"
+    question = "Do the components of the reward follow from stages, ops, parameters and accuracies?"
+    needs = ("checkpoints", "params", "steps.reward", "steps.stage")
+    threshold = f"a component that differs by more than {number(SUM)} at any step"
+    passes_when = "all components that the record determines are as defined"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        train, host = run.params.train, host_params(run)
+        names = [name for name in run.steps.below("components") if name in rewards.KNOWN]
+        if not names:
+            return undecided(f"no component of mode {train.reward.mode} can be told from the record alone")
+        problems: list[Evidence] = []
+        for iteration, steps in rollouts(run):
+            for name in names:
+                problems += places(~(rewards.deviation(name, steps, train, host) <= SUM), iteration, name)
+        return concluded(problems, f"{', '.join(names)} at {run.steps.column('reward').size} steps")
+
+
+@check
+class AdvantagesFollow(RecomputedCheck):
+    """C3: what an update learned from follows from rewards and values."""
+
+    id = "C3"
+    title = "Advantages or returns are not what the rewards give"
+    question = "Are advantages, returns, the scale of rewards and the explained variance those of the recorded rewards?"
+    needs = ("checkpoints", "params", "steps.reward", "steps.value", "updates.return_mean")
+    threshold = f"a moment that differs by more than {number(SCALED)} of the largest value"
+    passes_when = "twins, scale, generalised advantages and returns give the recorded moments"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        train = run.params.train
+        if train.reward.mode not in ("score", "shaped", "simplified", "basic", "basic_plus", "escrow", "loss"):
+            return undecided(f"rewards of mode {train.reward.mode} are clipped")
+        problems: list[Evidence] = []
+        scale, shown, compared = returns.Scale(train.ppo.gamma), list[tuple[Steps, Array]](), 0
+        for place, (iteration, steps) in enumerate(rollouts(run)):
+            paid = steps["reward"].astype(np.float32).astype(np.float64)
+            paid = returns.less_twins(paid, steps["valid"], twins_of(run, iteration))
+            if train.ppo.normalize_rewards:
+                scale.take_in(paid, steps["valid"])
+            shown = self._shown(run, iteration, [*shown, (steps, paid)])
+            for name, expected, size in self._moments(run, iteration, shown, scale):
+                recorded = float(run.updates.column(name)[place])
+                compared += 1
+                if not close(recorded, expected, SCALED, size):
+                    said = {"recorded": recorded, "expected": expected}
+                    problems.append({"what": name, "iteration": iteration, **said})
+        problems += self._state(run, scale)
+        return concluded(problems, f"{compared} moments and the final scale")
+
+    def _shown(self, run: RunRecord, iteration: int, shown: list[tuple[Steps, Array]]) -> list[tuple[Steps, Array]]:
+        """What an update learns from: the demonstrations so far of its part of the warm start, else the last."""
+        survey = run.params.train.survey
+        if iteration >= run.params.train.taught:
+            return shown[-1:]
+        return shown[-(iteration + 1) :] if iteration < survey else shown[-(iteration + 1 - survey) :]
+
+    def _moments(
+        self, run: RunRecord, iteration: int, shown: list[tuple[Steps, Array]], scale: returns.Scale
+    ) -> Iterator[tuple[str, float, float]]:
+        """Name, expected value, and the size of what it is a moment of."""
+        train = run.params.train
+        sigma = scale.sigma if train.ppo.normalize_rewards else 1.0
+        terminates, taught = train.episode_end == "terminate", iteration < train.taught
+        if not (taught or terminates):
+            return
+        found = []
+        for steps, paid in shown:
+            values = np.zeros_like(paid) if taught else steps["value"]
+            trace = 1.0 if taught else train.ppo.gae_lambda
+            found.append(returns.estimates(steps, paid / sigma, values, train.ppo.gamma, trace, True))
+        valid = np.concatenate([steps["valid"] for steps, _ in shown], axis=1)
+        targets = np.concatenate([each.returns for each in found], axis=1)[valid]
+        yield from _three("return", targets)
+        if taught:
+            return  # values of the weights at the update are not recorded
+        advantages, values = found[0].advantages[valid], shown[0][0]["value"][valid]
+        yield from _three("advantage", advantages)
+        yield "value_mean", float(values.mean()), 1.0
+        spread = float(targets.var())
+        if spread > 0:
+            yield "explained_variance", 1.0 - float((targets - values).var()) / spread, EXPLAINED
+
+    def _state(self, run: RunRecord, scale: returns.Scale) -> list[Evidence]:
+        assert run.checkpoints is not None
+        latest = run.checkpoints.get("latest")
+        if latest is None or "normalizers/reward.count" not in latest.tensors:
+            return []
+        tensors = latest.tensors
+        pairs = {
+            "count": (float(tensors["normalizers/reward.count"]), float(scale.count)),
+            "mean": (float(tensors["normalizers/reward.mean"]), scale.mean),
+            "m2": (float(tensors["normalizers/reward.m2"]), scale.m2),
+        }
+        return [
+            {"what": f"scale of rewards: {name}", "recorded": recorded, "expected": expected}
+            for name, (recorded, expected) in pairs.items()
+            if not close(recorded, expected, SCALED)
+        ]
+
+
+def _three(name: str, values: Array) -> Iterator[tuple[str, float, float]]:
+    size = float(np.abs(values).max(initial=0.0))
+    yield f"{name}_mean", float(values.mean()), size
+    yield f"{name}_std", float(values.std()), size
+    yield f"{name}_max_abs", size, size
+
+
+@check
+class LivesAllowed(RecomputedCheck):
+    """C4: what seeds did is what the rules of growth allow."""
+
+    id = "C4"
+    title = "Seeds did what the rules of growth forbid"
+    question = "Do stages, ops, alphas, seeds and parameters obey lifecycle, budgets and closed choices?"
+    needs = ("checkpoints", "params", "steps.stage", "steps.effective_op", "steps.params")
+    threshold = "any step that breaks a rule (simic/audit/recompute/life.py names them)"
+    passes_when = "no step breaks a rule"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        problems: list[Evidence] = []
+        lifecycle, host = run.params.train.lifecycle, host_params(run)
+        seeds = 0
+        for iteration, steps in rollouts(run):
+            seeds += int(((steps["effective_op"] == GERMINATE) & steps["valid"]).sum())
+            for what, bad in (*life.violations(steps, lifecycle), *life.sizes(steps, host, lifecycle)):
+                problems += places(bad, iteration, what)
+        if not seeds and not problems:
+            return undecided("no seed germinated")
+        return concluded(problems, f"{seeds} seeds, {run.steps.column('op').size} steps")
+
+
+@check
+class CountsAgree(RecomputedCheck):
+    """C5: every step of an environment and of the optimiser is counted once."""
+
+    id = "C5"
+    title = "Counters do not agree with what was done"
+    question = "Are environment steps, samples, optimiser steps and rows of the normaliser counted rightly?"
+    needs = ("checkpoints", "params", "steps.valid", "updates.steps", "updates.env_steps")
+    threshold = "any count that differs"
+    passes_when = "telemetry and checkpoint hold the same counts"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        assert run.checkpoints is not None
+        updates, train = run.updates, run.params.train
+        valid = np.array([int(steps["valid"].sum()) for _, steps in rollouts(run)])
+        taken = updates.column("steps")
+        pairs: dict[str, tuple[float, float]] = {
+            "environment steps": (float(updates.column("env_steps")[-1]), float(valid.sum())),
+            "updates": (float(updates.column("updates")[-1]), float((taken > 0).sum())),
+            "iterations": (float(len(updates)), float(train.iterations)),
+        }
+        reinforced = updates.column("iteration") >= train.taught
+        pairs["samples"] = (float(updates.column("samples")[reinforced].sum()), float(valid[reinforced].sum()))
+        latest = run.checkpoints.get("latest")
+        if latest is not None:
+            pairs |= self._in_checkpoint(latest, int(taken.sum()), int(valid.sum()))
+        most = train.ppo.epochs * train.ppo.minibatches
+        if reinforced.any() and train.policy.core != "none":
+            pairs["steps of an update, at most"] = (float(max(most, taken[reinforced].max())), float(most))
+        problems = [
+            {"what": name, "recorded": recorded, "expected": expected}
+            for name, (recorded, expected) in pairs.items()
+            if recorded != expected
+        ]
+        return concluded(list[Evidence](problems), f"{len(pairs)} counts, {int(taken.sum())} optimiser steps")
+
+    def _in_checkpoint(self, latest: Checkpoint, taken: int, valid: int) -> dict[str, tuple[float, float]]:
+        tensors, scalars = latest.tensors, latest.manifest.scalars
+        pairs = {
+            "Adam's steps": (float(tensors["ppo/adam.step"]), float(taken)),
+            "environment steps of the checkpoint": (float(scalars["env_steps"] or 0), float(valid)),
+        }
+        rows = tensors.get("normalizers/observation.count")
+        return pairs if rows is None else pairs | {"rows of the normaliser": (float(rows), float(valid))}
+
+
+@check
+class BestIsBest(RecomputedCheck):
+    """C6: the best checkpoint is the one with the best validation."""
+
+    id = "C6"
+    title = "The best checkpoint is not the best"
+    question = "Was the best checkpoint chosen by the highest mean score on validation, and is it that one?"
+    needs = ("checkpoints", "updates.validation_accuracy", "validations.score")
+    threshold = "a mean that is not that of its episodes, or another iteration than that of the first maximum"
+    passes_when = "best is the first maximum, latest the last iteration"
+    complete = False  # validation is not played in every iteration
+
+    def examine(self, run: RunRecord) -> Outcome:
+        assert run.checkpoints is not None
+        played = dict(
+            zip(
+                run.validations.column("iteration").tolist(),
+                run.validations.column("score").mean(axis=1).tolist(),
+                strict=True,
+            )
+        )
+        problems: list[Evidence] = []
+        recorded = run.updates.column("validation_accuracy")
+        for iteration, said in enumerate(recorded.tolist()):
+            if not close(said, played.get(iteration, np.nan), SUM):
+                problems.append({"what": "validation_accuracy", "iteration": iteration, "recorded": said})
+        best = max(played, key=lambda iteration: (played[iteration], -iteration)) + 1
+        expected = {"best": best, "latest": len(recorded)}
+        for name, kept in run.checkpoints.items():
+            if kept.manifest.iteration != expected[name]:
+                said = {"recorded": kept.manifest.iteration, "expected": expected[name]}
+                problems.append({"what": f"iteration of {name}", **said})
+        scores = run.validations.column("score")
+        committed = run.validations.column("committed_accuracy")
+        if run.params.train.price == 0 and not np.allclose(scores, committed, rtol=SUM, atol=SUM):
+            problems.append({"what": "score of validation episodes is not their committed accuracy"})
+        return concluded(problems, f"iteration {best} of {len(recorded)}, {len(played)} validations")
+
+
+@check
+class TasksApart(RecomputedCheck):
+    """C7: training, choosing and evaluating are done on different tasks."""
+
+    id = "C7"
+    title = "Tasks are used for what they are not there for"
+    question = "Were training episodes played on training tasks, and the episodes that choose on validation tasks?"
+    needs = ("checkpoints", "tasks", "params", "episodes.task", "validations.task")
+    threshold = "an episode on a task of another group; twins on different tasks"
+    passes_when = "every episode is on a task of its group"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        assert run.tasks is not None
+        groups = [task.group for task in run.tasks]
+        if len(groups) == 1:
+            return undecided("there is one task, which serves everything")
+        problems: list[Evidence] = []
+        for table, group in ((run.episodes, "train"), (run.validations, "val")):
+            used = np.unique(table.column("task"))
+            wrong = [int(task) for task in used if not 0 <= task < len(groups) or groups[task] != group]
+            problems += [{"what": f"task of a {group} episode", "task": task} for task in wrong]
+        twins = run.params.train.twins
+        later = run.episodes.column("iteration") >= run.params.train.survey
+        tasks = run.episodes.column("task")[later]
+        if twins > 1 and tasks.size and (np.diff(tasks.reshape(len(tasks), -1, twins), axis=2) != 0).any():
+            problems.append({"what": "twins on different tasks"})
+        count = len(np.unique(run.episodes.column("task")))
+        return concluded(problems, f"{count} training tasks, {len(np.unique(run.validations.column('task')))} others")
+
+
+@check
+class TwinsAlike(RecomputedCheck):
+    """C8: hosts with the same past measure the same, others do not."""
+
+    id = "C8"
+    title = "Twins differ without a cause, or strangers are equal"
+    question = "Do twins measure the same until they act differently, and do different hosts differ?"
+    needs = ("checkpoints", "params", "steps.val_loss", "episodes.task")
+    TOLERANCE = 1e-3  # relative, of a loss: rounding of hosts that run in different groups
+    threshold = (
+        f"losses of twins with the same past that differ by more than {number(TOLERANCE)} of their size; equal "
+        "losses of hosts that are no twins"
+    )
+    passes_when = "twins are equal as long as they do the same, and all others differ"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        problems: list[Evidence] = []
+        alike = strangers = 0
+        for iteration, steps in rollouts(run):
+            twins, loss = twins_of(run, iteration), steps["val_loss"]
+            past = _past(steps).reshape(len(loss), -1, twins)
+            same = (past == past[:, :, :1]) & steps["valid"].reshape(past.shape)
+            alike += int(same[:, :, 1:].sum())
+            apart = np.abs(loss.reshape(past.shape) - loss.reshape(past.shape)[:, :, :1])
+            bad = same & ~(apart <= self.TOLERANCE * np.abs(loss.reshape(past.shape)))
+            problems += places(bad.reshape(loss.shape), iteration, "twins with the same past differ")
+            first = loss[0, ::twins]
+            strangers += len(first)
+            if len(np.unique(first)) < len(first):
+                problems.append({"what": "hosts that are no twins are equal", "iteration": iteration})
+        return concluded(problems, f"{alike} steps of twins with the same past, {strangers} hosts that are no twins")
+
+
+MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _past(steps: Steps) -> Array:
+    """A number for all that was done to a host so far, ``[T, E]``; a WAIT adds nothing."""
+    done = np.zeros(steps["op"].shape, dtype=np.uint64)
+    for name in ("effective_op", *Action._fields[1:]):
+        done = (done ^ (steps[name].astype(np.uint64) + np.uint64(1))) * MIX
+    done = np.where(steps["effective_op"] == WAIT, np.uint64(0), done)
+    for t in range(1, len(done)):
+        done[t] = done[t - 1] * MIX + done[t]
+    return done

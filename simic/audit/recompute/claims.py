@@ -1,0 +1,95 @@
+"""What an evaluation claims, from its values per host: formulas of their own, not those that evaluation uses."""
+
+from collections.abc import Sequence
+from math import comb
+
+import numpy as np
+from scipy import stats
+
+from simic import rng
+from simic.audit.recompute.arrays import Array
+
+LEVEL = 0.95
+FLIPS = 65_536  # of the sampled sign-flip test
+EXACT = 16  # hosts up to which every pattern is tried
+
+
+def mean_interval(values: Array) -> tuple[float, float, float]:
+    """Mean, and the ends of Student's t interval."""
+    mean, error = float(values.mean()), float(stats.sem(values))
+    if error == 0.0:  # scipy has no interval without a spread
+        return mean, mean, mean
+    low, high = stats.t.interval(LEVEL, len(values) - 1, loc=mean, scale=error)
+    return mean, float(low), float(high)
+
+
+def trimmed(values: Array) -> float:
+    """Mean of the middle half."""
+    ordered, cut = np.sort(values), int(0.25 * len(values))
+    return float(ordered[cut : len(ordered) - cut].mean())
+
+
+def sign_flip(difference: Array) -> tuple[float, float]:
+    """Two-sided p of "signs are arbitrary", and how far another sample of patterns may be from it."""
+    n, reached = len(difference), abs(difference.sum()) - 1e-9 * np.abs(difference).sum()
+    if n <= EXACT:
+        totals = np.zeros(1)
+        for each in difference:
+            totals = np.concatenate((totals + each, totals - each))
+        return float((np.abs(totals) >= reached).mean()), 1e-9
+    # Other patterns than evaluation's.
+    signs = np.where(rng.uniform(rng.key(n, rng.Purpose.BOOTSTRAP, FLIPS), (FLIPS, n)).numpy() < 1 / 2, -1.0, 1.0)
+    p = float((np.abs(signs @ difference) >= reached).mean())
+    return p, 6.0 * float(np.sqrt(2.0 * max(p, 1 / FLIPS) / FLIPS)) + 2.0 / FLIPS
+
+
+def improves(difference: Array) -> float:
+    """Share of hosts on which the first is better, ties counting half."""
+    return float(((difference > 0) + 0.5 * (difference == 0)).mean())
+
+
+def share(part: Array, whole: Array) -> tuple[float, float, float] | None:
+    """mean(part) / mean(whole) with Fieller's interval; None where the whole may be 0.
+
+    The ends solve (p − r w)² = t² Var(part − r whole) / n, a quadratic in r (Fieller 1954).
+    """
+    n = len(part)
+    t = stats.t.ppf(0.5 + LEVEL / 2, n - 1)
+    covariance = np.cov(np.stack((part, whole))) * t**2 / n
+    p, w = part.mean(), whole.mean()
+    if w - np.sqrt(covariance[1, 1]) <= 0:
+        return None
+    a, b, c = w**2 - covariance[1, 1], p * w - covariance[0, 1], p**2 - covariance[0, 0]
+    root = np.sqrt(max(b**2 - a * c, 0.0))
+    return float(p / w), float((b - root) / a), float((b + root) / a)
+
+
+def by_task(values: Array, rows: Sequence[int], tasks: Sequence[int]) -> Array:
+    """``[R, …]`` → ``[T, …]``: mean over the hosts of a task; of a lone task each host stands for itself."""
+    each = np.asarray(rows)
+    if len(tasks) == 1:
+        return values[each == tasks[0]]
+    return np.stack([values[each == task].mean(axis=0) for task in tasks])
+
+
+def of_best(choosing: Array, scored: Array) -> Array:
+    """Score ``[T]`` of the schedule that is best on the hosts that choose; equals share."""
+    result = np.empty(len(scored))
+    for task, (chosen, reached) in enumerate(zip(choosing, scored, strict=True)):
+        result[task] = reached[chosen == chosen.max()].mean()
+    return result
+
+
+def best_of(k: int, val: Array, test: Array) -> Array:
+    """Expected test score ``[R]`` of the best by validation of k different schedules drawn at random."""
+    n = val.shape[1]
+    result = np.empty(len(val))
+    for row, (chosen, reached) in enumerate(zip(val, test, strict=True)):
+        total, below = 0.0, 0
+        for level in np.unique(chosen):
+            equal = chosen == level
+            upto = below + int(equal.sum())
+            total += (comb(upto, k) - comb(below, k)) / comb(n, k) * float(reached[equal].mean())
+            below = upto
+        result[row] = total
+    return result

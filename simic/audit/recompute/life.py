@@ -1,0 +1,151 @@
+"""Whether what seeds did is what a life allows: transitions, ops, budgets; each rule gives the places that break it."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simic.audit.recompute.arrays import (
+    ADVANCE,
+    BLENDING,
+    DORMANT,
+    EMBARGOED,
+    FOSSILIZE,
+    FOSSILIZED,
+    GERMINATE,
+    GERMINATED,
+    HOLDING,
+    LIVE,
+    PRUNE,
+    PRUNED,
+    RESETTING,
+    SET_ALPHA_TARGET,
+    TRAINING,
+    UNFINISHED,
+    WAIT,
+    Array,
+    Steps,
+    earlier,
+    of_slot,
+    ran_for,
+)
+from simic.params import Lifecycle
+
+FOLLOWS = {
+    DORMANT: (GERMINATED,),
+    GERMINATED: (TRAINING, PRUNED),
+    TRAINING: (BLENDING, PRUNED),
+    BLENDING: (HOLDING, PRUNED),
+    HOLDING: (FOSSILIZED, BLENDING, PRUNED),
+    FOSSILIZED: (),
+    PRUNED: (EMBARGOED,),
+    EMBARGOED: (RESETTING,),
+    RESETTING: (DORMANT,),
+}
+# Where an op may be done; WAIT may be anywhere.
+ALLOWED_IN = {
+    GERMINATE: (DORMANT,),
+    SET_ALPHA_TARGET: (BLENDING, HOLDING),
+    PRUNE: UNFINISHED,
+    FOSSILIZE: (HOLDING,),
+    ADVANCE: (GERMINATED, TRAINING, BLENDING),
+}
+
+
+def violations(steps: Steps, lifecycle: Lifecycle) -> Iterator[tuple[str, Array]]:
+    """Each rule in words, and where it is broken, ``[T, E]``; steps without experience are left out."""
+    counted = steps["valid"] & ~steps["panicked"]  # a rollback puts the host back to an earlier state
+    stage, before = steps["stage"], earlier(steps["stage"], DORMANT)
+    op, target = steps["effective_op"], of_slot(before, steps["slot"])
+    yield "a stage that cannot follow the one before", counted & _jumps(before, stage).any(axis=2)
+    for number, stages in ALLOWED_IN.items():
+        yield f"op {number} where it is illegal", counted & (op == number) & ~np.isin(target, stages)
+    yield "an op that is not the sampled one", counted & (op != WAIT) & (op != steps["op"])
+    yield "a seed that no GERMINATE began", counted & _unasked(before, stage, op, steps["slot"])
+    yield "a FOSSILIZE that kept nothing", counted & (op == FOSSILIZE) & (of_slot(stage, steps["slot"]) != FOSSILIZED)
+    young = of_slot(_age(stage), steps["slot"]) < lifecycle.min_prune_age
+    yield "a PRUNE before min_prune_age", counted & (op == PRUNE) & young
+    limit = lifecycle.max_seeds or stage.shape[2]
+    yield "more seeds than max_seeds", counted & (np.isin(stage, LIVE).sum(axis=2) > limit)
+    another = steps["slot_blueprint"] != earlier(steps["slot_blueprint"], -1)
+    both = np.isin(stage, LIVE) & np.isin(before, LIVE)
+    yield "a living seed of another blueprint", counted & (another & both).any(axis=2)
+    early = (before == TRAINING) & (stage == BLENDING) & (earlier(ran_for(stage), 0) < lifecycle.training_dwell)
+    yield "BLENDING before training_dwell", counted & early.any(axis=2)
+    unmeasured = ~np.isfinite(of_slot(earlier(steps["contribution"], np.nan), steps["slot"]))
+    yield "a FOSSILIZE of what was never measured", counted & (op == FOSSILIZE) & unmeasured
+    empty = ~np.isin(stage, LIVE) & (steps["alpha"] != 0)
+    yield "an alpha without a seed", counted & empty.any(axis=2)
+    outside = (steps["alpha"] < 0) | (steps["alpha"] > 1) | ((stage == HOLDING) & (steps["alpha"] != 1))
+    yield "an alpha that its stage cannot have", counted & outside.any(axis=2)
+    yield "an alpha off its first ramp", counted & _off_ramp(steps)
+
+
+def _jumps(before: Array, stage: Array) -> Array:
+    allowed = before == stage
+    for number, following in FOLLOWS.items():
+        allowed |= (before == number) & np.isin(stage, following)
+    return ~allowed
+
+
+def _unasked(before: Array, stage: Array, op: Array, slot: Array) -> Array:
+    """A seed that appeared elsewhere than where it was asked for, or did not appear where it was."""
+    appeared = (before == DORMANT) & (stage == GERMINATED)
+    asked = (op == GERMINATE)[..., None] & (np.arange(stage.shape[2]) == slot[..., None])
+    return (appeared != asked).any(axis=2)
+
+
+def _age(stage: Array) -> Array:
+    """Steps that each slot's seed had lived before the step, ``[T, E, K]``."""
+    age = np.zeros(stage.shape, dtype=np.int64)
+    for t in range(1, len(stage)):
+        age[t] = np.where(np.isin(stage[t - 1], LIVE), age[t - 1] + 1, 0)
+    return age
+
+
+def sizes(steps: Steps, host_params: int, lifecycle: Lifecycle) -> Iterator[tuple[str, Array]]:
+    """Rules about parameters, likewise."""
+    counted = steps["valid"] & ~steps["panicked"]
+    live, kept = (np.isin(steps["stage"], stages).sum(axis=2) for stages in (LIVE, (FOSSILIZED,)))
+    grown, committed = steps["params"] - host_params, steps["committed_params"] - host_params
+    yield "seeds without parameters", counted & (((grown > 0) != (live > 0)) | ((committed > 0) != (kept > 0)))
+    yield "more kept than there are", counted & ((committed > grown) | ((live == kept) & (committed != grown)))
+    yield "more parameters than param_budget", counted & (grown > lifecycle.param_budget * host_params)
+
+
+TEMPO_STEPS = (3, 5, 8)
+ALPHA_TARGETS = (0.5, 0.7, 1.0)
+STEEPNESS = {2: 12.0}  # of the sigmoid ramp, by style; the other styles ramp in a line
+TOLERANCE = 1e-5  # of a float32 ramp
+
+
+def _off_ramp(steps: Steps) -> Array:
+    """Where a BLENDING seed that nothing was done to since its germination is not as far as its ramp, ``[T, E]``."""
+    off = np.zeros(steps["op"].shape, dtype=bool)
+    stage, slot = steps["stage"], steps["slot"]
+    for t, host in zip(*np.nonzero((steps["effective_op"] == GERMINATE) & steps["valid"]), strict=True):
+        place = slot[t, host]
+        for done, now in enumerate(_first_ramp(steps, int(t), int(host), int(place))):
+            length, target = TEMPO_STEPS[steps["tempo"][t, host]], ALPHA_TARGETS[steps["alpha_target"][t, host]]
+            expected = target * _curve(int(steps["style"][t, host]), min(1.0, done / length))
+            off[now, host] |= stage[now, host, place] == BLENDING and (
+                abs(steps["alpha"][now, host, place] - expected) > TOLERANCE
+            )
+    return off
+
+
+def _first_ramp(steps: Steps, germinated: int, host: int, place: int) -> range:
+    """The steps of BLENDING of the seed germinated then, until something is done to it."""
+    stage = steps["stage"][:, host, place]
+    touched = (steps["slot"][:, host] == place) & (steps["effective_op"][:, host] != WAIT)
+    first = next((t for t in range(germinated + 1, len(stage)) if stage[t] == BLENDING), len(stage))
+    ends = (t for t in range(germinated + 1, len(stage)) if touched[t] or (t > first and stage[t] != BLENDING))
+    return range(first, max(first, next(ends, len(stage))))
+
+
+def _curve(style: int, done: float) -> float:
+    """How far a ramp is, 0 to 1."""
+    steep = STEEPNESS.get(style)
+    if steep is None:
+        return done
+    low = 1.0 / (1.0 + np.exp(steep / 2))
+    return float((1.0 / (1.0 + np.exp(-steep * (done - 0.5))) - low) / (1.0 - 2.0 * low))

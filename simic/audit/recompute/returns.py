@@ -1,0 +1,85 @@
+"""From rewards to what the update saw of them: twins, scale, advantages, returns; in float64."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from simic.audit.recompute.arrays import Array, Steps
+
+CLIP, FLOOR = 10.0, 1e-2  # of scaled rewards; of σ, in units of reward
+
+
+def less_twins(rewards: Array, valid: Array, twins: int) -> Array:
+    """Rewards less the mean of each group of twins; of one that ended early, what the others got later is taken from
+    its last step.
+    """
+    if twins < 2:
+        return np.where(valid, rewards, 0.0)
+    paid = np.where(valid, rewards, 0.0)
+    centred = paid.copy()
+    for first in range(0, paid.shape[1], twins):
+        group = slice(first, first + twins)
+        centred[:, group] -= paid[:, group].mean(axis=1, keepdims=True)
+    last = valid.sum(axis=0) - 1
+    result = np.where(valid, centred, 0.0)
+    for host in range(paid.shape[1]):
+        result[last[host], host] += centred[last[host] + 1 :, host].sum()
+    return result
+
+
+@dataclass
+class Scale:
+    """σ of the running discounted return, over all rollouts so far."""
+
+    gamma: float
+    count: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """Of the discounted returns."""
+        return self.total / max(self.count, 1)
+
+    @property
+    def m2(self) -> float:
+        """Sum of their squared deviations."""
+        return self.squares - self.total * self.mean
+
+    @property
+    def sigma(self) -> float:
+        """Of the population, floored; 1 before the first reward."""
+        return max(float(np.sqrt(self.m2 / self.count)), FLOOR) if self.count else 1.0
+
+    def take_in(self, rewards: Array, valid: Array) -> None:
+        """One rollout that starts with fresh episodes, ``[T, E]``."""
+        running = np.zeros(rewards.shape[1])
+        for paid, counts in zip(rewards, valid, strict=True):
+            running = self.gamma * running + paid
+            self.count += int(counts.sum())
+            self.total += float(running[counts].sum())
+            self.squares += float((running[counts] ** 2).sum())
+
+
+class Estimates(NamedTuple):
+    """Advantages and returns ``[T, E]``, 0 where not valid."""
+
+    advantages: Array
+    returns: Array
+
+
+def estimates(steps: Steps, rewards: Array, values: Array, gamma: float, trace: float, terminates: bool) -> Estimates:
+    """Generalised advantage estimation; of an episode that is cut off, the value of its last state is not recorded, so
+    ``terminates`` must be True unless all values are 0.
+    """
+    valid, died = steps["valid"], steps["panicked"]
+    advantages = np.zeros(values.shape)
+    following, ahead = np.zeros(values.shape[1]), np.zeros(values.shape[1])  # A and V of the next step
+    for t in reversed(range(len(values))):
+        over = died[t] | (terminates and t == len(values) - 1)
+        following, ahead = np.where(over, 0.0, following), np.where(over, 0.0, ahead)
+        following = np.where(valid[t], rewards[t] + gamma * ahead - values[t] + gamma * trace * following, 0.0)
+        ahead = np.where(valid[t], values[t], 0.0)
+        advantages[t] = following
+    return Estimates(advantages, np.where(valid, advantages + values, 0.0))

@@ -1,0 +1,196 @@
+"""Which files belong together: every stage leaves a seal, the hashes of its code, params, inputs and outputs.
+
+Seals are kept apart from DVC's record because that one is written by whoever asks for it (`dvc commit`), a seal only by
+the stage itself; and because a run can be checked where there is no DVC.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from simic import durable, params
+from simic.params import Params
+
+PACKAGE = Path(__file__).parent
+FOLDER = Path("reports") / "seals"
+# Wall times and the starts of a run differ between equal runs and decide nothing: they are bound by no hash.
+UNBOUND = ("timing.jsonl", "lives.json")
+
+
+class Sealed(NamedTuple):
+    """What a stage depends on and makes: files below simic/, keys of params.yaml, places in the workspace."""
+
+    code: tuple[str, ...]
+    params: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+_HOSTS = ("agent", "data/augment.py", "data/batches.py", "durable.py", "envs")
+_BASE = ("growth", "rng.py", "transfer.py")
+_GROWN_AS = (
+    "actions",
+    "augment",
+    "batch_size",
+    "batches_per_epoch",
+    "episode_steps",
+    "governor",
+    "host",
+    "host_optimizer",
+    "lifecycle",
+    "price",
+)
+# dvc.yaml lists the same (a test compares). After a change in train's code an unfinished run is not continued.
+STAGES: dict[str, Sealed] = {
+    "prepare": Sealed(
+        (
+            *(f"data/{name}.py" for name in ("bank", "batches", "cifar", "idx", "prepare", "published", "sources")),
+            *("data/suites", "data/synthetic.py", "data/tasks.py", "data/text.py", "durable.py"),
+            *_BASE,
+        ),
+        ("rng_seed", "extensions", "prepare"),
+        (),
+        ("data/prepared",),
+    ),
+    "headroom": Sealed(
+        (
+            *_HOSTS,
+            "evaluation",
+            *_BASE,
+            *(f"training/{name}.py" for name in ("checkpoint", "learned", "machine", "sharing")),
+        ),
+        ("rng_seed", "extensions", "headroom", "evaluate.eval_seeds", *(f"train.{name}" for name in _GROWN_AS)),
+        ("data/prepared",),
+        ("reports/headroom.json",),
+    ),
+    "train": Sealed(
+        (*_HOSTS, *_BASE, "telemetry", "training"),
+        ("rng_seed", "extensions", "train"),
+        ("data/prepared",),
+        ("checkpoints", "models", "telemetry"),
+    ),
+    "evaluate": Sealed(
+        (*_HOSTS, "evaluation", *_BASE, "training"),
+        ("rng_seed", "extensions", "headroom", "train", "evaluate"),
+        ("checkpoints", "data/prepared", "reports/headroom.json"),
+        ("reports/grown", "reports/evaluation.json", "reports/metrics.json"),
+    ),
+}
+
+
+class Seal(BaseModel):
+    """Of one stage: sha256 by place, and the values of its params."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    stage: str
+    code: dict[str, str]
+    params: dict[str, JsonValue]
+    reads: dict[str, str]
+    writes: dict[str, str]
+
+
+def path_of(root: Path, stage: str) -> Path:
+    """Where a stage's seal is."""
+    return root / FOLDER / f"{stage}.json"
+
+
+def write(root: Path, stage: str, tree: Params) -> None:
+    """Seal what the stage has just made in the workspace ``root``; its last act."""
+    seal = _now(root, stage, tree)
+    path = path_of(root, stage)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    durable.replace_file(path, (seal.model_dump_json(indent=1) + "\n").encode())
+
+
+def _now(root: Path, stage: str, tree: Params) -> Seal:
+    """The seal that the stage would be given as things are now."""
+    sealed = STAGES[stage]
+    dumped = tree.model_dump(mode="json")
+    return Seal(
+        stage=stage,
+        code=code_hashes(sealed.code) | extension_hashes(root, tree),
+        params={key: _at(dumped, key) for key in sealed.params},
+        reads={place: content_hash(root / place) for place in sealed.reads},
+        writes={place: content_hash(root / place) for place in sealed.writes},
+    )
+
+
+def broken(root: Path, tree: Params) -> tuple[list[str], list[str]]:
+    """Every link hashed again: what does not hold, in words, and the stages whose seals were looked at.
+
+    A stage that left nothing has no seal to be held to.
+    """
+    problems, looked = list[str](), list[str]()
+    made: dict[str, tuple[str, str]] = {}  # by place: the stage that made it, and its hash then
+    for stage, sealed in STAGES.items():
+        if not any((root / place).exists() for place in sealed.writes):
+            continue
+        seal = _read(path_of(root, stage))
+        if isinstance(seal, str):
+            problems.append(seal)
+            continue
+        looked.append(stage)
+        now = _now(root, stage, tree)
+        problems += [f"{stage}: {text}" for text in _differences(seal, now)]
+        problems += [
+            f"{stage}: read another {place} than {made[place][0]} made"
+            for place, digest in seal.reads.items()
+            if place in made and digest != made[place][1]
+        ]
+        made |= {place: (stage, digest) for place, digest in seal.writes.items()}
+    return problems, looked
+
+
+def _read(path: Path) -> Seal | str:
+    """The seal, or what is wrong with it."""
+    try:
+        return Seal.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return f"{path.stem}: has outputs and no seal"
+    except (OSError, ValidationError) as error:
+        return f"{path.stem}: its seal is not readable: {str(error).splitlines()[0]}"
+
+
+def _differences(seal: Seal, now: Seal) -> Iterator[str]:
+    for what, then, present in (
+        ("code", seal.code, now.code),
+        ("param", seal.params, now.params),
+        ("input", seal.reads, now.reads),
+        ("output", seal.writes, now.writes),
+    ):
+        for name in sorted(then.keys() | present.keys()):
+            if then.get(name) != present.get(name):
+                yield f"{what} {name} has changed since"
+
+
+def _at(dumped: Mapping[str, Any], key: str) -> Any:
+    """What stands at a dotted key."""
+    found: Any = dumped
+    for part in key.split("."):
+        found = found[part]
+    return found
+
+
+def code_hashes(places: tuple[str, ...]) -> dict[str, str]:
+    """sha256 of each file or folder below simic/."""
+    return {place: content_hash(PACKAGE / place, "*.py") for place in places}
+
+
+def extension_hashes(root: Path, tree: Params) -> dict[str, str]:
+    """sha256 of the user's files that the params name."""
+    folder = root / params.EXTENSIONS_FOLDER
+    return {f"{params.EXTENSIONS_FOLDER}/{name}": content_hash(folder / f"{name}.py") for name in tree.extensions}
+
+
+def content_hash(place: Path, pattern: str = "*") -> str:
+    """sha256 over names and contents of a folder's files, or of a file; empty where there is none."""
+    if not place.is_dir():
+        return durable.sha256(place) if place.exists() else ""
+    files = sorted(path for path in place.rglob(pattern) if path.is_file() and path.name not in UNBOUND)
+    listed = "".join(f"{durable.sha256(path)} {path.relative_to(place).as_posix()}\n" for path in files)
+    return hashlib.sha256(listed.encode()).hexdigest()

@@ -1,0 +1,264 @@
+"""What is recomputed: nothing is found in a real run, and every number that is altered is."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simic import params
+from simic.audit import audit
+from simic.audit.checks.recomputed import RecomputedCheck
+from simic.audit.findings import Status
+from simic.audit.provenance import Origin, trace
+from simic.audit.record import RunRecord, Table
+from simic.data.batches import load_split, read_meta
+from simic.evaluation import result
+from simic.growth.life.vocabulary import Op, Stage
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
+
+CHECKS = [check for check in audit.checks() if isinstance(check, RecomputedCheck)]
+
+
+ROOT = Path(__file__).parents[2]
+# A survey, a guided iteration, two of PPO; seeds live their whole lives.
+SMALL = (
+    "prepare.suite.instances={train: 16, val: 8, held_out: 8, held_out_kinds: 2}",
+    "train.envs=12",
+    "train.episode_steps=20",
+    "train.batches_per_epoch=1",
+    "train.iterations=4",
+    "train.validate_every=2",
+    "train.survey=1",
+    "train.warm_start=1",
+    "train.stop_on=never",
+    "headroom.policies=[static, patient]",
+    "headroom.schedules=4",
+    "headroom.search_tasks=2",
+    "headroom.floors=false",
+    "evaluate.eval_seeds=8",
+    "evaluate.policies=[learned, learned_sampled]",
+    "evaluate.static_final=false",
+    "runtime.threads=1",
+    "runtime.processes=1",
+    "runtime.progress=none",
+)
+
+
+def small():
+    return params.load(ROOT / "params.yaml", list(SMALL))
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    found = Workspace(tmp_path_factory.mktemp("recomputed"))
+    for name in ("prepare", "headroom", "train", "evaluate"):
+        stages.STAGES[name](small(), found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(workspace):
+    provenance, kept = trace(small(), workspace.root, Origin())
+    return replace(
+        RunRecord.from_published(small(), workspace.telemetry),
+        provenance=provenance,
+        checkpoints=kept,
+        tasks=tuple(read_meta(workspace.prepared).tasks),
+        samples=(load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")),
+        evaluation=result.read(workspace.evaluation),
+        headroom=result.read_headroom(workspace.headroom),
+    )
+
+
+def of(run, name):
+    return next(check for check in CHECKS if check.id == name).run(run)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
+def test_a_real_run_holds(check, run):
+    found = check.run(run)
+    assert found.status is Status.PASS, (found.measured, found.evidence)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
+def test_without_checkpoints_nothing_is_proven(check, run):
+    assert check.run(replace(run, checkpoints=None)).status is Status.NOT_EVALUATED
+
+
+def test_the_run_has_what_the_rules_are_about(run):
+    """Else they would hold of nothing."""
+    ops, stage = run.steps.column("effective_op"), run.steps.column("stage")
+    assert {int(Op.GERMINATE), int(Op.PRUNE), int(Op.FOSSILIZE)} <= set(np.unique(ops))
+    assert set(np.unique(stage)) >= set(range(Stage.DORMANT, Stage.PRUNED + 1))
+
+
+def altered(run, table, name, change):
+    """With one column changed in place of a copy."""
+    old = getattr(run, table)
+    values = old.column(name).copy()
+    change(values)
+    return replace(run, **{table: Table({**old.columns, name: values})})
+
+
+def put(where, value):
+    return lambda values: values.__setitem__(where, value)
+
+
+def add(where, amount):
+    return lambda values: values.__setitem__(where, values[where] + amount)
+
+
+def at_op(run, op):
+    """A step, in the last iteration that has one, at which it took effect, and its host."""
+    valid = run.steps.column("valid")
+    return tuple(np.argwhere((run.steps.column("effective_op") == op) & valid)[-1])
+
+
+PLAIN = [
+    ("C1", "steps", "reward", add((3, 2), 0.01)),
+    ("C1", "episodes", "return", add((1, 0), 0.01)),
+    ("C1", "episodes", "committed_accuracy", add((0, 1), 0.5)),
+    ("C1", "episodes", "germinated", add((2, 3), 1)),
+    ("C2", "steps", "components.shaping", add((5, 1), 1e-4)),
+    ("C2", "steps", "components.score_change", lambda values: np.negative(values, out=values)),
+    ("C2", "steps", "components.intervention", put((slice(None), 0), 0.0)),
+    ("C2", "steps", "committed_accuracy", add((7, 1), 1.0)),
+    ("C3", "steps", "reward", add((70, 3), 0.5)),
+    ("C3", "steps", "value", add((65, 3), 0.5)),
+    ("C3", "updates", "advantage_std", add(-1, 0.01)),
+    ("C3", "updates", "explained_variance", add(-1, 0.05)),
+    ("C3", "updates", "return_mean", add(0, 0.02)),
+    ("C4", "steps", "alpha", lambda values: np.multiply(values, 0.9, out=values)),
+    ("C4", "steps", "op", put((slice(20, 60), slice(None)), int(Op.WAIT))),
+    ("C4", "steps", "params", lambda values: np.add(values, 10_000, out=values, where=values > values.min())),
+    ("C5", "updates", "env_steps", add(-1, 1)),
+    ("C5", "updates", "steps", add(0, 1)),
+    ("C5", "updates", "samples", add(-1, 1)),
+    ("C6", "updates", "validation_accuracy", add(-1, 1.0)),
+    ("C6", "validations", "score", add((0, 0), 5.0)),
+    ("C7", "episodes", "task", put((0, 0), 20)),
+    ("C7", "validations", "task", put((0, 0), 0)),
+    ("C7", "episodes", "task", add((3, 1), -1)),
+    ("C8", "steps", "val_loss", put((60, slice(None)), 1.23)),
+    ("C8", "steps", "val_loss", put((slice(None), slice(0, None, 2)), 1.23)),
+]
+
+
+@pytest.mark.parametrize(("name", "table", "column", "change"), PLAIN, ids=[f"{p[0]}-{p[2]}" for p in PLAIN])
+def test_an_altered_number_is_found(name, table, column, change, run):
+    found = of(altered(run, table, column, change), name)
+    assert (found.status, found.severity) == (Status.FINDING, "critical"), found.measured
+
+
+@pytest.mark.parametrize(
+    ("op", "column", "value"),
+    [
+        (Op.GERMINATE, "slot", 1),
+        (Op.FOSSILIZE, "stage", int(Stage.HOLDING)),
+        (Op.PRUNE, "effective_op", int(Op.FOSSILIZE)),
+        (Op.GERMINATE, "effective_op", int(Op.WAIT)),
+    ],
+)
+def test_a_forbidden_life_is_found(op, column, value, run):
+    t, env = at_op(run, op)
+    slot = int(run.steps.column("slot")[t, env])
+    place = (t, env, slot) if column == "stage" else (t, env)
+    if column == "slot" and slot == value:
+        value = 0
+    assert of(altered(run, "steps", column, put(place, value)), "C4").status is Status.FINDING
+
+
+def test_a_swapped_checkpoint_is_found(run):
+    assert run.checkpoints["best"].manifest.iteration in (2, 4)
+    other = replace(
+        run.checkpoints["latest"], manifest=run.checkpoints["latest"].manifest.model_copy(update={"iteration": 3})
+    )
+    assert of(replace(run, checkpoints={**run.checkpoints, "latest": other}), "C6").status is Status.FINDING
+
+
+@pytest.mark.parametrize("name", ["ppo/adam.step", "normalizers/observation.count"])
+def test_a_lost_count_is_found(name, run):
+    latest = run.checkpoints["latest"]
+    tensors = {**latest.tensors, name: latest.tensors[name] - 1}
+    kept = {**run.checkpoints, "latest": replace(latest, tensors=tensors)}
+    assert of(replace(run, checkpoints=kept), "C5").status is Status.FINDING
+
+
+def test_another_scale_of_rewards_is_found(run):
+    latest = run.checkpoints["latest"]
+    tensors = {**latest.tensors, "normalizers/reward.m2": latest.tensors["normalizers/reward.m2"] * 1.01}
+    kept = {**run.checkpoints, "latest": replace(latest, tensors=tensors)}
+    assert of(replace(run, checkpoints=kept), "C3").status is Status.FINDING
+
+
+def claiming(run, change):
+    """With another evaluation: ``change`` gets it as plain data."""
+    tree = run.evaluation.model_dump(mode="json")
+    change(tree)
+    return replace(run, evaluation=result.Evaluation.model_validate(tree))
+
+
+def _narrow(tree):
+    interval = tree["policies"]["learned"]["test_accuracy_pct"]
+    interval["low"] = (interval["low"] + interval["estimate"]) / 2
+
+
+def _gap(tree):
+    tree["standings"]["held_out"]["gap"]["estimate"] += 0.1
+
+
+def _search(tree):
+    tree["standings"]["held_out"]["random_search"][1] += 0.1
+
+
+def _p(tree):
+    tree["comparisons"][0]["p_value"] *= 0.5
+
+
+def _better(tree):
+    scores = tree["policies"]["learned"]["per_seed"]["test_accuracy_pct"]
+    scores[0] += 1.0
+
+
+@pytest.mark.parametrize("change", [_narrow, _gap, _search, _p, _better])
+def test_a_claim_that_does_not_follow_is_found(change, run):
+    assert of(claiming(run, change), "C9").status is Status.FINDING
+
+
+def _validation_as_test(tree):
+    seeds = tree["policies"]["learned"]["per_seed"]
+    seeds["test_accuracy_pct"] = seeds["val_accuracy_pct"]
+
+
+def _free_seed(tree):
+    seeds = tree["policies"]["patient"]["per_seed"]
+    seeds["params"] = [tree["host"]["params"]] * len(seeds["params"])
+
+
+def _static_grows(tree):
+    tree["policies"]["static"]["per_seed"]["germinated"][0] = 1
+
+
+def _elsewhere(tree):
+    seeds = tree["policies"]["static"]["per_seed"]
+    seeds["val_accuracy_pct"] = [max(0.0, value - 20.0) for value in seeds["test_accuracy_pct"]]
+
+
+def _iteration(tree):
+    tree["checkpoint_iteration"] = 1
+
+
+@pytest.mark.parametrize("change", [_validation_as_test, _free_seed, _static_grows, _elsewhere, _iteration])
+def test_an_impossible_evaluation_is_found(change, run):
+    assert of(claiming(run, change), "C10").status is Status.FINDING
+
+
+def test_shifted_labels_and_shared_samples_are_found(run):
+    train, val = run.samples
+    shifted = replace(val, y=val.y.roll(1))
+    assert of(replace(run, samples=(train, shifted)), "C11").status is Status.FINDING
+    x = val.x.clone()
+    x[3] = train.x[7]
+    assert of(replace(run, samples=(train, replace(val, x=x))), "C11").status is Status.FINDING
