@@ -17,7 +17,7 @@ from simic.params import Params
 PACKAGE = Path(__file__).parent
 FOLDER = Path("reports") / "seals"
 # Wall times and the starts of a run differ between equal runs and decide nothing: they are bound by no hash.
-UNBOUND = ("timing.jsonl", "lives.json")
+UNBOUND = ("timing.jsonl", "run.json")
 
 
 class Sealed(NamedTuple):

@@ -119,7 +119,7 @@ class Toys:
     def evaluate(self, params: Params, workspace: Workspace) -> None:
         self.ran.append("evaluate")
 
-    def audit(self, params: Params, workspace: Workspace, code_revision: str = "") -> None:
+    def audit(self, params: Params, workspace: Workspace) -> None:
         self.ran.append("audit")
         (workspace.reports / "report.md").write_text("# Verdict: sound\n")
 

@@ -1,13 +1,17 @@
 """What a run's artifacts were made from, and whether they are still the ones that were recorded."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Self
 
 import torch
 
 from simic import durable, params, seals
 from simic.errors import SimicError
+from simic.telemetry.recorder import RUN_FILE
 from simic.training import checkpoint
 from simic.training.checkpoint import Checkpoint, Damaged
 
@@ -18,9 +22,25 @@ PUBLISHED = ("best", "latest")
 class Origin:
     """What the checkpoints do not hold because it differs between equal runs; None = not recorded."""
 
-    code_revision: str | None = None
+    code_revision: str | None = None  # that trained; of a resumed run the last one
     code_dirty: bool | None = None
+    code_changes: int = 0  # resumes with other code than before
     resumes: int | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """From the starts of a run; of a run that recorded none nothing is known."""
+        try:
+            starts = json.loads(path.read_bytes())
+            codes = [str(start["code"]) for start in starts]
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SimicError(f"{path}: not the starts of a run: {error}; run simic train again") from None
+        changes = sum(first != second for first, second in pairwise(codes))
+        code = codes[-1] if codes else ""
+        dirty = any(each.endswith("-dirty") for each in codes)
+        return cls(code.removesuffix("-dirty") or None, dirty if code else None, changes, max(0, len(codes) - 1))
 
 
 @dataclass(frozen=True)
@@ -51,7 +71,7 @@ class Certificate:
         return f"{self.iterations} iterations reproduced" + ("" if self.exact else ", the next one differs")
 
 
-def trace(tree: params.Params, root: Path, origin: Origin) -> tuple[Provenance, dict[str, Checkpoint]]:
+def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkpoint]]:
     """Reads and verifies what a workspace published: every seal hashed again, the checkpoints against their manifests
     and against the present params; and the checkpoints that are whole.
     """
@@ -74,7 +94,7 @@ def trace(tree: params.Params, root: Path, origin: Origin) -> tuple[Provenance, 
         lock_sha256=_sha256(root / "dvc.lock"),
         checkpoint_sha256={name: kept.manifest.sha256[checkpoint.STATE_FILE] for name, kept in found.items()},
         state_chain=str(manifest.scalars["chain"]) if manifest else None,
-        origin=origin,
+        origin=Origin.read(root / "telemetry" / RUN_FILE),
         versions={"python": machine.python, **machine.libraries} if machine else {},
         hardware={"device": machine.device, "cpu": machine.cpu_capability, "threads": str(machine.threads)}
         if machine

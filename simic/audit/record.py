@@ -17,7 +17,7 @@ from simic.evaluation.result import Evaluation, HeadroomReport
 from simic.params import Params
 from simic.telemetry import timing
 from simic.telemetry.columns import Array, Columns, published
-from simic.telemetry.publish import EPISODES_FILE, STEPS_FILE, UPDATES_FILE
+from simic.telemetry.publish import EPISODES_FILE, FINDINGS_FILE, STEPS_FILE, UPDATES_FILE
 from simic.telemetry.rows import Row
 from simic.training.checkpoint import Checkpoint
 
@@ -128,6 +128,7 @@ class RunRecord:
     episodes: Table = Table()
     validations: Table = Table()
     timing: Table = Table()
+    told: Table = Table()  # what was found while it trained
     headroom: HeadroomReport | None = None
     evaluation: Evaluation | None = None
     provenance: Provenance | None = None
@@ -147,6 +148,7 @@ class RunRecord:
             steps=Table.of_hosts(_read(folder / STEPS_FILE), ("iteration", "step")),
             episodes=episodes.where(train),
             validations=episodes.where(~train),
+            told=Table.from_arrow(_read(folder / FINDINGS_FILE)),
             timing=Table.from_rows(timing.read(folder / timing.TIMING_FILE)),
         )
 

@@ -121,6 +121,7 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "sound": not any(verdict.counts()[severity] for severity in ("critical", "high")),
         "lines": lines(run, verdict),
         "findings": verdict.findings,
+        "told": _told(run),
         "unevaluated": verdict.with_status(Status.NOT_EVALUATED),
         "passed": [result for result in verdict.with_status(Status.PASS) if result.layer not in PROOF],
         "evaluation": evaluation,
@@ -133,6 +134,16 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "cases": enumerate(evaluation.cases) if evaluation else (),
         "provenance": provenance_rows(run),
     }
+
+
+def _told(run: RunRecord) -> list[tuple[int, str, str, str]]:
+    """What was found while it trained: iterations done, severity, check, message."""
+    columns = (
+        [run.told.column(name).tolist() for name in ("iteration", "severity", "check", "message")]
+        if len(run.told)
+        else []
+    )
+    return [(iteration + 1, *rest) for iteration, *rest in zip(*columns, strict=True)]
 
 
 def _policies(evaluation: Evaluation) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from simic import params
 from simic.errors import EXIT_INTERRUPTED, EXIT_REFUSED, SimicError
-from simic.pipeline import engine, stages
+from simic.pipeline import dvc_record, engine, stages
 from simic.pipeline.paths import Workspace
 from simic.training import progress, trainer
 from simic.training.interrupts import Interrupted, stop_on_signals
@@ -38,9 +38,10 @@ def main() -> None:
 
 def _train(tree: params.Params, workspace: Workspace, fresh: bool) -> None:
     work, stop = workspace.work(stages.fingerprint(tree, workspace)), threading.Event()
+    code = dvc_record.code_revision(workspace.root)
     with stop_on_signals(stop), joined(tree.runtime) as ranks, ExitStack() as held:
         ranks.from_first(lambda: held.enter_context(engine.workspace_lock(workspace)))
-        session = held.enter_context(open_session(tree, work, workspace.prepared, fresh, ranks))
+        session = held.enter_context(open_session(tree, work, workspace.prepared, fresh, ranks, code))
         watching = (*progress.choose(tree.runtime.progress), *engine.observers(tree, workspace)) if ranks.leads else ()
         trainer.train(session, watching, stop)
 

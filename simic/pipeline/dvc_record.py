@@ -11,6 +11,8 @@ from pathlib import Path
 from simic.errors import SimicError
 
 _BUSY_PHRASES = ("is busy, it is being blocked by", "Unable to acquire lock")
+# What a run is made by; what it makes, and dvc.lock, which it rewrites, are not.
+CODE = ("simic", "flows", "extensions", "pyproject.toml", "constraints.txt")
 _NO_REPOSITORY = "you are not inside of a DVC repository"
 
 
@@ -49,13 +51,18 @@ def lock_digest(root: Path) -> str:
 
 
 def code_revision(root: Path) -> str:
-    """``git describe`` of the checkout, with ``-dirty``; the empty string outside git."""
-    if not _in_git(root):
+    """The commit of the checkout, with ``-dirty`` where code differs from it: results and their records, which a run
+    writes itself, do not count. The empty string outside git.
+    """
+    if not _in_git(root) or shutil.which("git") is None:
         return ""
-    if shutil.which("git") is None:
-        return ""
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    commit = _git(root, "rev-parse", "HEAD")
+    return f"{commit}-dirty" if commit and _git(root, "status", "--porcelain", "--", *CODE) else commit
+
+
+def _git(root: Path, *arguments: str) -> str:
+    """Standard output, empty where git fails."""
+    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
 
 

@@ -90,8 +90,6 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
     before = recorded_params(name, workspace)
     if name == "train":
         _train(tree, workspace, execution)
-    elif name == "audit":
-        stages.STAGES[name](tree, workspace, dvc_record.code_revision(workspace.root))
     else:
         stages.STAGES[name](tree, workspace)
     after = recorded_params(name, workspace)

@@ -18,6 +18,7 @@ from simic import params as params_module
 from simic.data.batches import data_hash, load_split, read_meta
 from simic.errors import SimicError
 from simic.params import Host, HostOptimizer, Params, Prepare, Train
+from simic.pipeline import dvc_record
 from simic.pipeline.paths import Workspace
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def train(
     work, prepared = workspace.work(fingerprint(params, workspace)), workspace.prepared
     with (
         stop_on_signals(asked),
-        open_session(params, work, prepared, fresh) as session,
+        open_session(params, work, prepared, fresh, code=dvc_record.code_revision(workspace.root)) as session,
     ):
         watching = (*progress.choose(params.runtime.progress), *observers)
         counters = trainer.train(session, watching, asked)
@@ -158,19 +159,14 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     seals.write(workspace.root, "evaluate", params)
 
 
-def audit(params: Params, workspace: Workspace, code_revision: str = "") -> None:
-    """Checks the run and writes reports/report.html, report.md and findings.json.
-
-    ``code_revision`` is ``git describe --dirty``'s; empty = not known.
-    """
-    from simic.audit.provenance import Origin, trace
+def audit(params: Params, workspace: Workspace) -> None:
+    """Checks the run and writes reports/report.html, report.md and findings.json."""
+    from simic.audit.provenance import trace
     from simic.audit.record import RunRecord
     from simic.audit.report import write_report
     from simic.evaluation import result
 
-    clean = code_revision.removesuffix("-dirty")
-    origin = Origin(clean, clean != code_revision) if code_revision else Origin()
-    found, kept = trace(params, workspace.root, origin)
+    found, kept = trace(params, workspace.root)
     evaluation = result.read(workspace.evaluation) if workspace.evaluation.exists() else None
     floors = result.read_headroom(workspace.headroom) if workspace.headroom.exists() else None
     run = RunRecord.from_published(params, workspace.telemetry)

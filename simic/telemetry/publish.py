@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from simic import durable
 from simic.errors import SimicError
 from simic.telemetry.columns import EPISODES, EVENTS, STEPS, Array, Columns, EventColumns, empty, published
-from simic.telemetry.recorder import FOLDER, Chain, Extent, LogFile, path_of
+from simic.telemetry.recorder import FOLDER, RUN_FILE, Chain, Extent, LogFile, path_of
 from simic.telemetry.rows import FindingRow, UpdateRow
 from simic.telemetry.timing import TIMING_FILE
 
@@ -40,7 +40,9 @@ def publish(work_dir: Path, extent: Extent, out_dir: Path) -> None:
             tables = {name: files.enter_context(TableWriter(folder / name, table)) for name, table in _empty().items()}
             for number in range(extent.files):
                 _append(LogFile(path_of(log, number)), tables)
-        shutil.copyfile(work_dir / TIMING_FILE, folder / TIMING_FILE)
+        for name in (TIMING_FILE, RUN_FILE):
+            if (work_dir / name).exists():  # a log without a session has no starts
+                shutil.copyfile(work_dir / name, folder / name)
 
 
 def _append(file: LogFile, tables: "dict[str, TableWriter]") -> None:

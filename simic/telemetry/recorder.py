@@ -25,6 +25,7 @@ from simic.telemetry.columns import EPISODES, EVENTS, STEPS, Columns, EventColum
 from simic.telemetry.rows import FindingRow, TimingRow, UpdateRow
 
 FOLDER, SUFFIX = "telemetry", ".safetensors"
+RUN_FILE = "run.json"  # the starts and resumes of a run
 _METADATA = "log"  # one entry: several would be written in any order
 
 

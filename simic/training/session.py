@@ -22,7 +22,7 @@ from simic.envs.rewards import MODES
 from simic.errors import SimicError
 from simic.growth.batch.shards import Layout
 from simic.params import Params, Train
-from simic.telemetry.recorder import FOLDER, NOTHING, Recorder, Silent
+from simic.telemetry.recorder import FOLDER, NOTHING, RUN_FILE, Recorder, Silent
 from simic.telemetry.rows import FindingRow
 from simic.training import machine, resume, sharing
 from simic.training.checkpoint import CheckpointStore, Manifest
@@ -33,7 +33,6 @@ from simic.training.resume import Identity
 from simic.training.state import TrainState
 
 CHECKPOINTS = "checkpoints"
-RUN_FILE = "run.json"
 LOCK_FILE = "lock"
 
 
@@ -80,12 +79,13 @@ class Session:
 
 @contextmanager
 def open_session(
-    params: Params, work_dir: Path, prepared_dir: Path, fresh: bool = False, ranks: Ranks = ALONE
+    params: Params, work_dir: Path, prepared_dir: Path, fresh: bool = False, ranks: Ranks = ALONE, code: str = ""
 ) -> Iterator[Session]:
     """The run in ``work_dir`` under a lock, at its newest good checkpoint; at its start with ``fresh`` or without one.
 
-    Of several processes that train together the first one holds the lock, reads and writes. SimicError when another
-    process holds it, or when what is there belongs to other params or data.
+    Of several processes that train together the first one holds the lock, reads and writes. ``code`` is the revision
+    that trains, noted with the start. SimicError when another process holds the lock, or when what is there belongs to
+    other params or data.
     """
     device = machine.configure(params.runtime)
     found = layout(params, device, ranks)
@@ -108,7 +108,7 @@ def open_session(
         recorder = Silent()
         if ranks.leads:
             recorder = files.enter_context(Recorder(work_dir, extent, state.counters.iteration))
-            _note_start(work_dir / RUN_FILE, state.counters.iteration, recorder.dropped, start.findings)
+            _note_start(work_dir / RUN_FILE, state.counters.iteration, recorder.dropped, start.findings, code)
         del start  # the checkpoint's tensors are not kept beside the state they were loaded into
         yield Session(params, work_dir, env, state, recorder, store, identity, findings, ranks)
 
@@ -197,7 +197,7 @@ def _clear(work_dir: Path) -> None:
             path.unlink()
 
 
-def _note_start(path: Path, iteration: int, dropped: int, findings: list[FindingRow]) -> None:
+def _note_start(path: Path, iteration: int, dropped: int, findings: list[FindingRow], code: str) -> None:
     """One entry per start or resume: what differs between equal runs, and so is in no checkpoint."""
     lives = json.loads(path.read_bytes()) if path.exists() else []
     lives.append(
@@ -205,6 +205,7 @@ def _note_start(path: Path, iteration: int, dropped: int, findings: list[Finding
             "unix_seconds": round(time.time(), 3),
             "host": platform.node(),
             "process": os.getpid(),
+            "code": code,
             "start_iteration": iteration,
             "telemetry_files_dropped": dropped,
             "findings": [finding.message for finding in findings],

@@ -264,7 +264,7 @@ def evaluation(eval_seeds=20, found=None):
 def provenance():
     return Provenance(params_sha256="a" * 64, data_sha256="d" * 64, lock_sha256="c" * 64,
                       checkpoint_sha256={"best": "e" * 64, "latest": "f" * 64}, state_chain="b" * 64,
-                      origin=Origin("0123456789abcdef", False, 0), versions={"python": "3.11", "torch": "2.13"},
+                      origin=Origin("0123456789abcdef", False), versions={"python": "3.11", "torch": "2.13"},
                       hardware={"device": "cpu", "threads": "1"}, damaged=(),
                       sealed=("prepare", "headroom", "train", "evaluate"), non_finite=())  # fmt: skip
 

@@ -10,9 +10,9 @@ import torch
 from simic.audit.audit import checks, examine
 from simic.audit.findings import Status, Verdict
 from simic.audit.live import LiveAudit
-from simic.audit.provenance import Origin, trace
+from simic.audit.provenance import trace
 from simic.audit.record import RunRecord
-from simic.audit.report import write_report
+from simic.audit.report import provenance_rows, write_report
 from simic.errors import SimicError
 from simic.evaluation import result
 from simic.params import Params
@@ -124,7 +124,7 @@ def copy(workspace, tmp_path):
 
 
 def published(workspace, params):
-    found, kept = trace(params, workspace.root, Origin("abc", False, 0))
+    found, kept = trace(params, workspace.root)
     return replace(RunRecord.from_published(params, workspace.telemetry), provenance=found, checkpoints=kept)
 
 
@@ -164,10 +164,29 @@ def test_an_edited_result_is_found(copy):
     assert statuses(copy)["X8"].status is Status.NOT_EVALUATED
 
 
-def test_dvc_lock_is_part_of_the_origin(copy):
-    assert examined(copy)["X2"].status is Status.FINDING
-    (copy.root / "dvc.lock").write_text("schema: '2.0'\n")
-    assert examined(copy)["X2"].status is Status.PASS
+@pytest.mark.parametrize(
+    ("codes", "status"),
+    [
+        (["abc"], Status.PASS),
+        (["abc", "abc"], Status.PASS),
+        (["abc-dirty"], Status.FINDING),
+        (["abc", "def"], Status.FINDING),
+        ([""], Status.FINDING),
+    ],
+)
+def test_the_origin_is_the_code_that_trained(codes, status, copy):
+    """Of every start and resume, whatever the checkout holds when the run is audited."""
+    (copy.telemetry / "run.json").write_text(json.dumps([{"code": code} for code in codes]))
+    found = examined(copy)
+    assert found["X2"].status is status
+    assert found["X6"].status is Status.PASS  # starts differ between equal runs
+    assert str(len(codes) - 1) in dict(provenance_rows(published(copy, small())))["resumes"]
+
+
+def test_starts_that_are_not_readable_are_refused(copy):
+    (copy.telemetry / "run.json").write_text("[{}]")
+    with pytest.raises(SimicError, match="not the starts of a run"):
+        examined(copy)
 
 
 def test_a_run_without_evaluation_says_so(copy):

@@ -10,7 +10,7 @@ from simic import params
 from simic.audit import audit
 from simic.audit.checks.recomputed import RecomputedCheck
 from simic.audit.findings import Status
-from simic.audit.provenance import Origin, trace
+from simic.audit.provenance import trace
 from simic.audit.record import RunRecord, Table
 from simic.data.batches import load_split, read_meta
 from simic.evaluation import result
@@ -60,7 +60,7 @@ def workspace(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(workspace):
-    provenance, kept = trace(small(), workspace.root, Origin())
+    provenance, kept = trace(small(), workspace.root)
     return replace(
         RunRecord.from_published(small(), workspace.telemetry),
         provenance=provenance,

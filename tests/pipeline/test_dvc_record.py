@@ -99,3 +99,26 @@ def wait_until_locked(project: Path) -> None:
             return
         time.sleep(0.05)
     raise AssertionError("dvc repro never took its lock")
+
+
+def test_revision_is_that_of_the_code_and_not_of_what_a_run_writes(tmp_path: Path) -> None:
+    (tmp_path / "simic").mkdir()
+    (tmp_path / "simic" / "code.py").write_text("1")
+    (tmp_path / "dvc.lock").write_text("a")
+
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+        done = subprocess.run(["git", *who, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    git("init", "-q")
+    assert dvc_record.code_revision(tmp_path) == ""  # nothing is committed
+    git("add", ".")
+    git("commit", "-qm", "first")
+    commit = git("rev-parse", "HEAD")
+    assert dvc_record.code_revision(tmp_path) == commit
+    (tmp_path / "dvc.lock").write_text("b")
+    (tmp_path / "params.yaml").write_text("rng_seed: 2")
+    assert dvc_record.code_revision(tmp_path) == commit
+    (tmp_path / "simic" / "new.py").write_text("2")
+    assert dvc_record.code_revision(tmp_path) == f"{commit}-dirty"

@@ -21,10 +21,10 @@ class GradientNorm(Check):
     question = "Are gradients finite, and mostly of the order of the clipping norm?"
     needs = ("updates.grad_norm_max", "updates.grad_clipped_fraction", "updates.skipped_steps")
     minimum = 3
-    FACTOR, SHARE = 10.0, 0.1
+    FACTOR, SHARE, FIRST = 10.0, 0.1, 3
     threshold = (
-        f"a step skipped as not finite: critical; > {FACTOR:g} x the clipping norm in > {percent(SHARE)} of updates: "
-        "medium; every step clipped: low"
+        f"a step skipped as not finite: critical; after warm start and {FIRST} updates > {FACTOR:g} x the clipping "
+        f"norm in > {percent(SHARE)} of updates: medium; every step clipped: low"
     )
     source = "clip 0.5: CleanRL and Huang et al. 2022; ratios " + OURS
     fix = "Not finite: look at the rewards and observations of that iteration. Large: check value targets (V2)."
@@ -37,10 +37,13 @@ class GradientNorm(Check):
         measured = f"median of largest norms {np.median(norm):.3g} (clip {clip:g})"
         if skipped.sum() > 0:
             return found(f"{int(skipped.sum())} steps skipped", None, where(run, "skipped_steps", skipped > 0))
-        large = norm > self.FACTOR * clip
-        if large.mean() > self.SHARE:
+        settled = table.column("iteration") >= run.params.train.taught + self.FIRST  # values start out wrong
+        if not settled.any():
+            return undecided(f"no step is skipped; no update after the warm start and {self.FIRST} more")
+        large = (norm > self.FACTOR * clip) & settled
+        if large[settled].mean() > self.SHARE:
             return found(measured, "medium", where(run, "grad_norm_max", large))
-        always = table.column("grad_clipped_fraction").min() >= 1.0
+        always = table.column("grad_clipped_fraction")[settled].min() >= 1.0
         return found(f"{measured}, every step clipped", "low") if always else passed(measured)
 
 

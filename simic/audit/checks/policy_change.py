@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from simic.agent.ppo import EARLY_STOP, RATIO_TOLERANCE
-from simic.audit.checks.base import Check, Outcome, check, found, judged, passed
+from simic.audit.checks.base import Check, Outcome, check, found, judged, passed, undecided
 from simic.audit.checks.shared import EMA_DECAY, OURS, PERSISTENT, ema_before, longest_run, rolling_median, where
 from simic.audit.findings import number, percent
 from simic.audit.record import RunRecord
@@ -74,7 +74,8 @@ class Divergence(Check):
     title = "Updates move the policy too far, or not at all"
     severity = "critical"
     question = "Is the KL divergence per update small, but not zero?"
-    needs = ("updates.approx_kl",)
+    # Of the whole update: an estimate at its last minibatch measures the rule that stops there.
+    needs = ("updates.exact_kl",)
     minimum = PERSISTENT
     CRITICAL, HIGH, USUAL, NONE = 0.1, 0.05, 0.02, 1e-8
     threshold = (
@@ -88,17 +89,37 @@ class Divergence(Check):
     passes_when = "the running median stays within the lowest limit, and some update moves the policy"
 
     def examine(self, run: RunRecord) -> Outcome:
-        kl = run.updates.column("approx_kl")
+        kl = run.updates.column("exact_kl")
         sustained = float(rolling_median(kl, PERSISTENT).max())
         measured = f"largest median KL of {PERSISTENT} updates {sustained:.3g}"
         usual = max(self.USUAL, EARLY_STOP * (run.params.train.ppo.target_kl or 0.0))
         limits: list[tuple[float, Severity]] = [(self.CRITICAL, "critical"), (self.HIGH, "high"), (usual, "medium")]
         for limit, severity in limits:
             if sustained > limit:
-                return found(measured, severity, where(run, "approx_kl", kl > limit))
+                return found(measured, severity, where(run, "exact_kl", kl > limit))
         if np.abs(kl).max() < self.NONE:
             return found(f"no update moved the policy: largest KL {np.abs(kl).max():.1g}", "medium")
         return passed(measured)
+
+
+@check
+class Spike(Check):
+    """R9: one update that moved the policy far can undo what many had learned."""
+
+    id = "R9"
+    title = "One update moved the policy far"
+    severity = "high"
+    question = "Is the exact KL of every single update moderate?"
+    needs = ("updates.exact_kl",)
+    MOST = 0.25
+    threshold = f"exact KL of any update > {MOST:g}"
+    source = "Schulman, Nuts and Bolts (0.01 is small, 10 far too much); number " + OURS
+    fix = "Look at the rewards and gradients of that iteration; set ppo.target_kl or lower ppo.learning_rate."
+    passes_when = f"no update exceeds {MOST:g}"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        kl = run.updates.column("exact_kl")
+        return judged(kl > self.MOST, f"largest exact KL {kl.max():.3g}", where(run, "exact_kl", kl > self.MOST))
 
 
 @check
@@ -109,7 +130,7 @@ class KLEstimates(Check):
     title = "KL is negative, or its estimators disagree"
     severity = "high"
     question = "Is the exact KL at least 0, and do its estimates k1 and k3 agree?"
-    needs = ("updates.exact_kl", "updates.kl_k1", "updates.approx_kl")
+    needs = ("updates.exact_kl", "updates.kl_k1", "updates.approx_kl", "updates.stopped_early")
     minimum = 10
     ROUNDING, FACTOR, ERRORS = 1e-6, 2.0, 4.0
     threshold = (
@@ -125,6 +146,11 @@ class KLEstimates(Check):
         negative = exact < -self.ROUNDING
         if negative.any():
             return found(f"smallest exact KL {exact.min():.3g}", None, where(run, "exact_kl", negative))
+        # A stop chooses the minibatch whose k3 is large: there the two differ without a fault.
+        free = run.updates.column("stopped_early") == 0
+        if free.sum() < self.minimum:
+            return undecided(f"exact KL is never negative; {free.sum()} updates ended without a stop")
+        k1, k3 = k1[free], k3[free]
         difference = k1 - k3
         error = difference.std(ddof=1) / np.sqrt(len(difference))
         low, high = sorted((float(k1.mean()), float(k3.mean())))

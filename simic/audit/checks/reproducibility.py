@@ -154,21 +154,22 @@ class OriginRecorded(Check):
     id = "X2"
     title = "The run's origin is not fully recorded"
     severity = "medium"
-    question = "Are code revision, lock, versions and hashes recorded, and was the code committed?"
+    question = "Are the revision that trained, versions and hashes recorded, and was its code committed, and one?"
     needs = ("provenance",)
-    threshold = "revision unknown or with uncommitted changes; versions or a hash of params, data or lock missing"
+    threshold = "revision unknown, with uncommitted changes or another after a resume; versions or a hash missing"
     source = "PyTorch reproducibility notes; Huang et al. 2022"
-    fix = "Commit before training, and keep dvc.lock under version control."
+    fix = "Commit before training."
     passes_when = "everything is recorded and the working tree was clean"
 
     def examine(self, run: RunRecord) -> Outcome:
         provenance = _provenance(run)
         origin = provenance.origin
-        fields = ("params_sha256", "data_sha256", "lock_sha256")
+        fields = ("params_sha256", "data_sha256")
         gaps = [name for name in fields if getattr(provenance, name) is None]
         gaps += ["code_revision"] if origin.code_revision is None else []
         gaps += ["versions"] if not provenance.versions else []
         gaps += ["uncommitted changes"] if origin.code_dirty else []
+        gaps += [f"code changed in {origin.code_changes} resumes"] if origin.code_changes else []
         if gaps:
             return found("missing: " + ", ".join(gaps), None, tuple({"gap": gap} for gap in gaps))
         return passed(f"revision {_short(origin.code_revision)}, clean")

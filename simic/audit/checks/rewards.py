@@ -185,12 +185,14 @@ class Ransomware(Check):
     title = "Seeds that harmed their host were fossilized"
     severity = "high"
     question = "Was no host worse when its seed was fossilized than when it was germinated?"
-    needs = ("steps.effective_op", "steps.live_accuracy", "steps.contribution", "steps.valid")
+    needs = (
+        "steps.effective_op", "steps.live_accuracy", "steps.contribution", "steps.contribution_se", "steps.valid",
+    )  # fmt: skip
     post_hoc = True
-    HELPED_PCT, LOST_PCT, SHARE = 0.1, 0.2, 0.2
+    HELPED_PCT, LOST_PCT, SHARE, ERRORS = 0.1, 0.2, 0.2, 4.0
     threshold = (
-        f"contribution > {HELPED_PCT:g} points, but accuracy lost > {LOST_PCT:g} points since germination: medium; "
-        f"> {percent(SHARE)} of fossilizations: high"
+        f"contribution > {HELPED_PCT:g} points, but accuracy lost > {LOST_PCT:g} points since germination, both also "
+        f"> {ERRORS:g} standard errors of the contribution: medium; > {percent(SHARE)} of fossilizations: high"
     )
     source = OURS
     fix = "Make the fossilize bonus conditional on progress since germination."
@@ -214,6 +216,7 @@ class Ransomware(Check):
         column = run.steps.column
         op, slot, valid = (column(name)[rows] for name in ("effective_op", "slot", "valid"))
         accuracy, contribution = column("live_accuracy")[rows], column("contribution")[rows]
+        errors = self.ERRORS * np.nan_to_num(column("contribution_se")[rows])
         count, bad = 0, []
         for t, env in zip(*np.nonzero((op == Op.FOSSILIZE) & valid), strict=True):
             target = slot[t, env]
@@ -223,8 +226,8 @@ class Ransomware(Check):
                 continue
             count += 1
             progress = accuracy[t - 1, env] - accuracy[planted[-1] - 1, env]
-            helped = contribution[t - 1, env, target]
-            if helped > self.HELPED_PCT and progress < -self.LOST_PCT:
+            helped, noise = contribution[t - 1, env, target], errors[t - 1, env, target]
+            if helped > max(self.HELPED_PCT, noise) and progress < -max(self.LOST_PCT, noise):
                 bad.append(
                     {"iteration": int(column("iteration")[rows[0]]), "step": int(t) + 1, "env": int(env),
                      "progress_pct": float(progress), "contribution_pct": float(helped)}

@@ -1,0 +1,148 @@
+"""The chain of seals: whole as it was made; every file, param or line of code that changes afterwards breaks it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from simic import params, seals
+
+ROOT = Path(__file__).parents[1]
+OUTPUTS = (
+    "data/prepared/trainval.safetensors",
+    "data/prepared/meta.json",
+    "reports/headroom.json",
+    "checkpoints/best/state.safetensors",
+    "checkpoints/latest/state.safetensors",
+    "models/policy/weights.safetensors",
+    "telemetry/steps.parquet",
+    "telemetry/timing.jsonl",
+    "reports/grown/weights.safetensors",
+    "reports/evaluation.json",
+    "reports/metrics.json",
+)
+
+
+def tree(*overrides):
+    return params.load(ROOT / "params.yaml", list(overrides))
+
+
+def made(root, rng_seed=1):
+    """A workspace as the four stages leave it, with a few bytes for each file."""
+    for stage, sealed in seals.STAGES.items():
+        for name in OUTPUTS:
+            if any(name == place or name.startswith(f"{place}/") for place in sealed.writes):
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(f"{name} of run {rng_seed}")
+        seals.write(root, stage, tree(f"rng_seed={rng_seed}"))
+    return root
+
+
+@pytest.fixture
+def root(tmp_path):
+    return made(tmp_path / "run")
+
+
+def test_a_chain_that_nobody_touched_is_whole(root):
+    assert seals.broken(root, tree()) == ([], list(seals.STAGES))
+
+
+def test_the_same_run_has_the_same_seals(root, tmp_path):
+    other = made(tmp_path / "again")
+    for stage in seals.STAGES:
+        assert seals.path_of(root, stage).read_bytes() == seals.path_of(other, stage).read_bytes()
+
+
+def test_a_stage_that_has_not_run_is_held_to_nothing(tmp_path):
+    assert seals.broken(tmp_path, tree()) == ([], [])
+
+
+@pytest.mark.parametrize("name", [name for name in OUTPUTS if Path(name).name not in seals.UNBOUND])
+@pytest.mark.parametrize("how", ["changed", "removed", "renamed", "of another run"])
+def test_every_output_is_bound(name, how, root, tmp_path):
+    file = root / name
+    if how == "changed":
+        file.write_text("edited")
+    elif how == "removed":
+        file.unlink()
+    elif how == "renamed":
+        file.rename(file.with_name("other"))
+    else:
+        shutil.copy(made(tmp_path / "other", rng_seed=2) / name, file)
+    problems, _ = seals.broken(root, tree())
+    assert problems, name
+
+
+def test_a_file_too_many_is_found(root):
+    (root / "telemetry" / "extra.parquet").write_text("")
+    assert seals.broken(root, tree())[0] == ["train: output telemetry has changed since"]
+
+
+def test_wall_times_are_not_bound(root):
+    (root / "telemetry" / "timing.jsonl").write_text("other")
+    assert seals.broken(root, tree())[0] == []
+
+
+def test_swapped_checkpoints_are_found(root):
+    best, latest, aside = (root / "checkpoints" / name for name in ("best", "latest", "aside"))
+    best.rename(aside)
+    latest.rename(best)
+    aside.rename(latest)
+    assert any("checkpoints" in problem for problem in seals.broken(root, tree())[0])
+
+
+@pytest.mark.parametrize("folder", ["telemetry", "checkpoints", "reports", "data"])
+def test_parts_of_another_run_are_found_although_they_have_seals(folder, root, tmp_path):
+    other = made(tmp_path / "other", rng_seed=2)
+    shutil.rmtree(root / folder)
+    shutil.copytree(other / folder, root / folder)
+    if folder == "data":
+        shutil.copy(seals.path_of(other, "prepare"), seals.path_of(root, "prepare"))
+    elif folder != "reports":
+        shutil.copy(seals.path_of(other, "train"), seals.path_of(root, "train"))
+    assert seals.broken(root, tree())[0], folder
+
+
+@pytest.mark.parametrize(
+    ("override", "stages"),
+    [
+        ("train.ppo.gamma=0.9", {"train", "evaluate"}),
+        ("train.lifecycle.max_seeds=2", {"headroom", "train", "evaluate"}),
+        ("rng_seed=2", set(seals.STAGES)),
+        ("evaluate.checkpoint=latest", {"evaluate"}),
+        ("runtime.threads=2", set()),
+        ("audit.fail_on=high", set()),
+    ],
+)
+def test_params_changed_afterwards_are_found_where_they_matter(override, stages, root):
+    problems, _ = seals.broken(root, tree(override))
+    assert {problem.partition(":")[0] for problem in problems} == stages
+
+
+def test_code_changed_afterwards_is_found(root, monkeypatch):
+    real = seals.code_hashes
+    monkeypatch.setattr(
+        seals, "code_hashes", lambda places: real(places) | dict.fromkeys({"envs"} & {*places}, "other")
+    )
+    assert seals.broken(root, tree())[0] == [
+        "headroom: code envs has changed since",
+        "train: code envs has changed since",
+        "evaluate: code envs has changed since",
+    ]
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 2}'])
+def test_a_seal_that_is_damaged_or_missing_is_found(damage, root):
+    seals.path_of(root, "train").write_text(damage)
+    assert "train: its seal is not readable" in seals.broken(root, tree())[0][0]
+    seals.path_of(root, "train").unlink()
+    problems, looked = seals.broken(root, tree())
+    assert problems == ["train: has outputs and no seal"] and "train" not in looked
+
+
+def test_an_evaluation_of_another_training_is_found_though_both_seals_hold(root):
+    """Trained anew after the evaluation, as when a stage is run by hand."""
+    (root / "checkpoints" / "best" / "state.safetensors").write_text("another training")
+    seals.write(root, "train", tree())
+    problems, _ = seals.broken(root, tree())
+    assert "evaluate: read another checkpoints than train made" in problems
