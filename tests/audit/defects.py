@@ -31,6 +31,20 @@ def two(first, second):
     return lambda p: second(first(p))
 
 
+def over_common(low, high):
+    """The learned policy against the common schedule with this interval, on the tasks of the primary endpoint."""
+
+    def damage(p):
+        old = p.run.evaluation
+        standings = old.standings["held_out"]
+        gain = interval((low + high) / 2, (high - low) / 2)
+        learned = standings.policies["learned"].model_copy(update={"over_common": gain})
+        changed = standings.model_copy(update={"policies": {**standings.policies, "learned": learned}})
+        return p.attribute(evaluation=old.model_copy(update={"standings": {**old.standings, "held_out": changed}}))
+
+    return damage
+
+
 def versus(other, low, high):
     """The learned policy against another with this interval."""
 
@@ -181,12 +195,13 @@ DEFECTS = {
            ("high", lambda p: p.column("steps", "valid", put((8, 0), False)))],
     "S2": [("high", one_panic), ("high", lambda p: p.column("steps", "valid", put(slice(0, 40), False)))],
     "N4": [("medium", lambda p: p.column("steps", "reward", put((17, 2), -1e4)))],
-    "N1": [("medium", params(lambda tree: tree["train"]["ppo"].update(normalize_rewards=False)))],
+    "N1": [("medium", params(lambda tree: tree["train"]["ppo"].update(normalize_rewards=False))),
+           ("medium", update("observation_clipped", slice(None), 0.02))],
     "F1": [("critical", versus("static", -3.0, -1.0)), ("low", versus("static", -1.0, 1.0)),
            ("critical", versus("static", 0.0, 0.0))],
     "F2": [("critical", versus("random_legal", -3.0, -1.0)), ("low", versus("random_legal", -1.0, 1.0))],
-    "F3": [("medium", versus("heuristic", -3.0, -1.0)), ("low", versus("heuristic", -1.0, 1.0))],
-    "F4": [("medium", versus("fixed_schedule", -3.0, -1.0)), ("low", versus("fixed_schedule", -1.0, 1.0))],
+    "F3": [("medium", versus("patient", -3.0, -1.0)), ("low", versus("patient", -1.0, 1.0))],
+    "F4": [("medium", over_common(-3.0, -1.0)), ("low", over_common(-1.0, 1.0))],
     "X4": [("medium", lambda p: p.attribute(evaluation=evaluation(eval_seeds=10)))],
     "X5": [("medium", lambda p: p.column("validations", "committed_accuracy", put(-1, 60.0)))],
     "X6": [("critical", provenance(damaged=("checkpoints/best/state.safetensors: damaged",))),
@@ -206,7 +221,8 @@ DEFECTS = {
            ("high", lambda p: p.column("steps", "step", put(20, 1))),
            ("high", lambda p: p.column("updates", "env_steps", put(9, 0))),
            ("high", lambda p: p.attribute(steps=p.run.steps.where(np.arange(len(p.run.steps)) != 31)))],
-    "X7": [("high", lambda p: p.column("updates", "state_chain", put(6, "0" * 64)))],
+    "X7": [("high", lambda p: p.column("updates", "state_chain", put(6, "0" * 64))),
+           ("high", update("update_ratio", 6, 0.0))],
     "Q1": [("low", lambda p: p.column("timing", "update_seconds", put(slice(18, None), 2.0)))],
     "X1": [("critical", lambda p: p.attribute(certificate=Certificate(False, 2)))],
 }  # fmt: skip

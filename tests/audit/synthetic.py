@@ -187,7 +187,7 @@ def fixed(level, count):
     )
 
 
-def headroom(count=20, gain=15.0):
+def headroom(count=20, gain=8.0):
     """Each kind has one schedule that is ``gain`` points above the others; the common one is schedule 1."""
     rows = tuple(row % len(TASKS) for row in range(count))
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from simic.audit.checks.base import Check, Outcome, check, judged
+from simic.audit.checks.base import Check, Outcome, check, found, judged
 from simic.audit.checks.shared import MOST_EVIDENCE, OURS, episodes, where_steps
-from simic.audit.findings import Evidence
+from simic.audit.findings import Evidence, percent
 from simic.audit.record import RunRecord
 from simic.growth.life.vocabulary import Op
 
@@ -93,13 +93,20 @@ class Normalisation(Check):
     title = "Observations or rewards are not normalised"
     severity = "medium"
     question = "Are observations and rewards normalised?"
-    needs = ("params",)
-    threshold = "ppo.normalize_observations or ppo.normalize_rewards is off"
+    needs = ("params", "updates.observation_clipped")
+    SHARE = 0.01
+    threshold = (
+        f"ppo.normalize_observations or ppo.normalize_rewards is off; or > {percent(SHARE)} of normalised observations "
+        "lie on their clip in most updates"
+    )
     source = "Schulman, Nuts and Bolts (clip((x - mu) / sigma, -10, 10)); Stable-Baselines3 tips"
     fix = "Switch both on, or record the experiment that shows they are not needed."
-    passes_when = "both are on"
+    passes_when = f"both are on, and at most {percent(SHARE)} of observations are clipped"
 
     def examine(self, run: RunRecord) -> Outcome:
         ppo = run.params.train.ppo
         off = [name for name in ("normalize_observations", "normalize_rewards") if not getattr(ppo, name)]
-        return judged(bool(off), "off: " + ", ".join(off) if off else "both on")
+        if off:
+            return found("off: " + ", ".join(off))
+        clipped = float(np.median(run.updates.column("observation_clipped")))
+        return judged(clipped > self.SHARE, f"both on, {100 * clipped:.2g} % of observations clipped")

@@ -78,29 +78,43 @@ class Chance(Floor):
 
 
 @check
-class RuleOfThumb(Floor):
+class RuleByHand(Floor):
     """F3: learning is not worth its cost if a hand-written rule does better."""
 
     id = "F3"
-    title = "Not better than the heuristic"
+    title = "Not better than the rule by hand"
     severity = "medium"
-    other = "heuristic"
-    question = "Is the learned policy better than the heuristic, on the test split?"
+    other = "patient"
+    question = "Is the learned policy better than the patient rule, on the test split?"
     threshold = _not_better(severity)
     fix = "Train longer; see in the report where it lost."
 
 
 @check
-class Timetable(Floor):
-    """F4: learning is not worth its cost if a fixed schedule does better."""
+class CommonSchedule(Check):
+    """F4: learning is not worth its cost if one schedule for all tasks does better."""
 
     id = "F4"
-    title = "Not better than a fixed schedule"
+    title = "Not better than the best common schedule"
     severity = "medium"
-    other = "fixed_schedule"
-    question = "Is the learned policy better than a fixed schedule, on the test split?"
+    question = "Is the learned policy better than the best common schedule, on the test splits of held-out tasks?"
+    needs = ("evaluation",)
     threshold = _not_better(severity)
+    source = OURS
     fix = "Train longer; see in the report where it lost."
+    passes_when = "the whole interval lies above 0"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        assert run.evaluation is not None
+        standings = next(iter(run.evaluation.standings.values()), None)
+        if standings is None or LEARNED not in standings.policies:
+            return undecided(f"the evaluation does not place {LEARNED} beside the common schedule")
+        gain = standings.policies[LEARNED].over_common
+        said = f"{gain.estimate:+.2f} points [{gain.low:+.2f}, {gain.high:+.2f}] on {standings.tasks} tasks"
+        evidence: Evidence = {"gain_pct": gain.estimate, "low": gain.low, "high": gain.high}
+        if gain.high <= 0:
+            return found(said, None, (evidence,))
+        return found(f"not shown to be better: {said}", "low", (evidence,)) if gain.low <= 0 else passed(said)
 
 
 @check

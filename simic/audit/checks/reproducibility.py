@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from simic.audit.checks.base import Check, Outcome, check, found, judged, passed, undecided
-from simic.audit.checks.shared import MOST_EVIDENCE, OURS
+from simic.audit.checks.shared import MOST_EVIDENCE, OURS, where
 from simic.audit.findings import Evidence, percent
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord
@@ -217,18 +217,23 @@ class HashChain(Check):
     id = "X7"
     title = "Training state did not change"
     severity = "high"
-    question = "Does every update lead to a new training state?"
-    needs = ("updates.state_chain", "updates.steps")
+    question = "Does every update lead to a new training state, and move the weights?"
+    needs = ("updates.state_chain", "updates.steps", "updates.update_ratio")
     minimum = 2
-    threshold = "a link of the hash chain occurs more than once"
+    threshold = (
+        "a link of the hash chain occurs more than once; an update with steps that left the weights as they were"
+    )
     source = "each link hashes the one before it, so a repeat is a duplicated or replayed row"
     fix = "Look for duplicated telemetry after a resume."
-    passes_when = "all links differ"
+    passes_when = "all links differ, and every step moved the weights"
 
     def examine(self, run: RunRecord) -> Outcome:
         chain = run.updates.column("state_chain")
         unique = len(set(chain.tolist()))
         measured = f"{unique} links of {len(chain)} updates, last {_short(str(chain[-1]))}"
+        idle = (run.updates.column("steps") > 0) & (run.updates.column("update_ratio") == 0)
+        if idle.any():
+            return found(f"{int(idle.sum())} updates took steps and moved nothing", None, where(run, "steps", idle))
         return judged(unique < len(chain), measured)
 
 
