@@ -18,7 +18,9 @@ def chosen(ids: Sequence[str]) -> list[Fault]:
     """The faults of these ids, or whose ids begin so; all where none is named. SimicError for one that is unknown."""
     for each in ids:
         if not any(known.startswith(each) for known in BY_ID):
-            raise SimicError(f"--only {each}: no such fault; the families are the beginnings of the ids: {', '.join(BY_ID)}")
+            raise SimicError(
+                f"--only {each}: no such fault; the families are the beginnings of the ids: {', '.join(BY_ID)}"
+            )
     return [fault for known, fault in BY_ID.items() if not ids or known.startswith(tuple(ids))]
 
 

@@ -33,6 +33,7 @@ def _row(one: Tried) -> dict[str, Any]:
         "severity": fault.severity,
         "own": fault.own,
         "result": judged.word,
+        "changed": one.changed,
         "by": judged.by,
         "stage": judged.stage,
         "message": _last_line(judged.message),
@@ -45,7 +46,9 @@ def summary(tried: Sequence[Tried]) -> dict[str, dict[str, int]]:
     groups = {family: [one for one in tried if one.fault.family == family] for family in FAMILIES}
     groups |= {"all": list(tried), "own": [one for one in tried if one.fault.own]}
     counted = {name: Counter(one.judgement.word for one in group) for name, group in groups.items()}
-    return {name: {"faults": len(groups[name])} | {word: found[word] for word in WORDS} for name, found in counted.items()}
+    return {
+        name: {"faults": len(groups[name])} | {word: found[word] for word in WORDS} for name, found in counted.items()
+    }
 
 
 def line(one: Tried) -> str:
@@ -53,6 +56,7 @@ def line(one: Tried) -> str:
     judged = one.judgement
     by = ", ".join(f"{check} {severity}" for check, severity in judged.by.items())
     by = by or f"{judged.stage} {_last_line(judged.message)[:MESSAGE_LENGTH]}".strip()
+    by = by if one.changed else f"{by} (no file is changed)".strip()
     return f"{one.fault.id:42} {one.fault.severity:9} {judged.word:8} {by:40} {one.seconds:5.0f} s"
 
 

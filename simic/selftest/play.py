@@ -13,10 +13,12 @@ from time import process_time
 from typing import Literal
 
 from simic import params
+from simic.audit.live import LiveAudit
 from simic.errors import SimicError
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.selftest import lock
+from simic.selftest.catalogue import BY_ID
 from simic.selftest.fault import When
 from simic.selftest.setting import INTERRUPTED_AFTER
 from simic.telemetry.columns import Columns
@@ -81,19 +83,17 @@ class Run:
 
     def _train(self, tree: params.Params) -> None:
         """Interrupted and resumed, watched by the live audit as any training is."""
-        from simic.audit.live import LiveAudit
-
         for after in INTERRUPTED_AFTER:
             stop = threading.Event()
             try:
                 stages.train(tree, self.workspace, (LiveAudit(), _Interrupter(after, stop)), stop)
             except Interrupted:
                 self._tamper("interrupted")
+            else:
+                return  # it was done before
         stages.train(tree, self.workspace, (LiveAudit(),))
 
     def _tamper(self, when: When) -> None:
-        from simic.selftest.catalogue import BY_ID
-
         fault = BY_ID.get(self.job.fault)
         if fault is not None and fault.tampering is not None and fault.tampering.after == when:
             fault.tampering.do(self.workspace, self.donor)

@@ -8,18 +8,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
+from queue import Queue
 
 from simic.pipeline.paths import Workspace
-from simic.selftest import judgement, scratch, setting
+from simic.selftest import forker, judgement, scratch, setting
 from simic.selftest.fault import Fault, Patch
 from simic.selftest.judgement import Judgement
 from simic.selftest.play import Ending, Job
+from simic.telemetry.timing import TIMING_FILE
 
-PATIENCE_SECONDS = 600  # of one run; a fault may make it wait for ever
 SHARED = ("rng.py", "durable.py", "transfer.py", "params.py", "params_file.py", "registry.py", "errors.py")
-# What decides a stage's outputs, as the beginnings of paths: where a fault touches none, those of a clean run are taken.
+# What decides a stage's outputs, as the beginnings of paths. A fault that touches none has those of the clean run.
 DATA = (*SHARED, "data/", "growth/pretrained.py", "pipeline/")
 GROWING = (*DATA, "growth/", "envs/", "training/sharing.py", "training/machine.py")
 ROOMS = {
@@ -37,13 +40,19 @@ OUTPUTS = {
 }
 
 
+UNLIKE = (".pt2",)  # archives that torch writes
+
+
 @dataclass(frozen=True)
 class Tried:
-    """A fault and what became of it, with the wall seconds it took."""
+    """A fault and what became of it, with the wall seconds it took; ``changed``: whether any file that it could have
+    changed is another than without it. One that changed none says nothing about the audit.
+    """
 
     fault: Fault
     judgement: Judgement
     seconds: float
+    changed: bool = True
 
 
 def reusable(fault: Fault) -> tuple[str, ...]:
@@ -66,13 +75,22 @@ def _touches(fault: Fault, stage: str) -> bool:
 
 
 class Laboratory:
-    """A folder with clean runs and room for faulty ones."""
+    """A folder with clean runs and room for faulty ones, and the processes that run them; to be closed."""
 
-    def __init__(self, folder: Path, seeds: Sequence[int] = setting.CLEAN_SEEDS) -> None:
+    def __init__(self, folder: Path, seeds: Sequence[int] = setting.CLEAN_SEEDS, processes: int = 1) -> None:
         if len(seeds) < 2:
             raise ValueError("needs two clean runs: files of another run are taken from the second one")
         self.folder, self.seeds = folder, tuple(seeds)
         self.clean: dict[int, dict[str, str]] = {}
+        self._forkers = [Forker() for _ in range(processes)]
+        self._idle: Queue[Forker] = Queue()
+        for each in self._forkers:
+            self._idle.put(each)
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for each in self._forkers:
+            each.close()
 
     def run_clean(self, seed: int) -> dict[str, str]:
         """One run without a fault, kept; its findings. RuntimeError where it does not end: nothing could be judged."""
@@ -89,8 +107,15 @@ class Laboratory:
         report = place / "workspace" / "reports" / "findings.json"
         found = judgement.findings(report) if ending.how == "ended" else {}
         judged = judgement.judge(fault, ending, found, judgement.gravest(self.clean.values()))
+        changed = ending.how != "ended" or self._changed(Workspace(place / "workspace"))
         shutil.rmtree(place)
-        return Tried(fault, judged, round(time.monotonic() - started, 1))
+        return Tried(fault, judged, round(time.monotonic() - started, 1), changed)
+
+    def _changed(self, workspace: Workspace) -> bool:
+        """Whether its outputs or params are others than those of the clean run."""
+        clean = Workspace(self._clean(setting.RNG_SEED) / "workspace")
+        names = ["params.yaml", *chain.from_iterable(OUTPUTS.values())]
+        return any(_contents(clean.root / name) != _contents(workspace.root / name) for name in names)
 
     def _clean(self, seed: int) -> Path:
         return self.folder / f"clean-{seed}"
@@ -108,7 +133,11 @@ class Laboratory:
         donor = self._clean(self.seeds[1]) / "workspace"
         job = place / "job.json"
         job.write_text(json.dumps(asdict(Job(str(workspace.root), str(donor), fault, reused))), encoding="utf-8")
-        return _process(source, job)
+        runner = self._idle.get()
+        try:
+            return runner.run(source, job)
+        finally:
+            self._idle.put(runner)
 
     def _take(self, stage: str, workspace: Workspace) -> None:
         """The outputs of a stage from the clean run with the same random numbers."""
@@ -121,28 +150,46 @@ class Laboratory:
                 shutil.copyfile(path, target)
 
 
-def _process(source: Path, job: Path) -> Ending:
-    """How the job ended, as the process tells it."""
-    environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "simic.selftest.play", str(job)]
-    try:
-        done = subprocess.run(
-            command, cwd=source, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+def _contents(path: Path) -> dict[str, bytes]:
+    """Every file by its place, but those that differ between equal runs."""
+    files = [path] if path.is_file() else sorted(path.rglob("*"))
+    kept = [each for each in files if each.is_file() and each.suffix not in UNLIKE and each.name != TIMING_FILE]
+    return {str(each.relative_to(path)): each.read_bytes() for each in kept}
+
+
+class Forker:
+    """A started ``simic.selftest.forker``."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", forker.__file__],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-    except subprocess.TimeoutExpired:
-        return Ending("crashed", "", f"not done after {PATIENCE_SECONDS} seconds")
-    told = job.with_name("ending.json")
-    if not told.exists():
-        return Ending("crashed", "", done.stderr.strip() or f"exit code {done.returncode}")
-    return Ending(**json.loads(told.read_text(encoding="utf-8")))
+
+    def run(self, source: Path, job: Path) -> Ending:
+        """How the job ended, as its process tells it."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps([str(source), str(job)]), file=self._process.stdin, flush=True)
+        status = self._process.stdout.readline().strip()
+        told = job.with_name("ending.json")
+        if not told.exists():
+            said = job.with_name("output.txt").read_text(encoding="utf-8", errors="replace").strip()
+            return Ending("crashed", "", f"{said}\nended with status {status}")
+        return Ending(**json.loads(told.read_text(encoding="utf-8")))
+
+    def close(self) -> None:
+        """No more runs."""
+        self._process.communicate()
 
 
 def self_test(
     folder: Path, faults: Sequence[Fault], processes: int = 1, told: Callable[[str], None] = lambda line: None
 ) -> Iterator[tuple[Laboratory, Tried | None]]:
-    """The clean runs first, with None; then every fault as it is done, in their order with one process."""
-    laboratory = Laboratory(folder)
-    with ThreadPoolExecutor(processes) as pool:
+    """The clean runs first, with None; then every fault as it is done."""
+    with closing(Laboratory(folder, processes=processes)) as laboratory, ThreadPoolExecutor(processes) as pool:
         for done in as_completed([pool.submit(laboratory.run_clean, seed) for seed in laboratory.seeds]):
             done.result()
         told(f"{len(laboratory.seeds)} clean runs: {judgement.gravest(laboratory.clean.values())}")

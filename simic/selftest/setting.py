@@ -20,9 +20,9 @@ TREE: dict[str, Any] = {
     "prepare": {
         "task": "suite",
         "samples": 160,
-        "suite": {"name": "patches", "instances": {"train": 4, "val": 2, "held_out": 4, "held_out_kinds": 1}},
+        "suite": {"name": "patches", "instances": {"train": 4, "val": 2, "held_out": 3, "held_out_kinds": 1}},
     },
-    "headroom": {"policies": ["static"], "schedules": 5, "search_tasks": 2, "floors": False},
+    "headroom": {"policies": ["static"], "schedules": 4, "search_tasks": 2, "floors": False},
     "train": {
         "host": {"family": "cnn", "preset": "impaired"},
         "iterations": 3 + PPO_ITERATIONS,
@@ -31,9 +31,9 @@ TREE: dict[str, Any] = {
         "envs": 8,
         "twins": 2,
         "episode_steps": 14,
-        "batches_per_epoch": 2,
+        "batches_per_epoch": 1,
         "batch_size": 32,
-        "validate_every": 4,
+        "validate_every": 5,
         "host_optimizer": {"name": "adamw", "learning_rate": 0.003},
         "lifecycle": {
             "training_dwell": 1,
@@ -41,7 +41,7 @@ TREE: dict[str, Any] = {
             "embargo_steps": 0,
             "sequential_development": False,
             "max_seeds": 2,
-            "param_budget": 0.9,
+            "param_budget": 1.0,
         },
         "price": 2.0,
         "actions": {
@@ -53,7 +53,7 @@ TREE: dict[str, Any] = {
         "policy": {"encoder_units": 16, "core_units": 16, "head_units": 16},
         "ppo": {"epochs": 2, "minibatches": 2},
     },
-    "evaluate": {"eval_seeds": 10},
+    "evaluate": {"eval_seeds": 8},
     "runtime": {"device": "cpu", "processes": 1, "threads": 1, "progress": "none"},
 }
 

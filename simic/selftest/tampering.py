@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 from safetensors.torch import load_file, save, save_file
@@ -15,13 +16,13 @@ from torch import Tensor
 
 from simic import durable
 from simic.evaluation import endpoints, result
-from simic.evaluation.evaluate import _comparisons, _summary
+from simic.evaluation.evaluate import comparisons, summary
 from simic.pipeline.paths import Workspace
 from simic.telemetry import publish
 from simic.training import checkpoint
 
 POINTS = 3.0  # by which scores are raised
-UNTESTED = 0.02  # added to weights
+NUDGE = 0.02  # added to weights
 
 
 def another(name: str) -> Callable[[Workspace, Workspace], None]:
@@ -42,10 +43,11 @@ def another(name: str) -> Callable[[Workspace, Workspace], None]:
 
 
 def raise_one_estimate(workspace: Workspace, donor: Workspace) -> None:
-    """One number of evaluation.json."""
+    """The learned policy's mean in evaluation.json, with its interval."""
 
     def change(found: dict[str, Any]) -> None:
-        found["policies"][result.LEARNED]["test_accuracy_pct"]["estimate"] += POINTS
+        interval = found["policies"][result.LEARNED]["test_accuracy_pct"]
+        interval |= {name: value + POINTS for name, value in interval.items()}
 
     _rewrite(workspace.evaluation, change)
 
@@ -60,8 +62,8 @@ def raise_scores(workspace: Workspace, donor: Workspace) -> None:
     played = {name: seeds for name, seeds in policies.items() if name not in floors.policies}
     changed = found.model_copy(
         update={
-            "policies": {n: _summary(seeds, found.host.params, found.rng_seed) for n, seeds in policies.items()},
-            "comparisons": _comparisons(policies, found.rng_seed),
+            "policies": {n: summary(seeds, found.host.params, found.rng_seed) for n, seeds in policies.items()},
+            "comparisons": comparisons(policies, found.rng_seed),
             "standings": endpoints.standings(floors, {**played, **found.static_final}),
         }
     )
@@ -86,7 +88,7 @@ def raise_metrics(workspace: Workspace, donor: Workspace) -> None:
 def change_grown(workspace: Workspace, donor: Workspace) -> None:
     """All weights of the exported network."""
     path = workspace.grown / "weights.safetensors"
-    save_file({name: tensor + UNTESTED for name, tensor in load_file(path).items()}, path)
+    save_file({name: tensor + NUDGE for name, tensor in load_file(path).items()}, path)
 
 
 def _rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -130,7 +132,7 @@ def _change_checkpoint(path: Path) -> None:
 
 
 def _moved(name: str, tensor: Tensor) -> Tensor:
-    return tensor + UNTESTED if name.startswith("ppo/policy.") else tensor
+    return tensor + NUDGE if name.startswith("ppo/policy.") else tensor
 
 
 def damage_log(workspace: Workspace, donor: Workspace) -> None:
@@ -183,7 +185,7 @@ def double_steps(workspace: Workspace, donor: Workspace) -> None:
     """Those of the fourth iteration."""
 
     def doubled(table: pa.Table) -> pa.Table:
-        return pa.concat_tables([table, table.filter(pa.compute.equal(table["iteration"], 3))])
+        return pa.concat_tables([table, table.filter(pc.field("iteration") == 3)])
 
     _change_table(workspace, publish.STEPS_FILE, doubled)
 

@@ -1,9 +1,8 @@
 """The faults, a file for each family."""
 
 from simic.selftest.catalogue import data, evaluation, maths, plumbing, provenance, resume
-from simic.selftest.fault import Fault
 
-ALL: tuple[Fault, ...] = (
+ALL = (
     *maths.FAULTS,
     *plumbing.FAULTS,
     *data.FAULTS,
@@ -11,4 +10,4 @@ ALL: tuple[Fault, ...] = (
     *provenance.FAULTS,
     *resume.FAULTS,
 )
-BY_ID: dict[str, Fault] = {fault.id: fault for fault in ALL}
+BY_ID = {fault.id: fault for fault in ALL}

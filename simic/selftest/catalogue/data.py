@@ -48,9 +48,7 @@ FAULTS = (
         "held-out-tasks-are-trained-on",
         "critical",
         "The held-out tasks of known kinds are the tasks of training, drawn once more.",
-        Patch(
-            DRAWING, 'pool = "held_out" if group == "held_out_kinds" else group', 'pool = "train"'
-        ),
+        Patch(DRAWING, 'pool = "held_out" if group == "held_out_kinds" else group', 'pool = "train"'),
         own=True,
     ),
     planted(
@@ -58,7 +56,11 @@ FAULTS = (
         "splits-share-samples",
         "critical",
         "The validation split of a task has the samples of its training split.",
-        Patch(DRAWING, "_samples(problem, draws.of_split(split), samples[split])", '_samples(problem, draws.of_split("train"), samples[split])'),
+        Patch(
+            DRAWING,
+            "_samples(problem, draws.of_split(split), samples[split])",
+            '_samples(problem, draws.of_split("train"), samples[split])',
+        ),
         own=True,
     ),
     planted(
@@ -78,14 +80,6 @@ FAULTS = (
         "medium",
         "Every host has the chance loss of the first task.",
         Patch(ENV, "self.training_data.chance_loss[tasks]", "self.training_data.chance_loss[0 * tasks]"),
-    ),
-    planted(
-        "data",
-        "absent-classes-answered",
-        "medium",
-        "Classes that a task does not have count among the answers.",
-        Patch(POPULATION, "    if lacking is not None:\n        among", "    if lacking is not None and len(lacking) < 0:\n        among"),
-        own=True,
     ),
     planted(
         "data",
@@ -116,7 +110,11 @@ FAULTS = (
         "validated-on-training-tasks",
         "critical",
         "The best checkpoint is chosen on tasks of training.",
-        Patch("training/validation.py", "tasks = env.train_tasks + env.env_ids % others", "tasks = env.env_ids % env.train_tasks"),
+        Patch(
+            "training/validation.py",
+            "tasks = env.train_tasks + env.env_ids % others",
+            "tasks = env.env_ids % env.train_tasks",
+        ),
         own=True,
     ),
     planted(
@@ -126,8 +124,8 @@ FAULTS = (
         "Twins meet their samples in different orders, so that not their decisions alone differ.",
         Patch(
             ENV,
-            "            self.iteration,\n            self.host_ids,\n            self._step,\n            len(self.training_data),",
-            "            self.iteration,\n            self.env_ids,\n            self._step,\n            len(self.training_data),",
+            "self.host_ids,\n            self._step,\n            len(self.training_data),",
+            "self.env_ids,\n            self._step,\n            len(self.training_data),",
         ),
     ),
     planted(

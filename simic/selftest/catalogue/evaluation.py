@@ -107,7 +107,11 @@ FAULTS = (
         "price-not-charged",
         "high",
         "Scores are compared without the price of the parameters that were added.",
-        Patch(ENDPOINTS, "score(accuracy, params - host, host, headroom.price)", "score(accuracy, 0 * params, host, headroom.price)"),
+        Patch(
+            ENDPOINTS,
+            "score(accuracy, params - host, host, headroom.price)",
+            "score(accuracy, 0 * params, host, headroom.price)",
+        ),
         own=True,
     ),
     planted(

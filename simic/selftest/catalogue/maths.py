@@ -120,22 +120,6 @@ FAULTS = (
     ),
     planted(
         "maths",
-        "kl-of-the-wrong-direction",
-        "medium",
-        "The divergence that ends an update is that of the old policy from the new one.",
-        Patch(LOSSES, "return torch.expm1(log_ratio) - log_ratio", "return torch.expm1(-log_ratio) + log_ratio"),
-        own=True,
-    ),
-    planted(
-        "maths",
-        "policy-weight-decay",
-        "medium",
-        "The policy's weights decay, which nobody asked for.",
-        Patch("agent/optimizer.py", "eps=eps, weight_decay=0.0", "eps=eps, weight_decay=0.3"),
-        own=True,
-    ),
-    planted(
-        "maths",
         "rewards-centred",
         "high",
         "Rewards are shifted by the mean of the returns when they are scaled.",
@@ -167,7 +151,9 @@ FAULTS = (
         "baseline-of-all-hosts",
         "high",
         "Twins are compared with the mean of all hosts, not with each other.",
-        Patch(ADVANTAGES, "groups - groups.mean(dim=2, keepdim=True)", "groups - groups.mean(dim=(1, 2), keepdim=True)"),
+        Patch(
+            ADVANTAGES, "groups - groups.mean(dim=2, keepdim=True)", "groups - groups.mean(dim=(1, 2), keepdim=True)"
+        ),
         own=True,
     ),
     planted(

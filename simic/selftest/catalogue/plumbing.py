@@ -49,14 +49,6 @@ FAULTS = (
     ),
     planted(
         "plumbing",
-        "heads-share-noise",
-        "high",
-        "All heads of an action are drawn with one random number.",
-        Patch("agent/policy.py", "sample(log_probs, noise[..., head])", "sample(log_probs, noise[..., 0])"),
-        own=True,
-    ),
-    planted(
-        "plumbing",
         "style-mask-ignored",
         "critical",
         "The policy acts without the mask of the heads that are masked for every op alike.",
@@ -76,14 +68,6 @@ FAULTS = (
             "Purpose.HOST_INIT, iteration, self.env_ids, device",
             "Purpose.HOST_INIT, iteration, torch.zeros_like(self.env_ids), device",
         ),
-    ),
-    planted(
-        "plumbing",
-        "same-hosts-each-iteration",
-        "high",
-        "Every iteration begins with the host weights of the first one.",
-        Patch(POPULATION, "Purpose.HOST_INIT, iteration, self.env_ids, device", "Purpose.HOST_INIT, 0, self.env_ids, device"),
-        own=True,
     ),
     planted(
         "plumbing",
@@ -130,7 +114,7 @@ FAULTS = (
         Patch(
             ARENA,
             "            optimizers.apply(update, self.optimizer)\n",
-            "            optimizers.apply(update, self.optimizer)\n            optimizers.apply(update, self.optimizer)\n",
+            "            for _ in range(2):\n                optimizers.apply(update, self.optimizer)\n",
         ),
     ),
     planted(
@@ -163,18 +147,6 @@ FAULTS = (
     ),
     planted(
         "plumbing",
-        "holding-below-full-alpha",
-        "medium",
-        "Seeds pass into HOLDING with the amplitude they were aimed at, however small.",
-        Patch(
-            "growth/life/gates.py",
-            "(slots.ramp == Ramp.HOLD) & (slots.alpha_target >= 1 - ALPHA_TOLERANCE)",
-            "slots.ramp == Ramp.HOLD",
-        ),
-        own=True,
-    ),
-    planted(
-        "plumbing",
         "full-alpha-in-validation",
         "high",
         "Blending seeds are validated as if their ramp had ended.",
@@ -198,14 +170,6 @@ FAULTS = (
     ),
     planted(
         "plumbing",
-        "contribution-error-too-small",
-        "medium",
-        "The standard error of a contribution is that of ten times as many samples.",
-        Patch(ATTRIBUTION, "differences.std(dim=-1) / samples**0.5", "differences.std(dim=-1) / (10 * samples) ** 0.5"),
-        own=True,
-    ),
-    planted(
-        "plumbing",
         "committed-counts-all-seeds",
         "critical",
         "Committed accuracy is that of the live network, unfossilized seeds included.",
@@ -224,14 +188,6 @@ FAULTS = (
     ),
     planted(
         "plumbing",
-        "one-seed-too-many",
-        "high",
-        "A host may hold one seed more than max_seeds.",
-        Patch(LIFECYCLE, "room = seeds < (params.max_seeds", "room = seeds <= (params.max_seeds"),
-        own=True,
-    ),
-    planted(
-        "plumbing",
         "kept-seeds-weigh-nothing",
         "critical",
         "Fossilized seeds are counted without their parameters.",
@@ -246,7 +202,11 @@ FAULTS = (
         "time-not-seen",
         "high",
         "The observation of the time is always 0.",
-        Patch(OBSERVATIONS, "torch.full_like(v.train_loss, v.step / v.episode_steps)", "torch.full_like(v.train_loss, 0.0)"),
+        Patch(
+            OBSERVATIONS,
+            "torch.full_like(v.train_loss, v.step / v.episode_steps)",
+            "torch.full_like(v.train_loss, 0.0)",
+        ),
     ),
     planted(
         "plumbing",
@@ -265,14 +225,6 @@ FAULTS = (
             "return torch.cat((base, per_slot.flatten(1)), dim=1)",
             "return torch.cat((base, per_slot.flatten(1)), dim=1).roll(1, 0)",
         ),
-    ),
-    planted(
-        "plumbing",
-        "slots-seen-swapped",
-        "high",
-        "The observation of each slot stands in the block of another one.",
-        Patch(OBSERVATIONS, "per_slot.flatten(1)), dim=1)", "per_slot.flip(1).flatten(1)), dim=1)"),
-        own=True,
     ),
     planted(
         "plumbing",
@@ -311,17 +263,9 @@ FAULTS = (
         "The rewards of hosts go to their neighbours.",
         Patch(
             ROLLOUT,
-            "observation, reward, terminated, truncated, info = env.step(step.actions)",
-            "observation, reward, terminated, truncated, info = env.step(step.actions)\n        reward = reward.roll(1)",
+            "info = env.step(step.actions)\n",
+            "info = env.step(step.actions)\n        reward = reward.roll(1)\n",
         ),
-        own=True,
-    ),
-    planted(
-        "plumbing",
-        "worst-sequence-tried",
-        "medium",
-        "The warm start tries the sequence that the survey found worst.",
-        Patch("training/survey.py", "reached.mean(dim=0).argmax()", "reached.mean(dim=0).argmin()"),
         own=True,
     ),
 )

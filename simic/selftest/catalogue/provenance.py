@@ -172,29 +172,11 @@ FAULTS = (
     ),
     planted(
         "provenance",
-        "steps-counted-twice",
-        "medium",
-        "Environment steps of the warm start are counted twice.",
-        Patch(TRAINER, "self.counters.env_steps += sum(", "self.counters.env_steps += 2 * sum("),
-        own=True,
-    ),
-    planted(
-        "provenance",
         "values-of-another-host",
         "high",
         "The telemetry notes each host's value estimate at its neighbour.",
-        Patch("training/episodes.py", '"value": transition.decision.value,', '"value": transition.decision.value.roll(1),'),
-        own=True,
-    ),
-    planted(
-        "provenance",
-        "events-of-the-last-host-lost",
-        "medium",
-        "Events of the last host are not recorded.",
         Patch(
-            "training/episodes.py",
-            "step, env, place = np.nonzero(happened)",
-            "happened[:, -1] = False\n    step, env, place = np.nonzero(happened)",
+            "training/episodes.py", '"value": transition.decision.value,', '"value": transition.decision.value.roll(1),'
         ),
         own=True,
     ),

@@ -19,14 +19,6 @@ FAULTS = (
     ),
     planted(
         "resume",
-        "step-count-dropped",
-        "high",
-        "Adam's bias correction begins anew after a resume, its moments do not.",
-        Patch("agent/optimizer.py", '            own["step"].copy_(state["step"])\n', ""),
-        own=True,
-    ),
-    planted(
-        "resume",
         "scales-dropped",
         "critical",
         "The scales of observations and rewards begin anew after a resume.",
@@ -40,9 +32,8 @@ FAULTS = (
         Patch(
             PPO,
             'self.policy.load_state_dict(parts["policy"])',
-            "self.policy.load_state_dict(\n"
-            '            self.policy.state_dict() | {n: t for n, t in parts["policy"].items() if not n.startswith("critic")}\n'
-            "        )",
+            'actor = {name: x for name, x in parts["policy"].items() if not name.startswith("critic")}\n'
+            "        self.policy.load_state_dict(self.policy.state_dict() | actor)",
         ),
         own=True,
     ),
