@@ -74,9 +74,9 @@ def evaluate(
         rows=headroom.rows,
         host=result.HostDescription.of(env.host),
         standings=endpoints.standings(headroom, {**seeds, **fixed}),
-        policies={name: _summary(per_seed, env.host.params, env.rng_seed) for name, per_seed in everyone.items()},
+        policies={name: summary(per_seed, env.host.params, env.rng_seed) for name, per_seed in everyone.items()},
         static_final=fixed,
-        comparisons=_comparisons(everyone, env.rng_seed),
+        comparisons=comparisons(everyone, env.rng_seed),
         importance={
             group: result.Importance(
                 lost=endpoints.lost(headroom, seeds[LEARNED], played[group]), per_seed=played[group]
@@ -104,7 +104,8 @@ def _from_the_start(setup: EvaluationSetup, final: Slots, seeds: result.PerSeed)
     return dict(zip(names, both, strict=True))
 
 
-def _summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.PolicyResult:
+def summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.PolicyResult:
+    """What is reported of a policy beside its values for every seed."""
     accuracy, params = np.array(seeds.test_accuracy_pct), np.array(seeds.params)
     return result.PolicyResult(
         test_accuracy_pct=statistics.mean_interval(accuracy),
@@ -124,7 +125,7 @@ def _summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.P
     )
 
 
-def _comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[result.Comparison, ...]:
+def comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[result.Comparison, ...]:
     """``learned`` against every other policy."""
     if LEARNED not in seeds:
         return ()

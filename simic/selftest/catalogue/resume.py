@@ -1,0 +1,136 @@
+"""Faults of going on after an interruption: what is lost, restored wrongly or exchanged meanwhile.
+
+Training is interrupted in the warm start and once more under PPO.
+"""
+
+from simic.selftest import tampering as files
+from simic.selftest.fault import Patch, Tampering, planted
+
+PPO, STATE, TRAINER = "agent/ppo.py", "training/state.py", "training/trainer.py"
+COUNTERS = "            setattr(self.counters, field.name, scalars[field.name])\n"
+
+FAULTS = (
+    planted(
+        "resume",
+        "moments-dropped",
+        "critical",
+        "The optimizer begins anew after a resume.",
+        Patch(PPO, '        self.adam.load_tensors(parts["adam"])\n', ""),
+    ),
+    planted(
+        "resume",
+        "scales-dropped",
+        "critical",
+        "The scales of observations and rewards begin anew after a resume.",
+        Patch(STATE, "        self.normalizers.load_state_dict(normalizers)\n", ""),
+    ),
+    planted(
+        "resume",
+        "critic-not-restored",
+        "critical",
+        "The critic has its first weights again after a resume.",
+        Patch(
+            PPO,
+            'self.policy.load_state_dict(parts["policy"])',
+            'actor = {name: x for name, x in parts["policy"].items() if not name.startswith("critic")}\n'
+            "        self.policy.load_state_dict(self.policy.state_dict() | actor)",
+        ),
+        own=True,
+    ),
+    planted(
+        "resume",
+        "iteration-left-out",
+        "critical",
+        "A resumed run leaves out one iteration.",
+        Patch(
+            TRAINER,
+            "for iteration in range(run.counters.iteration, session",
+            "for iteration in range(run.counters.iteration + (run.counters.iteration > 0), session",
+        ),
+    ),
+    planted(
+        "resume",
+        "iteration-done-again",
+        "critical",
+        "A resumed run does its last iteration once more.",
+        Patch(
+            TRAINER,
+            "for iteration in range(run.counters.iteration, session",
+            "for iteration in range(max(0, run.counters.iteration - 1), session",
+        ),
+        own=True,
+    ),
+    planted(
+        "resume",
+        "updates-forgotten",
+        "high",
+        "The number of updates is 0 after a resume, so the entropy schedule begins again.",
+        Patch(PPO, 'self.updates = int(parts["counter"]["updates"])', "self.updates = 0"),
+        own=True,
+    ),
+    planted(
+        "resume",
+        "best-score-forgotten",
+        "high",
+        "A resumed run takes the first validation after it for the best.",
+        Patch(
+            STATE,
+            COUNTERS,
+            '            if field.name != "best_score":\n    ' + COUNTERS,
+        ),
+        own=True,
+    ),
+    planted(
+        "resume",
+        "chain-begins-anew",
+        "high",
+        "The hash chain of the state forgets its last link at a resume.",
+        Patch(STATE, COUNTERS, '            if field.name != "chain":\n    ' + COUNTERS),
+        own=True,
+    ),
+    planted(
+        "resume",
+        "demonstrations-without-rewards",
+        "high",
+        "Restored demonstrations have lost what they were paid, so all weigh the same.",
+        Patch(
+            "agent/imitation.py",
+            "**{name: found[name] for name in KEPT})",
+            '**{name: found[name] for name in KEPT if name != "rewards"})',
+        ),
+        own=True,
+    ),
+    planted(
+        "resume",
+        "minibatches-counted-from-resume",
+        "high",
+        "The order of minibatches depends on when the process began.",
+        Patch(
+            TRAINER,
+            "return self.state.ppo.update(rollout, iteration, Health(self.state.ppo))",
+            "return self.state.ppo.update(rollout, iteration - self.first, Health(self.state.ppo))",
+        ),
+        Patch(
+            TRAINER,
+            "        self.begun = self.counters.iteration\n",
+            "        self.begun = self.first = self.counters.iteration\n",
+        ),
+        own=True,
+    ),
+    planted(
+        "resume",
+        "weights-edited-meanwhile",
+        "critical",
+        "Weights of the checkpoint were changed between interruption and resume, and its checksums with them.",
+        Tampering("interrupted", files.change_latest_weights),
+        own=True,
+    ),
+    planted(
+        "resume",
+        "telemetry-edited-meanwhile",
+        "critical",
+        "A file of the telemetry log was changed between interruption and resume.",
+        Tampering("interrupted", files.damage_log),
+        own=True,
+    ),
+)

@@ -1,0 +1,68 @@
+"""The run that faults are planted in: seconds of one core, in which every mechanism of the pipeline still occurs."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from simic import params
+from simic.params import Params
+
+RNG_SEED = 1
+CLEAN_SEEDS = (1, 2, 3)  # runs without a fault: what the audit finds in one of them is no proof of a fault
+# Iterations after which training is interrupted and resumed: in the warm start, and in what PPO does.
+INTERRUPTED_AFTER = (2, 8)
+PPO_ITERATIONS = 10  # several checks need as many
+
+# Of two slots with two blueprints and four openings. Seeds germinate, blend, are pruned and are fossilized; the budget
+# holds for one depthwise convolution and one norm, and one style is closed, so that every mask forbids something.
+TREE: dict[str, Any] = {
+    "prepare": {
+        "task": "suite",
+        "samples": 160,
+        "suite": {"name": "patches", "instances": {"train": 4, "val": 2, "held_out": 3, "held_out_kinds": 1}},
+    },
+    "headroom": {"policies": ["static"], "schedules": 4, "search_tasks": 2, "floors": False},
+    "train": {
+        "host": {"family": "cnn", "preset": "impaired"},
+        "iterations": 3 + PPO_ITERATIONS,
+        "survey": 1,
+        "warm_start": 2,
+        "envs": 8,
+        "twins": 2,
+        "episode_steps": 14,
+        "batches_per_epoch": 1,
+        "batch_size": 32,
+        "validate_every": 5,
+        "host_optimizer": {"name": "adamw", "learning_rate": 0.003},
+        "lifecycle": {
+            "training_dwell": 1,
+            "min_prune_age": 4,
+            "embargo_steps": 0,
+            "sequential_development": False,
+            "max_seeds": 2,
+            "param_budget": 1.0,
+        },
+        "price": 2.0,
+        "actions": {
+            "slot": [0, 1],
+            "blueprint": ["norm", "depthwise"],
+            "style": ["linear_add", "sigmoid_add", "linear_gate"],
+        },
+        "reward": {"mode": "score"},
+        "policy": {"encoder_units": 16, "core_units": 16, "head_units": 16},
+        "ppo": {"epochs": 2, "minibatches": 2},
+    },
+    "evaluate": {"eval_seeds": 8},
+    "runtime": {"device": "cpu", "processes": 1, "threads": 1, "progress": "none"},
+}
+
+
+def tiny(rng_seed: int = RNG_SEED) -> Params:
+    """The params of such a run."""
+    return params.validate({"rng_seed": rng_seed, **TREE}, "self-test")
+
+
+def write(path: Path, tree: Params) -> None:
+    """A params.yaml with every value in it."""
+    path.write_text(yaml.safe_dump(tree.model_dump(mode="json"), sort_keys=False), encoding="utf-8")

@@ -1,0 +1,216 @@
+"""What may be done to the files of a workspace between two stages, or while training is interrupted."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import yaml
+from safetensors.torch import load_file, save, save_file
+from torch import Tensor
+
+from simic import durable
+from simic.evaluation import endpoints, result
+from simic.evaluation.evaluate import comparisons, summary
+from simic.pipeline.paths import Workspace
+from simic.telemetry import publish
+from simic.training import checkpoint
+
+POINTS = 3.0  # by which scores are raised
+NUDGE = 0.02  # added to weights
+
+
+def another(name: str) -> Callable[[Workspace, Workspace], None]:
+    """A file or folder is replaced by that of the other run."""
+
+    def do(workspace: Workspace, donor: Workspace) -> None:
+        target, source = workspace.root / name, donor.root / name
+        if source.is_dir():
+            shutil.rmtree(target)
+            shutil.copytree(source, target)
+        else:
+            shutil.copyfile(source, target)
+
+    return do
+
+
+# --- evaluation ------------------------------------------------------------------------------------------------------
+
+
+def raise_one_estimate(workspace: Workspace, donor: Workspace) -> None:
+    """The learned policy's mean in evaluation.json, with its interval."""
+
+    def change(found: dict[str, Any]) -> None:
+        interval = found["policies"][result.LEARNED]["test_accuracy_pct"]
+        interval |= {name: value + POINTS for name, value in interval.items()}
+
+    _rewrite(workspace.evaluation, change)
+
+
+def raise_scores(workspace: Workspace, donor: Workspace) -> None:
+    """The learned policy's score on every seed of evaluation.json, and whatever follows from it."""
+    found, floors = result.read(workspace.evaluation), result.read_headroom(workspace.headroom)
+    policies = {name: each.per_seed for name, each in found.policies.items()}
+    own = policies[result.LEARNED]
+    raised = tuple(round(min(100.0, value + POINTS), 4) for value in own.test_accuracy_pct)
+    policies[result.LEARNED] = own.model_copy(update={"test_accuracy_pct": raised})
+    played = {name: seeds for name, seeds in policies.items() if name not in floors.policies}
+    changed = found.model_copy(
+        update={
+            "policies": {n: summary(seeds, found.host.params, found.rng_seed) for n, seeds in policies.items()},
+            "comparisons": comparisons(policies, found.rng_seed),
+            "standings": endpoints.standings(floors, {**played, **found.static_final}),
+        }
+    )
+    workspace.evaluation.write_text(changed.to_json(), encoding="utf-8")
+    workspace.metrics.write_text(json.dumps(endpoints.metrics(changed), indent=2) + "\n", encoding="utf-8")
+
+
+def raise_metrics(workspace: Workspace, donor: Workspace) -> None:
+    """Every number of metrics.json."""
+
+    def raised(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: raised(each) for name, each in value.items()}
+        return value + POINTS if isinstance(value, float) else value
+
+    def change(found: dict[str, Any]) -> None:
+        found |= raised(found)
+
+    _rewrite(workspace.metrics, change)
+
+
+def change_grown(workspace: Workspace, donor: Workspace) -> None:
+    """All weights of the exported network."""
+    path = workspace.grown / "weights.safetensors"
+    save_file({name: tensor + NUDGE for name, tensor in load_file(path).items()}, path)
+
+
+def _rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    change(found)
+    path.write_text(json.dumps(found, sort_keys=True, indent=1) + "\n", encoding="utf-8")
+
+
+# --- checkpoints, data, params ---------------------------------------------------------------------------------------
+
+
+def swap_checkpoints(workspace: Workspace, donor: Workspace) -> None:
+    """The folders best and latest."""
+    best, latest, aside = (workspace.checkpoints / name for name in ("best", "latest", "aside"))
+    best.rename(aside)
+    latest.rename(best)
+    aside.rename(latest)
+
+
+def change_weights(name: str) -> Callable[[Workspace, Workspace], None]:
+    """The policy's weights in a published checkpoint, with checksums that fit."""
+
+    def do(workspace: Workspace, donor: Workspace) -> None:
+        _change_checkpoint(workspace.checkpoints / name)
+
+    return do
+
+
+def change_latest_weights(workspace: Workspace, donor: Workspace) -> None:
+    """The policy's weights in the newest checkpoint of an unfinished training, with checksums that fit."""
+    _change_checkpoint(max(_unfinished(workspace).glob("checkpoints/[0-9]*")))
+
+
+def _change_checkpoint(path: Path) -> None:
+    found = checkpoint.read(path)
+    content = save({name: _moved(name, tensor) for name, tensor in found.tensors.items()})
+    sha256 = {**found.manifest.sha256, checkpoint.STATE_FILE: durable.sha256_of(content)}
+    manifest = found.manifest.model_copy(update={"sha256": sha256})
+    (path / checkpoint.STATE_FILE).write_bytes(content)
+    (path / checkpoint.MANIFEST_FILE).write_bytes(manifest.to_json())
+
+
+def _moved(name: str, tensor: Tensor) -> Tensor:
+    return tensor + NUDGE if name.startswith("ppo/policy.") else tensor
+
+
+def damage_log(workspace: Workspace, donor: Workspace) -> None:
+    """One byte of the last file of the telemetry of an unfinished training."""
+    path = max(_unfinished(workspace).glob("telemetry/[0-9]*.safetensors"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def _unfinished(workspace: Workspace) -> Path:
+    [work] = (workspace.state / "work").iterdir()
+    return work
+
+
+def change_labels(workspace: Workspace, donor: Workspace) -> None:
+    """Labels of the training samples, with checksums that fit."""
+    path, meta = workspace.prepared / "trainval.safetensors", workspace.prepared / "meta.json"
+    arrays = load_file(path)
+    arrays["y_train"] = arrays["y_train"].roll(1)
+    save_file(arrays, path)
+
+    def change(found: dict[str, Any]) -> None:
+        found["sha256"][path.name] = durable.sha256(path)
+
+    _rewrite(meta, change)
+
+
+def change_params(workspace: Workspace, donor: Workspace) -> None:
+    """The discount in params.yaml."""
+    found = yaml.safe_load(workspace.params.read_text(encoding="utf-8"))
+    found["train"]["ppo"]["gamma"] = 0.9
+    workspace.params.write_text(yaml.safe_dump(found, sort_keys=False), encoding="utf-8")
+
+
+# --- telemetry -------------------------------------------------------------------------------------------------------
+
+
+def drop_update(workspace: Workspace, donor: Workspace) -> None:
+    """One row from the middle of the updates."""
+    _change_table(workspace, publish.UPDATES_FILE, lambda table: _without(table, slice(5, 6)))
+
+
+def drop_steps(workspace: Workspace, donor: Workspace) -> None:
+    """Ten rows from the middle of the steps."""
+    _change_table(workspace, publish.STEPS_FILE, lambda table: _without(table, slice(300, 310)))
+
+
+def double_steps(workspace: Workspace, donor: Workspace) -> None:
+    """Those of the fourth iteration."""
+
+    def doubled(table: pa.Table) -> pa.Table:
+        return pa.concat_tables([table, table.filter(pc.field("iteration") == 3)])
+
+    _change_table(workspace, publish.STEPS_FILE, doubled)
+
+
+def raise_returns(workspace: Workspace, donor: Workspace) -> None:
+    """Of every episode."""
+    _change_table(workspace, publish.EPISODES_FILE, lambda table: _replaced(table, "return", lambda x: x + POINTS))
+
+
+def change_validation(workspace: Workspace, donor: Workspace) -> None:
+    """In the order of the runs backwards: the best is now another one."""
+    _change_table(
+        workspace, publish.UPDATES_FILE, lambda table: _replaced(table, "validation_accuracy", lambda x: 100.0 - x)
+    )
+
+
+def _change_table(workspace: Workspace, name: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    path = workspace.telemetry / name
+    pq.write_table(change(pq.read_table(path)), path)
+
+
+def _without(table: pa.Table, rows: slice) -> pa.Table:
+    return pa.concat_tables([table.slice(0, rows.start), table.slice(rows.stop)])
+
+
+def _replaced(table: pa.Table, column: str, change: Callable[[Any], Any]) -> pa.Table:
+    values = change(table[column].to_numpy())
+    return table.set_column(table.schema.get_field_index(column), column, pa.array(np.asarray(values)))
