@@ -351,8 +351,9 @@ class Evaluate(Tree):
 
 
 class Audit(Tree):
-    """Which findings fail the stage."""
+    """Whether an independent reference derives the run again, and which findings fail the stage."""
 
+    certify: bool = True
     fail_on: Literal["never", "critical", "high", "medium"] = "never"
 
 

@@ -2,6 +2,7 @@
 
 from simic.audit.checks import (  # noqa: F401 - each registers its family
     base,
+    certified,
     claims,
     data,
     environment,

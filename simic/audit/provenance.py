@@ -60,17 +60,6 @@ class Provenance:
     non_finite: tuple[str, ...]  # tensors of the checkpoints that hold NaN or Inf
 
 
-@dataclass(frozen=True)
-class Certificate:
-    """Training repeated from checkpoints: how many iterations were reproduced, and whether all of them were."""
-
-    exact: bool
-    iterations: int
-
-    def __str__(self) -> str:
-        return f"{self.iterations} iterations reproduced" + ("" if self.exact else ", the next one differs")
-
-
 def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkpoint]]:
     """Reads and verifies what a workspace published: every seal hashed again, the checkpoints against their manifests
     and against the present params; and the checkpoints that are whole.

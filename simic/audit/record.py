@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from simic.audit.provenance import Certificate, Provenance
+from simic.audit.certificate import Certificate
+from simic.audit.provenance import Provenance
 from simic.data.batches import Dataset, TaskMeta
 from simic.errors import SimicError
 from simic.evaluation.result import Evaluation, HeadroomReport

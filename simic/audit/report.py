@@ -284,7 +284,6 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
         ("resumes", origin.resumes),
         *((name, version) for name, version in found.versions.items()),
         *found.hardware.items(),
-        ("resume certificate", run.certificate or "not evaluated"),
     ]
     return [(name, "not recorded" if value is None else str(value)) for name, value in rows]
 

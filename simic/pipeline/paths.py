@@ -58,6 +58,11 @@ class Workspace:
         return self.reports / "grown"
 
     @property
+    def certificate(self) -> Path:
+        """What an independent reference says of the run."""
+        return self.reports / "certificate.json"
+
+    @property
     def state(self) -> Path:
         """Unfinished work, locks and caches: never versioned."""
         return self.root / ".simic"

@@ -24,6 +24,8 @@ from simic.pipeline.paths import Workspace
 if TYPE_CHECKING:
     import torch
 
+    from simic.audit.certificate import Certificate
+    from simic.audit.record import RunRecord
     from simic.evaluation.controllers import Controller
     from simic.evaluation.result import HeadroomReport
     from simic.evaluation.take_home import Grown
@@ -174,7 +176,20 @@ def audit(params: Params, workspace: Workspace) -> None:
     if workspace.prepared.exists():
         samples = load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")
         run = replace(run, tasks=tuple(read_meta(workspace.prepared).tasks), samples=samples)
+    run = replace(run, certificate=_certificate(run, workspace))
+    durable.replace_file(workspace.certificate, run.certificate.to_json().encode())
     write_report(run, workspace.reports)
+
+
+def _certificate(run: "RunRecord", workspace: Workspace) -> "Certificate":
+    """Empty where params do not ask for one, or where there are no data to certify with."""
+    from simic.audit.certificate import Certificate
+
+    if not run.params.audit.certify or not workspace.prepared.exists():
+        return Certificate()
+    from simic.audit.certify import certify
+
+    return certify(run.params, workspace.prepared, workspace.grown, run)
 
 
 def verdict(workspace: Workspace) -> tuple[str, str, str]:

@@ -136,6 +136,8 @@ PLAIN = [
     ("C5", "updates", "env_steps", add(-1, 1)),
     ("C5", "updates", "steps", add(0, 1)),
     ("C5", "updates", "samples", add(-1, 1)),
+    ("C5", "updates", "entropy_coef", add(-1, 1e-3)),
+    ("C5", "updates", "learning_rate", add(0, 1e-5)),
     ("C6", "updates", "validation_accuracy", add(-1, 1.0)),
     ("C6", "validations", "score", add((0, 0), 5.0)),
     ("C7", "episodes", "task", put((0, 0), 20)),

@@ -256,7 +256,7 @@ class CountsAgree(RecomputedCheck):
 
     id = "C5"
     title = "Counters do not agree with what was done"
-    question = "Are environment steps, samples, optimiser steps and rows of the normaliser counted rightly?"
+    question = "Are environment steps, samples, optimiser steps and rows counted rightly, and schedules kept?"
     needs = ("checkpoints", "params", "steps.valid", "updates.steps", "updates.env_steps")
     threshold = "any count that differs"
     passes_when = "telemetry and checkpoint hold the same counts"
@@ -279,12 +279,27 @@ class CountsAgree(RecomputedCheck):
         most = train.ppo.epochs * train.ppo.minibatches
         if reinforced.any() and train.policy.core != "none":
             pairs["steps of an update, at most"] = (float(max(most, taken[reinforced].max())), float(most))
-        problems = [
+        pairs |= self._schedules(run, taken)
+        problems: list[Evidence] = [
             {"what": name, "recorded": recorded, "expected": expected}
             for name, (recorded, expected) in pairs.items()
-            if recorded != expected
+            if not close(recorded, expected, SUM, 0.0)
         ]
-        return concluded(list[Evidence](problems), f"{len(pairs)} counts, {int(taken.sum())} optimiser steps")
+        return concluded(problems, f"{len(pairs)} counts, {int(taken.sum())} optimiser steps")
+
+    def _schedules(self, run: RunRecord, taken: Array) -> dict[str, tuple[float, float]]:
+        """The entropy bonus falls in a line over the updates that took a step; a constant learning rate is one."""
+        train, updates, pairs = run.params.train, run.updates, dict[str, tuple[float, float]]()
+        ppo, before = train.ppo, np.concatenate(([0], np.cumsum(taken > 0)[:-1]))
+        done = np.minimum(1.0, before / max(1, train.iterations - 1))
+        expected = ppo.entropy_coef + done * (ppo.entropy_coef_final - ppo.entropy_coef)
+        expected[updates.column("iteration") < train.taught] = 0.0
+        for iteration, (recorded, own) in enumerate(zip(updates.column("entropy_coef"), expected, strict=True)):
+            pairs[f"entropy bonus of iteration {iteration}"] = float(recorded), float(own)
+        if ppo.learning_rate_schedule == "constant":
+            rates = updates.column("learning_rate")
+            pairs["learning rate"] = float(rates[np.abs(rates - ppo.learning_rate).argmax()]), ppo.learning_rate
+        return pairs
 
     def _in_checkpoint(self, latest: Checkpoint, taken: int, valid: int) -> dict[str, tuple[float, float]]:
         tensors, scalars = latest.tensors, latest.manifest.scalars

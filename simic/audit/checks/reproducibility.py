@@ -265,25 +265,3 @@ class Throughput(Check):
             if late > self.FACTOR * usual and late - usual > self.SECONDS:
                 slow.append({"phase": phase, "median_s": usual, "late_median_s": late})
         return judged(bool(slow), "; ".join(said), tuple(slow))
-
-
-@check
-class Replay(Check):
-    """X1: the strongest evidence of reproducibility is to train again from a checkpoint."""
-
-    id = "X1"
-    title = "Resume or replay is not exact"
-    severity = "critical"
-    layer = "certify"
-    question = "Does training from a checkpoint reproduce the recorded states?"
-    needs = ("certificate",)
-    threshold = "a hash chain that differs from the recorded one"
-    source = "PyTorch reproducibility notes (deterministic within one platform and release)"
-    fix = "Find the first differing link; look for state that is not in the checkpoint."
-    passes_when = "a run from each checkpoint reproduces the next"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        assert run.certificate is not None
-        if not run.certificate.iterations:
-            return undecided("the certificate compares no iteration")
-        return judged(not run.certificate.exact, str(run.certificate))

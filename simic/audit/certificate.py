@@ -1,0 +1,62 @@
+"""What an independent reference says of the code and the results of a run: reports/certificate.json."""
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from simic.errors import SimicError
+from simic.evaluation.result import Frozen
+
+FORMAT = 1
+Part = Literal["learner", "world", "episodes", "grown network"]
+
+
+class Line(Frozen):
+    """All comparisons of one kind: how many, and the one that is furthest from what is allowed."""
+
+    what: str
+    where: str
+    deviation: float | None  # null: not a number
+    allowed: float
+    count: int
+    ok: bool
+
+
+class Certified(Frozen):
+    """One part; without lines it says why there is none."""
+
+    part: Part
+    lines: tuple[Line, ...]
+    reason: str = ""
+
+    @property
+    def differences(self) -> tuple[Line, ...]:
+        """What lies outside of what rounding allows."""
+        return tuple(line for line in self.lines if not line.ok)
+
+
+class Certificate(Frozen):
+    """All parts."""
+
+    format: Literal[1] = FORMAT
+    parts: tuple[Certified, ...] = ()
+
+    def to_json(self) -> str:
+        """Canonical JSON."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+
+    def part(self, name: Part) -> Certified | None:
+        """The part of that name; None where it was not tried."""
+        return next((part for part in self.parts if part.part == name), None)
+
+
+def read(path: Path) -> Certificate | None:
+    """The certificate in a file; None where there is none; SimicError for a damaged one."""
+    try:
+        return Certificate.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise SimicError(f"{path}: not a certificate: {str(error).splitlines()[0]}; run simic certify again") from None
