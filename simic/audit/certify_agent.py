@@ -1,0 +1,281 @@
+"""Certifies the learner: a small training by the code of the run, and every number of it derived again.
+
+The reference (``simic.audit.reference.agent``) shares no code with what it checks, works in float64 with one
+environment after the other, and starts every iteration from the checkpoint before it. What the environments gave, and
+what a teacher decided, is taken as it was.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from simic.audit.comparison import Comparison
+from simic.audit.reference.agent import chain, iteration, survey
+from simic.audit.reference.agent.acting import Acted, Mode
+from simic.audit.reference.agent.initial import initial_weights
+from simic.audit.reference.agent.interface import Interface
+from simic.audit.reference.agent.iteration import FIRST, POLICY, SECOND, AgentState, Known, Rescaled, Taught64
+from simic.audit.reference.agent.scales import Tally64
+from simic.audit.reference.agent.transcript import Transcript
+from simic.audit.small_training import composed, thinned
+from simic.audit.witness import Lived, Witness
+from simic.envs.observations import columns
+from simic.envs.rewards import MODES
+from simic.errors import SimicError
+from simic.params import Params
+from simic.training.interrupts import Interrupted
+from simic.training.learned import describe_specs
+from simic.training.session import Session, open_session
+from simic.training.trainer import train
+
+DATA, TRAINING = "data", "training"  # folders
+RESUMED_AFTER = 1  # iterations: by then there is something of everything that can be lost
+HARDLY = 1e-3  # of the largest change of any tensor: one that changed less is measured by this
+
+# The largest deviation by what is compared, as a share of the largest value (of weights and moments: of the largest
+# change of their tensor). Ours, ten times the largest of clean runs. What is not named here must be equal.
+ALLOWED: dict[str, float] = {}
+
+
+def certify_agent(params: Params, prepared: Path, scratch: Path) -> tuple[Comparison, ...]:
+    """Trains a few small iterations with the run's own settings, resumed in between, in ``scratch``; what was compared.
+
+    ``prepared`` is the folder of prepared data. A training that ends with an error is a comparison that failed.
+    """
+    data = thinned(prepared, scratch / DATA)
+    small = composed(params, data)
+    found: list[Comparison] = []
+    certifier: Certifier | None = None
+    try:
+        for until in (RESUMED_AFTER, small.train.iterations):
+            with open_session(small, scratch / TRAINING, data, fresh=certifier is None) as session:
+                certifier = certifier or Certifier(session)
+                witness = Witness(session, until)
+                found += certifier.begun(witness)
+                with suppress(Interrupted):
+                    train(session, [witness], witness.stop)
+            for lived in witness.lived:
+                found += certifier.compared(lived)
+    except SimicError as error:
+        found.append(Comparison("training", f"it ended: {error}", math.inf, 0.0))
+    return tuple(found)
+
+
+class Certifier:
+    """Compares one iteration after another; remembers what has to live through a resume."""
+
+    def __init__(self, session: Session) -> None:
+        env, tree = session.env, session.params
+        specs = describe_specs(env.action_spec, env.observation_spec)
+        clipped = "shaping" not in MODES[tree.train.reward.mode]
+        self.known = Known(Interface.of(specs), tree.train, tree.rng_seed, clipped)
+        self.openings = env.openings.nonzero().tolist()
+        self.accuracy = [name for name, _ in columns(env.host.slots)].index("accuracy_lag_0")
+        self.state: Mapping[str, Tensor] | None = None
+        self.shown: list[tuple[Transcript, Tensor]] = []
+        self.env_steps = 0
+
+    def begun(self, witness: Witness) -> Iterator[Comparison]:
+        """What a life begins with: drawn weights, or the state of the last checkpoint."""
+        if self.state is not None:
+            yield from _same("state restored", "after a resume", witness.begun, self.state)
+            return
+        weights = {name.removeprefix(POLICY): x for name, x in witness.begun.items() if name.startswith(POLICY)}
+        shapes = {name: tuple(x.shape) for name, x in weights.items()}
+        expected = initial_weights(shapes, self.known.train.policy.core_units, self.known.rng_seed)
+        yield _largest("initial weights", "before training", weights, expected)
+
+    def compared(self, lived: Lived) -> Iterator[Comparison]:
+        """Everything of one iteration."""
+        self.state = lived.after.tensors
+        where, settings = f"iteration {lived.number}", self.known.train
+        taught = lived.number < settings.taught
+        transcript, state = lived.episodes[0], AgentState.of(lived.before, settings)
+        yield from _kept(where, lived, transcript)
+        acted = iteration.act(self.known, state, transcript, "taught" if taught else "sampled")
+        yield from _acted(where, lived, transcript, acted, "actions sampled")
+        twins = len(self.openings) if lived.number < settings.survey else settings.twins
+        moved = iteration.rescale(self.known, state, transcript, twins)
+        yield from _scales(where, lived, moved)
+        learned = self._imitated(lived, state, moved) if taught else self._reinforced(lived, state, acted, moved)
+        yield from _learned(where, lived, learned)
+        yield from self._told(where, lived, transcript)
+        if lived.number + 1 == settings.survey:
+            yield self._surveyed(where, lived)
+        if lived.number + 1 in (settings.survey, settings.taught):
+            self.shown = []
+        for played in lived.episodes[1:]:
+            yield self._greedy(f"validation after {where}", lived, played)
+
+    def _reinforced(self, lived: Lived, state: AgentState, acted: Acted, moved: Rescaled) -> Taught64:
+        metrics = lived.update.metrics
+        done = int(metrics["steps"] + metrics["skipped_steps"] + metrics["stopped_early"])
+        total = self.known.train.iterations
+        return iteration.reinforce(self.known, state, lived.episodes[0], acted, moved, total, done)
+
+    def _imitated(self, lived: Lived, state: AgentState, moved: Rescaled) -> Taught64:
+        self.shown.append((lived.episodes[0], moved.rewards))
+        last = lived.number + 1 == self.known.train.taught
+        return iteration.imitate(self.known, state, self.shown, moved, last)
+
+    def _told(self, where: str, lived: Lived, transcript: Transcript) -> Iterator[Comparison]:
+        """Counters and the hash chain."""
+        self.env_steps += int(transcript.valid().sum())
+        scalars = lived.after.manifest.scalars
+        counted = (scalars["iteration"], scalars["env_steps"]) == (lived.number + 1, self.env_steps)
+        yield _equal("counters", where, counted)
+        link = chain.link(scalars, lived.chain_before, lived.after.tensors)
+        yield _equal("state chain", where, link == scalars["chain"] == lived.update.state_chain)
+
+    def _surveyed(self, where: str, lived: Lived) -> Comparison:
+        """By how many points another sequence of openings would have ended better than the one that was found."""
+        size = len(self.openings)
+        curves: list[list[list[float]]] = []
+        for transcript, _ in self.shown:
+            valid = transcript.valid()
+            accuracy = torch.where(valid, transcript.features[:-1, :, self.accuracy], 0.0).T.tolist()
+            curves += [accuracy[first : first + size] for first in range(0, len(accuracy), size)]
+        found = lived.after.tensors["survey/sequence"].tolist()
+        chosen = [self.openings.index(opening) for opening in found]
+        lost = survey.lost_by(curves, chosen, self.known.train.lifecycle, self.known.train.episode_steps)
+        return _within("survey", where, lost)
+
+    def _greedy(self, where: str, lived: Lived, played: Transcript) -> Comparison:
+        state = AgentState.of(lived.after.tensors, self.known.train)
+        acted = iteration.act(self.known, state, played, "greedy")
+        return _within("actions greedy", where, float(acted.misplaced.max()))
+
+
+def _kept(where: str, lived: Lived, transcript: Transcript) -> Iterator[Comparison]:
+    """What was recorded of the episode against what went through the door."""
+    rollout, valid = lived.rollout, transcript.valid()
+    rows = valid[..., None]
+    yield _equal("valid steps kept", where, torch.equal(rollout.valid, valid))
+    yield _equal("ends kept", where, torch.equal(rollout.terminated, transcript.terminated & valid))
+    yield _equal("ends kept", where, torch.equal(rollout.truncated, transcript.truncated & valid))
+    yield _equal("actions kept", where, torch.equal(rollout.actions * rows, transcript.actions * rows))
+    same = all(torch.equal(mask[valid], transcript.masks[name][:-1][valid]) for name, mask in rollout.masks.items())
+    yield _equal("masks kept", where, same and rollout.masks.keys() == transcript.masks.keys())
+    categories = transcript.categories[:-1]
+    yield _equal("categories kept", where, torch.equal(rollout.categories[valid], categories[valid]))
+
+
+def _acted(where: str, lived: Lived, transcript: Transcript, acted: Acted, sampled: str) -> Iterator[Comparison]:
+    rollout, valid = lived.rollout, transcript.valid()
+    yield _close("features seen", where, rollout.features, acted.features)
+    yield _close("log-probabilities acting", where, rollout.log_probs, acted.log_probs)
+    yield _close("values acting", where, rollout.values[valid], acted.values[valid])
+    yield _close("values that follow", where, rollout.next_values[valid], acted.next_values[valid])
+    yield _within(sampled, where, float(acted.misplaced.max()))
+
+
+def _scales(where: str, lived: Lived, moved: Rescaled) -> Iterator[Comparison]:
+    after = lived.after.tensors
+    paid = float(lived.episodes[0].rewards.abs().max())
+    yield _close("rewards over twins", where, lived.rollout.rewards, moved.rewards, paid)
+    for part, tally in (("observation", moved.observation), ("reward", moved.reward)):
+        if tally is not None:
+            found = {name: after[f"normalizers/{part}.{name}"] for name in ("count", "mean", "m2")}
+            yield _largest(f"scale of {part}s", where, found, _named(tally), paid if part == "reward" else 0.0)
+    if moved.reward is not None:
+        running = torch.tensor(moved.running, dtype=torch.float64)
+        yield _close("running returns", where, after["normalizers/reward.running"], running, paid)
+
+
+def _named(tally: Tally64) -> dict[str, Tensor]:
+    return {"count": torch.tensor(tally.count, dtype=torch.float64), "mean": tally.mean, "m2": tally.squares}
+
+
+def _learned(where: str, lived: Lived, taught: Taught64) -> Iterator[Comparison]:
+    """What an update was given, what it reported, and what it left."""
+    batch, learner = lived.batch, taught.learned.learner
+    assert batch.advantages is not None
+    assert batch.returns is not None
+    yield _close("log-probabilities learned from", where, batch.log_probs, taught.log_probs)
+    yield _close("advantages", where, batch.advantages, taught.advantages)
+    yield _close("returns", where, batch.returns, taught.returns)
+    yield _equal("kind of update", where, (batch.weights is None) == (not taught.worth))
+    if batch.weights is not None:
+        worth = torch.tensor(taught.worth, dtype=torch.float64).expand_as(batch.weights)
+        yield _close("worth of demonstrations", where, batch.weights, worth)
+    else:
+        yield _within("first ratio", where, lived.update.metrics["first_ratio_deviation"])
+    for name, value in taught.learned.metrics.items():
+        found = lived.update.metrics[name]
+        both = math.isnan(value) and math.isnan(found)
+        yield _close(name, where, torch.tensor(0.0 if both else found), torch.tensor(0.0 if both else value))
+    before, after = lived.before, lived.after.tensors
+    optimized = learner.optimized
+    yield _changes("weights", where, POLICY, before, after, optimized.weights)
+    yield _changes("first moments", where, FIRST, before, after, optimized.first)
+    yield _changes("second moments", where, SECOND, before, after, optimized.second)
+    counted = {"adam.step": optimized.steps, "counter.updates": learner.updates, "counter.skipped_steps": learner.skipped}
+    for name, count in counted.items():
+        yield _equal("counters", where, int(after[f"ppo/{name}"]) == count)
+    if "ppo/counter.learning_rate" in after:
+        rate = torch.tensor(learner.rate, dtype=torch.float64)
+        yield _close("learning rate", where, after["ppo/counter.learning_rate"], rate)
+
+
+def _within(what: str, where: str, deviation: float) -> Comparison:
+    return Comparison(what, where, deviation, ALLOWED.get(what, 0.0))
+
+
+def _equal(what: str, where: str, same: bool) -> Comparison:
+    return Comparison(what, where, 0.0 if same else 1.0, 0.0)
+
+
+def _close(what: str, where: str, found: Tensor, expected: Tensor, least: float = 0.0) -> Comparison:
+    """By the largest difference as a share of the largest expected value, or of ``least`` if that is smaller."""
+    return _within(what, where, _deviation(found, expected, max(least, float(expected.abs().max()))))
+
+
+def _deviation(found: Tensor, expected: Tensor, scale: float) -> float:
+    """Of tensors of one shape; infinite of others."""
+    if found.shape != expected.shape:
+        return math.inf
+    return float((found.double() - expected.double()).abs().max()) / (scale or 1.0)
+
+
+def _largest(
+    what: str, where: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor], least: float = 0.0
+) -> Comparison:
+    """Of several tensors the one that is furthest off."""
+    by_name = {name: _close(what, where, found[name], x, least).deviation for name, x in expected.items()}
+    return _worst(what, where, by_name)
+
+
+def _worst(what: str, where: str, by_name: Mapping[str, float]) -> Comparison:
+    name = max(by_name, key=lambda name: math.inf if math.isnan(by_name[name]) else by_name[name])
+    return _within(what, f"{where}, {name}", by_name[name])
+
+
+def _changes(
+    what: str,
+    where: str,
+    prefix: str,
+    before: Mapping[str, Tensor],
+    after: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+) -> Comparison:
+    """By how much an update changed every tensor, as a share of the largest change expected of it."""
+    changes = {name: x - before[prefix + name].double() for name, x in expected.items()}
+    sizes = {name: float(change.abs().max()) for name, change in changes.items()}
+    least = HARDLY * max(sizes.values())
+    by_name = {
+        name: _deviation(after[prefix + name].double() - before[prefix + name].double(), x, max(sizes[name], least))
+        for name, x in changes.items()
+    }
+    return _worst(what, where, by_name)
+
+
+def _same(what: str, where: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Iterator[Comparison]:
+    """Byte for byte."""
+    yield _equal(what, where, found.keys() == expected.keys())
+    for name in sorted(found.keys() & expected.keys()):
+        if not torch.equal(found[name], expected[name]):
+            yield _equal(what, f"{where}, {name}", False)
