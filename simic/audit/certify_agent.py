@@ -15,12 +15,13 @@ from torch import Tensor
 
 from simic.audit.comparison import Comparison
 from simic.audit.reference.agent import chain, iteration, survey
-from simic.audit.reference.agent.acting import Acted, Mode
+from simic.audit.reference.agent.acting import Acted
 from simic.audit.reference.agent.initial import initial_weights
 from simic.audit.reference.agent.interface import Interface
 from simic.audit.reference.agent.iteration import FIRST, POLICY, SECOND, AgentState, Known, Rescaled, Taught64
 from simic.audit.reference.agent.scales import Tally64
 from simic.audit.reference.agent.transcript import Transcript
+from simic.audit.reference.agent.update import Learner
 from simic.audit.small_training import composed, thinned
 from simic.audit.witness import Lived, Witness
 from simic.envs.observations import columns
@@ -34,6 +35,8 @@ from simic.training.trainer import train
 
 DATA, TRAINING = "data", "training"  # folders
 RESUMED_AFTER = 1  # iterations: by then there is something of everything that can be lost
+# What a metric that may be nearly 0 is measured by: normalised advantages and shares are of the order of 1.
+METRIC_UNITS = {"policy_loss": 1.0, "explained_variance": 1.0, "entropy": 1.0, "approx_kl": 1e-3, "approx_kl_max": 1e-3}
 HARDLY = 1e-3  # of the largest change of any tensor: one that changed less is measured by this
 
 # The largest deviation by what is compared, as a share of the largest value (of weights and moments: of the largest
@@ -102,7 +105,9 @@ class Certifier:
         moved = iteration.rescale(self.known, state, transcript, twins)
         yield from _scales(where, lived, moved)
         learned = self._imitated(lived, state, moved) if taught else self._reinforced(lived, state, acted, moved)
-        yield from _learned(where, lived, learned)
+        yield from _given(where, lived, learned, moved.unit(transcript))
+        yield from _reported(where, lived, learned, moved.unit(transcript))
+        yield from _left(where, lived, learned.learned.learner)
         yield from self._told(where, lived, transcript)
         if lived.number + 1 == settings.survey:
             yield self._surveyed(where, lived)
@@ -190,30 +195,44 @@ def _named(tally: Tally64) -> dict[str, Tensor]:
     return {"count": torch.tensor(tally.count, dtype=torch.float64), "mean": tally.mean, "m2": tally.squares}
 
 
-def _learned(where: str, lived: Lived, taught: Taught64) -> Iterator[Comparison]:
-    """What an update was given, what it reported, and what it left."""
-    batch, learner = lived.batch, taught.learned.learner
+def _given(where: str, lived: Lived, taught: Taught64, unit: float) -> Iterator[Comparison]:
+    """What an update learned from; ``unit`` is the largest reward."""
+    batch = lived.batch
     assert batch.advantages is not None
     assert batch.returns is not None
     yield _close("log-probabilities learned from", where, batch.log_probs, taught.log_probs)
-    yield _close("advantages", where, batch.advantages, taught.advantages)
-    yield _close("returns", where, batch.returns, taught.returns)
+    yield _close("advantages", where, batch.advantages, taught.advantages, unit)
+    yield _close("returns", where, batch.returns, taught.returns, unit)
     yield _equal("kind of update", where, (batch.weights is None) == (not taught.worth))
     if batch.weights is not None:
         worth = torch.tensor(taught.worth, dtype=torch.float64).expand_as(batch.weights)
         yield _close("worth of demonstrations", where, batch.weights, worth)
-    else:
-        yield _within("first ratio", where, lived.update.metrics["first_ratio_deviation"])
+
+
+def _reported(where: str, lived: Lived, taught: Taught64, unit: float) -> Iterator[Comparison]:
+    """Metrics: NaN where the reference has none."""
+    metrics = lived.update.metrics
+    if not taught.worth:
+        yield _within("first ratio", where, metrics["first_ratio_deviation"])
     for name, value in taught.learned.metrics.items():
-        found = lived.update.metrics[name]
-        both = math.isnan(value) and math.isnan(found)
-        yield _close(name, where, torch.tensor(0.0 if both else found), torch.tensor(0.0 if both else value))
-    before, after = lived.before, lived.after.tensors
-    optimized = learner.optimized
+        least = unit if name.startswith(("return", "advantage", "value_mean")) else METRIC_UNITS.get(name, 0.0)
+        both = math.isnan(value) and math.isnan(metrics[name])
+        found, expected = (0.0, 0.0) if both else (metrics[name], value)
+        exact = torch.tensor([found, expected], dtype=torch.float64)
+        yield _close(name, where, exact[0], exact[1], least)
+
+
+def _left(where: str, lived: Lived, learner: Learner) -> Iterator[Comparison]:
+    """What an update left behind."""
+    before, after, optimized = lived.before, lived.after.tensors, learner.optimized
     yield _changes("weights", where, POLICY, before, after, optimized.weights)
     yield _changes("first moments", where, FIRST, before, after, optimized.first)
     yield _changes("second moments", where, SECOND, before, after, optimized.second)
-    counted = {"adam.step": optimized.steps, "counter.updates": learner.updates, "counter.skipped_steps": learner.skipped}
+    counted = {
+        "adam.step": optimized.steps,
+        "counter.updates": learner.updates,
+        "counter.skipped_steps": learner.skipped,
+    }
     for name, count in counted.items():
         yield _equal("counters", where, int(after[f"ppo/{name}"]) == count)
     if "ppo/counter.learning_rate" in after:

@@ -22,7 +22,7 @@ from simic.params import Lifecycle, Params, Train
 
 SURVEYED, WARMED, REINFORCED = 2, 1, 2  # iterations; of PPO one more where nothing is taught before
 TASKS = {"train": 4, "val": 2}  # of a bank, at most, by group
-SAMPLES = 64  # of each task and split, at most
+SAMPLES = 32  # of each task and split, at most
 UNITS = 32  # of each layer of the policy, at most: the formulas are those of any width
 TRIES = 2  # of which twins keep one each, so that they differ by what they decide
 
@@ -85,7 +85,7 @@ def _openings(train: Train, prepared: Path) -> int:
 
 
 def thinned(prepared: Path, target: Path) -> Path:
-    """A few tasks and samples of prepared data, as data of their own in ``target``; the test data stay where they are."""
+    """A few tasks and samples of prepared data, as data of their own in ``target``, without the test data."""
     meta = read_meta(prepared)
     kept = [place for group, most in TASKS.items() for place in _first(meta, group, most)]
     arrays: dict[str, Tensor] = {}

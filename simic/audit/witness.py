@@ -95,9 +95,7 @@ class Witness(Observer):
 
     def _on_reset(self, found: Any, *, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         assert options is not None
-        self._tapes.append(
-            Tape(options["iteration"], tuple(self._session.env.env_ids.tolist()), [_copied(found[0])])
-        )
+        self._tapes.append(Tape(options["iteration"], tuple(self._session.env.env_ids.tolist()), [_copied(found[0])]))
 
     def _on_env_step(self, found: Any, actions: Any) -> None:
         tape = self._tapes[-1]
@@ -126,9 +124,7 @@ class Witness(Observer):
         after = checkpoint.read(path)
         episodes = tuple(tape.transcript() for tape in self._tapes)
         self.lived.append(
-            Lived(
-                iteration - 1, episodes, self._rollout, self._batch, self._update, self._before, self._chain, after
-            )
+            Lived(iteration - 1, episodes, self._rollout, self._batch, self._update, self._before, self._chain, after)
         )
         self._before, self._chain = after.tensors, str(after.manifest.scalars["chain"])
         self._forget()

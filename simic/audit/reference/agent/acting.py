@@ -30,9 +30,7 @@ class Acted:
     misplaced: Tensor
 
 
-def act(
-    transcript: Transcript, network: Network64, tally: Tally64 | None, rng_seed: int, mode: Mode
-) -> Acted:
+def act(transcript: Transcript, network: Network64, tally: Tally64 | None, rng_seed: int, mode: Mode) -> Acted:
     """One environment after the other, with one set of scales (None: features are seen as they are)."""
     flags = network.interface.flags
     scaled = transcript.features if tally is None else seen(transcript.features, tally, flags)
@@ -48,7 +46,9 @@ def act(
             log_probs[t, env] = network.judge(z[t], masks[t], actions[t]).log_probs
             noise = rng.uniform(rng.stream(rng_seed, Draw.ACTIONS, transcript.iteration, env_id, t), factors)
             if mode != "taught":
-                misplaced[t, env] = _misplaced(network, z[t], masks[t], actions[t], noise if mode == "sampled" else None)
+                misplaced[t, env] = _misplaced(
+                    network, z[t], masks[t], actions[t], noise if mode == "sampled" else None
+                )
     shown = torch.where(valid[..., None], scaled[:-1], 0.0)
     return Acted(shown, log_probs, torch.where(valid, values[:-1], 0.0), torch.where(valid, values[1:], 0.0), misplaced)
 

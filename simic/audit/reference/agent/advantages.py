@@ -18,7 +18,9 @@ def above_twins(rewards: Tensor, valid: Tensor, twins: int) -> Tensor:
     found = torch.zeros_like(rewards)
     for env in range(envs):
         first = env - env % twins
-        more = [float(rewards[t, env]) - math.fsum(rewards[t, first : first + twins].tolist()) / twins for t in range(steps)]
+        more = [
+            float(rewards[t, env]) - math.fsum(rewards[t, first : first + twins].tolist()) / twins for t in range(steps)
+        ]
         length = int(valid[:, env].sum())
         for t in range(length):
             found[t, env] = more[t] if t < length - 1 else math.fsum(more[t:])

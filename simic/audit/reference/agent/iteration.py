@@ -66,6 +66,11 @@ class Rescaled:
     rewards: Tensor
     scaled: Tensor
 
+    def unit(self, transcript: Transcript) -> float:
+        """The largest reward that was paid, in the new scale."""
+        paid = float(transcript.rewards.abs().max())
+        return paid if self.reward is None else paid / scales.reward_scale(self.reward)
+
 
 @dataclass(frozen=True)
 class Taught64:
@@ -123,9 +128,18 @@ def _over_rows(
     rewards: Tensor, values: Tensor, following: Tensor, transcript: Transcript, gamma: float, decay: float
 ) -> tuple[Tensor, Tensor]:
     """Advantages and returns ``[T, E]``, row by row."""
-    columns = (rewards, values, following, transcript.terminated, transcript.truncated, transcript.valid())
+    terminated, truncated, valid = transcript.terminated, transcript.truncated, transcript.valid()
     found = [
-        advantages.generalized(*(column[:, env].tolist() for column in columns), gamma, decay)
+        advantages.generalized(
+            rewards[:, env].tolist(),
+            values[:, env].tolist(),
+            following[:, env].tolist(),
+            terminated[:, env].tolist(),
+            truncated[:, env].tolist(),
+            valid[:, env].tolist(),
+            gamma,
+            decay,
+        )
         for env in range(transcript.envs)
     ]
     both = torch.tensor(found, dtype=torch.float64)
@@ -137,9 +151,7 @@ def reinforce(
 ) -> Taught64:
     """An update of PPO; ``total`` updates are planned, and production looked at ``done`` minibatches."""
     ppo, valid = known.train.ppo, transcript.valid()
-    gained, returns = _over_rows(
-        moved.scaled, acted.values, acted.next_values, transcript, ppo.gamma, ppo.gae_lambda
-    )
+    gained, returns = _over_rows(moved.scaled, acted.values, acted.next_values, transcript, ppo.gamma, ppo.gae_lambda)
     weighed = advantages.standardized(gained, valid)
     rows = _strands(transcript, transcript.env_ids, acted.features, acted.log_probs, weighed, returns, None)
     plan = update.reinforcing(ppo, update.entropy_coef(ppo, state.learner.updates, total), done)

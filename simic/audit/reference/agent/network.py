@@ -1,4 +1,4 @@
-"""The policy's network written out in float64: encoder, memory cell by cell, norm, heads and value of one environment."""
+"""The policy's network written out in float64, of one environment: encoder, memory cell by cell, norm, heads, value."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -60,9 +60,10 @@ def layer_norm(weights: Weights, name: str, x: Tensor) -> Tensor:
 
 def lstm(of_input: Tensor, of_hidden: Tensor, memory: Memory) -> Memory:
     """Hochreiter, Schmidhuber 1997 with a forget gate; torch's order of gates: input, forget, candidate, output."""
-    let_in, forget, candidate, out = (of_input + of_hidden).chunk(4)
-    cell = torch.sigmoid(forget) * memory[1] + torch.sigmoid(let_in) * torch.tanh(candidate)
-    return torch.sigmoid(out) * torch.tanh(cell), cell
+    both = of_input + of_hidden
+    let_in, forget, _, out = torch.sigmoid(both).chunk(4)
+    cell = forget * memory[1] + let_in * torch.tanh(both.chunk(4)[2])
+    return out * torch.tanh(cell), cell
 
 
 def gru(of_input: Tensor, of_hidden: Tensor, memory: Memory) -> Memory:

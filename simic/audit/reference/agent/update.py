@@ -133,7 +133,9 @@ class Updating:
         return looked.divergence > limit
 
     def _stopped(self, looked: Sequence[Looked]) -> bool:
-        return bool(looked) and not looked[-1].stepped and math.isfinite(looked[-1].divergence + looked[-1].gradient_norm)
+        return (
+            bool(looked) and not looked[-1].stepped and math.isfinite(looked[-1].divergence + looked[-1].gradient_norm)
+        )
 
     def _loss(self, network: Network64, strands: Sequence[Strand]) -> tuple[Tensor, Looked]:
         """−objective + c_v · value loss − Σ c_k · entropy of factor k: sums over the minibatch times the number of
@@ -236,4 +238,3 @@ class Updating:
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
-
