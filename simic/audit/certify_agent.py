@@ -28,6 +28,7 @@ from simic.envs.observations import columns
 from simic.envs.rewards import MODES
 from simic.errors import SimicError
 from simic.params import Params
+from simic.training.checkpoint import Checkpoint
 from simic.training.interrupts import Interrupted
 from simic.training.learned import describe_specs
 from simic.training.session import Session, open_session
@@ -37,7 +38,7 @@ DATA, TRAINING = "data", "training"  # folders
 RESUMED_AFTER = 1  # iterations: by then there is something of everything that can be lost
 # What a metric that may be nearly 0 is measured by: normalised advantages and shares are of the order of 1.
 METRIC_UNITS = {"policy_loss": 1.0, "explained_variance": 1.0, "entropy": 1.0, "approx_kl": 1e-3, "approx_kl_max": 1e-3}
-HARDLY = 1e-3  # of the largest change of any tensor: one that changed less is measured by this
+HARDLY = 1e-2  # of the largest change of any tensor: one that changed less is measured by this
 
 # The largest deviation by what is compared, as a share of the largest value (of weights and moments: of the largest
 # change of their tensor). Ours, ten times the largest of clean runs. What is not named here must be equal.
@@ -57,7 +58,7 @@ def certify_agent(params: Params, prepared: Path, scratch: Path) -> tuple[Compar
         for until in (RESUMED_AFTER, small.train.iterations):
             with open_session(small, scratch / TRAINING, data, fresh=certifier is None) as session:
                 certifier = certifier or Certifier(session)
-                witness = Witness(session, until)
+                witness = Witness(session, until, certifier.earlier)
                 found += certifier.begun(witness)
                 with suppress(Interrupted):
                     train(session, [witness], witness.stop)
@@ -78,14 +79,14 @@ class Certifier:
         self.known = Known(Interface.of(specs), tree.train, tree.rng_seed, clipped)
         self.openings = env.openings.nonzero().tolist()
         self.accuracy = [name for name, _ in columns(env.host.slots)].index("accuracy_lag_0")
-        self.state: Mapping[str, Tensor] | None = None
+        self.earlier: Checkpoint | None = None
         self.shown: list[tuple[Transcript, Tensor]] = []
         self.env_steps = 0
 
     def begun(self, witness: Witness) -> Iterator[Comparison]:
         """What a life begins with: drawn weights, or the state of the last checkpoint."""
-        if self.state is not None:
-            yield from _same("state restored", "after a resume", witness.begun, self.state)
+        if self.earlier is not None:
+            yield from _same("state restored", "after a resume", witness.begun, self.earlier.tensors)
             return
         weights = {name.removeprefix(POLICY): x for name, x in witness.begun.items() if name.startswith(POLICY)}
         shapes = {name: tuple(x.shape) for name, x in weights.items()}
@@ -94,7 +95,7 @@ class Certifier:
 
     def compared(self, lived: Lived) -> Iterator[Comparison]:
         """Everything of one iteration."""
-        self.state = lived.after.tensors
+        self.earlier = lived.after
         where, settings = f"iteration {lived.number}", self.known.train
         taught = lived.number < settings.taught
         transcript, state = lived.episodes[0], AgentState.of(lived.before, settings)
@@ -172,7 +173,7 @@ def _kept(where: str, lived: Lived, transcript: Transcript) -> Iterator[Comparis
 def _acted(where: str, lived: Lived, transcript: Transcript, acted: Acted, sampled: str) -> Iterator[Comparison]:
     rollout, valid = lived.rollout, transcript.valid()
     yield _close("features seen", where, rollout.features, acted.features)
-    yield _close("log-probabilities acting", where, rollout.log_probs, acted.log_probs)
+    yield _close("log-probabilities acting", where, rollout.log_probs, acted.log_probs, 1.0)
     yield _close("values acting", where, rollout.values[valid], acted.values[valid])
     yield _close("values that follow", where, rollout.next_values[valid], acted.next_values[valid])
     yield _within(sampled, where, float(acted.misplaced.max()))
@@ -200,12 +201,12 @@ def _given(where: str, lived: Lived, taught: Taught64, unit: float) -> Iterator[
     batch = lived.batch
     assert batch.advantages is not None
     assert batch.returns is not None
-    yield _close("log-probabilities learned from", where, batch.log_probs, taught.log_probs)
+    yield _close("log-probabilities learned from", where, batch.log_probs, taught.log_probs, 1.0)
     yield _close("advantages", where, batch.advantages, taught.advantages, unit)
     yield _close("returns", where, batch.returns, taught.returns, unit)
     yield _equal("kind of update", where, (batch.weights is None) == (not taught.worth))
     if batch.weights is not None:
-        worth = torch.tensor(taught.worth, dtype=torch.float64).expand_as(batch.weights)
+        worth = torch.tensor(taught.worth, dtype=torch.float64).expand(len(batch.weights), -1)
         yield _close("worth of demonstrations", where, batch.weights, worth)
 
 

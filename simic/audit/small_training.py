@@ -36,7 +36,7 @@ def composed(tree: Params, prepared: Path) -> Params:
     survey, warm = (min(SURVEYED, train.survey), WARMED) if taught else (0, 0)
     iterations = survey + warm + REINFORCED + (not taught)
     changed: Mapping[str, Any] = {
-        "envs": math.lcm(train.twins, train.ppo.minibatches, _openings(train, prepared) if taught else 1),
+        "envs": _envs(train, _openings(train, prepared) if taught else 1),
         "episode_steps": _steps(Lifecycle(**lifecycle), TRIES if taught else 1),
         "batches_per_epoch": 1,
         "batch_size": min(train.batch_size, SAMPLES // 2),
@@ -58,6 +58,12 @@ def _quick(lifecycle: Lifecycle) -> dict[str, Any]:
     """As short as it can be."""
     waits = ("training_dwell", "blending_dwell", "min_prune_age", "embargo_steps", "reset_steps")
     return lifecycle.model_dump() | {name: min(1, getattr(lifecycle, name)) for name in waits}
+
+
+def _envs(train: Train, openings: int) -> int:
+    """As few as make whole groups, and at least two of them in a minibatch."""
+    fewest = math.lcm(train.twins, train.ppo.minibatches, openings)
+    return fewest if fewest > train.ppo.minibatches else 2 * fewest
 
 
 def _steps(lifecycle: Lifecycle, tries: int) -> int:

@@ -67,13 +67,16 @@ class Lived:
 
 
 class Witness(Observer):
-    """Of one life of a run, up to the checkpoint after ``until`` iterations, at which it asks training to stop."""
+    """Of one life of a run, from the ``earlier`` checkpoint, if there is one, to that after ``until`` iterations, at
+    which it asks training to stop.
+    """
 
-    def __init__(self, session: Session, until: int) -> None:
+    def __init__(self, session: Session, until: int, earlier: Checkpoint | None) -> None:
         self.until, self.stop = until, threading.Event()
         self.lived: list[Lived] = []
         self.begun = session.state.tensors()
-        self._before, self._chain = self.begun, session.state.counters.chain
+        self._before = self.begun if earlier is None else earlier.tensors
+        self._chain = "" if earlier is None else str(earlier.manifest.scalars["chain"])
         self._session = session
         self._forget()
         self._listen()

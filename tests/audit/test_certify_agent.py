@@ -12,10 +12,11 @@ from simic.params import Governor, HostOptimizer, Lifecycle, Params, Policy, PPO
 from .agent_faults import FAULTS
 
 SMALL = {"encoder_units": 12, "core_units": 8, "head_units": 8, "embedding_units": 2}
-FAST = PPOParams(epochs=2, minibatches=4, learning_rate=0.01, target_kl=None, max_grad_norm=0.1)
+FAST = PPOParams(epochs=2, minibatches=2, learning_rate=0.01, target_kl=None, max_grad_norm=0.1)
 QUICK = Lifecycle(training_dwell=1, max_seeds=1, sequential_development=False, embargo_steps=0)
 HOSTS = HostOptimizer(name="adamw", learning_rate=0.01)
-ONE_BLUEPRINT = {"blueprint": ("norm",), "style": ("linear_add", "sigmoid_add")}
+TWO_OPENINGS = {"slot": (0, 2), "blueprint": ("norm",), "style": ("linear_add", "sigmoid_add")}
+FRAIL = Governor(sensitivity_sigmas=0.01, loss_multiplier=0.01, absolute_loss_chances=0.9, min_history=2)
 
 
 def settings(**changes) -> Params:
@@ -25,9 +26,9 @@ def settings(**changes) -> Params:
 
 SETTINGS = {
     # Everything is taught first, as by the shipped params; episodes terminate.
-    "taught": settings(survey=3, warm_start=3, episode_end="terminate", actions=ONE_BLUEPRINT),
+    "taught": settings(survey=3, warm_start=3, episode_end="terminate", actions=TWO_OPENINGS),
     # Twins, truncated episodes, no limit of the divergence; hosts that break end early.
-    "free": settings(),
+    "free": settings(governor=FRAIL),
     # No twins, one ratio per head, shaped rewards, another memory, a shared critic; stopped by the divergence.
     "stopped": settings(
         twins=1,
@@ -44,7 +45,7 @@ SETTINGS = {
                 "gradient_accumulation": 2,
             }
         ),
-        governor=Governor(sensitivity_sigmas=0.01, loss_multiplier=0.01, absolute_loss_chances=0.9, min_history=2),
+        governor=FRAIL,
     ),
 }
 

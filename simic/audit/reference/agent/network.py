@@ -109,7 +109,7 @@ class Network64:
         found: list[Tensor] = []
         for of_input, start in zip(of_inputs, starts, strict=True):
             memory = (nothing, nothing) if start else memory
-            memory = cell(of_input, recurrent @ memory[0] + bias, memory)
+            memory = cell(of_input, torch.addmv(bias, recurrent, memory[0]), memory)
             found.append(memory[0])
         return torch.stack(found)
 

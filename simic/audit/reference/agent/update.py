@@ -164,7 +164,8 @@ class Updating:
         means = [total * parts / max(1, count) for total, count in zip(entropy, usage.open, strict=True)]
         bonus = zero
         for factor, mean in enumerate(means):
-            bonus = bonus + self._entropy_coef(factor, float(mean.detach())) * mean
+            worth = self._entropy_coef(factor, float(mean.detach()))
+            bonus = bonus + worth * mean if worth else bonus
         loss = policy + ppo.value_coef * value - bonus
         sums = [float(total.detach()) for total in entropy]
         return loss, Looked(
