@@ -40,9 +40,48 @@ RESUMED_AFTER = 1  # iterations: by then there is something of everything that c
 METRIC_UNITS = {"policy_loss": 1.0, "explained_variance": 1.0, "entropy": 1.0, "approx_kl": 1e-3, "approx_kl_max": 1e-3}
 HARDLY = 1e-2  # of the largest change of any tensor: one that changed less is measured by this
 
-# The largest deviation by what is compared, as a share of the largest value (of weights and moments: of the largest
-# change of their tensor). Ours, ten times the largest of clean runs. What is not named here must be equal.
-ALLOWED: dict[str, float] = {}
+# The largest deviation of 50 clean runs (docs/history/experiments.md), by what is compared: of the largest expected
+# value, or of the largest change for what an update changes. It is the rounding of float32, which Adam magnifies where
+# a gradient is nearly 0; scales and coefficients are float64.
+MEASURED = {
+    "initial weights": 1.3e-6,
+    "features seen": 4.5e-7,
+    "log-probabilities acting": 2.0e-7,
+    "log-probabilities learned from": 2.0e-7,
+    "values acting": 8.6e-7,
+    "values that follow": 8.6e-7,
+    "rewards over twins": 1.7e-7,
+    "running returns": 2.0e-7,
+    "scale of observations": 1.4e-15,
+    "scale of rewards": 1.1e-7,
+    "advantages": 4.5e-7,
+    "returns": 3.4e-7,
+    "worth of demonstrations": 7.2e-6,
+    "weights": 5.1e-4,
+    "first moments": 9.6e-5,
+    "second moments": 1.1e-4,
+    "first ratio": 3.6e-7,
+    "policy_loss": 2.3e-6,
+    "value_loss": 5.3e-7,
+    "entropy": 2.4e-7,
+    "entropy_coef": 8.7e-16,
+    "grad_norm": 4.4e-7,
+    "grad_norm_max": 2.6e-6,
+    "approx_kl": 1.7e-5,
+    "approx_kl_max": 7.6e-6,
+    "explained_variance": 3.5e-7,
+    "advantage_mean": 1.7e-7,
+    "advantage_std": 8.5e-8,
+    "advantage_max_abs": 2.8e-7,
+    "return_mean": 1.8e-7,
+    "return_std": 6.6e-8,
+    "return_max_abs": 2.7e-7,
+    "value_mean": 1.8e-7,
+}
+# Where none of those runs deviated: a probability as log-probabilities do, the rest as float64 does.
+UNMEASURED = {"actions sampled": 2.0e-7, "actions greedy": 2.0e-7, "survey": 1e-15, "learning rate": 1e-15}
+ROOM = 10.0  # times what was measured; what is in neither table must be equal
+ALLOWED = {what: ROOM * deviation for what, deviation in (MEASURED | UNMEASURED).items()}
 
 
 def certify_agent(params: Params, prepared: Path, scratch: Path) -> tuple[Comparison, ...]:
@@ -64,6 +103,7 @@ def certify_agent(params: Params, prepared: Path, scratch: Path) -> tuple[Compar
                     train(session, [witness], witness.stop)
             for lived in witness.lived:
                 found += certifier.compared(lived)
+            found.append(_equal("iterations", f"up to {until}", certifier.iterations == until))
     except SimicError as error:
         found.append(Comparison("training", f"it ended: {error}", math.inf, 0.0))
     return tuple(found)
@@ -81,7 +121,7 @@ class Certifier:
         self.accuracy = [name for name, _ in columns(env.host.slots)].index("accuracy_lag_0")
         self.earlier: Checkpoint | None = None
         self.shown: list[tuple[Transcript, Tensor]] = []
-        self.env_steps = 0
+        self.iterations, self.env_steps = 0, 0
 
     def begun(self, witness: Witness) -> Iterator[Comparison]:
         """What a life begins with: drawn weights, or the state of the last checkpoint."""
@@ -130,6 +170,7 @@ class Certifier:
 
     def _told(self, where: str, lived: Lived, transcript: Transcript) -> Iterator[Comparison]:
         """Counters and the hash chain."""
+        self.iterations += 1
         self.env_steps += int(transcript.valid().sum())
         scalars = lived.after.manifest.scalars
         counted = (scalars["iteration"], scalars["env_steps"]) == (lived.number + 1, self.env_steps)

@@ -29,7 +29,7 @@ TRIES = 2  # of which twins keep one each, so that they differ by what they deci
 
 def composed(tree: Params, prepared: Path) -> Params:
     """The run's own kind of policy, PPO, twins, rewards and hosts; few hosts, steps, batches, units and iterations, in
-    float32, on one core. What is taught comes first, if anything is. ``prepared`` has the data.
+    float32, in this process. What is taught comes first, if anything is. ``prepared`` has the data, thinned already.
     """
     train, taught = tree.train, tree.train.taught > 0
     lifecycle = _quick(train.lifecycle)
@@ -39,7 +39,7 @@ def composed(tree: Params, prepared: Path) -> Params:
         "envs": _envs(train, _openings(train, prepared) if taught else 1),
         "episode_steps": _steps(Lifecycle(**lifecycle), TRIES if taught else 1),
         "batches_per_epoch": 1,
-        "batch_size": min(train.batch_size, SAMPLES // 2),
+        "batch_size": min(train.batch_size, read_meta(prepared).samples["train"] // 2),
         "iterations": iterations,
         "validate_every": iterations,
         "survey": survey,
@@ -48,7 +48,8 @@ def composed(tree: Params, prepared: Path) -> Params:
         "lifecycle": lifecycle,
         "policy": _narrow(train.policy.model_dump()) | {"precision": "float32"},
     }
-    runtime = {"device": "cpu", "processes": 1, "threads": 1, "checkpoint_every": 1}
+    # As many threads as there are, since a session sets those of the whole process.
+    runtime = {"device": "cpu", "processes": 1, "threads": torch.get_num_threads(), "checkpoint_every": 1}
     return Params.model_validate(
         tree.model_dump() | {"train": train.model_dump() | changed, "runtime": tree.runtime.model_dump() | runtime}
     )

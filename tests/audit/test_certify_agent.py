@@ -29,7 +29,7 @@ SETTINGS = {
     "taught": settings(survey=3, warm_start=3, episode_end="terminate", actions=TWO_OPENINGS),
     # Twins, truncated episodes, no limit of the divergence; hosts that break end early.
     "free": settings(governor=FRAIL),
-    # No twins, one ratio per head, shaped rewards, another memory, a shared critic; stopped by the divergence.
+    # No twins, one ratio for each head, shaped rewards, another memory, a shared critic; stopped by the divergence.
     "stopped": settings(
         twins=1,
         reward=Reward(mode="shaped"),
@@ -69,6 +69,14 @@ def test_clean_training_is_the_reference(name, prepared, tmp_path):
     assert {"weights", "advantages", "actions sampled", "actions greedy", "state chain", "state restored"} <= compared
     assert ("worth of demonstrations" in compared) == ("survey" in compared) == (name == "taught")
     assert ("learning rate" in compared) == (name == "stopped")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rng_seed", range(2, 7))
+@pytest.mark.parametrize("name", SETTINGS)
+def test_clean_training_is_the_reference_with_other_seeds(name, rng_seed, prepared, tmp_path):
+    found = certify_agent(SETTINGS[name].model_copy(update={"rng_seed": rng_seed}), prepared, tmp_path)
+    assert failed(found) == []
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -1,7 +1,7 @@
 """Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347) and cloning, down to the weights."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -56,6 +56,16 @@ class Looked:
     open: list[int]
     gradient_norm: float
     stepped: bool
+
+
+@dataclass(frozen=True)
+class Relived:
+    """One step under the present weights; ``divergence`` is e^Δ − 1 − Δ summed over factors (Schulman's k3)."""
+
+    objective: Tensor
+    squared_error: Tensor
+    divergence: float
+    judged: Judged
 
 
 @dataclass(frozen=True)
@@ -141,36 +151,31 @@ class Updating:
         """−objective + c_v · value loss − Σ c_k · entropy of factor k: sums over the minibatch times the number of
         minibatches, over the counts of the whole rollout.
         """
-        usage, parts, ppo = self.lessons.usage, self.parts, self.train.ppo
-        zero = torch.zeros((), dtype=torch.float64)
-        policy, value, factors = zero, zero, len(usage.open)
-        entropy, several = [zero] * factors, [0] * factors
-        steps, divergence = 0, 0.0
-        for strand in strands:
-            judged, values = strand.judged(network)
-            for t, real in enumerate(strand.valid):
-                if not real:
-                    continue
-                steps += 1
-                one = judged[t]
-                logs = torch.clip(one.log_probs - strand.log_probs[t], -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-                policy = policy - self._objective(strand, t, one, logs)
-                value = value + 0.5 * (values[t] - strand.returns[t]) ** 2
-                divergence += sum(math.expm1(x) - x for x in logs.detach().tolist())
-                for factor in range(factors):
-                    if one.options[factor] > 1:
-                        entropy[factor], several[factor] = entropy[factor] + one.entropy[factor], several[factor] + 1
-        policy, value = policy * parts / max(1, usage.steps), value * parts / max(1, usage.steps)
-        means = [total * parts / max(1, count) for total, count in zip(entropy, usage.open, strict=True)]
-        bonus = zero
-        for factor, mean in enumerate(means):
+        usage, parts = self.lessons.usage, self.parts
+        steps = [step for strand in strands for step in self._steps(network, strand)]
+        policy = -_total([step.objective for step in steps]) * parts / max(1, usage.steps)
+        value = _total([step.squared_error for step in steps]) * parts / (2 * max(1, usage.steps))
+        several = [[step.judged for step in steps if step.judged.options[k] > 1] for k in range(len(usage.open))]
+        entropy = [_total([judged.entropy[k] for judged in open_]) for k, open_ in enumerate(several)]
+        bonus = torch.zeros((), dtype=torch.float64)
+        for factor, total in enumerate(entropy):
+            mean = total * parts / max(1, usage.open[factor])
             worth = self._entropy_coef(factor, float(mean.detach()))
             bonus = bonus + worth * mean if worth else bonus
-        loss = policy + ppo.value_coef * value - bonus
-        sums = [float(total.detach()) for total in entropy]
-        return loss, Looked(
-            float(policy.detach()), float(value.detach()), divergence / max(1, steps), sums, several, math.nan, False
-        )
+        divergence = math.fsum(step.divergence for step in steps) / max(1, len(steps))
+        sums, counts = [float(total.detach()) for total in entropy], [len(open_) for open_ in several]
+        found = Looked(float(policy.detach()), float(value.detach()), divergence, sums, counts, math.nan, False)
+        return policy + self.train.ppo.value_coef * value - bonus, found
+
+    def _steps(self, network: Network64, strand: Strand) -> Iterator[Relived]:
+        """Those that count."""
+        judged, values = strand.judged(network)
+        for t, real in enumerate(strand.valid):
+            if real:
+                logs = torch.clip(judged[t].log_probs - strand.log_probs[t], -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+                objective = self._objective(strand, t, judged[t], logs)
+                divergence = math.fsum(math.expm1(x) - x for x in logs.detach().tolist())
+                yield Relived(objective, (values[t] - strand.returns[t]) ** 2, divergence, judged[t])
 
     def _objective(self, strand: Strand, t: int, judged: Judged, logs: Tensor) -> Tensor:
         """What one step adds to what is maximised."""
@@ -235,6 +240,10 @@ class Updating:
         if self.lessons.strands[0].worth is None:
             found |= {"approx_kl": kl[-1], "approx_kl_max": max(kl)}
         return found
+
+
+def _total(values: Sequence[Tensor]) -> Tensor:
+    return torch.stack(tuple(values)).sum() if values else torch.zeros((), dtype=torch.float64)
 
 
 def _mean(values: Sequence[float]) -> float:
