@@ -20,8 +20,9 @@ from simic.audit.reference.agent.initial import initial_weights
 from simic.audit.reference.agent.interface import Interface
 from simic.audit.reference.agent.iteration import FIRST, POLICY, SECOND, AgentState, Known, Rescaled, Taught64
 from simic.audit.reference.agent.scales import Tally64
+from simic.audit.reference.agent.trail import Stray
 from simic.audit.reference.agent.transcript import Transcript
-from simic.audit.reference.agent.update import Learner
+from simic.audit.reference.agent.update import Learned64
 from simic.audit.small_training import composed, thinned
 from simic.audit.witness import Lived, Witness
 from simic.envs.observations import columns
@@ -38,7 +39,6 @@ DATA, TRAINING = "data", "training"  # folders
 RESUMED_AFTER = 1  # iterations: by then there is something of everything that can be lost
 # What a metric that may be nearly 0 is measured by: normalised advantages and shares are of the order of 1.
 METRIC_UNITS = {"policy_loss": 1.0, "explained_variance": 1.0, "entropy": 1.0, "approx_kl": 1e-3, "approx_kl_max": 1e-3}
-HARDLY = 1e-2  # of the largest change of any tensor: one that changed less is measured by this
 
 # The largest deviation of 50 clean runs (docs/history/experiments.md), by what is compared: of the largest expected
 # value, or of the largest change for what an update changes. It is the rounding of float32, which Adam magnifies where
@@ -148,7 +148,7 @@ class Certifier:
         learned = self._imitated(lived, state, moved) if taught else self._reinforced(lived, state, acted, moved)
         yield from _given(where, lived, learned, moved.unit(transcript))
         yield from _reported(where, lived, learned, moved.unit(transcript))
-        yield from _left(where, lived, learned.learned.learner)
+        yield from _left(where, lived, learned.learned)
         yield from self._told(where, lived, transcript)
         if lived.number + 1 == settings.survey:
             yield self._surveyed(where, lived)
@@ -158,15 +158,13 @@ class Certifier:
             yield self._greedy(f"validation after {where}", lived, played)
 
     def _reinforced(self, lived: Lived, state: AgentState, acted: Acted, moved: Rescaled) -> Taught64:
-        metrics = lived.update.metrics
-        done = int(metrics["steps"] + metrics["skipped_steps"] + metrics["stopped_early"])
-        total = self.known.train.iterations
-        return iteration.reinforce(self.known, state, lived.episodes[0], acted, moved, total, done)
+        return iteration.reinforce(self.known, state, lived.episodes[0], acted, moved, lived.trail)
 
     def _imitated(self, lived: Lived, state: AgentState, moved: Rescaled) -> Taught64:
-        self.shown.append((lived.episodes[0], moved.rewards))
+        # Rewards as they were kept, and compared above: an exponential magnifies what rounding leaves between twins.
+        self.shown.append((lived.episodes[0], lived.rollout.rewards.double()))
         last = lived.number + 1 == self.known.train.taught
-        return iteration.imitate(self.known, state, self.shown, moved, last)
+        return iteration.imitate(self.known, state, self.shown, moved, last, lived.trail)
 
     def _told(self, where: str, lived: Lived, transcript: Transcript) -> Iterator[Comparison]:
         """Counters and the hash chain."""
@@ -264,18 +262,25 @@ def _reported(where: str, lived: Lived, taught: Taught64, unit: float) -> Iterat
         yield _close(name, where, exact[0], exact[1], least)
 
 
-def _left(where: str, lived: Lived, learner: Learner) -> Iterator[Comparison]:
-    """What an update left behind."""
-    before, after, optimized = lived.before, lived.after.tensors, learner.optimized
-    yield _changes("weights", where, POLICY, before, after, optimized.weights)
-    yield _changes("first moments", where, FIRST, before, after, optimized.first)
-    yield _changes("second moments", where, SECOND, before, after, optimized.second)
-    counted = {
+def _left(where: str, lived: Lived, learned: Learned64) -> Iterator[Comparison]:
+    """Every step of an update, and what it left behind."""
+    for what in ("weights", "first", "second"):
+        strays = [getattr(strayed, what) for strayed in learned.strayed]
+        worst = Stray.worst(strays)
+        step = strays.index(worst) if strays else 0
+        kind = what if what == "weights" else f"{what} moments"
+        yield _within(kind, f"{where}, step {step}, {worst.name}", worst.deviation)
+    learner, after = learned.learner, lived.after.tensors
+    optimized = learner.optimized
+    for prefix, kept in ((POLICY, optimized.weights), (FIRST, optimized.first), (SECOND, optimized.second)):
+        found = {name.removeprefix(prefix): x.double() for name, x in after.items() if name.startswith(prefix)}
+        yield from _same("weights kept", where, found, kept)
+    counts = {
         "adam.step": optimized.steps,
         "counter.updates": learner.updates,
         "counter.skipped_steps": learner.skipped,
     }
-    for name, count in counted.items():
+    for name, count in counts.items():
         yield _equal("counters", where, int(after[f"ppo/{name}"]) == count)
     if "ppo/counter.learning_rate" in after:
         rate = torch.tensor(learner.rate, dtype=torch.float64)
@@ -313,25 +318,6 @@ def _largest(
 def _worst(what: str, where: str, by_name: Mapping[str, float]) -> Comparison:
     name = max(by_name, key=lambda name: math.inf if math.isnan(by_name[name]) else by_name[name])
     return _within(what, f"{where}, {name}", by_name[name])
-
-
-def _changes(
-    what: str,
-    where: str,
-    prefix: str,
-    before: Mapping[str, Tensor],
-    after: Mapping[str, Tensor],
-    expected: Mapping[str, Tensor],
-) -> Comparison:
-    """By how much an update changed every tensor, as a share of the largest change expected of it."""
-    changes = {name: x - before[prefix + name].double() for name, x in expected.items()}
-    sizes = {name: float(change.abs().max()) for name, change in changes.items()}
-    least = HARDLY * max(sizes.values())
-    by_name = {
-        name: _deviation(after[prefix + name].double() - before[prefix + name].double(), x, max(sizes[name], least))
-        for name, x in changes.items()
-    }
-    return _worst(what, where, by_name)
 
 
 def _same(what: str, where: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Iterator[Comparison]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from simic.agent.rollout import Rollout
 from simic.agent.spec import Observation
+from simic.audit.reference.agent.adam import Optimized
 from simic.audit.reference.agent.transcript import Transcript
 from simic.telemetry.columns import Columns
 from simic.telemetry.rows import UpdateRow
@@ -53,13 +54,15 @@ class Tape:
 @dataclass(frozen=True)
 class Lived:
     """One iteration: its episodes (that of training first, then, if there was one, that of validation), the rollouts as
-    they were kept, what the update was given, what was reported, and the checkpoints around it.
+    they were kept, what the update was given, the optimizer after each of its minibatches, what was reported, and the
+    checkpoints around it.
     """
 
     number: int
     episodes: tuple[Transcript, ...]
     rollout: Rollout
     batch: Rollout
+    trail: tuple[Optimized, ...]
     update: UpdateRow
     before: Mapping[str, Tensor]
     chain_before: str
@@ -83,6 +86,7 @@ class Witness(Observer):
 
     def _forget(self) -> None:
         self._tapes: list[Tape] = []
+        self._trail: list[Optimized] = []
         self._rollout: Rollout | None = None
         self._batch: Rollout | None = None
         self._update: UpdateRow | None = None
@@ -92,6 +96,7 @@ class Witness(Observer):
         env, state = self._session.env, self._session.state
         _around(env, "reset", self._on_reset)
         _around(env, "step", self._on_env_step)
+        _around(state.ppo.adam, "step", self._on_optimized)
         _around(state.ppo, "update", self._on_update)
         _around(state.ppo, "imitate", self._on_update)
         _around(state.demonstrations, "add", self._on_shown)
@@ -110,6 +115,15 @@ class Witness(Observer):
         tape.terminated.append(terminated.clone())
         tape.truncated.append(truncated.clone())
 
+    def _on_optimized(self, _: Any) -> None:
+        adam = self._session.state.ppo.adam
+        moments = {name: adam.state[weight] for name, weight in adam.named.items()}
+        weights = {name: weight.detach().double() for name, weight in adam.named.items()}
+        first, second = (
+            {name: own[kind].double() for name, own in moments.items()} for kind in ("exp_avg", "exp_avg_sq")
+        )
+        self._trail.append(Optimized(weights, first, second, 0))
+
     def _on_update(self, _: Any, rollout: Rollout, *rest: Any, **named: Any) -> None:
         self._batch = rollout
         self._rollout = rollout if self._rollout is None else self._rollout
@@ -127,7 +141,17 @@ class Witness(Observer):
         after = checkpoint.read(path)
         episodes = tuple(tape.transcript() for tape in self._tapes)
         self.lived.append(
-            Lived(iteration - 1, episodes, self._rollout, self._batch, self._update, self._before, self._chain, after)
+            Lived(
+                number=iteration - 1,
+                episodes=episodes,
+                rollout=self._rollout,
+                batch=self._batch,
+                trail=tuple(self._trail),
+                update=self._update,
+                before=self._before,
+                chain_before=self._chain,
+                after=after,
+            )
         )
         self._before, self._chain = after.tensors, str(after.manifest.scalars["chain"])
         self._forget()

@@ -10,30 +10,47 @@ from torch import Tensor
 FIRST, SECOND = 0.9, 0.999  # decay of the moments
 
 
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Learning rate, what keeps a division finite, and the largest norm of all gradients together."""
+
+    rate: float
+    eps: float
+    largest_norm: float
+
+
 @dataclass(frozen=True)
 class Optimized:
     """Weights with their first and second moments, by name, and how many steps were taken."""
 
-    weights: Mapping[str, Tensor]
-    first: Mapping[str, Tensor]
-    second: Mapping[str, Tensor]
+    weights: Tensors
+    first: Tensors
+    second: Tensors
     steps: int
 
-    def stepped(self, gradients: Mapping[str, Tensor], rate: float, eps: float, largest_norm: float) -> "Optimized":
+    def stepped(self, gradients: Tensors, settings: Rule) -> "Optimized":
         """One step on gradients of which the joint norm is at most ``largest_norm``."""
-        shrink = max(1.0, norm(gradients) / largest_norm)
+        shrink = max(1.0, norm(gradients) / settings.largest_norm)
+        first, second = {}, {}
+        for name, gradient in gradients.items():
+            first[name] = FIRST * self.first[name] + (1.0 - FIRST) * gradient / shrink
+            second[name] = SECOND * self.second[name] + (1.0 - SECOND) * (gradient / shrink) ** 2
+        return self.moved(first, second, settings)
+
+    def moved(self, first: Tensors, second: Tensors, settings: Rule) -> "Optimized":
+        """The step that follows from these moments."""
         steps = self.steps + 1
-        weights, first, second = {}, {}, {}
+        weights = {}
         for name, weight in self.weights.items():
-            gradient = gradients[name] / shrink
-            first[name] = FIRST * self.first[name] + (1.0 - FIRST) * gradient
-            second[name] = SECOND * self.second[name] + (1.0 - SECOND) * gradient**2
             mean = first[name] / (1.0 - FIRST**steps)
             deviation = torch.sqrt(second[name] / (1.0 - SECOND**steps))
-            weights[name] = weight - rate * mean / (deviation + eps)
+            weights[name] = weight - settings.rate * mean / (deviation + settings.eps)
         return Optimized(weights, first, second, steps)
 
 
-def norm(gradients: Mapping[str, Tensor]) -> float:
+def norm(gradients: Tensors) -> float:
     """Of all gradients as one vector."""
     return math.sqrt(math.fsum(float((gradient**2).sum()) for gradient in gradients.values()))

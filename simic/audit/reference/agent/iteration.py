@@ -15,7 +15,7 @@ from simic.audit.reference.agent.interface import Interface
 from simic.audit.reference.agent.network import Network64
 from simic.audit.reference.agent.scales import Tally64
 from simic.audit.reference.agent.transcript import Transcript
-from simic.audit.reference.agent.update import Learned64, Learner, Plan, Updating
+from simic.audit.reference.agent.update import Learned64, Learner, Plan, Trail, Updating
 
 POLICY, FIRST, SECOND = "ppo/policy.", "ppo/adam.exp_avg.", "ppo/adam.exp_avg_sq."
 
@@ -147,22 +147,28 @@ def _over_rows(
 
 
 def reinforce(
-    known: Known, state: AgentState, transcript: Transcript, acted: Acted, moved: Rescaled, total: int, done: int | None
+    known: Known, state: AgentState, transcript: Transcript, acted: Acted, moved: Rescaled, trail: Trail
 ) -> Taught64:
-    """An update of PPO; ``total`` updates are planned, and production looked at ``done`` minibatches."""
+    """An update of PPO."""
     ppo, valid = known.train.ppo, transcript.valid()
     gained, returns = _over_rows(moved.scaled, acted.values, acted.next_values, transcript, ppo.gamma, ppo.gae_lambda)
     weighed = advantages.standardized(gained, valid)
     rows = _strands(transcript, transcript.env_ids, acted.features, acted.log_probs, weighed, returns, None)
-    plan = update.reinforcing(ppo, update.entropy_coef(ppo, state.learner.updates, total), done)
-    learned = _run(known, state, rows, transcript.iteration, plan)
+    coefficient = update.entropy_coef(ppo, state.learner.updates, known.train.iterations)
+    plan = update.reinforcing(ppo, coefficient, len(trail) or None)
+    learned = _run(known, state, rows, transcript.iteration, plan, trail)
     told = advantages.summary(gained, returns, acted.values, valid)
     learned = replace(learned, metrics=learned.metrics | told)
     return Taught64(acted.log_probs, acted.values, gained, returns, (), learned)
 
 
 def imitate(
-    known: Known, state: AgentState, shown: Sequence[tuple[Transcript, Tensor]], moved: Rescaled, last: bool
+    known: Known,
+    state: AgentState,
+    shown: Sequence[tuple[Transcript, Tensor]],
+    moved: Rescaled,
+    last: bool,
+    trail: Trail = (),
 ) -> Taught64:
     """Clone all that was shown, each with its rewards over twins, as the present scales and weights see it."""
     worth = imitation.worth([float(total) for _, rewards in shown for total in rewards.sum(dim=0)])
@@ -180,7 +186,7 @@ def imitate(
         rows += _strands(transcript, names, seen.features, seen.log_probs, gained, returns, own)
         parts.append((seen.log_probs, seen.values, gained, returns, transcript.valid()))
     log_probs, values, gained, returns, valid = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
-    learned = _run(known, state, rows, shown[-1][0].iteration, update.cloning(last))
+    learned = _run(known, state, rows, shown[-1][0].iteration, update.cloning(last), trail)
     learned = replace(learned, metrics=learned.metrics | advantages.summary(gained, returns, values, valid))
     return Taught64(log_probs, values, gained, returns, tuple(worth), learned)
 
@@ -214,6 +220,6 @@ def _strands(
     ]
 
 
-def _run(known: Known, state: AgentState, rows: list[Strand], iteration: int, plan: Plan) -> Learned64:
+def _run(known: Known, state: AgentState, rows: list[Strand], iteration: int, plan: Plan, trail: Trail) -> Learned64:
     lessons = Lessons.of(rows, known.interface, known.train.policy.core != "none")
-    return Updating(lessons, known.train, known.rng_seed, iteration, plan).run(state.learner)
+    return Updating(lessons, known.train, known.rng_seed, iteration, plan).run(state.learner, trail)

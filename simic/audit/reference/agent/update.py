@@ -9,9 +9,10 @@ from torch import Tensor
 
 from simic import params
 from simic.audit.reference.agent import imitation
-from simic.audit.reference.agent.adam import Optimized, norm
+from simic.audit.reference.agent.adam import Optimized, Rule, norm
 from simic.audit.reference.agent.batch import Lessons, Strand
 from simic.audit.reference.agent.network import Judged, Network64
+from simic.audit.reference.agent.trail import Strayed
 
 STOP_FACTOR = 1.5  # times target_kl
 IN_DOUBT = 1e-3  # relative distance of a divergence from its limit at which rounding decides: then as it was done
@@ -42,6 +43,9 @@ class Plan:
     done: int | None = None
 
 
+Trail = Sequence[Optimized]  # what production had after each minibatch that it looked at
+
+
 @dataclass(frozen=True)
 class Looked:
     """One minibatch: its losses and divergence before a step, the norm of its gradient, and whether it was stepped on.
@@ -70,10 +74,11 @@ class Relived:
 
 @dataclass(frozen=True)
 class Learned64:
-    """The learner after an update, and how that went."""
+    """The learner after an update, how that went, and how far production's steps strayed."""
 
     learner: Learner
     metrics: dict[str, float]
+    strayed: tuple[Strayed, ...]
 
 
 def entropy_coef(settings: params.PPOParams, updates: int, total: int) -> float:
@@ -108,19 +113,31 @@ class Updating:
         """Minibatches of an epoch: never more than there are strands."""
         return min(self.plan.minibatches, len(self.lessons.strands))
 
-    def run(self, learner: Learner) -> Learned64:
-        """All minibatches, up to the one whose divergence is too large."""
+    def run(self, learner: Learner, trail: Trail = ()) -> Learned64:
+        """All minibatches, up to the one whose divergence is too large, each from where production was, as long as
+        there is a trail.
+        """
         looked: list[Looked] = []
+        strayed: list[Strayed] = []
         epochs = 0
         while epochs < self.plan.epochs and not self._stopped(looked):
             epochs += 1
             for strands in self.lessons.minibatches(self.rng_seed, self.iteration, epochs - 1, self.parts):
-                learner, one = self._minibatch(learner, strands, len(looked))
+                derived, one = self._minibatch(learner, strands, len(looked))
+                if len(looked) < len(trail):
+                    done = replace(trail[len(looked)], steps=derived.optimized.steps)
+                    rule = self._rule(learner)
+                    strayed.append(Strayed.of(learner.optimized, derived.optimized, done, rule))
+                    derived = replace(derived, optimized=done)
+                learner = derived
                 looked.append(one)
                 if self._stopped(looked):
                     break
         learner = replace(learner, updates=learner.updates + any(one.stepped for one in looked))
-        return Learned64(self._adapted(learner, looked), self._metrics(looked, epochs))
+        return Learned64(self._adapted(learner, looked), self._metrics(looked, epochs), tuple(strayed))
+
+    def _rule(self, learner: Learner) -> Rule:
+        return Rule(learner.rate, self.train.ppo.adam_eps, self.train.ppo.max_grad_norm)
 
     def _minibatch(self, learner: Learner, strands: Sequence[Strand], number: int) -> tuple[Learner, Looked]:
         weights = {name: weight.clone().requires_grad_() for name, weight in learner.optimized.weights.items()}
@@ -132,8 +149,7 @@ class Updating:
             return replace(learner, skipped=learner.skipped + 1), looked
         if self._too_far(looked, number):
             return learner, looked
-        ppo = self.train.ppo
-        optimized = learner.optimized.stepped(gradients, learner.rate, ppo.adam_eps, ppo.max_grad_norm)
+        optimized = learner.optimized.stepped(gradients, self._rule(learner))
         return replace(learner, optimized=optimized), replace(looked, stepped=True)
 
     def _too_far(self, looked: Looked, number: int) -> bool:
