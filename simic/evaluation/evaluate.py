@@ -124,7 +124,7 @@ def _summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.P
     )
 
 
-def _comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[result.Comparison, ...]:
+def _comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[result.PolicyComparison, ...]:
     """``learned`` against every other policy."""
     if LEARNED not in seeds:
         return ()
@@ -135,7 +135,7 @@ def _comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[re
             continue
         compared = statistics.compare(list(first.test_accuracy_pct), list(second.test_accuracy_pct), rng_seed)
         found.append(
-            result.Comparison(
+            result.PolicyComparison(
                 first=LEARNED,
                 second=name,
                 difference_pct=compared.difference,

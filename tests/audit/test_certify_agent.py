@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from simic.audit import small_training
 from simic.audit.certify_agent import certify_agent
 from simic.audit.comparison import Comparison
 from simic.data.prepare import prepare
@@ -27,8 +28,8 @@ def settings(**changes) -> Params:
 SETTINGS = {
     # Everything is taught first, as by the shipped params; episodes terminate.
     "taught": settings(survey=3, warm_start=3, episode_end="terminate", actions=TWO_OPENINGS),
-    # Twins, truncated episodes, no limit of the divergence; hosts that break end early.
-    "free": settings(governor=FRAIL),
+    # Twins, truncated episodes, a masked style, no limit of the divergence; hosts that break end early.
+    "free": settings(governor=FRAIL, actions={"style": TWO_OPENINGS["style"]}),
     # No twins, one ratio for each head, shaped rewards, another memory, a shared critic; stopped by the divergence.
     "stopped": settings(
         twins=1,
@@ -81,6 +82,7 @@ def test_clean_training_is_the_reference_with_other_seeds(name, rng_seed, prepar
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_caught(name, prepared, tmp_path, monkeypatch):
-    setting, plant = FAULTS[name]
+    setting, tries, plant = FAULTS[name]
+    monkeypatch.setattr(small_training, "TRIES", tries)
     plant(monkeypatch)
     assert failed(certify_agent(SETTINGS[setting], prepared, tmp_path)) != []

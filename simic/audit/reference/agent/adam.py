@@ -31,9 +31,9 @@ class Optimized:
     second: Tensors
     steps: int
 
-    def stepped(self, gradients: Tensors, settings: Rule) -> "Optimized":
-        """One step on gradients of which the joint norm is at most ``largest_norm``."""
-        shrink = max(1.0, norm(gradients) / settings.largest_norm)
+    def stepped(self, gradients: Tensors, length: float, settings: Rule) -> "Optimized":
+        """One step on gradients whose ``norm`` is that ``length``, or on shorter ones where it is too large."""
+        shrink = max(1.0, length / settings.largest_norm)
         first, second = {}, {}
         for name, gradient in gradients.items():
             first[name] = FIRST * self.first[name] + (1.0 - FIRST) * gradient / shrink

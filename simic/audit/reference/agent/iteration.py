@@ -15,13 +15,13 @@ from simic.audit.reference.agent.interface import Interface
 from simic.audit.reference.agent.network import Network64
 from simic.audit.reference.agent.scales import Tally64
 from simic.audit.reference.agent.transcript import Transcript
-from simic.audit.reference.agent.update import Learned64, Learner, Plan, Trail, Updating
+from simic.audit.reference.agent.update import Course64, Learned64, Learner, Trail, Updating
 
 POLICY, FIRST, SECOND = "ppo/policy.", "ppo/adam.exp_avg.", "ppo/adam.exp_avg_sq."
 
 
 @dataclass(frozen=True)
-class Known:
+class Givens:
     """All that does not change; ``clipped``: whether scaled rewards are."""
 
     interface: Interface
@@ -51,7 +51,7 @@ class AgentState:
         running = tensors.get("normalizers/reward.running", torch.zeros(train.envs)).tolist()
         return cls(learner, _tally(tensors, "observation"), _tally(tensors, "reward"), tuple(running))
 
-    def network(self, known: Known) -> Network64:
+    def network(self, known: Givens) -> Network64:
         """The policy as it is."""
         return Network64(self.learner.optimized.weights, known.interface, known.train.policy)
 
@@ -97,12 +97,12 @@ def _tally(tensors: Mapping[str, Tensor], part: str) -> Tally64 | None:
     return Tally64(float(found["count"]), found["mean"], found["m2"]) if found else None
 
 
-def act(known: Known, state: AgentState, transcript: Transcript, mode: Mode) -> Acted:
+def act(known: Givens, state: AgentState, transcript: Transcript, mode: Mode) -> Acted:
     """With the weights and the scales from before the episode."""
     return acting.act(transcript, state.network(known), state.observation, known.rng_seed, mode)
 
 
-def rescale(known: Known, state: AgentState, transcript: Transcript, twins: int) -> Rescaled:
+def rescale(known: Givens, state: AgentState, transcript: Transcript, twins: int) -> Rescaled:
     """The scales move once, after the episode; its rewards are in the new one."""
     valid = transcript.valid()
     rewards = torch.where(valid, transcript.rewards, 0.0)
@@ -147,7 +147,7 @@ def _over_rows(
 
 
 def reinforce(
-    known: Known, state: AgentState, transcript: Transcript, acted: Acted, moved: Rescaled, trail: Trail
+    known: Givens, state: AgentState, transcript: Transcript, acted: Acted, moved: Rescaled, trail: Trail
 ) -> Taught64:
     """An update of PPO."""
     ppo, valid = known.train.ppo, transcript.valid()
@@ -163,7 +163,7 @@ def reinforce(
 
 
 def imitate(
-    known: Known,
+    known: Givens,
     state: AgentState,
     shown: Sequence[tuple[Transcript, Tensor]],
     moved: Rescaled,
@@ -220,6 +220,8 @@ def _strands(
     ]
 
 
-def _run(known: Known, state: AgentState, rows: list[Strand], iteration: int, plan: Plan, trail: Trail) -> Learned64:
+def _run(
+    known: Givens, state: AgentState, rows: list[Strand], iteration: int, plan: Course64, trail: Trail
+) -> Learned64:
     lessons = Lessons.of(rows, known.interface, known.train.policy.core != "none")
     return Updating(lessons, known.train, known.rng_seed, iteration, plan).run(state.learner, trail)

@@ -14,7 +14,7 @@ import torch
 from simic.audit.reference.agent.adam import Optimized, Rule, Tensors
 
 ROUNDING = 2.0**-22  # of the largest value: what is kept in float32, after a sum or two
-HARDLY = 1e-2  # of the largest change of any tensor: one that changed less is measured by this
+HARDLY = 0.1  # of the largest change of any tensor: one that changed less is measured by this
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,18 @@ def _unmoved(found: Tensors, expected: Tensors) -> Stray:
 
 
 def _stray(before: Tensors, expected: Tensors, found: Tensors) -> Stray:
-    changes = {name: float((expected[name] - before[name]).abs().max()) for name in expected}
+    sizes, changes = _largest(expected), _largest({name: x - before[name] for name, x in expected.items()})
+    off = _largest({name: found[name] - x for name, x in expected.items()})
     least = max(HARDLY * max(changes.values()), 2.0**-126)  # the least normal float32
+    return Stray.worst(
+        Stray(_beyond(off[name], ROUNDING * sizes[name]) / max(changes[name], least), name) for name in expected
+    )
 
-    def of(name: str) -> float:
-        off = (found[name] - expected[name]).abs().max() - ROUNDING * expected[name].abs().max()
-        return float(off.clamp(min=0.0)) / max(changes[name], least)
 
-    return Stray.worst(Stray(of(name), name) for name in expected)
+def _largest(tensors: Tensors) -> dict[str, float]:
+    return dict(zip(tensors, torch.stack([x.abs().max() for x in tensors.values()]).tolist(), strict=True))
+
+
+def _beyond(off: float, rounding: float) -> float:
+    """NaN stays NaN."""
+    return off if math.isnan(off) else max(0.0, off - rounding)

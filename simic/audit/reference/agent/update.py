@@ -31,7 +31,7 @@ class Learner:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Course64:
     """How an update goes over its strands. ``done`` is how many minibatches production looked at, which decides only
     where the divergence is as good as the limit.
     """
@@ -87,15 +87,15 @@ def entropy_coef(settings: params.PPOParams, updates: int, total: int) -> float:
     return (1.0 - share) * settings.entropy_coef + share * settings.entropy_coef_final
 
 
-def reinforcing(settings: params.PPOParams, coefficient: float, done: int | None) -> Plan:
+def reinforcing(settings: params.PPOParams, coefficient: float, done: int | None) -> Course64:
     """The plan of PPO."""
     limit = math.inf if settings.target_kl is None else STOP_FACTOR * settings.target_kl
-    return Plan(settings.epochs, settings.minibatches, limit, coefficient, done)
+    return Course64(settings.epochs, settings.minibatches, limit, coefficient, done)
 
 
-def cloning(last: bool) -> Plan:
+def cloning(last: bool) -> Course64:
     """The plan of imitation: no entropy bonus, no limit."""
-    return Plan(imitation.LAST_EPOCHS if last else imitation.EPOCHS, imitation.MINIBATCHES, math.inf, 0.0)
+    return Course64(imitation.LAST_EPOCHS if last else imitation.EPOCHS, imitation.MINIBATCHES, math.inf, 0.0)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Updating:
     train: params.Train
     rng_seed: int
     iteration: int
-    plan: Plan
+    plan: Course64
 
     @property
     def parts(self) -> int:
@@ -149,7 +149,7 @@ class Updating:
             return replace(learner, skipped=learner.skipped + 1), looked
         if self._too_far(looked, number):
             return learner, looked
-        optimized = learner.optimized.stepped(gradients, self._rule(learner))
+        optimized = learner.optimized.stepped(gradients, looked.gradient_norm, self._rule(learner))
         return replace(learner, optimized=optimized), replace(looked, stepped=True)
 
     def _too_far(self, looked: Looked, number: int) -> bool:

@@ -128,7 +128,7 @@ def test_a_step_is_torchs_adam_behind_a_clipped_norm():
     parameter = nn.Parameter(weights["w"].clone())
     theirs = torch.optim.Adam([parameter], lr=0.01, eps=1e-5)
     for _ in range(3):
-        own = own.stepped({"w": gradient}, Rule(0.01, 1e-5, 1.0))
+        own = own.stepped({"w": gradient}, 5.0, Rule(0.01, 1e-5, 1.0))
         parameter.grad = gradient / 5.0
         theirs.step()
     torch.testing.assert_close(own.weights["w"], parameter.data, rtol=0, atol=1e-14)
