@@ -20,7 +20,7 @@ from simic.errors import SimicError
 from simic.evaluation import endpoints
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.page import GROUPS
-from simic.evaluation.result import LEARNED, Case, Comparison, Evaluation, Importance
+from simic.evaluation.result import LEARNED, Case, Evaluation, Importance, PolicyComparison
 from simic.evaluation.statistics import CONFIDENCE, Interval
 from simic.growth.life.vocabulary import Action
 from simic.params import PolicyName
@@ -235,7 +235,7 @@ def _closed(evaluation: Evaluation) -> str:
     return f"Gap: {gap}. Score: {score}."
 
 
-def _against(comparison: Comparison) -> str:
+def _against(comparison: PolicyComparison) -> str:
     d = comparison.difference_pct
     meaning = "better" if d.low > 0 else "worse" if d.high < 0 else "no difference shown"
     return f"{d.estimate:+.2f} points [{d.low:+.2f}, {d.high:+.2f}] against {_label(comparison.second)}, {meaning}"

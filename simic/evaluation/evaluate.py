@@ -125,7 +125,7 @@ def summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.Po
     )
 
 
-def comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[result.Comparison, ...]:
+def comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[result.PolicyComparison, ...]:
     """``learned`` against every other policy."""
     if LEARNED not in seeds:
         return ()
@@ -136,7 +136,7 @@ def comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[res
             continue
         compared = statistics.compare(list(first.test_accuracy_pct), list(second.test_accuracy_pct), rng_seed)
         found.append(
-            result.Comparison(
+            result.PolicyComparison(
                 first=LEARNED,
                 second=name,
                 difference_pct=compared.difference,

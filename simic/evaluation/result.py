@@ -61,7 +61,7 @@ class PolicyResult(Frozen):
     per_seed: PerSeed
 
 
-class Comparison(Frozen):
+class PolicyComparison(Frozen):
     """First policy minus second, paired by evaluation seed."""
 
     first: str
@@ -264,7 +264,7 @@ class Evaluation(Frozen):
     standings: dict[str, Standings]  # by group of tasks
     policies: dict[str, PolicyResult]
     static_final: dict[str, Fixed]  # the networks that the first policy ended with, from the first step
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[PolicyComparison, ...]
     importance: dict[str, Importance]  # by group of observations
     cases: tuple[Case, ...]  # hosts that gained most over the best common schedule, then those that lost most
 
@@ -272,7 +272,7 @@ class Evaluation(Frozen):
         """Canonical: sorted keys, so equal results are equal bytes."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
 
-    def comparison(self, first: str, second: str) -> Comparison | None:
+    def comparison(self, first: str, second: str) -> PolicyComparison | None:
         """The recorded comparison of two policies, if there is one."""
         return next((c for c in self.comparisons if (c.first, c.second) == (first, second)), None)
 

@@ -11,7 +11,6 @@ from simic.audit.record import RunRecord
 from simic.evaluation import endpoints
 from simic.evaluation.result import (
     Case,
-    Comparison,
     Cost,
     Decision,
     Evaluation,
@@ -21,6 +20,7 @@ from simic.evaluation.result import (
     Importance,
     Interval,
     PerSeed,
+    PolicyComparison,
     PolicyResult,
     TaskRow,
     Timeline,
@@ -249,7 +249,7 @@ def evaluation(eval_seeds=20, found=None):
         "static_final, equal FLOPs": fixed(78.5, eval_seeds),
     }
     versus = tuple(
-        Comparison(first="learned", second=name, difference_pct=interval(80.0 - level),
+        PolicyComparison(first="learned", second=name, difference_pct=interval(80.0 - level),
                    p_value=0.001, probability_of_improvement=0.9, minimum_detectable_pct=0.7, seeds=eval_seeds)
         for name, level in (TRAINED | RULES).items() if name != "learned"
     )  # fmt: skip

@@ -7,21 +7,21 @@ from simic.audit.checks.shared import OURS
 from simic.audit.findings import Evidence, percent
 from simic.audit.record import RunRecord
 from simic.evaluation import statistics
-from simic.evaluation.result import LEARNED, Comparison
+from simic.evaluation.result import LEARNED, PolicyComparison
 from simic.telemetry.rows import Severity
 
 BASELINES_FIRST = "Schulman, Nuts and Bolts (run baselines first); mesozoic-labs#487"
 INTERVAL = f"paired {percent(statistics.CONFIDENCE)} interval"
 
 
-def _said(comparison: Comparison) -> str:
+def _said(comparison: PolicyComparison) -> str:
     d = comparison.difference_pct
     return (
         f"{d.estimate:+.2f} points [{d.low:+.2f}, {d.high:+.2f}] vs {comparison.second}, p = {comparison.p_value:.3g}"
     )
 
 
-def _evidence(comparison: Comparison) -> Evidence:
+def _evidence(comparison: PolicyComparison) -> Evidence:
     d = comparison.difference_pct
     return {"versus": comparison.second, "difference_pct": d.estimate, "low": d.low, "high": d.high}
 

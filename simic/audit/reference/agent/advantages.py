@@ -1,0 +1,88 @@
+"""What twins differ by, and how much better than expected it went (GAE, Schulman et al. 2016, arXiv 1506.02438)."""
+
+import math
+
+import torch
+from torch import Tensor
+
+SIGMA_FLOOR = 0.1  # of advantages, in units of scaled reward
+FLAT = 1e-8  # variance of returns below which there is nothing to explain
+
+
+def above_twins(rewards: Tensor, valid: Tensor, twins: int) -> Tensor:
+    """Rewards ``[T, E]`` less the mean of each ``twins`` consecutive environments in the same step.
+
+    One that ended early pays for the steps it missed in its last one, so that its sum is what it got more than they.
+    """
+    steps, envs = rewards.shape
+    found = torch.zeros_like(rewards)
+    for env in range(envs):
+        first = env - env % twins
+        more = [
+            float(rewards[t, env]) - math.fsum(rewards[t, first : first + twins].tolist()) / twins for t in range(steps)
+        ]
+        length = int(valid[:, env].sum())
+        for t in range(length):
+            found[t, env] = more[t] if t < length - 1 else math.fsum(more[t:])
+    return found
+
+
+def generalized(
+    rewards: list[float],
+    values: list[float],
+    following: list[float],
+    terminated: list[bool],
+    truncated: list[bool],
+    valid: list[bool],
+    gamma: float,
+    decay: float,
+) -> tuple[list[float], list[float]]:
+    """Advantages and returns of one environment: the sum of (γ λ)^n δ over the steps up to the end of its episode.
+
+    ``following`` is the value of the state that each step led to; after a terminal one nothing follows, also if it was
+    truncated in the same step.
+    """
+    advantages: list[float] = []
+    for t in range(len(rewards)):
+        total, weight = 0.0, 1.0
+        for later in range(t, len(rewards)):
+            if not valid[later]:
+                break
+            future = 0.0 if terminated[later] else gamma * following[later]
+            total += weight * (rewards[later] + future - values[later])
+            weight *= gamma * decay
+            if terminated[later] or truncated[later]:
+                break
+        advantages.append(total)
+    returns = [a + v if real else 0.0 for a, v, real in zip(advantages, values, valid, strict=True)]
+    return advantages, returns
+
+
+def standardized(advantages: Tensor, valid: Tensor) -> Tensor:
+    """(A − mean) / max(σ, 0.1) over all valid steps; 0 elsewhere."""
+    mean, sigma = mean_and_sigma(advantages[valid])
+    return torch.where(valid, (advantages - mean) / max(sigma, SIGMA_FLOOR), 0.0)
+
+
+def mean_and_sigma(values: Tensor) -> tuple[float, float]:
+    """Of the population, in exact sums."""
+    numbers = values.flatten().tolist()
+    mean = math.fsum(numbers) / len(numbers)
+    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in numbers) / len(numbers))
+
+
+def summary(advantages: Tensor, returns: Tensor, values: Tensor, valid: Tensor) -> dict[str, float]:
+    """What is reported of them, by the name of the metric; NaN where returns do not vary."""
+    a, r, v = advantages[valid], returns[valid], values[valid]
+    (a_mean, a_sigma), (r_mean, r_sigma), (v_mean, _) = mean_and_sigma(a), mean_and_sigma(r), mean_and_sigma(v)
+    left = mean_and_sigma(r - v)[1] ** 2
+    return {
+        "advantage_mean": a_mean,
+        "advantage_std": a_sigma,
+        "advantage_max_abs": float(a.abs().max()),
+        "return_mean": r_mean,
+        "return_std": r_sigma,
+        "return_max_abs": float(r.abs().max()),
+        "value_mean": v_mean,
+        "explained_variance": 1.0 - left / r_sigma**2 if r_sigma**2 > FLAT else math.nan,
+    }

@@ -1,0 +1,164 @@
+"""The network of the reference against torch's own cells and layers, and against probabilities done by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from simic.audit.reference.agent.adam import Optimized, Rule, norm
+from simic.audit.reference.agent.initial import initial_weights
+from simic.audit.reference.agent.interface import Interface
+from simic.audit.reference.agent.network import Network64, gru, layer_norm, lstm
+from simic.audit.reference.agent.scales import Tally64, discounted, reward_scale, seen
+from simic.params import Policy
+
+SPECS = {
+    "action": {
+        "heads": [
+            {"name": "op", "size": 2, "mask_given": "nothing"},
+            {"name": "slot", "size": 3, "mask_given": "op"},
+            {"name": "kind", "size": 2, "mask_given": "slot"},
+        ],
+        "relevance": [[True, False, False], [True, True, True]],
+    },
+    "observation": {"features": 2, "raw": [False, True], "categories": 1, "cardinality": 2},
+}
+MASKS = {
+    "op": [True, True],
+    "slot": [[True] * 3, [True, False, True]],
+    "kind": [[True, True], [True, True], [False, True]],
+}
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.sin(torch.arange(math.prod(shape), dtype=torch.float64) * 1.7 + sum(shape)).reshape(shape)
+
+
+def network(core="lstm", critic="own") -> Network64:
+    trunk = {
+        "category.weight": (3, 2), "encoder.weight": (4, 4), "encoder.bias": (4,),
+        "core.rnn.weight_ih_l0": (20, 4), "core.rnn.weight_hh_l0": (20, 5),
+        "core.rnn.bias_ih_l0": (20,), "core.rnn.bias_hh_l0": (20,), "core_norm.weight": (5,), "core_norm.bias": (5,),
+    }  # fmt: skip
+    shapes = {f"{name}.{part}": shape for name in ("actor", "critic") for part, shape in trunk.items()}
+    for head, size in (("heads.0", 2), ("heads.1", 3), ("heads.2", 2), ("value_head", 1)):
+        shapes |= {f"{head}.hidden.weight": (4, 5), f"{head}.hidden.bias": (4,)}
+        shapes |= {f"{head}.out.weight": (size, 4), f"{head}.out.bias": (size,)}
+    shapes |= {"given.0": (2, 5), "given.1": (3, 5)}
+    weights = {name: 0.3 * drawn(*shape) + 0.003 * place for place, (name, shape) in enumerate(shapes.items())}
+    sizes = Policy(encoder_units=4, core=core, core_units=5, head_units=4, critic=critic, embedding_units=2)
+    return Network64(weights, Interface.of(SPECS), sizes)
+
+
+@pytest.mark.parametrize(("cell", "theirs", "gates"), [(lstm, nn.LSTMCell, 4), (gru, nn.GRUCell, 3)])
+def test_cells_are_torchs(cell, theirs, gates):
+    other = theirs(3, 5).double()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.copy_(drawn(*parameter.shape))
+    x, h, c = drawn(3), drawn(5), drawn(5) * 2
+    ih, hh = other.weight_ih @ x + other.bias_ih, other.weight_hh @ h + other.bias_hh
+    expected = other(x[None], (h[None], c[None])) if gates == 4 else (other(x[None], h[None]), c[None])
+    for own, their in zip(cell(ih, hh, (h, c)), expected, strict=True):
+        torch.testing.assert_close(own, their[0], rtol=0, atol=1e-14)
+
+
+def test_norm_is_torchs():
+    other = nn.LayerNorm(5).double()
+    weights = {"n.weight": drawn(5), "n.bias": drawn(5) + 1}
+    other.load_state_dict({"weight": weights["n.weight"], "bias": weights["n.bias"]})
+    torch.testing.assert_close(layer_norm(weights, "n", drawn(2, 5)), other(drawn(2, 5)), rtol=0, atol=1e-14)
+
+
+def test_memory_is_empty_where_an_episode_starts():
+    features, categories = drawn(4, 2), torch.tensor([[0], [1], [-1], [0]])
+    whole, values = network().read(features, categories, [True, False, True, False])
+    again, of_again = network().read(features[2:], categories[2:], [True, False])
+    torch.testing.assert_close((whole[2:], values[2:]), (again, of_again), rtol=0, atol=1e-13)
+    goes_on, _ = network().read(features, categories, [True, False, False, False])
+    assert not torch.allclose(goes_on[2], whole[2])
+
+
+def test_the_value_reads_its_own_trunk_or_the_actors():
+    seen_rows = drawn(1, 2), torch.zeros(1, 1, dtype=torch.int64), [True]
+    values = {critic: network(critic=critic).read(*seen_rows)[1] for critic in ("own", "shared")}
+    assert values["own"] != values["shared"]
+
+
+def test_an_action_has_only_the_factors_its_op_uses():
+    policy, z = network(), drawn(5)
+    waiting = policy.judge(z, MASKS, [0, 0, 0])
+    assert waiting.log_probs[1:].tolist() == waiting.entropy[1:].tolist() == [0.0, 0.0]
+    assert waiting.options == (2, 0, 0)
+    both = waiting.log_probs[0].exp() + policy.judge(z, MASKS, [1, 0, 0]).log_probs[0].exp()
+    assert float(both) == pytest.approx(1.0, abs=1e-15)
+
+
+def test_probabilities_of_what_is_legal_sum_to_one():
+    policy, z = network(), drawn(5)
+    slots = [policy.judge(z, MASKS, [1, slot, 1]).log_probs[1].exp() for slot in (0, 2)]
+    assert float(sum(slots)) == pytest.approx(1.0, abs=1e-15)
+    one_left = policy.judge(z, MASKS, [1, 2, 1])
+    assert one_left.options == (2, 2, 1) and float(one_left.log_probs[2]) == float(one_left.entropy[2]) == 0.0
+
+
+def test_what_is_not_legal_is_equal_to_nothing():
+    assert network().judge(drawn(5), MASKS, [1, 1, 0]).log_probs[1].isnan()
+    nowhere = MASKS | {"slot": [[True] * 3, [False] * 3]}
+    assert network().judge(drawn(5), nowhere, [1, 0, 0]).log_probs[1].isnan()
+
+
+def test_later_factors_know_the_op_and_the_slot():
+    policy, z = network(), drawn(5)
+    free = {"op": [True, True]}
+    kinds = {slot: float(policy.judge(z, free, [1, slot, 0]).log_probs[2]) for slot in range(3)}
+    assert len(set(kinds.values())) == 3
+    weights = dict(policy.weights) | {"given.1": torch.zeros(3, 5, dtype=torch.float64)}
+    plain = Network64(weights, policy.interface, policy.sizes)
+    assert len({float(plain.judge(z, free, [1, slot, 0]).log_probs[2]) for slot in range(3)}) == 1
+
+
+def test_a_step_is_torchs_adam_behind_a_clipped_norm():
+    """Weights [3], gradient [3, 4] of norm 5 clipped to 1: [0.6, 0.8]."""
+    weights, gradient = {"w": torch.tensor([1.0, -2.0], dtype=torch.float64)}, torch.tensor([3.0, 4.0]).double()
+    zero = {"w": torch.zeros(2, dtype=torch.float64)}
+    assert norm({"w": gradient}) == 5.0
+    own = Optimized(weights, zero, zero, 0)
+    parameter = nn.Parameter(weights["w"].clone())
+    theirs = torch.optim.Adam([parameter], lr=0.01, eps=1e-5)
+    for _ in range(3):
+        own = own.stepped({"w": gradient}, 5.0, Rule(0.01, 1e-5, 1.0))
+        parameter.grad = gradient / 5.0
+        theirs.step()
+    torch.testing.assert_close(own.weights["w"], parameter.data, rtol=0, atol=1e-14)
+    assert own.steps == 3 and own.first["w"][0] == pytest.approx(0.6 * (1 - 0.9**3))
+
+
+def test_scales_are_those_of_all_rows_and_leave_flags_alone():
+    """Rows 1 and 3 (mean 2, σ 1), then 8: mean 4, Σ(x − 4)² = 9 + 1 + 16. A row with a NaN is none."""
+    nothing = Tally64(0.0, torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64))
+    tally = nothing.with_rows(torch.tensor([[1.0, 0.0], [3.0, 0.0]], dtype=torch.float64))
+    tally = tally.with_rows(torch.tensor([[8.0, 0.0], [math.nan, 0.0]], dtype=torch.float64))
+    assert (tally.count, tally.mean.tolist(), tally.squares.tolist()) == (3.0, [4.0, 0.0], [26.0, 0.0])
+    found = seen(torch.tensor([[4.0, 77.0], [1e9, -77.0]], dtype=torch.float64), tally, (False, True))
+    assert found.tolist() == [[0.0, 77.0], [10.0, -77.0]]
+    assert seen(torch.tensor([[4.0, 77.0]], dtype=torch.float64), nothing, (False, True)).tolist() == [[4.0, 77.0]]
+
+
+def test_rewards_are_scaled_by_what_returns_vary():
+    """R = 1, then ½ + 2 = 2.5; a start forgets: 2."""
+    assert discounted([1.0, 2.0], [True, False], 9.0, 0.5) == [1.0, 2.5]
+    assert discounted([1.0, 2.0], [True, True], 9.0, 0.5) == [1.0, 2.0]
+    one, four = torch.ones(1, dtype=torch.float64), torch.tensor([4.0], dtype=torch.float64)
+    assert reward_scale(Tally64(2.0, one, four)) == math.sqrt(2.0)
+    assert reward_scale(Tally64(2.0, one, four * 0)) == 0.01 and reward_scale(Tally64(0.0, one, four)) == 1.0
+
+
+def test_a_policy_begins_with_orthogonal_layers_of_their_gains():
+    shapes = {"actor.encoder.weight": (4, 6), "heads.0.out.weight": (3, 8), "heads.0.out.bias": (3,), "given.0": (2, 8)}
+    found = initial_weights(shapes, 8, 1)
+    encoder, out = found["actor.encoder.weight"], found["heads.0.out.weight"]
+    torch.testing.assert_close(encoder @ encoder.T, 2.0 * torch.eye(4, dtype=torch.float64), rtol=0, atol=1e-14)
+    torch.testing.assert_close(out @ out.T, 1e-4 * torch.eye(3, dtype=torch.float64), rtol=0, atol=1e-14)
+    assert not found["heads.0.out.bias"].any() and not found["given.0"].any()
