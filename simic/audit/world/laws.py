@@ -1,0 +1,166 @@
+"""Laws that hold whatever the numbers are: samples are the files', strangers differ, what learns moves, a host alone is
+what it is among others, an exported network answers as the one it was made from.
+"""
+
+import json
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from simic.audit.reference.world.host import World
+from simic.audit.reference.world.hosts import anatomy
+from simic.audit.reference.world.life import ADD, FOSSILIZED, GATE, HOLDING, MULTIPLY, Seed, Slot
+from simic.audit.reference.world.networks import Weights
+from simic.audit.reference.world.validation import answers, points
+from simic.audit.world.beside import CLOSE_CALL, Beside
+from simic.audit.world.ledger import Ledger
+from simic.audit.world.witness import Witness
+from simic.envs.growth_env import GrowthEnv
+from simic.growth.batch.population import Snapshot
+from simic.growth.export import grown_network, write_network
+from simic.params import Host
+
+ALONE_STEPS = 9  # of the host that plays alone
+OPERATORS = {"ADD": ADD, "MULTIPLY": MULTIPLY, "GATE": GATE}
+
+
+def twins_and_strangers(snapshot: Snapshot, rows: Sequence[Beside], twins: int, frozen: bool, ledger: Ledger) -> None:
+    """Twins start with the same weights and others do not; with a trained host that came with the data all do."""
+    params = snapshot.stores["host"].param
+    for row in rows:
+        for other in rows[row.place + 1 :]:
+            equal = bool(torch.equal(params[row.place], params[other.place]))
+            same = frozen or row.place // twins == other.place // twins
+            where = f"rows {row.place} and {other.place}"
+            ledger.note("first weights of twins agree, of strangers differ", where, float(equal != same))
+
+
+def same_samples(env: GrowthEnv, row: Beside, ledger: Ledger) -> None:
+    """The environment holds the pairs of the file for the task of a host."""
+    host = row.host
+    for split, data, own in (
+        ("training", env.training_data, host.training),
+        ("validation", env.validation_data, host.validating),
+    ):
+        rows = slice(host.task * len(data), (host.task + 1) * len(data))
+        x, y = data.x[rows], data.y[rows]
+        alike = x.shape == own.x.shape and torch.equal(x.double(), own.x) and torch.equal(y, own.y)
+        ledger.note(f"{split} samples", f"task {host.task}", float(not alike))
+
+
+def same_rows(witness: Witness, row: Beside, ledger: Ledger) -> None:
+    """The epoch just trained saw the samples that it was to see, in their order."""
+    host = row.host
+    expected = torch.tensor(host.order) + host.task * len(host.training.y)
+    found = witness.order[row.place].flatten()
+    wrong = float((found != expected).sum()) if found.shape == expected.shape else math.inf
+    ledger.note("order of training samples", row.where, wrong)
+
+
+class Movement:
+    """What learns moves, and nothing else does; by parameter, over all hosts and steps."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._moves: dict[str, bool] = {}
+
+    def add(self, row: Beside, before: Snapshot, after: Snapshot, known: set[str]) -> None:
+        """One epoch of one host."""
+        learning = row.host.learning()
+        for name, store, parts in row.blocks():
+            if name not in known:
+                continue
+            change = (after.stores[store].param[row.place] != before.stores[store].param[row.place]).split(
+                [part.params for _, part in parts]
+            )
+            if not learning.get(name, False):
+                moved = sum(int(piece.sum()) for piece in change)
+                self._ledger.note("parameters that stay", f"{row.where}, {name}", float(moved))
+                continue
+            for (lead, part), piece in zip(parts, change, strict=True):
+                for entry, value in part.unflatten(piece).items():
+                    label = f"{self._kind(row, name)}{lead}{entry}"
+                    self._moves[label] = self._moves.get(label, False) or bool(value.any())
+
+    def close(self) -> None:
+        """After the last step."""
+        still = sorted(label for label, moved in self._moves.items() if not moved)
+        self._ledger.note("parameters that learn and never moved", ", ".join(still) or "all hosts", len(still))
+
+    def _kind(self, row: Beside, name: str) -> str:
+        kind, _, slot = name.partition(".")
+        if kind != "seed":
+            return "" if kind == "host" else "gate "
+        kinds = list(row.host.world.body.blueprints[int(slot)])
+        return f"{kinds[row.host.slots[int(slot)].seed.blueprint]} "
+
+
+def alone(env: GrowthEnv, actions: Sequence[Tensor], iteration: int, ledger: Ledger) -> None:
+    """The last host once more, without the others: bit for bit the same in the backend ``loop``."""
+    short = min(ALONE_STEPS, len(actions))
+    among, single = (
+        GrowthEnv(
+            env.train, env.rng_seed, env.training_data, env.validation_data, ids, backend="loop",
+            train_tasks=env.train_tasks, twins=env.twins,
+        )
+        for ids in (env.env_ids, env.env_ids[-1:])
+    )  # fmt: skip
+    where = f"iteration {iteration}, host {int(env.host_ids[-1])}"
+    seen = among.reset(options={"iteration": iteration})[0].features[-1:]
+    own = single.reset(options={"iteration": iteration})[0].features
+    ledger.note("a host alone is what it is among others", f"{where}, step 0", float((seen != own).sum()))
+    for step in range(short):
+        seen, reward = among.step(actions[step])[:2]
+        own, paid = single.step(actions[step][-1:])[:2]
+        wrong = (seen.features[-1:] != own.features).sum() + (reward[-1:] != paid).sum()
+        ledger.note("a host alone is what it is among others", f"{where}, step {step + 1}", float(wrong))
+
+
+def exported(env: GrowthEnv, world: World, rows: Sequence[Beside], ledger: Ledger) -> None:
+    """The host that kept most, written as a product and run from its files by torch alone, on samples from the file of
+    the data.
+    """
+    place = max(rows, key=lambda row: sum(slot.stage == FOSSILIZED for slot in row.host.slots)).place
+    population = env.population.population if isinstance(env.population, Witness) else env.population
+    expected = float(env.state.measured.committed_accuracy[place])
+    where = f"row {place}"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "grown"
+        write_network(grown_network(population, env.slots, place, committed=True), path, [], "")
+        structure = json.loads((path / "structure.json").read_text(encoding="utf-8"))
+        weights = load_file(path / "weights.safetensors")
+        program = torch.export.load(path / "network.pt2").module()
+    samples, classes = rows[place].host.validating, rows[place].host.classes
+    with torch.no_grad():
+        answered = program(samples.x.float())[:, :classes].argmax(1) == samples.y
+    slack = 100.0 * float(_committed(structure, weights, world, rows[place]).lead.lt(CLOSE_CALL).double().mean())
+    own = points(_committed(structure, weights, world, rows[place]).correct)
+    ledger.number("parameters of the exported network", where, structure["params"], _size(weights))
+    ledger.note("accuracy of the exported weights", where, max(0.0, abs(own - expected) - slack))
+    ledger.note("accuracy of the exported program", where, max(0.0, abs(points(answered.double()) - expected) - slack))
+
+
+def _size(weights: dict[str, Tensor]) -> int:
+    return sum(value.numel() for value in weights.values())
+
+
+def _committed(structure: dict, weights: dict[str, Tensor], world: World, row: Beside):  # noqa: ANN202
+    """Answers of the network that the files describe."""
+    host = Host.model_validate(structure["host"])
+    body = anatomy(host, tuple(structure["input_shape"]), structure["classes"])
+    slots = [Slot() for _ in range(body.slots)]
+    held = Weights({k: v.double() for k, v in weights.items()}, [None] * body.slots, [None] * body.slots)
+    for seed in structure["seeds"]:
+        k = seed["slot"]
+        kind = list(body.blueprints[k]).index(seed["blueprint"])
+        slots[k] = Slot(HOLDING, seed=Seed(blueprint=kind, operator=OPERATORS[seed["operator"]], alpha=seed["alpha"]))
+        for lead, place in (("seed", held.seeds), ("gate", held.gates)):
+            start = f"joints.{k}.{lead}."
+            place[k] = {n.removeprefix(start): v for n, v in held.host.items() if n.startswith(start)}
+    on = frozenset(seed["slot"] for seed in structure["seeds"])
+    return answers(body, held, slots, on, row.host.validating, row.host.classes)
