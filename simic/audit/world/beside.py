@@ -60,9 +60,11 @@ class Beside:
 
     def trained(self, before: Snapshot, after: Snapshot, known: set[str]) -> None:
         """Compare one epoch, from ``before`` on for the blocks that were ``known`` then, and take over its result."""
+        learning = self.host.learning()
         for name, store, parts in self.blocks():
             if name in known:
-                self._epoch(name, before.stores[store], after.stores[store], parts)
+                moves = learning.get(name, False)
+                self._epoch(name, before.stores[store], after.stores[store], parts, moves)
             else:
                 self._first(name, after.stores[store], parts)
 
@@ -74,18 +76,18 @@ class Beside:
             self.ledger.note(f"fresh optimiser of the {kind}", where, float(moment[self.place].abs().max()))
         self._adopt(name, rows, parts)
 
-    def _epoch(self, name: str, before: Rows, after: Rows, parts: list[tuple[str, Part]]) -> None:
+    def _epoch(self, name: str, before: Rows, after: Rows, parts: list[tuple[str, Part]], moves: bool) -> None:
         kind, slot = _split(name)
         where, own = f"{self.where}{slot}", self._flat(name)
         start, found = before.param[self.place].double(), after.param[self.place].double()
         memory = self.host.memories[name]
         scale = max(float((own - start).norm()), LEAST_SHARE * float(start.norm()))
-        self.ledger.tensors(f"change of the {kind} in an epoch", where, found, own, scale)
+        what = f"change of the {kind} in an epoch" if moves else f"{kind}s that stay"
+        self.ledger.tensors(what, where, found, own, scale)
         for moment, values in memory.moments.items():
             flat = torch.cat([value.flatten() for value in values.values()])
-            norm = float(flat.norm())
-            what = f"optimiser's {moment} of the {kind}"
-            self.ledger.tensors(what, where, after.moments[moment][self.place], flat, norm or 1.0)
+            what = f"optimiser's {moment} of the {kind}" if moves else f"optimisers that stay: {moment} of the {kind}"
+            self.ledger.tensors(what, where, after.moments[moment][self.place], flat, float(flat.norm()) or 1.0)
         self.ledger.number(f"optimiser's steps of the {kind}", where, float(after.step[self.place]), memory.steps)
         self._adopt(name, after, parts)
 

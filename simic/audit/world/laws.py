@@ -16,7 +16,7 @@ from simic.audit.reference.world.host import World
 from simic.audit.reference.world.hosts import anatomy
 from simic.audit.reference.world.life import ADD, FOSSILIZED, GATE, HOLDING, MULTIPLY, Seed, Slot
 from simic.audit.reference.world.networks import Weights
-from simic.audit.reference.world.validation import answers, points
+from simic.audit.reference.world.validation import Answers, answers, points
 from simic.audit.world.beside import CLOSE_CALL, Beside
 from simic.audit.world.ledger import Ledger
 from simic.audit.world.witness import Witness
@@ -149,7 +149,7 @@ def _size(weights: dict[str, Tensor]) -> int:
     return sum(value.numel() for value in weights.values())
 
 
-def _committed(structure: dict, weights: dict[str, Tensor], world: World, row: Beside):  # noqa: ANN202
+def _committed(structure: dict, weights: dict[str, Tensor], world: World, row: Beside) -> Answers:
     """Answers of the network that the files describe."""
     host = Host.model_validate(structure["host"])
     body = anatomy(host, tuple(structure["input_shape"]), structure["classes"])

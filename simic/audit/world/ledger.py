@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -10,14 +11,21 @@ from simic.audit.comparison import Comparison
 
 
 class Ledger:
-    """``allowed`` is the bound of each thing by name; what it does not name must agree exactly."""
+    """``allowed`` is the bound of each thing by name; what it does not name must agree exactly.
 
-    def __init__(self, allowed: Mapping[str, float]) -> None:
-        self._allowed = allowed
+    Some things agree closely nearly always and less so now and then, where a value lies on a kink of the network:
+    their median is compared too, under its own name, with the bound in ``typical``.
+    """
+
+    def __init__(self, allowed: Mapping[str, float], typical: Mapping[str, float]) -> None:
+        self._allowed, self._typical = allowed, typical
         self._worst: dict[str, Comparison] = {}
+        self._all: dict[str, list[float]] = {what: [] for what in typical}
 
     def note(self, what: str, where: str, deviation: float) -> None:
-        """One more; a NaN or one out of bounds is never forgotten for another."""
+        """One more; the first one out of bounds is what is told, else the worst."""
+        if what in self._all:
+            self._all[what].append(deviation)
         found = Comparison(what, where, deviation, self._allowed.get(what, 0.0))
         known = self._worst.get(what)
         if known is None or (known.ok and not deviation <= known.deviation):
@@ -44,7 +52,12 @@ class Ledger:
 
     def comparisons(self) -> tuple[Comparison, ...]:
         """In the order in which things were first compared."""
-        return tuple(self._worst.values())
+        usual = [
+            Comparison(f"{what}, median", f"{len(found)} comparisons", median(found), self._typical[what])
+            for what, found in self._all.items()
+            if found
+        ]
+        return (*self._worst.values(), *usual)
 
 
 def _apart(a: float, b: float) -> float:

@@ -6,9 +6,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from simic.audit.reference.world.parts import EPS, Entry, Part, Values, affine, conv, convolved, dense, linear
-from simic.audit.reference.world.parts import normed as group_normed
-from simic.audit.reference.world.parts import rectified
+from simic.audit.reference.world.parts import (
+    EPS,
+    Entry,
+    Part,
+    Values,
+    affine,
+    conv,
+    convolved,
+    dense,
+    group_normed,
+    linear,
+    rectified,
+)
 
 Shape = tuple[int, ...]
 SQUEEZED_BIAS = 3.0  # sigmoid(3) ≈ 0.95

@@ -18,7 +18,7 @@ from simic.audit.reference.world.observations import History, Sight, features
 from simic.audit.reference.world.training import Epoch, Learner, Memory, minibatches
 from simic.audit.reference.world.validation import NAN, Answers, On, Validation, answers, validate
 from simic.errors import SimicError
-from simic.params import Params
+from simic.params import Params, Train
 
 SEED_MODULE, GATE_MODULE = 0, 1  # last counter of their streams
 Action = dict[str, int]  # index of the choice of every head
@@ -146,7 +146,9 @@ class ReferenceHost:
     def block(self, name: str) -> dict[str, Tensor]:
         """Parameters by name of ``host``, ``seed.0``, ``gate.0``, …"""
         kind, _, slot = name.partition(".")
-        values = self.weights.host if kind == "host" else (self.weights.seeds, self.weights.gates)[kind == "gate"][int(slot)]
+        values = (
+            self.weights.host if kind == "host" else (self.weights.seeds, self.weights.gates)[kind == "gate"][int(slot)]
+        )
         assert values is not None
         return values
 
@@ -162,15 +164,16 @@ class ReferenceHost:
     # --- how it goes about it ---
 
     @property
-    def _settings(self):  # noqa: ANN202 - the section train of the params
+    def _settings(self) -> Train:
         return self.world.params.train
 
     def _initial(self) -> dict[str, Tensor]:
         given, params = self.world.bank.host, self.world.params
-        if given is not None:
-            return {name: value.double() for name, value in given.items()}
         found: dict[str, Tensor] = {}
         for number, (lead, part) in enumerate(host_parts(self.world.body)):
+            if given is not None:
+                found |= {lead + entry.name: given[lead + entry.name].double() for entry in part.entries}
+                continue
             stream = random.key(params.rng_seed, random.HOST_INIT, self.iteration, self.host_id, number)
             found |= {lead + name: value for name, value in part.draw(stream).items()}
         return found

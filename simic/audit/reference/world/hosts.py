@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from simic.audit.reference.world.blueprints import BLUEPRINTS, gate
-from simic.audit.reference.world.parts import Part, Values, affine, conv, convolved, dense, linear, normed
+from simic.audit.reference.world.parts import Part, Values, affine, conv, convolved, dense, group_normed, linear
 from simic.errors import SimicError
 from simic.params import Host
 
@@ -79,7 +79,7 @@ def _block(channels: int, out: int, kernel: int, pool: bool, pixels: int) -> Par
     """Convolution, norm, ReLU, pooling: ReLU and maximum commute."""
 
     def run(v: Values, x: Tensor) -> Tensor:
-        h = normed(v, "norm", convolved(v, "conv", x))
+        h = group_normed(v, "norm", convolved(v, "conv", x))
         return F.relu(F.max_pool2d(h, 2) if pool else h)
 
     flops = 2 * pixels * channels * out * kernel**2

@@ -160,7 +160,7 @@ class Slot:
         self.seed = Seed()
         self.enter(PRUNED, NAN)
 
-    def opens(self, stage: int, rules: Lifecycle) -> bool:
+    def opens(self, stage: int | None, rules: Lifecycle) -> bool:
         """Whether the gate before a stage lets the seed pass; what is not measured fails."""
         seed, strict = self.seed, rules.gates == "strict"
         if stage == BLENDING:
@@ -299,9 +299,10 @@ def _by_itself(slot: Slot, rules: Lifecycle, accuracy: float) -> None:
         least = {PRUNED: 0, EMBARGOED: rules.embargo_steps, RESETTING: rules.reset_steps}[slot.stage]
         if slot.dwell >= least:
             slot.enter({PRUNED: EMBARGOED, EMBARGOED: RESETTING, RESETTING: DORMANT}[slot.stage], NAN)
-    elif rules.auto_advance and slot.stage in (GERMINATED, TRAINING, BLENDING) and not slot.seed.prune_scheduled:
-        if slot.opens(NEXT[slot.stage], rules):
-            slot.enter(NEXT[slot.stage], accuracy)
+        return
+    goes_on = rules.auto_advance and slot.stage in (GERMINATED, TRAINING, BLENDING) and not slot.seed.prune_scheduled
+    if goes_on and slot.opens(NEXT[slot.stage], rules):
+        slot.enter(NEXT[slot.stage], accuracy)
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def groups(channels: int) -> int:
     return max(fitting, default=1)
 
 
-def normed(v: Values, name: str, x: Tensor) -> Tensor:
+def group_normed(v: Values, name: str, x: Tensor) -> Tensor:
     """Group norm of maps ``[B, C, H, W]``."""
     return F.group_norm(x, groups(x.shape[1]), v[f"{name}.weight"], v[f"{name}.bias"], EPS)
 

@@ -1,4 +1,4 @@
-"""How hosts and seeds are trained, a second time: one minibatch after the other, torch's own formulas for optimisers."""
+"""How hosts and seeds are trained, a second time: one minibatch after the other, with the usual formulas of optimisers."""
 
 import math
 from collections.abc import Sequence
@@ -96,7 +96,9 @@ class Learner:
                 found[f"gate.{k}"] = Block(gates, self.memories[f"gate.{k}"], decay, slot.frozen)
         return found
 
-    def _step(self, blocks: dict[str, Block], norms: dict[str, list[float]], x: Tensor, y: Tensor) -> tuple[float, float]:
+    def _step(
+        self, blocks: dict[str, Block], norms: dict[str, list[float]], x: Tensor, y: Tensor
+    ) -> tuple[float, float]:
         """Loss and share of right answers of one minibatch, before its step."""
         leaves = [value.requires_grad_() for block in blocks.values() for value in block.values.values()]
         running = [k for k, slot in enumerate(self.slots) if slot.learns]
