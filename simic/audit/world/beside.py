@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from simic.agent.spec import Observation
+from simic.audit.reference.world import life
 from simic.audit.reference.world.host import ReferenceHost, Told
 from simic.audit.reference.world.masks import Masks
 from simic.audit.reference.world.networks import part_of
@@ -62,7 +63,9 @@ class Beside:
         """Compare one epoch, from ``before`` on for the blocks that were ``known`` then, and take over its result."""
         learning = self.host.learning()
         for name, store, parts in self.blocks():
-            if name in known:
+            if store not in after.stores:
+                self.ledger.note("weights that there should be", f"{self.where}, {name}", math.inf)
+            elif name in known and store in before.stores:
                 moves = learning.get(name, False)
                 self._epoch(name, before.stores[store], after.stores[store], parts, moves)
             else:
@@ -83,20 +86,31 @@ class Beside:
         memory = self.host.memories[name]
         scale = max(float((own - start).norm()), LEAST_SHARE * float(start.norm()))
         what = f"change of the {kind} in an epoch" if moves else f"{kind}s that stay"
-        self.ledger.tensors(what, where, found, own, scale)
+        groups = self._groups(name)
+        self.ledger.tensors(what, where, found, own, scale, groups)
         for moment, values in memory.moments.items():
             flat = torch.cat([value.flatten() for value in values.values()])
             what = f"optimiser's {moment} of the {kind}" if moves else f"optimisers that stay: {moment} of the {kind}"
-            self.ledger.tensors(what, where, after.moments[moment][self.place], flat, float(flat.norm()) or 1.0)
+            theirs = after.moments[moment][self.place]
+            self.ledger.tensors(what, where, theirs, flat, float(flat.norm()) or 1.0, groups)
         self.ledger.number(f"optimiser's steps of the {kind}", where, float(after.step[self.place]), memory.steps)
         self._adopt(name, after, parts)
+
+    def _groups(self, name: str) -> list[str]:
+        """What a block shares with others: blueprint, stage and operator of the seeds that learn with it."""
+        _, _, own = name.partition(".")
+        slots = self.host.slots
+        places = [int(own)] if own else [k for k, slot in enumerate(slots) if slot.learns]
+        stages = [f"{life.STAGES[slots[k].stage]} {life.OPERATORS[slots[k].seed.operator]}" for k in places]
+        kinds = [list(self.host.world.body.blueprints[k])[slots[k].seed.blueprint] for k in places]
+        return [*stages, *kinds]
 
     def _flat(self, name: str) -> Tensor:
         return torch.cat([value.flatten() for value in self.host.block(name).values()])
 
     def _adopt(self, name: str, rows: Rows, parts: list[tuple[str, Part]]) -> None:
-        self.host.block(name).update(_unpacked(rows.param[self.place], parts))
-        moments = {kind: _unpacked(moment[self.place], parts) for kind, moment in rows.moments.items()}
+        self.host.block(name).update(unpacked(rows.param[self.place], parts))
+        moments = {kind: unpacked(moment[self.place], parts) for kind, moment in rows.moments.items()}
         self.host.memories[name] = Memory(moments, int(rows.step[self.place]))
 
     # --- answers ---
@@ -107,6 +121,9 @@ class Beside:
         where = f"{self.where}, seeds on: {sorted(on) or 'none'}"
         if theirs is None:
             self.ledger.note("networks that validation runs", where, 1.0)
+            return own
+        if theirs.shape != own.correct.shape:
+            self.ledger.note("answers to validation samples", f"{where}: {len(theirs)} of them", math.inf)
             return own
         differs = theirs.double() != own.correct
         close = own.lead < CLOSE_CALL
@@ -167,7 +184,8 @@ def _split(name: str) -> tuple[str, str]:
     return kind, f", slot {slot}" if slot else ""
 
 
-def _unpacked(row: Tensor, parts: list[tuple[str, Part]]) -> dict[str, Tensor]:
+def unpacked(row: Tensor, parts: list[tuple[str, Part]]) -> dict[str, Tensor]:
+    """The parameters by name, in float64, of a row that holds those of all parts."""
     pieces = row.double().split([part.params for _, part in parts])
     return {
         lead + name: value.clone()

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from simic.audit.reference.world.host import World
 from simic.audit.reference.world.hosts import anatomy
-from simic.audit.reference.world.life import ADD, FOSSILIZED, GATE, HOLDING, MULTIPLY, Seed, Slot
+from simic.audit.reference.world.life import FOSSILIZED, HOLDING, OPERATORS, Seed, Slot
 from simic.audit.reference.world.networks import Weights
 from simic.audit.reference.world.validation import Answers, answers, points
-from simic.audit.world.beside import CLOSE_CALL, Beside
+from simic.audit.world.beside import CLOSE_CALL, Beside, unpacked
 from simic.audit.world.ledger import Ledger
 from simic.audit.world.witness import Witness
 from simic.envs.growth_env import GrowthEnv
@@ -26,7 +26,6 @@ from simic.growth.export import grown_network, write_network
 from simic.params import Host
 
 ALONE_STEPS = 9  # of the host that plays alone
-OPERATORS = {"ADD": ADD, "MULTIPLY": MULTIPLY, "GATE": GATE}
 
 
 def twins_and_strangers(snapshot: Snapshot, rows: Sequence[Beside], twins: int, frozen: bool, ledger: Ledger) -> None:
@@ -63,7 +62,10 @@ def same_rows(witness: Witness, row: Beside, ledger: Ledger) -> None:
 
 
 class Movement:
-    """What learns moves, and nothing else does; by parameter, over all hosts and steps."""
+    """What learns moves, and nothing else does; by parameter, over all hosts and steps.
+
+    What does not move in the reference either is not asked to: a unit may be dead in all hosts that have it.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -73,19 +75,18 @@ class Movement:
         """One epoch of one host."""
         learning = row.host.learning()
         for name, store, parts in row.blocks():
-            if name not in known:
+            if name not in known or store not in before.stores:
                 continue
-            change = (after.stores[store].param[row.place] != before.stores[store].param[row.place]).split(
-                [part.params for _, part in parts]
-            )
+            start, end = (side.stores[store].param[row.place] for side in (before, after))
             if not learning.get(name, False):
-                moved = sum(int(piece.sum()) for piece in change)
-                self._ledger.note("parameters that stay", f"{row.where}, {name}", float(moved))
+                self._ledger.note("parameters that stay", f"{row.where}, {name}", float((end != start).sum()))
                 continue
-            for (lead, part), piece in zip(parts, change, strict=True):
-                for entry, value in part.unflatten(piece).items():
-                    label = f"{self._kind(row, name)}{lead}{entry}"
-                    self._moves[label] = self._moves.get(label, False) or bool(value.any())
+            known_start, known_end = (unpacked(flat, parts) for flat in (start, end))
+            for entry, own in row.host.block(name).items():
+                label = f"{self._kind(row, name)}{entry}"
+                if not torch.equal(own, known_start[entry]):
+                    moved = not torch.equal(known_end[entry], known_start[entry])
+                    self._moves[label] = self._moves.get(label, False) or moved
 
     def close(self) -> None:
         """After the last step."""
@@ -158,7 +159,9 @@ def _committed(structure: dict, weights: dict[str, Tensor], world: World, row: B
     for seed in structure["seeds"]:
         k = seed["slot"]
         kind = list(body.blueprints[k]).index(seed["blueprint"])
-        slots[k] = Slot(HOLDING, seed=Seed(blueprint=kind, operator=OPERATORS[seed["operator"]], alpha=seed["alpha"]))
+        slots[k] = Slot(
+            HOLDING, seed=Seed(blueprint=kind, operator=OPERATORS.index(seed["operator"]), alpha=seed["alpha"])
+        )
         for lead, place in (("seed", held.seeds), ("gate", held.gates)):
             start = f"joints.{k}.{lead}."
             place[k] = {n.removeprefix(start): v for n, v in held.host.items() if n.startswith(start)}

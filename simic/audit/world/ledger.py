@@ -1,7 +1,7 @@
 """Collects comparisons: of each thing that is compared many times, the worst one."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 
 import torch
@@ -9,23 +9,26 @@ from torch import Tensor
 
 from simic.audit.comparison import Comparison
 
+ALL = "all"
+ENOUGH = 3  # comparisons, for a median to say something
+
 
 class Ledger:
     """``allowed`` is the bound of each thing by name; what it does not name must agree exactly.
 
     Some things agree closely nearly always and less so now and then, where a value lies on a kink of the network:
-    their median is compared too, under its own name, with the bound in ``typical``.
+    their medians are compared too, of all and of groups of alike ones, with the bound in ``typical``.
     """
 
     def __init__(self, allowed: Mapping[str, float], typical: Mapping[str, float]) -> None:
         self._allowed, self._typical = allowed, typical
         self._worst: dict[str, Comparison] = {}
-        self._all: dict[str, list[float]] = {what: [] for what in typical}
+        self._all: dict[str, dict[str, list[float]]] = {what: {} for what in typical}
 
-    def note(self, what: str, where: str, deviation: float) -> None:
+    def note(self, what: str, where: str, deviation: float, groups: Collection[str] = ()) -> None:
         """One more; the first one out of bounds is what is told, else the worst."""
-        if what in self._all:
-            self._all[what].append(deviation)
+        for group in (ALL, *groups) if what in self._all else ():
+            self._all[what].setdefault(group, []).append(deviation)
         found = Comparison(what, where, deviation, self._allowed.get(what, 0.0))
         known = self._worst.get(what)
         if known is None or (known.ok and not deviation <= known.deviation):
@@ -42,22 +45,32 @@ class Ledger:
             return
         self.note(what, where, max((_apart(a, b) for a, b in zip(found, expected, strict=True)), default=0.0))
 
-    def tensors(self, what: str, where: str, found: Tensor, expected: Tensor, scale: float = 1.0) -> None:
+    def tensors(
+        self,
+        what: str,
+        where: str,
+        found: Tensor,
+        expected: Tensor,
+        scale: float = 1.0,
+        groups: Collection[str] = (),
+    ) -> None:
         """Two tensors, by the norm of their difference over ``scale``."""
         if found.shape != expected.shape:
             self.note(what, f"{where}: shape {tuple(found.shape)}, not {tuple(expected.shape)}", math.inf)
             return
         difference = float(torch.linalg.vector_norm(found.double() - expected.double()))
-        self.note(what, where, difference / scale if difference else 0.0)
+        self.note(what, where, difference / scale if difference else 0.0, groups)
 
     def comparisons(self) -> tuple[Comparison, ...]:
-        """In the order in which things were first compared."""
-        usual = [
-            Comparison(f"{what}, median", f"{len(found)} comparisons", median(found), self._typical[what])
-            for what, found in self._all.items()
-            if found
-        ]
-        return (*self._worst.values(), *usual)
+        """In the order in which things were first compared, then the medians."""
+        return (*self._worst.values(), *(self._usual(what, groups) for what, groups in self._all.items() if groups))
+
+    def _usual(self, what: str, groups: Mapping[str, list[float]]) -> Comparison:
+        """The largest median of a group."""
+        enough = {group: found for group, found in groups.items() if group == ALL or len(found) >= ENOUGH}
+        worst = max(enough, key=lambda group: median(enough[group]))
+        where = f"{worst}, {len(enough[worst])} comparisons"
+        return Comparison(f"{what}, median", where, median(enough[worst]), self._typical[what])
 
 
 def _apart(a: float, b: float) -> float:

@@ -39,10 +39,14 @@ class Tour:
         masks = host.masks()
         action: Action = dict.fromkeys(HEADS, 0)
         slots = _slots(host, masks, keeps)
-        action["op"] = life.ADVANCE if keeps and any(slots[life.ADVANCE]) else self._least("op", list(map(any, slots)))
+        urgent, possible = _urgent(host, slots, keeps), [any(row) for row in slots]
+        action["op"] = self._least("op", [free and urgent in (None, op) for op, free in enumerate(possible)])
         for head in USED[action["op"]]:
             mask = slots[action["op"]] if head == "slot" else self._mask(head, masks, action)
-            action[head] = self._least(head, mask)
+            hurried = head == "alpha_speed" and urgent == life.PRUNE and host.host_id % 2 == 0
+            action[head] = self._least(
+                head, [free and place == 0 for place, free in enumerate(mask)] if hurried and mask[0] else mask
+            )
         return action
 
     def missed(self) -> list[str]:
@@ -77,12 +81,31 @@ def _slots(host: ReferenceHost, masks: Masks, keeps: bool) -> list[list[bool]]:
     """The slots ``[op][slot]`` that the tour wants of those that are possible."""
     wanted = [list(row) for row in masks.slot]
     used = [slot.germinations > 0 and not slot.alive for slot in host.slots]
-    again = any(slot.germinations > 1 for slot in host.slots)
     for k, slot in enumerate(host.slots):
         if keeps:
             wanted[life.PRUNE][k] &= slot.stage == life.HOLDING
             wanted[life.ADVANCE][k] &= slot.opens(life.NEXT.get(slot.stage), host.world.params.train.lifecycle)
         else:
             wanted[life.GERMINATE][k] &= used[k] or not any(used)
-            wanted[life.FOSSILIZE][k] &= again
+            wanted[life.FOSSILIZE][k] &= _again(host)
+            wanted[life.PRUNE][k] &= _again(host) or slot.acts
     return wanted
+
+
+def _again(host: ReferenceHost) -> bool:
+    """A slot was used a second time."""
+    return any(slot.germinations > 1 for slot in host.slots)
+
+
+def _urgent(host: ReferenceHost, slots: list[list[bool]], keeps: bool) -> int | None:
+    """The op that brings a host on at what it is there for."""
+    if any(slots[life.GERMINATE]) and not any(slot.alive for slot in host.slots):
+        return life.GERMINATE
+    if keeps:
+        return life.ADVANCE if any(slots[life.ADVANCE]) else None
+    if _again(host):
+        return None
+    used = any(slot.germinations and not slot.alive for slot in host.slots)
+    if used and any(slots[life.GERMINATE]):
+        return life.GERMINATE
+    return life.PRUNE if any(slots[life.PRUNE]) and not used else None

@@ -47,7 +47,9 @@ class World:
         weighed = [name for name in rewards.OPTIONAL if getattr(train.reward.shaped, name)]
         if weighed and train.reward.mode == "shaped":
             raise SimicError(f"train.reward.shaped.{weighed[0]}: the reference has no such term; must be 0")
-        return cls(params, bank.read(prepared))
+        found = cls(params, bank.read(prepared))
+        _ = found.body  # refuses hosts that it does not know
+        return found
 
     @cached_property
     def body(self) -> Anatomy:

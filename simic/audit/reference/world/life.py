@@ -24,6 +24,7 @@ STAGES = (
     "RESETTING",
 )
 ADD, MULTIPLY, GATE = range(3)
+OPERATORS = ("ADD", "MULTIPLY", "GATE")
 STILL, UP, DOWN = range(3)  # what a ramp does
 LINEAR, COSINE, GENTLE, STANDARD, SHARP = range(5)  # its curve; the last three are sigmoids
 STEEPNESS = {GENTLE: 6.0, STANDARD: 12.0, SHARP: 24.0}

@@ -1,4 +1,4 @@
-"""How hosts and seeds are trained, a second time: one minibatch after the other, with the usual formulas of optimisers."""
+"""How hosts and seeds are trained, a second time: minibatch after minibatch, with the usual formulas of optimisers."""
 
 import math
 from collections.abc import Sequence
