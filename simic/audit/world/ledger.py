@@ -10,7 +10,7 @@ from torch import Tensor
 from simic.audit.comparison import Comparison
 
 ALL = "all"
-ENOUGH = 3  # comparisons, for a median to say something
+ENOUGH, OF_FEW = 3, 3.0  # comparisons for a median to say something; how much more a group's may be than that of all
 
 
 class Ledger:
@@ -67,10 +67,17 @@ class Ledger:
 
     def _usual(self, what: str, groups: Mapping[str, list[float]]) -> Comparison:
         """The largest median of a group."""
-        enough = {group: found for group, found in groups.items() if group == ALL or len(found) >= ENOUGH}
-        worst = max(enough, key=lambda group: median(enough[group]))
-        where = f"{worst}, {len(enough[worst])} comparisons"
-        return Comparison(f"{what}, median", where, median(enough[worst]), self._typical[what])
+        found = [
+            Comparison(
+                what=f"{what}, median",
+                where=f"{group}: {len(deviations)} comparisons",
+                deviation=median(deviations),
+                allowed=self._typical[what] * (1.0 if group == ALL else OF_FEW),
+            )
+            for group, deviations in groups.items()
+            if group == ALL or len(deviations) >= ENOUGH
+        ]
+        return max(found, key=lambda comparison: (not comparison.ok, comparison.deviation / comparison.allowed))
 
 
 def _apart(a: float, b: float) -> float:

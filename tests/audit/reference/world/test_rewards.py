@@ -1,6 +1,7 @@
 """What the reference pays telescopes, and is worked out by hand where it can be."""
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_scores_and_potentials_telescope() -> None:
     settings = train("score")
     states = [state(life.DORMANT, 0, 30.0), state(life.HOLDING, 2, 40.0), state(life.FOSSILIZED, 1, 60.0)]
     gamma, total = settings.ppo.gamma, 0.0
-    for n, (before, after) in enumerate(zip(states, states[1:], strict=False)):
+    for n, (before, after) in enumerate(pairwise(states)):
         step = Step(before, after, life.WAIT, 0, ended=n == 1)
         total += gamma**n * math.fsum(rewards.components(step, settings, 100).values())
     # Nothing is left of the potential at the end; of the score what it ends with, less where it began. 50 parameters
