@@ -16,6 +16,7 @@ from torch import Tensor
 from simic.audit.comparison import Comparison
 from simic.audit.reference.world.host import ReferenceHost, World
 from simic.audit.reference.world.masks import choices
+from simic.audit.reference.world.refusal import NoReference
 from simic.audit.world import laws
 from simic.audit.world.beside import Beside
 from simic.audit.world.ledger import Ledger
@@ -101,7 +102,7 @@ TYPICAL: dict[str, float] = {
 
 def certify_world(params: Params, prepared: Path) -> tuple[Comparison, ...]:
     """Hosts of the run's params on its prepared data, step by step against the reference, and the laws that hold
-    without one; SimicError for settings that have no reference.
+    without one; NoReference for settings that have none.
     """
     world = World.read(touring(params), prepared)
     settings = world.params.model_copy(update={"train": _fitting(world.params.train, world)})
@@ -112,6 +113,8 @@ def certify_world(params: Params, prepared: Path) -> tuple[Comparison, ...]:
         env, _ = compose(settings, prepared, torch.device("cpu"), found=Layout(HOSTS, HOSTS, 1))
         with closing(env):
             _certify(env, world, ledger)
+    except NoReference:
+        raise
     except SimicError as error:
         ledger.note("played without an error", str(error), math.inf)
     finally:
@@ -153,7 +156,7 @@ def _certify(env: GrowthEnv, world: World, ledger: Ledger) -> None:
         told = row.host.reset(lambda on, own, row=row: row.settled(witness, on, own))
         row.compare(told, observation, info, None)
     actions = _tour(env, witness, world, rows, ledger)
-    laws.exported(env, world, rows, ledger)
+    laws.exported(env, rows, ledger)
     laws.alone(env, actions, ITERATION, ledger)
 
 
@@ -163,7 +166,9 @@ def _compare_names(env: GrowthEnv, world: World, ledger: Ledger) -> None:
     wrong = [head for head in own.keys() | env.choices.keys() if own.get(head) != env.choices.get(head)]
     ledger.note("what actions stand for", ", ".join(sorted(wrong)) or "all heads", len(wrong))
     if "blueprint" in wrong:
-        raise SimicError(f"blueprints {env.choices['blueprint']}: the reference has {own['blueprint']}")
+        strange = set(env.choices["blueprint"]) - set(own["blueprint"])
+        refusal = NoReference if strange else SimicError  # a user's own, or ours in another order
+        raise refusal(f"blueprints {env.choices['blueprint']}: the reference has {own['blueprint']}")
 
 
 def _row(env: GrowthEnv, world: World, ledger: Ledger, place: int) -> Beside:

@@ -37,7 +37,7 @@ def replay_episode(
     """The training episode of environment ``place`` in one iteration: ``steps`` are its columns as telemetry publishes
     them, ``[T]`` or ``[T, K]``. ``twins`` is how many environments shared a host then (default: ``train.twins``).
 
-    SimicError for settings that have no reference.
+    NoReference for settings that have none.
     """
     twins = params.train.twins if twins is None else twins
     settings = params.train.model_copy(update={"twins": twins})

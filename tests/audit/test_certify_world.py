@@ -13,6 +13,7 @@ from simic import rng
 from simic.audit import certify_world as certificate
 from simic.audit.certify_world import certify_world
 from simic.audit.comparison import Comparison
+from simic.audit.reference.world.refusal import NoReference
 from simic.audit.world import laws
 from simic.data.batches import Dataset
 from simic.data.prepare import prepare
@@ -21,7 +22,6 @@ from simic.envs import masks as env_masks
 from simic.envs.attribution import COMMITTED, WITHOUT
 from simic.envs.masks import Budget
 from simic.envs.rewards import registration
-from simic.errors import SimicError
 from simic.growth import export
 from simic.growth.batch import forward, joints, optimizers, population
 from simic.growth.batch.arena import Arena
@@ -101,9 +101,9 @@ def test_other_optimisers_and_many_seeds_are_certified(digits: Path, mode: str) 
 
 
 def test_settings_without_a_reference_are_refused(digits: Path) -> None:
-    with pytest.raises(SimicError, match="transformer"):
+    with pytest.raises(NoReference, match="transformer"):
         certify_world(of(*DIGITS, "train.host.family=transformer"), digits)
-    with pytest.raises(SimicError, match=r"train\.reward\.mode"):
+    with pytest.raises(NoReference, match=r"train\.reward\.mode"):
         certify_world(of(*DIGITS, "train.reward.mode=escrow"), digits)
 
 

@@ -2,28 +2,24 @@
 what it is among others, an exported network answers as the one it was made from.
 """
 
-import json
 import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
-from simic.audit.reference.world.host import World
-from simic.audit.reference.world.hosts import anatomy
-from simic.audit.reference.world.life import FOSSILIZED, HOLDING, OPERATORS, Seed, Slot
-from simic.audit.reference.world.networks import Weights
-from simic.audit.reference.world.validation import Answers, answers, points
+from simic.audit.reference.world.bank import Samples
+from simic.audit.reference.world.exported import Exported
+from simic.audit.reference.world.life import FOSSILIZED
+from simic.audit.reference.world.validation import points
 from simic.audit.world.beside import CLOSE_CALL, Beside, unpacked
 from simic.audit.world.ledger import Ledger
 from simic.audit.world.witness import Witness
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.batch.population import Snapshot
 from simic.growth.export import grown_network, write_network
-from simic.params import Host
 
 ALONE_STEPS = 9  # of the host that plays alone
 
@@ -122,48 +118,31 @@ def alone(env: GrowthEnv, actions: Sequence[Tensor], iteration: int, ledger: Led
         ledger.note("a host alone is what it is among others", f"{where}, step {step + 1}", float(wrong))
 
 
-def exported(env: GrowthEnv, world: World, rows: Sequence[Beside], ledger: Ledger) -> None:
-    """The host that kept most, written as a product and run from its files by torch alone, on samples from the file of
-    the data.
-    """
-    place = max(rows, key=lambda row: sum(slot.stage == FOSSILIZED for slot in row.host.slots)).place
+def exported(env: GrowthEnv, rows: Sequence[Beside], ledger: Ledger) -> None:
+    """The host that kept most, written as a product and run from its files by torch alone."""
+    row = max(rows, key=lambda row: sum(slot.stage == FOSSILIZED for slot in row.host.slots))
     population = env.population.population if isinstance(env.population, Witness) else env.population
-    expected = float(env.state.measured.committed_accuracy[place])
-    where = f"row {place}"
+    committed = float(env.state.measured.committed_accuracy[row.place])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "grown"
-        write_network(grown_network(population, env.slots, place, committed=True), path, [], "")
-        structure = json.loads((path / "structure.json").read_text(encoding="utf-8"))
-        weights = load_file(path / "weights.safetensors")
-        program = torch.export.load(path / "network.pt2").module()
-    samples, classes = rows[place].host.validating, rows[place].host.classes
+        write_network(grown_network(population, env.slots, row.place, committed=True), path, [], "")
+        answers_as(path, row.host.validating, row.host.classes, committed, f"row {row.place}", ledger)
+
+
+def answers_as(
+    path: Path, samples: Samples, classes: int, accuracy: float, where: str, ledger: Ledger, slack: float = 0.0
+) -> None:
+    """An exported network answers with that accuracy (points, within ``slack`` and what is too close to call): by its
+    weights in the reference, and by its program in torch.
+    """
+    network = Exported.read(path)
+    own = network.answers(samples, classes)
+    slack += 100.0 * float((own.lead < CLOSE_CALL).double().mean())
+    program = torch.export.load(path / "network.pt2").module()
     with torch.no_grad():
-        answered = program(samples.x.float())[:, :classes].argmax(1) == samples.y
-    slack = 100.0 * float(_committed(structure, weights, world, rows[place]).lead.lt(CLOSE_CALL).double().mean())
-    own = points(_committed(structure, weights, world, rows[place]).correct)
-    ledger.number("parameters of the exported network", where, structure["params"], _size(weights))
-    ledger.note("accuracy of the exported weights", where, max(0.0, abs(own - expected) - slack))
-    ledger.note("accuracy of the exported program", where, max(0.0, abs(points(answered.double()) - expected) - slack))
-
-
-def _size(weights: dict[str, Tensor]) -> int:
-    return sum(value.numel() for value in weights.values())
-
-
-def _committed(structure: dict, weights: dict[str, Tensor], world: World, row: Beside) -> Answers:
-    """Answers of the network that the files describe."""
-    host = Host.model_validate(structure["host"])
-    body = anatomy(host, tuple(structure["input_shape"]), structure["classes"])
-    slots = [Slot() for _ in range(body.slots)]
-    held = Weights({k: v.double() for k, v in weights.items()}, [None] * body.slots, [None] * body.slots)
-    for seed in structure["seeds"]:
-        k = seed["slot"]
-        kind = list(body.blueprints[k]).index(seed["blueprint"])
-        slots[k] = Slot(
-            HOLDING, seed=Seed(blueprint=kind, operator=OPERATORS.index(seed["operator"]), alpha=seed["alpha"])
-        )
-        for lead, place in (("seed", held.seeds), ("gate", held.gates)):
-            start = f"joints.{k}.{lead}."
-            place[k] = {n.removeprefix(start): v for n, v in held.host.items() if n.startswith(start)}
-    on = frozenset(seed["slot"] for seed in structure["seeds"])
-    return answers(body, held, slots, on, row.host.validating, row.host.classes)
+        right = program(samples.x.float())[:, :classes].argmax(1) == samples.y
+    differ = (right.double() != own.correct) & (own.lead >= CLOSE_CALL)
+    ledger.note("answers of the exported weights and program", where, float(differ.sum()))
+    ledger.number("parameters of the exported network", where, network.size, network.params)
+    for what, found in (("weights", points(own.correct)), ("program", points(right.double()))):
+        ledger.note(f"accuracy of the exported {what}", where, max(0.0, abs(found - accuracy) - slack))

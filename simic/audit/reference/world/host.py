@@ -15,9 +15,9 @@ from simic.audit.reference.world.life import FOSSILIZED, GATE, GERMINATE, MULTIP
 from simic.audit.reference.world.masks import Masks, decision
 from simic.audit.reference.world.networks import Weights, host_parts, part_of
 from simic.audit.reference.world.observations import History, Sight, features
+from simic.audit.reference.world.refusal import NoReference
 from simic.audit.reference.world.training import Epoch, Learner, Memory, minibatches
 from simic.audit.reference.world.validation import NAN, Answers, On, Validation, answers, validate
-from simic.errors import SimicError
 from simic.params import Params, Train
 
 SEED_MODULE, GATE_MODULE = 0, 1  # last counter of their streams
@@ -27,7 +27,7 @@ Judged = Callable[[On, Answers], Answers]
 
 @dataclass(frozen=True)
 class World:
-    """What all hosts of a run share. SimicError for settings that have no second implementation."""
+    """What all hosts of a run share. NoReference for settings that have no second implementation."""
 
     params: Params
     bank: bank.Bank
@@ -43,10 +43,10 @@ class World:
         }
         for name, (value, known) in refused.items():
             if value not in known:
-                raise SimicError(f"{name} = {value!r}: the reference has only {', '.join(known)}")
+                raise NoReference(f"{name} = {value!r}: the reference has only {', '.join(known)}")
         weighed = [name for name in rewards.OPTIONAL if getattr(train.reward.shaped, name)]
         if weighed and train.reward.mode == "shaped":
-            raise SimicError(f"train.reward.shaped.{weighed[0]}: the reference has no such term; must be 0")
+            raise NoReference(f"train.reward.shaped.{weighed[0]}: the reference has no such term; must be 0")
         found = cls(params, bank.read(prepared))
         _ = found.body  # refuses hosts that it does not know
         return found

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from simic.audit.reference.world.blueprints import BLUEPRINTS, gate
 from simic.audit.reference.world.parts import Part, Values, affine, conv, convolved, dense, group_normed, linear
-from simic.errors import SimicError
+from simic.audit.reference.world.refusal import NoReference
 from simic.params import Host
 
 # Widths and size of the kernels; widths and whether the layers are linear.
@@ -43,10 +43,10 @@ class Anatomy:
 
 
 def anatomy(host: Host, shape: tuple[int, ...], classes: int) -> Anatomy:
-    """The host of the params; SimicError where there is no second implementation of it."""
+    """The host of the params; NoReference where there is no second implementation of it."""
     known = {"cnn": CONVOLUTIONAL, "adapted_cnn": CONVOLUTIONAL, "mlp": VECTOR}
     if host.family not in known or host.preset not in known[host.family]:
-        raise SimicError(
+        raise NoReference(
             f"train.host = {host.family}/{host.preset}: the reference has only hosts of {', '.join(known)} with the "
             f"presets {', '.join(VECTOR)}"
         )

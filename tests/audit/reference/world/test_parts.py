@@ -5,7 +5,7 @@ import torch
 
 from simic.audit.reference.world.blueprints import BLUEPRINTS, gate
 from simic.audit.reference.world.hosts import anatomy
-from simic.errors import SimicError
+from simic.audit.reference.world.refusal import NoReference
 from simic.params import Host
 
 # Exact parameters at C = 8, 16, 32 (docs of each blueprint).
@@ -62,5 +62,5 @@ def test_a_host_counts_what_it_has() -> None:
 
 
 def test_unknown_hosts_are_refused() -> None:
-    with pytest.raises(SimicError, match="transformer"):
+    with pytest.raises(NoReference, match="transformer"):
         anatomy(Host(family="transformer"), (16,), 256)
