@@ -78,4 +78,4 @@ def test_other_weights_are_noticed(exported: tuple[Path, Path, PerSeed], tmp_pat
     file = tmp_path / "grown" / "weights.safetensors"
     save_file({name: -value for name, value in load_file(file).items()}, file)
     found = certify_grown(tmp_path / "grown", prepared, seeds, TASKS)
-    assert [comparison.what for comparison in found if not comparison.ok] == ["accuracy of the exported weights"]
+    assert "answers of the exported weights and program" in [each.what for each in found if not each.ok]
