@@ -17,7 +17,7 @@ from simic.audit.comparison import Comparison
 from simic.audit.reference.world.host import ReferenceHost, World
 from simic.audit.reference.world.masks import choices
 from simic.audit.reference.world.refusal import NoReference
-from simic.audit.world import laws
+from simic.audit.world import drawn, laws
 from simic.audit.world.beside import Beside
 from simic.audit.world.ledger import Ledger
 from simic.audit.world.tour import HEADS, Action, Tour
@@ -146,6 +146,8 @@ def _certify(env: GrowthEnv, world: World, ledger: Ledger) -> None:
     witness = Witness(cast(Population, env.population))
     env.population = cast(Population, witness)
     _compare_names(env, world, ledger)
+    drawn.lives(env, world, ledger)
+    drawn.payments(env, world, ledger)
     observation, info = env.reset(options={"iteration": ITERATION})
     rows = [_row(env, world, ledger, place) for place in range(env.num_envs)]
     snapshot = witness.snapshot()
