@@ -23,6 +23,7 @@ from simic.growth.batch.population import Snapshot
 from simic.growth.batch.rows import Rows
 
 CLOSE_CALL = 1e-5  # lead of the best class over the next, relative to it, within which float32 may see it otherwise
+FAINT = 1e-3  # share of a host's gradient below which one is faint
 LEAST_SHARE = 1e-3  # of a block's norm: a smaller change is measured against this
 Paid = tuple[Tensor, Tensor, Tensor]  # reward, terminated, truncated
 
@@ -84,7 +85,8 @@ class Beside:
         where, own = f"{self.where}{slot}", self._flat(name)
         start, found = before.param[self.place].double(), after.param[self.place].double()
         memory = self.host.memories[name]
-        scale = max(float((own - start).norm()), LEAST_SHARE * float(start.norm()))
+        faint = self._faint(name)
+        scale = max(float((own - start).norm()), LEAST_SHARE * float(start.norm())) / faint
         what = f"change of the {kind} in an epoch" if moves else f"{kind}s that stay"
         groups = self._groups(name)
         self.ledger.tensors(what, where, found, own, scale, groups)
@@ -92,9 +94,22 @@ class Beside:
             flat = torch.cat([value.flatten() for value in values.values()])
             what = f"optimiser's {moment} of the {kind}" if moves else f"optimisers that stay: {moment} of the {kind}"
             theirs = after.moments[moment][self.place]
-            self.ledger.tensors(what, where, theirs, flat, float(flat.norm()) or 1.0, groups)
+            self.ledger.tensors(what, where, theirs, flat, (float(flat.norm()) or 1.0) / faint, groups)
         self.ledger.number(f"optimiser's steps of the {kind}", where, float(after.step[self.place]), memory.steps)
         self._adopt(name, after, parts)
+
+    def _faint(self, name: str) -> float:
+        """How much a deviation of a block counts: 1, and less the more its gradient disappears beside its host's.
+
+        Such a gradient is a small difference of large numbers, and rounding is a large part of it.
+        """
+        epoch, moments = self.host.epoch, self.host.memories[name].moments
+        if name == "host" or epoch is None:
+            return 1.0
+        first = next(iter(moments.values()))
+        norm = math.sqrt(sum(float(value.square().sum()) for value in first.values()))
+        limit = FAINT * epoch.host_norm
+        return norm / limit if 0.0 < norm < limit else 1.0
 
     def _groups(self, name: str) -> list[str]:
         """What a block shares with others: blueprint, stage and operator of the seeds that learn with it."""

@@ -162,7 +162,8 @@ def payments(env: GrowthEnv, world: World, ledger: Ledger) -> None:
     for number, step in enumerate(steps):
         for name, expected in rewards.components(step, train, params).items():
             where = f"drawn transition {number}"
-            ledger.number(f"drawn reward: {name}", where, float(found[name][number]), expected)
+            value = float(found[name][number]) if name in found else math.nan
+            ledger.number(f"drawn reward: {name}", where, value, expected)
 
 
 def _step(draws: Draws, env: GrowthEnv, world: World) -> rewards.Step:
