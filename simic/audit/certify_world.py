@@ -82,6 +82,9 @@ ALLOWED: dict[str, float] = {
     "reward: fossilize": 1e-15,
     "slots after drawn decisions": 5e-6,
     "drawn reward: shaping": 1.5e-14,
+    "drawn reward: score_change": 1.5e-14,
+    "drawn reward: attribution": 1.5e-14,
+    "drawn reward: terminal": 1.5e-14,
     "drawn reward: alpha_shock": 1.5e-7,
     "drawn reward: rent": 2.5e-9,
 }
