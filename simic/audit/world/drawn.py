@@ -167,15 +167,15 @@ def payments(env: GrowthEnv, world: World, ledger: Ledger) -> None:
 
 
 def _step(draws: Draws, env: GrowthEnv, world: World) -> rewards.Step:
-    before, after = (_state(draws, env, world) for _ in range(2))
-    for old, new in zip(before.slots, after.slots, strict=True):
+    before, after = ([slot(draws, len(env.blueprints)) for _ in range(world.body.slots)] for _ in range(2))
+    for old, new in zip(before, after, strict=True):
         if draws.below(3) == 0 and old.stage == life.HOLDING:  # as fossilizing leaves it
             new.stage, new.seed = life.FOSSILIZED, copy.copy(old.seed)
-    return rewards.Step(before, after, draws.below(len(life.OPS)), draws.below(world.body.slots), draws.below(4) == 0)
+    op, place, ended = draws.below(len(life.OPS)), draws.below(world.body.slots), draws.below(4) == 0
+    return rewards.Step(_state(draws, before), _state(draws, after), op, place, ended)
 
 
-def _state(draws: Draws, env: GrowthEnv, world: World) -> State:
-    slots = [slot(draws, len(env.blueprints)) for _ in range(world.body.slots)]
+def _state(draws: Draws, slots: list[Slot]) -> State:
     sizes = [1 + draws.below(2000) if place.alive else 0 for place in slots]
     kept = sum(size for size, place in zip(sizes, slots, strict=True) if place.stage == life.FOSSILIZED)
     return State(slots, sizes, draws.eighths(10, 90), kept)
