@@ -1,11 +1,13 @@
-"""What a recomputation came to: one number for everything of a kind that was compared."""
+"""One thing that was derived a second time, and how far the two results lie apart."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """``what`` was compared ``where``: the largest deviation found and the largest that rounding explains."""
+    """``what`` was compared, ``where`` it deviates most (iteration, step, host, slot), by how much, and how much is
+    allowed.
+    """
 
     what: str
     where: str
@@ -14,5 +16,5 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        """NaN is never ok."""
+        """NaN is never within bounds."""
         return self.deviation <= self.allowed

@@ -1,1 +1,1 @@
-"""An independent, slow reference of what a run does: float64, one host and one step at a time, no code of simic's."""
+"""A second, slow implementation in float64, one row at a time, that shares no code with what it checks."""

@@ -1,0 +1,68 @@
+"""The prepared data, read a second time from their files."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Samples:
+    """``x [N, C, H, W]`` in float64 and ``y [N]`` of one task in one split."""
+
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Tasks whose samples lie one after the other in one file; ``host`` are the weights that came with them, if any."""
+
+    file: Path
+    shape: tuple[int, ...]
+    classes: int
+    task_classes: tuple[int, ...]
+    counts: dict[str, int]  # samples of each task, by split
+    of_training: int  # how many tasks, the first ones, are for training
+    host: dict[str, Tensor] | None
+
+    def samples(self, split: str, task: int) -> Samples:
+        """Of one task."""
+        rows = slice(task * self.counts[split], (task + 1) * self.counts[split])
+        with safe_open(self.file, framework="pt") as arrays:
+            x, y = (arrays.get_slice(f"{name}_{split}")[rows] for name in "xy")
+        return Samples(x.double() if x.is_floating_point() else x.long(), y.long())
+
+    def chance_loss(self, task: int) -> float:
+        """Cross-entropy of a uniform guess, in nats."""
+        return math.log(self.task_classes[task])
+
+
+def read(folder: Path) -> Bank:
+    """The tasks of training and validation of a prepared folder."""
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    host = load_file(folder / "host.safetensors") if (folder / "host.safetensors").exists() else None
+    groups = [task["group"] for task in meta["tasks"]]
+    of_training = groups.count("train") if len(groups) > 1 else 1
+    return _bank(folder / "trainval.safetensors", meta, meta["tasks"], of_training, host)
+
+
+def read_held_out(folder: Path) -> Bank:
+    """Those that evaluation scores on: of a suite with all three splits, of a data set alone its test split."""
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    tasks = json.loads((folder / "held_out.json").read_text(encoding="utf-8")) or meta["tasks"]
+    host = load_file(folder / "host.safetensors") if (folder / "host.safetensors").exists() else None
+    return _bank(folder / "test.safetensors", meta, tasks, 0, host)
+
+
+def _bank(
+    file: Path, meta: dict[str, Any], tasks: Sequence[dict[str, Any]], of_training: int, host: dict[str, Tensor] | None
+) -> Bank:
+    counts = tuple(int(task["classes"]) for task in tasks)
+    return Bank(file, tuple(meta["shape"]), int(meta["classes"]), counts, dict(meta["samples"]), of_training, host)

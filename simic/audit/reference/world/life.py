@@ -1,0 +1,339 @@
+"""The life of the seeds of one host, a second time: one slot after the other, in plain Python.
+
+A step: what the op asks is checked against stage, ramp and gate, done or not; then every running ramp moves by one
+tick; then what changes its stage by itself does. A slot changes its stage once in a step.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from simic.params import Lifecycle
+
+DORMANT, GERMINATED, TRAINING, BLENDING, HOLDING, FOSSILIZED, PRUNED, EMBARGOED, RESETTING = range(9)
+WAIT, GERMINATE, SET_ALPHA_TARGET, PRUNE, FOSSILIZE, ADVANCE = range(6)
+OPS = ("WAIT", "GERMINATE", "SET_ALPHA_TARGET", "PRUNE", "FOSSILIZE", "ADVANCE")
+STAGES = (
+    "DORMANT",
+    "GERMINATED",
+    "TRAINING",
+    "BLENDING",
+    "HOLDING",
+    "FOSSILIZED",
+    "PRUNED",
+    "EMBARGOED",
+    "RESETTING",
+)
+ADD, MULTIPLY, GATE = range(3)
+OPERATORS = ("ADD", "MULTIPLY", "GATE")
+STILL, UP, DOWN = range(3)  # what a ramp does
+LINEAR, COSINE, GENTLE, STANDARD, SHARP = range(5)  # its curve; the last three are sigmoids
+STEEPNESS = {GENTLE: 6.0, STANDARD: 12.0, SHARP: 24.0}
+
+# What the choices of the heads stand for.
+STYLES = {
+    "linear_add": (ADD, LINEAR),
+    "linear_multiply": (MULTIPLY, LINEAR),
+    "sigmoid_add": (ADD, STANDARD),
+    "linear_gate": (GATE, LINEAR),
+}
+TEMPOS = (3, 5, 8)
+TARGETS = (0.5, 0.7, 1.0)
+SPEEDS = (0, 3, 5, 8)
+CURVES = ("LINEAR", "COSINE", "SIGMOID_6", "SIGMOID_12", "SIGMOID_24")
+
+LIVE = (GERMINATED, TRAINING, BLENDING, HOLDING, FOSSILIZED)
+GONE = (PRUNED, EMBARGOED, RESETTING)
+NEXT = {
+    DORMANT: GERMINATED,
+    GERMINATED: TRAINING,
+    TRAINING: BLENDING,
+    BLENDING: HOLDING,
+    HOLDING: FOSSILIZED,
+}
+GATE_NUMBER = {GERMINATED: 0, TRAINING: 1, BLENDING: 2, HOLDING: 3, FOSSILIZED: 5}
+NO_GATE = -1
+CLOSE = 1e-6  # of alpha to its target
+NAN = math.nan
+
+
+@dataclass
+class Seed:
+    """What there is to know of a seed; measurements are NaN until they are made."""
+
+    blueprint: int = -1
+    operator: int = ADD
+    alpha: float = 0.0
+    alpha_start: float = 0.0
+    alpha_target: float = 0.0
+    ramp: int = STILL
+    ramp_curve: int = LINEAR
+    ramp_steps: int = 0
+    ramp_done: int = 0
+    tempo_steps: int = 0
+    first_curve: int = LINEAR
+    first_target: float = 0.0
+    prune_scheduled: bool = False
+    age: int = 0
+    germination_accuracy: float = NAN
+    accuracy: float = NAN
+    contribution: float = NAN
+    contribution_se: float = NAN
+    velocity: float = NAN
+    unmeasured: int = 0  # steps since the contribution was measured
+    gradient_ratio: float = NAN
+    healthy: bool = False
+
+    def aim(self, target: float, steps: int, curve: int) -> None:
+        """Begin a ramp from where alpha is; at once with no steps or no way to go."""
+        self.alpha_start, self.alpha_target = self.alpha, target
+        self.ramp_steps, self.ramp_done, self.ramp_curve = steps, 0, curve
+        if steps == 0 or target == self.alpha:
+            self.alpha, self.ramp = target, STILL
+        else:
+            self.ramp = UP if target > self.alpha else DOWN
+
+    def tick(self) -> None:
+        """Go on by one step of the ramp; the last one lands on the target."""
+        if self.ramp == STILL:
+            return
+        self.ramp_done += 1
+        if self.ramp_done >= self.ramp_steps:
+            self.alpha, self.ramp = self.alpha_target, STILL
+            return
+        way = along(self.ramp_curve, self.ramp_done / self.ramp_steps)
+        self.alpha = self.alpha_start + (self.alpha_target - self.alpha_start) * way
+
+
+def along(curve: int, t: float) -> float:
+    """How far a curve has come at t of its time; 0 at 0 and 1 at 1."""
+    if curve == LINEAR:
+        return t
+    if curve == COSINE:
+        return (1.0 - math.cos(math.pi * t)) / 2.0
+    steep = STEEPNESS[curve]
+    low, here, high = (1.0 / (1.0 + math.exp(-steep * (at - 0.5))) for at in (0.0, t, 1.0))
+    return (here - low) / (high - low)
+
+
+@dataclass
+class Slot:
+    """A place for a seed, and where the seed there is in its life."""
+
+    stage: int = DORMANT
+    dwell: int = 0
+    germinations: int = 0
+    stage_accuracy: float = NAN
+    seed: Seed = field(default_factory=Seed)
+
+    @property
+    def alive(self) -> bool:
+        """A seed is there."""
+        return self.stage in LIVE
+
+    @property
+    def acts(self) -> bool:
+        """Its seed changes what the host computes."""
+        return self.stage in (BLENDING, HOLDING, FOSSILIZED) and self.seed.alpha > 0
+
+    @property
+    def learns(self) -> bool:
+        """Its seed takes part in training."""
+        return self.stage == TRAINING or self.acts
+
+    @property
+    def frozen(self) -> bool:
+        """A ramp goes down: the seed takes part, and its parameters stay."""
+        return self.seed.ramp == DOWN
+
+    def enter(self, stage: int, accuracy: float) -> None:
+        """Change the stage and start its clock."""
+        before, self.stage = self.stage, stage
+        self.dwell, self.stage_accuracy = 0, accuracy
+        seed = self.seed
+        if before == TRAINING and stage == BLENDING:
+            seed.aim(seed.first_target, seed.tempo_steps, seed.first_curve)
+        if stage == HOLDING:
+            seed.alpha = seed.alpha_start = seed.alpha_target = 1.0
+            seed.ramp = STILL
+
+    def remove(self) -> None:
+        """Take the seed out."""
+        self.seed = Seed()
+        self.enter(PRUNED, NAN)
+
+    def opens(self, stage: int | None, rules: Lifecycle) -> bool:
+        """Whether the gate before a stage lets the seed pass; what is not measured fails."""
+        seed, strict = self.seed, rules.gates == "strict"
+        if stage == BLENDING:
+            improved = seed.accuracy - self.stage_accuracy >= rules.min_improvement_pct
+            moved = seed.gradient_ratio >= rules.min_gradient_ratio
+            return self.dwell >= rules.training_dwell and seed.healthy and (not strict or (improved and moved))
+        if stage == HOLDING:
+            there = seed.ramp == STILL and seed.alpha_target >= 1 - CLOSE
+            there = there and abs(seed.alpha - seed.alpha_target) <= CLOSE
+            return there and (not strict or self.dwell >= rules.blending_dwell)
+        if stage == FOSSILIZED:
+            known = math.isfinite(seed.contribution) and seed.healthy
+            return known and (not strict or seed.contribution >= rules.min_contribution_pct)
+        return True
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The choices of one step: values, not indices, but for op, slot and blueprint."""
+
+    op: int
+    slot: int = 0
+    blueprint: int = 0
+    operator: int = ADD
+    curve: int = LINEAR  # of the first ramp
+    tempo: int = TEMPOS[0]
+    target: float = TARGETS[0]
+    speed: int = SPEEDS[0]
+    alpha_curve: int = LINEAR
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a decision."""
+
+    op: int  # WAIT where it was refused
+    gate: int  # that was asked, -1 for none
+    passed: bool
+
+
+def allowed(slots: list[Slot], rules: Lifecycle) -> list[list[bool]]:
+    """Which op could be done to which slot, ``[op][slot]``."""
+    living = sum(slot.alive for slot in slots)
+    room = living < (rules.max_seeds or len(slots))
+    if rules.sequential_development:
+        room = room and not any(slot.stage in (GERMINATED, TRAINING, *GONE) for slot in slots)
+
+    def possible(op: int, slot: Slot) -> bool:
+        seed = slot.seed
+        if op == GERMINATE:
+            return slot.stage == DORMANT and room
+        if op == SET_ALPHA_TARGET:
+            return slot.stage in (BLENDING, HOLDING) and seed.ramp == STILL
+        if op == PRUNE:
+            prunable = slot.stage in (GERMINATED, TRAINING, BLENDING, HOLDING)
+            return prunable and seed.ramp == STILL and seed.age >= rules.min_prune_age
+        if op == FOSSILIZE:
+            return slot.stage == HOLDING
+        if op == ADVANCE:
+            return slot.stage in (GERMINATED, TRAINING, BLENDING) and not rules.auto_advance
+        return True
+
+    return [[possible(op, slot) for slot in slots] for op in range(len(OPS))]
+
+
+def advance(slots: list[Slot], decision: Decision, rules: Lifecycle, accuracy: float) -> Outcome:
+    """One step of all slots; ``accuracy`` (points) is what the host last reached, the start of what comes."""
+    before = [slot.stage for slot in slots]
+    outcome = _decided(slots, decision, rules, accuracy)
+    for slot, earlier in zip(slots, before, strict=True):
+        if slot.stage == BLENDING:
+            slot.seed.tick()
+        if slot.seed.prune_scheduled and slot.seed.ramp == STILL:
+            slot.remove()
+        if slot.stage == earlier:
+            _by_itself(slot, rules, accuracy)
+    return outcome
+
+
+def _decided(slots: list[Slot], decision: Decision, rules: Lifecycle, accuracy: float) -> Outcome:
+    slot = slots[decision.slot]
+    if not allowed(slots, rules)[decision.op][decision.slot]:
+        return Outcome(WAIT, NO_GATE, False)
+    gate = NO_GATE
+    if decision.op in (GERMINATE, FOSSILIZE, ADVANCE):
+        gate = GATE_NUMBER[NEXT[slot.stage]]
+        if not slot.opens(NEXT[slot.stage], rules):
+            return Outcome(WAIT, gate, False)
+    _do(slot, decision, accuracy)
+    return Outcome(decision.op, gate, gate != NO_GATE)
+
+
+def _do(slot: Slot, decision: Decision, accuracy: float) -> None:
+    if decision.op == GERMINATE:
+        slot.seed = _germinated(decision, accuracy)
+        slot.germinations += 1
+        slot.enter(GERMINATED, accuracy)
+    elif decision.op in (FOSSILIZE, ADVANCE):
+        slot.enter(NEXT[slot.stage], accuracy)
+    elif decision.op == SET_ALPHA_TARGET:
+        if slot.stage == HOLDING and decision.target < 1 - CLOSE:
+            slot.enter(BLENDING, accuracy)
+        slot.seed.operator = decision.operator
+        slot.seed.aim(decision.target, decision.speed, decision.alpha_curve)
+    elif decision.op == PRUNE:
+        _prune(slot, decision, accuracy)
+
+
+def _germinated(decision: Decision, accuracy: float) -> Seed:
+    return Seed(
+        blueprint=decision.blueprint,
+        operator=decision.operator,
+        tempo_steps=decision.tempo,
+        first_curve=decision.curve,
+        first_target=decision.target,
+        germination_accuracy=accuracy,
+        accuracy=accuracy,
+    )
+
+
+def _prune(slot: Slot, decision: Decision, accuracy: float) -> None:
+    """A seed that acts may fade out; any other goes at once."""
+    if slot.stage not in (BLENDING, HOLDING) or slot.seed.alpha == 0 or decision.speed == 0:
+        slot.remove()
+        return
+    if slot.stage == HOLDING:
+        slot.enter(BLENDING, accuracy)
+    slot.seed.aim(0.0, decision.speed, decision.alpha_curve)
+    slot.seed.prune_scheduled = True
+
+
+def _by_itself(slot: Slot, rules: Lifecycle, accuracy: float) -> None:
+    """An empty slot rests and is free again; a seed goes on if gates open by themselves."""
+    if slot.stage in GONE:
+        slot.dwell += 1
+        least = {PRUNED: 0, EMBARGOED: rules.embargo_steps, RESETTING: rules.reset_steps}[slot.stage]
+        if slot.dwell >= least:
+            slot.enter({PRUNED: EMBARGOED, EMBARGOED: RESETTING, RESETTING: DORMANT}[slot.stage], NAN)
+        return
+    goes_on = rules.auto_advance and slot.stage in (GERMINATED, TRAINING, BLENDING) and not slot.seed.prune_scheduled
+    if goes_on and slot.opens(NEXT[slot.stage], rules):
+        slot.enter(NEXT[slot.stage], accuracy)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a step measured of one seed, accuracies in points; NaN is not measured."""
+
+    accuracy: float
+    contribution: float
+    contribution_se: float
+    gradient_ratio: float
+    healthy: bool
+
+
+def remember(slot: Slot, measured: Measured) -> None:
+    """Store it, and grow older by a step."""
+    seed = slot.seed
+    if not slot.alive:
+        seed.healthy = False
+        return
+    seed.age += 1
+    slot.dwell += 1
+    seed.accuracy, seed.healthy = measured.accuracy, measured.healthy
+    if math.isfinite(measured.contribution):
+        if math.isfinite(seed.contribution):
+            smoothed = 0.0 if math.isnan(seed.velocity) else 0.7 * seed.velocity
+            seed.velocity = smoothed + 0.3 * (measured.contribution - seed.contribution)
+        seed.contribution, seed.contribution_se, seed.unmeasured = measured.contribution, measured.contribution_se, 0
+    else:
+        seed.unmeasured += 1
+    if math.isfinite(measured.gradient_ratio):
+        known = math.isfinite(seed.gradient_ratio)
+        mixed = 0.9 * seed.gradient_ratio + 0.1 * measured.gradient_ratio
+        seed.gradient_ratio = mixed if known else measured.gradient_ratio

@@ -1,0 +1,173 @@
+"""How hosts and seeds are trained, a second time: minibatch after minibatch, with the usual formulas of optimisers."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from simic.audit.reference.world.bank import Samples
+from simic.audit.reference.world.hosts import Anatomy
+from simic.audit.reference.world.life import GATE, TRAINING, Slot
+from simic.audit.reference.world.networks import Weights, logits, part_of
+from simic.params import HostOptimizer
+
+Batches = Sequence[tuple[Tensor, Tensor]]
+MOMENTS = {"sgd": ("momentum",), "adamw": ("mean", "variance")}
+BETAS, EPS = (0.9, 0.999), 1e-8
+CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_
+LEAST_NORM = 1e-8
+MOST_RATIO = 10.0
+EXPLODED = 10.0  # times the clip
+
+
+@dataclass
+class Memory:
+    """What an optimiser remembers of one block: a moment of each parameter by name, and how many steps it took."""
+
+    moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    steps: int = 0
+
+    @classmethod
+    def fresh(cls, values: dict[str, Tensor], optimizer: HostOptimizer) -> "Memory":
+        """Nothing yet."""
+        kinds = MOMENTS[optimizer.name]
+        return cls({kind: {name: torch.zeros_like(value) for name, value in values.items()} for kind in kinds})
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch of training showed: loss in nats, accuracy in points, gradient norms before clipping; of seeds that
+    took no part NaN.
+    """
+
+    loss: float
+    accuracy: float
+    host_norm: float
+    seed_norms: list[float]
+    ratios: list[float]
+    healthy: list[bool]
+
+
+@dataclass
+class Block:
+    """Parameters that are clipped and stepped together; ``frozen`` ones stay, and so does what is remembered."""
+
+    values: dict[str, Tensor]
+    memory: Memory
+    decay: float
+    frozen: bool = False
+
+
+@dataclass
+class Learner:
+    """What learns in one host: its blocks by name (``host``, ``seed.0``, ``gate.0``, …)."""
+
+    body: Anatomy
+    weights: Weights
+    slots: Sequence[Slot]
+    memories: dict[str, Memory]
+    optimizer: HostOptimizer
+    host_frozen: bool
+    task_classes: int
+
+    def epoch(self, batches: Batches) -> Epoch:
+        """One pass over the minibatches."""
+        blocks = self.blocks()
+        losses, hits, norms = [], [], {name: list[float]() for name in blocks}
+        for x, y in batches:
+            loss, hit = self._step(blocks, norms, x, y)
+            losses.append(loss)
+            hits.append(hit)
+        return self._summary(losses, hits, {name: math.fsum(found) / len(found) for name, found in norms.items()})
+
+    def blocks(self) -> dict[str, Block]:
+        """All that take part."""
+        optimizer, running = self.optimizer, [k for k, slot in enumerate(self.slots) if slot.learns]
+        found = {"host": Block(self.weights.host, self.memories["host"], optimizer.weight_decay, self.host_frozen)}
+        for k in running:
+            slot, values, gates = self.slots[k], self.weights.seeds[k], self.weights.gates[k]
+            assert values is not None and gates is not None
+            decay = optimizer.seed_weight_decay
+            found[f"seed.{k}"] = Block(values, self.memories[f"seed.{k}"], decay, slot.frozen)
+            if slot.seed.operator == GATE and slot.stage != TRAINING:
+                found[f"gate.{k}"] = Block(gates, self.memories[f"gate.{k}"], decay, slot.frozen)
+        return found
+
+    def _step(
+        self, blocks: dict[str, Block], norms: dict[str, list[float]], x: Tensor, y: Tensor
+    ) -> tuple[float, float]:
+        """Loss and share of right answers of one minibatch, before its step."""
+        leaves = [value.requires_grad_() for block in blocks.values() for value in block.values.values()]
+        running = [k for k, slot in enumerate(self.slots) if slot.learns]
+        answers = among(logits(self.body, self.weights, self.slots, running, x), self.task_classes)
+        loss = F.cross_entropy(answers, y)
+        grads = iter(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))
+        with torch.no_grad():
+            for name, block in blocks.items():
+                own = {key: next(grads) for key in block.values}
+                norm = math.sqrt(math.fsum(float(grad.square().sum()) for grad in own.values()))
+                norms[name].append(norm)
+                if not block.frozen:
+                    scale = min(1.0, self.optimizer.max_grad_norm / (norm + CLIP_EPS))
+                    stepped(block, {key: grad * scale for key, grad in own.items()}, self.optimizer)
+        for leaf in leaves:
+            leaf.requires_grad_(False)
+        return float(loss.detach()), float((answers.argmax(1) == y).double().mean())
+
+    def _summary(self, losses: list[float], hits: list[float], norms: dict[str, float]) -> Epoch:
+        host, clip = norms["host"], self.optimizer.max_grad_norm
+        seeds, ratios = [], []
+        for k, slot in enumerate(self.slots):
+            norm = norms.get(f"seed.{k}", math.nan)
+            seeds.append(norm)
+            size = part_of(self.body, k, slot.seed.blueprint).params if slot.learns else 1
+            ratios.append(_ratio(norm, size, host, self.body.params))
+        healthy = [norm <= EXPLODED * clip for norm in seeds]
+        return Epoch(_mean(losses), 100.0 * _mean(hits), host, seeds, ratios, healthy)
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _ratio(seed: float, seed_size: int, host: float, host_size: int) -> float:
+    """Gradient for each parameter, seed over host."""
+    if math.isnan(seed):
+        return math.nan
+    if min(seed, host) < LEAST_NORM:
+        return 0.0
+    return min(MOST_RATIO, (seed / math.sqrt(seed_size)) / (host / math.sqrt(host_size) + LEAST_NORM))
+
+
+def among(answers: Tensor, classes: int) -> Tensor:
+    """Logits with those of classes that the task does not have taken out of the running."""
+    lacking = torch.arange(answers.shape[-1]) >= classes
+    return answers.masked_fill(lacking, -math.inf)
+
+
+def stepped(block: Block, grads: dict[str, Tensor], optimizer: HostOptimizer) -> None:
+    """One step in place: SGD with momentum, or AdamW (arXiv 1711.05101)."""
+    block.memory.steps += 1
+    for name, grad in grads.items():
+        value, moments = block.values[name], block.memory.moments
+        rate = optimizer.learning_rate
+        if optimizer.name == "sgd":
+            velocity = moments["momentum"][name]
+            velocity.copy_(optimizer.momentum * velocity + grad + block.decay * value)
+            value.sub_(rate * velocity)
+            continue
+        first, second = moments["mean"][name], moments["variance"][name]
+        first.copy_(BETAS[0] * first + (1 - BETAS[0]) * grad)
+        second.copy_(BETAS[1] * second + (1 - BETAS[1]) * grad**2)
+        unbiased = first / (1 - BETAS[0] ** block.memory.steps)
+        spread = (second / (1 - BETAS[1] ** block.memory.steps)).sqrt()
+        value.copy_(value - rate * block.decay * value - rate * unbiased / (spread + EPS))
+
+
+def minibatches(samples: Samples, order: Sequence[int], size: int) -> list[tuple[Tensor, Tensor]]:
+    """The samples in that order, ``size`` at a time."""
+    rows = torch.tensor(list(order)).reshape(-1, size)
+    return [(samples.x[row], samples.y[row]) for row in rows]

@@ -1,0 +1,72 @@
+"""Recorded episodes played again by the reference, from files alone: what telemetry says of a host follows from who it
+was, the prepared data and the decisions that were recorded.
+
+The reference is on its own from the first step to the last, so float32 and float64 drift apart: what hangs on the
+decisions (stages, alphas, sizes, gates) must agree to the end, losses and norms for the first steps.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from simic.audit.comparison import Comparison
+from simic.audit.reference.world.host import ReferenceHost, Told, World
+from simic.audit.world.ledger import Ledger
+from simic.audit.world.tour import HEADS
+from simic.params import Params
+from simic.telemetry.columns import Array
+
+DECIDED = ("effective_op", "gate", "gate_passed", "params", "committed_params", "flops")
+DECIDED_COMPONENTS = ("shaping", "intervention", "death")
+DECIDED_SLOTS = ("stage", "blueprint", "alpha")
+DRIFTING = ("val_loss", "train_loss", "host_grad_norm")
+SCORES = ("live_accuracy", "committed_accuracy")
+EARLY = 6  # steps for which these are compared
+OTHER_NAMES = {"blueprint": "slot_blueprint"}  # a column of that name is the action's
+FLIPPED = 2  # samples that rounding may answer the other way
+# Ten times the largest deviation of clean runs, at most, and of medians over the steps; what is not named must agree
+# exactly.
+ALLOWED = {"alpha": 9e-7, "components.shaping": 1e-14, "val_loss": 1e-3, "train_loss": 1e-3, "host_grad_norm": 2e-3}
+TYPICAL = {"val_loss": 1e-6, "train_loss": 1e-6, "host_grad_norm": 6e-6}
+
+
+def replay_episode(
+    params: Params, prepared: Path, steps: Mapping[str, Array], iteration: int, place: int, twins: int | None = None
+) -> tuple[Comparison, ...]:
+    """The training episode of environment ``place`` in one iteration: ``steps`` are its columns as telemetry publishes
+    them, ``[T]`` or ``[T, K]``. ``twins`` is how many environments shared a host then (default: ``train.twins``).
+
+    NoReference for settings that have none.
+    """
+    twins = params.train.twins if twins is None else twins
+    settings = params.train.model_copy(update={"twins": twins})
+    world = World.read(params.model_copy(update={"train": settings}), prepared)
+    host_id = place // twins
+    host = ReferenceHost(world, host_id, iteration, world.task_of(iteration, host_id))
+    bounds = {**ALLOWED, **dict.fromkeys(SCORES, 100.0 * FLIPPED / len(host.validating.y) + 1e-4)}
+    ledger, threads = Ledger(_named(bounds), _named(TYPICAL)), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        host.reset()
+        for step in range(len(steps["op"])):
+            host.train({head: int(steps[head][step]) for head in HEADS})
+            _compare(ledger, host.measure(), steps, step, f"iteration {iteration}, step {step + 1}, host {host_id}")
+    finally:
+        torch.set_num_threads(threads)
+    return ledger.comparisons()
+
+
+def _named(bounds: Mapping[str, float]) -> dict[str, float]:
+    return {f"replayed {what}": bound for what, bound in bounds.items()}
+
+
+def _compare(ledger: Ledger, told: Told, steps: Mapping[str, Array], step: int, where: str) -> None:
+    for name in (*DECIDED, *((*DRIFTING, *SCORES) if step < EARLY else ())):
+        ledger.number(f"replayed {name}", where, float(steps[name][step]), float(told.numbers[name]))
+    for name in DECIDED_COMPONENTS:
+        column = f"components.{name}"
+        ledger.number(f"replayed {column}", where, float(steps[column][step]), told.components[name])
+    for name in DECIDED_SLOTS:
+        found = steps[OTHER_NAMES.get(name, name)][step]
+        ledger.numbers(f"replayed {name}", where, found.tolist(), told.per_slot[name])
