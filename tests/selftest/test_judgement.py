@@ -22,6 +22,7 @@ HIGH = Fault("maths-x", "maths", "Something is wrong.", "high")
         ({"A1": "high"}, {"A1": "medium"}, "caught", {"A1": "high"}),
         ({"A1": "low", "B1": "critical"}, {}, "caught", {"B1": "critical", "A1": "low"}),
         ({"A1": "info"}, {}, "lower", {"A1": "info"}),
+        ({"Q1": "high"}, {}, "missed", {}),  # the machine was busy
     ],
 )
 def test_findings_that_a_clean_run_has_do_not_count(found: dict, clean: dict, word: str, by: dict) -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from simic.selftest import tampering
 from simic.selftest.fault import Fault, Patch, Tampering
 from simic.selftest.play import Ending
 from simic.selftest.runner import Laboratory
+from simic.selftest.tampering import another
 
 FIRST_WORDS = '"""The command line. '  # of simic/cli.py, which no stage imports
 
@@ -24,8 +24,8 @@ def test_a_fault_that_changes_nothing_is_missed(laboratory: Laboratory) -> None:
 
 
 @pytest.mark.slow
-def test_an_edited_evaluation_is_found(laboratory: Laboratory) -> None:
-    tried = laboratory.try_out(fault(tampered=Tampering("evaluate", tampering.raise_one_estimate)))
+def test_an_evaluation_of_another_run_is_found(laboratory: Laboratory) -> None:
+    tried = laboratory.try_out(fault(tampered=Tampering("evaluate", another("reports/evaluation.json"))))
     assert tried.judgement.word == "caught" and "critical" in tried.judgement.by.values() and tried.changed
 
 
