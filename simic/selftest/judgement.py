@@ -14,6 +14,8 @@ from simic.selftest.play import Ending
 Word = Literal["caught", "lower", "refused", "crashed", "missed"]
 Severities = Mapping[str, str]  # of the findings of a report, by id of the check
 
+OF_THE_CLOCK = ("Q1",)  # checks of wall times: what they find tells of the machine's other work
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -42,10 +44,11 @@ def gravest(reports: Iterable[Severities]) -> dict[str, str]:
 
 
 def judge(fault: Fault, ending: Ending, found: Severities, clean: Severities) -> Judgement:
-    """A finding counts where no clean run has one of the same check as grave as that."""
+    """A finding counts where no clean run has one of the same check as grave as that, unless it is of the clock."""
     if ending.how != "ended":
         return Judgement(ending.how, {}, ending.stage, ending.message)
-    new = {check: severity for check, severity in found.items() if _rank(severity) > _rank(clean.get(check, ""))}
+    counting = {check: severity for check, severity in found.items() if check not in OF_THE_CLOCK}
+    new = {check: severity for check, severity in counting.items() if _rank(severity) > _rank(clean.get(check, ""))}
     by = dict(sorted(new.items(), key=lambda each: -_rank(each[1])))
     if not by:
         return Judgement("missed", {})

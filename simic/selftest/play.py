@@ -31,7 +31,9 @@ How = Literal["ended", "refused", "crashed"]
 
 @dataclass(frozen=True)
 class Job:
-    """What to run where. ``fault`` empty: none. ``reused`` stages have their outputs in the workspace already."""
+    """What to run where. ``fault`` names the one of the catalogue that tampers with files, if any does; ``reused``
+    stages have their outputs in the workspace already.
+    """
 
     workspace: str
     donor: str
@@ -92,9 +94,9 @@ class Run:
         stages.train(tree, self.workspace, (LiveAudit(),))
 
     def _tamper(self, when: When) -> None:
-        fault = BY_ID.get(self.job.fault)
-        if fault is not None and fault.tampering is not None and fault.tampering.after == when:
-            fault.tampering.do(self.workspace, self.donor)
+        tampering = BY_ID[self.job.fault].tampering if self.job.fault else None
+        if tampering is not None and tampering.after == when:
+            tampering.do(self.workspace, self.donor)
 
 
 def play(job: Job) -> Ending:

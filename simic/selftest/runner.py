@@ -103,7 +103,8 @@ class Laboratory:
     def try_out(self, fault: Fault) -> Tried:
         """One run with the fault, of which nothing is kept."""
         started, place = time.monotonic(), self.folder / fault.id
-        ending = self._played(place, fault.id, fault.patches, reusable(fault), setting.RNG_SEED)
+        tampers = "" if fault.tampering is None else fault.id
+        ending = self._played(place, tampers, fault.patches, reusable(fault), setting.RNG_SEED)
         report = place / "workspace" / "reports" / "findings.json"
         found = judgement.findings(report) if ending.how == "ended" else {}
         judged = judgement.judge(fault, ending, found, judgement.gravest(self.clean.values()))

@@ -9,7 +9,7 @@ from simic import params
 from simic.params import Params
 
 RNG_SEED = 1
-CLEAN_SEEDS = (1, 2, 3)  # runs without a fault: what the audit finds in one of them is no proof of a fault
+CLEAN_SEEDS = tuple(range(1, 9))  # runs without a fault: what the audit finds in one of them is no proof of a fault
 # Iterations after which training is interrupted and resumed: in the warm start, and in what PPO does.
 INTERRUPTED_AFTER = (2, 8)
 PPO_ITERATIONS = 10  # several checks need as many

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -22,6 +23,7 @@ HIGH = Fault("maths-x", "maths", "Something is wrong.", "high")
         ({"A1": "high"}, {"A1": "medium"}, "caught", {"A1": "high"}),
         ({"A1": "low", "B1": "critical"}, {}, "caught", {"B1": "critical", "A1": "low"}),
         ({"A1": "info"}, {}, "lower", {"A1": "info"}),
+        ({"Q1": "high"}, {}, "missed", {}),  # the machine was busy
     ],
 )
 def test_findings_that_a_clean_run_has_do_not_count(found: dict, clean: dict, word: str, by: dict) -> None:
@@ -30,7 +32,7 @@ def test_findings_that_a_clean_run_has_do_not_count(found: dict, clean: dict, wo
 
 
 @pytest.mark.parametrize("how", ["refused", "crashed"])
-def test_a_run_that_ends_early_is_judged_by_how_it_ended(how: str) -> None:
+def test_a_run_that_ends_early_is_judged_by_how_it_ended(how: Literal["refused", "crashed"]) -> None:
     judged = judge(HIGH, Ending(how, "train", "why"), {"A1": "critical"}, {})
     assert (judged.word, judged.by, judged.stage, judged.message) == (how, {}, "train", "why")
 

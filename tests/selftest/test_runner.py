@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from simic.selftest import tampering
-from simic.selftest.fault import Fault, Patch, Tampering
+from simic.selftest.catalogue import BY_ID
+from simic.selftest.fault import Fault, Patch
 from simic.selftest.play import Ending
 from simic.selftest.runner import Laboratory
 
 FIRST_WORDS = '"""The command line. '  # of simic/cli.py, which no stage imports
 
 
-def fault(*patches: Patch, tampered: Tampering | None = None) -> Fault:
-    return Fault("evaluation-tried", "evaluation", "Something is wrong.", "high", patches, tampered)
+def fault(*patches: Patch) -> Fault:
+    return Fault("evaluation-tried", "evaluation", "Something is wrong.", "high", patches)
 
 
 @pytest.mark.slow
@@ -24,8 +24,8 @@ def test_a_fault_that_changes_nothing_is_missed(laboratory: Laboratory) -> None:
 
 
 @pytest.mark.slow
-def test_an_edited_evaluation_is_found(laboratory: Laboratory) -> None:
-    tried = laboratory.try_out(fault(tampered=Tampering("evaluate", tampering.raise_one_estimate)))
+def test_an_evaluation_of_another_run_is_found(laboratory: Laboratory) -> None:
+    tried = laboratory.try_out(BY_ID["provenance-evaluation-of-another-run"])
     assert tried.judgement.word == "caught" and "critical" in tried.judgement.by.values() and tried.changed
 
 

@@ -84,10 +84,10 @@ FAULTS = (
     ),
     planted(
         "evaluation",
-        "share-without-baseline",
+        "worth-of-the-common-schedule",
         "high",
-        "The share of the gap is the policy's score over the oracle's: what the common schedule has is not taken off.",
-        Patch("evaluation/gap.py", "_ratio(achieved - floor, best - floor)", "_ratio(achieved, best)"),
+        "Every policy is said to be worth as many trainings of a search as the common schedule is.",
+        Patch(ENDPOINTS, "search.search_worth(reached, searched)", "search.search_worth(common, searched)"),
         own=True,
     ),
     planted(
@@ -142,14 +142,6 @@ FAULTS = (
         "high",
         "The policy called greedy is sampled, and the other way round.",
         Patch(POLICIES, 'greedy=name != "learned_sampled"', 'greedy=name == "learned_sampled"'),
-    ),
-    planted(
-        "evaluation",
-        "blind-sees",
-        "high",
-        "The blind policy sees what the seeing one sees.",
-        Patch(POLICIES, 'return Blind(actor) if name == "blind" else actor', "return actor"),
-        own=True,
     ),
     planted(
         "evaluation",

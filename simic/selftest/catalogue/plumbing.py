@@ -126,10 +126,10 @@ FAULTS = (
     ),
     planted(
         "plumbing",
-        "fossilize-gate-open",
+        "holding-gate-open",
         "high",
-        "The gate before FOSSILIZED lets every seed pass.",
-        Patch("growth/life/gates.py", "Stage.FOSSILIZED: fossilized,", "Stage.FOSSILIZED: always,"),
+        "The gate before HOLDING lets every seed pass, whether its ramp has ended or not.",
+        Patch("growth/life/gates.py", "Stage.HOLDING: holding,", "Stage.HOLDING: always,"),
     ),
     planted(
         "plumbing",

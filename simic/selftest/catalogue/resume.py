@@ -128,7 +128,7 @@ FAULTS = (
     planted(
         "resume",
         "telemetry-edited-meanwhile",
-        "critical",
+        "medium",  # training goes back to an earlier checkpoint and says so
         "A file of the telemetry log was changed between interruption and resume.",
         Tampering("interrupted", files.damage_log),
         own=True,
