@@ -176,9 +176,9 @@ def audit(params: Params, workspace: Workspace) -> None:
     if workspace.prepared.exists():
         samples = load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")
         run = replace(run, tasks=tuple(read_meta(workspace.prepared).tasks), samples=samples)
-    run = replace(run, certificate=_certificate(run, workspace))
-    durable.replace_file(workspace.certificate, run.certificate.to_json().encode())
-    write_report(run, workspace.reports)
+    certificate = _certificate(run, workspace)
+    durable.replace_file(workspace.certificate, certificate.to_json().encode())
+    write_report(replace(run, certificate=certificate), workspace.reports)
 
 
 def _certificate(run: "RunRecord", workspace: Workspace) -> "Certificate":
