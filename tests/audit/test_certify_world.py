@@ -539,6 +539,38 @@ def seeds_are_measured_while_they_only_train(mp: pytest.MonkeyPatch) -> None:
     around(mp, growth_env, "attribute", wrap)
 
 
+@fault("train.reward.mode=shaped")
+def credit_is_kept_at_the_end(mp: pytest.MonkeyPatch) -> None:
+    _changed_term(
+        mp, "attribution", lambda real: lambda t, s: real(replace(t, terminal=torch.zeros_like(t.terminal)), s)
+    )
+
+
+@fault("train.reward.mode=shaped")
+def noise_is_paid_as_contribution(mp: pytest.MonkeyPatch) -> None:
+    def wrap(real):
+        def attribution(t, setting):
+            weights = setting.weights.model_copy(update={"contribution_threshold_pct": 0.0})
+            return real(t, replace(setting, weights=weights))
+
+        return attribution
+
+    _changed_term(mp, "attribution", wrap)
+
+
+@fault()
+def the_learning_rate_of_seeds_is_off_by_a_thousandth(mp: pytest.MonkeyPatch) -> None:
+    def wrap(real):
+        def init(self, *args):
+            real(self, *args)
+            first, *rest = self._rates
+            self._rates = [first, *(1.001 * rate for rate in rest)]
+
+        return init
+
+    around(mp, Arena, "__init__", wrap)
+
+
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer hosts, and none of the two laws that take as long as all else."""

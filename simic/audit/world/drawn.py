@@ -36,7 +36,7 @@ class Draws:
     """Numbers of one stream, one after the other."""
 
     def __init__(self, rng_seed: int, *counters: int) -> None:
-        self._words = iter(random.words(random.key(rng_seed, DRAWN, *counters), 4096).tolist())
+        self._words = random.endless(random.key(rng_seed, DRAWN, *counters))
 
     def below(self, count: int) -> int:
         """0 to count − 1."""

@@ -3,6 +3,9 @@
 A stream's key mixes the run's ``rng_seed``, what the stream is for, and its counters, one after the other.
 """
 
+from collections.abc import Iterator
+from itertools import count, islice
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,19 +32,24 @@ def key(rng_seed: int, purpose: int, *counters: int) -> int:
     return state
 
 
-def words(stream: int, count: int) -> NDArray[np.uint64]:
-    """The first ``count`` words of a stream."""
-    return np.array([mix((stream + (n + 1) * _GOLDEN) & _WORD) for n in range(count)], dtype=np.uint64)
+def endless(stream: int) -> Iterator[int]:
+    """The words of a stream, one after the other."""
+    return (mix((stream + n * _GOLDEN) & _WORD) for n in count(1))
 
 
-def uniforms(stream: int, count: int) -> NDArray[np.float64]:
+def words(stream: int, number: int) -> NDArray[np.uint64]:
+    """The first ``number`` words of a stream."""
+    return np.array(list(islice(endless(stream), number)), dtype=np.uint64)
+
+
+def uniforms(stream: int, number: int) -> NDArray[np.float64]:
     """Numbers in [0, 1): the top 24 bits of each word."""
-    return (words(stream, count) >> np.uint64(40)).astype(np.float64) / 2.0**24
+    return (words(stream, number) >> np.uint64(40)).astype(np.float64) / 2.0**24
 
 
-def permutation(stream: int, count: int) -> NDArray[np.int64]:
-    """The order in which ``range(count)`` is visited: that of the words, read with a sign."""
-    return np.argsort(words(stream, count).view(np.int64), kind="stable")
+def permutation(stream: int, number: int) -> NDArray[np.int64]:
+    """The order in which ``range(number)`` is visited: that of the words, read with a sign."""
+    return np.argsort(words(stream, number).view(np.int64), kind="stable")
 
 
 def first_task(rng_seed: int, tasks: int) -> int:
