@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from simic.audit.provenance import Certificate
 from simic.growth.life.vocabulary import Op
 
-from .synthetic import evaluation, interval
+from .synthetic import certificate, evaluation, interval
 
 
 def put(rows, value):
@@ -43,6 +42,11 @@ def over_common(low, high):
         return p.attribute(evaluation=old.model_copy(update={"standings": {**old.standings, "held_out": changed}}))
 
     return damage
+
+
+def certified(**deviations):
+    """One part of the certificate with this deviation."""
+    return lambda p: p.attribute(certificate=certificate(**deviations))
 
 
 def versus(other, low, high):
@@ -224,5 +228,8 @@ DEFECTS = {
     "X7": [("high", lambda p: p.column("updates", "state_chain", put(6, "0" * 64))),
            ("high", update("update_ratio", 6, 0.0))],
     "Q1": [("low", lambda p: p.column("timing", "update_seconds", put(slice(18, None), 2.0)))],
-    "X1": [("critical", lambda p: p.attribute(certificate=Certificate(False, 2)))],
+    "K1": [("critical", certified(learner=1e-5)), ("critical", certified(learner=None))],
+    "K2": [("critical", certified(world=1e-5))],
+    "K3": [("critical", certified(episodes=1e-5))],
+    "K4": [("critical", certified(grown_network=1e-5))],
 }  # fmt: skip

@@ -240,13 +240,13 @@ def test_findings_come_worst_first_and_unevaluated_are_no_pass(plant):
     verdict = examine(run, "damaged")
     assert [f.check for f in verdict.findings] == ["P5", "G3"]
     unknown = {r.check for r in verdict.with_status(Status.NOT_EVALUATED)}
-    assert unknown == {"X1", *(check.id for check in checks() if isinstance(check, RecomputedCheck))}
+    assert unknown == {"K1", "K2", "K3", "K4", *(check.id for check in checks() if isinstance(check, RecomputedCheck))}
     assert {s: n for s, n in verdict.counts().items() if n} == {"critical": 1, "low": 1}
     page = report.html(run, verdict, ())
     assert page.index("Reward components do not add up") < page.index("Weights change too much")
     assert "Resolve the critical and high findings" in page
     passed = page[page.index('id="passed"') : page.index('id="provenance"')]
-    assert ">X1<" not in passed
+    assert ">K1<" not in passed
 
 
 def test_what_is_refuted_withholds_every_result(plant):
@@ -263,7 +263,8 @@ def test_what_is_refuted_withholds_every_result(plant):
 
 
 def test_a_clean_run_is_said_to_be_clean(page):
-    assert "No critical or high finding." in page and "3 iterations reproduced" in page
+    assert "No critical or high finding." in page and "; certified." in page
+    assert "9 comparisons of 1 kinds" in page[page.index('id="proof"') :]
 
 
 def test_text_from_outside_is_escaped(clean, verdict, panels):
