@@ -65,9 +65,42 @@ def evaluate(set_: Overrides = None, params: ParamsFile = None) -> None:
 
 
 @app.command()
-def audit(set_: Overrides = None, params: ParamsFile = None) -> None:
+def audit(
+    set_: Overrides = None,
+    params: ParamsFile = None,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="Plant faults in simic and see which it finds.")
+    ] = False,
+    processes: Annotated[int, typer.Option(help="Faults of the self-test tried at once.", min=1)] = 1,
+) -> None:
     """Check the run and write the report, after earlier stages that are out of date."""
+    if self_test:
+        from simic.selftest.__main__ import chosen
+        from simic.selftest.__main__ import run as plant
+
+        _say(plant(chosen([]), processes, None))
+        return
     _chain("audit", set_, params)
+
+
+@app.command()
+def certify() -> None:
+    """Derive the finished run again by an independent reference and print what was compared."""
+    from simic import params
+    from simic.pipeline import stages
+
+    workspace = _workspace()
+    found = stages.certify(params.load(workspace.params), workspace)
+    for part in found.parts:
+        count = sum(line.count for line in part.lines)
+        verdict = (
+            f"not certified: {part.reason}" if part.reason else f"{count} comparisons, {len(part.differences)} differ"
+        )
+        _say(f"{part.part:<14} {verdict}")
+        for line in part.differences:
+            _say(f"  {line.what}: {line.deviation}, allowed {line.allowed:g} ({line.where})")
+    if any(part.differences for part in found.parts):
+        raise typer.Exit(1)
 
 
 @app.command()

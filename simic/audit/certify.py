@@ -17,42 +17,47 @@ from simic.audit.reference.world.refusal import NoReference
 from simic.audit.replay_world import replay_episode
 from simic.params import Params
 
-REPLAYED = 2  # episodes of training that are played again
-
 
 def certify(params: Params, prepared: Path, grown: Path, run: RunRecord) -> Certificate:
     """Derives again what the code of this run does on its own params and data, some of its recorded episodes, and the
     accuracy of the network it exported.
     """
     with tempfile.TemporaryDirectory(prefix="simic-certify-") as scratch:
-        parts = [_part("learner", lambda: certify_agent(params, prepared, Path(scratch)))]
-    parts.append(_part("world", lambda: certify_world(params, prepared)))
-    parts.append(_part("episodes", lambda: _episodes(params, prepared, run)))
-    parts.append(_part("grown network", lambda: _grown(grown, prepared, run)))
-    return Certificate(parts=tuple(parts))
+        learner = part("learner", lambda: certify_agent(params, prepared, Path(scratch)))
+    world = part("world", lambda: certify_world(params, prepared))
+    return Certificate(parts=(learner, world, episodes(params, prepared, run), grown_network(grown, prepared, run)))
 
 
-def _episodes(params: Params, prepared: Path, run: RunRecord) -> Sequence[Comparison]:
-    """One host of the first iteration that followed the policy or a guide, and one of the last."""
-    iterations = run.steps.column("iteration")
-    found: list[Comparison] = []
-    for iteration in sorted({params.train.survey, int(iterations[-1])})[:REPLAYED]:
-        rows = np.flatnonzero(iterations == iteration)
-        place = iteration % run.steps.column("op").shape[1]
-        steps = {name: values[rows][:, place] for name, values in run.steps.columns.items() if values.ndim > 1}
-        found += replay_episode(params, prepared, steps, iteration, place)
-    return found
+def episodes(params: Params, prepared: Path, run: RunRecord) -> Certified:
+    """One host of the first iteration after the survey, and one of the last, played again."""
+
+    def compare() -> Sequence[Comparison]:
+        iterations = run.steps.column("iteration")
+        found: list[Comparison] = []
+        for iteration in sorted({params.train.survey, int(iterations[-1])} & {*iterations.tolist()}):
+            rows = np.flatnonzero(iterations == iteration)
+            place = iteration % run.steps.column("op").shape[1]
+            steps = {name: values[rows][:, place] for name, values in run.steps.columns.items() if values.ndim > 1}
+            found += replay_episode(params, prepared, steps, iteration, place)
+        return found
+
+    return part("episodes", compare)
 
 
-def _grown(grown: Path, prepared: Path, run: RunRecord) -> Sequence[Comparison]:
-    evaluation = run.evaluation
-    if evaluation is None or not grown.exists():
-        raise NoReference("nothing was evaluated")
-    first = run.params.evaluate.policies[0]
-    return certify_grown(grown, prepared, evaluation.policies[first].per_seed, evaluation.rows)
+def grown_network(grown: Path, prepared: Path, run: RunRecord) -> Certified:
+    """The network that the first policy of the evaluation grew best."""
+
+    def compare() -> Sequence[Comparison]:
+        if run.evaluation is None or not grown.exists():
+            raise NoReference("nothing was evaluated")
+        first = run.params.evaluate.policies[0]
+        return certify_grown(grown, prepared, run.evaluation.policies[first].per_seed, run.evaluation.rows)
+
+    return part("grown network", compare)
 
 
-def _part(name: Part, compare: Callable[[], Sequence[Comparison]]) -> Certified:
+def part(name: Part, compare: Callable[[], Sequence[Comparison]]) -> Certified:
+    """What was compared, or why there is no reference for it."""
     try:
         return Certified(part=name, lines=_lines(compare()))
     except NoReference as none:

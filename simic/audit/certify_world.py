@@ -21,7 +21,7 @@ from simic.audit.world import drawn, laws
 from simic.audit.world.beside import Beside
 from simic.audit.world.ledger import Ledger
 from simic.audit.world.tour import HEADS, Action, Tour
-from simic.audit.world.witness import Witness
+from simic.audit.world.witness import WorldWitness
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
 from simic.growth.batch.population import Population
@@ -150,7 +150,7 @@ def _fitting(train: Train, world: World) -> Train:
 
 
 def _certify(env: GrowthEnv, world: World, ledger: Ledger) -> None:
-    witness = Witness(cast(Population, env.population))
+    witness = WorldWitness(cast(Population, env.population))
     env.population = cast(Population, witness)
     _compare_names(env, world, ledger)
     drawn.lives(env, world, ledger)
@@ -187,7 +187,7 @@ def _row(env: GrowthEnv, world: World, ledger: Ledger, place: int) -> Beside:
     return Beside(place, ReferenceHost(world, host_id, ITERATION, task), ledger)
 
 
-def _tour(env: GrowthEnv, witness: Witness, world: World, rows: list[Beside], ledger: Ledger) -> list[Tensor]:
+def _tour(env: GrowthEnv, witness: WorldWitness, world: World, rows: list[Beside], ledger: Ledger) -> list[Tensor]:
     """One episode of all hosts; what was played, ``[E, heads]`` of each step."""
     tour = Tour(world.params.rng_seed, rows[0].host)
     moved, played = laws.Movement(ledger), []

@@ -162,33 +162,48 @@ def evaluate(params: Params, workspace: Workspace) -> None:
 
 
 def audit(params: Params, workspace: Workspace) -> None:
-    """Checks the run and writes reports/report.html, report.md and findings.json."""
-    from simic.audit.provenance import trace
-    from simic.audit.record import RunRecord
+    """Checks the run and writes reports/report.html, report.md, findings.json and certificate.json."""
+    from simic.audit.certificate import Certificate
     from simic.audit.report import write_report
-    from simic.evaluation import result
 
-    found, kept = trace(params, workspace.root)
-    evaluation = result.read(workspace.evaluation) if workspace.evaluation.exists() else None
-    floors = result.read_headroom(workspace.headroom) if workspace.headroom.exists() else None
-    run = RunRecord.from_published(params, workspace.telemetry)
-    run = replace(run, headroom=floors, evaluation=evaluation, provenance=found, checkpoints=kept)
-    if workspace.prepared.exists():
-        samples = load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")
-        run = replace(run, tasks=tuple(read_meta(workspace.prepared).tasks), samples=samples)
-    certificate = _certificate(run, workspace)
+    run = _record(params, workspace)
+    certificate = _certified(run, workspace) if params.audit.certify else Certificate()
     durable.replace_file(workspace.certificate, certificate.to_json().encode())
     write_report(replace(run, certificate=certificate), workspace.reports)
 
 
-def _certificate(run: "RunRecord", workspace: Workspace) -> "Certificate":
-    """Empty where params do not ask for one, or where there are no data to certify with."""
-    from simic.audit.certificate import Certificate
+def certify(params: Params, workspace: Workspace) -> "Certificate":
+    """What an independent reference says of the published run; nothing is written."""
+    return _certified(_record(params, workspace), workspace)
 
-    if not run.params.audit.certify or not workspace.prepared.exists():
-        return Certificate()
+
+def _record(params: Params, workspace: Workspace) -> "RunRecord":
+    """All that the run has published; what is not there is left out."""
+    from simic.audit.provenance import trace
+    from simic.audit.record import RunRecord
+    from simic.evaluation import result
+
+    found, kept = trace(params, workspace.root)
+    run = RunRecord.from_published(params, workspace.telemetry)
+    run = replace(
+        run,
+        headroom=result.read_headroom(workspace.headroom) if workspace.headroom.exists() else None,
+        evaluation=result.read(workspace.evaluation) if workspace.evaluation.exists() else None,
+        provenance=found,
+        checkpoints=kept,
+    )
+    if not workspace.prepared.exists():
+        return run
+    samples = load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")
+    return replace(run, tasks=tuple(read_meta(workspace.prepared).tasks), samples=samples)
+
+
+def _certified(run: "RunRecord", workspace: Workspace) -> "Certificate":
+    from simic.audit.certificate import Certificate
     from simic.audit.certify import certify
 
+    if not workspace.prepared.exists():
+        return Certificate()  # there is nothing to derive it from
     return certify(run.params, workspace.prepared, workspace.grown, run)
 
 

@@ -1,13 +1,17 @@
 """What is recomputed: nothing is found in a real run, and every number that is altered is."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 from simic import params
-from simic.audit import audit
+from simic.audit import audit, certify
+from simic.audit.certificate import Certificate
+from simic.audit.certify_world import certify_world
 from simic.audit.checks.recomputed import RecomputedCheck
 from simic.audit.findings import Status
 from simic.audit.provenance import trace
@@ -264,3 +268,44 @@ def test_shifted_labels_and_shared_samples_are_found(run):
     x = val.x.clone()
     x[3] = train.x[7]
     assert of(replace(run, samples=(train, replace(val, x=x))), "C11").status is Status.FINDING
+
+
+@pytest.fixture(scope="module")
+def certificate(run, workspace):
+    return stages.certify(small(), workspace)
+
+
+def test_a_real_run_is_certified(run, certificate):
+    judged = {check.id: check.run(replace(run, certificate=certificate)) for check in audit.checks()}
+    for name in ("K1", "K2", "K3", "K4"):
+        assert judged[name].status is Status.PASS, (judged[name].measured, judged[name].evidence)
+    assert sum(line.count for part in certificate.parts for line in part.lines) > 300
+    assert Certificate.model_validate_json(certificate.to_json()) == certificate
+
+
+def test_an_exported_network_that_was_changed_is_not_certified(run, workspace, tmp_path):
+    shutil.copytree(workspace.root, tmp_path / "copy")
+    copy = Workspace(tmp_path / "copy")
+    weights = copy.grown / "weights.safetensors"
+    tensors = load_file(weights)
+    save_file({name: tensor * 0.5 for name, tensor in tensors.items()}, weights)
+    grown = certify.grown_network(copy.grown, copy.prepared, run)
+    assert "accuracy of the exported weights" in [line.what for line in grown.differences]
+
+
+def test_another_record_of_decisions_is_not_certified(run, workspace):
+    """An episode whose first germination is told as one in another slot."""
+    ops, valid = run.steps.column("effective_op"), run.steps.column("valid")
+    column = run.steps.column("slot")
+    told = altered(run, "steps", "slot", lambda values: np.copyto(values, 1 - column % 2, where=(ops == 1) & valid))
+    assert certify.episodes(small(), workspace.prepared, told).differences
+
+
+def test_settings_without_a_reference_say_so(run, workspace):
+    tree = params.load(ROOT / "params.yaml", [*SMALL, "train.reward.mode=loss"])
+    part = certify.part("world", lambda: certify_world(tree, workspace.prepared))
+    assert not part.lines and "loss" in part.reason
+    judged = next(check for check in audit.checks() if check.id == "K2").run(
+        replace(run, certificate=Certificate(parts=(part,)))
+    )
+    assert judged.status is Status.NOT_EVALUATED

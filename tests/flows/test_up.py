@@ -52,7 +52,7 @@ def evaluate(params, workspace):
     workspace.evaluation.write_text("{}")
     workspace.metrics.write_text("{}")
 
-def audit(params, workspace, revision):
+def audit(params, workspace):
     for name in ("report.html", "report.md", "findings.json"):
         (workspace.reports / name).write_text("-")
     (workspace.reports / "figures").mkdir(exist_ok=True)

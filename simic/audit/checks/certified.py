@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from simic.audit.certificate import Part
+from simic.audit.certify_agent import ROOM
 from simic.audit.checks.base import Check, Outcome, check, found, passed, undecided
 from simic.audit.checks.shared import MOST_EVIDENCE
 from simic.audit.findings import Evidence
@@ -17,9 +18,9 @@ class CertifiedPart(Check):
     post_hoc = True
     needs = ("certificate",)
     part: ClassVar[Part]
-    threshold = "a deviation beyond ten times the rounding of clean runs"
+    threshold = f"a deviation beyond {ROOM:g} times the rounding of clean runs"
     source = "an implementation of its own (simic/audit/reference); bounds measured, docs/history/experiments.md"
-    fix = "Do not use the run: look at the first place that differs; one of the two implementations is wrong."
+    fix = "Do not use the run: look at the first place that differs; one of the implementations is wrong."
     passes_when = "everything agrees within rounding"
 
     def examine(self, run: RunRecord) -> Outcome:

@@ -38,8 +38,8 @@ def rollouts(run: RunRecord) -> Iterator[tuple[int, Steps]]:
 
 
 def host_params(run: RunRecord) -> int:
-    """Of the bare host: no network that was recorded is smaller."""
-    return int(run.steps.column("params").min())
+    """Of the bare host: no episode begins with a seed that is kept."""
+    return int(run.steps.column("committed_params").min())
 
 
 def twins_of(run: RunRecord, iteration: int) -> int:

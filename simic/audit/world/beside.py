@@ -16,7 +16,7 @@ from simic.audit.reference.world.parts import Part
 from simic.audit.reference.world.training import Memory
 from simic.audit.reference.world.validation import Answers, On
 from simic.audit.world.ledger import Ledger
-from simic.audit.world.witness import Witness
+from simic.audit.world.witness import WorldWitness
 from simic.envs.observations import columns
 from simic.envs.records import StepInfo
 from simic.growth.batch.population import Snapshot
@@ -130,7 +130,7 @@ class Beside:
 
     # --- answers ---
 
-    def settled(self, witness: Witness, on: On, own: Answers) -> Answers:
+    def settled(self, witness: WorldWitness, on: On, own: Answers) -> Answers:
         """The reference's own answers, but where two classes are too close to call those of the environment."""
         theirs = witness.correct(self.place, on)
         where = f"{self.where}, seeds on: {sorted(on) or 'none'}"

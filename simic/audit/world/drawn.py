@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from simic.audit.reference.world import life, random, rewards
+from simic.audit.reference.world import life, rewards, streams
 from simic.audit.reference.world.host import World
 from simic.audit.reference.world.life import Measured, Seed, Slot
 from simic.audit.reference.world.masks import decision
@@ -32,11 +32,11 @@ OF_SEED = {  # fields of a seed by their names in the environment
 OF_SLOT = ("stage", "dwell", "germinations", "stage_accuracy")
 
 
-class Draws:
+class DrawnNumbers:
     """Numbers of one stream, one after the other."""
 
     def __init__(self, rng_seed: int, *counters: int) -> None:
-        self._words = random.endless(random.key(rng_seed, DRAWN, *counters))
+        self._words = streams.endless(streams.key(rng_seed, DRAWN, *counters))
 
     def below(self, count: int) -> int:
         """0 to count − 1."""
@@ -51,7 +51,7 @@ class Draws:
         return math.nan if self.below(4) == 0 else value
 
 
-def slot(draws: Draws, blueprints: int) -> Slot:
+def slot(draws: DrawnNumbers, blueprints: int) -> Slot:
     """A state of a slot; not every one can be reached, and all must be dealt with alike."""
     stage = draws.below(len(life.STAGES))
     found = Slot(stage, draws.below(6), draws.below(3), draws.perhaps(draws.eighths(0, 100)))
@@ -109,7 +109,7 @@ def as_slots(hosts: Sequence[Sequence[Slot]]) -> Slots:
 def lives(env: GrowthEnv, world: World, ledger: Ledger) -> None:
     """Drawn decisions in drawn states, possible or not, and what is measured after them."""
     rules, count = world.params.train.lifecycle, world.body.slots
-    draws = [Draws(world.params.rng_seed, 0, number) for number in range(STATES)]
+    draws = [DrawnNumbers(world.params.rng_seed, 0, number) for number in range(STATES)]
     hosts = [[slot(each, len(env.blueprints)) for _ in range(count)] for each in draws]
     sizes = [head.size for head in env.action_spec.heads]
     actions: list[dict[str, int]] = [
@@ -135,7 +135,7 @@ def lives(env: GrowthEnv, world: World, ledger: Ledger) -> None:
             ledger.numbers("slots after drawn decisions", f"drawn state {number}, {name}", found, own)
 
 
-def _measured(draws: Draws, accuracy: float) -> Measured:
+def _measured(draws: DrawnNumbers, accuracy: float) -> Measured:
     worth = draws.perhaps(draws.eighths(-12, 24)), draws.eighths(0, 4)
     return Measured(accuracy, *worth, draws.perhaps(draws.eighths(0, 2)), draws.below(4) > 0)
 
@@ -156,7 +156,7 @@ def _measurements(measured: Sequence[Sequence[Measured]]) -> Measurements:
 def payments(env: GrowthEnv, world: World, ledger: Ledger) -> None:
     """The terms of the reward between drawn states."""
     train, params = world.params.train, world.body.params
-    steps = [_step(Draws(world.params.rng_seed, 1, number), env, world) for number in range(STATES)]
+    steps = [_step(DrawnNumbers(world.params.rng_seed, 1, number), env, world) for number in range(STATES)]
     setting = Setting.of(train, params, torch.ones(1, dtype=torch.float64))
     found = components(train.reward.mode, _transition(steps, train.episode_end == "terminate", world), setting)
     for number, step in enumerate(steps):
@@ -166,7 +166,7 @@ def payments(env: GrowthEnv, world: World, ledger: Ledger) -> None:
             ledger.number(f"drawn reward: {name}", where, value, expected)
 
 
-def _step(draws: Draws, env: GrowthEnv, world: World) -> rewards.Step:
+def _step(draws: DrawnNumbers, env: GrowthEnv, world: World) -> rewards.Step:
     before, after = ([slot(draws, len(env.blueprints)) for _ in range(world.body.slots)] for _ in range(2))
     for old, new in zip(before, after, strict=True):
         if draws.below(3) == 0 and old.stage == life.HOLDING:  # as fossilizing leaves it
@@ -175,7 +175,7 @@ def _step(draws: Draws, env: GrowthEnv, world: World) -> rewards.Step:
     return rewards.Step(_state(draws, before), _state(draws, after), op, place, ended)
 
 
-def _state(draws: Draws, slots: list[Slot]) -> State:
+def _state(draws: DrawnNumbers, slots: list[Slot]) -> State:
     sizes = [1 + draws.below(2000) if place.alive else 0 for place in slots]
     kept = sum(size for size, place in zip(sizes, slots, strict=True) if place.stage == life.FOSSILIZED)
     return State(slots, sizes, draws.eighths(10, 90), kept)

@@ -16,7 +16,7 @@ from simic.audit.reference.world.life import FOSSILIZED
 from simic.audit.reference.world.validation import points
 from simic.audit.world.beside import CLOSE_CALL, Beside, unpacked
 from simic.audit.world.ledger import Ledger
-from simic.audit.world.witness import Witness
+from simic.audit.world.witness import WorldWitness
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.batch.population import Snapshot
 from simic.growth.export import grown_network, write_network
@@ -48,7 +48,7 @@ def same_samples(env: GrowthEnv, row: Beside, ledger: Ledger) -> None:
         ledger.note(f"{split} samples", f"task {host.task}", float(not alike))
 
 
-def same_rows(witness: Witness, row: Beside, ledger: Ledger) -> None:
+def same_rows(witness: WorldWitness, row: Beside, ledger: Ledger) -> None:
     """The epoch just trained saw the samples that it was to see, in their order."""
     host = row.host
     expected = torch.tensor(host.order) + host.task * len(host.training.y)
@@ -121,7 +121,7 @@ def alone(env: GrowthEnv, actions: Sequence[Tensor], iteration: int, ledger: Led
 def exported(env: GrowthEnv, rows: Sequence[Beside], ledger: Ledger) -> None:
     """The host that kept most, written as a product and run from its files by torch alone."""
     row = max(rows, key=lambda row: sum(slot.stage == FOSSILIZED for slot in row.host.slots))
-    population = env.population.population if isinstance(env.population, Witness) else env.population
+    population = env.population.population if isinstance(env.population, WorldWitness) else env.population
     committed = float(env.state.measured.committed_accuracy[row.place])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "grown"

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from simic.audit.reference.world import life, random
+from simic.audit.reference.world import life, streams
 from simic.audit.reference.world.host import Action, ReferenceHost
 from simic.audit.reference.world.masks import USED, Choice, Masks, choices
 
@@ -70,7 +70,7 @@ class Tour:
         """The possible choice that was made least, ties by hash."""
         possible = [place for place, free in enumerate(mask) if free]
         self._offered |= {(head, place) for place in possible}
-        ties = random.words(random.key(self._rng_seed, TOUR, self._decisions, HEADS.index(head)), len(mask))
+        ties = streams.words(streams.key(self._rng_seed, TOUR, self._decisions, HEADS.index(head)), len(mask))
         weights = COST if head == "op" else {}
         best = min(possible, key=lambda place: (self.made[head, place] * weights.get(place, 1.0), int(ties[place])))
         self.made[head, best] += 1

@@ -13,7 +13,7 @@ from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.vocabulary import Slots
 
 
-class Witness:
+class WorldWitness:
     """Does what the population does. ``order [E, n, B]`` are the rows of the last epoch's data."""
 
     def __init__(self, population: Population) -> None:

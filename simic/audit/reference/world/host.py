@@ -9,14 +9,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from simic.audit.reference.world import bank, masks, random, rewards
+from simic.audit.reference.world import bank, masks, rewards, streams
 from simic.audit.reference.world.hosts import Anatomy, anatomy
 from simic.audit.reference.world.life import FOSSILIZED, GATE, GERMINATE, MULTIPLY, Measured, Slot, advance, remember
 from simic.audit.reference.world.masks import Masks, decision
 from simic.audit.reference.world.networks import Weights, host_parts, part_of
 from simic.audit.reference.world.observations import History, Sight, features
 from simic.audit.reference.world.refusal import NoReference
-from simic.audit.reference.world.training import Epoch, Learner, Memory, minibatches
+from simic.audit.reference.world.training import Epoch, Memory, PartLearner, minibatches
 from simic.audit.reference.world.validation import NAN, Answers, On, Validation, answers, validate
 from simic.params import Params, Train
 
@@ -60,7 +60,7 @@ class World:
         """Training tasks in turn, from one that depends on the run."""
         train, tasks = self.params.train, self.bank.of_training
         groups = train.envs // train.twins
-        return (random.first_task(self.params.rng_seed, tasks) + iteration * groups + host_id) % tasks
+        return (streams.first_task(self.params.rng_seed, tasks) + iteration * groups + host_id) % tasks
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class ReferenceHost:
             if given is not None:
                 found |= {lead + entry.name: given[lead + entry.name].double() for entry in part.entries}
                 continue
-            stream = random.key(params.rng_seed, random.HOST_INIT, self.iteration, self.host_id, number)
+            stream = streams.key(params.rng_seed, streams.HOST_INIT, self.iteration, self.host_id, number)
             found |= {lead + name: value for name, value in part.draw(stream).items()}
         return found
 
@@ -184,12 +184,12 @@ class ReferenceHost:
         """First weights of a new seed and of the gate that it may come to need."""
         slot, rng_seed = self.slots[k], self.world.params.rng_seed
         part, gate = part_of(self.world.body, k, slot.seed.blueprint), self.world.body.gates[k]
-        who = random.SEED_INIT, self.iteration, self.host_id, k, slot.germinations
-        values = part.draw(random.key(rng_seed, *who, SEED_MODULE))
+        who = streams.SEED_INIT, self.iteration, self.host_id, k, slot.germinations
+        values = part.draw(streams.key(rng_seed, *who, SEED_MODULE))
         if slot.seed.operator == MULTIPLY:
             for name in part.closing:
                 values[name].zero_()
-        gates = gate.draw(random.key(rng_seed, *who, GATE_MODULE))
+        gates = gate.draw(streams.key(rng_seed, *who, GATE_MODULE))
         self.weights.seeds[k], self.weights.gates[k] = values, gates
         for name, block in ((f"seed.{k}", values), (f"gate.{k}", gates)):
             self.memories[name] = Memory.fresh(block, self._settings.host_optimizer)
@@ -199,13 +199,13 @@ class ReferenceHost:
         settings, count = self._settings, len(self.training.y)
         whole = count // settings.batch_size
         limit = whole if settings.batches_per_epoch == "all" else settings.batches_per_epoch
-        who = random.BATCH_ORDER, self.iteration, self.host_id, self.step
-        order = random.permutation(random.key(self.world.params.rng_seed, *who), count)
+        who = streams.BATCH_ORDER, self.iteration, self.host_id, self.step
+        order = streams.permutation(streams.key(self.world.params.rng_seed, *who), count)
         self.order = order[: limit * settings.batch_size].tolist()
         return self.order
 
-    def _learner(self) -> Learner:
-        return Learner(
+    def _learner(self) -> PartLearner:
+        return PartLearner(
             body=self.world.body,
             weights=self.weights,
             slots=self.slots,

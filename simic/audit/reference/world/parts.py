@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from simic.audit.reference.world import random
+from simic.audit.reference.world import streams
 
 Values = Mapping[str, Tensor]
 EPS = 1e-5  # of the norms
@@ -45,7 +45,7 @@ class Part:
 
     def draw(self, stream: int) -> dict[str, Tensor]:
         """First values from a stream: one number for each place, whether it is drawn or constant."""
-        numbers = torch.from_numpy(random.uniforms(stream, self.params))
+        numbers = torch.from_numpy(streams.uniforms(stream, self.params))
         found, at = {}, 0
         for entry in self.entries:
             size = math.prod(entry.shape)

@@ -62,7 +62,7 @@ class Block:
 
 
 @dataclass
-class Learner:
+class PartLearner:
     """What learns in one host: its blocks by name (``host``, ``seed.0``, ``gate.0``, …)."""
 
     body: Anatomy

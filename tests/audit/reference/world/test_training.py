@@ -8,7 +8,7 @@ from simic.audit.reference.world import life
 from simic.audit.reference.world.hosts import anatomy
 from simic.audit.reference.world.life import Seed, Slot
 from simic.audit.reference.world.networks import Weights, host_parts, logits, part_of
-from simic.audit.reference.world.training import Block, Learner, Memory, stepped
+from simic.audit.reference.world.training import Block, Memory, PartLearner, stepped
 from simic.params import Host, HostOptimizer
 
 BODY = anatomy(Host(family="cnn", preset="impaired", widths=(8, 8)), (1, 8, 8), 3)
@@ -27,11 +27,11 @@ def world(stage: int, operator: int = life.ADD, alpha: float = 0.0) -> tuple[Wei
     return Weights(host, [values, None], [BODY.gates[0].draw(8), None]), [Slot(stage, seed=seed), Slot()]
 
 
-def learner(weights: Weights, slots: list[Slot], optimizer: HostOptimizer) -> Learner:
+def learner(weights: Weights, slots: list[Slot], optimizer: HostOptimizer) -> PartLearner:
     memories = {"host": Memory.fresh(weights.host, optimizer)}
     for kind, values in (("seed", weights.seeds[0]), ("gate", weights.gates[0])):
         memories[f"{kind}.0"] = Memory.fresh(values or {}, optimizer)
-    return Learner(BODY, weights, slots, memories, optimizer, host_frozen=False, task_classes=3)
+    return PartLearner(BODY, weights, slots, memories, optimizer, host_frozen=False, task_classes=3)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
@@ -53,7 +53,7 @@ def test_steps_are_those_of_torch(name: str) -> None:
         assert torch.allclose(value, theirs.detach(), rtol=0, atol=1e-15)
 
 
-def after_an_epoch(stage: int, **how: float | int) -> tuple[dict[str, Tensor], dict[str, Tensor], Learner]:
+def after_an_epoch(stage: int, **how: float | int) -> tuple[dict[str, Tensor], dict[str, Tensor], PartLearner]:
     weights, slots = world(stage, **how)  # type: ignore[arg-type]
     learns = learner(weights, slots, HostOptimizer(name="sgd"))
     learns.epoch([(X, Y)])
