@@ -80,7 +80,11 @@ def test_clean_training_is_the_reference_with_other_seeds(name, rng_seed, prepar
     assert failed(found) == []
 
 
-@pytest.mark.parametrize("name", FAULTS)
+# One of six with every change, all of them by make test-slow.
+SPREAD = [pytest.param(name, marks=[pytest.mark.slow] if place % 6 else []) for place, name in enumerate(FAULTS)]
+
+
+@pytest.mark.parametrize("name", SPREAD)
 def test_a_fault_is_caught(name, prepared, tmp_path, monkeypatch):
     setting, tries, plant = FAULTS[name]
     monkeypatch.setattr(small_training, "TRIES", tries)

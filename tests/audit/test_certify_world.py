@@ -586,7 +586,11 @@ def test_the_short_tour_is_clean_and_sees_everything(patches: Path, short: None)
     assert toured.where == "never made: none; never possible: op ADVANCE"  # seeds advance by themselves
 
 
-@pytest.mark.parametrize("name", FAULTS)
+# One of six with every change, all of them by make test-slow.
+SPREAD = [pytest.param(name, marks=[pytest.mark.slow] if place % 6 else []) for place, name in enumerate(FAULTS)]
+
+
+@pytest.mark.parametrize("name", SPREAD)
 def test_a_planted_fault_is_caught(name: str, patches: Path, short: None, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, settings = FAULTS[name]
     plant(monkeypatch)

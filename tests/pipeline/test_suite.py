@@ -106,12 +106,20 @@ def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Work
     standings = result.read(finished.evaluation).standings["held_out"]
     assert score.startswith(f"score    {standings.policies['learned'].score.estimate:.1f} points on 3 held-out tasks")
     assert gap.startswith("gap      ") and ("% closed" in gap or "not defined" in gap)
-    grave = {"status": "finding", "severity": "high"}
-    harmless = [{"status": "pass", "severity": "critical"}, {"status": "finding", "severity": "medium"}]
-    for found, said in ([grave, *harmless], "1 critical or high finding"), (harmless, "no critical or high finding"):
-        (copied.reports / "findings.json").write_text(json.dumps({"results": found}))
-        assert stages.verdict(copied)[2] == f"verdict  {said}"
-    assert verdict.startswith("verdict  ")
+    assert verdict.endswith(", certified")
+    found = json.loads((finished.reports / "findings.json").read_text())
+
+    def told(check: str, severity: str) -> tuple[str, str, str]:
+        """Of that check alone, as a finding."""
+        chosen = [
+            one | {"status": "finding", "severity": severity} for one in found["results"] if one["check"] == check
+        ]
+        (copied.reports / "findings.json").write_text(json.dumps({**found, "results": chosen}))
+        return stages.verdict(copied)
+
+    assert told("H1", "medium")[2] == "verdict  no critical or high finding, not certified"
+    assert told("H1", "high")[2] == "verdict  1 critical or high finding, not certified"
+    assert told("C3", "critical")[0] == "score    withheld: the record does not hold (C3)"
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
