@@ -67,12 +67,20 @@ class Table:
     @classmethod
     def of_hosts(cls, table: pa.Table, shared: Sequence[str]) -> Self:
         """Of a published table with one row per host: its ``env`` becomes the second axis of all columns but the
-        ``shared`` ones, which have the same value for every host.
+        ``shared`` ones, which have the same value for every host. What is not there for every host is left out: a gap,
+        which X3 finds.
         """
         if not len(table):
             return cls()
         flat = cls.from_arrow(table)
         hosts = len(np.unique(flat.column("env")))
+        _, moment, counts = np.unique(
+            np.stack([flat.column(name).astype(str) for name in shared]),
+            axis=1,
+            return_inverse=True,
+            return_counts=True,
+        )
+        flat = flat.where((counts == hosts)[moment.reshape(-1)])
         folded = {}
         for name, values in flat.columns.items():
             by_host = values.reshape(-1, hosts, *values.shape[1:])

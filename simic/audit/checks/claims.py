@@ -16,6 +16,7 @@ from simic.evaluation.statistics import Interval
 
 EXACT = 1e-6  # of means and formulas
 SEARCHED = 1e-4  # of ends that evaluation finds by a search
+ROUNDING_PCT = 2.0  # points of test accuracy by which hosts of equal ops may differ, in different company
 ROUNDED = 1e-3  # of what is stored with four decimals
 
 Number = tuple[str, float, float, float]  # name, claimed, computed, tolerance
@@ -93,8 +94,9 @@ def _standings(evaluation: Evaluation, headroom: HeadroomReport) -> Iterator[Num
         common = mean(test)[:, headroom.common]
         oracle = claims.of_best(mean(choosing), mean(test))
         yield from _interval(f"{group}, gap", standings.gap, claims.mean_interval(oracle - common), EXACT)
-        for k, claimed in enumerate(standings.random_search, start=1):
-            yield f"{group}, search of {k}", claimed, float(mean(claims.best_of(k, val, test)).mean()), ROUNDED
+        searched = [float(mean(claims.best_of(k, val, test)).mean()) for k in range(1, test.shape[1] + 1)]
+        for k, (claimed, computed) in enumerate(zip(standings.random_search, searched, strict=True), start=1):
+            yield f"{group}, search of {k}", claimed, computed, ROUNDED
         reached = {COMMON: common, ORACLE_TASK: oracle}
         played: dict[str, PerSeed] = {name: policy.per_seed for name, policy in evaluation.policies.items()}
         for name, hosts in played.items():
@@ -104,6 +106,8 @@ def _standings(evaluation: Evaluation, headroom: HeadroomReport) -> Iterator[Num
             standing, said = standings.policies[name], f"{group}, {name}"
             yield from _interval(f"{said}, score", standing.score, claims.mean_interval(scores), EXACT)
             yield from _interval(f"{said}, gain", standing.over_common, claims.mean_interval(scores - common), EXACT)
+            worth = claims.worth(float(scores.mean()), searched)
+            yield f"{said}, worth of search", standing.search_worth.estimate.count, worth, ROUNDED
             part = claims.share(scores - common, oracle - common)
             if standing.share is not None and part is not None:
                 yield from _interval(f"{said}, share", standing.share, part, SEARCHED)
@@ -139,6 +143,10 @@ class HostsPossible(RecomputedCheck):
             error = float((test - val).std(ddof=1)) / np.sqrt(len(test))
             if apart > max(self.GAP_ERRORS * error, self.LEAST_PCT):
                 problems.append({"what": "test and validation disagree", "policy": name, "points": apart})
+            if (static := evaluation.policies.get("static")) is not None and _unpaired(
+                policy.per_seed, static.per_seed
+            ):
+                problems.append({"what": "hosts that did not grow differ from static ones", "policy": name})
         grown = evaluation.policies.get("static")
         if grown is not None and any(grown.per_seed.germinated):
             problems.append({"what": "static hosts grew"})
@@ -149,6 +157,15 @@ class HostsPossible(RecomputedCheck):
         if limit is not None and any(max(p.per_seed.fossilized) > limit for p in evaluation.policies.values()):
             problems.append({"what": "more seeds than max_seeds"})
         return concluded(problems, f"{len(evaluation.policies)} policies on {evaluation.eval_seeds} hosts")
+
+
+def _unpaired(hosts: PerSeed, static: PerSeed) -> bool:
+    """Whether a host that never had a seed scores otherwise than the same host under ``static``, beyond a sample or
+    two that rounding may answer the other way.
+    """
+    bare = (np.array(hosts.germinated) == 0) & (np.array(hosts.rollbacks) == 0)
+    apart = np.abs(np.array(hosts.test_accuracy_pct) - np.array(static.test_accuracy_pct))
+    return bool((apart[bare] > ROUNDING_PCT).any())
 
 
 def _impossible(hosts: PerSeed, evaluation: Evaluation) -> Iterator[str]:

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from simic.audit.checks.base import Outcome, check, undecided
 from simic.audit.checks.recomputed import RecomputedCheck, concluded
 from simic.audit.checks.shared import MOST_EVIDENCE
-from simic.audit.findings import Evidence, percent
+from simic.audit.findings import Evidence, number, percent
 from simic.audit.record import RunRecord
 from simic.data.batches import Dataset
 
@@ -22,10 +22,11 @@ class SplitsApart(RecomputedCheck):
     title = "Training and validation samples do not belong together"
     question = "Do nearest neighbours agree on labels across the splits as they do within one, with no sample in both?"
     needs = ("checkpoints", "samples")
-    ERRORS, LEAST = 6.0, 0.1
+    ERRORS, LEAST, OFF = 6.0, 0.1, 1e-3
     threshold = (
         f"agreement across that differs from agreement within by more than {ERRORS:g} standard errors over tasks and "
-        f"{percent(LEAST)}; a validation sample that is a training sample; a class without samples"
+        f"{percent(LEAST)}; a validation sample that is a training sample; training samples whose mean is not 0 and "
+        f"deviation not 1 within {number(OFF)}"
     )
     source = "1-nearest-neighbour error is at most twice the Bayes error (Cover and Hart 1967); limits ours"
     fix = "Run simic prepare again; look for labels that moved against their samples."
@@ -44,6 +45,10 @@ class SplitsApart(RecomputedCheck):
             apart = _distances(other, x)
             within.append(float((y[distance.argmin(axis=1)] == y).mean()))
             across.append(float((y[apart.argmin(axis=1)] == labels).mean()))
+            if run.tasks is not None and run.tasks[task].mean:
+                off = max(abs(float(x.mean())), abs(float(x.std()) - 1.0)) if len(run.tasks[task].mean) == 1 else 0.0
+                if off > self.OFF and len(train) <= SAMPLES:
+                    problems.append({"what": "standardised by other samples", "task": task, "off": off})
             copies = int((np.abs(other - x[apart.argmin(axis=1)]).max(axis=1) == 0).sum())
             if copies:
                 problems.append({"what": "samples in both splits", "task": task, "samples": copies})

@@ -153,14 +153,18 @@ class AdvantagesFollow(RecomputedCheck):
             return undecided(f"rewards of mode {train.reward.mode} are clipped")
         problems: list[Evidence] = []
         scale, shown, compared = returns.Scale(train.ppo.gamma), list[tuple[Steps, Array]](), 0
-        for place, (iteration, steps) in enumerate(rollouts(run)):
+        rows = {int(iteration): row for row, iteration in enumerate(run.updates.column("iteration"))}
+        for iteration, steps in rollouts(run):
             paid = steps["reward"].astype(np.float32).astype(np.float64)
             paid = returns.less_twins(paid, steps["valid"], twins_of(run, iteration))
             if train.ppo.normalize_rewards:
                 scale.take_in(paid, steps["valid"])
             shown = self._shown(run, iteration, [*shown, (steps, paid)])
+            if iteration not in rows:
+                problems.append({"what": "no update", "iteration": iteration})
+                continue
             for name, expected, size in self._moments(run, iteration, shown, scale):
-                recorded = float(run.updates.column(name)[place])
+                recorded = float(run.updates.column(name)[rows[iteration]])
                 compared += 1
                 if not close(recorded, expected, SCALED, size):
                     said = {"recorded": recorded, "expected": expected}
@@ -272,7 +276,9 @@ class CountsAgree(RecomputedCheck):
             "iterations": (float(len(updates)), float(train.iterations)),
         }
         reinforced = updates.column("iteration") >= train.taught
-        pairs["samples"] = (float(updates.column("samples")[reinforced].sum()), float(valid[reinforced].sum()))
+        iterations = np.array([iteration for iteration, _ in rollouts(run)])
+        played = float(valid[iterations >= train.taught].sum())
+        pairs["samples"] = (float(updates.column("samples")[reinforced].sum()), played)
         latest = run.checkpoints.get("latest")
         if latest is not None:
             pairs |= self._in_checkpoint(latest, int(taken.sum()), int(valid.sum()))

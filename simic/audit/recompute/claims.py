@@ -64,6 +64,16 @@ def share(part: Array, whole: Array) -> tuple[float, float, float] | None:
     return float(p / w), float((b - root) / a), float((b + root) / a)
 
 
+def worth(score: float, searched: list[float]) -> float:
+    """Trainings of random search that score as much, interpolated in log k; at an end of the curve that end."""
+    lead = [score - each for each in searched]
+    first = next((k for k, left in enumerate(lead) if left <= 1e-9), None)
+    if not first:
+        return 1.0 if first == 0 else float(len(lead))
+    part = lead[first - 1] / (lead[first - 1] - lead[first])
+    return float(first * ((first + 1) / first) ** part)
+
+
 def by_task(values: Array, rows: Sequence[int], tasks: Sequence[int]) -> Array:
     """``[R, …]`` → ``[T, …]``: mean over the hosts of a task; of a lone task each host stands for itself."""
     each = np.asarray(rows)
