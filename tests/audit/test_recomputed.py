@@ -76,6 +76,20 @@ def run(workspace):
     )
 
 
+def test_rows_that_are_missing_are_found_and_stop_nothing(run):
+    """Steps, a whole iteration's, updates: what is left is examined by every check."""
+    steps, updates = run.steps, run.updates
+    gaps = [
+        replace(run, steps=steps.where(np.arange(len(steps)) != 25)),
+        replace(run, steps=steps.where(steps.column("iteration") != 1)),
+        replace(run, updates=updates.where(updates.column("iteration") != 2)),
+        replace(run, episodes=run.episodes.where(run.episodes.column("iteration") != 2)),
+    ]
+    for gap in gaps:
+        found = [result.check for result in audit.examine(gap, "gap").findings]
+        assert set(found) & {"C1", "C3", "C5", "X3"}
+
+
 def of(run, name):
     return next(check for check in CHECKS if check.id == name).run(run)
 

@@ -84,7 +84,7 @@ class Check(ABC):
             status=outcome.status,
             severity=outcome.severity or self.severity,
             measured=outcome.measured,
-            evidence=outcome.evidence,
+            evidence=tuple(_finite(each) for each in outcome.evidence),
             **{text: getattr(self, text) for text in TEXTS},
         )
 
@@ -92,6 +92,11 @@ class Check(ABC):
     def live(self) -> bool:
         """Whether it can be decided while training runs."""
         return not self.post_hoc and all(need.split(".")[0] in LIVE_SOURCES for need in self.needs)
+
+
+def _finite(evidence: Evidence) -> Evidence:
+    """What is no number is told in words: JSON has none for it."""
+    return {name: str(x) if isinstance(x, float) and not np.isfinite(x) else x for name, x in evidence.items()}
 
 
 _REGISTRY: dict[str, Check] = {}

@@ -160,8 +160,9 @@ class AdvantagesFollow(RecomputedCheck):
             if train.ppo.normalize_rewards:
                 scale.take_in(paid, steps["valid"])
             shown = self._shown(run, iteration, [*shown, (steps, paid)])
-            if iteration not in rows:
-                problems.append({"what": "no update", "iteration": iteration})
+            whole = {len(paid) for _, paid in shown} == {train.episode_steps}
+            if iteration not in rows or not whole:
+                problems.append({"what": "no update, or steps are missing", "iteration": iteration})
                 continue
             for name, expected, size in self._moments(run, iteration, shown, scale):
                 recorded = float(run.updates.column(name)[rows[iteration]])
