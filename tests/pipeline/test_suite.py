@@ -5,12 +5,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from safetensors.torch import load_file, save_file
 
 from simic import cli, params
 from simic.audit.record import RunRecord
@@ -20,6 +22,8 @@ from simic.evaluation import result
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.pipeline import engine, stages
 from simic.pipeline.paths import Workspace
+from simic.selftest.catalogue import BY_ID
+from simic.selftest.fault import Fault
 from tests.helpers import ROOT
 from tests.pipeline.small_suite import TINY, tree
 
@@ -140,6 +144,41 @@ def test_headroom_without_a_suite_shows_the_page_of_the_workspace(
     assert asked == ["headroom"]
     assert capsys.readouterr().out.startswith("# Headroom of suite\n")
     assert (copied.root / "all.json").read_text() == copied.headroom.read_text()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_certify_says_what_was_compared_and_fails_where_it_differs(
+    damaged: bool, copied: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if damaged:
+        weights = copied.grown / "weights.safetensors"
+        save_file({name: tensor * 0.5 for name, tensor in load_file(weights).items()}, weights)
+    before = copied.certificate.read_bytes()
+    copied.params.write_text(yaml.safe_dump(tree().model_dump(mode="json"), sort_keys=False))
+    monkeypatch.chdir(copied.root)
+    monkeypatch.setattr(sys, "argv", ["simic", "certify"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert stopped.value.code == int(damaged)
+    assert [line.split("  ")[0] for line in lines[:3]] == ["learner", "world", "episodes"]
+    assert lines[0].endswith("comparisons, 0 differ") and lines[1].endswith("comparisons, 0 differ")
+    assert ("exported weights" in "".join(lines[4:])) is damaged
+    assert copied.certificate.read_bytes() == before
+
+
+def test_the_self_test_of_the_audit_prints_its_matrix(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def run(faults: Sequence[Fault], processes: int, out: Path | None) -> str:
+        asked.append((len(faults), processes))
+        return "the matrix"
+
+    monkeypatch.setattr("simic.selftest.__main__.run", run)
+    call(monkeypatch, "audit", "--self-test", "--processes", "2")
+    assert asked == [(len(BY_ID), 2)] and capsys.readouterr().out == "the matrix\n"
 
 
 def test_another_suite_is_measured_with_its_own_settings_and_nothing_of_the_workspace_is_touched(
