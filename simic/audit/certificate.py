@@ -1,12 +1,8 @@
 """What an independent reference says of the code and the results of a run: reports/certificate.json."""
 
 import json
-from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
-from simic.errors import SimicError
 from simic.evaluation.result import Frozen
 
 FORMAT = 1
@@ -50,13 +46,3 @@ class Certificate(Frozen):
     def part(self, name: Part) -> Certified | None:
         """The part of that name; None where it was not tried."""
         return next((part for part in self.parts if part.part == name), None)
-
-
-def read(path: Path) -> Certificate | None:
-    """The certificate in a file; None where there is none; SimicError for a damaged one."""
-    try:
-        return Certificate.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError) as error:
-        raise SimicError(f"{path}: not a certificate: {str(error).splitlines()[0]}; run simic certify again") from None

@@ -65,9 +65,9 @@ class Verdict(Frozen):
 
     @property
     def certified(self) -> bool:
-        """Whether an independent reference agreed, and nothing is refuted."""
-        held = any(r.layer == "certify" and r.status is Status.PASS for r in self.results)
-        return held and not self.refuted
+        """Whether an independent reference agreed in every part, and nothing is refuted."""
+        parts = [result.status for result in self.results if result.layer == "certify"]
+        return bool(parts) and set(parts) == {Status.PASS} and not self.refuted
 
     def counts(self) -> dict[Severity, int]:
         """Number of findings by severity, the worst first."""

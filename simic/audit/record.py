@@ -74,13 +74,11 @@ class Table:
             return cls()
         flat = cls.from_arrow(table)
         hosts = len(np.unique(flat.column("env")))
-        _, moment, counts = np.unique(
-            np.stack([flat.column(name).astype(str) for name in shared]),
-            axis=1,
-            return_inverse=True,
-            return_counts=True,
-        )
-        flat = flat.where((counts == hosts)[moment.reshape(-1)])
+        begins = np.zeros(len(flat), dtype=bool)
+        for name in shared:
+            begins[1:] |= flat.column(name)[1:] != flat.column(name)[:-1]
+        moment = np.cumsum(begins)
+        flat = flat.where((np.bincount(moment) == hosts)[moment])
         folded = {}
         for name, values in flat.columns.items():
             by_host = values.reshape(-1, hosts, *values.shape[1:])

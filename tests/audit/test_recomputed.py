@@ -151,6 +151,8 @@ PLAIN = [
     ("C4", "steps", "alpha", lambda values: np.multiply(values, 0.9, out=values)),
     ("C4", "steps", "op", put((slice(20, 60), slice(None)), int(Op.WAIT))),
     ("C4", "steps", "params", lambda values: np.add(values, 10_000, out=values, where=values > values.min())),
+    ("C4", "steps", "style", put((slice(None), slice(None)), 3)),
+    ("C4", "steps", "alpha_target", put((slice(None), slice(None)), 0)),
     ("C5", "updates", "env_steps", add(-1, 1)),
     ("C5", "updates", "steps", add(0, 1)),
     ("C5", "updates", "samples", add(-1, 1)),

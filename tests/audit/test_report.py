@@ -8,13 +8,15 @@ from dataclasses import replace
 from html import escape, unescape
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from simic.audit import report
 from simic.audit.audit import checks, examine
+from simic.audit.certificate import Certificate, Certified
 from simic.audit.checks.recomputed import RecomputedCheck
 from simic.audit.findings import Status, Verdict, failing
-from simic.audit.record import RunRecord
+from simic.audit.record import RunRecord, Table
 from simic.errors import SimicError
 from simic.evaluation.endpoints import COMMON
 
@@ -260,6 +262,23 @@ def test_what_is_refuted_withholds_every_result(plant):
     for text in (page[: page.index('id="findings"')], plain[: plain.index("## Findings")]):
         assert "withheld, since the record does not hold (P5)" in text
         assert reached not in text and "The gap on" not in text
+
+
+def test_a_run_of_which_a_part_is_not_certified_is_not_certified(clean):
+    whole = clean.certificate
+    parts = (*whole.parts[1:], Certified(part="learner", lines=(), reason="no reference"))
+    assert examine(clean, "whole").certified
+    verdict = examine(replace(clean, certificate=Certificate(parts=parts)), "partly")
+    assert not verdict.refuted and not verdict.certified
+
+
+def test_what_was_found_while_it_trained_is_in_the_report(clean, verdict):
+    told = Table({"iteration": np.array([-1, 4]), "severity": np.array(["info", "high"], dtype=object),
+                  "check": np.array(["survey", "R2"], dtype=object),
+                  "message": np.array(["three tries", "ratios explode"], dtype=object)})  # fmt: skip
+    run = replace(clean, told=told)
+    assert "ratios explode" in report.html(run, verdict, ())
+    assert "- iteration 5, high, R2: ratios explode" in report.markdown(run, verdict)
 
 
 def test_a_clean_run_is_said_to_be_clean(page):

@@ -111,6 +111,7 @@ def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Work
     assert score.startswith(f"score    {standings.policies['learned'].score.estimate:.1f} points on 3 held-out tasks")
     assert gap.startswith("gap      ") and ("% closed" in gap or "not defined" in gap)
     assert verdict.endswith(", certified")
+    assert "to be tried one after the other" in (finished.reports / "report.md").read_text()  # found while it trained
     found = json.loads((finished.reports / "findings.json").read_text())
 
     def told(check: str, severity: str) -> tuple[str, str, str]:

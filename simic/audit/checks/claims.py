@@ -126,7 +126,8 @@ class HostsPossible(RecomputedCheck):
     threshold = (
         "a network with seeds kept and no parameters, or the reverse; static hosts that grew; test accuracies equal to "
         f"validation's, or apart from them by more than {GAP_ERRORS:g} standard errors and {LEAST_PCT:g} points; "
-        "an iteration that is not the checkpoint's"
+        f"hosts that never grew and score otherwise than static ones, by more than {ROUNDING_PCT:g} points; an "
+        "iteration that is not the checkpoint's"
     )
     passes_when = "everything is possible, and test and validation agree without being the same"
 
@@ -134,6 +135,7 @@ class HostsPossible(RecomputedCheck):
         evaluation, checkpoints = run.evaluation, run.checkpoints
         assert evaluation is not None and checkpoints is not None
         problems: list[Evidence] = []
+        static = evaluation.policies.get("static")
         for name, policy in evaluation.policies.items():
             problems += [{"what": what, "policy": name} for what in _impossible(policy.per_seed, evaluation)]
             test, val = (np.array(getattr(policy.per_seed, f"{split}_accuracy_pct")) for split in ("test", "val"))
@@ -143,12 +145,9 @@ class HostsPossible(RecomputedCheck):
             error = float((test - val).std(ddof=1)) / np.sqrt(len(test))
             if apart > max(self.GAP_ERRORS * error, self.LEAST_PCT):
                 problems.append({"what": "test and validation disagree", "policy": name, "points": apart})
-            if (static := evaluation.policies.get("static")) is not None and _unpaired(
-                policy.per_seed, static.per_seed
-            ):
+            if static is not None and _unpaired(policy.per_seed, static.per_seed):
                 problems.append({"what": "hosts that did not grow differ from static ones", "policy": name})
-        grown = evaluation.policies.get("static")
-        if grown is not None and any(grown.per_seed.germinated):
+        if static is not None and any(static.per_seed.germinated):
             problems.append({"what": "static hosts grew"})
         kept = checkpoints.get(evaluation.checkpoint or "")
         if kept is not None and kept.manifest.iteration != evaluation.checkpoint_iteration:

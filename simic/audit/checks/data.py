@@ -1,6 +1,7 @@
 """Whether the data that training sees and the data that measure it are the same task, and are not the same samples."""
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from simic.audit.checks.base import Outcome, check, undecided
@@ -47,10 +48,10 @@ class SplitsApart(RecomputedCheck):
             within.append(float((y[distance.argmin(axis=1)] == y).mean()))
             across.append(float((y[apart.argmin(axis=1)] == labels).mean()))
             chance.append(float(((np.bincount(y) / len(y)) ** 2).sum()))
-            if run.tasks is not None and run.tasks[task].mean:
-                off = max(abs(float(x.mean())), abs(float(x.std()) - 1.0)) if len(run.tasks[task].mean) == 1 else 0.0
-                if off > self.OFF and len(train) <= SAMPLES:
-                    problems.append({"what": "standardised by other samples", "task": task, "off": off})
+            means = len(run.tasks[task].mean) if run.tasks is not None else 0  # none: samples are as they came
+            off = _off_standard(train, task, means) if means else 0.0
+            if off > self.OFF:
+                problems.append({"what": "standardised by other samples", "task": task, "off": off})
             copies = int((np.abs(other - x[apart.argmin(axis=1)]).max(axis=1) == 0).sum())
             if copies:
                 problems.append({"what": "samples in both splits", "task": task, "samples": copies})
@@ -68,6 +69,17 @@ def _of_task(split: Dataset, task: int, most: int) -> tuple[Samples, NDArray[np.
     """Its first samples, flat, and their labels."""
     rows = slice(task * len(split), task * len(split) + min(most, len(split)))
     return split.x[rows].flatten(1).numpy(), split.y[rows].numpy()
+
+
+def _off_standard(split: Dataset, task: int, means: int) -> float:
+    """How far those of its channels, or of its features where there are so many ``means``, that vary are from mean 0
+    and deviation 1.
+    """
+    x = split.x[task * len(split) : (task + 1) * len(split)].double()
+    rows = x.transpose(0, 1).flatten(1) if means == x.shape[1] else x.flatten(1).T
+    mean, std = rows.mean(1), rows.std(1, correction=0)
+    varies = std > 0
+    return float(torch.cat((mean[varies].abs(), (std[varies] - 1.0).abs(), x.new_zeros(1))).max())
 
 
 def _distances(first: Samples, second: Samples) -> Samples:

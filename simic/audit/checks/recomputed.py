@@ -149,8 +149,6 @@ class AdvantagesFollow(RecomputedCheck):
 
     def examine(self, run: RunRecord) -> Outcome:
         train = run.params.train
-        if train.reward.mode not in ("score", "shaped", "simplified", "basic", "basic_plus", "escrow", "loss"):
-            return undecided(f"rewards of mode {train.reward.mode} are clipped")
         problems: list[Evidence] = []
         scale, shown, compared = returns.Scale(train.ppo.gamma), list[tuple[Steps, Array]](), 0
         rows = {int(iteration): row for row, iteration in enumerate(run.updates.column("iteration"))}
@@ -186,6 +184,8 @@ class AdvantagesFollow(RecomputedCheck):
         """Name, expected value, and the size of what it is a moment of."""
         train = run.params.train
         sigma = scale.sigma if train.ppo.normalize_rewards else 1.0
+        shaped = "components.shaping" in run.steps  # a clip would keep it from telescoping
+        limit = np.inf if shaped or not train.ppo.normalize_rewards else returns.CLIP
         terminates, taught = train.episode_end == "terminate", iteration < train.taught
         if not (taught or terminates):
             return
@@ -193,7 +193,8 @@ class AdvantagesFollow(RecomputedCheck):
         for steps, paid in shown:
             values = np.zeros_like(paid) if taught else steps["value"]
             trace = 1.0 if taught else train.ppo.gae_lambda
-            found.append(returns.estimates(steps, paid / sigma, values, train.ppo.gamma, trace, True))
+            scaled = np.clip(paid / sigma, -limit, limit)
+            found.append(returns.estimates(steps, scaled, values, train.ppo.gamma, trace, True))
         valid = np.concatenate([steps["valid"] for steps, _ in shown], axis=1)
         targets = np.concatenate([each.returns for each in found], axis=1)[valid]
         yield from _three("return", targets)
@@ -248,7 +249,12 @@ class LivesAllowed(RecomputedCheck):
         seeds = 0
         for iteration, steps in rollouts(run):
             seeds += int(((steps["effective_op"] == GERMINATE) & steps["valid"]).sum())
-            for what, bad in (*life.violations(steps, lifecycle), *life.sizes(steps, host, lifecycle)):
+            rules = (
+                *life.violations(steps, lifecycle),
+                *life.sizes(steps, host, lifecycle),
+                *life.closed(steps, run.params.train.actions),
+            )
+            for what, bad in rules:
                 problems += places(bad, iteration, what)
         if not seeds and not problems:
             return undecided("no seed germinated")

@@ -1,6 +1,6 @@
 """Whether what seeds did is what a life allows: transitions, ops, budgets; each rule gives the places that break it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -49,6 +49,11 @@ ALLOWED_IN = {
     FOSSILIZE: (HOLDING,),
     ADVANCE: (GERMINATED, TRAINING, BLENDING),
 }
+
+
+TEMPO_STEPS = (3, 5, 8)
+ALPHA_TARGETS = (0.5, 0.7, 1.0)
+STYLES = ("linear_add", "linear_multiply", "sigmoid_add", "linear_gate")
 
 
 def violations(steps: Steps, lifecycle: Lifecycle) -> Iterator[tuple[str, Array]]:
@@ -112,8 +117,21 @@ def sizes(steps: Steps, host_params: int, lifecycle: Lifecycle) -> Iterator[tupl
     yield "more parameters than param_budget", counted & (grown > lifecycle.param_budget * host_params)
 
 
-TEMPO_STEPS = (3, 5, 8)
-ALPHA_TARGETS = (0.5, 0.7, 1.0)
+def closed(steps: Steps, actions: Mapping[str, tuple[str | float, ...]]) -> Iterator[tuple[str, Array]]:
+    """Germinations with what ``train.actions`` closes. Blueprints have no names in the record: more of them than are
+    open are too many.
+    """
+    began = steps["valid"] & (steps["effective_op"] == GERMINATE)
+    known = {"style": STYLES, "alpha_target": ALPHA_TARGETS, "slot": tuple(range(steps["stage"].shape[2]))}
+    for head, values in known.items():
+        left_open = [number for number, value in enumerate(values) if value in (actions.get(head) or values)]
+        yield f"a {head} that is closed", began & ~np.isin(steps[head], left_open)
+    allowed = actions.get("blueprint")
+    if allowed:
+        used = len(np.unique(steps["blueprint"][began]))
+        yield "more blueprints than are open", began & (used > len(allowed))
+
+
 STEEPNESS = {2: 12.0}  # of the sigmoid ramp, by style; the other styles ramp in a line
 TOLERANCE = 1e-5  # of a float32 ramp
 

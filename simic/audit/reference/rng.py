@@ -23,7 +23,7 @@ def mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def stream(rng_seed: int, draw: Draw, *counters: int) -> int:
+def stream(rng_seed: int, draw: int, *counters: int) -> int:
     """The key of a stream: seed and purpose, then every counter, one hashed into the other as SplitMix64 would step."""
     key = mix((rng_seed * GOLDEN_GAMMA + draw) % WORD)
     for counter in counters:

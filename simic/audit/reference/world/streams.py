@@ -1,7 +1,4 @@
-"""The counter-based random numbers a second time: SplitMix64 on plain integers (Steele, Lea, Flood 2014).
-
-A stream's key mixes the run's ``rng_seed``, what the stream is for, and its counters, one after the other.
-"""
+"""Streams of random numbers as arrays."""
 
 from collections.abc import Iterator
 from itertools import count, islice
@@ -9,32 +6,15 @@ from itertools import count, islice
 import numpy as np
 from numpy.typing import NDArray
 
+from simic.audit.reference.rng import GOLDEN_GAMMA, WORD, mix
+from simic.audit.reference.rng import stream as key
+
 HOST_INIT, SEED_INIT, BATCH_ORDER, AUGMENT, TASK = 2, 3, 4, 5, 15  # what a stream is for
-
-_WORD = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-
-
-def mix(word: int) -> int:
-    """The finaliser of SplitMix64, an integer of 64 bits to another."""
-    word = ((word ^ (word >> 30)) * _FIRST) & _WORD
-    word = ((word ^ (word >> 27)) * _SECOND) & _WORD
-    return word ^ (word >> 31)
-
-
-def key(rng_seed: int, purpose: int, *counters: int) -> int:
-    """The key of a stream, 64 bits without sign."""
-    state = mix((rng_seed * _GOLDEN + purpose) & _WORD)
-    for counter in counters:
-        hashed = mix((counter + _GOLDEN) & _WORD)
-        state = mix(((state ^ hashed) + _GOLDEN) & _WORD)
-    return state
 
 
 def endless(stream: int) -> Iterator[int]:
     """The words of a stream, one after the other."""
-    return (mix((stream + n * _GOLDEN) & _WORD) for n in count(1))
+    return (mix((stream + n * GOLDEN_GAMMA) % WORD) for n in count(1))
 
 
 def words(stream: int, number: int) -> NDArray[np.uint64]:
