@@ -6,7 +6,7 @@ from typing import Literal
 from simic.evaluation.result import Frozen
 
 FORMAT = 1
-Part = Literal["learner", "world", "episodes", "grown network"]
+Part = Literal["learner", "world", "episodes", "evaluation", "grown network"]
 
 
 class Line(Frozen):

@@ -14,6 +14,7 @@ from simic.audit.certify_world import certify_world
 from simic.audit.comparison import Comparison
 from simic.audit.record import RunRecord
 from simic.audit.reference.world.refusal import NoReference
+from simic.audit.replay_evaluation import Evaluated, replay_evaluation
 from simic.audit.replay_world import replay_episode
 from simic.params import Params
 
@@ -25,7 +26,8 @@ def certify(params: Params, prepared: Path, grown: Path, run: RunRecord) -> Cert
     with tempfile.TemporaryDirectory(prefix="simic-certify-") as scratch:
         learner = part("learner", lambda: certify_agent(params, prepared, Path(scratch)))
     world = part("world", lambda: certify_world(params, prepared))
-    return Certificate(parts=(learner, world, episodes(params, prepared, run), grown_network(grown, prepared, run)))
+    recorded = episodes(params, prepared, run), evaluation(params, prepared, run), grown_network(grown, prepared, run)
+    return Certificate(parts=(learner, world, *recorded))
 
 
 def episodes(params: Params, prepared: Path, run: RunRecord) -> Certified:
@@ -42,6 +44,18 @@ def episodes(params: Params, prepared: Path, run: RunRecord) -> Certified:
         return found
 
     return part("episodes", compare)
+
+
+def evaluation(params: Params, prepared: Path, run: RunRecord) -> Certified:
+    """A host of every evaluated episode of the trained policy."""
+
+    def compare() -> Sequence[Comparison]:
+        checkpoint = (run.checkpoints or {}).get(run.evaluation.checkpoint or "") if run.evaluation else None
+        if run.evaluation is None or checkpoint is None:
+            raise NoReference("no trained policy was evaluated")
+        return replay_evaluation(Evaluated(params, prepared, run.evaluation, checkpoint))
+
+    return part("evaluation", compare)
 
 
 def grown_network(grown: Path, prepared: Path, run: RunRecord) -> Certified:

@@ -12,7 +12,7 @@ import torch
 from simic.envs.play import Actor
 from simic.evaluation import endpoints, result, statistics
 from simic.evaluation.cases import won_and_lost
-from simic.evaluation.result import LEARNED
+from simic.evaluation.result import LEARNED, SAMPLED
 from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, Performance, play_for_score
 from simic.evaluation.side_by_side import of_rows
 from simic.evaluation.static_final import Regime
@@ -49,6 +49,7 @@ def evaluate(
     ``permuted`` are ``learned`` again, each without one group of observations.
     """
     played, fixed, cases = dict[str, result.PerSeed](), dict[str, result.Fixed](), ()
+    actions: dict[str, result.Actions] = {}
     final = None
     for name, done in play_for_score(setup, {**actors, **(permuted or {})}):
         played[name] = done.score
@@ -56,6 +57,8 @@ def evaluate(
             on_end(name, done)
         if name == LEARNED:
             cases = won_and_lost(setup, headroom, done)
+        if name in (LEARNED, SAMPLED):
+            actions[name] = done.actions()
         final = final or of_rows(setup.env.slots, done.rows)
     seeds = {name: played[name] for name in actors}
     if static_final and final is not None:
@@ -83,6 +86,7 @@ def evaluate(
             )
             for group in permuted or ()
         },
+        actions=actions,
         cases=cases,
     )
 

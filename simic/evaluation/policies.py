@@ -18,6 +18,7 @@ from simic.evaluation.baselines import (
 )
 from simic.evaluation.blind import Blind
 from simic.evaluation.gradient import Gradient
+from simic.evaluation.result import SAMPLED
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import HostSpec
 from simic.params import Params
@@ -64,7 +65,7 @@ def _actor(name: str, env: GrowthEnv, learned: Learned | None) -> Actor:
     if name == SURVEYED:
         assert learned.sequence is not None
         return Patient(env.train.lifecycle, env.steps, learned.sequence)
-    actor = learned.actor(greedy=name != "learned_sampled")
+    actor = learned.actor(greedy=name != SAMPLED)
     return Blind(actor) if name == "blind" else actor
 
 

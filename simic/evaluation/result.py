@@ -12,9 +12,9 @@ from simic.evaluation.search import SearchWorth
 from simic.evaluation.statistics import Interval
 from simic.growth.networks.hosts import HostSpec
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 HEADROOM_VERSION = 1
-LEARNED = "learned"  # the name of the trained policy among those evaluated
+LEARNED, SAMPLED = "learned", "learned_sampled"  # names of the trained policy among those evaluated: greedy, sampled
 PRIMARY_ENDPOINT = (
     "share of the gap from the best common schedule to the oracle per task that learned, greedy, closes with one "
     "training: score on the test splits of held-out tasks of known kinds"
@@ -25,6 +25,10 @@ class Frozen(BaseModel):
     """Immutable; unknown keys are errors; a missing measurement is null, never NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+# Of every evaluation seed, step by step: the index of the choice of each head, with spaces between.
+Actions = tuple[tuple[str, ...], ...]
 
 
 class PerSeed(Frozen):
@@ -248,7 +252,7 @@ class Case(Frozen):
 class Evaluation(Frozen):
     """All of evaluation.json."""
 
-    schema_version: Literal[3] = SCHEMA_VERSION
+    schema_version: Literal[4] = SCHEMA_VERSION
     primary_endpoint: str = PRIMARY_ENDPOINT
     checkpoint: str | None  # null: baselines alone
     checkpoint_iteration: int | None
@@ -266,6 +270,7 @@ class Evaluation(Frozen):
     static_final: dict[str, Fixed]  # the networks that the first policy ended with, from the first step
     comparisons: tuple[PolicyComparison, ...]
     importance: dict[str, Importance]  # by group of observations
+    actions: dict[str, Actions]  # of the trained policy, by the name it was evaluated under
     cases: tuple[Case, ...]  # hosts that gained most over the best common schedule, then those that lost most
 
     def to_json(self) -> str:

@@ -19,7 +19,7 @@ from simic.envs.play import Actor
 from simic.evaluation.costs import Meter
 from simic.evaluation.grid import Hosts
 from simic.evaluation.history import Histories
-from simic.evaluation.result import PerSeed
+from simic.evaluation.result import Actions, PerSeed
 from simic.evaluation.side_by_side import SideBySide, Turn, at_once, of_rows, play_together
 from simic.growth.batch.shards import recovered
 from simic.growth.life.vocabulary import Stage
@@ -75,6 +75,11 @@ class Performance:
     score: PerSeed
     turns: list[Turn]
     probabilities: Tensor | None  # [T, H] of what a learned policy did
+
+    def actions(self) -> Actions:
+        """What was decided, by host and step."""
+        decided = torch.stack([torch.stack(tuple(turn.action), dim=1) for turn in self.turns], dim=1)
+        return tuple(tuple(" ".join(map(str, step)) for step in host) for host in decided.tolist())
 
     def histories(self, env: GrowthEnv) -> Histories:
         """How the hosts grew."""

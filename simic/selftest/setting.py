@@ -8,7 +8,7 @@ import yaml
 from simic import params
 from simic.params import Params
 
-RNG_SEED = 1
+RNG_SEED = 2  # one with which the choices that faults turn differ: the best schedule by test and by search, say
 CLEAN_SEEDS = tuple(range(1, 9))  # runs without a fault: what the audit finds in one of them is no proof of a fault
 # Iterations after which training is interrupted and resumed: in the warm start, and in what PPO does.
 INTERRUPTED_AFTER = (2, 8)
@@ -31,8 +31,8 @@ TREE: dict[str, Any] = {
         "envs": 8,
         "twins": 2,
         "episode_steps": 14,
-        "batches_per_epoch": 1,
-        "batch_size": 32,
+        "batches_per_epoch": 4,
+        "batch_size": 16,
         "validate_every": 5,
         "host_optimizer": {"name": "adamw", "learning_rate": 0.003},
         "lifecycle": {

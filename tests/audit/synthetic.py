@@ -260,7 +260,8 @@ def evaluation(eval_seeds=20, found=None):
                       eval_seeds=eval_seeds, episode_steps=STEPS, test_samples=360, tasks=found.tasks, rows=found.rows,
                       host=HOST, static_final=again, policies=policies, comparisons=versus,
                       standings=endpoints.standings(found, {n: p.per_seed for n, p in policies.items()} | again),
-                      importance=importance(found, policies["learned"].per_seed), cases=cases())  # fmt: skip
+                      importance=importance(found, policies["learned"].per_seed), actions={},
+                      cases=cases())  # fmt: skip
 
 
 def provenance():

@@ -43,7 +43,6 @@ SMALL = (
     "headroom.floors=false",
     "evaluate.eval_seeds=8",
     "evaluate.policies=[learned, learned_sampled]",
-    "evaluate.static_final=false",
     "runtime.threads=1",
     "runtime.processes=1",
     "runtime.progress=none",
@@ -277,6 +276,33 @@ def test_an_impossible_evaluation_is_found(change, run):
     assert of(claiming(run, change), "C10").status is Status.FINDING
 
 
+def _shorter(tree):
+    again = tree["static_final"]["static_final, equal epochs"]
+    again["epochs"] = [epochs // 2 for epochs in again["epochs"]]
+    again["training_flops"] = [flops // 2 for flops in again["training_flops"]]
+
+
+def _dearer(tree):
+    again = tree["static_final"]["static_final, equal FLOPs"]
+    each = [flops // epochs for flops, epochs in zip(again["training_flops"], again["epochs"], strict=True)]
+    again["epochs"] = [epochs + 1 for epochs in again["epochs"]]
+    again["training_flops"] = [flops * epochs for flops, epochs in zip(each, again["epochs"], strict=True)]
+
+
+def _uncounted(tree):
+    tree["static_final"]["static_final, equal epochs"]["training_flops"][0] += 1
+
+
+def _other_network(tree):
+    tree["static_final"]["static_final, equal epochs"]["params"][0] += 1
+
+
+@pytest.mark.parametrize("change", [_shorter, _dearer, _uncounted, _other_network])
+def test_networks_trained_from_the_start_otherwise_than_the_policys_are_found(change, run):
+    assert of(run, "C12").status is Status.PASS
+    assert of(claiming(run, change), "C12").status is Status.FINDING
+
+
 def test_shifted_labels_and_shared_samples_are_found(run):
     train, val = run.samples
     shifted = replace(val, y=val.y.roll(1))
@@ -293,7 +319,7 @@ def certificate(run, workspace):
 
 def test_a_real_run_is_certified(run, certificate):
     judged = {check.id: check.run(replace(run, certificate=certificate)) for check in audit.checks()}
-    for name in ("K1", "K2", "K3", "K4"):
+    for name in ("K1", "K2", "K3", "K4", "K5"):
         assert judged[name].status is Status.PASS, (judged[name].measured, judged[name].evidence)
     assert sum(line.count for part in certificate.parts for line in part.lines) > 300
     assert Certificate.model_validate_json(certificate.to_json()) == certificate

@@ -80,3 +80,13 @@ class GrownCertified(CertifiedPart):
     part = "grown network"
     title = "The exported network is not what is said of it"
     question = "Has the exported network, run by torch alone, the accuracy and size that the evaluation claims?"
+
+
+@check
+class EvaluationCertified(CertifiedPart):
+    """K5: evaluated episodes, played again from the published weights and the held-out data."""
+
+    id = "K5"
+    part = "evaluation"
+    title = "Evaluated episodes cannot be played again"
+    question = "Do the published weights decide as was recorded, and is the network that is left as good as claimed?"

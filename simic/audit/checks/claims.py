@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simic.audit.checks.base import Outcome, check
+from simic.audit.checks.base import Outcome, check, undecided
 from simic.audit.checks.recomputed import RecomputedCheck, close, concluded
 from simic.audit.findings import Evidence, number
 from simic.audit.recompute import claims
 from simic.audit.recompute.arrays import Array
 from simic.audit.record import RunRecord
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
-from simic.evaluation.result import Evaluation, HeadroomReport, PerSeed
+from simic.evaluation.result import Evaluation, Fixed, HeadroomReport, PerSeed
 from simic.evaluation.statistics import Interval
 
 EXACT = 1e-6  # of means and formulas
@@ -179,3 +179,39 @@ def _impossible(hosts: PerSeed, evaluation: Evaluation) -> Iterator[str]:
     flops = np.array(hosts.flops_per_sample)
     if ((flops > evaluation.host.flops_per_sample) & (kept == 0) | (flops < evaluation.host.flops_per_sample)).any():
         yield "FLOPs that do not go with the seeds kept"
+
+
+@check
+class TrainedFromTheStart(RecomputedCheck):
+    """C12: the networks that the first policy ended with were trained again for as long, or for as much, as it was."""
+
+    id = "C12"
+    title = "Networks trained from the start are not comparable with the policy's"
+    question = "Are the grown networks that were trained from the start those of the policy, at equal epochs and FLOPs?"
+    needs = ("checkpoints", "evaluation", "params")
+    threshold = "any difference of sizes, epochs or FLOPs"
+    passes_when = "sizes, epochs and FLOPs are those of the policy"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        evaluation = run.evaluation
+        assert evaluation is not None  # stated in needs
+        if not evaluation.static_final:
+            return undecided("evaluate.static_final is off")
+        grown = evaluation.policies[run.params.evaluate.policies[0]].per_seed
+        problems: list[Evidence] = [
+            {"what": what, "network": name}
+            for name, fixed in evaluation.static_final.items()
+            for what in _unlike(fixed, grown, evaluation.episode_steps, "FLOPs" in name)
+        ]
+        return concluded(problems, f"{len(evaluation.static_final)} trainings of {evaluation.eval_seeds} networks")
+
+
+def _unlike(fixed: Fixed, grown: PerSeed, steps: int, by_flops: bool) -> Iterator[str]:
+    if (fixed.params, fixed.flops_per_sample) != (grown.params, grown.flops_per_sample):
+        yield "another network"
+    epochs, flops = np.array(fixed.epochs), np.array(fixed.flops_per_sample)
+    each, spent = np.array(fixed.training_flops) // epochs, np.array(grown.training_flops)
+    if (each * epochs != fixed.training_flops).any() or len(set((each / flops).tolist())) > 1:
+        yield "FLOPs that are not those of its epochs"
+    if (epochs != (np.maximum(spent // each, 1) if by_flops else steps)).any():
+        yield "epochs"

@@ -14,6 +14,7 @@ class Draw(IntEnum):
     INITIAL_WEIGHTS = 6
     ACTIONS = 7
     MINIBATCHES = 8
+    EVALUATION = 9
 
 
 def mix(x: int) -> int:

@@ -141,7 +141,7 @@ FAULTS = (
         "greedy-is-sampled",
         "high",
         "The policy called greedy is sampled, and the other way round.",
-        Patch(POLICIES, 'greedy=name != "learned_sampled"', 'greedy=name == "learned_sampled"'),
+        Patch(POLICIES, "greedy=name != SAMPLED", "greedy=name == SAMPLED"),
     ),
     planted(
         "evaluation",

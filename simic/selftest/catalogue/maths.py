@@ -120,10 +120,10 @@ FAULTS = (
     ),
     planted(
         "maths",
-        "rewards-centred",
+        "rewards-shifted",
         "high",
-        "Rewards are shifted by the mean of the returns when they are scaled.",
-        Patch(NORMALIZATION, "(rewards / self.sigma)", "((rewards - self.moments.mean[0]) / self.sigma)"),
+        "Rewards are shifted by a tenth of the standard deviation of the returns when they are scaled.",
+        Patch(NORMALIZATION, "(rewards / self.sigma)", "(rewards / self.sigma + 0.1)"),
         own=True,
     ),
     planted(

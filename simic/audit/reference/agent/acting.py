@@ -30,7 +30,14 @@ class Acted:
     misplaced: Tensor
 
 
-def act(transcript: Transcript, network: Network64, tally: Tally64 | None, rng_seed: int, mode: Mode) -> Acted:
+def act(
+    transcript: Transcript,
+    network: Network64,
+    tally: Tally64 | None,
+    rng_seed: int,
+    mode: Mode,
+    draw: Draw = Draw.ACTIONS,
+) -> Acted:
     """One environment after the other, with one set of scales (None: features are seen as they are)."""
     flags = network.interface.flags
     scaled = transcript.features if tally is None else seen(transcript.features, tally, flags)
@@ -44,7 +51,7 @@ def act(transcript: Transcript, network: Network64, tally: Tally64 | None, rng_s
         masks, actions = transcript.masks_of(env), transcript.actions[:, env].tolist()
         for t in range(int(valid[:, env].sum())):
             log_probs[t, env] = network.judge(z[t], masks[t], actions[t]).log_probs
-            noise = rng.uniform(rng.stream(rng_seed, Draw.ACTIONS, transcript.iteration, env_id, t), factors)
+            noise = rng.uniform(rng.stream(rng_seed, draw, transcript.iteration, env_id, t), factors)
             if mode != "taught":
                 misplaced[t, env] = _misplaced(
                     network, z[t], masks[t], actions[t], noise if mode == "sampled" else None

@@ -61,6 +61,11 @@ def read_held_out(folder: Path) -> Bank:
     return _bank(folder / "test.safetensors", meta, tasks, 0, host)
 
 
+def read_evaluated(folder: Path) -> Bank:
+    """Those that evaluation grows hosts on: the held-out tasks of a suite, of a data set alone the one there is."""
+    return read_held_out(folder) if json.loads((folder / "held_out.json").read_text(encoding="utf-8")) else read(folder)
+
+
 def _bank(
     file: Path, meta: dict[str, Any], tasks: Sequence[dict[str, Any]], of_training: int, host: dict[str, Tensor] | None
 ) -> Bank:

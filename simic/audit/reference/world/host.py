@@ -10,6 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from simic.audit.reference.world import bank, masks, rewards, streams
+from simic.audit.reference.world.bank import Bank
 from simic.audit.reference.world.hosts import Anatomy, anatomy
 from simic.audit.reference.world.life import FOSSILIZED, GATE, GERMINATE, MULTIPLY, Measured, Slot, advance, remember
 from simic.audit.reference.world.masks import Masks, decision
@@ -30,11 +31,11 @@ class World:
     """What all hosts of a run share. NoReference for settings that have no second implementation."""
 
     params: Params
-    bank: bank.Bank
+    bank: Bank
 
     @classmethod
-    def read(cls, params: Params, prepared: Path) -> "World":
-        """Of a run's params and its prepared data."""
+    def read(cls, params: Params, prepared: Path, tasks: Bank | None = None) -> "World":
+        """Of a run's params and its prepared data; ``tasks`` are those of training and validation unless given."""
         train = params.train
         refused = {
             "train.host_optimizer.precision": (train.host_optimizer.precision, ("float32",)),
@@ -47,7 +48,7 @@ class World:
         weighed = [name for name in rewards.OPTIONAL if getattr(train.reward.shaped, name)]
         if weighed and train.reward.mode == "shaped":
             raise NoReference(f"train.reward.shaped.{weighed[0]}: the reference has no such term; must be 0")
-        found = cls(params, bank.read(prepared))
+        found = cls(params, tasks or bank.read(prepared))
         _ = found.body  # refuses hosts that it does not know
         return found
 
