@@ -16,7 +16,7 @@ from simic.training.checkpoint import Checkpoint
 SUM = 1e-6  # relative and absolute: float64 in another order, from what was measured in float32
 SCALED = 1e-4  # relative to the largest: a float32 recursion over an episode
 EXPLAINED = 10.0  # size of an explained variance: a ratio of small numbers
-AT_THE_END = ("committed_accuracy", "live_accuracy", "params", "committed_params")
+AT_THE_END = ("committed_accuracy", "live_accuracy", "params", "committed_params", "committed_flops")
 AGAIN = "recomputed here from the published tables"
 
 
@@ -108,9 +108,19 @@ class EpisodesAddUp(RecomputedCheck):
             "length": valid.sum(axis=0),
             "germinated": began.sum(axis=0),
             "fossilized": (stage[-1] == FOSSILIZED).sum(axis=1),
+            "host_grad_norm": np.where(valid, steps["host_grad_norm"], 0.0).sum(axis=0) / valid.sum(axis=0),
+            "seed_grad_norm": _mean_of_seeds(steps["seed_grad_norm"], valid),
             "panicked": np.logical_or.reduce(steps["panicked"], axis=0),
             **{name: steps[name][-1] for name in AT_THE_END},
         }
+
+
+def _mean_of_seeds(norms: Array, valid: Array) -> Array:
+    """Over steps and slots in which a seed trained, ``[E]``; NaN where none did."""
+    trained = valid[..., None] & ~np.isnan(norms)
+    count = trained.sum(axis=(0, 2))
+    total = np.where(trained, norms, 0.0).sum(axis=(0, 2))
+    return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
 
 
 @check
