@@ -116,7 +116,8 @@ def steps(iteration) -> Columns:
         "slot_blueprint": np.stack((of_hosts(grown, "int16"), of_hosts(0 * t - 1, "int16")), axis=2),
         "contribution": np.stack((of_hosts(0 * t + 3), of_hosts(0 * t + np.nan)), axis=2),
         **dict.fromkeys(("params", "committed_params"), of_hosts(0 * t + 500, "int64")),
-        **dict.fromkeys(("flops", "committed_flops"), of_hosts(0 * t + 1000, "int64")), "valid": of_hosts(0 * t + 1, "bool"),
+        **dict.fromkeys(("flops", "committed_flops"), of_hosts(0 * t + 1000, "int64")),
+        "valid": of_hosts(0 * t + 1, "bool"),
     }  # fmt: skip
     return columns
 

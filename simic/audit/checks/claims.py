@@ -28,6 +28,7 @@ class ClaimsFollow(RecomputedCheck):
 
     id = "C9"
     title = "The evaluation's statistics are not those of its scores"
+    counted = "number"
     question = "Do means, intervals, p-values, gap and shares follow from the values per host?"
     needs = ("checkpoints", "evaluation", "headroom")
     threshold = f"a number that differs by more than {number(EXACT)} (ends found by a search: {number(SEARCHED)})"
@@ -42,7 +43,7 @@ class ClaimsFollow(RecomputedCheck):
             for name, claimed, computed, tolerance in numbers
             if not close(claimed, computed, tolerance)
         ]
-        return concluded(problems, f"{len(numbers)} numbers")
+        return concluded(problems, f"{len(numbers)} numbers").of(len(numbers))
 
 
 def _interval(name: str, claimed: Interval, computed: tuple[float, float, float], tolerance: float) -> Iterator[Number]:
