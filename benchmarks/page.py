@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -426,6 +427,32 @@ def _short(code: str) -> str:
     return (code if len(code) <= 60 else code[:59] + "…").replace("|", "\\|")
 
 
+def calibration_table(found: dict[str, Any]) -> list[str]:
+    """Each number over the runs that measured it."""
+    rows = [
+        (name, str(each["runs"]), *(f"{each[column]:.3g}" for column in ("median", "p99", "worst", "limit", "now")))
+        for name, each in found["statistics"].items()
+    ]
+    return table(("number", "runs", "median", "99 %", "worst", "worst × 1.5", "limit now"), rows)
+
+
+def _calibration(found: dict[str, Any]) -> list[str]:
+    alarms = Counter(check for run in found["findings"].values() for check in run)
+    said = ", ".join(f"{check} in {count}" for check, count in sorted(alarms.items())) or "none"
+    return [
+        "## What clean runs show to the audit",
+        "",
+        f"`python -m benchmarks.calibration`, {found['runs']} runs. The 99th percentile and the worst are those of the",
+        "side that a limit is on. Limits are no stricter than a check can tell, and none can be out of reach.",
+        "",
+        *calibration_table(found),
+        "",
+        f"Findings by the limits now, in so many of the runs: {said}. No run had: "
+        + (", ".join(found["not_measured"]) or "none of the numbers is missing")
+        + ".",
+    ]
+
+
 Sections = dict[str, Callable[[dict[str, Any]], list[str]]]
 PAGES: dict[Path, tuple[str, list[str], Sections]] = {
     PAGE: (
@@ -452,6 +479,7 @@ PAGES: dict[Path, tuple[str, list[str], Sections]] = {
             "host_profile": _host_profile,
             "pipeline": _pipeline,
             "mutants": _mutants,
+            "calibration": _calibration,
         },
     ),
 }

@@ -132,11 +132,13 @@ def update(iteration: int, validation: float = float("nan")) -> UpdateRow:
 
 
 def episode(committed: Sequence[float] = (40.0, float("nan"))) -> Columns:
-    counts = {key: np.array([1, 3]) for key in ("params", "committed_params", "germinated", "fossilized", "pruned")}
+    counted = ("params", "committed_params", "committed_flops", "germinated", "fossilized", "pruned")
+    counts = {key: np.array([1, 3]) for key in counted}
+    norms = {"host_grad_norm": np.array([0.5, 0.7]), "seed_grad_norm": np.array([0.2, float("nan")])}
     return {
         "env_id": np.array([0, 1]), "task": np.array([0, 0]), "return": np.array([1.0, 2.0]),
         "length": np.array([5, 5]), "panicked": np.array([False, True]), "committed_accuracy": np.array(committed),
-        "score": np.array(committed), "live_accuracy": np.array([50.0, 60.0]), **counts,
+        "score": np.array(committed), "live_accuracy": np.array([50.0, 60.0]), **counts, **norms,
     }  # fmt: skip
 
 

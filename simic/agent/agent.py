@@ -18,7 +18,7 @@ from torch import Tensor
 from simic import durable, params, rng
 from simic.agent.advantages import with_advantages
 from simic.agent.gym_adapter import vectorized
-from simic.agent.health import Health
+from simic.agent.health import Health, acting
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
 from simic.agent.optimizer import refuse_mismatch
@@ -141,7 +141,8 @@ class Agent:
         before = len(self._returns.finished)
         for rewards, ends in zip(rollout.rewards, ended, strict=True):
             self._returns.add(rewards, ends)
-        metrics = self.ppo.update(self._with_advantages(rollout), self.iteration, Health(self.ppo))
+        acted = acting(self.policy, rollout, self._position, self.normalizers)
+        metrics = self.ppo.update(self._with_advantages(rollout), self.iteration, Health(self.ppo, acted))
         if not metrics.first_ratio_ok:
             raise SimicError(f"iteration {self.iteration}: the first ratio is off 1 by {metrics.first_ratio_deviation}")
         self.iteration += 1

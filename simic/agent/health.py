@@ -3,16 +3,18 @@ features, scales.
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from simic.agent.distributions import JointDistribution
-from simic.agent.metrics import HEALTH
-from simic.agent.normalization import OBSERVATION_CLIP, Reduce
+from simic.agent.losses import largest
+from simic.agent.metrics import ACTING, HEALTH
+from simic.agent.normalization import OBSERVATION_CLIP, Normalizers, Reduce
 from simic.agent.policy import ActorCritic, Replayed
 from simic.agent.ppo import PPO
-from simic.agent.rollout import Rollout
+from simic.agent.rollout import Position, Rollout
 from simic.agent.spec import Observation
 from simic.transfer import constant
 
@@ -26,13 +28,14 @@ PROBE_ROWS, PROBE_STEPS, PROBE_ENVS = 32, 64, 4
 class Health:
     """Observer of one update of a learner."""
 
-    def __init__(self, ppo: PPO) -> None:
+    def __init__(self, ppo: PPO, acted: dict[str, Tensor] | None = None) -> None:
         self.policy, self.adam, self.reduce = ppo.policy, ppo.adam, ppo.reduce
         self.found: dict[str, Tensor] = {}
+        self.acted = acted or {}  # see ``acting``
 
     def before(self, rollout: Rollout) -> None:
         """The scales of the rollout, and the weights."""
-        self.found = scales(rollout, self.reduce)
+        self.found = self.acted | scales(rollout, self.reduce)
         self.found["observation_clipped"] = clipped(self.policy, rollout, self.reduce)
         self.start = self._weights()
 
@@ -96,6 +99,28 @@ class Probe:
         with torch.no_grad():
             z = self.policy.read_by_heads(self.observation, self.state, self.starts)
         return self._mean(self.before.kl(self._joint(z)), reduce)
+
+
+@torch.no_grad()
+def acting(
+    policy: ActorCritic, rollout: Rollout, end: Position, normalizers: Normalizers, reduce: Reduce | None = None
+) -> dict[str, Tensor]:
+    """Of a rollout just collected, before the scales move: whether what is stored is what they give, the memory in
+    which episodes began, and the actor's cells where it ended.
+    """
+    every = reduce or (lambda x, _: x)
+    stored, seen = rollout.features, normalizers.see(replace(rollout.observation(), features=rollout.raw_features))
+    apart = torch.where(rollout.valid[..., None], (stored - seen.features).abs(), 0.0)
+    begun = torch.cat([part.abs() * rollout.starts[0][:, None] for part in rollout.state], dim=-1)
+    goes_on = rollout.valid[-1] & ~end.starts
+    cell = policy.memory_of_actor(end.state).c * goes_on[:, None]
+    counted = goes_on.sum() * cell.shape[1]
+    beyond = (cell.tanh().abs() > SATURATED).sum()
+    sums = every(torch.stack((cell.double().square().sum(), beyond.double(), counted.double())), "sum")
+    peaks = every(torch.stack((largest(apart), largest(begun))), "max")
+    # A policy without memory has none to begin with, and no cells.
+    found = (peaks[0], peaks[1].clamp(min=0.0), (sums[0] / sums[2]).sqrt(), sums[1] / sums[2])
+    return dict(zip(ACTING, found, strict=True))
 
 
 @torch.no_grad()

@@ -174,7 +174,8 @@ def terms(
     with torch.no_grad():
         return Terms(
             loss,
-            {"policy_loss": policy.detach(), "value_loss": value.detach(), "entropy": entropy_sum(seen, used)}
+            {"policy_loss": policy.detach(), "value_loss": value.detach(), "bonus": bonus.detach()}
+            | {"entropy": entropy_sum(seen, used)}
             | _sums(log_ratio, batch.valid, used, settings.clip_range),
             _peaks(difference, seen, batch.valid),
         )

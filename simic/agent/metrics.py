@@ -22,7 +22,9 @@ class UpdateMetrics:
     entropy: Annotated[float, "Mean over heads of the normalised entropy H / ln(#legal); 1 is uniform."]
     entropy_by_head: Annotated[dict[str, float], "Normalised entropy where the head mattered and had a choice."]
     joint_entropy: Annotated[float, "Exact entropy in nats of whole actions before the update, first minibatch."]
+    first_entropy: Annotated[float, "`entropy` of the first minibatch, before any step."]
     entropy_coef: Annotated[float, "Weight of the entropy bonus in this update."]
+    entropy_bonus: Annotated[float, "What it took off the loss, mean over minibatches."]
     approx_kl: Annotated[float, "k3 estimate of KL(old ‖ new) of whole actions at the last minibatch looked at."]
     approx_kl_max: Annotated[float, "Largest such estimate of any minibatch of the update."]
     kl_by_head: Annotated[dict[str, float], "k3 estimate where the head was relevant, at the last minibatch."]
@@ -39,9 +41,12 @@ class UpdateMetrics:
     grad_norm: Annotated[float, "Global gradient norm before clipping, mean over steps."]
     grad_norm_max: Annotated[float, "Largest such norm."]
     grad_norm_by_part: Annotated[dict[str, float], "Mean norm before clipping of encoder, core, value, each head."]
+    grad_norm_by_layer: Annotated[dict[str, float], "The same of each layer of the policy."]
+    non_finite_by_layer: Annotated[dict[str, int], "Minibatches in which a layer's gradient was not finite."]
     grad_share_by_head: Annotated[dict[str, float], "Share of each head in the sum of the heads' gradient norms."]
     grad_clipped_fraction: Annotated[float, "Share of steps whose gradient was clipped."]
     learning_rate: Annotated[float, "Learning rate after the update; constant unless the schedule is adaptive."]
+    adam_eps: Annotated[float, "Adam's ε."]
     update_ratio: Annotated[float, "‖change of the weights‖ / ‖weights‖ over the whole update."]
     max_second_moment: Annotated[float, "Largest second moment that Adam holds."]
     explained_variance: Annotated[float, "1 − Var(R − V) / Var(R) of the values when acting."]
@@ -55,6 +60,10 @@ class UpdateMetrics:
     samples: Annotated[int, "Valid rows of the rollout."]
     samples_by_head: Annotated[dict[str, int], "Rows where the head mattered and had more than one legal choice."]
     observation_clipped: Annotated[float, "Share of normalised observation values that lie on the clip of ±10."]
+    normalizer_deviation: Annotated[float, "Largest |stored − recomputed| observation, by the scales of acting."]
+    start_state: Annotated[float, "Largest |value| of a memory in which an episode of the rollout began."]
+    cell_norm: Annotated[float, "Root mean square of the LSTM's cell at the end of the rollout."]
+    cell_saturated: Annotated[float, "Share of those cells with |tanh| beyond 0.99."]
     hidden_norm: Annotated[float, "Root mean square of the core's output."]
     hidden_growth: Annotated[float, "Root mean square of the core's output at the last step over the first."]
     hidden_saturated: Annotated[float, "Share of the core's outputs beyond ±0.99."]
@@ -70,10 +79,12 @@ class UpdateMetrics:
 RANK_SHARE = 0.99
 RATIOS = ("ratio_mean", "ratio_min", "ratio_max", "first_ratio_deviation")
 HEALTH = ("hidden_norm", "hidden_growth", "hidden_saturated", "dormant_units", "feature_gram")
+ACTING = ("normalizer_deviation", "start_state", "cell_norm", "cell_saturated")
 SCALES = ("advantage_mean", "advantage_std", "advantage_max_abs", "return_mean", "return_std", "return_max_abs")
 # Measured once in an update and reported as they are.
 ONCE = (
     *SCALES,
+    *ACTING,
     *HEALTH[:-1],
     "feature_rank",
     "value_mean",
@@ -138,15 +149,17 @@ class Log:
     sums: list[dict[str, Tensor]] = field(default_factory=list)
     peaks: list[dict[str, Tensor]] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)  # by part of the policy, the total last
+    by_layer: list[Tensor] = field(default_factory=list)
     verdicts: list[Tensor] = field(default_factory=list)  # [2]: too far from the old policy; loss and gradient finite
     epochs: list[int] = field(default_factory=list)
     once: dict[str, Tensor] = field(default_factory=dict)
 
-    def add(self, epoch: int, found: Terms, norms: Tensor, verdict: Tensor) -> None:
+    def add(self, epoch: int, found: Terms, norms: Tensor, by_layer: Tensor, verdict: Tensor) -> None:
         """One minibatch."""
         self.sums.append(found.sums)
         self.peaks.append(found.peaks)
         self.norms.append(norms)
+        self.by_layer.append(by_layer)
         self.verdicts.append(verdict)
         self.epochs.append(epoch + 1)
 
@@ -157,7 +170,8 @@ class Log:
         tensors = dict(self.once)
         for rows in (self.sums, self.peaks):
             tensors |= {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-        tensors |= {"norms": torch.stack(self.norms), "verdicts": torch.stack(self.verdicts)}
+        tensors |= {"norms": torch.stack(self.norms), "by_layer": torch.stack(self.by_layer)}
+        tensors |= {"verdicts": torch.stack(self.verdicts)}
         flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors.values()]).cpu()
         parts = flat.split([tensor.numel() for tensor in tensors.values()])
         named = {name: part.view_as(tensor) for (name, tensor), part in zip(tensors.items(), parts, strict=True)}
@@ -167,22 +181,30 @@ class Log:
         verdicts = [(bool(diverged), bool(finite)) for diverged, finite in host.pop("verdicts")]
         ends = [index for index, (diverged, finite) in enumerate(verdicts) if diverged and finite]
         looked = ends[0] + 1 if ends else len(verdicts)
-        host |= {name: host[name][:looked] for name in (*self.sums[0], *self.peaks[0], "norms")}
+        host |= {name: host[name][:looked] for name in (*self.sums[0], *self.peaks[0], "norms", "by_layer")}
         stepped = [finite and not diverged for diverged, finite in verdicts[:looked]]
         skipped = sum(not finite for _, finite in verdicts[:looked])
         return host, Course(stepped, bool(ends), skipped, self.epochs[looked - 1])
 
 
+class Names(NamedTuple):
+    """Of what an update is told of: heads, parts of the policy, layers."""
+
+    heads: Sequence[str]
+    parts: Sequence[str]
+    layers: Sequence[str]
+
+
 def summarize(
     host: dict[str, Any],
     course: Course,
-    heads: Sequence[str],
-    parts: Sequence[str],
+    names: Names,
     settings: params.PPOParams,
     ratio_tolerance: float,
     **known: Any,
 ) -> UpdateMetrics:
     """A log's numbers; ``known`` are metrics that need no log."""
+    heads = names.heads
     taken = [index for index, stepped in enumerate(course.stepped) if stepped]
 
     def stepped(name: str) -> list[Any]:
@@ -206,6 +228,8 @@ def summarize(
         value_loss=_mean(stepped("value_loss")),
         entropy=_mean([value for value in entropy.values() if not math.isnan(value)]),
         entropy_by_head=entropy,
+        first_entropy=_mean([_share(a, b) for a, b in zip(host["entropy"][0], host["open"][0], strict=True) if b]),
+        entropy_bonus=_mean(stepped("bonus")),
         approx_kl=kl[-1],
         approx_kl_max=_peak(kl),
         kl_by_head={head: _share(total, count) for head, total, count in last_kl},
@@ -224,7 +248,8 @@ def summarize(
         steps=len(taken),
         skipped_steps=course.skipped,
         stopped_early=course.stopped,
-        **_gradients(stepped("norms"), heads, parts, settings.max_grad_norm),
+        **_gradients(stepped("norms"), heads, names.parts, settings.max_grad_norm),
+        **_by_layer(stepped("by_layer"), host["by_layer"], names.layers),
         **once,
         **known,
     )
@@ -246,9 +271,18 @@ def _gradients(
     }
 
 
-def _columns(rows: list[list[float]], heads: Sequence[str]) -> list[list[float]]:
-    """By head rather than by minibatch; there may be no minibatch."""
-    return [[row[k] for row in rows] for k in range(len(heads))]
+def _by_layer(stepped: list[list[float]], looked: list[list[float]], layers: Sequence[str]) -> dict[str, Any]:
+    """Mean norms over the steps taken; in how many of the minibatches looked at each was not finite."""
+    lost = [sum(not math.isfinite(norm) for norm in column) for column in _columns(looked, layers)]
+    return {
+        "grad_norm_by_layer": dict(zip(layers, map(_mean, _columns(stepped, layers)), strict=True)),
+        "non_finite_by_layer": dict(zip(layers, lost, strict=True)),
+    }
+
+
+def _columns(rows: list[list[float]], names: Sequence[str]) -> list[list[float]]:
+    """By head or layer rather than by minibatch; there may be no minibatch."""
+    return [[row[k] for row in rows] for k in range(len(names))]
 
 
 def _share(part: float, whole: float) -> float:

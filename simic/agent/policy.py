@@ -105,6 +105,17 @@ class ActorCritic(nn.Module):
         named = list(self.named_parameters())
         return {part: [p for name, p in named if name.startswith(prefix)] for part, prefix in parts.items()}
 
+    def layers(self) -> dict[str, list[nn.Parameter]]:
+        """Parameters by layer: ``actor.encoder``, ``head_op.out``, …; the embeddings of earlier choices are one."""
+        found: dict[str, list[nn.Parameter]] = {}
+        for name, parameter in self.named_parameters():
+            layer = name.rpartition(".")[0]
+            if layer.startswith("heads."):
+                _, number, part = layer.split(".")
+                layer = f"head_{self.action_spec.heads[int(number)].name}.{part}"
+            found.setdefault(layer, []).append(parameter)
+        return found
+
     @property
     def like(self) -> Tensor:
         """A weight: device and type of all others."""
@@ -185,7 +196,11 @@ class ActorCritic(nn.Module):
     def read_by_heads(self, seen: Observation, state: RecurrentState, starts: Tensor | None) -> Tensor:
         """z ``[T, N, H]`` of whole rows as the heads read it: the actor's trunk alone."""
         with self.rounding():
-            return self.actor.over(seen, state.split(len(self._trunks()))[0], starts)[-1]
+            return self.actor.over(seen, self.memory_of_actor(state), starts)[-1]
+
+    def memory_of_actor(self, state: RecurrentState) -> RecurrentState:
+        """Its part of what all trunks remember."""
+        return state.split(len(self._trunks()))[0]
 
     def remember(self, observation: Observation, state: RecurrentState) -> tuple[Tensor, Tensor, RecurrentState]:
         """One more observation: what the heads read of it and what the value reads, both ``[E, H]``, and the memory."""

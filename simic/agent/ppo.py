@@ -12,7 +12,7 @@ from torch import Tensor
 
 from simic import params, rng
 from simic.agent.losses import Terms, Usage, floor_pull, mean_entropy, normalized, terms, usage
-from simic.agent.metrics import Log, UpdateMetrics, summarize, without_ratios
+from simic.agent.metrics import Log, Names, UpdateMetrics, summarize, without_ratios
 from simic.agent.normalization import Reduce
 from simic.agent.optimizer import Adam, refuse_mismatch
 from simic.agent.policy import ActorCritic, Replayed
@@ -76,8 +76,9 @@ class PPO:
         self.groups, like = policy.groups(), policy.like
         self.adam = Adam(policy, settings.learning_rate, settings.adam_eps)
         everything = self.adam.parameters
-        parts = [{id(parameter) for parameter in part} for part in (*self.groups.values(), everything)]
-        self.members = torch.tensor([[id(p) in part for p in everything] for part in parts], device=like.device)
+        self.members = self._membership([*self.groups.values(), everything])
+        self.layers = policy.layers()
+        self.in_layer = self._membership(list(self.layers.values()))
         self.reads_are_free = like.device.type == "cpu"
         # On a GPU float32, as a fused optimizer wants it.
         kind = torch.float64 if self.reads_are_free else torch.float32
@@ -89,6 +90,12 @@ class PPO:
         self.annealed_from = 0
         self.skipped_steps = 0
         self._known_ids: tuple[Tensor, Tensor] | None = None
+
+    def _membership(self, parts: list[list[torch.nn.Parameter]]) -> Tensor:
+        """Which parameters ``[parts, parameters]`` belong to each part."""
+        ids = [{id(parameter) for parameter in part} for part in parts]
+        everything = [[id(parameter) in part for parameter in self.adam.parameters] for part in ids]
+        return torch.tensor(everything, device=self.policy.like.device)
 
     def anneal_over(self, updates: int) -> None:
         """The entropy coefficient starts again and reaches its final value in the last of so many more updates."""
@@ -147,10 +154,10 @@ class PPO:
             pieces = upload(envs, batch.valid.device).tensor_split(self.settings.gradient_accumulation)
             coefs = self._entropy_coefs(batch, used, pieces, course.entropy_coef)
             gradients, found = self._gradients(batch, used, pieces, coefs, None if log.epochs else observer)
-            norms, found = self._take(gradients), found.reduced(self.reduce)
+            (norms, by_layer), found = self._take(gradients), found.reduced(self.reduce)
             kl, diverged, finite = self._verdict(found, norms[-1], course.limit)
             self._step(norms[-1], alive & finite & ~diverged)
-            log.add(epoch, found, norms, torch.stack((diverged, finite)))
+            log.add(epoch, found, norms, by_layer, torch.stack((diverged, finite)))
             last_kl = torch.where(alive, kl, last_kl)
             alive = alive & ~(diverged & finite)
             if self.reads_are_free and not alive:
@@ -226,9 +233,9 @@ class PPO:
         pull = floor_pull(entropy, self.entropy_floor, self.settings.entropy_floor_coef)
         return coefs + torch.where(used.open_rows > 0, pull, 0.0)
 
-    def _take(self, gradients: tuple[Tensor, ...]) -> Tensor:
+    def _take(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Hands the optimizer the gradients, summed over processes in one exchange. Their norms before clipping by part
-        of the policy, and the total last.
+        of the policy, the total last, and by layer.
         """
         parameters = self.adam.parameters
         if self.reduce is not None:
@@ -238,7 +245,8 @@ class PPO:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         squares = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).square()
-        return torch.where(self.members, squares, 0.0).sum(dim=-1).sqrt()
+        parts, layers = (torch.where(of, squares, 0.0).sum(dim=-1).sqrt() for of in (self.members, self.in_layer))
+        return parts, layers
 
     def _step(self, norm: Tensor, go: Tensor) -> None:
         """Clip the gradients, whose total norm is known, and move, unless ``go`` is False: then neither weights nor
@@ -275,8 +283,9 @@ class PPO:
         self.skipped_steps += course.skipped
         heads = tuple(head.name for head in self.policy.action_spec.heads)
         tolerance = RATIO_TOLERANCE[self.policy.coarsest]
-        known = {"entropy_coef": entropy_coef, "updates": self.updates}
-        return summarize(host, course, heads, tuple(self.groups), self.settings, tolerance, **known)
+        known = {"entropy_coef": entropy_coef, "updates": self.updates, "adam_eps": self.adam.param_groups[0]["eps"]}
+        names = Names(heads, tuple(self.groups), tuple(self.layers))
+        return summarize(host, course, names, self.settings, tolerance, **known)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Weights, moments and counters as plain tensors by name; copies."""

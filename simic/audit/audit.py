@@ -1,12 +1,15 @@
 """All checks on one run; importing this module registers every family."""
 
+from simic.audit import scoreboard
 from simic.audit.checks import (  # noqa: F401 - each registers its family
     base,
+    beginnings,
     certified,
     claims,
     data,
     environment,
     exploration,
+    features,
     floors,
     gradients,
     policy_change,
@@ -26,7 +29,7 @@ def checks(live: bool = False) -> tuple[base.Check, ...]:
 
 def examine(run: RunRecord, name: str) -> Verdict:
     """Every check's result on a run called ``name``."""
-    return Verdict(run=name, results=tuple(check.run(run) for check in checks()))
+    return Verdict(run=name, results=tuple(check.run(run) for check in checks()), scoreboard=scoreboard.scores(run))
 
 
 def examine_live(run: RunRecord) -> tuple[Result, ...]:

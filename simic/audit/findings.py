@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Literal
 
+from simic.audit.scoreboard import Score
 from simic.evaluation.result import Frozen
 from simic.telemetry.rows import SEVERITIES, Severity
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 Evidence = Mapping[str, float | int | str]
 # In the order of proof: hashes that hold, numbers that follow from others, an independent reference that agrees; what
 # these let through is judged by the signs of a sound training.
@@ -24,8 +25,21 @@ class Status(StrEnum):
     NOT_EVALUATED = "not_evaluated"
 
 
+class Statistic(Frozen):
+    """A number beside its limit; ``above``: what is larger is worse. None is no number."""
+
+    name: str
+    value: float | None
+    limit: float
+    above: bool
+    ours: bool  # no publication has the limit
+
+
 class Result(Frozen):
-    """One check on one run. ``severity`` of a finding is how bad it was here, else how bad it could have been."""
+    """One check on one run. ``severity`` of a finding is how bad it was here, else how bad it could have been.
+
+    ``occurred`` says how often what it asks about did, in units of ``counted``; never is never a pass.
+    """
 
     check: str
     layer: Layer
@@ -34,6 +48,9 @@ class Result(Frozen):
     severity: Severity
     question: str
     measured: str  # the number with its unit, or why there is none
+    occurred: int
+    counted: str
+    statistics: tuple[Statistic, ...]
     threshold: str
     source: str
     evidence: tuple[Evidence, ...]
@@ -44,9 +61,10 @@ class Result(Frozen):
 class Verdict(Frozen):
     """findings.json."""
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[3] = SCHEMA_VERSION
     run: str  # fingerprint or name
     results: tuple[Result, ...]
+    scoreboard: tuple[Score, ...] = ()
 
     def with_status(self, status: Status) -> tuple[Result, ...]:
         """Results of one status, worst first, then by id."""
@@ -68,6 +86,11 @@ class Verdict(Frozen):
         """Whether an independent reference agreed in every part, and nothing is refuted."""
         parts = [result.status for result in self.results if result.layer == "certify"]
         return bool(parts) and set(parts) == {Status.PASS} and not self.refuted
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """Checks that could have found something critical, and were not evaluated."""
+        return tuple(r.check for r in self.with_status(Status.NOT_EVALUATED) if r.severity == "critical")
 
     def counts(self) -> dict[Severity, int]:
         """Number of findings by severity, the worst first."""

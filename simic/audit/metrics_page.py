@@ -16,6 +16,9 @@ EPISODES = {
     "live_accuracy": "Validation accuracy with all seeds.",
     "params": "Of the host with all seeds.",
     "committed_params": "Of the committed network.",
+    "committed_flops": "Likewise, FLOPs per sample.",
+    "host_grad_norm": "Of its gradient, mean over steps.",
+    "seed_grad_norm": "Likewise of its seeds.",
     "germinated": "Seeds that were created.",
     "fossilized": "Seeds that were kept.",
     "pruned": "Seeds that were removed.",
@@ -59,7 +62,7 @@ def page() -> str:
         "",
         "## Updates (`telemetry/updates.parquet`)",
         "",
-        "`…_by_head` and `…_by_part` have one column per head or part: `entropy_by_head/op`.",
+        "`…_by_head`, `…_by_part` and `…_by_layer` have one column per head, part or layer: `entropy_by_head/op`.",
         "",
         *(f"- `{name}`: {sentence}" for name, sentence in explanations().items()),
         "",
@@ -91,13 +94,13 @@ def page() -> str:
         "",
         "## Audit checks",
         "",
-        "With the highest severity, and when it is a finding. *Live* checks also run in training and can stop it",
+        "With the highest severity, and what a finding means. *Live* checks also run in training and can stop it",
         "(`train.stop_on`).",
-        "The report says where each limit comes from; those marked “ours” have not been calibrated yet.",
+        "The report has each limit, its source, and the number beside it.",
         "`C1` and following (critical) recompute what was recorded; any difference is a finding.",
         "",
         *(
-            f"- `{c.id}` ({c.severity}{', live' if c.live else ''}): {c.threshold}"
+            f"- `{c.id}` ({c.severity}{', live' if c.live else ''}): {c.title}."
             for c in sorted(checks(), key=lambda check: check.id)
             if not isinstance(c, RecomputedCheck)
         ),

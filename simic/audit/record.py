@@ -22,6 +22,8 @@ from simic.telemetry.publish import EPISODES_FILE, FINDINGS_FILE, STEPS_FILE, UP
 from simic.telemetry.rows import Row
 from simic.training.checkpoint import Checkpoint
 
+HOST_AXES = 2  # rows and hosts; a third is that of slots
+
 
 @dataclass(frozen=True)
 class Table:
@@ -57,6 +59,14 @@ class Table:
         if values.dtype.kind != "f":
             return len(values)
         return int((~np.isnan(values.reshape(len(values), -1))).any(axis=1).sum()) if len(values) else 0
+
+    def cells(self, name: str) -> int:
+        """How many values of rows and hosts are not NaN; slots of a host count together."""
+        values = self.columns[name]
+        if values.dtype.kind != "f":
+            return int(np.prod(values.shape[:2]))
+        measured = ~np.isnan(values)
+        return int((measured.any(axis=2) if values.ndim > HOST_AXES else measured).sum())
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> Self:
@@ -167,6 +177,24 @@ class RunRecord:
             if name in self.updates and self.updates.column(name).dtype.kind == "f":
                 measured &= ~np.isnan(self.updates.column(name))
         return self if measured.all() else replace(self, updates=self.updates.where(measured))
+
+    def of_ppo(self) -> Self:
+        """Without the iterations in which the policy cloned what it was shown."""
+
+        def later(table: Table) -> Table:
+            return table.where(table.column("iteration") >= self.params.train.taught) if "iteration" in table else table
+
+        return replace(self, updates=later(self.updates), steps=later(self.steps), episodes=later(self.episodes))
+
+    def count(self, need: str) -> int:
+        """How many measurements there are of a need: rows of a table, times hosts; of what is no table its parts."""
+        source, _, column = need.partition(".")
+        found = getattr(self, source)
+        if column:
+            return found.cells(column) if column in found else 0
+        if isinstance(found, Evaluation):
+            return found.eval_seeds
+        return int(found is not None)
 
     def missing(self, needs: Sequence[str], minimum: int) -> str | None:
         """What keeps these needs from being met, in words; None when nothing does."""

@@ -17,7 +17,7 @@ from simic.audit.world.tour import HEADS
 from simic.params import Params
 from simic.telemetry.columns import Array
 
-DECIDED = ("effective_op", "gate", "gate_passed", "params", "committed_params", "flops")
+DECIDED = ("effective_op", "gate", "gate_passed", "params", "committed_params", "flops", "committed_flops")
 DECIDED_COMPONENTS = ("shaping", "intervention", "death")
 DECIDED_SLOTS = ("stage", "blueprint", "alpha")
 DRIFTING = ("val_loss", "train_loss", "host_grad_norm")

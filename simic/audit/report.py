@@ -206,7 +206,8 @@ def _found(verdict: Verdict) -> str:
     passed = len(verdict.with_status(Status.PASS))
     unknown = len(verdict.with_status(Status.NOT_EVALUATED))
     found = ", ".join(grave) if grave else "none"
-    return f"Findings: {found}. {passed} checks passed, {unknown} could not be evaluated."
+    unseen = f", {len(verdict.unseen)} of them critical ({', '.join(verdict.unseen)})" if verdict.unseen else ""
+    return f"Findings: {found}. {passed} checks passed, {unknown} could not be evaluated{unseen}."
 
 
 def _reached(evaluation: Evaluation | None) -> tuple[str, str]:

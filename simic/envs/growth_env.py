@@ -352,9 +352,8 @@ class GrowthEnv(VectorEnv):
         return Observation(observe(view), state.slots.blueprint, self._masks)
 
     def _info(self, events: Events | None, parts: dict[str, Tensor], cause: Tensor, valid: Tensor) -> StepInfo:
-        live = self.population.seed_flops(self.slots).sum(dim=1)
-        flops = self.host.flops_per_sample + live
-        return step_info(self.state, events, parts, cause, valid, self.host, flops, self.train.price)
+        seed_flops = self.population.seed_flops(self.slots)
+        return step_info(self.state, events, parts, cause, valid, self.host, seed_flops, self.train.price)
 
 
 def _measurements(measured: Attribution, stats: TrainStats) -> Measurements:

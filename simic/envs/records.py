@@ -42,6 +42,7 @@ class StepInfo:
     params: Tensor  # host and live seeds
     committed_params: Tensor  # host and FOSSILIZED seeds
     flops: Tensor  # per sample, host and live seeds
+    committed_flops: Tensor  # per sample, host and FOSSILIZED seeds
     panicked: Tensor  # rolled back in this step
     cause: Tensor  # governor.Cause of it
     valid: Tensor  # False in all steps after a rollback: such rows are no experience
@@ -70,12 +71,13 @@ def step_info(
     cause: Tensor,
     valid: Tensor,
     host: HostSpec,
-    flops: Tensor,
+    seed_flops: Tensor,
     price: float,
 ) -> StepInfo:
-    """Of the step that led to ``state``; no ``events`` and no ``parts`` for a reset."""
+    """Of the step that led to ``state``; no ``events`` and no ``parts`` for a reset. ``seed_flops`` are ``[E, K]``."""
     slots, measured = state.slots, state.measured
-    kept = torch.where(slots.stage == Stage.FOSSILIZED, state.seed_params, 0).sum(dim=1)
+    fossilized = slots.stage == Stage.FOSSILIZED
+    kept = torch.where(fossilized, state.seed_params, 0).sum(dim=1)
     return StepInfo(
         effective_op=state.effective_op,
         gate=events.gate if events else torch.full_like(cause, -1),
@@ -98,7 +100,8 @@ def step_info(
         alpha=slots.alpha,
         params=host.params + state.seed_params.sum(dim=1),
         committed_params=host.params + kept,
-        flops=flops,
+        flops=host.flops_per_sample + seed_flops.sum(dim=1),
+        committed_flops=host.flops_per_sample + torch.where(fossilized, seed_flops, 0).sum(dim=1),
         panicked=cause != Cause.NONE,
         cause=cause,
         valid=valid,

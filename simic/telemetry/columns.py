@@ -62,6 +62,7 @@ STEPS: dict[str, Column] = {
     "params": _COUNT,
     "committed_params": _COUNT,
     "flops": _COUNT,
+    "committed_flops": _COUNT,
     "panicked": _FLAG,
     "cause": _CHOICE,
     "valid": _FLAG,  # False after a rollback: no experience
@@ -76,6 +77,9 @@ EPISODES: dict[str, Column] = {
     "live_accuracy": Column("float", 1),
     "params": Column("int64", 1),
     "committed_params": Column("int64", 1),
+    "committed_flops": Column("int64", 1),  # per sample
+    "host_grad_norm": Column("float", 1),  # mean over its steps
+    "seed_grad_norm": Column("float", 1),  # mean over steps and seeds that trained
     "germinated": Column("int64", 1),
     "fossilized": Column("int64", 1),
     "pruned": Column("int64", 1),

@@ -67,6 +67,8 @@ class Tally:
         self.pruned = torch.zeros_like(self.length)
         self.panicked = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         shape = (env.num_envs, env.host.slots)
+        # Sum and count of the gradient norms of the host, and of its seeds.
+        self.norms = torch.zeros(4, env.num_envs, dtype=torch.float64, device=env.device)
         self.stage = torch.full(shape, int(Stage.DORMANT), device=env.device)  # every episode begins without seeds
         self.last: StepInfo | None = None
 
@@ -77,6 +79,10 @@ class Tally:
         newly = (info.stage == Stage.PRUNED) & (self.stage != Stage.PRUNED)
         self.pruned = self.pruned + newly.sum(dim=1)
         self.panicked = self.panicked | info.panicked
+        trained = info.valid[:, None] & ~info.seed_grad_norm.isnan()
+        host = torch.where(info.valid, info.host_grad_norm, 0.0).double()
+        seeds = torch.where(trained, info.seed_grad_norm, 0.0).double().sum(dim=1)
+        self.norms = self.norms + torch.stack((host, info.valid, seeds, trained.sum(dim=1)))
         self.stage, self.last = info.stage, info
 
     def columns(self) -> Columns:
@@ -96,6 +102,9 @@ class Tally:
                 "live_accuracy": info.live_accuracy,
                 "params": info.params,
                 "committed_params": info.committed_params,
+                "committed_flops": info.committed_flops,
+                "host_grad_norm": self.norms[0] / self.norms[1],
+                "seed_grad_norm": self.norms[2] / self.norms[3],  # NaN where no seed trained
                 "germinated": self.env.slots.germinations.sum(dim=1),
                 "fossilized": (info.stage == Stage.FOSSILIZED).sum(dim=1),
                 "pruned": self.pruned,

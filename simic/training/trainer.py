@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from simic.agent.advantages import over_twins, with_advantages
-from simic.agent.health import Health
+from simic.agent.health import Health, acting
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.rollout import Rollout, StepRecord, collect
 from simic.envs.explorer import Tries
@@ -137,7 +137,7 @@ class TrainingRun:
 
         ppo, normalizers, rng_seed = self.state.ppo, self.state.normalizers, self.session.params.rng_seed
         env.twins = self._twins(iteration)
-        rollout, _ = collect(
+        rollout, self.end = collect(
             env, ppo.policy, normalizers, iteration, rng_seed, env.steps, on_step, teacher=self._teacher(iteration)
         )
         return rollout, Recorded(collector.fetched(), tally.columns())
@@ -173,6 +173,7 @@ class TrainingRun:
         if twins > 1:
             rollout = replace(rollout, rewards=over_twins(rollout.rewards, rollout.valid, twins))
         normalizers, ppo, reduce = self.state.normalizers, self.settings.ppo, self.ranks.reduce
+        self.acted = acting(self.state.ppo.policy, rollout, self.end, normalizers, reduce)
         seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
         rewards = normalizers.update(*seen, reduce)
         return with_advantages(rollout, rewards, ppo.gamma, ppo.gae_lambda)
@@ -194,7 +195,7 @@ class TrainingRun:
         return metrics
 
     def _reinforce(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
-        return self.state.ppo.update(rollout, iteration, Health(self.state.ppo))
+        return self.state.ppo.update(rollout, iteration, Health(self.state.ppo, self.acted))
 
     def _imitate(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
         """Of all that the explorer has shown so far. What the survey showed is forgotten at its end, the rest after the
@@ -204,7 +205,7 @@ class TrainingRun:
         shown.add(rollout)
         surveyed, last = (iteration + 1 == end for end in (self.settings.survey, self.settings.taught))
         batch = shown.batch(ppo.policy, self.state.normalizers, self.settings.ppo.gamma, envs, reduce)
-        metrics = ppo.imitate(batch, shown.rows(torch.arange(envs), envs), iteration, last, Health(ppo))
+        metrics = ppo.imitate(batch, shown.rows(torch.arange(envs), envs), iteration, last, Health(ppo, self.acted))
         if surveyed:
             self._conclude_survey(iteration)
         if surveyed or last:

@@ -5,11 +5,13 @@ import math
 import pytest
 import torch
 
-from simic.agent.health import Probe, health
+from simic.agent.health import Probe, acting, health
 from simic.agent.metrics import feature_rank
+from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import Replayed
+from simic.agent.rollout import collect
 
-from .worlds import SMALL, episodes, make_policy, make_rollout, replay
+from .worlds import SEEN, SMALL, episodes, make_policy, make_rollout, replay
 
 STEPS, ENVS, UNITS = 5, 4, 40
 
@@ -77,6 +79,54 @@ def test_features_that_span_few_directions_have_few(rank: int) -> None:
     right = torch.linalg.qr(torch.randn(UNITS, rank, generator=generator))[0]
     z = (left @ right.T).view(STEPS, ENVS, UNITS)
     assert feature_rank(watched(seen(torch.ones(STEPS, ENVS, UNITS), z=z))["feature_gram"]) == rank
+
+
+def acted_on(core: str = "lstm", critic: str = "own"):
+    """A rollout in which environment 2 ends early, with its end and the scales it was seen by."""
+    policy = make_policy(core, sizes=SMALL.model_copy(update={"critic": critic}))
+    normalizers = Normalizers(ObservationNormalizer(SEEN))
+    for iteration in range(2):
+        rollout, end = collect(episodes(6, 8), policy, normalizers, iteration, rng_seed=1, steps=8)
+        if not iteration:
+            normalizers.update(rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid)
+    return policy, rollout, end, normalizers
+
+
+def test_what_is_stored_is_what_the_scales_of_acting_give_and_no_later_ones() -> None:
+    policy, rollout, end, normalizers = acted_on()
+    assert acting(policy, rollout, end, normalizers)["normalizer_deviation"] == 0.0
+    normalizers.update(rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid)
+    assert acting(policy, rollout, end, normalizers)["normalizer_deviation"] > 1e-3
+
+
+def test_a_memory_in_which_an_episode_begins_is_seen_and_one_that_goes_on_is_not() -> None:
+    policy, rollout, end, normalizers = acted_on()
+    assert acting(policy, rollout, end, normalizers)["start_state"] == 0.0
+    rollout.state.c[1, 4] = -3.0
+    assert acting(policy, rollout, end, normalizers)["start_state"] == 3.0
+    rollout.starts[0, 1] = False
+    assert acting(policy, rollout, end, normalizers)["start_state"] == 0.0
+
+
+@pytest.mark.parametrize("critic", ["own", "shared"])
+def test_cells_are_those_of_the_actor_in_episodes_that_reach_the_end(critic: str) -> None:
+    policy, rollout, end, normalizers = acted_on(critic=critic)
+    end.state.c.fill_(9.0)
+    own = end.state.c[:, : SMALL.core_units]
+    own.fill_(0.5)
+    own[0, :2] = 3.0  # tanh 3 = 0.995
+    own[2] = 100.0  # it has ended
+    found = acting(policy, rollout, end, normalizers)
+    cells = 5 * SMALL.core_units
+    assert found["cell_norm"].item() == pytest.approx(math.sqrt(((cells - 2) * 0.25 + 2 * 9.0) / cells))
+    assert found["cell_saturated"].item() == pytest.approx(2 / cells)
+
+
+@pytest.mark.parametrize("core", ["gru", "none"])
+def test_a_memory_without_cells_has_no_measurement_of_them(core: str) -> None:
+    found = acting(*acted_on(core))
+    assert found["cell_norm"].isnan() and found["cell_saturated"].isnan()
+    assert found["start_state"] == 0.0
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])

@@ -12,7 +12,7 @@ import torch
 from simic import params
 from simic.agent import ppo as ppo_module
 from simic.agent.advantages import with_advantages
-from simic.agent.health import Health
+from simic.agent.health import Health, acting
 from simic.agent.losses import usage
 from simic.agent.metrics import UpdateMetrics, explanations, numbers
 from simic.agent.normalization import Normalizers
@@ -55,7 +55,9 @@ def test_the_self_test_finds_what_was_not_replayed_as_it_was(defect) -> None:
 
 def test_metrics_are_plain_numbers_and_each_is_explained() -> None:
     ppo = make_ppo()
-    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0, Health(ppo))
+    rollout, end = collect(episodes(6, 8), ppo.policy, Normalizers(), 0, rng_seed=1, steps=8)
+    acted = acting(ppo.policy, rollout, end, Normalizers())
+    metrics = ppo.update(with_advantages(rollout, rollout.rewards, 0.9, 0.8), 0, Health(ppo, acted))
     assert set(explanations()) == {item.name for item in dataclasses.fields(UpdateMetrics)}
     for name, value in dataclasses.asdict(metrics).items():
         for number in value.values() if isinstance(value, dict) else [value]:
@@ -88,6 +90,49 @@ def test_norms_of_the_parts_make_up_the_global_one() -> None:
     for part, members in ppo.policy.groups().items():
         norm = torch.cat([parameter.grad.flatten() for parameter in members]).norm().item()
         assert norm == pytest.approx(clipping * metrics.grad_norm_by_part[part], rel=1e-4), part
+
+
+def test_norms_of_the_layers_make_up_the_global_one_and_each_has_its_own() -> None:
+    ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 1}))
+    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+    layers = metrics.grad_norm_by_layer
+    assert metrics.grad_norm == pytest.approx(math.hypot(*layers.values()), rel=1e-5)
+    clipping = SETTINGS.max_grad_norm / metrics.grad_norm
+    weight, bias = (parameter.grad for parameter in ppo.policy.heads[2].out.parameters())
+    norm = math.hypot(weight.norm().item(), bias.norm().item())
+    assert norm == pytest.approx(clipping * layers["head_blueprint.out"], rel=1e-4)
+    assert {"actor.encoder", "actor.core.rnn", "critic.encoder", "given", "head_op.hidden", "value_head.out"} <= {
+        *layers
+    }
+    assert set(metrics.non_finite_by_layer.values()) == {0}
+
+
+def test_a_gradient_that_is_not_finite_is_told_by_layer_though_no_step_is_taken() -> None:
+    """Returns that are not finite reach the value's layers, and no head's."""
+    ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 2}))
+    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
+    metrics = ppo.update(dataclasses.replace(rollout, returns=torch.full_like(rollout.returns, math.nan)), 0)
+    lost = {layer for layer, count in metrics.non_finite_by_layer.items() if count}
+    assert (metrics.steps, metrics.skipped_steps) == (0, 2)
+    assert lost == {layer for layer in metrics.grad_norm_by_layer if layer.startswith(("critic", "value_head"))}
+    assert metrics.non_finite_by_layer["value_head.out"] == 2
+
+
+def test_the_bonus_is_the_coefficient_times_the_entropy_of_every_head() -> None:
+    ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 1}))
+    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+    expected = metrics.entropy_coef * math.fsum(metrics.entropy_by_head.values())
+    assert metrics.entropy_bonus == pytest.approx(expected, rel=1e-5)
+    assert metrics.first_entropy == pytest.approx(metrics.entropy, rel=1e-6)  # one minibatch: nothing has moved yet
+
+
+def test_entropy_before_the_first_step_is_that_of_the_first_weights() -> None:
+    ppo = make_ppo(settings=SETTINGS.model_copy(update={"learning_rate": 0.1, "minibatches": 2}))
+    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
+    still = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 2}))
+    before, after = still.update(rollout, 0), ppo.update(rollout, 0)
+    assert after.first_entropy == before.first_entropy
+    assert after.first_entropy != pytest.approx(after.entropy, rel=1e-3)
 
 
 def test_raw_advantages_and_values_are_reported_before_normalisation() -> None:

@@ -113,6 +113,11 @@ def params(change):
     return damage
 
 
+def rising(values):
+    """Four times as large from the middle on."""
+    return np.where(np.arange(len(values)) > 10, 4.0, 1.0)
+
+
 def alternating(low, high):
     return lambda values: np.where(np.arange(len(values)) % 2 == 0, low, high)
 
@@ -164,11 +169,12 @@ DEFECTS = {
            ("medium", update("entropy_by_head.op", slice(None), 0.99)),
            ("low", update("entropy_by_head.style", slice(None), 0.99))],
     "E2": [("high", update("entropy_by_head.slot", slice(14, None), 0.3))],
+    "E3": [("medium", update("entropy_bonus", 5, 1.0))],
     "E4": [("medium", lambda p: p.column("steps", "op", everywhere(int(Op.WAIT))))],
     "V1": [("medium", update("explained_variance", slice(0, 12), -0.4)),
-           ("high", two(update("explained_variance", slice(0, 12), -0.4), update("value_loss", 3, 9.0))),
            ("medium", update("explained_variance", slice(12, None), 0.05)),
            ("low", update("explained_variance", 2, 0.999))],
+    "V6": [("high", two(update("explained_variance", slice(5, 11), -1.0), update("value_loss", slice(5, 11), 9.0)))],
     "V2": [("medium", update("return_max_abs", slice(0, 15), 25.0))],
     "V4": [("medium", two(lambda p: p.column("updates", "value_loss", climbing),
                           lambda p: p.column("episodes", "return", flat_returns)))],
@@ -179,14 +185,20 @@ DEFECTS = {
     "G1": [("critical", update("skipped_steps", 3, 1.0)), ("medium", update("grad_norm_max", slice(5, 10), 50.0)),
            ("low", update("grad_clipped_fraction", slice(None), 1.0))],
     "G2": [("high", update("grad_norm_by_part.head_tempo", slice(3, 14), 1e-4)),
-           ("medium", update("samples_by_head.tempo", slice(3, 14), 10.0))],
+           ("medium", two(params(lambda tree: tree["train"].update(envs=64)),
+                          update("samples_by_head.tempo", slice(3, 14), 10.0)))],
     "G3": [("low", update("update_ratio", slice(None), 1e-6)), ("low", update("update_ratio", slice(None), 0.5))],
     "G4": [("medium", update("steps", 3, 0.0)), ("high", update("steps", slice(3, 9), 0.0))],
+    "G5": [("critical", update("non_finite_by_layer.critic.encoder", 6, 1.0)),
+           ("high", update("grad_norm_by_layer.actor.core.rnn", slice(None), 0.0))],
+    "G6": [("medium", lambda p: p.column("updates", "grad_norm", rising)),
+           ("medium", lambda p: p.column("episodes", "host_grad_norm", lambda v: v * rising(v[:, 0])[:, None]))],
     "H1": [("high", update("hidden_growth", slice(0, 15), 40.0)),
            ("high", update("hidden_saturated", slice(0, 15), 0.95)),
            ("high", update("hidden_growth", slice(0, 15), np.nan))],
     "H2": [("medium", update("dormant_units", -1, 0.4))],
     "H3": [("high", two(update("feature_rank", slice(-3, None), 8.0), update("hidden_norm", -1, 2.0)))],
+    "H4": [("high", update("cell_saturated", slice(0, 15), 0.95)), ("high", update("cell_norm", 5, 40.0))],
     "P1": [("critical", lambda p: p.column("steps", "components.shaping", put((50, 1), 0.5))),
            ("critical", lambda p: p.column("steps", "components.shaping", growing))],
     "P5": [("critical", lambda p: p.column("steps", "reward", put((17, 2), 3.0))),
@@ -194,9 +206,14 @@ DEFECTS = {
     "P2": [("medium", lambda p: p.column("steps", "components.shaping", lambda v: v * 50))],
     "P3": [("high", lambda p: p.column("episodes", "committed_accuracy", falling))],
     "P6": [("high", ransom)],
+    "P7": [("medium", lambda p: p.column("steps", "contribution", lambda values: 20.0 * values))],
     "M1": [("critical", lambda p: p.column("steps", "effective_op", put((9, 1), int(Op.WAIT))))],
     "M2": [("high", lambda p: p.column("steps", "panicked", put((8, 0), True))),
            ("high", lambda p: p.column("steps", "valid", put((8, 0), False)))],
+    "M3": [("critical", update("start_state", 4, 0.01))],
+    "M4": [("low", update("first_entropy", 0, 0.8))],
+    "M5": [("high", update("adam_eps", 9, 1e-8)), ("high", update("learning_rate", slice(5, None), 5e-4))],
+    "N2": [("high", update("normalizer_deviation", 6, 0.2))],
     "S2": [("high", one_panic), ("high", lambda p: p.column("steps", "valid", put(slice(0, 40), False)))],
     "N4": [("medium", lambda p: p.column("steps", "reward", put((17, 2), -1e4)))],
     "N1": [("medium", params(lambda tree: tree["train"]["ppo"].update(normalize_rewards=False))),

@@ -38,6 +38,9 @@ from simic.telemetry.rows import TimingRow, UpdateRow
 ENVS, SLOTS, STEPS, ITERATIONS = 4, 2, 6, 24
 HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
 
+LAYERS = ("actor.category", "actor.encoder", "actor.core.rnn", "actor.core_norm", "given", "critic.encoder",
+          "value_head.hidden", "value_head.out")  # fmt: skip
+
 
 def params():
     """Small, but valid by every rule of the real tree."""
@@ -57,7 +60,7 @@ def metrics(i):
     wobble = noise(i)
     flat = {
         "policy_loss": -0.01, "value_loss": 0.3 * (1 - 0.5 * progress) + 0.01 * wobble, "entropy": 0.9 - 0.5 * progress,
-        "joint_entropy": 3.0, "entropy_coef": 0.05, "approx_kl": 0.008 + 0.002 * wobble, "approx_kl_max": 0.012,
+        "joint_entropy": 3.0, "entropy_coef": 0.01, "approx_kl": 0.008 + 0.002 * wobble, "approx_kl_max": 0.012,
         "kl_k1": 0.008 + 0.003 * noise(i, 1), "exact_kl": 0.007, "clip_fraction": 0.1 + 0.02 * wobble,
         "ratio_mean": 1.0, "ratio_min": 0.6, "ratio_max": 1.7, "first_ratio_deviation": 4e-7, "first_ratio_ok": 1.0,
         "max_abs_log_prob": 9.0, "grad_norm": 0.4, "grad_norm_max": 0.9 + 0.1 * wobble, "grad_clipped_fraction": 0.4,
@@ -66,7 +69,8 @@ def metrics(i):
         "return_std": 0.7, "return_max_abs": 2.6 + 0.1 * wobble, "value_mean": 1.0, "samples": 24.0, "hidden_norm": 0.3,
         "hidden_growth": 2.0, "hidden_saturated": 0.01, "dormant_units": 0.08, "feature_rank": 40.0, "epochs": 4.0,
         "steps": 16.0, "skipped_steps": 0.0, "stopped_early": 0.0, "updates": i + 1.0,
-        "learning_rate": 1e-3, "observation_clipped": 0.0,
+        "learning_rate": 1e-3, "observation_clipped": 0.0, "adam_eps": 1e-5, "first_entropy": 0.99 - 0.5 * progress,
+        "normalizer_deviation": 0.0, "start_state": 0.0, "cell_norm": 0.4, "cell_saturated": 0.0,
     }  # fmt: skip
     for k, head in enumerate(HEADS):
         flat[f"entropy_by_head/{head}"] = 0.95 - (0.3 + 0.05 * k) * progress + 0.01 * noise(i, k)
@@ -75,7 +79,10 @@ def metrics(i):
         flat[f"grad_norm_by_part/head_{head}"] = 0.1 + 0.01 * k
         flat[f"grad_share_by_head/{head}"] = (0.1 + 0.01 * k) / 1.08
     flat |= {f"grad_norm_by_part/{part}": 0.2 for part in ("encoder", "core", "value")}
-    return flat
+    for layer in (*LAYERS, *(f"head_{head}.{part}" for head in HEADS for part in ("hidden", "out"))):
+        flat |= {f"grad_norm_by_layer/{layer}": 0.1 + 0.01 * wobble, f"non_finite_by_layer/{layer}": 0.0}
+    entropies = [value for name, value in flat.items() if name.startswith("entropy_by_head/")]
+    return flat | {"entropy_bonus": flat["entropy_coef"] * sum(entropies)}
 
 
 # One seed grows in slot 0: sampled op of every step, and the stage after it.
@@ -109,7 +116,8 @@ def steps(iteration) -> Columns:
         "slot_blueprint": np.stack((of_hosts(grown, "int16"), of_hosts(0 * t - 1, "int16")), axis=2),
         "contribution": np.stack((of_hosts(0 * t + 3), of_hosts(0 * t + np.nan)), axis=2),
         **dict.fromkeys(("params", "committed_params"), of_hosts(0 * t + 500, "int64")),
-        "flops": of_hosts(0 * t + 1000, "int64"), "valid": of_hosts(0 * t + 1, "bool"),
+        **dict.fromkeys(("flops", "committed_flops"), of_hosts(0 * t + 1000, "int64")),
+        "valid": of_hosts(0 * t + 1, "bool"),
     }  # fmt: skip
     return columns
 
@@ -121,7 +129,8 @@ def episode(iteration) -> Columns:
         "env_id": np.arange(ENVS), "task": 0 * one, "return": 5 + 0.05 * iteration + 0.01 * wobble,
         "length": STEPS * one, "committed_accuracy": level + 0.3 * wobble, "score": level + 0.3 * wobble,
         "live_accuracy": level * np.ones(ENVS), "params": 500 * one,
-        "committed_params": 500 * one, "germinated": one, "fossilized": one, "pruned": 0 * one, "panicked": one == 0,
+        "committed_params": 500 * one, "committed_flops": 1000 * one, "host_grad_norm": 1.0 * one,
+        "seed_grad_norm": 0.5 * one, "germinated": one, "fossilized": one, "pruned": 0 * one, "panicked": one == 0,
     }  # fmt: skip
 
 

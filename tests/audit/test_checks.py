@@ -139,7 +139,10 @@ def test_entropy_of_a_head_with_few_rows_is_noise(plant):
 
 
 def test_a_head_that_params_leave_one_choice_is_not_starved(plant):
-    closed = update("samples_by_head.style", slice(None), 0.0)(plant)
+    """With as many hosts as rows of a head would need."""
+    many = params(lambda tree: tree["train"].update(envs=64))(plant)
+    assert result(update("samples_by_head.style", slice(None), 0.0)(plant).run, "G2").status is Status.PASS
+    closed = update("samples_by_head.style", slice(None), 0.0)(many)
     assert result(closed.run, "G2").status is Status.FINDING
     for values, status in ((["sigmoid_add"], Status.PASS), (["sigmoid_add", "linear_add"], Status.FINDING)):
         known = params(lambda tree, values=values: tree["train"].update(actions={"style": values}))(closed)

@@ -310,7 +310,7 @@ def test_write_makes_every_file_and_findings_round_trip(clean, verdict, tmp_path
     assert names >= {"report.html", "report.md", "findings.json", "figures/learning.svg", "figures/forest.svg"}
     text = (tmp_path / "reports" / "findings.json").read_text(encoding="utf-8")
     assert Verdict.model_validate_json(text) == verdict
-    assert json.loads(text)["schema_version"] == 2
+    assert json.loads(text)["schema_version"] == 3
 
 
 def test_a_place_that_cannot_be_written_is_named(clean, verdict, tmp_path):

@@ -1,5 +1,6 @@
 """Rows say what was measured."""
 
+import pytest
 import torch
 from small_runs import small_params, steps_of
 
@@ -30,6 +31,30 @@ def test_rows_have_the_gradient_norms_that_the_population_measured(prepared, tmp
             assert torch.equal(torch.tensor(getattr(row, name)).nan_to_num(-1), getattr(stats, name).nan_to_num(-1))
     seeds = torch.tensor([row.seed_grad_norm for row in steps])
     assert all(column.isfinite().any() for column in seeds.unbind(2)), "seeds trained in every slot"
+
+
+def test_a_host_has_the_means_of_its_gradient_norms_and_the_flops_of_what_it_kept(prepared, tmp_path):
+    quick = Lifecycle(training_dwell=1, blending_dwell=1)
+    with open_session(small_params(episode_steps=12, lifecycle=quick), tmp_path, prepared) as session:
+        env, tally, seen = session.env, Tally(session.env), []
+
+        def watch(*step):
+            seen.append(step[3])
+            tally.add(step[2], step[3])
+
+        play(env, FixedSchedule("cnn", quick, (0,)), 5, watch)
+    found = tally.columns()
+    hosts, seeds = (
+        torch.stack([getattr(info, name) for info in seen]) for name in ("host_grad_norm", "seed_grad_norm")
+    )
+    assert found["host_grad_norm"] == pytest.approx(hosts.double().mean(dim=0).numpy())
+    for host, value in enumerate(found["seed_grad_norm"]):
+        own = seeds[:, host]
+        assert value == pytest.approx(own[~own.isnan()].double().mean().item())
+    assert (found["fossilized"] > 0).all() and (found["committed_flops"] > env.host.flops_per_sample).all()
+    assert (seen[0].committed_flops == env.host.flops_per_sample).all()  # nothing is kept yet, though seeds run
+    assert (seen[0].flops > env.host.flops_per_sample).all()
+    assert (found["committed_flops"] == seen[-1].flops.numpy()).all()  # all seeds are kept
 
 
 def test_the_best_checkpoint_is_chosen_by_accuracy_less_the_price_of_what_was_kept(prepared, tmp_path):

@@ -1,13 +1,16 @@
 """What a check is, and how it is run: inputs first, then the question, never a pass without both."""
 
+import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simic.audit.findings import Evidence, Layer, Result, Status
+from simic.audit.findings import Evidence, Layer, Result, Statistic, Status
+from simic.audit.limits import Limit
 from simic.audit.record import RunRecord
 from simic.telemetry.rows import Severity
 
@@ -16,14 +19,66 @@ LIVE_SOURCES = ("params", "updates", "steps")  # what exists while training runs
 TEXTS = ("title", "question", "threshold", "source", "fix", "passes_when")
 
 
+# What is counted where a check does not say otherwise, by the source of its first need.
+UNITS = {
+    "updates": "update",
+    "steps": "step of a host",
+    "episodes": "episode of a host",
+    "validations": "validation episode",
+    "timing": "iteration",
+    "evaluation": "evaluation seed",
+    "certificate": "comparison",
+}
+BY_CLONING = (
+    "none of the {iterations} iterations is one of PPO: in all of them the policy clones (train.survey and "
+    "train.warm_start); the certificate (K1) derives updates of PPO in a small training"
+)
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What examining a run gave; ``severity`` None means the check's own."""
+    """What examining a run gave; ``severity`` None means the check's own, ``occurred`` None what its needs count."""
 
     status: Status
     measured: str
     severity: Severity | None = None
     evidence: tuple[Evidence, ...] = ()
+    statistics: tuple[Statistic, ...] = ()
+    occurred: int | None = None
+
+    def showing(self, *statistics: Statistic) -> Self:
+        """With the numbers it rests on."""
+        return replace(self, statistics=(*self.statistics, *statistics))
+
+    def of(self, occurred: int) -> Self:
+        """With how often what is asked about occurred."""
+        return replace(self, occurred=int(occurred))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A number against its limit, and what it means to lie beyond."""
+
+    limit: Limit
+    value: float
+    severity: Severity | None = None  # the check's own
+    evidence: tuple[Evidence, ...] = ()
+
+    @property
+    def broken(self) -> bool:
+        """No number is never within."""
+        return self.limit.broken_by(self.value)
+
+    @property
+    def statistic(self) -> Statistic:
+        """As it is reported."""
+        value = float(self.value)
+        finite = value if math.isfinite(value) else None
+        of = self.limit
+        return Statistic(name=of.name, value=finite, limit=float(of), above=of.above, ours=of.ours)
+
+    def __str__(self) -> str:
+        return f"{self.limit.name} {self.value:.3g} (at {'most' if self.limit.above else 'least'} {self.limit:g})"
 
 
 def passed(measured: str) -> Outcome:
@@ -41,6 +96,17 @@ def judged(bad: bool | np.bool_ | NDArray[np.bool_], measured: str, evidence: tu
     return found(measured, None, evidence) if np.any(bad) else passed(measured)
 
 
+def weighed(readings: Sequence[Reading]) -> Outcome:
+    """By the first reading that is broken, so the gravest come first; a pass where none is."""
+    broken = next((reading for reading in readings if reading.broken), None)
+    # A number with several limits is said once, with the limit that counts.
+    said = {reading.limit.name: reading for reading in reversed(readings)}
+    outcome = passed("; ".join(map(str, reversed(said.values()))))
+    if broken is not None:
+        outcome = found(str(broken), broken.severity, broken.evidence)
+    return outcome.showing(*(reading.statistic for reading in readings))
+
+
 def undecided(reason: str) -> Outcome:
     """There is not enough to answer."""
     return Outcome(Status.NOT_EVALUATED, reason)
@@ -52,7 +118,8 @@ class Check(ABC):
     ``needs`` are inputs such as ``updates.approx_kl`` or ``evaluation``; ``minimum`` is how many measured rows each
     column must have. Below either the result is NOT_EVALUATED. Updates that lack a needed number are left out, unless
     ``complete`` is False because a missing number is itself the defect. ``post_hoc`` checks want the whole run;
-    ``layer`` is the kind of proof.
+    ``layer`` is the kind of proof. ``of_ppo``: what was cloned is left out. ``counted`` is what it looks at, one by
+    one; ``beyond_default`` says why the default run has none of it, where it has none.
     """
 
     id: ClassVar[str]
@@ -64,6 +131,9 @@ class Check(ABC):
     complete: ClassVar[bool] = True
     post_hoc: ClassVar[bool] = False
     layer: ClassVar[Layer] = "symptom"
+    of_ppo: ClassVar[bool] = False
+    counted: ClassVar[str] = ""
+    beyond_default: ClassVar[str] = ""
     threshold: ClassVar[str]
     source: ClassVar[str]
     fix: ClassVar[str]
@@ -75,18 +145,46 @@ class Check(ABC):
 
     def run(self, run: RunRecord) -> Result:
         """The result on a run, whatever is missing."""
-        run = run.complete(self.needs) if self.complete else run
-        missing = run.missing(self.needs, self.minimum)
-        outcome = undecided(missing) if missing else self.examine(run)
+        chosen = run.of_ppo() if self.of_ppo else run
+        chosen = chosen.complete(self.needs) if self.complete else chosen
+        missing = chosen.missing(self.needs, self.minimum)
+        outcome = undecided(self._why(run, missing)) if missing else self.examine(chosen)
+        occurred = self.occurrences(chosen) if outcome.occurred is None else outcome.occurred
+        if not occurred and outcome.status is Status.PASS:
+            outcome = undecided(self._why(run, f"no {self.unit} in this run"))
         return Result(
             check=self.id,
             layer=self.layer,
             status=outcome.status,
             severity=outcome.severity or self.severity,
             measured=outcome.measured,
+            occurred=occurred,
+            counted=self.unit,
+            statistics=outcome.statistics,
             evidence=tuple(_finite(each) for each in outcome.evidence),
             **{text: getattr(self, text) for text in TEXTS},
         )
+
+    @property
+    def _main(self) -> str:
+        """The first of its needs that can be counted."""
+        return next((need for need in self.needs if need.partition(".")[0] in UNITS), self.needs[0])
+
+    def occurrences(self, run: RunRecord) -> int:
+        """How often what it asks about occurred: as often as the first of its needs was measured."""
+        return run.count(self._main)
+
+    @property
+    def unit(self) -> str:
+        """What ``occurred`` counts."""
+        known = UNITS.get(self._main.partition(".")[0], "run")
+        return self.counted or (f"{known} of PPO" if self.of_ppo else known)
+
+    def _why(self, run: RunRecord, missing: str) -> str:
+        """What keeps it from being evaluated; of a run without PPO that it has none."""
+        train = run.params.train
+        cloned = self.of_ppo and train.taught >= train.iterations and len(run.updates)
+        return BY_CLONING.format(iterations=train.iterations) if cloned else missing
 
     @property
     def live(self) -> bool:

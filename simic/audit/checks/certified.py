@@ -27,15 +27,16 @@ class CertifiedPart(Check):
         assert run.certificate is not None  # stated in needs
         part = run.certificate.part(self.part)
         if part is None or not part.lines:
-            return undecided(part.reason if part else "this part was not certified")
+            return undecided(part.reason if part else "this part was not certified").of(0)
         compared = sum(line.count for line in part.lines)
         evidence: list[Evidence] = [
             {"what": line.what, "where": line.where, "deviation": _said(line.deviation), "allowed": line.allowed}
             for line in part.differences
         ]
         if evidence:
-            return found(f"{len(evidence)} of {len(part.lines)} kinds differ", None, tuple(evidence[:MOST_EVIDENCE]))
-        return passed(f"{compared} comparisons of {len(part.lines)} kinds")
+            said = f"{len(evidence)} of {len(part.lines)} kinds differ"
+            return found(said, None, tuple(evidence[:MOST_EVIDENCE])).of(compared)
+        return passed(f"{compared} comparisons of {len(part.lines)} kinds").of(compared)
 
 
 def _said(deviation: float | None) -> float | str:

@@ -28,6 +28,7 @@ class ClaimsFollow(RecomputedCheck):
 
     id = "C9"
     title = "The evaluation's statistics are not those of its scores"
+    counted = "number"
     question = "Do means, intervals, p-values, gap and shares follow from the values per host?"
     needs = ("checkpoints", "evaluation", "headroom")
     threshold = f"a number that differs by more than {number(EXACT)} (ends found by a search: {number(SEARCHED)})"
@@ -42,7 +43,7 @@ class ClaimsFollow(RecomputedCheck):
             for name, claimed, computed, tolerance in numbers
             if not close(claimed, computed, tolerance)
         ]
-        return concluded(problems, f"{len(numbers)} numbers")
+        return concluded(problems, f"{len(numbers)} numbers").of(len(numbers))
 
 
 def _interval(name: str, claimed: Interval, computed: tuple[float, float, float], tolerance: float) -> Iterator[Number]:
@@ -186,6 +187,7 @@ class TrainedFromTheStart(RecomputedCheck):
     """C12: the networks that the first policy ended with were trained again for as long, or for as much, as it was."""
 
     id = "C12"
+    counted = "network"
     title = "Networks trained from the start are not comparable with the policy's"
     question = "Are the grown networks that were trained from the start those of the policy, at equal epochs and FLOPs?"
     needs = ("checkpoints", "evaluation", "params")
@@ -196,14 +198,15 @@ class TrainedFromTheStart(RecomputedCheck):
         evaluation = run.evaluation
         assert evaluation is not None  # stated in needs
         if not evaluation.static_final:
-            return undecided("evaluate.static_final is off")
+            return undecided("evaluate.static_final is off").of(0)
         grown = evaluation.policies[run.params.evaluate.policies[0]].per_seed
         problems: list[Evidence] = [
             {"what": what, "network": name}
             for name, fixed in evaluation.static_final.items()
             for what in _unlike(fixed, grown, evaluation.episode_steps, "FLOPs" in name)
         ]
-        return concluded(problems, f"{len(evaluation.static_final)} trainings of {evaluation.eval_seeds} networks")
+        networks = len(evaluation.static_final) * evaluation.eval_seeds
+        return concluded(problems, f"{networks} networks").of(networks)
 
 
 def _unlike(fixed: Fixed, grown: PerSeed, steps: int, by_flops: bool) -> Iterator[str]:

@@ -21,6 +21,7 @@ class SplitsApart(RecomputedCheck):
 
     id = "C11"
     title = "Training and validation samples do not belong together"
+    counted = "task"
     question = "Do nearest neighbours agree on labels across the splits as they do within one, with no sample in both?"
     needs = ("checkpoints", "samples")
     ERRORS, SHARE, OFF = 6.0, 0.5, 1e-3
@@ -37,7 +38,7 @@ class SplitsApart(RecomputedCheck):
         assert run.samples is not None
         train, val = run.samples
         if not train.x.is_floating_point():
-            return undecided("sequences have no labels of their own")
+            return undecided("sequences have no labels of their own").of(0)
         within, across, problems = list[float](), list[float](), list[Evidence]()
         chance = list[float]()
         for task in range(min(train.tasks, TASKS)):
@@ -62,7 +63,7 @@ class SplitsApart(RecomputedCheck):
             problems.append({"what": "labels", "within": float(np.mean(within)), "across": float(np.mean(across))})
         shares = [f"{np.mean(found):.1%}" for found in (across, within)]
         measured = f"{shares[0]} agree across, {shares[1]} within, {len(within)} tasks"
-        return concluded(problems[:MOST_EVIDENCE], measured)
+        return concluded(problems[:MOST_EVIDENCE], measured).of(len(within))
 
 
 def _of_task(split: Dataset, task: int, most: int) -> tuple[Samples, NDArray[np.int64]]:

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from simic.audit.checks.base import Check, Outcome, check, found, judged
-from simic.audit.checks.shared import MOST_EVIDENCE, OURS, episodes, where_steps
-from simic.audit.findings import Evidence, percent
+from simic.audit import limits
+from simic.audit.checks.base import Check, Outcome, Reading, check, judged, weighed
+from simic.audit.checks.shared import MOST_EVIDENCE, NOISE, OURS, episodes, where, where_steps
+from simic.audit.findings import Evidence, number, percent
 from simic.audit.record import RunRecord
 from simic.growth.life.vocabulary import Op
 
@@ -58,7 +59,7 @@ class EpisodeEnds(Check):
         for rows in episodes(run):
             expected[rows[1:]] = ~np.logical_or.accumulate(panicked[rows[:-1]])
         bad = valid != expected
-        return judged(bad, f"{int(bad.sum())} of {bad.size} rows", _ops(run, bad))
+        return weighed([Reading(limits.WRONG_ROWS, bad.sum(), None, _ops(run, bad))])
 
 
 @check
@@ -69,20 +70,27 @@ class Rollbacks(Check):
     title = "Hosts are rolled back too often"
     severity = "high"
     question = "Are rollbacks rare?"
+    counted = "episode of a host"
     needs = ("steps.panicked", "steps.valid", "episodes.panicked")
-    EPISODES_PCT, STEPS_PCT = 3.0, 5.0
-    threshold = f"> {EPISODES_PCT:g} % of episodes rolled back, or > {STEPS_PCT:g} % of steps discarded"
+    EPISODES, STEPS = limits.ROLLED_BACK, limits.DISCARDED_STEPS
+    threshold = (
+        f"> {percent(EPISODES)} of episodes rolled back, less {NOISE:g} standard errors of so few; or > "
+        f"{percent(STEPS)} of steps discarded"
+    )
     source = "paiml/entrenar#127 (3 rollbacks); shares " + OURS
     fix = "Lower train.host_optimizer.learning_rate or max_grad_norm; see the rollback events for causes."
-    passes_when = f"at most {EPISODES_PCT:g} % of episodes are rolled back and {STEPS_PCT:g} % of steps discarded"
+    passes_when = f"at most {percent(EPISODES)} of episodes are rolled back and {percent(STEPS)} of steps discarded"
 
     def examine(self, run: RunRecord) -> Outcome:
         panicked = run.episodes.column("panicked")
-        rate, lost = 100 * panicked.mean(), 100 * (~run.steps.column("valid")).mean()
-        measured = f"{int(panicked.sum())} of {panicked.size} episodes, {lost:.1f} % of steps discarded"
+        # A count of rare events has its own square root as standard error.
+        rate = max(0.0, panicked.sum() - NOISE * np.sqrt(panicked.sum())) / panicked.size
+        lost = (~run.steps.column("valid")).mean()
         counts = zip(run.episodes.column("iteration"), panicked.sum(axis=1), strict=True)
         evidence = tuple({"iteration": int(i), "rollbacks": int(n)} for i, n in counts if n)
-        return judged(rate > self.EPISODES_PCT or lost > self.STEPS_PCT, measured, evidence[:MOST_EVIDENCE])
+        shown = evidence[:MOST_EVIDENCE]
+        readings = [Reading(self.EPISODES, rate, None, shown), Reading(self.STEPS, lost, None, shown)]
+        return weighed(readings).of(panicked.size)
 
 
 @check
@@ -94,19 +102,62 @@ class Normalisation(Check):
     severity = "medium"
     question = "Are observations and rewards normalised?"
     needs = ("params", "updates.observation_clipped")
-    SHARE = 0.01
+    OFF, SHARE = limits.SCALES_OFF, limits.CLIPPED_OBSERVATIONS
     threshold = (
-        f"ppo.normalize_observations or ppo.normalize_rewards is off; or > {percent(SHARE)} of normalised observations "
+        f"more than {OFF:g} of ppo.normalize_observations and ppo.normalize_rewards are off; or > "
+        f"{percent(SHARE)} of normalised observations "
         "lie on their clip in most updates"
     )
-    source = "Schulman, Nuts and Bolts (clip((x - mu) / sigma, -10, 10)); Stable-Baselines3 tips"
+    source = "Schulman, Nuts and Bolts (clip((x - mu) / sigma, -10, 10)); Stable-Baselines3 tips; share " + OURS
     fix = "Switch both on, or record the experiment that shows they are not needed."
     passes_when = f"both are on, and at most {percent(SHARE)} of observations are clipped"
 
     def examine(self, run: RunRecord) -> Outcome:
         ppo = run.params.train.ppo
         off = [name for name in ("normalize_observations", "normalize_rewards") if not getattr(ppo, name)]
-        if off:
-            return found("off: " + ", ".join(off))
         clipped = float(np.median(run.updates.column("observation_clipped")))
-        return judged(clipped > self.SHARE, f"both on, {100 * clipped:.2g} % of observations clipped")
+        named = tuple({"off": name} for name in off)
+        return weighed([Reading(self.OFF, len(off), None, named), Reading(self.SHARE, clipped)])
+
+
+@check
+class ScalesOfActing(Check):
+    """N2: what an update learns from is what the policy saw, by the scales of that moment."""
+
+    id = "N2"
+    title = "Stored observations are not what the scales of acting give"
+    severity = "high"
+    question = "Normalised again before the scales move, are the raw observations those that were stored?"
+    needs = ("updates.normalizer_deviation",)
+    counted = "rollout"
+    MOST = limits.DEVIATION_OF_SCALES
+    threshold = f"any stored value off by more than {number(MOST)}"
+    source = "finding S-C5 of docs/history/findings.md; tolerance: rounding of float32"
+    fix = "Freeze the scales while a rollout runs; update them once, after it."
+    passes_when = "every rollout's observations are those of one set of scales"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        apart = run.updates.column("normalizer_deviation")
+        evidence = where(run, "normalizer_deviation", ~(apart <= self.MOST))
+        return weighed([Reading(self.MOST, apart.max(), None, evidence)])
+
+
+@check
+class FreshMemory(Check):
+    """M3: an episode that begins with another one's memory is another task."""
+
+    id = "M3"
+    title = "Episodes begin with a memory"
+    severity = "critical"
+    question = "Is the recurrent state 0 where an episode starts?"
+    needs = ("updates.start_state",)
+    counted = "rollout"
+    MOST = limits.MEMORY_AT_START
+    threshold = f"any value of it above {MOST:g}"
+    source = "Huang et al. 2022, details of LSTMs 2 to 4"
+    fix = "Reset the state of the environments whose episode ended, before the next observation."
+    passes_when = "every episode begins with zeros"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        state = run.updates.column("start_state")
+        return weighed([Reading(self.MOST, state.max(), None, where(run, "start_state", ~(state <= self.MOST)))])

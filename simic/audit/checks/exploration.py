@@ -1,47 +1,65 @@
 """Whether the policy still explores: entropy of every head, and which ops it chooses."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from simic.audit.checks.base import Check, Outcome, check, found, judged, passed, undecided
-from simic.audit.checks.shared import ENOUGH_ROWS, OURS, Values
+from simic.audit import limits
+from simic.audit.checks.base import Check, Outcome, Reading, check, undecided, weighed
+from simic.audit.checks.policy_change import OfPPO
+from simic.audit.checks.shared import ENOUGH_ROWS, MOST_EVIDENCE, OURS, Values
 from simic.audit.findings import Evidence, percent
+from simic.audit.limits import Limit
 from simic.audit.record import RunRecord
 from simic.growth.life.vocabulary import Op
+from simic.telemetry.rows import Severity
 
 WINDOW = 5  # updates
 LATE = 0.25  # of the run, at its end
 
 
 def _heads(run: RunRecord) -> dict[str, Values]:
-    """Normalised entropy by head, NaN in updates where too few rows had a choice."""
+    """Normalised entropy by head, NaN in updates where too few rows had a choice; heads with any number."""
     samples = run.updates.below("samples_by_head")
-    return {
+    heads = {
         name: np.where(samples[name] >= ENOUGH_ROWS, values, np.nan)
         for name, values in run.updates.below("entropy_by_head").items()
         if name in samples
     }
+    return {name: values for name, values in heads.items() if np.isfinite(values).any()}
 
 
-# The divergence is NaN where an update cloned; entropy then follows what was shown, and is no sign of exploration.
-OF_PPO = ("updates.entropy_by_head.op", "updates.samples_by_head.op", "updates.approx_kl")
+def _measured(heads: Mapping[str, Values]) -> int:
+    return sum(int(np.isfinite(values).sum()) for values in heads.values())
+
+
+def _worst(limit: Limit, severity: Severity, values: Mapping[str, float]) -> list[Reading]:
+    """The worst of all heads, with all that lie beyond as evidence; nothing of nothing."""
+    if not values:
+        return []
+    head = (max if limit.above else min)(values, key=lambda name: values[name])
+    beyond = {name: value for name, value in sorted(values.items()) if limit.broken_by(value)}
+    evidence: tuple[Evidence, ...] = tuple({"head": name, "value": value} for name, value in beyond.items())
+    return [Reading(limit, values[head], severity, evidence)]
 
 
 @check
-class Entropy(Check):
-    """E1: each head starts near uniform, falls, flattens above zero."""
+class Entropy(OfPPO):
+    """E1: each head starts near uniform, or where cloning left it, falls, flattens above zero."""
 
     id = "E1"
     title = "Entropy of a head collapses, oscillates or stays at its maximum"
     severity = "high"
     question = "Does the entropy of every head fall steadily without reaching zero too soon?"
-    needs = OF_PPO
+    needs = ("updates.entropy_by_head.op", "updates.samples_by_head.op")
     minimum = WINDOW
-    EARLY, COLLAPSED = 0.5, 0.05
-    SWING = 0.3
-    UNIFORM = 0.95
+    counted = "update of PPO and head with enough choices"
+    EARLY, COLLAPSED = 0.5, limits.LEAST_ENTROPY
+    SWING, UNIFORM = limits.SWING_OF_ENTROPY, limits.FROM_UNIFORM
     threshold = (
-        f"< {COLLAPSED:g} in the first {percent(EARLY)} of the run: high; oscillates by > {SWING:g} around its running "
-        f"mean: medium; > {UNIFORM:g} in all of the last {percent(LATE)}: medium for the op, low for other heads"
+        f"< {COLLAPSED:g} (after a warm start: of what it was at the first update) in the first {percent(EARLY)} of "
+        f"PPO's updates: high; oscillates by > {SWING:g} around its running mean: medium; nearer than {UNIFORM:g} to "
+        f"its maximum in all of the last {percent(LATE)}: medium for the op, low for other heads"
     )
     source = "Andy Jones 2021 (near 0 collapsed, oscillation = learning rate too high); numbers " + OURS
     fix = "Collapsed: raise ppo.entropy_coef. Oscillating: lower ppo.learning_rate. Uniform: train longer."
@@ -51,32 +69,23 @@ class Entropy(Check):
     )
 
     def examine(self, run: RunRecord) -> Outcome:
-        heads = {name: values for name, values in _heads(run).items() if np.isfinite(values).any()}
+        heads, train = _heads(run), run.params.train
         if not heads:
-            return undecided(f"no head had a choice in {ENOUGH_ROWS} rows of any update")
-        progress = run.updates.column("iteration") / max(1, run.params.train.iterations)
+            return undecided(f"no head had a choice in {ENOUGH_ROWS} rows of any update").of(0)
+        own = run.updates.column("iteration") - train.taught
+        progress = own / max(1, train.iterations - train.taught)
         early, late = progress < self.EARLY, progress >= 1 - LATE
-        collapsed = {n: float(np.nanmin(v[early])) for n, v in heads.items() if (v[early] < self.COLLAPSED).any()}
-        if collapsed:
-            return found("down to " + _said(collapsed), "high", _evidence(collapsed))
-        swings = {name: swing for name, values in heads.items() if (swing := _swing(values)) > self.SWING}
-        if swings:
-            return found("oscillates by " + _said(swings), "medium", _evidence(swings))
-        uniform = {
-            n: float(np.nanmin(v[late])) for n, v in heads.items() if late.any() and (v[late] > self.UNIFORM).all()
+        begun = {name: float(v[np.isfinite(v)][0]) if train.taught else 1.0 for name, v in heads.items()}
+        least = {
+            name: float(np.nanmin(v[early])) / max(begun[name], 1e-12)
+            for name, v in heads.items()
+            if np.isfinite(v[early]).any()
         }
-        if uniform:
-            return found("uniform: " + _said(uniform), "medium" if "op" in uniform else "low", _evidence(uniform))
-        last = {name: float(values[np.isfinite(values)][-1]) for name, values in heads.items()}
-        return passed("last measured: " + _said(last))
-
-
-def _said(values: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.2f}" for name, value in values.items())
-
-
-def _evidence(values: dict[str, float]) -> tuple[Evidence, ...]:
-    return tuple({"head": name, "value": value} for name, value in sorted(values.items()))
+        swing = {name: _swing(values) for name, values in heads.items()}
+        away = {n: float((1 - v[late]).max()) for n, v in heads.items() if late.any() and np.isfinite(v[late]).all()}
+        of_op = "op" in away and self.UNIFORM.broken_by(away["op"])
+        readings = _worst(self.COLLAPSED, "high", least) + _worst(self.SWING, "medium", swing)
+        return weighed(readings + _worst(self.UNIFORM, "medium" if of_op else "low", away)).of(_measured(heads))
 
 
 def _swing(values: Values) -> float:
@@ -88,35 +97,67 @@ def _swing(values: Values) -> float:
 
 
 @check
-class EntropyDrop(Check):
+class EntropyDrop(OfPPO):
     """E2: an entropy that halves within a few updates is going down too fast."""
 
     id = "E2"
     title = "Entropy falls too fast"
     severity = "high"
     question = "Does exploration shrink gradually?"
-    needs = OF_PPO
+    needs = ("updates.entropy_by_head.op", "updates.samples_by_head.op")
     minimum = WINDOW + 1
-    LOST = 0.5
-    threshold = f"a head loses more than {percent(LOST)} of its entropy within {WINDOW} updates"
+    counted = "pair of updates of PPO and head with enough choices"
+    LOST, LITTLE = limits.LOSS_OF_ENTROPY, limits.LEAST_ENTROPY
+    threshold = f"a head loses more than {percent(LOST)} of an entropy above {LITTLE:g} within {WINDOW} updates"
     source = "Schulman, Nuts and Bolts (going down too fast); number " + OURS
     fix = "Raise ppo.entropy_coef or lower ppo.learning_rate."
     passes_when = f"no head loses more than {percent(LOST)} of its entropy within {WINDOW} updates"
 
     def examine(self, run: RunRecord) -> Outcome:
         drops: dict[str, float] = {}
+        pairs = 0
         for name, values in _heads(run).items():
             before, after = values[:-WINDOW], values[WINDOW:]
-            with np.errstate(invalid="ignore", divide="ignore"):
-                lost = np.where(before > 0, (before - after) / before, np.nan)
+            lost = np.where(before > self.LITTLE, 1 - after / np.maximum(before, 1e-12), np.nan)
+            pairs += int(np.isfinite(lost).sum())
             if np.isfinite(lost).any():
                 drops[name] = float(np.nanmax(lost))
         if not drops:
-            return undecided(f"no head had a choice in {ENOUGH_ROWS} rows of updates {WINDOW} apart")
-        name = max(drops, key=lambda head: drops[head])
-        measured = f"largest loss in {WINDOW} updates: {name} {100 * drops[name]:.0f} %"
-        bad = {head: drop for head, drop in drops.items() if drop > self.LOST}
-        return judged(bool(bad), measured, _evidence(bad))
+            return undecided(f"no head had a choice in {ENOUGH_ROWS} rows of updates {WINDOW} apart").of(0)
+        return weighed(_worst(self.LOST, "high", drops)).of(pairs)
+
+
+@check
+class EffectiveCoefficient(OfPPO):
+    """E3: summed over heads and not normalised, the bonus weighs more than what is configured."""
+
+    id = "E3"
+    title = "The entropy bonus weighs more than configured"
+    severity = "medium"
+    question = "Is the bonus in the loss the configured coefficient times the normalised entropy of each head?"
+    needs = ("updates.entropy_bonus", "updates.entropy_coef", "updates.entropy_by_head.op")
+    counted = "update of PPO with an entropy bonus"
+    FACTOR = limits.EFFECTIVE_COEFFICIENT
+    threshold = (
+        f"the bonus, floors included, is more than {FACTOR:g} x ppo.entropy_coef times the sum of the heads' "
+        "normalised entropies, each times its ppo.entropy_scale"
+    )
+    source = "finding A0-M2 of docs/history/findings.md: a bonus that grows with the number of heads"
+    fix = "Average each head's normalised entropy over the rows where it had a choice; lower ppo.entropy_floor."
+    passes_when = "the coefficient that the loss has is the one of the params"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        scale = run.params.train.ppo.entropy_scale
+        heads = run.updates.below("entropy_by_head").items()
+        weighted = np.nansum([scale.get(name, 1.0) * values for name, values in heads], axis=0)
+        configured = run.updates.column("entropy_coef") * weighted
+        has = configured > 0
+        if not has.any():
+            return undecided("no update of PPO had an entropy bonus").of(0)
+        factor = np.where(has, run.updates.column("entropy_bonus") / np.where(has, configured, 1.0), 0.0)
+        iterations, bad = run.updates.column("iteration"), np.flatnonzero(factor > self.FACTOR)[:MOST_EVIDENCE]
+        evidence = tuple({"iteration": int(iterations[i]), "factor": float(factor[i])} for i in bad)
+        return weighed([Reading(self.FACTOR, float(factor.max()), None, evidence)]).of(has.sum())
 
 
 @check
@@ -127,21 +168,31 @@ class OpShares(Check):
     title = "The policy uses only one op"
     severity = "medium"
     question = "Does the policy use more than one op?"
-    needs = ("steps.op", "steps.valid")
+    needs = ("steps.op", "steps.valid", "params")
     post_hoc = True
-    SHARE = 0.98
+    counted = "decision of the policy, or its validation episode"
+    OTHERS, GREW = limits.OTHER_OPS, limits.GREW
     threshold = (
-        f"one op makes up > {percent(SHARE)} of the decisions in the last {percent(LATE)} of the recorded iterations"
+        f"ops other than the commonest make up < {percent(OTHERS)} of the decisions in the last {percent(LATE)} of "
+        f"PPO's iterations; where it only cloned, < {percent(GREW)} of its validation episodes have a seed"
     )
     source = OURS
     fix = "Compare with never growing (F1): if waiting is not better, raise ppo.entropy_coef."
-    passes_when = f"no op exceeds {percent(SHARE)}"
+    passes_when = "other ops are used, and seeds germinate"
 
     def examine(self, run: RunRecord) -> Outcome:
-        iterations = run.steps.column("iteration")
+        own = run.of_ppo().steps
+        if not len(own):  # what was cloned is the explorer's decision
+            return self._validated(run)
+        iterations = own.column("iteration")
         late = iterations >= np.quantile(np.unique(iterations), 1 - LATE)
-        ops = run.steps.column("op")[late][run.steps.column("valid")[late]]
+        ops = own.column("op")[late][own.column("valid")[late]]
         shares = np.bincount(ops, minlength=len(Op)) / max(1, ops.size)
-        measured = ", ".join(f"{op.name} {100 * shares[op]:.1f} %" for op in Op)
         evidence = tuple({"op": op.name, "share": float(shares[op])} for op in Op)
-        return judged(shares.max() > self.SHARE, measured, evidence)
+        return weighed([Reading(self.OTHERS, 1 - shares.max(), None, evidence)]).of(ops.size)
+
+    def _validated(self, run: RunRecord) -> Outcome:
+        if "germinated" not in run.validations or not len(run.validations):
+            return undecided("the policy decided nothing: it was shown all steps, and was not validated").of(0)
+        last = run.validations.column("germinated")[-1]
+        return weighed([Reading(self.GREW, (last > 0).mean())]).of(last.size)

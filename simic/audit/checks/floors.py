@@ -2,12 +2,13 @@
 
 import numpy as np
 
-from simic.audit.checks.base import Check, Outcome, check, found, judged, passed, undecided
+from simic.audit import limits
+from simic.audit.checks.base import Check, Outcome, Reading, check, found, judged, passed, undecided
 from simic.audit.checks.shared import OURS
 from simic.audit.findings import Evidence, percent
 from simic.audit.record import RunRecord
 from simic.evaluation import statistics
-from simic.evaluation.result import LEARNED, PolicyComparison
+from simic.evaluation.result import LEARNED, Interval, PolicyComparison
 from simic.telemetry.rows import Severity
 
 BASELINES_FIRST = "Schulman, Nuts and Bolts (run baselines first); mesozoic-labs#487"
@@ -30,6 +31,16 @@ def _not_better(severity: Severity) -> str:
     return f"upper end of the {INTERVAL} <= 0: {severity}; interval contains 0: low"
 
 
+def _placed(gain: Interval, said: str, evidence: Evidence) -> Outcome:
+    """By where an interval lies: below 0 the check's own finding, around it a low one."""
+    upper = Reading(limits.BETTER, gain.high).statistic
+    if gain.high <= limits.BETTER:
+        return found(said, None, (evidence,)).showing(upper)
+    if gain.low <= limits.BETTER:
+        return found(f"not shown to be better: {said}", "low", (evidence,)).showing(upper)
+    return passed(said).showing(upper)
+
+
 class Floor(Check):
     """The learned policy against one other, paired by evaluation seed."""
 
@@ -41,12 +52,8 @@ class Floor(Check):
     def examine(self, run: RunRecord) -> Outcome:
         comparison = run.evaluation and run.evaluation.comparison(LEARNED, self.other)
         if comparison is None:
-            return undecided(f"the evaluation does not compare {LEARNED} with {self.other}")
-        if comparison.difference_pct.high <= 0:
-            return found(_said(comparison), self.severity, (_evidence(comparison),))
-        if comparison.difference_pct.low <= 0:
-            return found(f"not shown to be better: {_said(comparison)}", "low", (_evidence(comparison),))
-        return passed(_said(comparison))
+            return undecided(f"the evaluation does not compare {LEARNED} with {self.other}").of(0)
+        return _placed(comparison.difference_pct, _said(comparison), _evidence(comparison)).of(comparison.seeds)
 
 
 @check
@@ -99,6 +106,7 @@ class CommonSchedule(Check):
     severity = "medium"
     question = "Is the learned policy better than the best common schedule, on the test splits of held-out tasks?"
     needs = ("evaluation",)
+    counted = "held-out task"
     threshold = _not_better(severity)
     source = OURS
     fix = "Train longer; see in the report where it lost."
@@ -108,13 +116,11 @@ class CommonSchedule(Check):
         assert run.evaluation is not None
         standings = next(iter(run.evaluation.standings.values()), None)
         if standings is None or LEARNED not in standings.policies:
-            return undecided(f"the evaluation does not place {LEARNED} beside the common schedule")
+            return undecided(f"the evaluation does not place {LEARNED} beside the common schedule").of(0)
         gain = standings.policies[LEARNED].over_common
         said = f"{gain.estimate:+.2f} points [{gain.low:+.2f}, {gain.high:+.2f}] on {standings.tasks} tasks"
         evidence: Evidence = {"gain_pct": gain.estimate, "low": gain.low, "high": gain.high}
-        if gain.high <= 0:
-            return found(said, None, (evidence,))
-        return found(f"not shown to be better: {said}", "low", (evidence,)) if gain.low <= 0 else passed(said)
+        return _placed(gain, said, evidence).of(standings.tasks)
 
 
 @check
@@ -126,14 +132,14 @@ class Seeds(Check):
     severity = "medium"
     question = "Do enough evaluation seeds stand behind the comparison?"
     needs = ("evaluation",)
-    SEEDS, RUNS = 20, 5
+    SEEDS, RUNS = limits.EVALUATION_SEEDS, 5
     threshold = (
-        f"fewer than {SEEDS} evaluation seeds for a claim about this checkpoint (one about learning needs {RUNS} "
-        "training runs instead)"
+        f"fewer than {SEEDS:g} evaluation seeds behind a difference that is claimed, its interval without 0: medium; "
+        f"behind none: low (a claim about learning needs {RUNS} training runs instead)"
     )
     source = "Henderson et al. 2018; Agarwal et al. 2021 (rliable)"
     fix = "Raise evaluate.eval_seeds; for claims about learning train with several rng seeds."
-    passes_when = f"{SEEDS} or more seeds; the report still speaks of this checkpoint only"
+    passes_when = f"{SEEDS:g} or more seeds; the report still speaks of this checkpoint only"
 
     def examine(self, run: RunRecord) -> Outcome:
         evaluation = run.evaluation
@@ -142,8 +148,12 @@ class Seeds(Check):
         power = (
             f", smallest detectable difference {min(smallest):.2f} to {max(smallest):.2f} points" if smallest else ""
         )
-        measured = f"{evaluation.eval_seeds} evaluation seeds, 1 training run{power}"
-        return judged(evaluation.eval_seeds < self.SEEDS, measured)
+        claimed = [c.second for c in evaluation.comparisons if c.difference_pct.low > 0 or c.difference_pct.high < 0]
+        said = f"; claimed against {', '.join(claimed)}" if claimed else "; nothing is claimed"
+        seeds = Reading(self.SEEDS, evaluation.eval_seeds, "medium" if claimed else "low")
+        measured = f"{seeds}, 1 training run{power}{said}"
+        outcome = found(measured, seeds.severity) if seeds.broken else passed(measured)
+        return outcome.showing(seeds.statistic)
 
 
 @check
@@ -156,6 +166,7 @@ class BestVersusFinal(Check):
     question = "Is the last validated policy as good as the best one?"
     needs = ("validations.committed_accuracy",)
     minimum = 2
+    beyond_default = "the default run validates once, after its last iteration"
     threshold = f"upper end of the {INTERVAL} of final - best (same hosts) < 0"
     source = "mesozoic-labs#442"
     fix = "Use the best checkpoint; lower the learning rate towards the end."
@@ -167,7 +178,7 @@ class BestVersusFinal(Check):
         best = int(np.nanargmax(np.nanmean(accuracy, axis=1)))
         measured = f"best after iteration {iterations[best]}, last validated {iterations[-1]}"
         if best == len(accuracy) - 1:
-            return passed(measured)
+            return passed(measured).showing(Reading(limits.BEST_LOST, 0.0).statistic)
         difference = accuracy[-1] - accuracy[best]
         difference = difference[np.isfinite(difference)]
         if difference.size < 2:
@@ -175,4 +186,5 @@ class BestVersusFinal(Check):
         interval = statistics.mean_interval(difference)
         measured += f": {interval.estimate:+.2f} points [{interval.low:+.2f}, {interval.high:+.2f}]"
         # The best of several is biased upwards, so this errs towards a finding.
-        return judged(interval.high < 0, measured)
+        upper = Reading(limits.BEST_LOST, interval.high)
+        return judged(upper.broken, measured).showing(upper.statistic)

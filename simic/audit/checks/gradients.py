@@ -1,12 +1,24 @@
-"""Gradients of the policy: size, finiteness, who gets them; health of its features and memory."""
+"""Gradients of the policy and of its hosts: size, finiteness, who gets them."""
 
 import numpy as np
 
-from simic.agent.health import DORMANT_SHARE, SATURATED
-from simic.audit.checks.base import Check, Outcome, check, found, judged, passed, undecided
-from simic.audit.checks.shared import ENOUGH_ROWS, OURS, longest_run, where
-from simic.audit.findings import number, percent
+from simic.audit import limits
+from simic.audit.checks.base import Check, Outcome, Reading, check, undecided, weighed
+from simic.audit.checks.shared import (
+    EMA_DECAY,
+    ENOUGH_ROWS,
+    MOST_EVIDENCE,
+    OURS,
+    PERSISTENT,
+    Values,
+    ema_before,
+    where,
+    windows,
+)
+from simic.audit.findings import Evidence, number, percent
+from simic.audit.limits import Limit
 from simic.audit.record import RunRecord
+from simic.telemetry.rows import Severity
 
 HEAD = "head_"
 
@@ -21,30 +33,30 @@ class GradientNorm(Check):
     question = "Are gradients finite, and mostly of the order of the clipping norm?"
     needs = ("updates.grad_norm_max", "updates.grad_clipped_fraction", "updates.skipped_steps")
     minimum = 3
-    FACTOR, SHARE, FIRST = 10.0, 0.1, 3
+    FACTOR, FIRST = 10.0, 3
+    SKIPPED, SHARE, UNCLIPPED = limits.SKIPPED_STEPS, limits.LARGE_GRADIENTS, limits.UNCLIPPED_STEPS
     threshold = (
-        f"a step skipped as not finite: critical; after warm start and {FIRST} updates > {FACTOR:g} x the clipping "
-        f"norm in > {percent(SHARE)} of updates: medium; every step clipped: low"
+        f"more than {SKIPPED:g} steps skipped as not finite: critical; after warm start and {FIRST} updates > "
+        f"{FACTOR:g} x the clipping norm in > {percent(SHARE)} of updates: medium; < {percent(UNCLIPPED)} of steps not "
+        "clipped: low"
     )
     source = "clip 0.5: CleanRL and Huang et al. 2022; ratios " + OURS
-    fix = "Not finite: look at the rewards and observations of that iteration. Large: check value targets (V2)."
+    fix = "Not finite: see the layers in G5, and the rewards of that iteration. Large: check value targets (V2)."
     passes_when = "no step is skipped, few norms are large, and not every step is clipped"
     post_hoc = True  # while it runs, the trainer skips such steps up to a budget and then stops by itself
 
     def examine(self, run: RunRecord) -> Outcome:
         table, clip = run.updates, run.params.train.ppo.max_grad_norm
         norm, skipped = table.column("grad_norm_max"), table.column("skipped_steps")
-        measured = f"median of largest norms {np.median(norm):.3g} (clip {clip:g})"
-        if skipped.sum() > 0:
-            return found(f"{int(skipped.sum())} steps skipped", None, where(run, "skipped_steps", skipped > 0))
+        readings = [Reading(self.SKIPPED, skipped.sum(), None, where(run, "skipped_steps", skipped > 0))]
         settled = table.column("iteration") >= run.params.train.taught + self.FIRST  # values start out wrong
-        if not settled.any():
-            return undecided(f"no step is skipped; no update after the warm start and {self.FIRST} more")
-        large = (norm > self.FACTOR * clip) & settled
-        if large[settled].mean() > self.SHARE:
-            return found(measured, "medium", where(run, "grad_norm_max", large))
-        always = table.column("grad_clipped_fraction")[settled].min() >= 1.0
-        return found(f"{measured}, every step clipped", "low") if always else passed(measured)
+        if settled.any():
+            large = (norm > self.FACTOR * clip) & settled
+            free = 1 - table.column("grad_clipped_fraction")[settled]
+            evidence = where(run, "grad_norm_max", large)
+            readings += [Reading(self.SHARE, large[settled].mean(), "medium", evidence)]
+            readings += [Reading(self.UNCLIPPED, free.mean(), "low")]
+        return weighed(readings)
 
 
 @check
@@ -57,17 +69,17 @@ class IdleUpdates(Check):
     question = "Does every update take at least one step?"
     needs = ("updates.steps",)
     minimum = 3
-    SHARE = 0.2
-    threshold = f"any update without a step: medium; > {percent(SHARE)} of updates: high"
+    SHARE, ANY = limits.IDLE_UPDATES, limits.ANY_IDLE_UPDATE
+    threshold = f"> {ANY:g} updates without a step: medium; > {percent(SHARE)} of updates: high"
     source = OURS
     fix = "Check R1 (ratio 1 before any step) and G1 (skipped steps); raise ppo.target_kl or lower the learning rate."
     passes_when = "every update takes a step"
 
     def examine(self, run: RunRecord) -> Outcome:
         idle = run.updates.column("steps") < 1
-        measured = f"{int(idle.sum())} of {idle.size} updates"
-        severity = "high" if idle.mean() > self.SHARE else "medium"
-        return found(measured, severity, where(run, "steps", idle)) if idle.any() else passed(measured)
+        evidence = where(run, "steps", idle)
+        share = Reading(self.SHARE, idle.mean(), "high", evidence)
+        return weighed([share, Reading(self.ANY, idle.sum(), "medium", evidence)])
 
 
 @check
@@ -79,35 +91,131 @@ class HeadGradients(Check):
     severity = "high"
     question = "Does every head that had choices to make get its share of the gradient?"
     needs = ("updates.grad_norm_by_part.head_op", "updates.samples_by_head.op")
-    SHARE, UPDATES = 0.01, 10
-    minimum = UPDATES
+    minimum = PERSISTENT
+    counted = "update and head with enough rows"
+    SHARE, ROWS = limits.SHARE_OF_HEAD, limits.ROWS_OF_HEAD
     threshold = (
-        f"< {percent(SHARE)} of the summed gradient norms of all heads in {UPDATES} consecutive updates, despite at "
-        f"least {ENOUGH_ROWS} rows with a choice: high; fewer such rows in {UPDATES} consecutive updates: medium"
+        f"< {percent(SHARE)} of the summed gradient norms of all heads in {PERSISTENT} consecutive updates, despite at "
+        f"least {ENOUGH_ROWS} rows with a choice: high; PPO with {ENOUGH_ROWS} hosts or more, < {ROWS:g} such rows in "
+        f"{PERSISTENT} consecutive updates: medium"
     )
-    source = OURS
+    source = (
+        f"share {OURS}; fewer rows than hosts: a head is used once an episode or more, so with fewer hosts any is rare"
+    )
     fix = "Use ppo.ratio: per_head, raise ppo.entropy_coef, or collect more rows (train.envs) per update."
-    passes_when = f"no head falls short of {ENOUGH_ROWS} rows or {percent(SHARE)} of the gradient for {UPDATES} updates"
+    passes_when = f"no head falls short of {ROWS:g} rows or {percent(SHARE)} of the gradient for {PERSISTENT} updates"
 
     def examine(self, run: RunRecord) -> Outcome:
-        parts = run.updates.below("grad_norm_by_part")
-        norms = {name.removeprefix(HEAD): values for name, values in parts.items() if name.startswith(HEAD)}
-        samples = run.updates.below("samples_by_head")
+        norms = {
+            n.removeprefix(HEAD): v for n, v in run.updates.below("grad_norm_by_part").items() if n.startswith(HEAD)
+        }
+        samples, train = run.updates.below("samples_by_head"), run.params.train
         total = np.nansum(list(norms.values()), axis=0)
-        decided = {name for name, values in run.params.train.actions.items() if len(set(values)) == 1}
-        starved, rare = [], []
+        decided = {name for name, values in train.actions.items() if len(set(values)) == 1}
+        of_ppo = run.updates.column("iteration") >= train.taught  # else the explorer chooses what is shown
+        shares, rows, seen = dict[str, float](), dict[str, float](), 0
         for name in sorted(norms.keys() & samples.keys() - decided):
             enough = samples[name] >= ENOUGH_ROWS
             share = np.divide(norms[name], total, out=np.zeros_like(total), where=total > 0)
-            if longest_run(enough & (share < self.SHARE)) >= self.UPDATES:
-                starved.append({"head": name, "median_gradient_share": float(np.nanmedian(share))})
-            elif longest_run(~enough) >= self.UPDATES:
-                rare.append({"head": name, "median_rows": float(np.median(samples[name]))})
-        if starved:
-            return found("starved: " + ", ".join(str(row["head"]) for row in starved), "high", tuple(starved))
-        if rare:
-            return found("few rows: " + ", ".join(str(row["head"]) for row in rare), "medium", tuple(rare))
-        return passed(f"{len(norms)} heads, smallest median of rows {min(np.median(v) for v in samples.values()):.0f}")
+            shares[name] = _kept_down(np.where(enough, share, np.inf))
+            seen += int(enough.sum())
+            if train.envs >= ENOUGH_ROWS and of_ppo.sum() >= PERSISTENT:
+                rows[name] = _kept_down(samples[name][of_ppo])
+        shares = {name: share for name, share in shares.items() if np.isfinite(share)}
+        readings = _least(self.SHARE, "high", shares) + _least(self.ROWS, "medium", rows)
+        few = f"no head had {ENOUGH_ROWS} rows with a choice in {PERSISTENT} consecutive updates"
+        return weighed(readings).of(max(seen, len(rows))) if readings else undecided(few).of(seen)
+
+
+def _kept_down(values: Values) -> float:
+    """The lowest level that so many consecutive values stay below."""
+    return float(windows(values, PERSISTENT).max(axis=1).min())
+
+
+def _least(limit: Limit, severity: Severity, values: dict[str, float]) -> list[Reading]:
+    """The smallest of all heads, with those beyond the limit as evidence; nothing of nothing."""
+    beyond = tuple({"head": head, limit.name: value} for head, value in values.items() if limit.broken_by(value))
+    return [Reading(limit, min(values.values()), severity, beyond)] if values else []
+
+
+@check
+class LayerGradients(Check):
+    """G5: where a gradient is lost, or none arrives."""
+
+    id = "G5"
+    title = "A layer's gradient is not finite, or never comes"
+    severity = "critical"
+    question = "Does every layer that is used get a finite gradient?"
+    needs = ("updates.grad_norm_by_layer.actor.encoder", "updates.non_finite_by_layer.actor.encoder")
+    complete = False
+    LOST, DEAD = limits.LAYERS_NOT_FINITE, limits.LAYERS_WITHOUT_GRADIENT
+    threshold = (
+        f"more than {LOST:g} layers with a gradient that is not finite: critical; more than {DEAD:g} without any "
+        "gradient in all updates (heads and embeddings of choices only where there was one): high"
+    )
+    source = "definition; an earlier system's report of layers"
+    fix = "Look at the first layer named and at what feeds it; without a gradient it is detached from the loss."
+    passes_when = "every layer has a finite gradient"
+    post_hoc = True  # as G1
+
+    def examine(self, run: RunRecord) -> Outcome:
+        samples = run.updates.below("samples_by_head")
+        chose = {name for name, rows in samples.items() if rows.sum() > 0}
+        lost = {n: int(v.sum()) for n, v in run.updates.below("non_finite_by_layer").items() if v.sum() > 0}
+        norms = {n: v for n, v in run.updates.below("grad_norm_by_layer").items() if _used(n, chose)}
+        dead = [name for name, values in norms.items() if (values == 0).all()]
+        evidence: list[Evidence] = [{"layer": name, "minibatches": count} for name, count in lost.items()]
+        without: list[Evidence] = [{"layer": name} for name in dead]
+        return weighed(
+            [
+                Reading(self.LOST, len(lost), "critical", tuple(evidence[:MOST_EVIDENCE])),
+                Reading(self.DEAD, len(dead), "high", tuple(without[:MOST_EVIDENCE])),
+            ]
+        )
+
+
+def _used(layer: str, chose: set[str]) -> bool:
+    """Whether a gradient can be expected: of heads, and of the embeddings that later heads read, where they chose."""
+    if layer.startswith(HEAD):
+        return layer.removeprefix(HEAD).partition(".")[0] in chose
+    return layer != "given" or len(chose) > 1
+
+
+@check
+class GradientDrift(Check):
+    """G6: gradients that rise over a run announce a loss that comes apart; spikes do not count."""
+
+    id = "G6"
+    title = "Gradient norms rise over the run"
+    severity = "medium"
+    question = "Do gradient norms of policy and hosts stay near their average so far?"
+    needs = ("updates.grad_norm", "episodes.host_grad_norm")
+    minimum = PERSISTENT + 1
+    post_hoc = True
+    FACTOR = limits.RISE_OF_GRADIENTS
+    threshold = (
+        f"median over {PERSISTENT} iterations > {FACTOR:g} x the moving average (decay {EMA_DECAY:g}) before them, of "
+        "the policy (of PPO's updates, where there are enough) or of the mean host"
+    )
+    source = "drift of an earlier system's gradient tracker; factor " + OURS
+    fix = "Lower ppo.learning_rate, or train.host_optimizer.learning_rate; check V2 for targets that grow."
+    passes_when = "neither rises that far"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        reinforced = run.of_ppo().updates
+        own = reinforced if len(reinforced) >= self.minimum else run.updates
+        hosts = run.episodes.column("host_grad_norm")
+        finite = np.isfinite(hosts)
+        mean = np.where(finite, hosts, 0.0).sum(axis=1) / np.maximum(finite.sum(axis=1), 1)
+        rises = {"policy": _rise(own.column("grad_norm")), "hosts": _rise(mean)}
+        worst = max(rises, key=lambda name: rises[name])
+        return weighed([Reading(self.FACTOR, rises[worst], None, ({"gradients of": worst},))]).of(len(own))
+
+
+def _rise(norms: Values) -> float:
+    """Largest median of a window over the average before it."""
+    after, before = np.median(windows(norms[1:], PERSISTENT), axis=1), ema_before(norms)[1:]
+    return float((after / np.maximum(before[: len(after)], 1e-12)).max())
 
 
 @check
@@ -120,7 +228,7 @@ class UpdateSize(Check):
     question = "Is the relative change of the weights per update in the usual range?"
     needs = ("updates.update_ratio",)
     minimum = 3
-    LOWEST, HIGHEST = 1e-4, 1e-1
+    LOWEST, HIGHEST = limits.SMALLEST_UPDATE, limits.LARGEST_UPDATE
     threshold = f"median outside [{number(LOWEST)}, {number(HIGHEST)}]"
     source = "Andy Jones 2021 (1e-4 .. 1e-2 per step); wider since one update is many steps: " + OURS
     fix = "Too small: raise ppo.learning_rate. Too large: lower it."
@@ -128,81 +236,4 @@ class UpdateSize(Check):
 
     def examine(self, run: RunRecord) -> Outcome:
         median = float(np.median(run.updates.column("update_ratio")))
-        return judged(not self.LOWEST <= median <= self.HIGHEST, f"median {median:.2g}")
-
-
-@check
-class Memory(Check):
-    """H1: a memory that saturates or grows over an episode carries nothing."""
-
-    id = "H1"
-    title = "The recurrent state saturates or grows"
-    severity = "high"
-    question = "Does the hidden state stay in its working range over an episode?"
-    needs = ("updates.hidden_growth", "updates.hidden_saturated")
-    minimum = 3
-    complete = False
-    GROWTH, UNITS, SHARE = 10.0, 0.9, 0.5
-    threshold = (
-        f"grows > {GROWTH:g} x from the first to the last step, or > {percent(UNITS)} of units beyond ±{SATURATED:g}, "
-        f"in > {percent(SHARE)} of updates"
-    )
-    source = OURS
-    fix = "Lower ppo.learning_rate; check observations for unbounded features (N1)."
-    passes_when = f"growth stays within {GROWTH:g} x and saturation within {percent(UNITS)} of units in most updates"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        growth, saturated = run.updates.column("hidden_growth"), run.updates.column("hidden_saturated")
-        measured = f"median growth {np.nanmedian(growth):.2f}, median saturated share {np.nanmedian(saturated):.2f}"
-        # A fresh core starts from zero state, so its first output is small; NaN counts as bad.
-        bad = ~(growth <= self.GROWTH) | ~(saturated <= self.UNITS)
-        return judged(bad.mean() > self.SHARE, measured, where(run, "hidden_growth", bad))
-
-
-@check
-class DormantUnits(Check):
-    """H2: units that never fire are wasted capacity."""
-
-    id = "H2"
-    title = "Encoder units are dormant"
-    severity = "medium"
-    question = "Do most encoder units still respond?"
-    needs = ("updates.dormant_units",)
-    minimum = 3
-    SHARE = 0.25
-    threshold = (
-        f"> {percent(SHARE)} of units at or below {percent(DORMANT_SHARE)} of the mean activation in the last update"
-    )
-    source = "Sokar et al. 2023 (arXiv 2302.12902); share " + OURS
-    fix = "Lower ppo.learning_rate or ppo.epochs."
-    passes_when = f"at most {percent(SHARE)} of the units are dormant"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        dormant = run.updates.column("dormant_units")
-        measured = f"first {100 * dormant[0]:.0f} %, last {100 * dormant[-1]:.0f} %"
-        return judged(not dormant[-1] <= self.SHARE, measured)
-
-
-@check
-class FeatureRank(Check):
-    """H3: features that lose rank while their norm grows precede a collapse that clipping cannot prevent."""
-
-    id = "H3"
-    title = "Features lose rank"
-    severity = "high"
-    question = "Do the features that the heads read keep their rank?"
-    needs = ("updates.feature_rank", "updates.hidden_norm")
-    minimum = 10
-    SHARE, UPDATES = 0.5, 3
-    threshold = f"rank below {percent(SHARE)} of its maximum in the last {UPDATES} updates, and a hidden norm that grew"
-    source = "Moalla et al. 2024 (arXiv 2405.00662); numbers " + OURS
-    fix = "Lower ppo.learning_rate and ppo.epochs; use more environments per update."
-    passes_when = f"the rank stays above {percent(SHARE)} of its maximum"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        rank, norm = run.updates.column("feature_rank"), run.updates.column("hidden_norm")
-        last = rank[-self.UPDATES :]
-        if not np.isfinite(last).all():
-            return undecided("the last updates measured no rank")
-        measured = f"maximum {np.nanmax(rank):.0f}, last {rank[-1]:.0f}"
-        return judged((last < self.SHARE * np.nanmax(rank)).all() and norm[-1] > norm[0], measured)
+        return weighed([Reading(self.LOWEST, median), Reading(self.HIGHEST, median)])

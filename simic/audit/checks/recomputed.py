@@ -15,8 +15,9 @@ from simic.training.checkpoint import Checkpoint
 
 SUM = 1e-6  # relative and absolute: float64 in another order, from what was measured in float32
 SCALED = 1e-4  # relative to the largest: a float32 recursion over an episode
+LEAST_RETURN = 0.1  # scaled: where twins do the same, float32 leaves a little of what they share
 EXPLAINED = 10.0  # size of an explained variance: a ratio of small numbers
-AT_THE_END = ("committed_accuracy", "live_accuracy", "params", "committed_params")
+AT_THE_END = ("committed_accuracy", "live_accuracy", "params", "committed_params", "committed_flops")
 AGAIN = "recomputed here from the published tables"
 
 
@@ -108,9 +109,19 @@ class EpisodesAddUp(RecomputedCheck):
             "length": valid.sum(axis=0),
             "germinated": began.sum(axis=0),
             "fossilized": (stage[-1] == FOSSILIZED).sum(axis=1),
+            "host_grad_norm": np.where(valid, steps["host_grad_norm"], 0.0).sum(axis=0) / valid.sum(axis=0),
+            "seed_grad_norm": _mean_of_seeds(steps["seed_grad_norm"], valid),
             "panicked": np.logical_or.reduce(steps["panicked"], axis=0),
             **{name: steps[name][-1] for name in AT_THE_END},
         }
+
+
+def _mean_of_seeds(norms: Array, valid: Array) -> Array:
+    """Over steps and slots in which a seed trained, ``[E]``; NaN where none did."""
+    trained = valid[..., None] & ~np.isnan(norms)
+    count = trained.sum(axis=(0, 2))
+    total = np.where(trained, norms, 0.0).sum(axis=(0, 2))
+    return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
 
 
 @check
@@ -128,7 +139,7 @@ class ComponentsFollow(RecomputedCheck):
         train, host = run.params.train, host_params(run)
         names = [name for name in run.steps.below("components") if name in rewards.KNOWN]
         if not names:
-            return undecided(f"no component of mode {train.reward.mode} can be told from the record alone")
+            return undecided(f"no component of mode {train.reward.mode} can be told from the record alone").of(0)
         problems: list[Evidence] = []
         for iteration, steps in rollouts(run):
             for name in names:
@@ -226,10 +237,9 @@ class AdvantagesFollow(RecomputedCheck):
 
 
 def _three(name: str, values: Array) -> Iterator[tuple[str, float, float]]:
-    size = float(np.abs(values).max(initial=0.0))
-    yield f"{name}_mean", float(values.mean()), size
-    yield f"{name}_std", float(values.std()), size
-    yield f"{name}_max_abs", size, size
+    largest = float(np.abs(values).max(initial=0.0))
+    for what, value in (("mean", float(values.mean())), ("std", float(values.std())), ("max_abs", largest)):
+        yield f"{name}_{what}", value, max(largest, LEAST_RETURN)
 
 
 @check
@@ -238,6 +248,7 @@ class LivesAllowed(RecomputedCheck):
 
     id = "C4"
     title = "Seeds did what the rules of growth forbid"
+    counted = "seed"
     question = "Do stages, ops, alphas, seeds and parameters obey lifecycle, budgets and closed choices?"
     needs = ("checkpoints", "params", "steps.stage", "steps.effective_op", "steps.params")
     threshold = "any step that breaks a rule (simic/audit/recompute/life.py names them)"
@@ -257,8 +268,8 @@ class LivesAllowed(RecomputedCheck):
             for what, bad in rules:
                 problems += places(bad, iteration, what)
         if not seeds and not problems:
-            return undecided("no seed germinated")
-        return concluded(problems, f"{seeds} seeds, {run.steps.column('op').size} steps")
+            return undecided("no seed germinated").of(0)
+        return concluded(problems, f"{seeds} seeds, {run.steps.column('op').size} steps").of(seeds)
 
 
 @check
@@ -338,13 +349,8 @@ class BestIsBest(RecomputedCheck):
 
     def examine(self, run: RunRecord) -> Outcome:
         assert run.checkpoints is not None
-        played = dict(
-            zip(
-                run.validations.column("iteration").tolist(),
-                run.validations.column("score").mean(axis=1).tolist(),
-                strict=True,
-            )
-        )
+        iterations, scores = run.validations.column("iteration"), run.validations.column("score")
+        played = dict(zip(iterations.tolist(), scores.mean(axis=1).tolist(), strict=True))
         problems: list[Evidence] = []
         recorded = run.updates.column("validation_accuracy")
         for iteration, said in enumerate(recorded.tolist()):
@@ -356,7 +362,6 @@ class BestIsBest(RecomputedCheck):
             if kept.manifest.iteration != expected[name]:
                 said = {"recorded": kept.manifest.iteration, "expected": expected[name]}
                 problems.append({"what": f"iteration of {name}", **said})
-        scores = run.validations.column("score")
         committed = run.validations.column("committed_accuracy")
         if run.params.train.price == 0 and not np.allclose(scores, committed, rtol=SUM, atol=SUM):
             problems.append({"what": "score of validation episodes is not their committed accuracy"})
@@ -378,7 +383,7 @@ class TasksApart(RecomputedCheck):
         assert run.tasks is not None
         groups = [task.group for task in run.tasks]
         if len(groups) == 1:
-            return undecided("there is one task, which serves everything")
+            return undecided("there is one task, which serves everything").of(0)
         problems: list[Evidence] = []
         for table, group in ((run.episodes, "train"), (run.validations, "val")):
             used = np.unique(table.column("task"))

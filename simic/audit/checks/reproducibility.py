@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from simic.audit.checks.base import Check, Outcome, check, found, judged, passed, undecided
-from simic.audit.checks.shared import MOST_EVIDENCE, OURS, where
+from simic.audit import limits
+from simic.audit.checks.base import Check, Outcome, Reading, check, found, judged, passed, undecided, weighed
+from simic.audit.checks.shared import MOST_EVIDENCE, OURS, PERSISTENT, where
 from simic.audit.findings import Evidence, percent
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord
@@ -29,6 +30,7 @@ class Integrity(Check):
     title = "Artifacts do not match their hashes"
     severity = "critical"
     layer = "bind"
+    counted = "stage with a seal"
     question = "Hashed again, are code, params, data, checkpoints, telemetry and results those that each stage sealed?"
     needs = ("provenance",)
     threshold = "a hash that differs from the seal of the stage that made or read it, or a seal that is missing"
@@ -45,8 +47,8 @@ class Integrity(Check):
         if wrong:
             return found(f"{len(wrong)} mismatches", None, tuple({"artifact": name} for name in wrong[:MOST_EVIDENCE]))
         if not provenance.sealed:
-            return undecided("no stage left a seal")
-        return passed(f"{', '.join(provenance.sealed)}: every hash holds")
+            return undecided("no stage left a seal").of(0)
+        return passed(f"{', '.join(provenance.sealed)}: every hash holds").of(len(provenance.sealed))
 
 
 def _short(digest: str | None) -> str:
@@ -63,6 +65,7 @@ class Recomputed(Check):
     layer = "recompute"
     question = "Do headroom.json and evaluation.json belong together, and do the numbers follow from the tables?"
     needs = ("headroom", "evaluation")
+    counted = "number"
     TOLERANCE = 1e-6  # relative, and absolute in points: sums in another order, ends of intervals found by a search
     threshold = (
         "headroom.json of other data, params, tasks or results than evaluation.json; or a standing or importance off "
@@ -99,7 +102,7 @@ class Recomputed(Check):
         wrong = [
             name for name in sorted(again.keys() | said.keys()) if not self._agree(again.get(name), said.get(name))
         ]
-        return judged(bool(wrong), f"{len(wrong)} of {len(again)} numbers differ", _named(wrong))
+        return judged(bool(wrong), f"{len(wrong)} of {len(again)} numbers differ", _named(wrong)).of(len(again))
 
     def _agree(self, first: object, second: object) -> bool:
         if isinstance(first, float) and isinstance(second, float):
@@ -134,6 +137,7 @@ class FiniteCheckpoint(Check):
     id = "S3"
     title = "A checkpoint holds non-finite values"
     severity = "critical"
+    counted = "checkpoint"
     question = "Is every number in the published checkpoints finite?"
     needs = ("provenance",)
     threshold = "a NaN or an infinity in any tensor"
@@ -142,9 +146,10 @@ class FiniteCheckpoint(Check):
     passes_when = "all tensors are finite"
 
     def examine(self, run: RunRecord) -> Outcome:
-        bad = _provenance(run).non_finite
+        provenance = _provenance(run)
+        bad = provenance.non_finite
         evidence = tuple({"tensor": name} for name in bad[:MOST_EVIDENCE])
-        return judged(bool(bad), f"{len(bad)} tensors" if bad else "all finite", evidence)
+        return weighed([Reading(limits.NOT_FINITE, len(bad), None, evidence)]).of(len(provenance.checkpoint_sha256))
 
 
 @check
@@ -170,9 +175,10 @@ class OriginRecorded(Check):
         gaps += ["versions"] if not provenance.versions else []
         gaps += ["uncommitted changes"] if origin.code_dirty else []
         gaps += [f"code changed in {origin.code_changes} resumes"] if origin.code_changes else []
+        none = Reading(limits.GAPS_OF_ORIGIN, len(gaps)).statistic
         if gaps:
-            return found("missing: " + ", ".join(gaps), None, tuple({"gap": gap} for gap in gaps))
-        return passed(f"revision {_short(origin.code_revision)}, clean")
+            return found("missing: " + ", ".join(gaps), None, tuple({"gap": gap} for gap in gaps)).showing(none)
+        return passed(f"revision {_short(origin.code_revision)}, clean").showing(none)
 
 
 @check
@@ -232,9 +238,11 @@ class HashChain(Check):
         unique = len(set(chain.tolist()))
         measured = f"{unique} links of {len(chain)} updates, last {_short(str(chain[-1]))}"
         idle = (run.updates.column("steps") > 0) & (run.updates.column("update_ratio") == 0)
+        same = Reading(limits.LINKS_REPEATED, len(chain) - unique + int(idle.sum())).statistic
         if idle.any():
-            return found(f"{int(idle.sum())} updates took steps and moved nothing", None, where(run, "steps", idle))
-        return judged(unique < len(chain), measured)
+            said = f"{int(idle.sum())} updates took steps and moved nothing"
+            return found(said, None, where(run, "steps", idle)).showing(same)
+        return judged(unique < len(chain), measured).showing(same)
 
 
 @check
@@ -245,23 +253,30 @@ class Throughput(Check):
     title = "Iterations get slower"
     severity = "low"
     question = "Does every phase of an iteration keep its pace?"
-    needs = ("timing.collect_seconds", "timing.update_seconds")
-    minimum = 8
-    LATE, FACTOR, SECONDS = 0.25, 1.5, 0.1
+    needs = ("timing.collect_seconds", "timing.update_seconds", "updates.samples", "updates.epochs")
+    minimum = PERSISTENT
+    LATE, FACTOR, SECONDS = 0.25, limits.SLOWDOWN, 0.1
     threshold = (
-        f"median of the last {percent(LATE)} of iterations > {FACTOR:g} x that of all, and > {SECONDS:g} s slower"
+        f"median of the last {percent(LATE)} of iterations > {FACTOR:g} x that of all, and > {SECONDS:g} s slower; an "
+        "update by row and epoch, since what is cloned grows"
     )
     source = OURS
     fix = "Profile the phase; look for growing memory or other load on the machine."
     passes_when = f"no phase takes more than {FACTOR:g} x its usual time at the end"
 
     def examine(self, run: RunRecord) -> Outcome:
+        rows = run.updates.column("samples") * np.maximum(run.updates.column("epochs"), 1)
+        timed = {phase: run.timing.column(f"{phase}_seconds") for phase in ("collect", "update")}
+        if any(len(seconds) != len(rows) for seconds in timed.values()):
+            return undecided("the times are not those of these updates").of(0)
         slow: list[dict[str, float | int | str]] = []
-        said = []
-        for phase in ("collect", "update"):
-            seconds = run.timing.column(f"{phase}_seconds")
-            usual, late = float(np.median(seconds)), float(np.median(seconds[-int(self.LATE * len(seconds)) :]))
-            said.append(f"{phase} {usual:.2f} s, lately {late:.2f} s")
-            if late > self.FACTOR * usual and late - usual > self.SECONDS:
-                slow.append({"phase": phase, "median_s": usual, "late_median_s": late})
-        return judged(bool(slow), "; ".join(said), tuple(slow))
+        largest = 0.0
+        for phase, work in (("collect", np.ones(len(rows))), ("update", np.maximum(rows, 1))):
+            pace = timed[phase] / work
+            last = max(1, int(self.LATE * len(pace)))
+            usual, late, unit = float(np.median(pace)), float(np.median(pace[-last:])), float(np.median(work[-last:]))
+            if (late - usual) * unit > self.SECONDS:
+                largest = max(largest, late / max(usual, 1e-12))
+            if late > self.FACTOR * usual:
+                slow.append({"phase": phase, "median_s": usual * unit, "late_median_s": late * unit})
+        return weighed([Reading(self.FACTOR, largest, None, tuple(slow))]).of(len(rows))

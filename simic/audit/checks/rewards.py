@@ -1,10 +1,14 @@
 """Whether the reward says what was meant: shaping that telescopes, components that add up, no hacking."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from simic.agent.normalization import REWARD_CLIP, REWARD_SIGMA_FLOOR
-from simic.audit.checks.base import Check, Outcome, check, found, judged, passed, undecided
-from simic.audit.checks.shared import MOST_EVIDENCE, OURS, RISING, TREND, episodes, longest_run, spearman, where_steps
+from simic.audit import limits
+from simic.audit.checks.base import Check, Outcome, Reading, check, judged, undecided, weighed
+from simic.audit.checks.policy_change import OfPPO
+from simic.audit.checks.shared import MOST_EVIDENCE, NOISE, OURS, TREND, episodes, spearman, sustained, where_steps
 from simic.audit.findings import Evidence, number, percent
 from simic.audit.record import RunRecord
 from simic.envs.rewards import OBJECTIVES
@@ -23,6 +27,7 @@ class Telescoping(Check):
     layer = "recompute"
     question = "Is the discounted sum of the shaping term 0 in every finished episode, with the agent's own gamma?"
     needs = ("params", "steps.components.shaping", "steps.valid", "steps.panicked")
+    counted = "finished episode of a host"
     threshold = f"|sum over t of gamma^t F_t| >= {number(TOLERANCE)} for any host and episode, gamma = ppo.gamma"
     source = "Ng, Harada and Russell 1999; recomputed here from the recorded steps"
     fix = "Pay F = w(gamma Phi(s') - Phi(s)) on true successive states over all slots, with Phi = 0 at true terminals."
@@ -47,7 +52,7 @@ class Telescoping(Check):
         if not finished:
             return undecided("no episode reached a true terminal")
         measured = f"largest residual {worst:.2g} in {finished} episodes"
-        return judged(bool(evidence), measured, tuple(evidence[:MOST_EVIDENCE]))
+        return judged(bool(evidence), measured, tuple(evidence[:MOST_EVIDENCE])).of(finished)
 
 
 @check
@@ -86,10 +91,11 @@ class Outlier(Check):
     question = f"Is every reward within {REWARD_CLIP:g} standard deviations of the discounted return so far?"
     needs = ("params", "steps.reward", "steps.valid")
     post_hoc = True  # needs earlier iterations
-    threshold = f"|r| > {REWARD_CLIP:g} sigma, sigma of the running discounted return of all iterations before"
+    MOST = limits.LARGEST_REWARD
+    threshold = f"|r| > {MOST:g} sigma, sigma of the running discounted return of all iterations before"
     source = "Schulman, Nuts and Bolts (clip((x - mu) / sigma, -10, 10)), as a limit instead of a clip"
     fix = "Find the component it came from; lower its weight, or death_penalty."
-    passes_when = f"no reward is beyond {REWARD_CLIP:g} sigma"
+    passes_when = f"no reward is beyond {MOST:g} sigma"
 
     def examine(self, run: RunRecord) -> Outcome:
         gamma, valid = run.params.train.ppo.gamma, run.steps.column("valid")
@@ -104,9 +110,8 @@ class Outlier(Check):
                 returns.append(discounted[valid[row]])
         if np.unique(run.steps.column("iteration")).size < 2:
             return undecided("needs an earlier iteration to compare with")
-        measured = f"largest reward {sigmas.max():.1f} sigma"
-        bad = ~(sigmas <= REWARD_CLIP)
-        return judged(bad, measured, where_steps(run, bad, "sigmas", sigmas))
+        evidence = where_steps(run, ~(sigmas <= self.MOST), "sigmas", sigmas)
+        return weighed([Reading(self.MOST, sigmas.max(), None, evidence)])
 
 
 @check
@@ -118,7 +123,8 @@ class ComponentShare(Check):
     severity = "medium"
     question = "Is the reward more than a single shaping component?"
     needs = ("steps.reward", "steps.valid")
-    SHARE, ITERATIONS = 0.8, 5
+    counted = "iteration with a shaping component"
+    SHARE, ITERATIONS = limits.SHARE_OF_SHAPING, 5
     minimum = ITERATIONS
     post_hoc = True
     threshold = (
@@ -132,7 +138,7 @@ class ComponentShare(Check):
     def examine(self, run: RunRecord) -> Outcome:
         parts, valid = run.steps.below("components"), run.steps.column("valid")
         if len(parts) < 2:
-            return undecided("the reward has only one component")
+            return undecided("the reward has only one component").of(0)
         rollouts = episodes(run)
         size = {
             name: np.array([np.abs(np.where(valid[rows], values[rows], 0.0)).sum() for rows in rollouts])
@@ -140,17 +146,19 @@ class ComponentShare(Check):
         }
         total = np.maximum(np.sum(list(size.values()), axis=0), 1e-12)
         shares = {name: values / total for name, values in size.items()}
-        measured = ", ".join(f"{name} {100 * np.median(share):.0f} %" for name, share in shares.items())
+        kept_up = {n: sustained(share, self.ITERATIONS) for n, share in shares.items() if n not in OBJECTIVES}
         bad = [
-            {"component": name, "median_share": float(np.median(share))}
-            for name, share in shares.items()
-            if name not in OBJECTIVES and longest_run(share > self.SHARE) >= min(self.ITERATIONS, len(rollouts))
+            {"component": name, "median_share": float(np.median(shares[name]))}
+            for name, share in kept_up.items()
+            if share > self.SHARE
         ]
-        return judged(bool(bad), measured, tuple(bad))
+        if not kept_up:
+            return undecided("every component is the objective").of(0)
+        return weighed([Reading(self.SHARE, max(kept_up.values()), None, tuple(bad))]).of(len(rollouts))
 
 
 @check
-class Divergent(Check):
+class Divergent(OfPPO):
     """P3: a return that rises while the true objective falls is reward hacking by definition."""
 
     id = "P3"
@@ -159,9 +167,10 @@ class Divergent(Check):
     question = "Do returns and committed accuracy rise together?"
     needs = ("episodes.return", "episodes.committed_accuracy")
     minimum = TREND
-    P_VALUE = 0.05
+    RISING, P_VALUE = limits.RETURN_AGAINST_OBJECTIVE, 0.05
+    counted = "iteration of PPO"
     threshold = (
-        f"over the last {TREND} iterations: Spearman(return, time) > {RISING:g} (p < {P_VALUE:g}) and "
+        f"over the last {TREND} iterations of PPO: Spearman(return, time) > {RISING:g} (p < {P_VALUE:g}) and "
         "Spearman(return, accuracy) < 0"
     )
     source = "Sample Factory true_objective; Irpan 2018; rule " + OURS
@@ -173,8 +182,57 @@ class Divergent(Check):
         accuracy = np.nanmean(run.episodes.column("committed_accuracy"), axis=1)[-TREND:]
         rising, p_value = spearman(returns, np.arange(float(len(returns))))
         together, _ = spearman(returns, accuracy)
-        measured = f"trend of return {rising:+.2f}, correlation of return and accuracy {together:+.2f}"
-        return judged(rising > RISING and p_value < self.P_VALUE and together < 0, measured)
+        against = p_value < self.P_VALUE and together < 0
+        return weighed([Reading(self.RISING, rising if against else 0.0)]).of(len(returns))
+
+
+KEEPING = ("steps.effective_op", "steps.live_accuracy", "steps.contribution", "steps.contribution_se", "steps.valid")
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A seed when it was fossilized, and what its host had gained since its germination; points."""
+
+    iteration: int
+    step: int
+    env: int
+    progress: float
+    contribution: float
+    error: float  # standard, of the contribution
+
+    @property
+    def evidence(self) -> Evidence:
+        return {
+            "iteration": self.iteration,
+            "step": self.step,
+            "env": self.env,
+            "progress_pct": self.progress,
+            "contribution_pct": self.contribution,
+        }
+
+
+def _kept(run: RunRecord) -> list[_Kept]:
+    """All that were fossilized, but for those germinated in the first step, before which nothing was measured."""
+    names = ("effective_op", "slot", "valid", "live_accuracy", "contribution", "contribution_se", "iteration")
+    found = []
+    for rows in episodes(run):
+        op, slot, valid, accuracy, contribution, errors, iteration = (run.steps.column(name)[rows] for name in names)
+        for t, env in zip(*np.nonzero((op == Op.FOSSILIZE) & valid), strict=True):
+            target = slot[t, env]
+            planted = np.flatnonzero((op[:t, env] == Op.GERMINATE) & (slot[:t, env] == target))
+            if t == 0 or planted.size == 0 or planted[-1] == 0:
+                continue
+            found.append(
+                _Kept(
+                    iteration=int(iteration[0]),
+                    step=int(t) + 1,
+                    env=int(env),
+                    progress=float(accuracy[t - 1, env] - accuracy[planted[-1] - 1, env]),  # measured before the op
+                    contribution=float(contribution[t - 1, env, target]),
+                    error=float(np.nan_to_num(errors[t - 1, env, target])),
+                )
+            )
+    return found
 
 
 @check
@@ -185,51 +243,64 @@ class Ransomware(Check):
     title = "Seeds that harmed their host were fossilized"
     severity = "high"
     question = "Was no host worse when its seed was fossilized than when it was germinated?"
-    needs = (
-        "steps.effective_op", "steps.live_accuracy", "steps.contribution", "steps.contribution_se", "steps.valid",
-    )  # fmt: skip
+    needs = KEEPING
     post_hoc = True
-    HELPED_PCT, LOST_PCT, SHARE, ERRORS = 0.1, 0.2, 0.2, 4.0
+    counted = "fossilization"
+    HELPED_PCT, LOST_PCT, ERRORS = 0.1, 0.2, 4.0
+    SHARE, ANY = limits.HARMFUL_SEEDS, limits.ANY_HARMFUL_SEED
     threshold = (
-        f"contribution > {HELPED_PCT:g} points, but accuracy lost > {LOST_PCT:g} points since germination, both also "
-        f"> {ERRORS:g} standard errors of the contribution: medium; > {percent(SHARE)} of fossilizations: high"
+        f"more than {ANY:g} with a contribution > {HELPED_PCT:g} points, but accuracy lost > {LOST_PCT:g} points since "
+        f"germination, both also > {ERRORS:g} standard errors of the contribution: medium; > {percent(SHARE)} of "
+        "fossilizations: high"
     )
     source = OURS
     fix = "Make the fossilize bonus conditional on progress since germination."
     passes_when = "no seed was fossilized on a host that had lost accuracy since its germination"
 
     def examine(self, run: RunRecord) -> Outcome:
-        fossilized, harmful = 0, []
-        for rows in episodes(run):
-            count, bad = self._harmful(run, rows)
-            fossilized += count
-            harmful += bad
-        if not fossilized:
-            return undecided("nothing was fossilized")
-        share = len(harmful) / fossilized
-        measured = f"{len(harmful)} of {fossilized} fossilizations"
-        severity = "high" if share > self.SHARE else "medium"
-        return found(measured, severity, tuple(harmful[:MOST_EVIDENCE])) if harmful else passed(measured)
+        kept = _kept(run)
+        if not kept:
+            return undecided("nothing was fossilized").of(0)
+        harmful = [
+            each.evidence
+            for each in kept
+            if each.contribution > max(self.HELPED_PCT, self.ERRORS * each.error)
+            and -each.progress > max(self.LOST_PCT, self.ERRORS * each.error)
+        ]
+        evidence = tuple(harmful[:MOST_EVIDENCE])
+        share = Reading(self.SHARE, len(harmful) / len(kept), "high", evidence)
+        return weighed([share, Reading(self.ANY, len(harmful), "medium", evidence)]).of(len(kept))
 
-    def _harmful(self, run: RunRecord, rows: np.ndarray) -> tuple[int, list[Evidence]]:
-        """Number of fossilizations in one iteration's episodes, and those of ransomware."""
-        column = run.steps.column
-        op, slot, valid = (column(name)[rows] for name in ("effective_op", "slot", "valid"))
-        accuracy, contribution = column("live_accuracy")[rows], column("contribution")[rows]
-        errors = self.ERRORS * np.nan_to_num(column("contribution_se")[rows])
-        count, bad = 0, []
-        for t, env in zip(*np.nonzero((op == Op.FOSSILIZE) & valid), strict=True):
-            target = slot[t, env]
-            planted = np.flatnonzero((op[:t, env] == Op.GERMINATE) & (slot[:t, env] == target))
-            # Measured before the op: the step before germination is unknown at t = 0, then there is nothing to compare.
-            if t == 0 or planted.size == 0 or planted[-1] == 0:
-                continue
-            count += 1
-            progress = accuracy[t - 1, env] - accuracy[planted[-1] - 1, env]
-            helped, noise = contribution[t - 1, env, target], errors[t - 1, env, target]
-            if helped > max(self.HELPED_PCT, noise) and progress < -max(self.LOST_PCT, noise):
-                bad.append(
-                    {"iteration": int(column("iteration")[rows[0]]), "step": int(t) + 1, "env": int(env),
-                     "progress_pct": float(progress), "contribution_pct": float(helped)}
-                )  # fmt: skip
-        return count, bad
+
+@check
+class Credit(Check):
+    """P7: a seed credited with many times what its host gained has made the host lean on it."""
+
+    id = "P7"
+    title = "Seeds are credited with more than their hosts gained"
+    severity = "medium"
+    question = "Is a kept seed's contribution of the order of what its host gained since its germination?"
+    needs = KEEPING
+    post_hoc = True
+    counted = "fossilization of a host that gained"
+    FACTOR, SHARE = 5.0, limits.CREDIT_OVER_PROGRESS
+    threshold = (
+        f"contribution >= {FACTOR:g} x the accuracy gained since germination, both positive and apart by more than "
+        f"{NOISE:g} standard errors, in > {percent(SHARE)} of fossilizations"
+    )
+    source = "factor: detector of reward hacking of an earlier system; share " + OURS
+    fix = "Pay for progress, not for contribution alone (train.reward.mode); look at P6."
+    passes_when = "few seeds are credited with that much"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        gained = [each for each in _kept(run) if each.progress > 0 and np.isfinite(each.contribution)]
+        if not gained:
+            return undecided("nothing was fossilized on a host that had gained").of(0)
+        beyond = [
+            each.evidence
+            for each in gained
+            if each.contribution >= self.FACTOR * each.progress
+            and each.contribution - each.progress > NOISE * each.error
+        ]
+        share = Reading(self.SHARE, len(beyond) / len(gained), None, tuple(beyond[:MOST_EVIDENCE]))
+        return weighed([share]).of(len(gained))

@@ -1,25 +1,26 @@
 """What several checks share: limits, where a finding is, and small statistics."""
 
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from simic.audit import limits
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
 
 Values = NDArray[np.float64]
-OURS = "ours, uncalibrated"
+OURS = limits.source()
 MOST_EVIDENCE = 5  # rows shown of a finding
 
-# Limits that several checks share; all ours.
+# How several checks look; all ours.
 ENOUGH_ROWS = 32  # what is measured of a head on fewer rows is noise
-PERSISTENT = 5  # consecutive updates
+PERSISTENT = 5  # consecutive updates: as many as the default run has without its first
 TREND = 20  # iterations by which a trend is judged
-RISING = 0.5  # Spearman's rank correlation with time
 EMA_DECAY = 0.9
+NOISE = 2.0  # standard errors
+MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, of a normal distribution: sqrt(pi / 2)
 
 
 def where(run: RunRecord, name: str, bad: NDArray[np.bool_]) -> tuple[Evidence, ...]:
@@ -58,14 +59,21 @@ def spearman(x: Values, y: Values) -> tuple[float, float]:
     return float(statistic), float(p_value)
 
 
-def rolling_median(values: Values, width: int) -> Values:
-    """Median of each window of ``width`` consecutive values; a spike shorter than half a window does not show."""
-    return np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
+def windows(values: Values, width: int) -> Values:
+    """All stretches of so many consecutive values, ``[n - width + 1, width]``; of fewer values all of them, once."""
+    return np.lib.stride_tricks.sliding_window_view(values, min(width, len(values)))
 
 
-def longest_run(bad: NDArray[np.bool_]) -> int:
-    """Length of the longest stretch of True."""
-    return max((len(list(stretch)) for flag, stretch in groupby(bad.tolist()) if flag), default=0)
+def sustained(values: Values, width: int) -> float:
+    """The largest level that so many consecutive values reach: what exceeds a limit that long."""
+    return float(windows(values, width).min(axis=1).max())
+
+
+def errors_of_mean(stretches: Values) -> Values:
+    """Standard error of the mean of each stretch."""
+    return (
+        stretches.std(axis=1, ddof=1) / np.sqrt(stretches.shape[1]) if stretches.shape[1] > 1 else 0.0 * stretches[:, 0]
+    )
 
 
 def ema_before(values: Values) -> Values:

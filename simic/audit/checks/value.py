@@ -2,12 +2,28 @@
 
 import numpy as np
 
-from simic.audit.checks.base import Check, Outcome, check, found, judged, passed
-from simic.audit.checks.shared import EMA_DECAY, OURS, RISING, TREND, ema_before, longest_run, spearman, where
+from simic.agent.losses import ADVANTAGE_SIGMA_FLOOR
+from simic.audit import limits
+from simic.audit.checks.base import Check, Outcome, Reading, check, undecided, weighed
+from simic.audit.checks.policy_change import OfPPO
+from simic.audit.checks.shared import (
+    EMA_DECAY,
+    NOISE,
+    OURS,
+    PERSISTENT,
+    TREND,
+    ema_before,
+    errors_of_mean,
+    spearman,
+    sustained,
+    where,
+    windows,
+)
 from simic.audit.findings import number, percent
 from simic.audit.record import RunRecord
 
-VALUE_LOSS_LIMIT = 5.0  # in scaled reward; 400 healthy updates stayed below 3.0
+# Below which explained variance means that the critic has collapsed, by how much of PPO's updates is done (up to).
+PHASES = ((0.1, -0.5), (0.25, -0.2), (0.75, 0.0), (1.0, 0.1))
 
 
 @check
@@ -18,33 +34,39 @@ class ExplainedVariance(Check):
     title = "The critic does not explain the returns"
     severity = "medium"
     question = "Is the critic better than a constant?"
-    needs = ("updates.explained_variance", "updates.value_loss")
-    UPDATES = 10  # below 0
-    LATE, LOW = 0.5, 0.2
-    FIRST, PERFECT = 5, 0.99
-    minimum = UPDATES
+    needs = ("updates.explained_variance", "updates.return_std")
+    minimum = PERSISTENT
+    counted = "update whose returns differ"
+    CONSTANT, LOW, PERFECT = limits.EXPLAINED_VARIANCE, limits.LATE_EXPLAINED_VARIANCE, limits.UNEXPLAINED_EARLY
+    LATE, ENOUGH, FIRST = 0.5, 10, 5
     threshold = (
-        f"< 0 for {UPDATES} updates: medium, high if the value loss also exceeds {VALUE_LOSS_LIMIT:g}; median of the "
-        f"last {percent(LATE)} of the run < {LOW:g}: medium; > {PERFECT:g} within the first {FIRST} updates: low"
+        f"of updates whose returns deviate by {ADVANTAGE_SIGMA_FLOOR:g} or more: mean over {PERSISTENT} plus {NOISE:g} "
+        f"standard errors < {CONSTANT:g}; over the last {percent(LATE)} of PPO's, if {ENOUGH}, < {LOW:g}: medium; "
+        f"unexplained < {PERFECT:g} within the first {FIRST}: low"
     )
-    source = "Stable-Baselines3 logger (0 = a constant, < 0 worse); numbers " + OURS
+    source = "Stable-Baselines3 logger (0 = a constant, < 0 worse); other numbers " + OURS
     fix = "Check the scale of returns (V2) and the gradients (G1); raise ppo.value_coef."
     passes_when = f"explained variance rises above {LOW:g} and is never negative for long"
 
     def examine(self, run: RunRecord) -> Outcome:
-        explained, loss = run.updates.column("explained_variance"), run.updates.column("value_loss")
-        iteration = run.updates.column("iteration")
-        measured = f"first {explained[0]:.2f}, last {explained[-1]:.2f}"
-        if longest_run(explained < 0) >= self.UPDATES:
-            severity = "high" if loss.max() > VALUE_LOSS_LIMIT else "medium"
-            return found(measured, severity, where(run, "explained_variance", explained < 0))
-        late = explained[iteration >= (1 - self.LATE) * run.params.train.iterations]
-        if late.size and np.median(late) < self.LOW:
-            return found(f"{measured}, median {np.median(late):.2f} in the last {percent(self.LATE)}", "medium")
-        perfect = (explained > self.PERFECT) & (iteration < self.FIRST)
-        if perfect.any():
-            return found(measured, "low", where(run, "explained_variance", perfect))
-        return passed(measured)
+        # Where returns hardly differ there is nothing to explain: the share of next to nothing is any number.
+        differ = run.updates.column("return_std") >= ADVANTAGE_SIGMA_FLOOR
+        if differ.sum() < self.minimum:
+            return undecided(f"returns differ in {differ.sum()} updates, {self.minimum} are needed").of(differ.sum())
+        updates = run.updates.where(differ)
+        explained, iteration = updates.column("explained_variance"), updates.column("iteration")
+        stretches = windows(explained, PERSISTENT)
+        kept_up = (stretches.mean(axis=1) + NOISE * errors_of_mean(stretches)).min()
+        bad = where(run, "explained_variance", differ & (run.updates.column("explained_variance") < 0))
+        readings = [Reading(self.CONSTANT, kept_up, "medium", bad)]
+        train = run.params.train
+        from_here = train.taught + (1 - self.LATE) * (train.iterations - train.taught)
+        late = explained[iteration >= from_here][None]
+        if late.size >= self.ENOUGH:
+            readings.append(Reading(self.LOW, (late.mean() + NOISE * errors_of_mean(late))[0], "medium"))
+        first = explained[iteration < self.FIRST]
+        readings += [Reading(self.PERFECT, 1 - first.max(), "low")] if first.size else []
+        return weighed(readings).of(differ.sum())
 
 
 @check
@@ -57,21 +79,19 @@ class ReturnScale(Check):
     question = "Are the scaled returns of order 1?"
     needs = ("updates.return_max_abs",)
     minimum = 3
-    PEAK, SHARE = 10.0, 0.5
+    PEAK, SHARE = 10.0, limits.HUGE_RETURNS
     threshold = f"|scaled return| > {PEAK:g} in more than {percent(SHARE)} of updates"
     source = "Andy Jones 2021 (ideal [-3, 3], outside [-10, 10] trouble); share " + OURS
     fix = "Switch on ppo.normalize_rewards; look for a reward component with rare huge values (P2)."
     passes_when = f"scaled returns stay within {PEAK:g} in most updates"
 
     def examine(self, run: RunRecord) -> Outcome:
-        peak = run.updates.column("return_max_abs")
-        bad = peak > self.PEAK
-        measured = f"median peak {np.median(peak):.2f}, largest {peak.max():.2f}"
-        return judged(bad.mean() > self.SHARE, measured, where(run, "return_max_abs", bad))
+        bad = run.updates.column("return_max_abs") > self.PEAK
+        return weighed([Reading(self.SHARE, bad.mean(), None, where(run, "return_max_abs", bad))])
 
 
 @check
-class ValueLossTrend(Check):
+class ValueLossTrend(OfPPO):
     """V4: a value loss that climbs while returns do not change is a critic coming apart."""
 
     id = "V4"
@@ -80,9 +100,9 @@ class ValueLossTrend(Check):
     question = "Is a rising value loss explained by rising returns?"
     needs = ("updates.value_loss", "episodes.return")
     minimum = TREND
-    P_VALUE, FLAT = 0.01, 0.2
+    RISING, P_VALUE, FLAT = limits.RISE_OF_VALUE_LOSS, 0.01, 0.2
     threshold = (
-        f"over the last {TREND} updates: Spearman(value loss, time) > {RISING:g} (p < {P_VALUE:g}), "
+        f"over the last {TREND} updates of PPO: Spearman(value loss, time) > {RISING:g} (p < {P_VALUE:g}), "
         f"|Spearman(return, time)| < {FLAT:g}"
     )
     source = "Unity ml-agents (rises with reward, falls when stable); numbers " + OURS
@@ -94,8 +114,37 @@ class ValueLossTrend(Check):
         returns = run.episodes.column("return").mean(axis=1)[-TREND:]
         rising, p_value = spearman(loss, np.arange(float(len(loss))))
         flat, _ = spearman(returns, np.arange(float(len(returns))))
-        bad = rising > RISING and p_value < self.P_VALUE and abs(flat) < self.FLAT
-        return judged(bad, f"trend of value loss {rising:+.2f}, of returns {flat:+.2f}")
+        alone = p_value < self.P_VALUE and abs(flat) < self.FLAT
+        return weighed([Reading(self.RISING, rising if alone else 0.0)]).of(len(loss))
+
+
+@check
+class ValueCollapse(OfPPO):
+    """V6: how bad a critic may be depends on how long it has learned."""
+
+    id = "V6"
+    title = "The critic has collapsed"
+    severity = "high"
+    question = "Does the critic explain as much as it should in this phase of training, or lose little by not doing so?"
+    needs = ("updates.explained_variance", "updates.value_loss")
+    minimum = PERSISTENT
+    LOSS = limits.COLLAPSED_VALUE_LOSS
+    threshold = (
+        f"value loss > {LOSS:g} in units of scaled reward for {PERSISTENT} updates, each with an explained variance "
+        "below " + ", ".join(f"{least:g} up to {percent(done)}" for done, least in PHASES) + " of PPO's updates"
+    )
+    source = "phases: detector of an earlier system (its healthy updates lost 3.0 at most); number " + OURS
+    fix = "Check V2 and G1; lower ppo.learning_rate; raise ppo.value_coef."
+    passes_when = f"no such {PERSISTENT} updates follow each other"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        train = run.params.train
+        done = (run.updates.column("iteration") - train.taught + 1) / max(1, train.iterations - train.taught)
+        ends, least = (np.array(column) for column in zip(*PHASES, strict=True))
+        too_low = run.updates.column("explained_variance") < least[np.searchsorted(ends, np.minimum(done, 1))]
+        loss = np.where(too_low, run.updates.column("value_loss"), 0.0)
+        evidence = where(run, "value_loss", loss > self.LOSS)
+        return weighed([Reading(self.LOSS, sustained(loss, PERSISTENT), None, evidence)])
 
 
 @check
@@ -108,19 +157,16 @@ class ValueLossSpike(Check):
     question = "Is the value loss of every update in line with those before it?"
     needs = ("updates.value_loss",)
     minimum = 5
-    FACTOR = 3.0
-    threshold = (
-        f"> {FACTOR:g} x its moving average (decay {EMA_DECAY:g}) and > {VALUE_LOSS_LIMIT:g} in units of scaled reward"
-    )
-    source = "factor: paiml/entrenar#127; floor: ours, 400 healthy updates stayed below 3.0"
+    FACTOR, LOSS = 3.0, limits.SPIKE_OF_VALUE_LOSS
+    threshold = f"> {FACTOR:g} x its moving average (decay {EMA_DECAY:g}) and > {LOSS:g} in units of scaled reward"
+    source = "factor: paiml/entrenar#127; number " + OURS
     fix = "Inspect the steps of that iteration for a rare penalty, a rollback or a broken host."
-    passes_when = f"no update exceeds both {FACTOR:g} x the average so far and {VALUE_LOSS_LIMIT:g}"
+    passes_when = f"no update exceeds both {FACTOR:g} x the average so far and {LOSS:g}"
 
     def examine(self, run: RunRecord) -> Outcome:
         loss = run.updates.column("value_loss")
-        bad = (loss > self.FACTOR * np.nan_to_num(ema_before(loss), nan=np.inf)) & (loss > VALUE_LOSS_LIMIT)
-        measured = f"largest value loss {loss.max():.3g}, median {np.median(loss):.3g}"
-        return judged(bad, measured, where(run, "value_loss", bad))
+        spikes = np.where(loss > self.FACTOR * np.nan_to_num(ema_before(loss), nan=np.inf), loss, 0.0)
+        return weighed([Reading(self.LOSS, spikes.max(), None, where(run, "value_loss", spikes > self.LOSS))])
 
 
 @check
@@ -131,27 +177,26 @@ class Advantages(Check):
     title = "Raw advantages are off centre or huge"
     severity = "medium"
     question = "Are advantages centred near 0 before normalisation?"
-    needs = ("updates.advantage_mean", "updates.advantage_std", "updates.advantage_max_abs")
-    UPDATES, OFFSET = 10, 0.5
-    SHARE, PEAK = 0.5, 10.0
-    minimum = UPDATES
+    needs = ("updates.advantage_mean", "updates.advantage_std", "updates.advantage_max_abs", "updates.samples")
+    OFFSET, SHARE, PEAK = limits.OFFSET_OF_ADVANTAGES, limits.HUGE_ADVANTAGES, 10.0
+    minimum = PERSISTENT
     threshold = (
-        f"|mean| > {OFFSET:g} standard deviations for {UPDATES} updates, or |advantage| > {PEAK:g} in more than "
-        f"{percent(SHARE)} of updates"
+        f"|mean| less {NOISE:g} standard errors > {OFFSET:g} standard deviations for {PERSISTENT} updates, or "
+        f"|advantage| > {PEAK:g} in more than {percent(SHARE)} of updates"
     )
     source = "Andy Jones 2021; limits " + OURS
     fix = "A biased critic: check V1. Huge values: check reward scaling (V2)."
     passes_when = f"the mean is within {OFFSET:g} standard deviations of 0, and most peaks are below {PEAK:g}"
 
     def examine(self, run: RunRecord) -> Outcome:
-        table = run.updates
-        mean, std, peak = (table.column(f"advantage_{name}") for name in ("mean", "std", "max_abs"))
-        offset = np.abs(mean) / np.maximum(std, 1e-12)
-        measured = f"median |mean|/std {np.median(offset):.2f}, median peak {np.median(peak):.2f}"
-        if longest_run(offset > self.OFFSET) >= self.UPDATES:
-            return found(measured, None, where(run, "advantage_mean", offset > self.OFFSET))
+        mean, std, peak = (run.updates.column(f"advantage_{name}") for name in ("mean", "std", "max_abs"))
+        noise = NOISE / np.sqrt(np.maximum(run.updates.column("samples"), 1))
+        offset = np.maximum(np.abs(mean) / np.maximum(std, 1e-12) - noise, 0.0)
+        off = Reading(
+            self.OFFSET, sustained(offset, PERSISTENT), None, where(run, "advantage_mean", offset > self.OFFSET)
+        )
         huge = peak > self.PEAK
-        return judged(huge.mean() > self.SHARE, measured, where(run, "advantage_max_abs", huge))
+        return weighed([off, Reading(self.SHARE, huge.mean(), None, where(run, "advantage_max_abs", huge))])
 
 
 @check
@@ -164,7 +209,7 @@ class AdvantageSpread(Check):
     question = "Do advantages differ between decisions?"
     needs = ("updates.advantage_std",)
     complete = False
-    SMALLEST = 1e-8
+    SMALLEST = limits.SPREAD_OF_ADVANTAGES
     threshold = f"standard deviation < {number(SMALLEST)}"
     source = "CleanRL (adds 1e-8 to the divisor)"
     fix = "Look at the rewards: constant rewards teach nothing."
@@ -172,5 +217,4 @@ class AdvantageSpread(Check):
 
     def examine(self, run: RunRecord) -> Outcome:
         std = run.updates.column("advantage_std")
-        bad = ~(std >= self.SMALLEST)
-        return judged(bad, f"smallest {std.min():.3g}", where(run, "advantage_std", bad))
+        return weighed([Reading(self.SMALLEST, std.min(), None, where(run, "advantage_std", ~(std >= self.SMALLEST)))])

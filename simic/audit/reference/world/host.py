@@ -1,6 +1,7 @@
 """One host in its growth environment, a second time: everything follows from who it is and what is decided."""
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -235,9 +236,12 @@ class ReferenceHost:
         own = getattr(part_of(self.world.body, k, slot.seed.blueprint), what)
         return own + (getattr(self.world.body.gates[k], what) if slot.seed.operator == GATE else 0)
 
+    def _fossilized(self) -> list[bool]:
+        return [slot.stage == FOSSILIZED for slot in self.slots]
+
     def _state(self, found: Validation) -> rewards.State:
         sizes = self.seed_params()
-        kept = sum(size for size, slot in zip(sizes, self.slots, strict=True) if slot.stage == FOSSILIZED)
+        kept = sum(itertools.compress(sizes, self._fossilized()))
         return rewards.State(copy.deepcopy(self.slots), sizes, found.committed_accuracy, kept)
 
     def _told(
@@ -262,6 +266,7 @@ class ReferenceHost:
         )
         ended = self.step == settings.episode_steps
         terminated = ended and settings.episode_end == "terminate"
+        flops = [self._weighed(k, "flops") for k in range(body.slots)]
         numbers = {
             "effective_op": op,
             "gate": gate,
@@ -275,7 +280,8 @@ class ReferenceHost:
             "host_grad_norm": epoch.host_norm if epoch else NAN,
             "params": body.params + sum(state.seed_params),
             "committed_params": body.params + state.kept_params,
-            "flops": body.flops + sum(self._weighed(k, "flops") for k in range(body.slots)),
+            "flops": body.flops + sum(flops),
+            "committed_flops": body.flops + sum(itertools.compress(flops, self._fossilized())),
             "reward": math.fsum(paid.values()),
         }
         per_slot = {

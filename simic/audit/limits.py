@@ -1,0 +1,174 @@
+"""Every number that a symptom of a run is compared with, and where it comes from.
+
+Limits of ours are the worst that clean runs showed, times 1.5. ``python -m benchmarks.calibration --write`` measures
+them again and rewrites their numbers here and ``CLEAN_RUNS``; a test holds both against its result. A check that
+compares with more than one number has one line for each.
+"""
+
+import math
+from typing import Self
+
+CLEAN_RUNS = 0  # behind the limits of ours; none: they are by judgement
+ENOUGH_RUNS = 30  # fewer calibrate nothing
+ROOM = 1.5  # times the worst of them
+
+
+class Limit(float):
+    """A number with the name of what is compared with it. ``above``: what is larger is worse. ``bound``: what that
+    cannot exceed (fall below). ``strictest``: what calibration may make of it at most, where clean runs show next to
+    nothing: a share of updates has no finer unit than one of them. ``ours``: no publication has the number.
+    """
+
+    name: str
+    above: bool
+    bound: float
+    strictest: float
+    ours: bool
+
+    def __new__(
+        cls,
+        name: str,
+        value: float,
+        above: bool = True,
+        bound: float | None = None,
+        strictest: float | None = None,
+        ours: bool = True,
+    ) -> Self:
+        """The number itself, which computes and prints as any other."""
+        made = super().__new__(cls, value)
+        made.name, made.above, made.ours = name, above, ours
+        furthest = math.inf if above else -math.inf
+        made.bound = furthest if bound is None else bound
+        made.strictest = -furthest if strictest is None else strictest
+        return made
+
+    def broken_by(self, value: float) -> bool:
+        """Whether a value lies beyond; what is no number does."""
+        return not (value <= self if self.above else value >= self)
+
+    def calibrated(self, worst: float) -> float:
+        """The limit that follows from the worst value of clean runs: 1.5 times as far from 0, but no further than half
+        the way to where it could not be exceeded any more. Three significant digits.
+        """
+        further = worst * ROOM if (worst > 0) == self.above else worst / ROOM
+        half = (worst + self.bound) / 2
+        found = max(min(further, half), self.strictest) if self.above else min(max(further, half), self.strictest)
+        return float(f"{found:.3g}")
+
+
+_REGISTRY: list[Limit] = []
+
+
+def every() -> tuple[Limit, ...]:
+    """All of this file, in its order."""
+    return tuple(_REGISTRY)
+
+
+def _registered(limit: Limit) -> Limit:
+    _REGISTRY.append(limit)
+    return limit
+
+
+def ours(name: str, value: float, bound: float | None = None, strictest: float | None = None) -> Limit:
+    """What clean runs stay below."""
+    return _registered(Limit(name, value, bound=bound, strictest=strictest))
+
+
+def at_least(name: str, value: float, bound: float | None = None, strictest: float | None = None) -> Limit:
+    """What they stay above."""
+    return _registered(Limit(name, value, above=False, bound=bound, strictest=strictest))
+
+
+def published(name: str, value: float, above: bool = True) -> Limit:
+    """One that a publication, a definition or the arithmetic of a computer decides."""
+    return _registered(Limit(name, value, above=above, ours=False))
+
+
+def source() -> str:
+    """Of the limits of ours, as the report says it."""
+    by = f"worst of {CLEAN_RUNS} clean runs x {ROOM:g}, by judgement what none of them showed"
+    return f"ours, {by}" if CLEAN_RUNS else "ours, by judgement"
+
+
+# R: how far an update moves the policy
+LARGEST_MEAN_RATIO = published("largest mean ratio", 10.0)
+LARGEST_RATIO = ours("largest ratio", 5.0)
+SMALLEST_RATIO = at_least("smallest ratio", 0.1, 0.0)
+SUSTAINED_KL = published("sustained KL", 0.02)
+HIGH_KL = published("sustained KL", 0.05)
+CRITICAL_KL = published("sustained KL", 0.1)
+LARGEST_KL = published("largest KL", 1e-8, False)
+KL_OF_ONE_UPDATE = ours("KL of one update", 0.25, strictest=0.05)
+SMALLEST_KL = published("smallest KL", -1e-6, False)
+KL_ESTIMATES_APART = published("factor between k1 and k3 beyond noise", 2.0)
+STOPPED_AT_ONCE = ours("share of updates that stop in their first epoch", 0.5, 1.0, 0.1)
+CLIPPED_WITH_LARGE_KL = ours("clip fraction while KL is large", 0.3, 1.0, 0.1)
+CLIPPED_AT_ALL = at_least("largest clip fraction", 1e-3, 0.0)
+JUMP_OF_SECOND_MOMENT = ours("jump of the second moment", 10.0)
+LARGEST_LOG_PROBABILITY = published("largest |log-probability|", 100.0)
+
+# E: whether it explores
+LEAST_ENTROPY = at_least("least entropy early on", 0.05, 0.0)
+SWING_OF_ENTROPY = ours("swing of entropy", 0.3, 1.0, 0.1)
+FROM_UNIFORM = at_least("distance of entropy from its maximum at the end", 0.05, 0.0)
+LOSS_OF_ENTROPY = ours("loss of entropy within the window", 0.5, 1.0, 0.2)
+EFFECTIVE_COEFFICIENT = published("effective over configured entropy coefficient", 2.0)
+OTHER_OPS = at_least("share of other ops", 0.02, 0.0)
+GREW = at_least("share of validation episodes with a seed", 0.02, 0.0)
+
+# V, S, A: critic and advantages
+EXPLAINED_VARIANCE = published("explained variance kept up", 0.0, False)
+LATE_EXPLAINED_VARIANCE = at_least("explained variance late on", 0.2)
+UNEXPLAINED_EARLY = at_least("unexplained variance early on", 0.01, 0.0)
+HUGE_RETURNS = ours("share of updates with huge returns", 0.5, 1.0, 0.1)
+RISE_OF_VALUE_LOSS = ours("rise of the value loss while returns stand still", 0.5, 1.0, 0.3)
+COLLAPSED_VALUE_LOSS = ours("value loss while explained variance is too low for its phase", 5.0, strictest=3.0)
+SPIKE_OF_VALUE_LOSS = ours("value loss that spikes", 5.0, strictest=3.0)
+OFFSET_OF_ADVANTAGES = ours("|mean| / deviation of advantages, kept up", 0.5)
+HUGE_ADVANTAGES = ours("share of updates with huge advantages", 0.5, 1.0, 0.1)
+SPREAD_OF_ADVANTAGES = published("smallest deviation of advantages", 1e-8, False)
+
+# G, H: gradients, features, memory
+SKIPPED_STEPS = published("steps skipped as not finite", 0.0)
+LARGE_GRADIENTS = ours("share of updates with large gradients", 0.1, 1.0, 0.1)
+UNCLIPPED_STEPS = at_least("share of steps that are not clipped", 0.01, 0.0)
+SHARE_OF_HEAD = at_least("smallest share of a head in the gradient", 0.01, 0.0)
+ROWS_OF_HEAD = published("fewest rows of a head", 32.0, False)
+SMALLEST_UPDATE = at_least("relative update, not smaller", 1e-4, 0.0)
+LARGEST_UPDATE = ours("relative update, not larger", 1e-1)
+IDLE_UPDATES = ours("share of updates without a step", 0.2, 1.0, 0.1)
+ANY_IDLE_UPDATE = published("updates without a step", 0.0)
+LAYERS_NOT_FINITE = published("layers whose gradient was not finite", 0.0)
+LAYERS_WITHOUT_GRADIENT = published("layers that never had a gradient", 0.0)
+RISE_OF_GRADIENTS = ours("rise of gradient norms over their average", 3.0)
+BAD_MEMORY = ours("share of updates in which the hidden state is out of range", 0.5, 1.0, 0.1)
+SATURATED_CELLS = ours("typical share of saturated cells", 0.9, 1.0, 0.1)
+CELL_NORM = ours("largest norm of the cells", 10.0, strictest=1.0)
+DORMANT = ours("share of dormant units", 0.25, 1.0, 0.05)
+RANK_KEPT = at_least("rank of the features over its maximum", 0.5, 0.0)
+
+# P, N, M, S: rewards, scales, environment
+SHARE_OF_SHAPING = ours("share of a shaping component, kept up", 0.8, 1.0, 0.5)
+RETURN_AGAINST_OBJECTIVE = ours("rise of returns that the objective does not follow", 0.5, 1.0, 0.3)
+HARMFUL_SEEDS = ours("share of fossilizations that harmed the host", 0.2, 1.0, 0.1)
+ANY_HARMFUL_SEED = published("fossilizations that harmed the host", 0.0)
+CREDIT_OVER_PROGRESS = ours("share of fossilizations whose credit exceeds the host's progress", 0.2, 1.0, 0.1)
+LARGEST_REWARD = published("largest reward in sigmas", 10.0)
+SCALES_OFF = published("scales that are off", 0.0)
+CLIPPED_OBSERVATIONS = ours("typical share of clipped observations", 0.01, 1.0, 0.001)
+DEVIATION_OF_SCALES = published("stored less recomputed observation", 1e-5)
+WRONG_ROWS = published("rows whose validity is wrong", 0.0)
+MEMORY_AT_START = published("largest |value| of a memory in which an episode began", 0.0)
+FIRST_ENTROPY = published("entropy before the first step", 0.95, False)
+OPTIMIZER_OFF = published("largest relative difference between optimizer and params", 1e-6)
+ROLLED_BACK = ours("share of episodes rolled back, less its noise", 0.03, 1.0, 0.01)
+DISCARDED_STEPS = ours("share of steps discarded", 0.05, 1.0, 0.01)
+
+# F, X, Q: what is claimed, how it was recorded, how fast
+BETTER = published("upper end of the interval", 0.0, False)
+EVALUATION_SEEDS = published("evaluation seeds", 20.0, False)
+BEST_LOST = published("upper end of final - best", 0.0, False)
+GAPS_OF_ORIGIN = published("gaps", 0.0)
+NOT_FINITE = published("tensors that are not finite", 0.0)
+LINKS_REPEATED = published("links or weights that did not change", 0.0)
+SLOWDOWN = ours("late over usual pace", 1.5, strictest=1.1)

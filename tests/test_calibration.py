@@ -1,0 +1,128 @@
+"""Limits of the audit follow from clean runs, or say that they do not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import calibration, page
+from simic import seals
+from simic.audit import limits
+from simic.audit.findings import Result, Statistic, Status, Verdict
+from simic.audit.limits import Limit
+from simic.errors import SimicError
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / calibration.LIMITS
+JUMP, LEAST = limits.JUMP_OF_SECOND_MOMENT, limits.LEAST_ENTROPY
+
+
+def verdict(check="R7", status=Status.PASS, layer="symptom", **values):
+    """With one result that has these numbers."""
+    found = tuple(Statistic(name=name, value=value, limit=1.0, above=True, ours=True) for name, value in values.items())
+    text = dict.fromkeys(("title", "question", "measured", "counted", "threshold", "source", "fix", "passes_when"), "x")
+    result = Result(
+        check=check, layer=layer, status=status, severity="high", occurred=1, statistics=found, evidence=(), **text
+    )
+    return Verdict(run="x", results=(result,))
+
+
+def run_of(folder, found, code="a"):
+    """The folder of a run with this report, trained by this code."""
+    (folder / "reports").mkdir(parents=True)
+    (folder / "reports" / "findings.json").write_text(found.to_json(), encoding="utf-8")
+    seal = seals.Seal(stage="train", code={"simic/x.py": code}, params={}, reads={}, writes={})
+    path = seals.path_of(folder, "train")
+    path.parent.mkdir()
+    path.write_text(seal.model_dump_json(), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("limit", "worst", "expected"),
+    [
+        (Limit("x", 1.0), 4.0, 6.0),
+        (Limit("x", 1.0), -3.0, -2.0),  # nearer to 0 is worse
+        (Limit("x", 1.0, above=False), 0.3, 0.2),
+        (Limit("x", 1.0, above=False), -0.4, -0.6),
+        (Limit("x", 1.0, bound=1.0), 0.5, 0.75),
+        (Limit("x", 1.0, bound=1.0), 0.9, 0.95),  # 1.35 could not be exceeded: half the way that is left
+        (Limit("x", 1.0, bound=1.0, strictest=0.1), 0.0, 0.1),
+        (Limit("x", 1.0, above=False, strictest=0.2), 0.6, 0.2),
+    ],
+)
+def test_a_limit_is_half_as_far_again_as_the_worst_and_always_in_reach(limit, worst, expected):
+    assert limit.calibrated(worst) == pytest.approx(expected)
+    assert not Limit("x", limit.calibrated(worst), above=limit.above).broken_by(worst)
+
+
+def test_the_worst_is_of_the_side_that_is_worse_and_runs_without_a_number_do_not_count():
+    runs = {str(n): verdict(**{JUMP.name: float(n), LEAST.name: 0.1 * n}) for n in range(1, 6)}
+    runs["6"] = verdict(status=Status.FINDING, **{JUMP.name: None})
+    found = calibration.summary(runs)
+    assert found["runs"] == 6
+    jump, least = (found["statistics"][name] for name in (JUMP.name, LEAST.name))
+    assert (jump["runs"], jump["worst"], jump["limit"], jump["median"]) == (5, 5.0, 7.5, 3.0)
+    assert jump["p99"] == pytest.approx(4.96)  # 1 % below 5, of steps of 1 between five
+    assert (least["worst"], least["limit"]) == (0.1, 0.0667)
+    assert limits.SLOWDOWN.name in found["not_measured"] and JUMP.name not in found["not_measured"]
+    assert found["findings"] == {**{str(n): {} for n in range(1, 6)}, "6": {"R7": "high"}}
+
+
+def test_runs_are_read_from_their_folders_and_the_result_is_kept(tmp_path, capsys):
+    folders = [run_of(tmp_path / str(n), verdict(**{JUMP.name: float(n)})) for n in range(1, 4)]
+    found = calibration.summary(calibration.clean(folders))
+    calibration.keep(found, tmp_path / "out.json", write=False)
+    assert json.loads((tmp_path / "out.json").read_text())["statistics"][JUMP.name]["worst"] == 3.0
+    assert f"| {JUMP.name} | 3 | 2 | 2.98 | 3 | 4.5 | {JUMP:g} |" in capsys.readouterr().out
+    assert "R7" not in "\n".join(page.PAGES[page.DETAILS][2]["calibration"](found))
+
+
+def test_what_is_no_clean_run_is_refused(tmp_path):
+    first = run_of(tmp_path / "first", verdict())
+    for name, found, code, message in (
+        ("refuted", verdict("C3", Status.FINDING, "recompute"), "a", "no clean run: C3"),
+        ("other", verdict(), "b", "trained by other code than"),
+        ("deep/first", verdict(), "a", "another run is named first"),
+    ):
+        with pytest.raises(SimicError, match=message):
+            calibration.clean([first, run_of(tmp_path / name, found, code)])
+    (first / "reports" / "findings.json").write_text("{}")
+    with pytest.raises(SimicError, match="run simic audit there again"):
+        calibration.clean([first])
+    with pytest.raises(SimicError, match="no seal of a training"):
+        calibration.clean([tmp_path / "nowhere"])
+
+
+def test_limits_are_rewritten_in_their_place_and_nothing_else_is():
+    text = SOURCE.read_text(encoding="utf-8")
+    found = calibration.summary({str(n): verdict(**{JUMP.name: 4.0, LEAST.name: 0.3}) for n in range(30)})
+    changed = calibration.rewritten(text, found)
+    lines = [pair for pair in zip(text.splitlines(), changed.splitlines(), strict=True) if pair[0] != pair[1]]
+    assert {after for _, after in lines} == {
+        "CLEAN_RUNS = 30  # behind the limits of ours; none: they are by judgement",
+        f'LEAST_ENTROPY = at_least("{LEAST.name}", 0.2, 0.0)',
+        f'JUMP_OF_SECOND_MOMENT = ours("{JUMP.name}", 6)',
+    }
+    with pytest.raises(SimicError, match="29 clean runs: limits are written from 30 or more"):
+        calibration.rewritten(text, {**found, "runs": 29})
+
+
+def test_every_limit_of_ours_has_a_line_that_can_be_rewritten():
+    text = SOURCE.read_text(encoding="utf-8")
+    named = [limit for limit in limits.every() if limit.ours]
+    assert len({limit.name for limit in named}) == len(named)
+    for limit in named:
+        worst = {"runs": limits.ENOUGH_RUNS, "statistics": {limit.name: {"limit": 0.123}}}
+        assert f'"{limit.name}", 0.123' in calibration.rewritten(text, worst)
+
+
+def test_limits_are_those_of_the_measured_runs_or_say_that_they_are_not():
+    found = json.loads((ROOT / calibration.RESULT).read_bytes())
+    if found["runs"] < limits.ENOUGH_RUNS:
+        assert limits.CLEAN_RUNS == 0 and limits.source() == "ours, by judgement"
+        return
+    assert limits.CLEAN_RUNS == found["runs"]
+    named = {limit.name: limit for limit in limits.every() if limit.ours}
+    for name, each in found["statistics"].items():
+        assert named[name] == each["limit"] == named[name].calibrated(each["worst"]), name
