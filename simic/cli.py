@@ -104,6 +104,20 @@ def certify() -> None:
 
 
 @app.command()
+def explain(
+    task: Annotated[str, typer.Argument(help="A task of the evaluation by name, or the number of a host in it.")],
+    step: Annotated[int, typer.Argument(help="From 1, as the report counts.")],
+) -> None:
+    """Print why the evaluated policy decided as it did in one step, and what every alternative would have come to."""
+    from simic import params
+    from simic.evaluation.explanation import page
+    from simic.pipeline import stages
+
+    workspace = _workspace()
+    _say(page(stages.explain(params.load(workspace.params), workspace, task, step)))
+
+
+@app.command()
 def headroom(
     suite: Annotated[str | None, typer.Argument(help="Another suite, with its own settings.")] = None,
     out: Annotated[Path | None, typer.Option(help="Also write all numbers there, as JSON.")] = None,

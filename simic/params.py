@@ -346,6 +346,8 @@ class Evaluate(Tree):
     policies: Annotated[tuple[PolicyName, ...], Field(strict=False, min_length=1)] = get_args(PolicyName)
     eval_seeds: Annotated[int, Field(ge=2, le=10_000)] = 20  # hosts, at least; every held-out task gets as many
     static_final: bool = True  # the networks that the first policy ended with, trained from the first step
+    # Decisions graded by replays: so many other first seeds are tried, and the verdict on the first; 0: none.
+    counterfactuals: Steps = 1
     importance: bool = False  # of groups of observations: "learned" plays without each, where it is evaluated
     checkpoint: Literal["best", "latest"] = "best"
 

@@ -73,7 +73,7 @@ STAGES: dict[str, Sealed] = {
         ("checkpoints", "models", "telemetry"),
     ),
     "evaluate": Sealed(
-        (*_HOSTS, "evaluation", *_BASE, "training"),
+        (*_HOSTS, *(f"data/{name}.py" for name in ("bank", "sources", "synthetic")), "evaluation", *_BASE, "training"),
         ("rng_seed", "extensions", "headroom", "train", "evaluate"),
         ("checkpoints", "data/prepared", "reports/headroom.json"),
         ("reports/grown", "reports/evaluation.json", "reports/metrics.json"),

@@ -122,7 +122,7 @@ def test_limits_are_those_of_the_measured_runs_or_say_that_they_are_not():
     if found["runs"] < limits.ENOUGH_RUNS:
         assert limits.CLEAN_RUNS == 0 and limits.source() == "ours, by judgement"
         return
-    assert limits.CLEAN_RUNS == found["runs"]
+    assert found["runs"] == limits.CLEAN_RUNS
     named = {limit.name: limit for limit in limits.every() if limit.ours}
     for name, each in found["statistics"].items():
         assert named[name] == each["limit"] == named[name].calibrated(each["worst"]), name

@@ -12,6 +12,8 @@ import torch
 from simic.envs.play import Actor
 from simic.evaluation import endpoints, result, statistics
 from simic.evaluation.cases import won_and_lost
+from simic.evaluation.counterfactual import grade
+from simic.evaluation.departing import Departing
 from simic.evaluation.result import LEARNED, SAMPLED
 from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, Performance, play_for_score
 from simic.evaluation.side_by_side import of_rows
@@ -40,27 +42,24 @@ def evaluate(
     static_final: bool = False,
     on_end: Callable[[str, Performance], None] | None = None,
     permuted: Mapping[str, Actor] | None = None,
+    departing: Mapping[str, Departing] | None = None,
+    planted: result.PlantedGrade | None = None,
 ) -> result.Evaluation:
     """Every actor plays the episodes that the rules of ``headroom`` played; ``learned`` is compared with each other one
     on committed test accuracy, and all stand between the common schedule and the oracle.
 
     ``on_end`` is called with each actor's name and performance while the environment is still at the end of its
     episodes. ``static_final``: the networks that the first actor ended with are trained again from the first step.
-    ``permuted`` are ``learned`` again, each without one group of observations.
+    ``permuted`` are ``learned`` again, each without one group of observations, ``departing`` with one decision another.
     """
-    played, fixed, cases = dict[str, result.PerSeed](), dict[str, result.Fixed](), ()
-    actions: dict[str, result.Actions] = {}
-    final = None
-    for name, done in play_for_score(setup, {**actors, **(permuted or {})}):
-        played[name] = done.score
+    played, fixed, final = dict[str, Performance](), dict[str, result.Fixed](), None
+    for name, done in play_for_score(setup, {**actors, **(permuted or {}), **(departing or {})}):
+        played[name] = done
         if on_end is not None:
             on_end(name, done)
-        if name == LEARNED:
-            cases = won_and_lost(setup, headroom, done)
-        if name in (LEARNED, SAMPLED):
-            actions[name] = done.actions()
         final = final or of_rows(setup.env.slots, done.rows)
-    seeds = {name: played[name] for name in actors}
+    seeds, learned = {name: played[name].score for name in actors}, played.get(LEARNED)
+    tried = {name: (actor, played[name]) for name, actor in (departing or {}).items()}
     if static_final and final is not None:
         fixed = _from_the_start(setup, final, next(iter(seeds.values())))
     env, everyone = setup.env, {**seeds, **headroom.policies}
@@ -82,12 +81,14 @@ def evaluate(
         comparisons=comparisons(everyone, env.rng_seed),
         importance={
             group: result.Importance(
-                lost=endpoints.lost(headroom, seeds[LEARNED], played[group]), per_seed=played[group]
+                lost=endpoints.lost(headroom, seeds[LEARNED], played[group].score), per_seed=played[group].score
             )
             for group in permuted or ()
         },
-        actions=actions,
-        cases=cases,
+        counterfactuals=grade(setup, learned, tried) if learned else {},
+        planted=planted,
+        actions={name: played[name].actions() for name in (LEARNED, SAMPLED) if name in played},
+        cases=won_and_lost(setup, headroom, learned) if learned else (),
     )
 
 

@@ -249,6 +249,56 @@ class Case(Frozen):
         return self.score - self.common
 
 
+class TriedChoice(Frozen):
+    """One choice at a decision, by the policy or in its place, and what came of it at the end of the episode."""
+
+    op: str
+    slot: int | None
+    blueprint: str | None
+    probability: float  # that the policy gives to this op, slot and blueprint
+    score: float  # points, on the test split
+    val_score: float  # points, on the validation split
+    return_to_go: float  # discounted rewards from this decision on
+    return_next: float | None  # those from the next step on; null after the last step
+    expected_next: float | None  # what the critic expects then, in its own unit
+
+
+class GradedDecision(Frozen):
+    """One decision of the learned policy, and replays in which another choice was made, all else equal."""
+
+    row: int
+    step: int  # from 0
+    taken: TriedChoice
+    others: tuple[TriedChoice, ...]  # the likeliest first
+
+
+class DecisionGrade(Frozen):
+    """How good the answers to one question were; intervals are over tasks, null where there are fewer than two."""
+
+    decisions: tuple[GradedDecision, ...]
+    inexact: int  # replays that were not bit for bit the same up to the decision: they count nowhere
+    best: float | None  # share of decisions that no alternative tried surpassed
+    chance: float | None  # the same share, had any of them been drawn
+    advantage: Interval | None  # points: what was done less the mean of the alternatives
+    regret: Interval | None  # points: what validation holds for the best choice less what was done
+    critic: (
+        Interval | None
+    )  # Spearman's rank correlation of expected and true differences one step later; null of too few
+
+
+class PlantedGrade(Frozen):
+    """The learned policy on generated tasks whose best seed is known, one host on each."""
+
+    task: str
+    slot: int
+    blueprint: str
+    tasks: int
+    openings: int  # seeds that a bare host may have; one of them is the best
+    first: float  # share of tasks on which it germinated that seed first
+    kept: float  # share on which it kept that seed
+    score: Interval  # points, on the validation split
+
+
 class Evaluation(Frozen):
     """All of evaluation.json."""
 
@@ -271,6 +321,8 @@ class Evaluation(Frozen):
     comparisons: tuple[PolicyComparison, ...]
     importance: dict[str, Importance]  # by group of observations
     actions: dict[str, Actions]  # of the trained policy, by the name it was evaluated under
+    counterfactuals: dict[str, DecisionGrade]  # by question
+    planted: PlantedGrade | None
     cases: tuple[Case, ...]  # hosts that gained most over the best common schedule, then those that lost most
 
     def to_json(self) -> str:

@@ -75,6 +75,7 @@ class Performance:
     score: PerSeed
     turns: list[Turn]
     probabilities: Tensor | None  # [T, H] of what a learned policy did
+    values: Tensor | None  # [T, H] that it expected
 
     def actions(self) -> Actions:
         """What was decided, by host and step."""
@@ -102,8 +103,9 @@ def play_for_score(setup: EvaluationSetup, actors: Mapping[str, Actor]) -> Itera
         for place, name in enumerate(playing):
             rows, actor = places.rows(place), chosen[place]
             own = [of_rows(turn, rows) for turn in turns]
-            sure = torch.stack(actor.probabilities) if isinstance(actor, LearnedActor) else None
-            yield name, Performance(rows, _score(env, rows, own, accuracy[rows]), own, sure)
+            thought = isinstance(actor, LearnedActor)
+            sure, expected = map(torch.stack, (actor.probabilities, actor.values)) if thought else (None, None)
+            yield name, Performance(rows, _score(env, rows, own, accuracy[rows]), own, sure, expected)
 
 
 def _score(env: GrowthEnv, rows: slice, turns: list[Turn], accuracy: Tensor) -> PerSeed:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from simic.audit.certificate import Certificate
     from simic.audit.record import RunRecord
     from simic.evaluation.controllers import Controller
+    from simic.evaluation.explain import Explanation
     from simic.evaluation.result import HeadroomReport
     from simic.evaluation.take_home import Grown
     from simic.training.observers import Observer
@@ -122,8 +123,9 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     """The trained policy on the held-out tasks, beside what headroom has: reports/evaluation.json and metrics.json; and
     the best network that the first policy grew: reports/grown.
     """
-    from simic.evaluation import endpoints, result
+    from simic.evaluation import endpoints, planted, result
     from simic.evaluation import evaluate as evaluation
+    from simic.evaluation.counterfactual import departures
     from simic.evaluation.importance import GROUPS, Permuted
     from simic.evaluation.policies import actors, names
     from simic.evaluation.scoring import EvaluationSetup, Performance
@@ -139,7 +141,10 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     policies = params.evaluate.policies
     groups = GROUPS if params.evaluate.importance and result.LEARNED in policies else ()
     learned = Learned.of(kept, device)
-    setup = EvaluationSetup.open(params, workspace.prepared, device, len(names(params, learned)) + len(groups))
+    asked = params.evaluate.counterfactuals if result.LEARNED in policies else 0
+    departing = departures(learned.actor(greedy=True), asked)
+    together = len(names(params, learned)) + len(groups) + len(departing)
+    setup = EvaluationSetup.open(params, workspace.prepared, device, together)
     players = actors(params, setup.env, learned)
     permuted = {group: Permuted(learned.actor(greedy=True), group, setup.env.host.slots) for group in groups}
     iterations, every = params.train.iterations, params.train.validate_every
@@ -155,10 +160,25 @@ def evaluate(params: Params, workspace: Workspace) -> None:
             export_best(setup.env, done.rows, histories, setup.held_out, workspace.prepared, grown_by, workspace.grown)
 
     with closing(setup.env):
-        found = evaluation.evaluate(setup, players, floors, subject, params.evaluate.static_final, take_home, permuted)
+        final = params.evaluate.static_final
+        known = planted.grade(learned, params.rng_seed, device) if asked else None
+        found = evaluation.evaluate(setup, players, floors, subject, final, take_home, permuted, departing, known)
     durable.replace_file(workspace.evaluation, found.to_json().encode())
     durable.replace_file(workspace.metrics, (json.dumps(endpoints.metrics(found), indent=2) + "\n").encode())
     seals.write(workspace.root, "evaluate", params)
+
+
+def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Explanation":
+    """Why the evaluated policy decided as it did; nothing is written."""
+    from simic.evaluation import explain as explaining
+    from simic.evaluation import result
+    from simic.training import checkpoint, machine
+    from simic.training.learned import Learned
+
+    found, device = result.read(workspace.evaluation), machine.configure(params.runtime)
+    kept = checkpoint.read(workspace.checkpoints / (found.checkpoint or params.evaluate.checkpoint))
+    evaluated = explaining.Evaluated.open(found, Learned.of(kept, device), workspace.prepared, params.runtime, device)
+    return explaining.explain(evaluated, kept, task, step)
 
 
 def audit(params: Params, workspace: Workspace) -> None:

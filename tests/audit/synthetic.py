@@ -11,21 +11,25 @@ from simic.audit.certificate import Certificate, Certified, Line, Part
 from simic.audit.provenance import Origin, Provenance
 from simic.audit.record import RunRecord
 from simic.evaluation import endpoints
+from simic.evaluation.counterfactual import graded
 from simic.evaluation.result import (
     Case,
     Cost,
     Decision,
     Evaluation,
     Fixed,
+    GradedDecision,
     HeadroomReport,
     HostDescription,
     Importance,
     Interval,
     PerSeed,
+    PlantedGrade,
     PolicyComparison,
     PolicyResult,
     TaskRow,
     Timeline,
+    TriedChoice,
 )
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Params
@@ -243,6 +247,20 @@ def importance(found, learned):
     }
 
 
+def choice(score, expected):
+    return TriedChoice(op="PRUNE", slot=1, blueprint=None, probability=0.5, score=score, val_score=score,
+                       return_to_go=score / 10, return_next=score / 10, expected_next=expected)  # fmt: skip
+
+
+def counterfactuals():
+    """Three decisions, the last of them wrong."""
+    decisions = tuple(
+        GradedDecision(row=row, step=11, taken=choice(80.0, 1.0), others=(choice(80.0 + gain, 1.0 + gain / 20),))
+        for row, gain in enumerate((-20.0, -10.0, 4.0, -6.0))
+    )
+    return {"keep or prune": graded(decisions, range(4), 0)}
+
+
 def cases():
     """One host that won and one that lost."""
     return tuple(
@@ -269,8 +287,10 @@ def evaluation(eval_seeds=20, found=None):
                       eval_seeds=eval_seeds, episode_steps=STEPS, test_samples=360, tasks=found.tasks, rows=found.rows,
                       host=HOST, static_final=again, policies=policies, comparisons=versus,
                       standings=endpoints.standings(found, {n: p.per_seed for n, p in policies.items()} | again),
-                      importance=importance(found, policies["learned"].per_seed), actions={},
-                      cases=cases())  # fmt: skip
+                      importance=importance(found, policies["learned"].per_seed), cases=cases(),
+                      actions={}, counterfactuals=counterfactuals(),
+                      planted=PlantedGrade(task="orientation", slot=0, blueprint="depthwise", tasks=8, openings=5,
+                                           first=0.25, kept=0.5, score=interval(70.0)))  # fmt: skip
 
 
 def provenance():

@@ -235,9 +235,9 @@ def test_file_round_trip_and_damage(evaluation, tmp_path):
     path.write_text(evaluation.to_json())
     assert result.read(path) == evaluation
     tree = json.loads(path.read_text())
-    for damage in ({**tree, "schema_version": 2}, {**tree, "surprise": 1}, {**tree, "policies": None}):
+    for damage in ({**tree, "schema_version": 3}, {**tree, "surprise": 1}, {**tree, "policies": None}):
         path.write_text(json.dumps(damage))
-        with pytest.raises(SimicError, match=r"evaluation\.json: not an evaluation of schema 3"):
+        with pytest.raises(SimicError, match=r"evaluation\.json: not an evaluation of schema 4"):
             result.read(path)
     path.write_text(evaluation.to_json()[:100])
     with pytest.raises(SimicError, match="not an evaluation"):

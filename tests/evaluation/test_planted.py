@@ -1,0 +1,85 @@
+"""The policy on tasks whose best seed is known: counted by hand, and found best by replays of the other openings."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hand_made import hand_made
+
+from simic.data.synthetic import PLANTED
+from simic.envs.play import play
+from simic.evaluation import planted
+from simic.evaluation.departing import FIRST_SEED, Departing
+from simic.growth.life.vocabulary import Stage
+from simic.params import Host, Lifecycle, Train
+from simic.training.learned import Learned, describe_specs
+
+TASK, TASKS = PLANTED["orientation"], 2
+CPU = torch.device("cpu")
+OPEN = {"alpha_target": [1.0], "tempo": [3], "style": ["linear_add"]}
+
+
+def train(**changes):
+    lifecycle = Lifecycle(max_seeds=1)
+    return Train(**({"episode_steps": 30, "lifecycle": lifecycle, "actions": OPEN} | changes))
+
+
+def learned(settings):
+    """The hand-made policy as if it had been trained with these settings."""
+    env = planted.environment(TASK, settings, 1, CPU)
+    actor, specs = (
+        hand_made(env.action_spec, env.observation_spec),
+        describe_specs(env.action_spec, env.observation_spec),
+    )
+    return Learned(actor.policy, actor.normalizers, specs, settings, 1)
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    monkeypatch.setattr(planted, "TASKS", TASKS)
+
+
+def test_the_known_best_decision_ends_best_of_all_openings_on_every_draw():
+    """By replay: another first seed, everything else the policy's."""
+    found = learned(train())
+    env = planted.environment(TASK, found.train, 1, CPU)
+    assert (env.train.batch_size, env.train.host_optimizer.name) == (TASK.batch_size, TASK.optimizer)
+    assert env.train.lifecycle.max_seeds == 1 and env.train.actions == found.train.actions
+    best, ends = (TASK.slot, [item.name for item in env.blueprints].index(TASK.blueprint)), {}
+    for rank in range(int(env.openings.sum())):
+        actor = Departing(found.actor(greedy=True), FIRST_SEED, rank)
+        play(env, actor, planted.PLANTED_ITERATION, lambda *turn: None, env.env_ids)
+        [seed] = {tuple(each) for each in (env.slots.stage[0] == Stage.FOSSILIZED).nonzero().tolist()}
+        ends[seed[0], int(env.slots.blueprint[0, seed[0]])] = env.state.measured.committed_accuracy
+    assert len(ends) == int(env.openings.sum())
+    others = torch.stack([reached for seed, reached in ends.items() if seed != best])
+    assert (ends[best] > others.max(dim=0).values + 5.0).all(), ends
+
+
+def test_what_the_policy_germinated_first_and_what_it_kept_is_counted():
+    """With the plant alone left open it is the first and the last; with a longer training it is never finished."""
+    only = train(actions=OPEN | {"slot": [TASK.slot], "blueprint": [TASK.blueprint]})
+    found = planted.grade(learned(only), 1, CPU)
+    assert found is not None and (found.task, found.slot, found.blueprint) == ("orientation", 0, "depthwise")
+    assert (found.first, found.kept, found.openings, found.tasks) == (1.0, 1.0, 1, TASKS)
+    never = only.model_copy(update={"lifecycle": Lifecycle(max_seeds=1, training_dwell=99), "episode_steps": 3})
+    unfinished = planted.grade(learned(never), 1, CPU)
+    assert unfinished is not None and (unfinished.first, unfinished.kept) == (1.0, 0.0)
+    assert planted.grade(learned(never), 1, CPU) == unfinished
+
+
+def test_draws_are_tasks_of_their_own():
+    env = planted.environment(TASK, train(episode_steps=1), 1, CPU)
+    assert env.tasks_in_bank == TASKS and env.validation_data.tasks == TASKS
+    first, second, *_ = own = env.training_data.x.chunk(TASKS)
+    assert not torch.equal(first, second)
+    other = planted.environment(TASK, train(episode_steps=1), 1 + TASKS, CPU).training_data.x
+    assert not any(torch.equal(mine, theirs) for mine in own for theirs in other.chunk(TASKS))
+
+
+def test_what_cannot_take_the_plant_is_not_graded():
+    """It is closed by the settings, or the policy is for other hosts."""
+    assert planted.grade(learned(train(actions={"blueprint": ["norm"]})), 1, CPU) is None
+    found = learned(train())
+    other = found.train.model_copy(update={"host": Host(family="mlp")})
+    assert planted.grade(replace(found, train=other), 1, CPU) is None
