@@ -23,10 +23,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+
+def _each_once(overrides: list[str] | None) -> list[str] | None:
+    from simic.params_file import refuse_repeated
+
+    return refuse_repeated(overrides)
+
+
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
-        "-S", "--set", metavar="KEY=VALUE", help="Set a value in params.yaml before the run, as dvc exp run -S does."
+        "-S",
+        "--set",
+        metavar="KEY=VALUE",
+        callback=_each_once,
+        help="Set a value in params.yaml before the run, as dvc exp run -S does.",
     ),
 ]
 ParamsFile = Annotated[
@@ -241,7 +252,13 @@ def train_gym(
     out: Annotated[Path | None, typer.Option(help="New folder for the trained policy as a program.")] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("-S", "--set", metavar="KEY=VALUE", help="Change a value of params.yaml for this run only."),
+        typer.Option(
+            "-S",
+            "--set",
+            metavar="KEY=VALUE",
+            callback=_each_once,
+            help="Change a value of params.yaml for this run only.",
+        ),
     ] = None,
 ) -> None:
     """Train the PPO agent on a Gymnasium environment, with train.policy and train.ppo of params.yaml."""
@@ -320,7 +337,7 @@ def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = F
     from simic import params
 
     workspace = _workspace()
-    overrides = [*_values(file), *(set_ or [])]
+    overrides = _values(file, set_) if file else set_ or []
     params.load(workspace.params, overrides)  # refused in a millisecond, before anything heavy is imported
     from simic.pipeline import engine
 
@@ -334,12 +351,10 @@ def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = F
         _say("params.yaml now holds the overrides")
 
 
-def _values(file: Path | None) -> list[str]:
-    if file is None:
-        return []
+def _values(file: Path, set_: list[str] | None) -> list[str]:
     from simic.pipeline import overrides
 
-    return overrides.from_file(file)
+    return overrides.from_file(file, set_)
 
 
 def _override(workspace: "Workspace", overrides: list[str]) -> None:

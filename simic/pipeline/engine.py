@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from simic import durable, params
 from simic.errors import SimicError
 from simic.params_file import read_tree
@@ -49,8 +47,12 @@ def workspace_lock(workspace: Workspace) -> AbstractContextManager[None]:
 
 def run_chain(workspace: Workspace, last: str, execution: Execution, say: Say) -> list[StageOutcome]:
     """Every stage up to ``last`` that is out of date, in order, each recorded with DVC; the caller holds the lock."""
-    order = list(stages.STAGES)
-    return [refresh(name, workspace, execution, say) for name in order[: order.index(last) + 1]]
+    order, done = list(stages.STAGES), list[StageOutcome]()
+    for name in order[: order.index(last) + 1]:
+        if name == "headroom" != last:  # known now, and better said before it is measured
+            stages.refuse_too_large(params.load(workspace.params), workspace)
+        done.append(refresh(name, workspace, execution, say))
+    return done
 
 
 def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> StageOutcome:
@@ -86,8 +88,8 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
 
     DVC records params as they are when a stage ends (dvc #11058), so an edit would make a false record.
     """
+    before = recorded_params(name, workspace)  # first: what is edited after it differs at the end
     tree = params.load(workspace.params)
-    before = recorded_params(name, workspace)
     if name == "train":
         _train(tree, workspace, execution)
     else:
@@ -129,7 +131,7 @@ def provenance(workspace: Workspace) -> dict[str, str]:
 
 def recorded_params(name: str, workspace: Workspace) -> dict[str, Any]:
     """The sections of params.yaml that dvc.yaml records for a stage, as written."""
-    definition = yaml.safe_load((workspace.root / "dvc.yaml").read_text(encoding="utf-8"))
+    definition = read_tree(workspace.root / "dvc.yaml")
     tree = read_tree(workspace.params)
     return {key: _at(tree, key) for key in definition["stages"][name]["params"]}
 

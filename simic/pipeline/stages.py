@@ -70,6 +70,16 @@ def train(
     shutil.rmtree(work)
 
 
+def refuse_too_large(params: Params, workspace: Workspace) -> None:
+    """SimicError where training on the prepared data needs more memory than there is."""
+    from simic.training import machine, needs
+    from simic.training.session import layout
+
+    device = machine.configure(params.runtime)
+    processes = layout(params, device).processes
+    needs.refuse_training(params, workspace.prepared, params.train.envs, processes, device)
+
+
 def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -> None:
     from simic.agent.export import export_policy
     from simic.telemetry import publish

@@ -26,10 +26,13 @@ DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 WORKSPACE = Workspace(Path())
 
 # No dependency of any record: recorded params hold the values and what is valid, DVC knows outputs by their
-# place, messages are words.
+# place, messages are words, and what is refused makes nothing.
 NOT_RECORDED = {
     f"simic/{name}.py"
-    for name in ("__init__", "params", "params_file", "registry", "pipeline/paths", "errors", "seals")
+    for name in (
+        *("__init__", "errors", "memory", "params", "params_file", "params_words", "ranges", "reading", "registry"),
+        *("pipeline/paths", "seals", "training/needs"),
+    )
 }
 
 
@@ -212,7 +215,7 @@ def bare(program: str) -> subprocess.CompletedProcess[str]:
     core = of_the_core()
     modules = importlib.metadata.packages_distributions().items()
     tools = {name for name, owners in modules if name != "simic" and not core & {*map(canonicalize_name, owners)}}
-    assert {"prefect", "mlflow", "dvc", "scipy", "sklearn", "pyarrow", "ruamel", "typer", "rich"} <= tools
+    assert {"prefect", "mlflow", "dvc", "scipy", "sklearn", "pyarrow", "yaml", "typer", "rich"} <= tools
     blocked = f"import sys\nsys.modules |= dict.fromkeys({tools - set(sys.builtin_module_names)!r})\n"
     command = [sys.executable, "-c", blocked + program]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
