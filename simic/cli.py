@@ -1,11 +1,12 @@
 """The command line. Heavy imports are inside the commands, so that --help answers at once."""
 
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -14,6 +15,8 @@ from simic.errors import EXIT_INTERRUPTED, SimicError, told_in_one_line
 if TYPE_CHECKING:
     from simic.agent.agent import IterationReport
     from simic.pipeline.paths import Workspace
+
+T = TypeVar("T")
 
 app = typer.Typer(
     name="simic",
@@ -101,7 +104,8 @@ def certify() -> None:
     from simic.pipeline import stages
 
     workspace = _workspace()
-    found = stages.certify(params.load(workspace.params), workspace)
+    tree = params.load(workspace.params)
+    found = _interruptible(lambda: stages.certify(tree, workspace), "certify")
     for part in found.parts:
         count = sum(line.count for line in part.lines)
         verdict = (
@@ -136,7 +140,8 @@ def headroom(
     else:
         params.load(workspace.params, [one for one in set_ or [] if one.startswith("extensions")])  # may add suites
         overrides = [*stages.suite_overrides(suite), *(set_ or [])]
-        found, title = stages.headroom_apart(params.load(workspace.params, overrides), workspace), f"suite {suite}"
+        tree, title = params.load(workspace.params, overrides), f"suite {suite}"
+        found = _interruptible(lambda: stages.headroom_apart(tree, workspace), "headroom")
     if out is not None:
         out.write_text(found.to_json(), encoding="utf-8")
     _say(page(found, title))
@@ -165,10 +170,11 @@ def stage(name: Annotated[str, typer.Argument(help="prepare, headroom, train, ev
         raise SimicError(f"stage {name!r}: must be one of {', '.join(stages.STAGES)}")
 
     def body() -> None:
-        with engine.workspace_lock(workspace):
-            engine.perform(name, workspace, engine.Execution())
+        stop = threading.Event()
+        with engine.workspace_lock(workspace), engine.stopping(name, stop):
+            engine.perform(name, workspace, engine.Execution(stop=stop))
 
-    _interruptible(body)
+    _interruptible(body, name)
 
 
 @app.command()
@@ -229,7 +235,7 @@ def grow(
     workspace = _workspace()
     asked = stages.Growth(data, out, task, policy, host, n, compare)
     tree = params.load(workspace.params) if workspace.params.exists() else params.Params()
-    found = stages.grow(tree, workspace, asked)
+    found = _interruptible(lambda: stages.grow(tree, workspace, asked), "grow")
     _say(f"policy   {found.grown_by}")
     _say(f"grown    {found.path}: host {found.host} of {n}")
     _say(f"size     {found.params} parameters (the host alone {found.host_params})")
@@ -346,7 +352,7 @@ def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = F
             _override(workspace, overrides)
             engine.run_chain(workspace, last, engine.Execution(fresh=fresh), _say)
 
-    _interruptible(body)
+    _interruptible(body, "this run")
     if overrides:
         _say("params.yaml now holds the overrides")
 
@@ -365,12 +371,13 @@ def _override(workspace: "Workspace", overrides: list[str]) -> None:
             _say(f"params.yaml: {change}")
 
 
-def _interruptible(body: Callable[[], None]) -> None:
-    """A run that was asked to stop and has saved its state exits with a code of its own."""
-    from simic.training.interrupts import Interrupted
+def _interruptible(body: Callable[[], T], doing: str) -> T:
+    """What was asked to stop, and has saved what it saves, exits with a code of its own."""
+    from simic.training.interrupts import Interrupted, stop_at_once
 
     try:
-        body()
+        with stop_at_once(doing):
+            return body()
     except Interrupted as stopped:
         print(f"simic: {stopped}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)

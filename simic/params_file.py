@@ -15,6 +15,7 @@ from simic.reading import read_file
 
 # Far above what any params file needs; a file beyond them is a mistake, or made to exhaust the reader.
 MAX_BYTES, MAX_DEPTH, MAX_VALUES = 1_000_000, 20, 10_000
+LONGEST = 80  # characters of an override that a message repeats
 
 
 def read_tree(path: Path, overrides: list[str] | None = None) -> dict[str, Any]:
@@ -87,14 +88,15 @@ class _Plain:
 
 def _apply(tree: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
+    source = f"-S {override[:LONGEST]}"
     if not equals or not all(name.split(".")):
-        raise SimicError(f"-S {override}: must be KEY.PATH=VALUE, for example train.ppo.learning_rate=1e-4")
-    value = parse(text, f"-S {override}")
+        raise SimicError(f"{source}: must be KEY.PATH=VALUE, for example train.ppo.learning_rate=1e-4")
+    value = parse(text, source)
     *sections, leaf = name.split(".")
     for section in sections:
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):
-            raise SimicError(f"-S {override}: {section} is a value, not a section")
+            raise SimicError(f"{source}: {section[:LONGEST]} is a value, not a section")
     tree[leaf] = value
 
 

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from simic.errors import SimicError
 from simic.params_file import read_tree
 from simic.pipeline import dvc_record, stages
 from simic.pipeline.paths import Workspace
+from simic.training.interrupts import Interrupted, stop_at_once, stop_on_signals
 
 if TYPE_CHECKING:
     from simic.pipeline.mlflow_store import MlflowObserver
@@ -65,11 +66,21 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
         stale = True
     if stale:
         say(f"{name}: running")
-        perform(name, workspace, execution)
-        dvc_record.commit(workspace.root, name)
+        stop = execution.stop or threading.Event()
+        with stopping(name, stop):
+            perform(name, workspace, replace(execution, stop=stop))
+        with stop_on_signals(stop):  # what is done is recorded first
+            dvc_record.commit(workspace.root, name)
+        if stop.is_set():
+            raise Interrupted(f"stopped after {name}, which is done and recorded; the same command goes on")
     outcome = StageOutcome(name, stale, time.monotonic() - started)
     say(f"{name}: {f'done in {outcome.wall_seconds:.1f} s' if stale else 'up to date'}")
     return outcome
+
+
+def stopping(name: str, stop: threading.Event) -> AbstractContextManager[None]:
+    """How a stage takes a signal: training finishes its step and saves its state, the others end at once."""
+    return stop_on_signals(stop) if name == "train" else stop_at_once(name)
 
 
 def changed_source(workspace: Workspace) -> Path | None:
