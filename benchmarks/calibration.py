@@ -2,10 +2,11 @@
 
     python -m benchmarks.calibration RUN [RUN …] [--out benchmarks/results/calibration.json] [--write]
 
-RUN is the folder of a finished run (with ``reports/findings.json``) of this code, of whatever settings the limits are to
-hold for. A run whose record is refuted, or that was trained by other code than the first, is no clean run and is refused.
-Printed is how each number is distributed over the runs, and the limit that follows; findings of a run by limits as they
-are now are false alarms. ``--write`` puts the limits of 30 runs or more into ``simic/audit/limits.py``.
+RUN is the folder of a finished run (with ``reports/findings.json``) of this code, of whatever settings the limits are
+to hold for. A run whose record is refuted, or that was trained by other code than the first, is no clean run and is
+refused. Printed is how each number is distributed over the runs, and the limit that follows; findings of a run by
+limits as they are now are false alarms. ``--write`` puts the limits of 30 runs or more into
+``simic/audit/limits.py``.
 """
 
 import argparse

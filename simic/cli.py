@@ -1,11 +1,12 @@
 """The command line. Heavy imports are inside the commands, so that --help answers at once."""
 
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from simic.agent.agent import IterationReport
     from simic.pipeline.paths import Workspace
 
+T = TypeVar("T")
+
 app = typer.Typer(
     name="simic",
     help="Train a reinforcement-learning controller that grows neural networks, and audit the run.",
@@ -23,10 +26,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+
+def _each_once(overrides: list[str] | None) -> list[str] | None:
+    from simic.params_file import refuse_repeated
+
+    return refuse_repeated(overrides)
+
+
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
-        "-S", "--set", metavar="KEY=VALUE", help="Set a value in params.yaml before the run, as dvc exp run -S does."
+        "-S",
+        "--set",
+        metavar="KEY=VALUE",
+        callback=_each_once,
+        help="Set a value in params.yaml before the run, as dvc exp run -S does.",
     ),
 ]
 ParamsFile = Annotated[
@@ -90,7 +104,8 @@ def certify() -> None:
     from simic.pipeline import stages
 
     workspace = _workspace()
-    found = stages.certify(params.load(workspace.params), workspace)
+    tree = params.load(workspace.params)
+    found = _interruptible(lambda: stages.certify(tree, workspace), "certify")
     for part in found.parts:
         count = sum(line.count for line in part.lines)
         verdict = (
@@ -139,7 +154,8 @@ def headroom(
     else:
         params.load(workspace.params, [one for one in set_ or [] if one.startswith("extensions")])  # may add suites
         overrides = [*stages.suite_overrides(suite), *(set_ or [])]
-        found, title = stages.headroom_apart(params.load(workspace.params, overrides), workspace), f"suite {suite}"
+        tree, title = params.load(workspace.params, overrides), f"suite {suite}"
+        found = _interruptible(lambda: stages.headroom_apart(tree, workspace), "headroom")
     if out is not None:
         out.write_text(found.to_json(), encoding="utf-8")
     _say(page(found, title))
@@ -168,10 +184,11 @@ def stage(name: Annotated[str, typer.Argument(help="prepare, headroom, train, ev
         raise SimicError(f"stage {name!r}: must be one of {', '.join(stages.STAGES)}")
 
     def body() -> None:
-        with engine.workspace_lock(workspace):
-            engine.perform(name, workspace, engine.Execution())
+        stop = threading.Event()
+        with engine.workspace_lock(workspace), engine.stopping(name, stop):
+            engine.perform(name, workspace, engine.Execution(stop=stop))
 
-    _interruptible(body)
+    _interruptible(body, name)
 
 
 @app.command()
@@ -232,7 +249,7 @@ def grow(
     workspace = _workspace()
     asked = stages.Growth(data, out, task, policy, host, n, compare)
     tree = params.load(workspace.params) if workspace.params.exists() else params.Params()
-    found = stages.grow(tree, workspace, asked)
+    found = _interruptible(lambda: stages.grow(tree, workspace, asked), "grow")
     _say(f"policy   {found.grown_by}")
     _say(f"grown    {found.path}: host {found.host} of {n}")
     _say(f"size     {found.params} parameters (the host alone {found.host_params})")
@@ -255,7 +272,13 @@ def train_gym(
     out: Annotated[Path | None, typer.Option(help="New folder for the trained policy as a program.")] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("-S", "--set", metavar="KEY=VALUE", help="Change a value of params.yaml for this run only."),
+        typer.Option(
+            "-S",
+            "--set",
+            metavar="KEY=VALUE",
+            callback=_each_once,
+            help="Change a value of params.yaml for this run only.",
+        ),
     ] = None,
 ) -> None:
     """Train the PPO agent on a Gymnasium environment, with train.policy and train.ppo of params.yaml."""
@@ -334,7 +357,7 @@ def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = F
     from simic import params
 
     workspace = _workspace()
-    overrides = [*_values(file), *(set_ or [])]
+    overrides = _values(file, set_) if file else set_ or []
     params.load(workspace.params, overrides)  # refused in a millisecond, before anything heavy is imported
     from simic.pipeline import engine
 
@@ -343,17 +366,15 @@ def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = F
             _override(workspace, overrides)
             engine.run_chain(workspace, last, engine.Execution(fresh=fresh), _say)
 
-    _interruptible(body)
+    _interruptible(body, "this run")
     if overrides:
         _say("params.yaml now holds the overrides")
 
 
-def _values(file: Path | None) -> list[str]:
-    if file is None:
-        return []
+def _values(file: Path, set_: list[str] | None) -> list[str]:
     from simic.pipeline import overrides
 
-    return overrides.from_file(file)
+    return overrides.from_file(file, set_)
 
 
 def _override(workspace: "Workspace", overrides: list[str]) -> None:
@@ -364,12 +385,13 @@ def _override(workspace: "Workspace", overrides: list[str]) -> None:
             _say(f"params.yaml: {change}")
 
 
-def _interruptible(body: Callable[[], None]) -> None:
-    """A run that was asked to stop and has saved its state exits with a code of its own."""
-    from simic.training.interrupts import Interrupted
+def _interruptible(body: Callable[[], T], doing: str) -> T:
+    """What was asked to stop, and has saved what it saves, exits with a code of its own."""
+    from simic.training.interrupts import Interrupted, stop_at_once
 
     try:
-        body()
+        with stop_at_once(doing):
+            return body()
     except Interrupted as stopped:
         print(f"simic: {stopped}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)

@@ -5,7 +5,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,23 +26,35 @@ def sha256_of(content: bytes) -> str:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Writes a new file and waits until its bytes are on disk; OSError as the system reports it."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    """Writes a new file and waits until its bytes are on disk; OSError as the system reports it, naming the file."""
+    try:
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:  # a full disk is reported without saying where
+        raise OSError(error.errno, error.strerror, error.filename or str(path)) from None
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Writes a file whole or not at all: what was there stays until the new bytes are on disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    replace_files({path: content})
+
+
+def replace_files(files: Mapping[Path, bytes]) -> None:
+    """Several as one: none takes its place before the bytes of all are on disk."""
+    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in files}
     try:
-        write_synced(temporary, content)
-        temporary.replace(path)
+        for path, content in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_synced(temporary[path], content)
+        for path, written in temporary.items():
+            written.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
+        for written in temporary.values():
+            written.unlink(missing_ok=True)
+    for folder in {path.parent for path in files}:
+        sync_directory(folder)
 
 
 def sync_directory(path: Path) -> None:

@@ -1,11 +1,12 @@
 """The one error a user can cause: printed as a single line, exit code 2, no traceback."""
 
+import errno
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 EXIT_REFUSED = 2
-EXIT_INTERRUPTED = 3  # training was asked to stop, and can go on
+EXIT_INTERRUPTED = 3  # asked to stop; the same command goes on
 
 
 class SimicError(Exception):
@@ -16,11 +17,39 @@ class DecisionFault(SimicError):
     """The masks leave no choice, the policy's logits are not finite, or an action was played that the masks forbid."""
 
 
+# What the machine refuses, and what helps; any other OSError is a defect of ours, and keeps its traceback.
+REMEDIES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space, or have your quota raised",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    errno.EROFS: "make it writable",
+    errno.EACCES: "make it accessible",
+    errno.EPERM: "make it accessible",
+    errno.EIO: "look at the disk",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+}
+
+
 @contextmanager
 def told_in_one_line(program: str) -> Iterator[None]:
-    """For what is started from a shell: a SimicError ends it with one line on stderr and exit code 2."""
+    """For what is started from a shell: what its user can put right ends it with one line on stderr and exit code 2."""
     try:
         yield
     except SimicError as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        sys.exit(EXIT_REFUSED)
+        reason = str(error)
+    except MemoryError as error:
+        reason = f"out of memory ({error or 'no more to be had'}); ask for less, or for smaller data"
+    except OSError as error:
+        if error.errno not in REMEDIES:
+            raise
+        remedy = f"{REMEDIES[error.errno]} and run the same command again: what was finished is kept"
+        reason = f"{error.filename or 'a file'}: {error.strerror}; {remedy}"
+    else:
+        return
+    print(f"{program}: {printable(reason)}", file=sys.stderr)
+    sys.exit(EXIT_REFUSED)
+
+
+def printable(text: str) -> str:
+    """In one line, with what a terminal would obey made visible."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

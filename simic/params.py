@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from simic import registry
 from simic.errors import SimicError
 from simic.params_file import read_tree
+from simic.params_words import blamed, described
+from simic.ranges import Count, Fraction, LearningRate, NonNegative, Once, Penalty, Positive, Steps, Units, Workers
 from simic.registry import Known
 
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-NonNegative = Annotated[float, Field(ge=0.0)]
-Positive = Annotated[float, Field(gt=0.0)]
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
-Steps = Annotated[int, Field(ge=0, le=1_000_000)]
 EXTENSIONS_FOLDER = "extensions"
 
 
@@ -53,8 +51,9 @@ class Suite(Tree):
     """Of task suite: which distribution of tasks, and how many are drawn from it."""
 
     name: Annotated[str, Known(registry.SUITE)] = "patches"
-    kinds: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None  # null: all but those held out
-    held_out_kinds: Annotated[tuple[str, ...], Field(strict=False)] | None = None  # null: as the suite has it
+    # null: all but those held out
+    kinds: Annotated[tuple[str, ...], Field(strict=False, min_length=1), Once] | None = None
+    held_out_kinds: Annotated[tuple[str, ...], Field(strict=False), Once] | None = None  # null: as the suite has it
     instances: Instances = Instances()
 
 
@@ -65,7 +64,7 @@ class Prepare(Tree):
     source: str | None = None  # npz, text: a file in the data directory; synthetic: the name of a planted task
     samples: Count | None = None  # null: all; else so many, stratified, chosen by hash (text: windows of one piece)
     suite: Suite = Suite()
-    context: Count = 64  # text: bytes that one window predicts the next bytes of
+    context: Units = 64  # text: bytes that one window predicts the next bytes of
     split: Split = Split()
 
     @model_validator(mode="after")
@@ -84,7 +83,7 @@ class Host(Tree):
 
     family: Annotated[str, Known(registry.FAMILY)] = "cnn"
     preset: Annotated[str, Known(registry.PRESET)] = "impaired"
-    widths: Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=12)] | None = None
+    widths: Annotated[tuple[Units, ...], Field(strict=False, min_length=1, max_length=12)] | None = None
     kernel_size: Literal[1, 3, 5] | None = None
 
 
@@ -93,7 +92,7 @@ class HostOptimizer(Tree):
 
     name: Literal["sgd", "adamw"] = "sgd"
     precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products, training and validating alike
-    learning_rate: Positive = 0.05
+    learning_rate: LearningRate = 0.05
     momentum: Fraction = 0.9
     weight_decay: NonNegative = 5e-4
     seed_weight_decay: NonNegative = 0.0
@@ -152,7 +151,7 @@ class MinimalReward(Tree):
     """Of mode minimal: below this age a prune costs."""
 
     early_prune_age: Steps = 5
-    early_prune_penalty: Annotated[float, Field(le=0.0)] = -0.1
+    early_prune_penalty: Penalty = -0.1
 
 
 class BasicReward(Tree):
@@ -199,7 +198,7 @@ class Reward(Tree):
     mode: Annotated[str, Known(registry.REWARD_MODE)] = "shaped"
     pbrs_weight: NonNegative = 0.3
     intervention_cost: NonNegative = 0.01
-    death_penalty: Annotated[float, Field(le=0.0)] = -10.0
+    death_penalty: Penalty = -10.0
     contribution_threshold_pct: NonNegative = 1.0  # or twice its standard error, whichever is larger
     rent_cap: NonNegative = 1.5  # of shaped, escrow and loss, like the next
     rent_floor_params: Count = 200
@@ -229,19 +228,19 @@ class Governor(Tree):
 class Policy(Tree):
     """Sizes of the recurrent actor-critic."""
 
-    encoder_units: Count = 128
+    encoder_units: Units = 128
     core: Literal["lstm", "gru", "none"] = "lstm"
-    core_units: Count = 128
-    head_units: Count = 64
+    core_units: Units = 128
+    head_units: Units = 64
     critic: Literal["own", "shared"] = "own"  # own: its own encoder and core, which do not pull at the actor's
-    embedding_units: Count = 4
+    embedding_units: Units = 4
     precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products, acting and learning alike
 
 
 class PPOParams(Tree):
     """Proximal policy optimisation; names follow the paper (arXiv 1707.06347)."""
 
-    learning_rate: Positive = 1e-3
+    learning_rate: LearningRate = 1e-3
     learning_rate_schedule: Literal["constant", "adaptive"] = "constant"  # adaptive: kept where KL is near target_kl
     adam_eps: Positive = 1e-5
     clip_range: Positive = 0.2
@@ -272,7 +271,7 @@ class PPOParams(Tree):
         return self
 
 
-Choices = Annotated[tuple[str | int | float, ...], Field(strict=False)]
+Choices = Annotated[tuple[str | int | float, ...], Field(strict=False), Once]
 
 
 class Train(Tree):
@@ -330,9 +329,11 @@ RuleName = Literal["static", "random_legal", "patient", "gradient", "heuristic",
 class Headroom(Tree):
     """What can be won before anything is learned: rules written by hand, and a search over schedules."""
 
-    policies: Annotated[tuple[RuleName, ...], Field(strict=False)] = get_args(RuleName)[:3]
+    policies: Annotated[tuple[RuleName, ...], Field(strict=False), Once] = get_args(RuleName)[:3]
     schedules: Count = 32  # at most; all with one seed are among them
-    steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1)] = (0,)  # when the first seed germinates
+    steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1), Once] = (
+        0,
+    )  # when the first seed germinates
     search_tasks: Count = 8  # tasks of training on which the common schedule is chosen
     floors: bool = True  # a linear classifier and static networks of several sizes
 
@@ -343,7 +344,7 @@ PolicyName = Literal["learned", "learned_sampled", "blind"]
 class Evaluate(Tree):
     """How the trained policy is measured on what is held out, beside what headroom has."""
 
-    policies: Annotated[tuple[PolicyName, ...], Field(strict=False, min_length=1)] = get_args(PolicyName)
+    policies: Annotated[tuple[PolicyName, ...], Field(strict=False, min_length=1), Once] = get_args(PolicyName)
     eval_seeds: Annotated[int, Field(ge=2, le=10_000)] = 20  # hosts, at least; every held-out task gets as many
     static_final: bool = True  # the networks that the first policy ended with, trained from the first step
     # Decisions graded by replays: so many other first seeds are tried, and the verdict on the first; 0: none.
@@ -365,8 +366,8 @@ class Runtime(Tree):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     # Processes that share the hosts on a CPU, and threads of each; "auto": a process of one thread for each core. With
     # CUDA there is one, and torchrun starts one for each GPU.
-    processes: Count | Literal["auto"] = "auto"
-    threads: Count | Literal["auto"] = "auto"
+    processes: Workers | Literal["auto"] = "auto"
+    threads: Workers | Literal["auto"] = "auto"
     # "auto" by the shipped thresholds, FILE.json by that of simic autotune
     backend: Annotated[str, Field(pattern=r"^(auto|loop|vmap|.+\.json)$")] = "auto"
     checkpoint_every: Count = 1
@@ -384,7 +385,9 @@ class _Extended(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    extensions: Annotated[tuple[ExtensionName, ...], Field(strict=False)] = ()  # extensions/NAME.py, imported first
+    extensions: Annotated[
+        tuple[ExtensionName, ...], Field(strict=False), Once
+    ] = ()  # extensions/NAME.py, imported first
 
 
 class Params(Tree, _Extended):
@@ -399,9 +402,20 @@ class Params(Tree, _Extended):
     runtime: Runtime = Runtime()
 
 
-def load(path: Path, overrides: list[str] | None = None) -> Params:
-    """Params of a file, with ``key.path=value`` overrides in DVC's ``-S`` syntax; SimicError on anything wrong."""
-    return validate(read_tree(path, overrides), str(path), path.parent / EXTENSIONS_FOLDER)
+def load(path: Path, overrides: list[str] | None = None, whole: bool = True) -> Params:
+    """Params of a file, with ``key.path=value`` overrides in DVC's ``-S`` syntax; SimicError on anything wrong.
+
+    Every section must be there, or the file was cut off; but not in one that is not ``whole``, which gives some values.
+    """
+    tree, folder = read_tree(path, overrides), path.parent / EXTENSIONS_FOLDER
+    missing = [key for key in Params.model_fields if key not in tree]
+    if whole and missing:
+        raise SimicError(f"{path}: cut off? It lacks {', '.join(missing)}; git checkout {path.name} restores it")
+    try:
+        return _validated(tree, folder)
+    except ValidationError as error:
+        own = _own_problems(path) if overrides else error.errors()
+        raise SimicError(blamed(error.errors(), own, str(path), overrides or [], Params)) from None
 
 
 def validate(tree: dict[str, Any], source: str, extensions: Path = Path(EXTENSIONS_FOLDER)) -> Params:
@@ -410,34 +424,24 @@ def validate(tree: dict[str, Any], source: str, extensions: Path = Path(EXTENSIO
     The user's files that it names are imported first, from ``extensions``: they may add tasks, hosts and reward modes.
     """
     try:
-        for name in _Extended.model_validate(tree).extensions:
-            registry.load_extension(extensions / f"{name}.py")
-        return Params.model_validate(tree)
+        return _validated(tree, extensions)
     except ValidationError as error:
-        raise SimicError(f"{source}: " + "; ".join(_describe(item) for item in error.errors())) from None
+        raise SimicError(f"{source}: " + "; ".join(described(error.errors(), Params))) from None
 
 
-def _describe(item: Any) -> str:
-    name = ".".join(str(part) for part in item["loc"]) or "params"
-    if item["type"] == "extra_forbidden":
-        return f"{name}: unknown key; known here are {', '.join(_known_keys(item['loc'][:-1]))}"
-    message = item["msg"].removeprefix("Value error, ").removeprefix("Input should be ").replace("valid tuple", "list")
-    value = "" if isinstance(item["input"], dict) else f" = {_short(item['input'])}"
-    return f"{name}{value}: must be {message}" if value else f"{name}: {message}"
+def _validated(tree: dict[str, Any], extensions: Path) -> Params:
+    for name in _Extended.model_validate(tree).extensions:
+        registry.load_extension(extensions / f"{name}.py")
+    return Params.model_validate(tree)
 
 
-def _known_keys(section: tuple[int | str, ...]) -> list[str]:
-    model: type[BaseModel] = Params
-    for part in section:
-        annotation = model.model_fields[str(part)].annotation
-        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
-        model = annotation
-    return list(model.model_fields)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+def _own_problems(path: Path) -> list[ErrorDetails]:
+    """What is wrong with a file without overrides."""
+    try:
+        _validated(read_tree(path), path.parent / EXTENSIONS_FOLDER)
+    except ValidationError as error:
+        return error.errors()
+    return []
 
 
 def digest(*trees: BaseModel | dict[str, Any] | str | int) -> str:

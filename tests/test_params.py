@@ -17,7 +17,7 @@ def test_shipped_file_is_every_default_with_the_settings_of_the_suite_patches_an
     """params.yaml, the classes and the suite are one truth: same keys, same values."""
     tree = yaml.safe_load((ROOT / "params.yaml").read_text())
     (tmp_path / "defaults.yaml").write_text("{}")
-    expected = params.load(tmp_path / "defaults.yaml", list(stages.suite_overrides("patches")))
+    expected = params.load(tmp_path / "defaults.yaml", list(stages.suite_overrides("patches")), whole=False)
     assert tree == yaml.safe_load(yaml.safe_dump(expected.model_dump(mode="json")))
     assert (params.Params().prepare.task, params.Params().train.actions) == ("digits", {})  # the classes are neutral
 
@@ -31,15 +31,15 @@ def test_tree_is_frozen() -> None:
     ("override", "words"),
     [
         ("train.ppo.lr=0.1", ["train.ppo.lr", "unknown key", "learning_rate"]),
-        ("train.envs=0", ["train.envs = 0", "greater than or equal to 1"]),
+        ("train.envs=0", ["train.envs = 0", "an integer from 1 to"]),
         ("train.envs=2.5", ["train.envs = 2.5", "integer"]),
         ("train.envs=true", ["train.envs = True", "integer"]),
         ("train.ppo.learning_rate=fast", ["train.ppo.learning_rate = 'fast'", "number"]),
-        ("train.ppo.learning_rate=.nan", ["train.ppo.learning_rate", "finite"]),
-        ("train.ppo.learning_rate=-1", ["train.ppo.learning_rate = -1", "greater than 0"]),
+        ("train.ppo.learning_rate=.nan", ["train.ppo.learning_rate = nan", "from 1e-12 to 10"]),
+        ("train.ppo.learning_rate=-1", ["train.ppo.learning_rate = -1", "from 1e-12 to 10", "the default is 0.001"]),
         ("train.host.family=vit", ["train.host.family = 'vit'", "must be one of", "cnn", "mlp", "transformer"]),
         ("extensions=scale", ["extensions = 'scale'", "a list"]),
-        ("extensions=[../scale]", ["extensions.0 = '../scale'", "pattern"]),
+        ("extensions=[../scale]", ["extensions.0 = '../scale'", "matches"]),
         ("extensions=[nowhere]", ["extensions/nowhere.py", "no such file"]),
         ("train.envs=33", ["train", "33", "multiple of ppo.minibatches (4)"]),
         ("train.twins=7", ["train", "120", "multiple of twins (7)"]),
@@ -53,10 +53,10 @@ def test_tree_is_frozen() -> None:
         ("prepare.task=synthetic", ["prepare", "planted task", "required"]),
         ("prepare.source=mine.npz", ["prepare", "source", "null otherwise"]),
         ("prepare.task=imagenet", ["prepare.task = 'imagenet'", "digits", "cifar10", "synthetic"]),
-        ("prepare.samples=0", ["prepare.samples = 0", "greater than or equal to 1"]),
-        ("prepare.context=0", ["prepare.context = 0", "greater than or equal to 1"]),
+        ("prepare.samples=0", ["prepare.samples = 0", "an integer from 1 to"]),
+        ("prepare.context=0", ["prepare.context = 0", "an integer from 1 to"]),
         ("train=3", ["train = 3"]),
-        ("rng_seed=-1", ["rng_seed = -1", "greater than or equal to 0"]),
+        ("rng_seed=-1", ["rng_seed = -1", "from 0 to 2147483647"]),
     ],
 )
 def test_wrong_value_names_key_value_and_range(override: str, words: list[str]) -> None:
@@ -70,7 +70,7 @@ def test_wrong_value_names_key_value_and_range(override: str, words: list[str]) 
 
 @pytest.mark.parametrize("override", ["train.envs", "=3", "train..envs=3", "rng_seed.x=3", "train.envs=[1"])
 def test_malformed_override_is_refused(override: str) -> None:
-    with pytest.raises(SimicError, match="override"):
+    with pytest.raises(SimicError, match=r"^-S "):
         params.load(ROOT / "params.yaml", [override])
 
 
@@ -79,8 +79,8 @@ def test_numbers_are_read_as_dvc_does(tmp_path: Path) -> None:
     # Of files too: YAML 1.1 reads it as a string, DVC as a number.
     path = tmp_path / "params.yaml"
     path.write_text("train: {ppo: {learning_rate: 3e-4, adam_eps: 1.E-6}}\n")
-    assert params.load(path).train.ppo.learning_rate == 3e-4
-    assert params.load(path).train.ppo.adam_eps == 1e-6
+    assert params.load(path, whole=False).train.ppo.learning_rate == 3e-4
+    assert params.load(path, whole=False).train.ppo.adam_eps == 1e-6
 
 
 def test_digest_changes_with_any_value() -> None:

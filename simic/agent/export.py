@@ -1,5 +1,6 @@
 """The greedy policy as a program of its own: normaliser, memory and hierarchy in one file that torch.export loads."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from simic import durable
 from simic.agent.core import RecurrentState
 from simic.agent.distributions import Choice
 from simic.agent.normalization import ObservationNormalizer
@@ -71,9 +73,11 @@ def export_policy(
     with torch.no_grad():
         program = torch.export.export(module, example, dynamic_shapes=sizes, strict=False)
     directory.mkdir(parents=True, exist_ok=True)
-    torch.export.save(program, directory / PROGRAM)
+    written = io.BytesIO()  # torch reports a full disk as a defect of its own
+    torch.export.save(program, written)
+    durable.write_synced(directory / PROGRAM, written.getvalue())
     description = _description(policy, names, example)
-    (directory / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    durable.write_synced(directory / DESCRIPTION, (json.dumps(description, indent=2) + "\n").encode())
     return description
 
 

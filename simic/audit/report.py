@@ -64,7 +64,7 @@ def write_report(run: RunRecord, folder: Path) -> Verdict:
 
 
 def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
-    """Writes the three reports and ``figures/*.svg`` into ``folder``; SimicError when they cannot be written."""
+    """Writes reports, certificate and ``figures/*.svg`` into ``folder``, all or none; SimicError when it cannot."""
     panels = panels_of(run)
     files = {
         "report.html": html(run, verdict, panels),
@@ -74,12 +74,12 @@ def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
     }
     if len(files["report.html"].encode()) > MAX_BYTES:
         raise SimicError(f"report.html: {len(files['report.html'].encode())} bytes; allowed are {MAX_BYTES}")
-    for name, text in files.items():
-        try:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            durable.replace_file(folder / name, text.encode())
-        except OSError as error:
-            raise SimicError(f"{folder / name}: cannot be written: {error.strerror}") from None
+    if run.certificate is not None:
+        files["certificate.json"] = run.certificate.to_json()
+    try:
+        durable.replace_files({folder / name: text.encode() for name, text in files.items()})
+    except OSError as error:
+        raise SimicError(f"{error.filename}: cannot be written: {error.strerror}; earlier reports are kept") from None
 
 
 def html(run: RunRecord, verdict: Verdict, panels: Sequence[Panel]) -> str:

@@ -4,6 +4,7 @@ A batch is a pickled dict with ``data``, an array ``[n, 3072]`` of bytes (1,024 
 by row), and ``labels``, a list of n integers (www.cs.toronto.edu/~kriz/cifar.html).
 """
 
+import gzip
 import hashlib
 import io
 import pickle
@@ -24,7 +25,7 @@ ARCHIVE = "cifar-10-python.tar.gz"
 FOLDER = "cifar-10-batches-py"
 BATCHES = (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch")
 CLASSES, VALUES = 10, 3 * 32 * 32
-MAX_BATCH_BYTES = 2**28
+MAX_BATCH_BYTES, MAX_ARCHIVE_BYTES = 2**28, 2**29  # the official one unpacks to 186 MB
 # What a damaged pickle can end in, besides its own error.
 UNPICKLING_ERRORS = (
     pickle.UnpicklingError,
@@ -68,11 +69,20 @@ def _from_folder(folder: Path) -> list[tuple[str, bytes]]:
 def _from_archive(path: Path) -> list[tuple[str, bytes]]:
     """The batches' bytes; nothing is unpacked to disk."""
     try:
-        with tarfile.open(fileobj=io.BytesIO(read_file(path))) as archive:
+        with tarfile.open(fileobj=io.BytesIO(_unpacked(path)), mode="r:") as archive:
             return [(f"{path}: {name}", _member(archive, name)) for name in BATCHES]
-    except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError) as error:
+    except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError, RecursionError) as error:
         reason = " ".join(str(error).split()).strip("\"'")
         raise SimicError(f"{path}: damaged, or not the archive of CIFAR-10: {reason}") from None
+
+
+def _unpacked(path: Path) -> bytes:
+    """The archive without its compression, which may promise any length."""
+    with gzip.open(io.BytesIO(read_file(path))) as file:
+        content = file.read(MAX_ARCHIVE_BYTES + 1)
+    if len(content) > MAX_ARCHIVE_BYTES:
+        raise SimicError(f"{path}: unpacks to more than {MAX_ARCHIVE_BYTES} bytes: not the archive of CIFAR-10")
+    return content
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:

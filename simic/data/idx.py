@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from simic.data.published import Site, local_copy, obtain
-from simic.data.sources import Source, checked, read_file
+from simic.data.sources import COPIES, Source, checked, read_file
 from simic.durable import sha256_of
 from simic.errors import SimicError
+from simic.memory import Need, refuse_too_much
 
 UNSIGNED_BYTE = 8
 MAX_VALUES = 2**31
@@ -89,6 +90,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         with gzip.open(io.BytesIO(content)) if content.startswith(PACKED) else io.BytesIO(content) as file:
             header = file.read(4 + 4 * dimensions)
             shape = _shape(path, header, dimensions)
+            refuse_too_much([Need(f"{path}: dimensions {list(shape)}", COPIES * math.prod(shape), "its dimensions")])
             values = file.read(math.prod(shape) + 1)  # one more: to see the end, and gzip's checksum with it
     except (OSError, EOFError, zlib.error) as error:
         raise SimicError(f"{path}: damaged gzip file: {error}") from None

@@ -7,6 +7,9 @@ user's file was edited; DVC alone needs ``dvc repro -f prepare``. As its sha256 
 
 import hashlib
 import io
+import lzma
+import math
+import struct
 import zipfile
 import zlib
 from dataclasses import dataclass, replace
@@ -16,10 +19,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simic import durable
+from simic import durable, reading
 from simic.errors import SimicError
+from simic.memory import Need, machine_bytes, refuse_too_much
 
 BYTES = 256  # what a token of byte-level text can be
+COPIES = 2  # of raw data at least, while they are split
+# What a damaged or hostile archive can end in.
+UNREADABLE = (
+    ValueError,
+    EOFError,
+    OSError,
+    TypeError,
+    RuntimeError,
+    SyntaxError,
+    OverflowError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+)
 
 
 @dataclass(frozen=True)
@@ -67,21 +87,40 @@ def read_npz(data_dir: Path, source: str) -> Source:
     path = inside(data_dir, source)
     content = read_file(path)
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            missing = sorted({"x", "y"} - set(arrays.files))
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            missing = sorted({"x.npy", "y.npy"} - set(archive.namelist()))
             if missing:
-                raise SimicError(f"{path}: no array {missing[0]!r}; it must hold x and y")
-            x, y = arrays["x"], arrays["y"]
-    except (ValueError, EOFError, OSError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise SimicError(f"{path}: damaged, or not an .npz file of plain arrays: {error}") from None
+                raise SimicError(f"{path}: no array {missing[0][0]!r}; it must hold x and y")
+            x, y = (_member(path, archive, name) for name in ("x", "y"))
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise SimicError(f"{path}: damaged, or not an .npz file of plain arrays: {reason}") from None
     images, targets = checked(str(path), x[:, None] if x.ndim == 3 else x, y)
     # The name alone: the folder would make the prepared bytes differ between machines.
     return Source(path.name, durable.sha256_of(content), "the user's own", images, targets)
 
 
+def _member(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    """One array; its header is held against the archive's word and the memory before there is room made for it."""
+    entry = archive.getinfo(f"{name}.npy")
+    with archive.open(entry) as file:
+        version = np.lib.format.read_magic(file)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, kind = header(file)
+        claimed, there = math.prod(shape) * kind.itemsize, entry.file_size - file.tell()
+    if claimed != there and not kind.hasobject:
+        raise SimicError(f"{path}: damaged: array {name} claims {list(shape)} of {kind}, {claimed} bytes; has {there}")
+    refuse_too_much([Need(f"{path}: array {name} {list(shape)}", claimed * COPIES, "its number of samples")])
+    with archive.open(entry) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
 def inside(data_dir: Path, source: str) -> Path:
     """The file's path; a path from params cannot leave the data directory."""
-    path = (data_dir / source).resolve()
+    try:
+        path = (data_dir / source).resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # a NUL, too long a name, links in a circle
+        raise SimicError(f"prepare.source = {source!r}: not the path of a file: {error}") from None
     if not path.is_relative_to(data_dir.resolve()):
         raise SimicError(
             f"prepare.source = {source!r}: must lie under {data_dir} (links are followed); or set SIMIC_DATA_DIR"
@@ -91,12 +130,7 @@ def inside(data_dir: Path, source: str) -> Path:
 
 def read_file(path: Path) -> bytes:
     """All bytes, or a SimicError that says which file to put where."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise SimicError(f"{path}: no such file; put it there, or set SIMIC_DATA_DIR to its folder") from None
-    except OSError as error:
-        raise SimicError(f"{path}: not readable: {error.strerror}") from None
+    return reading.read_file(path, machine_bytes() // COPIES, "put it there, or set SIMIC_DATA_DIR to its folder")
 
 
 def complete(source: Source) -> Source:

@@ -24,7 +24,7 @@ from simic.evaluation.side_by_side import SideBySide, Turn, at_once, of_rows, pl
 from simic.growth.batch.shards import recovered
 from simic.growth.life.vocabulary import Stage
 from simic.params import Params, Runtime
-from simic.training import sharing
+from simic.training import needs, sharing
 from simic.training.learned import LearnedActor
 
 EVALUATION_ITERATION = 1 << 40  # far above any training iteration; data order and host initialisation hash it
@@ -53,6 +53,7 @@ class EvaluationSetup:
         least = 2 if 1 in Counter(task.group for task in held_out.tasks).values() else 1
         hosts = count * max(least, -(-params.evaluate.eval_seeds // count))
         rows = hosts * at_once(hosts, policies)
+        needs.refuse_playing(params, prepared, rows, torch.device(device))
         runtime = params.runtime
         make = sharing.population(runtime, sharing.layout(runtime, rows, torch.device(device)))
         train, val = held_out.train, held_out.val

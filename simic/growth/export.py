@@ -4,9 +4,8 @@ A directory holds ``structure.json`` (what it is made of), ``weights.safetensors
 ``network.pt2`` (torch.export; runs without this package) and a model card. ``load_grown`` reads the first two.
 """
 
+import io
 import json
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self
@@ -14,9 +13,10 @@ from typing import Literal, Self
 import torch
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from simic import durable
 from simic.errors import SimicError
 from simic.growth.batch.groups import SlotState
 from simic.growth.batch.population import Population
@@ -150,44 +150,41 @@ def grown_network(population: Population | Shards, slots: Slots, row: int, commi
 def write_network(
     network: GrownNetwork, path: Path, history: Sequence[JsonValue], card: str, files: Mapping[str, str] | None = None
 ) -> Path:
-    """Write it as a new directory ``path``, whole or not at all; ``history``, ``card`` and other ``files`` by name are
-    the caller's account.
+    """Write it as a directory ``path``, new or empty, whole or not at all; ``history``, ``card`` and other ``files`` by
+    name are the caller's account.
     """
-    if path.exists():
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise SimicError(f"{path}: already exists; choose another directory or remove it")
-    partial = path.with_name(path.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        _write(network, partial, history, card)
+    with durable.new_directory(path) as folder:
+        for name, content in _contents(network, history, card).items():
+            durable.write_synced(folder / name, content)
         for name, text in (files or {}).items():
-            (partial / name).write_text(text, encoding="utf-8")
-    except BaseException:
-        shutil.rmtree(partial)
-        raise
-    os.replace(partial, path)
+            durable.write_synced(folder / name, text.encode())
     return path
 
 
-def _write(network: GrownNetwork, partial: Path, history: Sequence[JsonValue], card: str) -> None:
-    (partial / STRUCTURE).write_text(network.structure.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    (partial / CARD).write_text(card, encoding="utf-8")
-    (partial / HISTORY).write_text(json.dumps(list(history), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    save_file({name: tensor.contiguous() for name, tensor in network.weights().items()}, partial / WEIGHTS)
-    _save_program(network, partial / PROGRAM)
+def _contents(network: GrownNetwork, history: Sequence[JsonValue], card: str) -> dict[str, bytes]:
+    return {
+        STRUCTURE: (network.structure.model_dump_json(indent=2) + "\n").encode(),
+        CARD: card.encode(),
+        HISTORY: (json.dumps(list(history), indent=2, allow_nan=False) + "\n").encode(),
+        WEIGHTS: save({name: tensor.contiguous() for name, tensor in network.weights().items()}),
+        PROGRAM: _program(network),
+    }
 
 
-def _save_program(network: GrownNetwork, path: Path) -> None:
+def _program(network: GrownNetwork) -> bytes:
     """The network as one graph for any batch size; needs torch alone to run."""
-    shape = network.structure.input_shape
+    shape, written = network.structure.input_shape, io.BytesIO()
     example = torch.zeros(2, *shape, dtype=torch.int64 if len(shape) == 1 else torch.float32)
     batch = torch.export.Dim("batch", min=1)
     try:
-        torch.export.save(torch.export.export(network, (example,), dynamic_shapes=({0: batch},)), path)
+        torch.export.save(torch.export.export(network, (example,), dynamic_shapes=({0: batch},)), written)
     except Exception as error:  # of many kinds; a user's blueprint may do what cannot be traced
         names = ", ".join(sorted({seed.blueprint for seed in network.structure.seeds})) or "no seeds"
         reason = " ".join(str(error).split())[:200]
-        raise SimicError(f"{path.name}: torch.export cannot write a network with {names}: {reason}") from error
+        raise SimicError(f"{PROGRAM}: torch.export cannot write a network with {names}: {reason}") from error
+    return written.getvalue()
 
 
 def load_grown(path: Path | str, host: nn.Module | None = None) -> GrownNetwork:

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from simic import params
-from simic.errors import EXIT_INTERRUPTED, EXIT_REFUSED, SimicError
+from simic.errors import EXIT_INTERRUPTED, told_in_one_line
 from simic.pipeline import dvc_record, engine, stages
 from simic.pipeline.paths import Workspace
 from simic.training import progress, trainer
@@ -29,11 +29,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fresh", action="store_true", help="throw unfinished training away and train anew")
     fresh, workspace = parser.parse_args().fresh, Workspace(Path.cwd())
-    try:
-        _train(params.load(workspace.params), workspace, fresh)
-    except (SimicError, Interrupted) as error:
-        print(f"simic: {error}", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED if isinstance(error, Interrupted) else EXIT_REFUSED)
+    with told_in_one_line("simic"):
+        try:
+            _train(params.load(workspace.params), workspace, fresh)
+        except Interrupted as stopped:
+            print(f"simic: {stopped}", file=sys.stderr)
+            sys.exit(EXIT_INTERRUPTED)
 
 
 def _train(tree: params.Params, workspace: Workspace, fresh: bool) -> None:

@@ -82,7 +82,16 @@ def _dvc(root: Path, *arguments: str) -> str:
     """Standard output of a DVC command in ``root``; its last error line as a SimicError when it fails."""
     # -P: the project's folders (data, flows, ...) must not shadow anything DVC imports
     command = [sys.executable, "-P", "-m", "dvc", *arguments]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    # In a session of its own: Ctrl-C is for this process, which may have it finish a record.
+    done = subprocess.run(
+        command,
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     if done.returncode == 0:
         return done.stdout
     lines = [line.removeprefix("ERROR: ").strip() for line in done.stderr.splitlines() if line.startswith("ERROR")]

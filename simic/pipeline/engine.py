@@ -5,17 +5,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from simic import durable, params
 from simic.errors import SimicError
 from simic.params_file import read_tree
 from simic.pipeline import dvc_record, stages
 from simic.pipeline.paths import Workspace
+from simic.training.interrupts import Interrupted, stop_at_once, stop_on_signals
 
 if TYPE_CHECKING:
     from simic.pipeline.mlflow_store import MlflowObserver
@@ -49,8 +48,12 @@ def workspace_lock(workspace: Workspace) -> AbstractContextManager[None]:
 
 def run_chain(workspace: Workspace, last: str, execution: Execution, say: Say) -> list[StageOutcome]:
     """Every stage up to ``last`` that is out of date, in order, each recorded with DVC; the caller holds the lock."""
-    order = list(stages.STAGES)
-    return [refresh(name, workspace, execution, say) for name in order[: order.index(last) + 1]]
+    order, done = list(stages.STAGES), list[StageOutcome]()
+    for name in order[: order.index(last) + 1]:
+        if name == "headroom" != last:  # known now, and better said before it is measured
+            stages.refuse_too_large(params.load(workspace.params), workspace)
+        done.append(refresh(name, workspace, execution, say))
+    return done
 
 
 def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> StageOutcome:
@@ -63,11 +66,21 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
         stale = True
     if stale:
         say(f"{name}: running")
-        perform(name, workspace, execution)
-        dvc_record.commit(workspace.root, name)
+        stop = execution.stop or threading.Event()
+        with stopping(name, stop):
+            perform(name, workspace, replace(execution, stop=stop))
+        with stop_on_signals(stop):  # what is done is recorded first
+            dvc_record.commit(workspace.root, name)
+        if stop.is_set():
+            raise Interrupted(f"stopped after {name}, which is done and recorded; the same command goes on")
     outcome = StageOutcome(name, stale, time.monotonic() - started)
     say(f"{name}: {f'done in {outcome.wall_seconds:.1f} s' if stale else 'up to date'}")
     return outcome
+
+
+def stopping(name: str, stop: threading.Event) -> AbstractContextManager[None]:
+    """How a stage takes a signal: training finishes its step and saves its state, the others end at once."""
+    return stop_on_signals(stop) if name == "train" else stop_at_once(name)
 
 
 def changed_source(workspace: Workspace) -> Path | None:
@@ -86,8 +99,8 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
 
     DVC records params as they are when a stage ends (dvc #11058), so an edit would make a false record.
     """
+    before = recorded_params(name, workspace)  # first: what is edited after it differs at the end
     tree = params.load(workspace.params)
-    before = recorded_params(name, workspace)
     if name == "train":
         _train(tree, workspace, execution)
     else:
@@ -129,7 +142,7 @@ def provenance(workspace: Workspace) -> dict[str, str]:
 
 def recorded_params(name: str, workspace: Workspace) -> dict[str, Any]:
     """The sections of params.yaml that dvc.yaml records for a stage, as written."""
-    definition = yaml.safe_load((workspace.root / "dvc.yaml").read_text(encoding="utf-8"))
+    definition = read_tree(workspace.root / "dvc.yaml")
     tree = read_tree(workspace.params)
     return {key: _at(tree, key) for key in definition["stages"][name]["params"]}
 

@@ -10,7 +10,8 @@ from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from simic import durable, params
-from simic.params_file import read_tree
+from simic.errors import SimicError
+from simic.params_file import parse, read_tree
 
 
 def write(path: Path, overrides: list[str]) -> list[str]:
@@ -20,17 +21,19 @@ def write(path: Path, overrides: list[str]) -> list[str]:
     """
     before = read_tree(path)
     after = read_tree(path, overrides)
-    params.validate(after, str(path), path.parent / params.EXTENSIONS_FOLDER)
-    # A key may be given twice, by a file and on the command line; the later value counts, and is reported once.
-    changes = list(dict.fromkeys(change for override in overrides if (change := _change(before, after, override))))
+    params.load(path, overrides)
+    changes = [change for override in overrides if (change := _change(before, after, override))]
     if changes:
-        durable.replace_file(path, _edited(path, after, overrides).encode())
+        text = _edited(path, after, overrides)
+        if json.dumps(parse(text, str(path)), sort_keys=True) != json.dumps(after, sort_keys=True):
+            raise SimicError(f"{path}: its anchors tie other values to those that change; write them out, or edit it")
+        durable.replace_file(path, text.encode())
     return changes
 
 
-def from_file(path: Path) -> list[str]:
-    """Every value of a params file, of which the keys it leaves out have their defaults, as overrides."""
-    return [f"{name}={json.dumps(value)}" for name, value in _leaves(params.load(path))]
+def from_file(path: Path, overrides: list[str] | None = None) -> list[str]:
+    """Every value of a params file, changed by overrides and filled up with defaults, as overrides."""
+    return [f"{name}={json.dumps(value)}" for name, value in _leaves(params.load(path, overrides, whole=False))]
 
 
 def from_model(model: BaseModel) -> list[str]:

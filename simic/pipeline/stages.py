@@ -71,6 +71,16 @@ def train(
     shutil.rmtree(work)
 
 
+def refuse_too_large(params: Params, workspace: Workspace) -> None:
+    """SimicError where training on the prepared data needs more memory than there is."""
+    from simic.training import machine, needs
+    from simic.training.session import layout
+
+    device = machine.configure(params.runtime)
+    processes = layout(params, device).processes
+    needs.refuse_training(params, workspace.prepared, params.train.envs, processes, device)
+
+
 def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -> None:
     from simic.agent.export import export_policy
     from simic.telemetry import publish
@@ -150,21 +160,20 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     iterations, every = params.train.iterations, params.train.validate_every
     trainings = params.train.envs * (iterations + -(-iterations // every))
     subject = evaluation.Subject(params.evaluate.checkpoint, kept.manifest.iteration, trainings)
-    shutil.rmtree(workspace.grown, ignore_errors=True)
+    with durable.new_directory(workspace.grown) as grown, closing(setup.env):
 
-    def take_home(name: str, done: Performance) -> None:
-        """Of the first policy named, the trained one by default."""
-        if name == policies[0]:
-            grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
-            histories = done.histories(setup.env)
-            export_best(setup.env, done.rows, histories, setup.held_out, workspace.prepared, grown_by, workspace.grown)
+        def take_home(name: str, done: Performance) -> None:
+            """Of the first policy named, the trained one by default."""
+            if name == policies[0]:
+                grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
+                histories = done.histories(setup.env)
+                export_best(setup.env, done.rows, histories, setup.held_out, workspace.prepared, grown_by, grown)
 
-    with closing(setup.env):
         final = params.evaluate.static_final
         known = planted.grade(learned, params.rng_seed, device) if asked else None
         found = evaluation.evaluate(setup, players, floors, subject, final, take_home, permuted, departing, known)
-    durable.replace_file(workspace.evaluation, found.to_json().encode())
-    durable.replace_file(workspace.metrics, (json.dumps(endpoints.metrics(found), indent=2) + "\n").encode())
+        metrics = json.dumps(endpoints.metrics(found), indent=2) + "\n"
+        durable.replace_files({workspace.evaluation: found.to_json().encode(), workspace.metrics: metrics.encode()})
     seals.write(workspace.root, "evaluate", params)
 
 
@@ -188,7 +197,6 @@ def audit(params: Params, workspace: Workspace) -> None:
 
     run = _record(params, workspace)
     certificate = _certified(run, workspace) if params.audit.certify else Certificate()
-    durable.replace_file(workspace.certificate, certificate.to_json().encode())
     write_report(replace(run, certificate=certificate), workspace.reports)
 
 

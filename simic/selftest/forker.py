@@ -20,7 +20,7 @@ IMPORTED = (
     "gymnasium",
     "pydantic",
     "filelock",
-    "yaml",
+    "ruamel.yaml",
     "pyarrow.parquet",
     "scipy.optimize",
     "scipy.stats",

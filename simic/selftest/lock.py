@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
 
 from simic.params_file import read_tree
 from simic.pipeline.paths import Workspace
@@ -29,14 +29,14 @@ def note(workspace: Workspace, stage: str) -> None:
     if stage not in OUTPUTS:
         return
     path = workspace.root / "dvc.lock"
-    found = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {"schema": "2.0", "stages": {}}
+    found = read_tree(path) if path.exists() else {"schema": "2.0", "stages": {}}
     tree = read_tree(workspace.params)
     found["stages"][stage] = {
         "cmd": f"simic stage {stage}",
         "params": {"params.yaml": {name: tree[name] for name in SECTIONS[stage]}},
         "outs": [_entry(workspace.root, name) for name in OUTPUTS[stage] if (workspace.root / name).exists()],
     }
-    path.write_text(yaml.safe_dump(found, sort_keys=False), encoding="utf-8")
+    YAML().dump(found, path)
 
 
 def _entry(root: Path, name: str) -> dict[str, Any]:

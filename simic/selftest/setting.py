@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
 
 from simic import params
 from simic.params import Params
@@ -65,4 +65,4 @@ def tiny(rng_seed: int = RNG_SEED) -> Params:
 
 def write(path: Path, tree: Params) -> None:
     """A params.yaml with every value in it."""
-    path.write_text(yaml.safe_dump(tree.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+    YAML().dump(tree.model_dump(mode="json"), path)

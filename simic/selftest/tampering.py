@@ -10,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import yaml
+from ruamel.yaml import YAML
 from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
 from simic import durable
 from simic.evaluation import endpoints, result
 from simic.evaluation.evaluate import comparisons, summary
+from simic.params_file import read_tree
 from simic.pipeline.paths import Workspace
 from simic.telemetry import publish
 from simic.training import checkpoint
@@ -163,9 +164,9 @@ def change_labels(workspace: Workspace, donor: Workspace) -> None:
 
 def change_params(workspace: Workspace, donor: Workspace) -> None:
     """The discount in params.yaml."""
-    found = yaml.safe_load(workspace.params.read_text(encoding="utf-8"))
+    found = read_tree(workspace.params)
     found["train"]["ppo"]["gamma"] = 0.9
-    workspace.params.write_text(yaml.safe_dump(found, sort_keys=False), encoding="utf-8")
+    YAML().dump(found, workspace.params)
 
 
 # --- telemetry -------------------------------------------------------------------------------------------------------

@@ -1,23 +1,51 @@
-"""Ctrl-C and SIGTERM ask training to stop; a second one ends the process at once."""
+"""Ctrl-C and SIGTERM ask a run to stop; a second one ends the process at once."""
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(Exception):
-    """Training was asked to stop; ``saved`` iterations are on disk, ``begun`` were begun."""
+    """Somebody asked to stop; the message says what is kept, what is done again and how to go on."""
 
-    def __init__(self, saved: int, begun: int):
-        again = f"; iteration {saved + 1} was not finished and will start again" if begun == saved + 1 else ""
-        again = (
-            f"; iterations {saved + 1} to {begun} were not saved and will be done again" if begun > saved + 1 else again
-        )
-        super().__init__(f"stopped with {saved} iterations saved{again}; to resume: simic train")
+
+def in_training(saved: int, begun: int) -> Interrupted:
+    """``saved`` iterations are on disk, ``begun`` were begun."""
+    again = f"; iteration {saved + 1} was not finished and will start again" if begun == saved + 1 else ""
+    again = f"; iterations {saved + 1} to {begun} were not saved and will be done again" if begun > saved + 1 else again
+    return Interrupted(f"stopped with {saved} iterations saved{again}; to resume: simic train")
+
+
+@contextmanager
+def stop_at_once(doing: str) -> Iterator[None]:
+    """For work that is done from its start again: the first SIGINT or SIGTERM ends it, a second one acts as before.
+
+    What it writes must not touch earlier outputs before it is whole. Only the main thread can have handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        _restore(former)
+        raise KeyboardInterrupt
+
+    for number in SIGNALS:
+        signal.signal(number, handle)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"stopped in {doing}: no output is left half-written; the same command does it again"
+        ) from None
+    finally:
+        _restore(former)
 
 
 @contextmanager
@@ -38,8 +66,7 @@ def stop_on_signals(stop: threading.Event) -> Iterator[None]:
             asked.set()
             stop.set()
             return
-        for each, handler in former.items():
-            signal.signal(each, handler)
+        _restore(former)
         signal.raise_signal(number)
 
     for number in SIGNALS:
@@ -47,5 +74,9 @@ def stop_on_signals(stop: threading.Event) -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+        _restore(former)
+
+
+def _restore(former: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in former.items():
+        signal.signal(number, handler)

@@ -24,7 +24,7 @@ from simic.growth.batch.shards import Layout
 from simic.params import Params, Train
 from simic.telemetry.recorder import FOLDER, NOTHING, RUN_FILE, Recorder, Silent
 from simic.telemetry.rows import FindingRow
-from simic.training import machine, resume, sharing
+from simic.training import machine, needs, resume, sharing
 from simic.training.checkpoint import CheckpointStore, Manifest
 from simic.training.learned import describe_specs
 from simic.training.machine import Machine
@@ -90,6 +90,8 @@ def open_session(
     device = machine.configure(params.runtime)
     found = layout(params, device, ranks)
     identity = Identity.of(params, data_hash(prepared_dir), _describe(params, device, found, ranks))
+    hosts = len(ranks.env_ids(params.train.envs))
+    needs.refuse_training(params, prepared_dir, hosts, found.processes, device)
     store = CheckpointStore(work_dir / CHECKPOINTS, params.runtime.keep_last)
     with ExitStack() as files:
         start = ranks.from_first(lambda: _begin(files, work_dir, store, identity, fresh))

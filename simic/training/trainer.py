@@ -21,7 +21,7 @@ from simic.telemetry.columns import STEPS, Columns
 from simic.telemetry.recorder import Iteration
 from simic.telemetry.rows import FindingRow, Severity, TimingRow, UpdateRow
 from simic.training import episodes, survey, teacher, validation
-from simic.training.interrupts import Interrupted
+from simic.training.interrupts import Interrupted, in_training
 from simic.training.observers import EndStatus, Observer, Observers, RunInfo
 from simic.training.ranks import merged
 from simic.training.session import Session
@@ -350,7 +350,7 @@ class TrainingRun:
         if self.whole and not self.saved and self.counters.iteration:
             self._save()
         kept = self.session.checkpoints.iterations()
-        return Interrupted(kept[-1] if kept else 0, self.begun)
+        return in_training(kept[-1] if kept else 0, self.begun)
 
     def _timed(self, name: str, work: Callable[[], T]) -> T:
         started = time.perf_counter()

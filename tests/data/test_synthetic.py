@@ -45,7 +45,7 @@ def test_prepared_like_any_other_data(name, tmp_path):
 @pytest.mark.parametrize("name", PLANTED)
 def test_overrides_are_valid_params(name, tmp_path):
     (tmp_path / "params.yaml").write_text("{}")
-    tree = params.load(tmp_path / "params.yaml", PLANTED[name].overrides)
+    tree = params.load(tmp_path / "params.yaml", PLANTED[name].overrides, whole=False)
     assert tree.prepare.source == name
     assert tree.train.host.widths == PLANTED[name].widths
     assert tree.train.lifecycle.param_budget == PLANTED[name].param_budget

@@ -19,7 +19,7 @@ from tests.helpers import copy_checkout, free_port
 
 STAGES = """
 import time
-from simic.training.interrupts import Interrupted
+from simic.training.interrupts import in_training
 
 def prepare(params, workspace):
     workspace.prepared.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def train(params, workspace, observers=(), stop=None, fresh=False):
         done += 1
         saved.write_text(str(done))
         if stop is not None and stop.is_set():
-            raise Interrupted(done, done)
+            raise in_training(done, done)
     for folder in (workspace.checkpoints, workspace.models, workspace.telemetry):
         folder.mkdir(exist_ok=True)
         (folder / "x").write_text(str(done))

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from simic.training.interrupts import Interrupted, stop_on_signals
+from simic.training.interrupts import in_training, stop_on_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -67,4 +67,4 @@ def test_in_another_thread_signals_are_left_alone():
     ],
 )
 def test_the_exception_says_what_is_done_again_and_how_to_go_on(begun, lost):
-    assert str(Interrupted(7, begun)) == f"stopped with 7 iterations saved; {lost}to resume: simic train"
+    assert str(in_training(7, begun)) == f"stopped with 7 iterations saved; {lost}to resume: simic train"

@@ -11,10 +11,11 @@ from torch import Tensor
 from simic import params as params_module
 from simic.data.bank import SPLITS, Bank, standardised
 from simic.data.batches import Dataset, TaskGroup, TaskMeta
-from simic.data.sources import BYTES
+from simic.data.sources import BYTES, COPIES
 from simic.data.suites.kinds import KINDS, Draws, Kind, Problem, Shelf
 from simic.data.suites.suites import SUITES, SourceTask
 from simic.errors import SimicError
+from simic.memory import Need, refuse_too_much
 from simic.params import Host, Prepare
 
 # Of a host trained on a source task for some epochs, with draws of that rng_seed, its weights by name.
@@ -45,9 +46,13 @@ def many(params: Prepare, rng_seed: int, data_dir: Path, train_host: TrainHost |
         names = list(of)
         places = [(names[k % len(names)], k // len(names)) for k in range(count if names else 0)]
         as_given = shipped.source is not None
-        return [
-            _instance(of[name], Draws(rng_seed, name, pool, k, shelf), group, samples, as_given) for name, k in places
-        ]
+        found = list[Instance]()
+        for name, k in places:
+            found.append(_instance(of[name], Draws(rng_seed, name, pool, k, shelf), group, samples, as_given))
+            if len(found) == 1:
+                each = sum(array.nbytes for array in found[0].arrays.values())
+                refuse_too_much([Need(f"{count} tasks", COPIES * count * each, f"prepare.suite.instances.{group}")])
+        return found
 
     visible = drawn("train", kinds, counts.train) + drawn("val", kinds, counts.val)
     hidden = drawn("held_out", kinds, counts.held_out) + drawn("held_out_kinds", held, counts.held_out_kinds)

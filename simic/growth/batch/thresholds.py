@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simic.durable import sha256
 from simic.errors import SimicError
+from simic.reading import read_file
+
+MAX_BYTES = 1_000_000  # of a table
 
 
 class Thresholds(BaseModel):
@@ -77,9 +80,9 @@ def of(backend: str, device: torch.device) -> Thresholds:
 def read(path: Path) -> ThresholdTable:
     """A table; SimicError naming the file and what is wrong with it."""
     try:
-        return ThresholdTable.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise SimicError(f"runtime.backend = {str(path)!r}: {error.strerror}; simic autotune writes one") from None
+        return ThresholdTable.model_validate_json(
+            read_file(path, MAX_BYTES, "runtime.backend names it; simic autotune writes one")
+        )
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"

@@ -1,0 +1,83 @@
+"""How much memory hosts, decisions, data and policy take at least, counted before any of it is allocated."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from simic.agent.spec import ObservationSpec
+from simic.data.batches import HOST_FILE, Meta, read_meta
+from simic.envs.observations import observation_spec
+from simic.growth.batch.optimizers import MOMENTS
+from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.hosts import build_host
+from simic.memory import Need, machine_bytes, refuse_too_much
+from simic.params import Params, Train
+
+FLOAT, INTEGER = 4, 8  # bytes
+ADAM_COPIES = 4  # of the policy: weights, gradients, two moments
+GATES = {"lstm": 4, "gru": 3, "none": 0}
+PROCESS_BYTES = 200 * 2**20  # of another process before it has hosts; measured: 235 MiB
+
+
+def refuse_training(params: Params, prepared: Path, hosts: int, processes: int, device: torch.device) -> None:
+    """SimicError where a process with so many hosts, and its other processes, would not fit."""
+    train, meta = params.train, read_meta(prepared)
+    spec = _spec(train, meta)
+    kept = 1 + max(train.survey, train.warm_start)  # the explorer's rollouts are learned from together
+    needs = [
+        *_of_hosts(train, meta, hosts),
+        _of_decisions(train, spec, hosts, 2 * kept),
+        _of_policy(train, spec),
+        _of_data(prepared),
+        Need(f"{processes} processes", (processes - 1) * PROCESS_BYTES, "runtime.processes"),
+    ]
+    _refuse(needs, device)
+
+
+def refuse_playing(params: Params, prepared: Path, rows: int, device: torch.device) -> None:
+    """SimicError where the hosts of an evaluation, in so many rows of an environment, would not fit."""
+    train, meta = params.train, read_meta(prepared)
+    decisions = _of_decisions(train, _spec(train, meta), rows, 1)
+    _refuse([*_of_hosts(train, meta, rows), decisions, _of_data(prepared)], device)
+
+
+def _refuse(needs: Sequence[Need], device: torch.device) -> None:
+    cuda = device.type == "cuda"
+    refuse_too_much(needs, torch.cuda.mem_get_info(device)[1] if cuda else machine_bytes())
+
+
+def _spec(train: Train, meta: Meta) -> ObservationSpec:
+    slots = build_host(train.host, meta.shape, meta.classes).slots
+    return observation_spec(slots, len(blueprints_of(train.host.family)))
+
+
+def _of_hosts(train: Train, meta: Meta, hosts: int) -> list[Need]:
+    """Parameters, their optimizer's moments, a snapshot of both and gradients; and the order of samples of an epoch."""
+    trained, samples = HOST_FILE not in meta.sha256, meta.samples["train"]
+    params = build_host(train.host, meta.shape, meta.classes).params if trained else 0
+    copies = 2 * (1 + len(MOMENTS[train.host_optimizer.name])) + 1
+    return [
+        Need(f"{hosts} hosts of {params} parameters", hosts * params * copies * FLOAT, "train.envs or train.host"),
+        Need(f"the order of {samples} samples for {hosts} hosts", hosts * samples * INTEGER, "train.envs"),
+        Need("the watchdog's windows", hosts * train.governor.window * INTEGER, "train.governor.window"),
+    ]
+
+
+def _of_decisions(train: Train, spec: ObservationSpec, hosts: int, copies: int) -> Need:
+    rows = hosts * train.episode_steps
+    what = f"what is seen in {train.episode_steps} steps of {hosts} hosts"
+    return Need(what, rows * spec.features * FLOAT * copies, "train.envs or train.episode_steps")
+
+
+def _of_policy(train: Train, spec: ObservationSpec) -> Need:
+    """Encoders and cores alone."""
+    sizes, trunks = train.policy, 2 if train.policy.critic == "own" else 1
+    core = GATES[sizes.core] * sizes.core_units * (sizes.encoder_units + sizes.core_units)
+    count = trunks * (spec.features * sizes.encoder_units + core)
+    return Need(f"a policy of {count} parameters", count * FLOAT * ADAM_COPIES, "train.policy")
+
+
+def _of_data(prepared: Path) -> Need:
+    files = [path.stat().st_size for path in prepared.glob("*.safetensors")]
+    return Need("the prepared data", sum(files), "prepare.samples or prepare.suite.instances")
