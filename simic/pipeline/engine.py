@@ -102,7 +102,7 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
     if name == "audit":
         from simic.pipeline import mlflow_store
 
-        mlflow_store.log_report(workspace, provenance(workspace))
+        mlflow_store.log_report(workspace, provenance(workspace), sound=not stages.findings(workspace).refuted)
 
 
 def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> None:

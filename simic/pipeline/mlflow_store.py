@@ -35,6 +35,8 @@ from simic.training.observers import EndStatus, Observer, RunInfo
 
 EXPERIMENT = "simic"
 REGISTERED_MODEL = "simic-policy"
+CHAMPION, CHALLENGER = "champion", "challenger"  # aliases of its versions
+DATA_TAG = "simic.data_sha256"  # of a version: the data that it was trained on
 MARKER = "iteration"  # logged with every point: its largest step is what MLflow already has
 FINDING_TABLE = "findings_table.json"
 END_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
@@ -99,6 +101,7 @@ class MlflowRun:
 
     def __init__(self, workspace: Workspace, identity: RunIdentity):
         self.client, self.experiment_id = connect(workspace)
+        self._identity = identity
         found = find_run(self.client, self.experiment_id, "simic.fingerprint", identity.fingerprint)
         self.run_id = found or self._create(identity)
         self.last_iteration = self._last_logged()
@@ -167,15 +170,33 @@ class MlflowRun:
             self.client.log_batch(self.run_id, metrics=[metric])
 
     def register(self, model: LoggedModel) -> None:
-        """The next version of the registered policy, and the challenger from now on; once per run."""
+        """The next version of the registered policy; once per run. It has no alias before its audit."""
         if not self.client.search_registered_models(f"name = '{REGISTERED_MODEL}'"):
             self.client.create_registered_model(REGISTERED_MODEL)
         if self.client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{self.run_id}'"):
             return
         # not models:/id, which MLflow would look up in the default store instead of this client's
-        source = model.artifact_location
-        version = self.client.create_model_version(REGISTERED_MODEL, source, self.run_id, model_id=model.model_id)
-        self.client.set_registered_model_alias(REGISTERED_MODEL, "challenger", version.version)
+        source, tags = model.artifact_location, {DATA_TAG: self._identity.data_sha256}
+        self.client.create_model_version(REGISTERED_MODEL, source, self.run_id, tags=tags, model_id=model.model_id)
+
+
+def audited(client: MlflowClient, run_id: str, sound: bool) -> None:
+    """Of a run that was audited: its policy is the challenger where the audit is ``sound``, and is not where it is not.
+    A champion is no challenger.
+    """
+    holders = aliases(client)
+    for version in client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{run_id}'"):
+        number = str(version.version)
+        if sound and holders.get(CHAMPION) != number:
+            client.set_registered_model_alias(REGISTERED_MODEL, CHALLENGER, number)
+        elif not sound and holders.get(CHALLENGER) == number:
+            client.delete_registered_model_alias(REGISTERED_MODEL, CHALLENGER)
+
+
+def aliases(client: MlflowClient) -> dict[str, str]:
+    """The version of the registered policy that has each alias."""
+    models = client.search_registered_models(f"name = '{REGISTERED_MODEL}'")
+    return {alias: str(number) for model in models for alias, number in model.aliases.items()}
 
 
 def find_run(client: MlflowClient, experiment_id: str, tag: str, value: str) -> str | None:
@@ -238,8 +259,10 @@ def checkpoint_digest(workspace: Workspace) -> str:
     return durable.sha256(manifest) if manifest.exists() else ""
 
 
-def log_report(workspace: Workspace, tags: Mapping[str, str]) -> None:
-    """Report, findings and verdict to the run of the published checkpoints, after whatever MLflow is still missing."""
+def log_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> None:
+    """Report, findings and verdict to the run of the published checkpoints, after whatever MLflow is still missing. Its
+    policy is the challenger from now on where the audit is ``sound``: not refuted.
+    """
     try:
         settle(workspace)
         client, experiment_id = connect(workspace)
@@ -247,7 +270,7 @@ def log_report(workspace: Workspace, tags: Mapping[str, str]) -> None:
         if run_id is None:
             _log.warning("MLflow has no run of these checkpoints, so the report is not logged there")
             return
-        for file in sorted(workspace.reports.glob("*.*")):
+        for file in sorted(set(workspace.reports.glob("*.*")) - {workspace.promotion}):
             client.log_artifact(run_id, str(file))
         _log_evaluation(client, run_id, workspace)
         findings = _findings(workspace)
@@ -261,6 +284,7 @@ def log_report(workspace: Workspace, tags: Mapping[str, str]) -> None:
         shown = {"mlflow.loggedArtifacts": json.dumps([{"path": FINDING_TABLE, "type": "table"}])}
         described = [RunTag(key, value) for key, value in {**tags, **counted, **shown, "simic.verdict": worst}.items()]
         client.log_batch(run_id, tags=described)
+        audited(client, run_id, sound)
     except TROUBLE as error:
         _warn(error)
 
@@ -304,7 +328,12 @@ def _owed_file(workspace: Workspace) -> Path:
 
 
 def _warn(error: Exception) -> None:
-    _log.warning("logging to MLflow failed, the run continues without it: %s", " ".join(str(error).split()))
+    _log.warning("logging to MLflow failed, the run continues without it: %s", in_one_line(error))
+
+
+def in_one_line(error: Exception) -> str:
+    """What a library says in several."""
+    return " ".join(str(error).split())
 
 
 class MlflowObserver(Observer):
@@ -377,6 +406,6 @@ class MlflowObserver(Observer):
     def _note(self, error: Exception) -> None:
         _warn(error)
         if self._report is not None:
-            message = f"logging to MLflow failed: {' '.join(str(error).split())}"
+            message = f"logging to MLflow failed: {in_one_line(error)}"
             finding = FindingRow(iteration=self._iteration, check="tracking_gone", severity="low", message=message)
             self._report(finding)

@@ -63,6 +63,11 @@ class Workspace:
         return self.reports / "certificate.json"
 
     @property
+    def promotion(self) -> Path:
+        """The last decision of `simic promote`."""
+        return self.reports / "promotion.json"
+
+    @property
     def state(self) -> Path:
         """Unfinished work, locks and caches: never versioned."""
         return self.root / ".simic"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from simic.audit.certificate import Certificate
+    from simic.audit.findings import Verdict
     from simic.audit.record import RunRecord
     from simic.evaluation.controllers import Controller
     from simic.evaluation.result import HeadroomReport
@@ -207,12 +208,18 @@ def _certified(run: "RunRecord", workspace: Workspace) -> "Certificate":
     return certify(run.params, workspace.prepared, workspace.grown, run)
 
 
+def findings(workspace: Workspace) -> "Verdict":
+    """What the audit found."""
+    from simic.audit.findings import Verdict
+
+    return Verdict.model_validate_json((workspace.reports / "findings.json").read_bytes())
+
+
 def verdict(workspace: Workspace) -> tuple[str, str, str]:
     """What a run came to, in three lines: score, gap, verdict."""
-    from simic.audit.findings import Verdict
     from simic.evaluation import endpoints, result
 
-    found = Verdict.model_validate_json((workspace.reports / "findings.json").read_bytes())
+    found = findings(workspace)
     grave = sum(found.counts()[severity] for severity in ("critical", "high"))
     said = f"{grave or 'no'} critical or high finding{'s' * (grave > 1)}, {'' if found.certified else 'not '}certified"
     if found.refuted:
