@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 # Read when mlflow is imported. Nothing leaves the machine, and a server that is gone costs seconds, not minutes.
@@ -36,11 +37,13 @@ from simic.training.observers import EndStatus, Observer, RunInfo
 EXPERIMENT = "simic"
 REGISTERED_MODEL = "simic-policy"
 CHAMPION, CHALLENGER = "champion", "challenger"  # aliases of its versions
+POLICY = "policy"  # the model that is registered
 DATA_TAG = "simic.data_sha256"  # of a version: the data that it was trained on
 MARKER = "iteration"  # logged with every point: its largest step is what MLflow already has
 FINDING_TABLE = "findings_table.json"
 END_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 FINDING_COLUMNS = ("check", "severity", "title", "measured", "threshold", "fix")
+MOST_DESCRIBED = 5000  # characters of a description that MLflow's tables have room for
 BATCH_METRICS = 1000  # MLflow's limit of one log_batch, which is one transaction
 TROUBLE = (MlflowException, SQLAlchemyError, OSError, durable.Held)
 
@@ -154,10 +157,8 @@ class MlflowRun:
 
     def add_model(self, name: str, folder: Path, params: dict[str, str]) -> LoggedModel:
         """A folder of files as a LoggedModel of the run, unless the run has a whole one of this name already."""
-        mine = f"source_run_id = '{self.run_id}' AND name = '{name}'"
-        for model in self.client.search_logged_models([self.experiment_id], filter_string=mine):
-            if model.status == LoggedModelStatus.READY:
-                return model
+        for model in _models(self.client, self.experiment_id, self.run_id, name):
+            return model
         model = self.client.create_logged_model(self.experiment_id, name, self.run_id, params=params)
         self.client.log_model_artifacts(model.model_id, str(folder))
         return self.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
@@ -197,6 +198,13 @@ def aliases(client: MlflowClient) -> dict[str, str]:
     """The version of the registered policy that has each alias."""
     models = client.search_registered_models(f"name = '{REGISTERED_MODEL}'")
     return {alias: str(number) for model in models for alias, number in model.aliases.items()}
+
+
+def _models(client: MlflowClient, experiment_id: str, run_id: str, name: str) -> list[LoggedModel]:
+    """Whole ones of a run."""
+    mine = f"source_run_id = '{run_id}' AND name = '{name}'"
+    found = client.search_logged_models([experiment_id], filter_string=mine)
+    return [model for model in found if model.status == LoggedModelStatus.READY]
 
 
 def find_run(client: MlflowClient, experiment_id: str, tag: str, value: str) -> str | None:
@@ -249,7 +257,7 @@ def publish(run: MlflowRun, workspace: Workspace) -> None:
         model = run.add_model(f"checkpoint-{path.parent.name}", path.parent, {"iteration": str(manifest["iteration"])})
         if path.parent.name == "best":
             run.score(model, "validation/best_score", manifest["scalars"]["best_score"], manifest["iteration"])
-    run.register(run.add_model("policy", workspace.models, {}))
+    run.register(run.add_model(POLICY, workspace.models, {}))
     run.tag({"simic.checkpoint": checkpoint_digest(workspace)})
 
 
@@ -285,8 +293,23 @@ def log_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> No
         described = [RunTag(key, value) for key, value in {**tags, **counted, **shown, "simic.verdict": worst}.items()]
         client.log_batch(run_id, tags=described)
         audited(client, run_id, sound)
+        _log_card(client, experiment_id, run_id, workspace)
     except TROUBLE as error:
         _warn(error)
+
+
+def _log_card(client: MlflowClient, experiment_id: str, run_id: str, workspace: Workspace) -> None:
+    """Beside the files of the policy, and as the description of its version."""
+    if not workspace.model_card.exists():
+        return
+    text = workspace.model_card.read_text(encoding="utf-8")
+    for version in client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{run_id}'"):
+        described = text.partition("\n---\n")[2].strip() or text  # without the front matter
+        client.update_model_version(REGISTERED_MODEL, str(version.version), described[:MOST_DESCRIBED])
+    for model in _models(client, experiment_id, run_id, POLICY):
+        with TemporaryDirectory() as folder:
+            (Path(folder) / "README.md").write_text(text, encoding="utf-8")
+            client.log_model_artifacts(model.model_id, folder)
 
 
 def _log_evaluation(client: MlflowClient, run_id: str, workspace: Workspace) -> None:

@@ -63,6 +63,11 @@ class Workspace:
         return self.reports / "certificate.json"
 
     @property
+    def model_card(self) -> Path:
+        """Of the policy, with its evaluation and the audit's verdict."""
+        return self.reports / "model_card.md"
+
+    @property
     def promotion(self) -> Path:
         """The last decision of `simic promote`."""
         return self.reports / "promotion.json"

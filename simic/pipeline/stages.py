@@ -74,13 +74,17 @@ def train(
 def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -> None:
     from simic.agent.export import export_policy
     from simic.telemetry import publish
+    from simic.training import card
     from simic.training.learned import Learned
 
     session.checkpoints.publish(workspace.checkpoints, best, latest)
-    learned = Learned.of(session.checkpoints.read(best))
+    kept = session.checkpoints.read(best)
+    learned = Learned.of(kept)
+    trained = card.Trained(learned, kept.manifest, read_meta(workspace.prepared))
     with durable.new_directory(workspace.models) as models:
         learned.save(models / "policy")
         export_policy(learned.policy, learned.normalizers.observation, models / "program", session.env.masked)
+        durable.write_synced(models / card.FILE, trained.own_card().encode())
     publish.publish(session.work_dir, session.recorder.flush(), workspace.telemetry)
 
 
@@ -163,7 +167,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
 
 
 def audit(params: Params, workspace: Workspace) -> None:
-    """Checks the run and writes reports/report.html, report.md, findings.json and certificate.json."""
+    """Checks the run and writes reports/report.html, report.md, model_card.md, findings.json and certificate.json."""
     from simic.audit.certificate import Certificate
     from simic.audit.report import write_report
 
@@ -196,7 +200,8 @@ def _record(params: Params, workspace: Workspace) -> "RunRecord":
     if not workspace.prepared.exists():
         return run
     samples = load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")
-    return replace(run, tasks=tuple(read_meta(workspace.prepared).tasks), samples=samples)
+    meta = read_meta(workspace.prepared)
+    return replace(run, tasks=tuple(meta.tasks), meta=meta, samples=samples)
 
 
 def _certified(run: "RunRecord", workspace: Workspace) -> "Certificate":

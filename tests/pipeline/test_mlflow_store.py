@@ -149,9 +149,13 @@ def publish_files(workspace: Workspace) -> None:
     (workspace.models / "policy").mkdir(parents=True)
     (workspace.models / "policy" / "policy.json").write_text("{}")
     workspace.reports.mkdir(exist_ok=True)
-    results = [{"check": "c.R1", "severity": s, "status": t} for s, t in (("high", "finding"), ("critical", "pass"))]
-    results = [{**r, "title": "", "measured": "", "threshold": "", "fix": ""} for r in results]
-    (workspace.reports / "findings.json").write_text(json.dumps({"schema_version": 1, "run": "x", "results": results}))
+    told = dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix", "passes_when"), "")
+    kinds = (("high", "finding"), ("critical", "pass"))
+    results = [
+        {"check": "R1", "layer": "symptom", "severity": s, "status": t, "evidence": [], **told} for s, t in kinds
+    ]
+    (workspace.reports / "findings.json").write_text(json.dumps({"schema_version": 2, "run": "x", "results": results}))
+    workspace.model_card.write_text("---\nlibrary_name: simic\n---\n\n# A controller\n")
     (workspace.reports / "report.html").write_text("<html></html>")
     policies = {"learned": {"test_accuracy_pct": {"estimate": 81.0}}}
     measured = {"importance": {"time": {"lost": {"estimate": 1.5}}}}
@@ -226,7 +230,11 @@ def test_report_findings_and_verdict_are_on_the_run_of_the_checkpoints(workspace
     assert tags["simic.dvc_lock"] == "77"
     names = {artifact.path for artifact in client.list_artifacts(run_id)}
     assert {"report.html", "findings.json", "findings_table.json"} <= names
-    assert client.get_model_version_by_alias("simic-policy", "challenger").run_id == run_id
+    version = client.get_model_version_by_alias("simic-policy", "challenger")
+    assert (version.run_id, version.description) == (run_id, "# A controller")
+    [card] = (workspace.root / "mlruns").glob("*/models/*/artifacts/README.md")
+    assert card.read_text() == workspace.model_card.read_text()
+    assert card.parent.as_uri() == version.source
 
 
 @pytest.mark.slow
