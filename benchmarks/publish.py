@@ -19,10 +19,9 @@ from simic.evaluation import controllers, endpoints, result
 from simic.evaluation.controllers import Publication
 from simic.evaluation.page import GROUPS, interval
 from simic.evaluation.policies import SURVEYED
-from simic.params import Train
 from simic.pipeline.paths import Workspace
 from simic.telemetry import timing
-from simic.training import checkpoint
+from simic.training import card, checkpoint
 from simic.training.checkpoint import Manifest
 from simic.training.learned import CARD_FILE, WEIGHTS_FILE, Learned
 
@@ -70,11 +69,11 @@ def publish(workspace: Workspace, suite: str) -> Path:
     found = Finished.read(workspace, suite)
     common = found.headroom.schedules[found.headroom.common]
     publication = Publication(suite=suite, sample_shape=found.meta.shape, common_schedule=common)
-    card = json.loads((found.policy / CARD_FILE).read_bytes())
-    card["published"] = publication.model_dump(mode="json")
+    policy = json.loads((found.policy / CARD_FILE).read_bytes())
+    policy["published"] = publication.model_dump(mode="json")
     files = {
         WEIGHTS_FILE: (found.policy / WEIGHTS_FILE).read_bytes(),
-        CARD_FILE: (json.dumps(card, indent=2) + "\n").encode(),
+        CARD_FILE: (json.dumps(policy, indent=2) + "\n").encode(),
         CARD: page(found, publication).encode(),
     }
     if (size := sum(map(len, files.values()))) > MOST_BYTES:
@@ -94,7 +93,7 @@ Use: `simic grow DATA.npz --policy {publication.suite}`, or without `--policy` w
 `python -m benchmarks.publish`.
 
 ## Data
-{_data(found)}
+{card.data_used(found.meta, found.evaluation.data_sha256)}
 
 ## Training
 {_training(found)}
@@ -108,19 +107,8 @@ controller without sight of the host.
 {groups}
 
 ## Limits
-{_limits(found, publication)}
+{card.limits(found.learned, publication.sample_shape)}
 """
-
-
-def _data(found: Finished) -> str:
-    meta, tasks = found.meta, [task for task in found.meta.tasks if task.group == "train"]
-    kinds = list(dict.fromkeys(task.kind for task in tasks))
-    samples = ", ".join(f"{count} {split}" for split, count in meta.samples.items())
-    return (
-        f"{meta.source}; licence: {meta.licence}. {len(tasks)} tasks of training, of the kinds {', '.join(kinds)}; "
-        f"{len(meta.tasks) - len(tasks)} more chose the best iteration. Samples of each task: {samples}. "
-        f"sha256 of the prepared data `{found.evaluation.data_sha256}`."
-    )
 
 
 def _training(found: Finished) -> str:
@@ -159,23 +147,6 @@ def _scores(found: Finished, group: str) -> str:
             f"{row.search_worth.estimate} | {row.params:,.0f} |"
         )
     return "\n".join(lines)
-
-
-def _limits(found: Finished, publication: Publication) -> str:
-    train, host = found.learned.train, found.evaluation.host
-    life, shape = train.lifecycle, ", ".join(map(str, publication.sample_shape))
-    seeds = "one seed for each slot" if life.max_seeds is None else f"{life.max_seeds} seed{'s' * (life.max_seeds > 1)}"
-    allowed = "; ".join(f"{head}: {', '.join(map(str, kept))}" for head, kept in train.actions.items())
-    return f"""- Host family {host.family} with {host.slots} slots; trained on preset {host.preset} alone.
-- Trained on samples [{shape}] alone.
-- At most {seeds}, up to {life.param_budget:g} times the host's parameters. Actions: {allowed or "all"}.
-- An episode is {train.episode_steps} epochs of {_batches(train)}, with {train.host_optimizer.name}, learning rate \
-{train.host_optimizer.learning_rate:g}. `simic grow` trains your hosts so too."""
-
-
-def _batches(train: Train) -> str:
-    count = "all batches" if train.batches_per_epoch == "all" else f"{train.batches_per_epoch} batches"
-    return f"{count} of {train.batch_size} samples"
 
 
 def main(arguments: list[str] | None = None) -> None:

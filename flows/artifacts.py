@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from uuid import UUID
 
 import httpx
@@ -12,7 +13,9 @@ from prefect.artifacts import (
     create_table_artifact,
     update_progress_artifact,
 )
+from prefect.client.schemas.objects import State
 from prefect.exceptions import PrefectException
+from prefect.states import Completed
 
 from simic.evaluation import result
 from simic.pipeline.paths import Workspace
@@ -72,6 +75,12 @@ def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float
         }
         for name, policy in standings.policies.items()
     ]
+
+
+def end_state(lines: Sequence[str]) -> State:
+    """Of a run that came to these lines, each a name and what it is; the last is the verdict, which names the state."""
+    told = [line.partition(" ")[2].strip() for line in lines]
+    return Completed(name=told[-1].capitalize(), message="; ".join(told[:-1]))
 
 
 def publish(stage: str, workspace: Workspace) -> None:

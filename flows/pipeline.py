@@ -9,6 +9,7 @@ from uuid import UUID
 
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 
 from flows import artifacts, interruptible, recovery
@@ -35,8 +36,10 @@ def run_stage(name: str) -> bool:
 
 
 @flow(name="simic", on_crashed=[recovery.put_back])
-def simic(overrides: Overrides | None = None) -> None:
-    """Prepare, headroom, train, evaluate, audit. Overrides are written into params.yaml; None means as it stands."""
+def simic(overrides: Overrides | None = None) -> State:
+    """Prepare, headroom, train, evaluate, audit; the run ends in a state that says the verdict. Overrides are written
+    into params.yaml; None means as it stands.
+    """
     workspace, logger = Workspace(Path.cwd()), get_run_logger()
     run_id = UUID(flow_run.get_id())
     with recovery.alive(workspace.root, run_id), engine.workspace_lock(workspace):
@@ -48,3 +51,4 @@ def simic(overrides: Overrides | None = None) -> None:
             run_stage.with_options(name=name)(name)
     if overrides:
         logger.info("params.yaml now holds the overrides; to undo them: git checkout params.yaml")
+    return artifacts.end_state(stages.verdict(workspace))

@@ -133,6 +133,25 @@ def explain(
 
 
 @app.command()
+def promote() -> None:
+    """Decide whether the challenger in MLflow's registry becomes champion, on fresh validation episodes; 1: it does
+    not.
+    """
+    from simic import params
+    from simic.pipeline import engine
+    from simic.pipeline import promote as promotion
+
+    workspace = _workspace()
+    with engine.workspace_lock(workspace):
+        found = promotion.promote(params.load(workspace.params), workspace)
+    for line in found.lines():
+        _say(line)
+    _say(f"written     {workspace.promotion}")
+    if not found.promoted:
+        raise typer.Exit(1)
+
+
+@app.command()
 def headroom(
     suite: Annotated[str | None, typer.Argument(help="Another suite, with its own settings.")] = None,
     out: Annotated[Path | None, typer.Option(help="Also write all numbers there, as JSON.")] = None,

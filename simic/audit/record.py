@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simic.audit.certificate import Certificate
 from simic.audit.provenance import Provenance
-from simic.data.batches import Dataset, TaskMeta
+from simic.data.batches import Dataset, Meta, TaskMeta
 from simic.errors import SimicError
 from simic.evaluation.result import Evaluation, HeadroomReport
 from simic.params import Params
@@ -151,6 +151,7 @@ class RunRecord:
     provenance: Provenance | None = None
     checkpoints: Mapping[str, Checkpoint] | None = None  # best and latest
     tasks: tuple[TaskMeta, ...] | None = None  # of the bank, in its order
+    meta: Meta | None = None  # of the prepared data
     samples: tuple[Dataset, Dataset] | None = None  # what training learns from and is measured by
     certificate: Certificate | None = None
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from simic import durable
-from simic.audit import audit, drawing, figures
+from simic.audit import audit, card, drawing, figures
 from simic.audit.findings import PROOF, Result, Status, Verdict, failing, percent
 from simic.audit.record import RunRecord
 from simic.errors import SimicError
@@ -64,12 +64,15 @@ def write_report(run: RunRecord, folder: Path) -> Verdict:
 
 
 def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
-    """Writes reports, certificate and ``figures/*.svg`` into ``folder``, all or none; SimicError when it cannot."""
+    """Writes reports, model card, certificate and ``figures/*.svg`` into ``folder``, all or none; SimicError where that
+    fails.
+    """
     panels = panels_of(run)
     files = {
         "report.html": html(run, verdict, panels),
         "report.md": markdown(run, verdict),
         "findings.json": verdict.to_json(),
+        card.FILE: card.model_card(run, verdict),
         **{f"figures/{panel.name}.svg": panel.document for panel in panels},
     }
     if len(files["report.html"].encode()) > MAX_BYTES:

@@ -5,7 +5,9 @@ call: the test split of a data set, or all samples of a suite's held-out tasks.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +30,7 @@ TEST_FILE = "test.safetensors"
 HELD_OUT_FILE = "held_out.json"
 HOST_FILE = "host.safetensors"
 TaskGroup = Literal["train", "val", "held_out", "held_out_kinds"]
+_CLOSED: ContextVar[str] = ContextVar("why held-out data are closed", default="")
 
 
 class TaskMeta(BaseModel):
@@ -155,8 +158,20 @@ class HeldOut:
     test: Dataset
 
 
+@contextmanager
+def held_out_closed(why: str) -> Iterator[None]:
+    """Inside, ``load_held_out`` raises SimicError that says ``why``."""
+    token = _CLOSED.set(why)
+    try:
+        yield
+    finally:
+        _CLOSED.reset(token)
+
+
 def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> HeldOut:
     """For headroom and evaluation alone: nothing that trains, selects or promotes may see it."""
+    if why := _CLOSED.get():
+        raise SimicError(f"{prepared_dir / TEST_FILE}: held-out data are closed: {why}")
     meta = read_meta(prepared_dir)
     content = _verified(prepared_dir / HELD_OUT_FILE, meta)
     tasks = TypeAdapter(list[TaskMeta]).validate_json(content)

@@ -60,6 +60,14 @@ def mean_interval(values: Values | list[float]) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
+def share_interval(share: float, n: int) -> Interval:
+    """Of a share of n independent samples, within 0 and 1 (Wilson 1927)."""
+    z = float(stats.norm.ppf(0.5 + CONFIDENCE / 2))
+    shrunk = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * float(np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)))
+    return Interval(share, max(0.0, shrunk - half), min(1.0, shrunk + half))
+
+
 def _standard_error(vector: Values) -> float:
     return float(vector.std(ddof=1) / np.sqrt(vector.size))
 

@@ -12,7 +12,9 @@ from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
 from simic.evaluation.compare import GrowthComparison
 from simic.evaluation.history import Histories
+from simic.evaluation.statistics import share_interval
 from simic.growth.export import Structure, grown_network, write_network
+from simic.training.card import Measured, front_matter
 
 COMPARISON = "compare.json"
 
@@ -70,7 +72,7 @@ def export_best(
     meta, task = read_meta(prepared), held.tasks[int(env.tasks[row])]
     history: list[JsonValue] = [{"preprocessing": _preprocessing(meta, task)}] if task.mean else []
     shares = [round(value, 2) for value in env.shapley().value[row].tolist()]
-    text = card(found, network.structure, meta, task, env, len(histories.entries), shares)
+    text = card(found, network.structure, meta, task, env, len(histories.entries), shares, len(held.test))
     files = {COMPARISON: compared.to_json()} if compared else {}
     write_network(network, out, history + histories.entries[best], text, files)
     return found
@@ -93,12 +95,17 @@ def card(
     env: GrowthEnv,
     hosts: int,
     shapley: Sequence[float],
+    tested: int,
 ) -> str:
-    """The model card, Markdown, of the best of ``hosts``; ``shapley`` per slot in points, NaN where no seed acts."""
+    """The model card, Markdown, of the best of ``hosts``; ``shapley`` per slot in points, NaN where no seed acts;
+    ``tested`` samples of the test split.
+    """
     inputs, scale = _inputs(structure, task)
     shape = ", ".join(map(str, structure.input_shape))
-    host, load = _own(env) if structure.host is None else ("", "`simic.growth.load_grown(PATH)`")
-    return f"""# A {env.host.family}/{env.host.preset} network grown by simic
+    host, load = _own(env) if structure.host is None else ("", 'load_grown(".")')
+    test = share_interval(found.test_accuracy_pct / 100, tested)
+    return f"""{_metadata(found, meta, task, env)}
+# A {env.host.family}/{env.host.preset} network grown by simic
 
 ## What it is
 Input: {inputs}, one sample is [{shape}]. Output: logits over {structure.classes} classes.
@@ -125,19 +132,52 @@ Samples: {meta.samples["train"]} train, {meta.samples["val"]} validation, {meta.
 | split | accuracy |
 |---|---|
 | validation (chose this host) | {found.val_accuracy_pct:.2f} % |
-| test | {found.test_accuracy_pct:.2f} % |
+| test, with its 95 % interval over {tested} samples | {found.test_accuracy_pct:.2f} % \
+[{100 * test.low:.2f}, {100 * test.high:.2f}] |
 {_compared(found.compared)}
-## How to use it
-With simic: {load} gives a plain `nn.Module`. With torch alone:
-
-    import torch
-    network = torch.export.load("network.pt2").module()
-    logits = network({_example(structure)})
+{_use(structure, load)}
 
 ## Limits
 It has seen this data set only. The validation figure is the best of {hosts} and so flatters; the test figure
-does not.
+does not. simic puts no licence on it; the data's is above. The audit of the run that grew it, if there was one, is not
+part of this card.
 """
+
+
+def _use(structure: Structure, load: str) -> str:
+    return f"""## How to use it
+From this folder, with torch alone:
+
+```python
+import torch
+
+network = torch.export.load("network.pt2").module()
+logits = network({_example(structure)})
+```
+
+With simic it is a plain `nn.Module`, which can be trained on:
+
+```python
+from simic.growth import load_grown
+
+network = {load}
+```"""
+
+
+def _metadata(found: Grown, meta: Meta, task: TaskMeta, env: GrowthEnv) -> str:
+    """For model hubs."""
+    source, flat = f"{meta.source}: {task.name}", meta.shape[:-1] == (1, 1)
+    pictured = "tabular-classification" if flat else "image-classification"
+    return front_matter(
+        f"grown-{env.host.family}-{env.host.preset}",
+        "text-generation" if len(meta.shape) == 1 else pictured,
+        ("pytorch", env.host.family),
+        meta.source.split(" + "),
+        [
+            Measured("accuracy in points", found.val_accuracy_pct, source, "validation"),
+            Measured("accuracy in points", found.test_accuracy_pct, source, "test"),
+        ],
+    )
 
 
 def _inputs(structure: Structure, task: TaskMeta) -> tuple[str, str]:
@@ -161,7 +201,7 @@ def _compared(compared: GrowthComparison | None) -> str:
 def _own(env: GrowthEnv) -> tuple[str, str]:
     """What to say of a network of the user's own, and how to load what grew in it."""
     said = f" The host is the user's own network `{env.host.preset}`, frozen, in evaluation mode; its code is not here."
-    return said, "`simic.growth.load_grown(PATH, host=network)`"
+    return said, 'load_grown(".", host=network)  # network: yours'
 
 
 def _seeds(structure: Structure, shapley: Sequence[float]) -> str:

@@ -115,7 +115,13 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
     if name == "audit":
         from simic.pipeline import mlflow_store
 
-        mlflow_store.log_report(workspace, provenance(workspace))
+        found = stages.findings(workspace)
+        tags = provenance(workspace) | {
+            "simic.certified": "yes" if found.certified else "no",
+            "simic.refuted": ", ".join(found.refuted),
+            "mlflow.note.content": "  \n".join(stages.verdict(workspace)),  # what MLflow shows as the description
+        }
+        mlflow_store.log_report(workspace, tags, sound=not found.refuted)
 
 
 def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> None:

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 # Read when mlflow is imported. Nothing leaves the machine, and a server that is gone costs seconds, not minutes.
@@ -35,10 +36,14 @@ from simic.training.observers import EndStatus, Observer, RunInfo
 
 EXPERIMENT = "simic"
 REGISTERED_MODEL = "simic-policy"
+CHAMPION, CHALLENGER = "champion", "challenger"  # aliases of its versions
+POLICY = "policy"  # the model that is registered
+DATA_TAG = "simic.data_sha256"  # of a version: the data that it was trained on
 MARKER = "iteration"  # logged with every point: its largest step is what MLflow already has
 FINDING_TABLE = "findings_table.json"
 END_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 FINDING_COLUMNS = ("check", "severity", "title", "measured", "threshold", "fix")
+MOST_DESCRIBED = 5000  # characters of a description that MLflow's tables have room for
 BATCH_METRICS = 1000  # MLflow's limit of one log_batch, which is one transaction
 TROUBLE = (MlflowException, SQLAlchemyError, OSError, durable.Held)
 
@@ -99,6 +104,7 @@ class MlflowRun:
 
     def __init__(self, workspace: Workspace, identity: RunIdentity):
         self.client, self.experiment_id = connect(workspace)
+        self._identity = identity
         found = find_run(self.client, self.experiment_id, "simic.fingerprint", identity.fingerprint)
         self.run_id = found or self._create(identity)
         self.last_iteration = self._last_logged()
@@ -151,10 +157,8 @@ class MlflowRun:
 
     def add_model(self, name: str, folder: Path, params: dict[str, str]) -> LoggedModel:
         """A folder of files as a LoggedModel of the run, unless the run has a whole one of this name already."""
-        mine = f"source_run_id = '{self.run_id}' AND name = '{name}'"
-        for model in self.client.search_logged_models([self.experiment_id], filter_string=mine):
-            if model.status == LoggedModelStatus.READY:
-                return model
+        for model in _models(self.client, self.experiment_id, self.run_id, name):
+            return model
         model = self.client.create_logged_model(self.experiment_id, name, self.run_id, params=params)
         self.client.log_model_artifacts(model.model_id, str(folder))
         return self.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
@@ -167,15 +171,40 @@ class MlflowRun:
             self.client.log_batch(self.run_id, metrics=[metric])
 
     def register(self, model: LoggedModel) -> None:
-        """The next version of the registered policy, and the challenger from now on; once per run."""
+        """The next version of the registered policy; once per run. It has no alias before its audit."""
         if not self.client.search_registered_models(f"name = '{REGISTERED_MODEL}'"):
             self.client.create_registered_model(REGISTERED_MODEL)
         if self.client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{self.run_id}'"):
             return
         # not models:/id, which MLflow would look up in the default store instead of this client's
-        source = model.artifact_location
-        version = self.client.create_model_version(REGISTERED_MODEL, source, self.run_id, model_id=model.model_id)
-        self.client.set_registered_model_alias(REGISTERED_MODEL, "challenger", version.version)
+        source, tags = model.artifact_location, {DATA_TAG: self._identity.data_sha256}
+        self.client.create_model_version(REGISTERED_MODEL, source, self.run_id, tags=tags, model_id=model.model_id)
+
+
+def audited(client: MlflowClient, run_id: str, sound: bool) -> None:
+    """Of a run that was audited: its policy is the challenger where the audit is ``sound``, and is not where it is not.
+    A champion is no challenger.
+    """
+    holders = aliases(client)
+    for version in client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{run_id}'"):
+        number = str(version.version)
+        if sound and holders.get(CHAMPION) != number:
+            client.set_registered_model_alias(REGISTERED_MODEL, CHALLENGER, number)
+        elif not sound and holders.get(CHALLENGER) == number:
+            client.delete_registered_model_alias(REGISTERED_MODEL, CHALLENGER)
+
+
+def aliases(client: MlflowClient) -> dict[str, str]:
+    """The version of the registered policy that has each alias."""
+    models = client.search_registered_models(f"name = '{REGISTERED_MODEL}'")
+    return {alias: str(number) for model in models for alias, number in model.aliases.items()}
+
+
+def _models(client: MlflowClient, experiment_id: str, run_id: str, name: str) -> list[LoggedModel]:
+    """Whole ones of a run."""
+    mine = f"source_run_id = '{run_id}' AND name = '{name}'"
+    found = client.search_logged_models([experiment_id], filter_string=mine)
+    return [model for model in found if model.status == LoggedModelStatus.READY]
 
 
 def find_run(client: MlflowClient, experiment_id: str, tag: str, value: str) -> str | None:
@@ -228,7 +257,7 @@ def publish(run: MlflowRun, workspace: Workspace) -> None:
         model = run.add_model(f"checkpoint-{path.parent.name}", path.parent, {"iteration": str(manifest["iteration"])})
         if path.parent.name == "best":
             run.score(model, "validation/best_score", manifest["scalars"]["best_score"], manifest["iteration"])
-    run.register(run.add_model("policy", workspace.models, {}))
+    run.register(run.add_model(POLICY, workspace.models, {}))
     run.tag({"simic.checkpoint": checkpoint_digest(workspace)})
 
 
@@ -238,8 +267,10 @@ def checkpoint_digest(workspace: Workspace) -> str:
     return durable.sha256(manifest) if manifest.exists() else ""
 
 
-def log_report(workspace: Workspace, tags: Mapping[str, str]) -> None:
-    """Report, findings and verdict to the run of the published checkpoints, after whatever MLflow is still missing."""
+def log_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> None:
+    """Report, findings and verdict to the run of the published checkpoints, after whatever MLflow is still missing. Its
+    policy is the challenger from now on where the audit is ``sound``: not refuted.
+    """
     try:
         settle(workspace)
         client, experiment_id = connect(workspace)
@@ -247,7 +278,7 @@ def log_report(workspace: Workspace, tags: Mapping[str, str]) -> None:
         if run_id is None:
             _log.warning("MLflow has no run of these checkpoints, so the report is not logged there")
             return
-        for file in sorted(workspace.reports.glob("*.*")):
+        for file in sorted(set(workspace.reports.glob("*.*")) - {workspace.promotion}):
             client.log_artifact(run_id, str(file))
         _log_evaluation(client, run_id, workspace)
         findings = _findings(workspace)
@@ -261,8 +292,24 @@ def log_report(workspace: Workspace, tags: Mapping[str, str]) -> None:
         shown = {"mlflow.loggedArtifacts": json.dumps([{"path": FINDING_TABLE, "type": "table"}])}
         described = [RunTag(key, value) for key, value in {**tags, **counted, **shown, "simic.verdict": worst}.items()]
         client.log_batch(run_id, tags=described)
+        audited(client, run_id, sound)
+        _log_card(client, experiment_id, run_id, workspace)
     except TROUBLE as error:
         _warn(error)
+
+
+def _log_card(client: MlflowClient, experiment_id: str, run_id: str, workspace: Workspace) -> None:
+    """Beside the files of the policy, and as the description of its version."""
+    if not workspace.model_card.exists():
+        return
+    text = workspace.model_card.read_text(encoding="utf-8")
+    for version in client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{run_id}'"):
+        described = text.partition("\n---\n")[2].strip() or text  # without the front matter
+        client.update_model_version(REGISTERED_MODEL, str(version.version), described[:MOST_DESCRIBED])
+    for model in _models(client, experiment_id, run_id, POLICY):
+        with TemporaryDirectory() as folder:
+            (Path(folder) / "README.md").write_text(text, encoding="utf-8")
+            client.log_model_artifacts(model.model_id, folder)
 
 
 def _log_evaluation(client: MlflowClient, run_id: str, workspace: Workspace) -> None:
@@ -304,7 +351,12 @@ def _owed_file(workspace: Workspace) -> Path:
 
 
 def _warn(error: Exception) -> None:
-    _log.warning("logging to MLflow failed, the run continues without it: %s", " ".join(str(error).split()))
+    _log.warning("logging to MLflow failed, the run continues without it: %s", in_one_line(error))
+
+
+def in_one_line(error: Exception) -> str:
+    """What a library says in several."""
+    return " ".join(str(error).split())
 
 
 class MlflowObserver(Observer):
@@ -377,6 +429,6 @@ class MlflowObserver(Observer):
     def _note(self, error: Exception) -> None:
         _warn(error)
         if self._report is not None:
-            message = f"logging to MLflow failed: {' '.join(str(error).split())}"
+            message = f"logging to MLflow failed: {in_one_line(error)}"
             finding = FindingRow(iteration=self._iteration, check="tracking_gone", severity="low", message=message)
             self._report(finding)

@@ -63,6 +63,16 @@ class Workspace:
         return self.reports / "certificate.json"
 
     @property
+    def model_card(self) -> Path:
+        """Of the policy, with its evaluation and the audit's verdict."""
+        return self.reports / "model_card.md"
+
+    @property
+    def promotion(self) -> Path:
+        """The last decision of `simic promote`."""
+        return self.reports / "promotion.json"
+
+    @property
     def state(self) -> Path:
         """Unfinished work, locks and caches: never versioned."""
         return self.root / ".simic"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from simic.audit.certificate import Certificate
+    from simic.audit.findings import Verdict
     from simic.audit.record import RunRecord
     from simic.evaluation.controllers import Controller
     from simic.evaluation.explain import Explanation
@@ -84,13 +85,17 @@ def refuse_too_large(params: Params, workspace: Workspace) -> None:
 def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -> None:
     from simic.agent.export import export_policy
     from simic.telemetry import publish
+    from simic.training import card
     from simic.training.learned import Learned
 
     session.checkpoints.publish(workspace.checkpoints, best, latest)
-    learned = Learned.of(session.checkpoints.read(best))
+    kept = session.checkpoints.read(best)
+    learned = Learned.of(kept)
+    trained = card.Trained(learned, kept.manifest, read_meta(workspace.prepared))
     with durable.new_directory(workspace.models) as models:
         learned.save(models / "policy")
         export_policy(learned.policy, learned.normalizers.observation, models / "program", session.env.masked)
+        durable.write_synced(models / card.FILE, trained.own_card().encode())
     publish.publish(session.work_dir, session.recorder.flush(), workspace.telemetry)
 
 
@@ -191,7 +196,7 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Expl
 
 
 def audit(params: Params, workspace: Workspace) -> None:
-    """Checks the run and writes reports/report.html, report.md, findings.json and certificate.json."""
+    """Checks the run and writes reports/report.html, report.md, model_card.md, findings.json and certificate.json."""
     from simic.audit.certificate import Certificate
     from simic.audit.report import write_report
 
@@ -223,7 +228,8 @@ def _record(params: Params, workspace: Workspace) -> "RunRecord":
     if not workspace.prepared.exists():
         return run
     samples = load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")
-    return replace(run, tasks=tuple(read_meta(workspace.prepared).tasks), samples=samples)
+    meta = read_meta(workspace.prepared)
+    return replace(run, tasks=tuple(meta.tasks), meta=meta, samples=samples)
 
 
 def _certified(run: "RunRecord", workspace: Workspace) -> "Certificate":
@@ -235,12 +241,18 @@ def _certified(run: "RunRecord", workspace: Workspace) -> "Certificate":
     return certify(run.params, workspace.prepared, workspace.grown, run)
 
 
+def findings(workspace: Workspace) -> "Verdict":
+    """What the audit found."""
+    from simic.audit.findings import Verdict
+
+    return Verdict.model_validate_json((workspace.reports / "findings.json").read_bytes())
+
+
 def verdict(workspace: Workspace) -> tuple[str, str, str]:
     """What a run came to, in three lines: score, gap, verdict."""
-    from simic.audit.findings import Verdict
     from simic.evaluation import endpoints, result
 
-    found = Verdict.model_validate_json((workspace.reports / "findings.json").read_bytes())
+    found = findings(workspace)
     grave = sum(found.counts()[severity] for severity in ("critical", "high"))
     said = f"{grave or 'no'} critical or high finding{'s' * (grave > 1)}, {'' if found.certified else 'not '}certified"
     if found.refuted:

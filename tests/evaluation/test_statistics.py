@@ -146,3 +146,13 @@ def test_too_few_or_missing_values_are_refused(values):
 def test_unpaired_lengths_are_refused():
     with pytest.raises(SimicError, match=r"3 with 4"):
         statistics.compare([1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0], 1)
+
+
+def test_the_interval_of_a_share_is_the_one_of_wilson():
+    """Every p for which the share is no further from p than 1.96 standard errors of p, by a search over p."""
+    for right, n in ((0, 20), (13, 20), (20, 20), (417, 512)):
+        share, grid = right / n, np.linspace(0, 1, 200_001)
+        allowed = grid[np.abs(share - grid) <= 1.959964 * np.sqrt(grid * (1 - grid) / n) + 1e-12]
+        found = statistics.share_interval(share, n)
+        assert found.estimate == share
+        assert (found.low, found.high) == pytest.approx((allowed.min(), allowed.max()), abs=1e-5)

@@ -8,6 +8,8 @@ import pytest
 import yaml
 from prefect import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.client.schemas.objects import State, StateType
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.types.entrypoint import EntrypointType
 
@@ -15,6 +17,7 @@ from flows import artifacts, pipeline
 from flows.overrides import Overrides
 from simic.errors import SimicError
 from simic.evaluation import result
+from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from tests.helpers import Toys, episode, update
 from tests.pipeline.test_mlflow_store import info_of
@@ -27,6 +30,16 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """The toys' evaluation.json is no real one; the table has a test of its own."""
     monkeypatch.setattr(result, "read", lambda path: None)
     monkeypatch.setattr(artifacts, "evaluation_rows", lambda evaluation: [{"policy": "learned"}])
+    monkeypatch.setattr(
+        stages, "verdict", lambda workspace: ("score    81", "gap      none", "verdict  no finding, certified")
+    )
+
+
+def last_state() -> State:
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC)[0].state
+    assert state is not None
+    return state
 
 
 def artifact(key: str) -> Any:
@@ -38,6 +51,8 @@ def artifact(key: str) -> Any:
 def test_flow_runs_records_and_shows_and_then_does_nothing(workspace: Workspace, toys: Toys) -> None:
     overrides = Overrides.model_validate({"train": {"iterations": 3}})
     pipeline.simic(overrides)
+    state = last_state()
+    assert (state.type, state.name, state.message) == (StateType.COMPLETED, "No finding, certified", "81; none")
     assert toys.ran == ["prepare", "headroom", "train", "evaluate", "audit"]
     assert yaml.safe_load(workspace.params.read_text())["train"]["iterations"] == 3
     status = [sys.executable, "-m", "dvc", "status"]

@@ -21,10 +21,15 @@ FINGERPRINT = "0123456789abcdef"
 GONE = "http://127.0.0.1:1"  # nobody listens there
 
 
-def info_of(workspace: Workspace, findings: list[FindingRow] | None = None) -> RunInfo:
+def info_of(
+    workspace: Workspace,
+    findings: list[FindingRow] | None = None,
+    fingerprint: str = FINGERPRINT,
+    data_sha256: str = "d" * 64,
+) -> RunInfo:
     """A run as the trainer describes it."""
     found: list[FindingRow] = [] if findings is None else findings
-    return RunInfo(params.Params(), workspace.work(FINGERPRINT), "d" * 64, 0, found.append)
+    return RunInfo(params.Params(), workspace.work(fingerprint), data_sha256, 0, found.append)
 
 
 def tracker(workspace: Workspace) -> mlflow_store.MlflowObserver:
@@ -144,9 +149,13 @@ def publish_files(workspace: Workspace) -> None:
     (workspace.models / "policy").mkdir(parents=True)
     (workspace.models / "policy" / "policy.json").write_text("{}")
     workspace.reports.mkdir(exist_ok=True)
-    results = [{"check": "c.R1", "severity": s, "status": t} for s, t in (("high", "finding"), ("critical", "pass"))]
-    results = [{**r, "title": "", "measured": "", "threshold": "", "fix": ""} for r in results]
-    (workspace.reports / "findings.json").write_text(json.dumps({"schema_version": 1, "run": "x", "results": results}))
+    told = dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix", "passes_when"), "")
+    kinds = (("high", "finding"), ("critical", "pass"))
+    results = [
+        {"check": "R1", "layer": "symptom", "severity": s, "status": t, "evidence": [], **told} for s, t in kinds
+    ]
+    (workspace.reports / "findings.json").write_text(json.dumps({"schema_version": 2, "run": "x", "results": results}))
+    workspace.model_card.write_text("---\nlibrary_name: simic\n---\n\n# A controller\n")
     (workspace.reports / "report.html").write_text("<html></html>")
     policies = {"learned": {"test_accuracy_pct": {"estimate": 81.0}}}
     measured = {"importance": {"time": {"lost": {"estimate": 1.5}}}}
@@ -166,10 +175,10 @@ def test_server_gone_during_the_whole_run_is_paid_with_the_report(
         watcher.on_end("finished")
         publish_files(workspace)
         watcher.publish()
-        mlflow_store.log_report(workspace, {})
+        mlflow_store.log_report(workspace, {}, sound=True)
     assert [finding.check for finding in findings] == ["tracking_gone"]
     shutil.rmtree(workspace.work(FINGERPRINT))
-    mlflow_store.log_report(workspace, {"simic.dvc_lock": "x"})
+    mlflow_store.log_report(workspace, {"simic.dvc_lock": "x"}, sound=True)
     assert steps(workspace, "update/loss") == [0, 1, 2]
     client, experiment_id, run_id = run_of(workspace)
     assert client.get_run(run_id).info.status == "FINISHED"
@@ -181,7 +190,7 @@ def test_server_gone_during_the_whole_run_is_paid_with_the_report(
 MODELS = {"checkpoint-best", "checkpoint-latest", "policy"}
 
 
-def test_published_files_are_models_and_the_policy_is_the_challenger(workspace: Workspace) -> None:
+def test_published_files_are_models_and_the_policy_is_registered_without_an_alias(workspace: Workspace) -> None:
     watcher = tracker(workspace)
     watcher.on_start(info_of(workspace))
     publish_files(workspace)
@@ -194,9 +203,9 @@ def test_published_files_are_models_and_the_policy_is_the_challenger(workspace: 
     best = client.get_logged_model(next(model.model_id for model in models if model.name == "checkpoint-best"))
     assert best.metrics is not None
     assert [(m.key, m.step, m.value) for m in best.metrics] == [("validation/best_score", 2, 77.5)]
-    version = client.get_model_version_by_alias("simic-policy", "challenger")
-    assert version.version in ("1", 1)
-    assert version.run_id == run_id
+    [version] = client.search_model_versions("name = 'simic-policy'")
+    assert (str(version.version), version.run_id, list(version.aliases)) == ("1", run_id, [])
+    assert version.tags == {"simic.data_sha256": "d" * 64}
     files = list((workspace.root / "mlruns").rglob("policy.json"))
     assert len(files) == 1
     assert version.source is not None
@@ -208,8 +217,8 @@ def test_report_findings_and_verdict_are_on_the_run_of_the_checkpoints(workspace
     watcher.on_start(info_of(workspace))
     publish_files(workspace)
     watcher.publish()
-    mlflow_store.log_report(workspace, {"simic.dvc_lock": "76"})
-    mlflow_store.log_report(workspace, {"simic.dvc_lock": "77"})  # a second audit of the same run
+    mlflow_store.log_report(workspace, {"simic.dvc_lock": "76"}, sound=True)
+    mlflow_store.log_report(workspace, {"simic.dvc_lock": "77"}, sound=True)  # a second audit of the same run
     client, _, run_id = run_of(workspace)
     assert [(m.step, m.value) for m in client.get_metric_history(run_id, "test/learned")] == [(2, 81.0)]
     assert [(m.step, m.value) for m in client.get_metric_history(run_id, "importance/time")] == [(2, 1.5)]
@@ -221,6 +230,11 @@ def test_report_findings_and_verdict_are_on_the_run_of_the_checkpoints(workspace
     assert tags["simic.dvc_lock"] == "77"
     names = {artifact.path for artifact in client.list_artifacts(run_id)}
     assert {"report.html", "findings.json", "findings_table.json"} <= names
+    version = client.get_model_version_by_alias("simic-policy", "challenger")
+    assert (version.run_id, version.description) == (run_id, "# A controller")
+    [card] = (workspace.root / "mlruns").glob("*/models/*/artifacts/README.md")
+    assert card.read_text() == workspace.model_card.read_text()
+    assert card.parent.as_uri() == version.source
 
 
 @pytest.mark.slow

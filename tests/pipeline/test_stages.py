@@ -152,7 +152,7 @@ def test_adapters_grow_in_a_network_of_ones_own_which_stays_as_it_is(images: Pat
         before, after = ((each(x).argmax(1) == y).float().mean() for each in (network, grown))
     assert after > before + 0.01
     card = (found.path / "README.md").read_text()
-    assert f"`{own}`, frozen" in card and "load_grown(PATH, host=network)" in card and "Nothing is standardised" in card
+    assert f"`{own}`, frozen" in card and 'load_grown(".", host=network)' in card and "Nothing is standardised" in card
 
 
 def test_a_comparison_with_a_network_of_ones_own_is_refused_at_once(images: Path, own: str) -> None:

@@ -1,0 +1,59 @@
+"""The card of an audited policy: its evaluation with intervals, or that it is withheld, and the verdict."""
+
+from simic.audit.findings import Verdict, percent
+from simic.audit.record import RunRecord
+from simic.evaluation.page import GROUPS, interval
+from simic.evaluation.result import LEARNED, Evaluation
+from simic.evaluation.statistics import CONFIDENCE, Interval
+from simic.training.card import Measured, Trained
+from simic.training.learned import Learned
+
+FILE = "model_card.md"
+
+
+def model_card(run: RunRecord, verdict: Verdict) -> str:
+    """Of the best checkpoint, which is the policy in models/."""
+    best = (run.checkpoints or {}).get("best")
+    if run.meta is None or best is None:
+        return "# No model card\n\nData or the best checkpoint are missing or damaged: see report.md.\n"
+    trained = Trained(Learned.of(best), best.manifest, run.meta)
+    evaluation = run.evaluation
+    if verdict.refuted:
+        measured, results = [], f"Withheld: the record does not hold ({', '.join(verdict.refuted)})."
+    elif evaluation is None or evaluation.checkpoint_iteration != best.manifest.iteration:
+        measured, results = [], "This policy was not evaluated."
+    else:
+        measured, results = _measured(evaluation, run.meta.source), _scores(evaluation)
+    return trained.card(measured, f"{results}\n\n{_verdict(verdict)}")
+
+
+def _measured(evaluation: Evaluation, source: str) -> list[Measured]:
+    return [
+        Measured(f"score in points, {_of(one)}", one.estimate, f"{source}: {GROUPS[group]}", "test")
+        for group, standings in evaluation.standings.items()
+        if LEARNED in standings.policies
+        for one in (standings.policies[LEARNED].score,)
+    ]
+
+
+def _of(score: Interval) -> str:
+    return f"{percent(CONFIDENCE)} interval {score.low:.2f} to {score.high:.2f}"
+
+
+def _scores(evaluation: Evaluation) -> str:
+    """Of every policy on held-out tasks."""
+    parts = ["Test accuracy in points, less the price of parameters where there is one; 95 % intervals over tasks."]
+    for group, standings in evaluation.standings.items():
+        rows = [
+            f"| {name} | {interval(one.score).lstrip('+')} | {interval(one.over_common)} | {one.params:,.0f} |"
+            for name, one in standings.policies.items()
+        ]
+        head = ["| policy | score | over the best common schedule | parameters |", "|---|--:|--:|--:|"]
+        parts.append("\n".join([f"{standings.tasks} {GROUPS[group]}:", "", *head, *rows]))
+    return "\n\n".join(parts)
+
+
+def _verdict(verdict: Verdict) -> str:
+    found = ", ".join(f"{count} {severity}" for severity, count in verdict.counts().items() if count) or "none"
+    certified = "" if verdict.certified else "not "
+    return f"Audit: {certified}certified by an independent reference. Findings: {found}."

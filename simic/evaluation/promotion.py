@@ -1,0 +1,176 @@
+"""Whether a challenger becomes champion: both play the same fresh hosts again, and are scored on validation splits.
+
+The hosts are drawn for this pair of policies, so neither was chosen on them. Held-out data stay closed.
+"""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from simic import durable
+from simic.data.batches import data_hash, held_out_closed, load_split, read_meta
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import Actor
+from simic.envs.rewards.transition import score
+from simic.errors import SimicError
+from simic.evaluation.endpoints import SETTINGS
+from simic.evaluation.grid import Hosts, reached
+from simic.evaluation.policies import BASELINES, refuse_other_host
+from simic.evaluation.result import Frozen
+from simic.evaluation.side_by_side import SideBySide, at_once, play_together
+from simic.evaluation.statistics import Interval, Values, compare
+from simic.growth.batch.shards import recovered
+from simic.params import Params
+from simic.training import machine, sharing
+from simic.training.learned import CARD_FILE, Learned
+
+CHAMPION, CHALLENGER = "champion", "challenger"
+FLOORS = ("random_legal", "static")  # whom a challenger must beat where there is no champion
+# A namespace of its own: evaluation is at 1 << 40, validation at 1 << 41. What is added to it has 40 bits.
+PROMOTION_ITERATION = 1 << 42
+_HEX_DIGITS = 10
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A policy of the registry: what it is called in a message, and the data it was trained on."""
+
+    name: str
+    learned: Learned
+    sha256: str
+    data_sha256: str
+
+    @classmethod
+    def load(cls, name: str, folder: Path, data_sha256: str) -> "Entrant":
+        """From a folder with a policy; SimicError where it is missing or damaged."""
+        return cls(name, Learned.load(folder), durable.sha256(folder / CARD_FILE), data_sha256)
+
+
+class Compared(Frozen):
+    """The challenger less one opponent, in points of score, over the same tasks."""
+
+    opponent: str
+    difference: Interval
+    p_value: float
+    probability_of_improvement: float
+    pairs: int  # tasks; hosts where there is one task
+
+    @property
+    def won(self) -> bool:
+        """Whether the whole interval is above 0."""
+        return self.difference.low > 0
+
+
+class Contest(Frozen):
+    """What was played, and how the challenger did against each opponent."""
+
+    data_sha256: str
+    hosts: int
+    tasks: int
+    iteration: int  # keys the draws of the hosts
+    compared: tuple[Compared, ...]
+
+
+def contest(params: Params, prepared: Path, challenger: Entrant, champion: Entrant | None) -> Contest:
+    """Plays the challenger against the champion, or against ``FLOORS`` where there is none. SimicError where they are
+    not of one task and one space of observations and actions.
+    """
+    with held_out_closed("who is champion is decided on validation splits"):
+        entrants = [challenger, *([champion] if champion else [])]
+        for entrant in entrants:
+            _refuse_other_task(entrant, params, prepared)
+        opponents = [CHAMPION] if champion else list(FLOORS)
+        env, hosts = _arena(params, prepared, entrants, policies=1 + len(opponents))
+        with closing(env):
+            for entrant in entrants:
+                _refuse_other_space(entrant, env)
+            players: dict[str, Actor] = {CHALLENGER: challenger.learned.actor(greedy=True)}
+            players |= {name: BASELINES[name](env) for name in opponents if name in BASELINES}
+            if champion:
+                players[CHAMPION] = champion.learned.actor(greedy=True)
+            scores = _scores(env, players, hosts)
+    return Contest(
+        data_sha256=challenger.data_sha256,
+        hosts=len(hosts.tasks),
+        tasks=len(set(hosts.tasks.tolist())),
+        iteration=hosts.iteration,
+        compared=tuple(_compared(name, scores, params.rng_seed) for name in opponents),
+    )
+
+
+def _refuse_other_task(entrant: Entrant, params: Params, prepared: Path) -> None:
+    """Other data may hold, as training samples, what is validated on here."""
+    here = data_hash(prepared)
+    if entrant.data_sha256 != here:
+        raise SimicError(
+            f"{entrant.name}: was trained on data {entrant.data_sha256[:12]}, {prepared} is {here[:12]} "
+            f"({read_meta(prepared).source}): both must be of the same task; prepare its data again, or take its alias "
+            "away in MLflow"
+        )
+    theirs, ours = (train.model_dump(mode="json") for train in (entrant.learned.train, params.train))
+    for name in SETTINGS:
+        if theirs[name] != ours[name]:
+            raise SimicError(
+                f"{entrant.name}: was trained with train.{name} = {theirs[name]}, params.yaml has {ours[name]}: hosts "
+                "must grow under the same rules; set the old value again, or take its alias away in MLflow"
+            )
+
+
+def _refuse_other_space(entrant: Entrant, env: GrowthEnv) -> None:
+    try:
+        refuse_other_host(entrant.learned, env.host)
+    except SimicError as error:
+        raise SimicError(f"{entrant.name}: {error}") from None
+
+
+def _arena(params: Params, prepared: Path, entrants: list[Entrant], policies: int) -> tuple[GrowthEnv, Hosts]:
+    """Hosts drawn for these entrants: at least ``evaluate.eval_seeds``, of every validation task as many; and rows for
+    some policies at once.
+    """
+    device, runtime = machine.configure(params.runtime), params.runtime
+    meta = read_meta(prepared)
+    choosing = torch.tensor(meta.of_group("val"))
+    each = -(-params.evaluate.eval_seeds // len(choosing))
+    tasks = choosing.repeat(each)
+    drawn = durable.sha256_of("".join(entrant.sha256 for entrant in entrants).encode())
+    hosts = Hosts(tasks, torch.arange(len(tasks)), PROMOTION_ITERATION + int(drawn[:_HEX_DIGITS], 16))
+    rows = len(tasks) * at_once(len(tasks), policies)
+    make = sharing.population(runtime, sharing.layout(runtime, rows, device))
+    train, val = load_split(prepared, "train", device), load_split(prepared, "val", device)
+    env = GrowthEnv(params.train, params.rng_seed, train, val, torch.arange(rows), device, runtime.backend, make)
+    return env, hosts
+
+
+def _scores(env: GrowthEnv, players: Mapping[str, Actor], hosts: Hosts) -> dict[str, Values]:
+    """Of each player on every task, or on every host where there is one task."""
+    names, size, found = list(players), env.num_envs // len(hosts.tasks), dict[str, Values]()
+    for first in range(0, len(names), size):
+        playing = names[first : first + size]
+        actors = [players[name] for name in playing]
+        recovered(env.population, lambda actors=actors: play_together(env, actors, hosts))
+        places = SideBySide(actors, hosts.ids)
+        accuracy, _, size_of, _ = reached(env, None).numpy()
+        points = score(accuracy, size_of - env.host.params, env.host.params, env.train.price)
+        for place, name in enumerate(playing):
+            found[name] = _by_task(points[places.rows(place)], hosts.tasks.numpy())
+    return found
+
+
+def _by_task(points: Values, tasks: Values) -> Values:
+    different = np.unique(tasks)
+    return points if len(different) == 1 else np.array([points[tasks == task].mean() for task in different])
+
+
+def _compared(opponent: str, scores: Mapping[str, Values], rng_seed: int) -> Compared:
+    found = compare(scores[CHALLENGER], scores[opponent], rng_seed)
+    return Compared(
+        opponent=opponent,
+        difference=found.difference,
+        p_value=found.p_value,
+        probability_of_improvement=found.probability_of_improvement,
+        pairs=found.seeds,
+    )

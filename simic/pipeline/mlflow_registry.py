@@ -1,0 +1,82 @@
+"""The versions of the registered policy: who is challenger and who champion, their files, what was decided."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from mlflow import MlflowClient
+from mlflow.artifacts import download_artifacts
+from pydantic import BaseModel
+
+from simic.errors import SimicError
+from simic.pipeline import mlflow_store
+from simic.pipeline.mlflow_store import CHALLENGER, CHAMPION, DATA_TAG, REGISTERED_MODEL
+from simic.pipeline.paths import Workspace
+
+
+class PolicyVersion(BaseModel, frozen=True):
+    """One version of the registered policy."""
+
+    version: str
+    run_id: str
+    source: str
+    data_sha256: str  # of what it was trained on
+
+
+class Registry:
+    """MLflow's model registry; SimicError where it cannot be reached."""
+
+    def __init__(self, client: MlflowClient, uri: str):
+        self._client, self._uri = client, uri
+
+    @classmethod
+    def open(cls, workspace: Workspace) -> "Registry":
+        """The project's, after what MLflow is still missing was sent."""
+        with _answering():
+            mlflow_store.settle(workspace)
+            return cls(mlflow_store.connect(workspace)[0], mlflow_store.store_uri(workspace))
+
+    def holder(self, alias: str) -> PolicyVersion | None:
+        """The version with that alias; None where nobody has it."""
+        with _answering():
+            number = mlflow_store.aliases(self._client).get(alias)
+            if number is None:
+                return None
+            found = self._client.get_model_version(REGISTERED_MODEL, number)
+        return PolicyVersion(
+            version=number,
+            run_id=found.run_id or "",
+            source=found.source or "",
+            data_sha256=found.tags.get(DATA_TAG, ""),
+        )
+
+    def fetch(self, version: PolicyVersion, folder: Path) -> Path:
+        """Its files, copied to a new folder."""
+        folder.mkdir()
+        with _answering():
+            return Path(download_artifacts(version.source, dst_path=str(folder), tracking_uri=self._uri))
+
+    def findings(self, version: PolicyVersion, folder: Path) -> bytes:
+        """findings.json of its run."""
+        with _answering():
+            return Path(self._client.download_artifacts(version.run_id, "findings.json", str(folder))).read_bytes()
+
+    def decided(self, version: PolicyVersion, decision: Path, tags: Mapping[str, str], promoted: bool) -> None:
+        """A decision about the challenger: with its version and its run. A champion is a challenger no more."""
+        with _answering():
+            for key, value in tags.items():
+                self._client.set_model_version_tag(REGISTERED_MODEL, version.version, key, value)
+            self._client.log_artifact(version.run_id, str(decision))
+            if promoted:
+                self._client.set_registered_model_alias(REGISTERED_MODEL, CHAMPION, version.version)
+                self._client.delete_registered_model_alias(REGISTERED_MODEL, CHALLENGER)
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Nothing can be done here without MLflow."""
+    try:
+        yield
+    except mlflow_store.TROUBLE as error:
+        said = mlflow_store.in_one_line(error)
+        raise SimicError(f"MLflow does not answer, try again when it does: {said}") from None

@@ -1,0 +1,116 @@
+"""`simic promote`: the registry's challenger against its champion; the alias moves by the rule of `decide` alone."""
+
+import tempfile
+from pathlib import Path
+
+from simic import durable
+from simic.audit.findings import Verdict
+from simic.data.batches import read_meta
+from simic.errors import SimicError
+from simic.evaluation.promotion import CHALLENGER, CHAMPION, Contest, Entrant, contest
+from simic.evaluation.result import Frozen
+from simic.params import Params
+from simic.pipeline.mlflow_registry import PolicyVersion, Registry
+from simic.pipeline.mlflow_store import REGISTERED_MODEL
+from simic.pipeline.paths import Workspace
+from simic.telemetry.rows import Severity
+
+
+class Promotion(Frozen):
+    """reports/promotion.json: what was compared, and what follows from it."""
+
+    challenger: str
+    champion: str | None  # null: there was none
+    task: str
+    contest: Contest
+    findings: dict[Severity, int]  # of the challenger's audit, by severity
+    refuted: tuple[str, ...]  # checks that withhold its verdict
+    promoted: bool
+    reasons: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """The same bytes for the same decision."""
+        return self.model_dump_json(indent=1) + "\n"
+
+    def lines(self) -> list[str]:
+        """For the terminal."""
+        played, name = self.contest, "version "
+        found = ", ".join(f"{count} {severity}" for severity, count in self.findings.items() if count) or "none"
+        return [
+            f"challenger  {name}{self.challenger}",
+            f"champion    {f'{name}{self.champion}' if self.champion else 'none yet: the floors stand in for it'}",
+            f"played      {played.hosts} fresh hosts each, {played.tasks} validation task{'s' * (played.tasks > 1)}",
+            *(
+                f"difference  {each.difference.estimate:+.2f} points [{each.difference.low:+.2f}, "
+                f"{each.difference.high:+.2f}] over {each.opponent}, {each.pairs} pairs"
+                for each in played.compared
+            ),
+            f"findings    {found}",
+            f"decision    {'promoted' if self.promoted else 'not promoted'}: {'; '.join(self.reasons)}",
+        ]
+
+
+def promote(params: Params, workspace: Workspace) -> Promotion:
+    """Compares, decides, moves the aliases and keeps the decision with the version, its run and in the workspace.
+    SimicError where there is no challenger, or the two cannot be compared.
+    """
+    registry = Registry.open(workspace)
+    challenger, champion = registry.holder(CHALLENGER), registry.holder(CHAMPION)
+    if challenger is None:
+        raise SimicError(
+            f"{REGISTERED_MODEL}: no version is the challenger; the last finished run whose audit is not refuted is "
+            "one: run simic run"
+        )
+    with tempfile.TemporaryDirectory(prefix="simic-promote-") as scratch:
+        first = _entrant(registry, challenger, CHALLENGER, Path(scratch))
+        second = _entrant(registry, champion, CHAMPION, Path(scratch)) if champion else None
+        verdict = Verdict.model_validate_json(registry.findings(challenger, Path(scratch)))
+    played = contest(params, workspace.prepared, first, second)
+    reasons = decide(played, verdict)
+    found = Promotion(
+        challenger=challenger.version,
+        champion=champion.version if champion else None,
+        task=read_meta(workspace.prepared).task,
+        contest=played,
+        findings=dict(verdict.counts()),
+        refuted=verdict.refuted,
+        promoted=not reasons,
+        reasons=tuple(reasons) or ("every difference is above 0, and no finding is critical or high",),
+    )
+    durable.replace_file(workspace.promotion, found.to_json().encode())
+    registry.decided(challenger, workspace.promotion, _tags(found), found.promoted)
+    return found
+
+
+def decide(played: Contest, verdict: Verdict) -> list[str]:
+    """Why the challenger is not promoted; empty where it is."""
+    reasons = [
+        f"the interval over {each.opponent} is not above 0 (its lower end is {each.difference.low:+.2f})"
+        for each in played.compared
+        if not each.won
+    ]
+    if verdict.refuted:
+        reasons.append(f"its verdict is withheld ({', '.join(verdict.refuted)})")
+    grave = [finding.check for finding in verdict.findings if finding.severity in ("critical", "high")]
+    if grave:
+        reasons.append(f"its audit has critical or high findings ({', '.join(grave)})")
+    return reasons
+
+
+def _entrant(registry: Registry, version: PolicyVersion, alias: str, scratch: Path) -> Entrant:
+    folder = registry.fetch(version, scratch / alias)
+    name = f"{alias} (version {version.version} of {REGISTERED_MODEL})"
+    return Entrant.load(name, folder / "policy", version.data_sha256)
+
+
+def _tags(found: Promotion) -> dict[str, str]:
+    """Of the version; a difference for each opponent."""
+    differences = {
+        f"simic.promotion.over_{each.opponent}": (
+            f"{each.difference.estimate:.4f} [{each.difference.low:.4f}, {each.difference.high:.4f}]"
+        )
+        for each in found.contest.compared
+    }
+    decision = "promoted" if found.promoted else "not promoted"
+    against = {"simic.promotion.champion": found.champion or "none"}
+    return {"simic.promotion": decision, "simic.promotion.reason": "; ".join(found.reasons), **against, **differences}

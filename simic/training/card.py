@@ -1,0 +1,183 @@
+"""The card of a trained policy, Markdown with the front matter that model hubs read; every number is of the run."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import yaml
+
+from simic.data.batches import Meta
+from simic.params import Train
+from simic.training.checkpoint import Manifest
+from simic.training.learned import Learned
+
+FILE = "README.md"
+LIBRARY = "simic"
+TAGS = ("simic", "growing-neural-networks")
+_LOAD = """```python
+from pathlib import Path
+
+from simic.training.learned import Learned
+
+learned = Learned.load(Path("policy"))
+```
+
+Networks are grown with it by `simic grow DATA.npz --policy policy`. With torch alone, greedy, for two hosts:
+
+```python
+import json
+from pathlib import Path
+
+import torch
+
+program = torch.export.load("program/policy.pt2").module()
+inputs = json.loads(Path("program/policy.json").read_text())["inputs"].values()
+given = [torch.ones(2, *each["shape"][1:], dtype=getattr(torch, each["dtype"])) for each in inputs]
+features, categories, *masks, h, c = given  # masks: true where a choice is allowed
+actions, op_logits, value, h, c = program(features, categories, tuple(masks), 0 * h, 0 * c)
+```"""
+
+
+class Measured(NamedTuple):
+    """One number of a card for model hubs, and what it was measured on."""
+
+    name: str
+    value: float
+    dataset: str
+    split: str
+
+
+def front_matter(
+    name: str, task: str, tags: Sequence[str], datasets: Sequence[str], measured: Sequence[Measured]
+) -> str:
+    """YAML between two rules. simic puts no licence on what it makes of a user's data, hence ``unknown``."""
+    kinds = list(dict.fromkeys((each.dataset, each.split) for each in measured))
+    results = [
+        {
+            "task": {"type": task},
+            "dataset": {"name": dataset, "type": _slug(dataset), "split": split},
+            "metrics": [
+                {"type": "accuracy", "name": each.name, "value": round(each.value, 4)}
+                for each in measured
+                if (each.dataset, each.split) == (dataset, split)
+            ],
+        }
+        for dataset, split in kinds
+    ]
+    content = {
+        "license": "unknown",
+        "library_name": LIBRARY,
+        "tags": [*TAGS, *tags],
+        "datasets": [_slug(each) for each in datasets],
+        "metrics": ["accuracy"],
+        "model-index": [{"name": name, "results": results}],
+    }
+    return f"---\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}---\n"
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A policy, the checkpoint that it is of, and the data that it was trained on."""
+
+    learned: Learned
+    manifest: Manifest
+    meta: Meta
+
+    def own_card(self) -> str:
+        """Before anything was evaluated: the validation score that chose it."""
+        best = self.manifest.scalars["best_score"]
+        measured, said = list[Measured](), "It was never validated."
+        if isinstance(best, float) and self.manifest.best_iteration is not None:
+            measured = [Measured("validation score, which chose this iteration", best, self.meta.source, "validation")]
+            said = f"Validation score: {best:.2f} points. It chose this iteration, and so flatters."
+        return self.card(
+            measured,
+            f"{said} Evaluation and the audit's verdict are on the card that the audit writes, reports/model_card.md.",
+        )
+
+    def card(self, measured: Sequence[Measured], results: str) -> str:
+        """With these results."""
+        meta, host = self.meta, self.learned.train.host
+        weights = sum(parameter.numel() for parameter in self.learned.policy.parameters())
+        head = front_matter(
+            f"controller-{_slug(meta.source)}",
+            "reinforcement-learning",
+            ("reinforcement-learning", "ppo"),
+            meta.source.split(" + "),
+            measured,
+        )
+        return f"""{head}
+# A controller of growth, trained on {meta.source}
+
+A recurrent, masked PPO policy of {weights:,} parameters. While a {host.family} network trains, it decides after every
+epoch which module to grow where, and what to keep.
+
+## Data
+{data_used(meta, self.manifest.data_sha256)}
+
+## Training
+{_training(self.learned.train, self.manifest)}
+
+## Results
+{results}
+
+## How to load
+From the folder with `policy` and `program`:
+
+{_LOAD}
+
+## Limits
+{limits(self.learned, meta.shape)}
+- simic puts no licence on it; the data's is above.
+"""
+
+
+def data_used(meta: Meta, data_sha256: str) -> str:
+    """Where the data came from, their licence, their number."""
+    tasks = [task for task in meta.tasks if task.group == "train"]
+    kinds = list(dict.fromkeys(task.kind for task in tasks))
+    samples = ", ".join(f"{count} {split}" for split, count in meta.samples.items())
+    chose = len(meta.tasks) - len(tasks)
+    many = f"{len(tasks)} tasks of training, of the kinds {', '.join(kinds)}; {chose} more chose the best iteration. "
+    bank = many if len(meta.tasks) > 1 else ""
+    return (
+        f"{meta.source}; licence: {meta.licence}. {bank}Samples of each task: {samples}. "
+        f"sha256 of the prepared data `{data_sha256}`."
+    )
+
+
+def _training(train: Train, manifest: Manifest) -> str:
+    machine, shown = (
+        manifest.machine,
+        f", the first {train.taught} of them shown by the explorer" if train.taught else "",
+    )
+    return (
+        f"One training, rng_seed {manifest.params['rng_seed']}: {train.iterations} iterations of {train.envs} hosts"
+        f"{shown}; kept is iteration {manifest.iteration}. On {machine.device}, torch {machine.libraries['torch']}."
+    )
+
+
+def limits(learned: Learned, shape: Sequence[int]) -> str:
+    """What it was trained with, beyond which nothing is known of it; a list."""
+    train = learned.train
+    life, slots = train.lifecycle, learned.policy.observation_spec.categories
+    seeds = "one seed for each slot" if life.max_seeds is None else f"{life.max_seeds} seed{'s' * (life.max_seeds > 1)}"
+    return f"""- Host family {train.host.family} with {slots} slots; trained on preset {train.host.preset} alone.
+- Trained on samples [{", ".join(map(str, shape))}] alone.
+- At most {seeds}, up to {life.param_budget:g} times the host's parameters. Actions: {_open(train.actions)}.
+- An episode is {train.episode_steps} epochs of {_batches(train)}, with {train.host_optimizer.name}, learning rate \
+{train.host_optimizer.learning_rate:g}. `simic grow` trains your hosts so too."""
+
+
+def _open(actions: Mapping[str, Sequence[object]]) -> str:
+    return "; ".join(f"{head}: {', '.join(map(str, kept))}" for head, kept in actions.items()) or "all"
+
+
+def _batches(train: Train) -> str:
+    count = "all batches" if train.batches_per_epoch == "all" else f"{train.batches_per_epoch} batches"
+    return f"{count} of {train.batch_size} samples"

@@ -1,0 +1,154 @@
+"""Champion against challenger: the same fresh hosts for both, validation splits alone, one task, one space."""
+
+import json
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import t
+from tiny import LIFECYCLE, tiny_suite, tiny_train
+
+from simic.agent.normalization import Normalizers
+from simic.agent.policy import ActorCritic
+from simic.data.batches import HELD_OUT_FILE, TEST_FILE, data_hash, load_held_out, load_split
+from simic.data.prepare import prepare
+from simic.envs.actions import action_spec
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.observations import observation_spec
+from simic.envs.patient import Patient
+from simic.envs.play import play
+from simic.errors import SimicError
+from simic.evaluation import promotion
+from simic.evaluation.baselines import RandomLegal, Static
+from simic.evaluation.promotion import PROMOTION_ITERATION, Entrant, contest
+from simic.growth.networks.blueprints import blueprints_of
+from simic.params import Evaluate, Host, Lifecycle, Params, Policy, Prepare, Runtime
+from simic.training.learned import Learned, describe_specs
+
+SMALL = Policy(encoder_units=4, core_units=4, head_units=4)
+TREE = Params(train=tiny_train(policy=SMALL), evaluate=Evaluate(eval_seeds=6), runtime=Runtime(threads=1, processes=1))
+
+
+class Patiently(Learned):
+    """A policy that acts as the patient rule does."""
+
+    def actor(self, greedy):
+        return Patient(LIFECYCLE, self.train.episode_steps, ((0, 0),))
+
+
+def learned(train=TREE.train, kind=Learned):
+    kinds = len(blueprints_of(train.host.family))
+    specs = action_spec(3, kinds), observation_spec(3, kinds)
+    policy = ActorCritic(*specs, SMALL).eval()
+    return kind(policy, Normalizers(None), describe_specs(*specs), train, 3)
+
+
+def entrant(bank, name="challenger", sha256="a", **given):
+    return Entrant(name, learned(**given), sha256, data_hash(bank))
+
+
+def alone(bank, actor, iteration):
+    """The slow way: one policy, one host at a time; points of each validation task, which two hosts have each."""
+    found = np.zeros(6)
+    for host in range(6):
+        env = GrowthEnv(TREE.train, 1, load_split(bank, "train"), load_split(bank, "val"), torch.tensor([host]))
+        play(env, actor(env), iteration, lambda *_: None, tasks=torch.tensor([6 + host % 3]))
+        found[host] = float(env.state.measured.committed_accuracy[0])
+    return (found[:3] + found[3:]) / 2
+
+
+def test_differences_are_those_of_both_played_alone_on_the_hosts_of_their_pair(bank):
+    patient = entrant(bank, kind=Patiently)
+    found = contest(TREE, bank, patient, None)
+    assert (found.hosts, found.tasks) == (6, 3)
+    assert [each.opponent for each in found.compared] == ["random_legal", "static"]
+    own = alone(bank, lambda env: patient.learned.actor(True), found.iteration)
+    floors = {"static": lambda env: Static(), "random_legal": lambda env: RandomLegal(env.action_spec)}
+    for each in found.compared:
+        difference = own - alone(bank, floors[each.opponent], found.iteration)
+        half = t.ppf(0.975, 2) * difference.std(ddof=1) / sqrt(3)  # of 3 tasks
+        interval = each.difference
+        assert interval.estimate == pytest.approx(difference.mean(), abs=1e-6)
+        assert (interval.low, interval.high) == pytest.approx((difference.mean() - half, difference.mean() + half))
+        assert each.won == (interval.low > 0) and each.pairs == 3
+
+
+def test_with_a_champion_it_alone_is_the_opponent(bank):
+    found = contest(TREE, bank, entrant(bank, kind=Patiently), entrant(bank, "champion", "b", kind=Patiently))
+    [each] = found.compared
+    assert (each.opponent, each.difference.low, each.won) == ("champion", 0.0, False)  # it plays as the champion does
+
+
+def test_every_pair_has_hosts_of_its_own_far_from_those_of_training(bank, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(promotion, "_scores", lambda env, players, hosts: drawn.append(hosts.iteration) or SCORES)
+    a, b = entrant(bank, sha256="a"), entrant(bank, "champion", sha256="b")
+    for pair in ((a, b), (b, a), (a, None), (a, b)):
+        contest(TREE, bank, *pair)
+    assert drawn[0] == drawn[3] and len(set(drawn)) == 3
+    assert min(drawn) >= PROMOTION_ITERATION > 1 << 41  # validation's; evaluation's is below
+
+
+SCORES = {name: np.arange(3.0) for name in ("challenger", "champion", "random_legal", "static")}
+
+
+def test_held_out_data_are_neither_needed_nor_to_be_had(tmp_path, monkeypatch):
+    bank = tiny_suite(tmp_path)
+    both = entrant(bank), entrant(bank, "champion", "b")
+
+    def peep(*_):
+        load_held_out(bank)
+
+    monkeypatch.setattr(promotion, "_scores", peep)
+    with pytest.raises(SimicError, match=r"held-out data are closed: who is champion is decided on validation splits$"):
+        contest(TREE, bank, *both)
+    load_held_out(bank)  # open again
+    monkeypatch.undo()
+    for name in (TEST_FILE, HELD_OUT_FILE):
+        (bank / name).unlink()
+    assert contest(TREE, bank, *both).tasks == 3
+
+
+def test_a_data_set_alone_is_decided_on_its_validation_split_host_by_host(tmp_path):
+    prepare(Prepare(task="digits"), 1, tmp_path / "digits", tmp_path)
+    digits = tmp_path / "digits"
+    train = tiny_train(policy=SMALL, batches_per_epoch=1, episode_steps=4)
+    found = contest(TREE.model_copy(update={"train": train}), digits, entrant(digits, train=train), None)
+    assert (found.hosts, found.tasks) == (6, 1)
+    assert {each.pairs for each in found.compared} == {6}
+
+
+def refusal(bank, *entrants):
+    with pytest.raises(SimicError) as caught:
+        contest(TREE, bank, *entrants)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_champion_of_another_task_is_refused(bank, tmp_path):
+    other = replace(entrant(bank, "champion (version 3)", "b"), data_sha256="0" * 64)
+    said = refusal(bank, entrant(bank), other)
+    assert said.startswith(f"champion (version 3): was trained on data {'0' * 12}, {bank} is {data_hash(bank)[:12]}")
+
+
+def test_a_champion_that_grew_by_other_rules_is_refused(bank):
+    other = tiny_train(lifecycle=Lifecycle(max_seeds=2))
+    said = refusal(bank, entrant(bank), entrant(bank, "champion", "b", train=other))
+    assert said.startswith("champion: was trained with train.lifecycle = {") and "params.yaml has {" in said
+
+
+def test_a_champion_of_another_space_is_refused(bank):
+    champion = entrant(bank, "champion", "b", train=tiny_train(host=Host(family="mlp")))
+    in_this_host = replace(champion.learned, train=TREE.train)  # its params say so, its network does not
+    said = refusal(bank, entrant(bank), replace(champion, learned=in_this_host))
+    assert said.startswith("champion: the policy after 3 iterations was trained on ") and "blueprints" in said
+
+
+def test_an_entrant_is_known_by_what_its_policy_is(bank, tmp_path):
+    learned().save(tmp_path / "policy")
+    first = Entrant.load("a", tmp_path / "policy", data_hash(bank))
+    card = tmp_path / "policy" / "policy.json"
+    card.write_text(json.dumps(json.loads(card.read_text()) | {"iteration": 4}))
+    assert Entrant.load("a", tmp_path / "policy", data_hash(bank)).sha256 != first.sha256

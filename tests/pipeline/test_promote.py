@@ -1,0 +1,185 @@
+"""The rule by which a challenger becomes champion, and `simic promote` on a real registry."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simic import cli
+from simic.audit.findings import Result, Status, Verdict
+from simic.data.batches import HELD_OUT_FILE, TEST_FILE
+from simic.evaluation.promotion import Compared, Contest
+from simic.evaluation.statistics import Interval
+from simic.pipeline import engine, mlflow_store, promote, stages
+from simic.pipeline.paths import Workspace
+from simic.telemetry.rows import Severity
+from tests.pipeline.small_suite import tree
+from tests.pipeline.test_mlflow_store import info_of
+
+
+def played(*lows: float) -> Contest:
+    compared = tuple(
+        Compared(
+            opponent=name,
+            difference=Interval(low + 1.0, low, low + 2.0),
+            p_value=0.01,
+            probability_of_improvement=0.9,
+            pairs=20,
+        )
+        for name, low in zip(("random_legal", "static"), lows, strict=False)
+    )
+    return Contest(data_sha256="d" * 64, hosts=20, tasks=20, iteration=1 << 42, compared=compared)
+
+
+def verdict(severity: Severity | None = None, layer: str = "symptom") -> Verdict:
+    """Of one check, which found something of that severity."""
+    result = Result.model_validate(
+        {
+            "check": "H1",
+            "layer": layer,
+            "status": Status.FINDING if severity else Status.PASS,
+            "severity": severity or "critical",
+            "evidence": (),
+            **dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix", "passes_when"), ""),
+        }
+    )
+    return Verdict(run="x", results=(result,))
+
+
+@pytest.mark.parametrize(
+    ("contest", "found", "why"),
+    [
+        (played(0.01), verdict(), ""),
+        (played(0.01, 0.01), verdict("medium"), ""),
+        (played(0.0), verdict(), "the interval over random_legal is not above 0 (its lower end is +0.00)"),
+        (played(0.5, -0.25), verdict(), "the interval over static is not above 0 (its lower end is -0.25)"),
+        (played(0.01), verdict("high"), "its audit has critical or high findings (H1)"),
+        (played(0.01), verdict("critical"), "its audit has critical or high findings (H1)"),
+        (played(0.01), verdict("low", "recompute"), "its verdict is withheld (H1)"),
+    ],
+)
+def test_promoted_is_who_wins_for_certain_with_an_audit_without_grave_findings(
+    contest: Contest, found: Verdict, why: str
+) -> None:
+    assert "; ".join(promote.decide(contest, found)) == why
+
+
+def track(workspace: Workspace, fingerprint: str) -> None:
+    """The run of a workspace, to MLflow: training, models, report."""
+    engine_tags = {"simic.code": "abc"}
+    watcher = mlflow_store.MlflowObserver(workspace, tree(), engine_tags)
+    watcher.on_start(info_of(workspace, fingerprint=fingerprint, data_sha256=data_sha256(workspace)))
+    watcher.on_end("finished")
+    watcher.publish()
+    mlflow_store.log_report(workspace, engine_tags, sound=not stages.findings(workspace).refuted)
+
+
+def data_sha256(workspace: Workspace) -> str:
+    return json.loads((workspace.checkpoints / "latest" / "manifest.json").read_bytes())["data_sha256"]
+
+
+@pytest.fixture
+def project(suite_run: Workspace, tmp_path: Path, initialised: bytes) -> Workspace:
+    """A finished run that MLflow knows."""
+    found = Workspace(Path(shutil.copytree(suite_run.root, tmp_path / "project")))
+    (found.root / "mlflow.db").write_bytes(initialised)
+    found.params.write_text(yaml.safe_dump(tree().model_dump(mode="json"), sort_keys=False))
+    track(found, "a" * 16)
+    return found
+
+
+Simic = Callable[[], tuple[int | str | None, str, str]]
+
+
+@pytest.fixture
+def simic(project: Workspace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Simic:
+    """`simic promote` in the project: exit code, output, errors."""
+    monkeypatch.chdir(project.root)
+    monkeypatch.setattr(sys, "argv", ["simic", "promote"])
+
+    def call() -> tuple[int | str | None, str, str]:
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        return stopped.value.code, *capfd.readouterr()
+
+    return call
+
+
+def holders(workspace: Workspace) -> dict[str, str]:
+    client, _ = mlflow_store.connect(workspace)
+    return {alias: str(number) for alias, number in client.get_registered_model("simic-policy").aliases.items()}
+
+
+def test_a_challenger_that_does_not_clear_the_floors_stays_one(project: Workspace, simic: Simic) -> None:
+    """A controller of three iterations, on one validation task; what is held out is not there."""
+    for name in (TEST_FILE, HELD_OUT_FILE):
+        (project.prepared / name).unlink()
+    code, out, _ = simic()
+    found = promote.Promotion.model_validate_json(project.promotion.read_bytes())
+    assert code == 1 and not found.promoted and found.champion is None
+    assert [each.opponent for each in found.contest.compared] == ["random_legal", "static"]
+    assert found.refuted == () and found.findings == stages.findings(project).counts()
+    assert out.splitlines()[0] == "challenger  version 1"
+    assert out.count("difference  ") == 2 and "decision    not promoted: the interval over " in out
+    assert holders(project) == {"challenger": "1"}
+    client, _ = mlflow_store.connect(project)
+    version = client.get_model_version("simic-policy", "1")
+    assert version.tags["simic.promotion"] == "not promoted" and version.tags["simic.promotion.reason"]
+    estimate = found.contest.compared[0].difference.estimate
+    assert version.tags["simic.promotion.over_random_legal"].startswith(f"{estimate:.4f} [")
+    assert "promotion.json" in {file.path for file in client.list_artifacts(version.run_id or "")}
+    before = project.promotion.read_bytes()
+    simic()
+    assert project.promotion.read_bytes() == before
+
+
+def test_a_champion_is_followed_by_who_beats_it_and_is_no_challenger(
+    project: Workspace, simic: Simic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who wins is decided here; that the rule holds for it, and what follows, is what is tested."""
+    won = [played(0.5, 0.5), played(-0.5)]
+    opponents: list[bool] = []
+    monkeypatch.setattr(
+        promote, "contest", lambda *given: opponents.append(given[3] is not None) or won[len(opponents) - 1]
+    )
+    monkeypatch.setattr(promote, "decide", lambda contest, _: promote_rule(contest, verdict()))
+    assert simic()[0] == 0
+    assert holders(project) == {"champion": "1"}
+    code, _, error = simic()
+    assert (
+        code == 2 and error.startswith("simic: simic-policy: no version is the challenger") and error.count("\n") == 1
+    )
+    mlflow_store.log_report(project, {}, sound=True)  # audited again: it stays champion
+    assert holders(project) == {"champion": "1"}
+    manifest = project.checkpoints / "latest" / "manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")  # of another run
+    track(project, "b" * 16)
+    assert holders(project) == {"champion": "1", "challenger": "2"}
+    assert simic()[0] == 1
+    assert opponents == [False, True] and holders(project) == {"champion": "1", "challenger": "2"}
+
+
+promote_rule = promote.decide
+
+
+def test_a_run_whose_audit_is_refuted_is_no_challenger(project: Workspace) -> None:
+    mlflow_store.log_report(project, {}, sound=False)
+    assert holders(project) == {}
+    mlflow_store.log_report(project, {}, sound=True)
+    assert holders(project) == {"challenger": "1"}
+
+
+def test_a_store_that_cannot_be_reached_is_one_line(simic: Simic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    code, _, error = simic()
+    assert code == 2 and error.startswith("simic: MLflow does not answer") and error.count("\n") == 1
+
+
+def test_it_waits_for_nobody_who_runs_stages(project: Workspace, simic: Simic) -> None:
+    with engine.workspace_lock(project):
+        code, _, error = simic()
+    assert code == 2 and "in use by process" in error
