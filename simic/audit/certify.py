@@ -14,7 +14,7 @@ from simic.audit.certify_world import certify_world
 from simic.audit.comparison import Comparison
 from simic.audit.record import RunRecord
 from simic.audit.reference.world.refusal import NoReference
-from simic.audit.replay_evaluation import Evaluated, replay_evaluation
+from simic.audit.replay_evaluation import Replayable, replay_evaluation
 from simic.audit.replay_world import replay_episode
 from simic.params import Params
 
@@ -53,7 +53,7 @@ def evaluation(params: Params, prepared: Path, run: RunRecord) -> Certified:
         checkpoint = (run.checkpoints or {}).get(run.evaluation.checkpoint or "") if run.evaluation else None
         if run.evaluation is None or checkpoint is None:
             raise NoReference("no trained policy was evaluated")
-        return replay_evaluation(Evaluated(params, prepared, run.evaluation, checkpoint))
+        return replay_evaluation(Replayable(params, prepared, run.evaluation, checkpoint))
 
     return part("evaluation", compare)
 

@@ -1,4 +1,4 @@
-"""Evaluated episodes played again by the reference, from files alone: the published weights decide as was recorded on
+"""Replayable episodes played again by the reference, from files alone: the published weights decide as was recorded on
 what the held-out data give, and the network that is left has the accuracy that is claimed.
 """
 
@@ -38,7 +38,7 @@ DRIFTED_PCT = 20.0
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class Replayable:
     """What there is to play: an evaluation with the checkpoint it names."""
 
     params: Params
@@ -47,7 +47,7 @@ class Evaluated:
     checkpoint: Checkpoint
 
 
-def replay_evaluation(known: Evaluated) -> tuple[Comparison, ...]:
+def replay_evaluation(known: Replayable) -> tuple[Comparison, ...]:
     """One host of the trained policy acting greedily, and one of it sampled; NoReference for settings that have none,
     or where no policy's decisions were recorded.
     """
@@ -75,7 +75,7 @@ def telling(seeds: PerSeed) -> int:
     return max(range(len(seeds.germinated)), key=rank)
 
 
-def _replay(known: Evaluated, name: str, ledger: Ledger) -> None:
+def _replay(known: Replayable, name: str, ledger: Ledger) -> None:
     seeds = known.evaluation.policies[name].per_seed
     place = telling(seeds)
     if seeds.rollbacks[place]:
@@ -94,7 +94,7 @@ def _replay(known: Evaluated, name: str, ledger: Ledger) -> None:
 
 
 def _decided(
-    known: Evaluated, told: list[Told], actions: list[list[int]], place: int, mode: Mode, where: str, ledger: Ledger
+    known: Replayable, told: list[Told], actions: list[list[int]], place: int, mode: Mode, where: str, ledger: Ledger
 ) -> None:
     """The published weights decide so, on what the reference sees."""
     given = Givens(Interface.of(known.checkpoint.manifest.specs), known.params.train, known.params.rng_seed, False)
@@ -127,7 +127,7 @@ def _masks(told: list[Told]) -> Mapping[str, list[list[bool] | list[list[bool]]]
 
 
 def _left(
-    known: Evaluated,
+    known: Replayable,
     host: ReferenceHost,
     told: list[Told],
     pruned: int,

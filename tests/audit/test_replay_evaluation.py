@@ -1,4 +1,4 @@
-"""Evaluated episodes follow from the published weights and held-out data; what is changed in them is noticed."""
+"""Replayable episodes follow from the published weights and held-out data; what is changed in them is noticed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 
 from simic import params as params_module
 from simic.audit.reference.world.refusal import NoReference
-from simic.audit.replay_evaluation import FIRST, MEAN, Evaluated, replay_evaluation, telling
+from simic.audit.replay_evaluation import FIRST, MEAN, Replayable, replay_evaluation, telling
 from simic.evaluation import result
 from simic.evaluation.result import PerSeed
 from simic.pipeline import stages
@@ -37,7 +37,7 @@ SETTINGS = (
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Replayable:
     params = params_module.load(ROOT / "params.yaml", list(SETTINGS))
     workspace = Workspace(tmp_path_factory.mktemp("workspace"))
     threads = torch.get_num_threads()
@@ -47,14 +47,14 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
     torch.use_deterministic_algorithms(False)
     found = result.read(workspace.evaluation)
     assert found.checkpoint is not None
-    return Evaluated(params, workspace.prepared, found, checkpoint.read(workspace.checkpoints / found.checkpoint))
+    return Replayable(params, workspace.prepared, found, checkpoint.read(workspace.checkpoints / found.checkpoint))
 
 
-def differing(known: Evaluated) -> list[str]:
+def differing(known: Replayable) -> list[str]:
     return [comparison.what for comparison in replay_evaluation(known) if not comparison.ok]
 
 
-def claiming(known: Evaluated, name: str, **changes: object) -> Evaluated:
+def claiming(known: Replayable, name: str, **changes: object) -> Replayable:
     """With other values per seed of one policy."""
     policies = dict(known.evaluation.policies)
     per_seed = policies[name].per_seed.model_copy(update=changes)
@@ -62,18 +62,18 @@ def claiming(known: Evaluated, name: str, **changes: object) -> Evaluated:
     return replace(known, evaluation=known.evaluation.model_copy(update={"policies": policies}))
 
 
-def test_evaluated_episodes_follow_from_weights_and_data(evaluated: Evaluated) -> None:
+def test_evaluated_episodes_follow_from_weights_and_data(evaluated: Replayable) -> None:
     assert differing(evaluated) == []
     assert set(evaluated.evaluation.actions) == {"learned", "learned_sampled"}
 
 
-def test_other_weights_decide_otherwise(evaluated: Evaluated) -> None:
+def test_other_weights_decide_otherwise(evaluated: Replayable) -> None:
     tensors = {name: -x if "heads.0.out" in name else x for name, x in evaluated.checkpoint.tensors.items()}
     known = replace(evaluated, checkpoint=replace(evaluated.checkpoint, tensors=tensors))
     assert {FIRST, MEAN} <= set(differing(known))
 
 
-def test_greedy_is_not_sampled(evaluated: Evaluated) -> None:
+def test_greedy_is_not_sampled(evaluated: Replayable) -> None:
     greedy, sampled = (evaluated.evaluation.actions[name] for name in ("learned", "learned_sampled"))
     assert greedy != sampled
     for swapped in ({"learned": sampled}, {"learned_sampled": greedy}):
@@ -83,21 +83,21 @@ def test_greedy_is_not_sampled(evaluated: Evaluated) -> None:
 
 
 @pytest.mark.parametrize("what", ["params", "germinated", "fossilized", "pruned", "training_flops"])
-def test_another_count_is_noticed(evaluated: Evaluated, what: str) -> None:
+def test_another_count_is_noticed(evaluated: Replayable, what: str) -> None:
     values = getattr(evaluated.evaluation.policies["learned"].per_seed, what)
     changed = {what: tuple(value + 1 for value in values)}  # of every host, so that the same one is played
     assert f"evaluated {what}" in differing(claiming(evaluated, "learned", **changed))
 
 
 @pytest.mark.parametrize("split", ["test", "val"])
-def test_another_accuracy_is_noticed(evaluated: Evaluated, split: str) -> None:
+def test_another_accuracy_is_noticed(evaluated: Replayable, split: str) -> None:
     name = f"{split}_accuracy_pct"
     values = getattr(evaluated.evaluation.policies["learned"].per_seed, name)
     raised = {name: tuple(value + 21.0 for value in values)}
     assert differing(claiming(evaluated, "learned", **raised)) == [f"evaluated {split} accuracy"]
 
 
-def test_without_a_trained_policy_there_is_nothing_to_play(evaluated: Evaluated) -> None:
+def test_without_a_trained_policy_there_is_nothing_to_play(evaluated: Replayable) -> None:
     nothing = evaluated.evaluation.model_copy(update={"actions": {}})
     with pytest.raises(NoReference, match="no trained policy"):
         replay_evaluation(replace(evaluated, evaluation=nothing))
