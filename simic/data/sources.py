@@ -10,6 +10,7 @@ import io
 import lzma
 import math
 import struct
+import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ UNREADABLE = (
     zlib.error,
     lzma.LZMAError,
     struct.error,
+    tokenize.TokenError,
 )
 
 

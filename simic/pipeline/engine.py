@@ -69,9 +69,10 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
         stop = execution.stop or threading.Event()
         with stopping(name, stop):
             perform(name, workspace, replace(execution, stop=stop))
-        with stop_on_signals(stop):  # what is done is recorded first
+        asked = stop if name == "train" else threading.Event()
+        with stop_on_signals(asked):  # what is done is recorded first
             dvc_record.commit(workspace.root, name)
-        if stop.is_set():
+        if asked.is_set():
             raise Interrupted(f"stopped after {name}, which is done and recorded; the same command goes on")
     outcome = StageOutcome(name, stale, time.monotonic() - started)
     say(f"{name}: {f'done in {outcome.wall_seconds:.1f} s' if stale else 'up to date'}")

@@ -129,7 +129,10 @@ class CheckpointStore:
         """Copies the two that matter to ``target/best`` and ``target/latest``, verified, as a whole."""
         with durable.new_directory(target) as folder:
             for name, iteration in (("best", best), ("latest", latest)):
-                shutil.copytree(self.read(iteration).path, folder / name)
+                source = self.read(iteration).path
+                (folder / name).mkdir()
+                for file in (STATE_FILE, MANIFEST_FILE):
+                    durable.write_synced(folder / name / file, (source / file).read_bytes())
 
 
 def refuse_non_finite(tensors: Mapping[str, Tensor], manifest: Manifest) -> None:

@@ -1,5 +1,6 @@
 """How much memory hosts, decisions, data and policy take at least, counted before any of it is allocated."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,13 +9,16 @@ import torch
 from simic.agent.spec import ObservationSpec
 from simic.data.batches import HOST_FILE, Meta, read_meta
 from simic.envs.observations import observation_spec
+from simic.growth.batch import thresholds
 from simic.growth.batch.optimizers import MOMENTS
+from simic.growth.batch.population import EVALUATION_POSITIONS
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
 from simic.memory import Need, machine_bytes, refuse_too_much
 from simic.params import Params, Train
 
 FLOAT, INTEGER = 4, 8  # bytes
+FEATURE_COPIES = 4  # in and out of a layer, before and after pooling
 ADAM_COPIES = 4  # of the policy: weights, gradients, two moments
 GATES = {"lstm": 4, "gru": 3, "none": 0}
 PROCESS_BYTES = 200 * 2**20  # of another process before it has hosts; measured: 235 MiB
@@ -27,6 +31,7 @@ def refuse_training(params: Params, prepared: Path, hosts: int, processes: int, 
     kept = 1 + max(train.survey, train.warm_start)  # the explorer's rollouts are learned from together
     needs = [
         *_of_hosts(train, meta, hosts),
+        _of_features(params, meta, hosts, device),
         _of_decisions(train, spec, hosts, 2 * kept),
         _of_policy(train, spec),
         _of_data(prepared),
@@ -39,7 +44,8 @@ def refuse_playing(params: Params, prepared: Path, rows: int, device: torch.devi
     """SimicError where the hosts of an evaluation, in so many rows of an environment, would not fit."""
     train, meta = params.train, read_meta(prepared)
     decisions = _of_decisions(train, _spec(train, meta), rows, 1)
-    _refuse([*_of_hosts(train, meta, rows), decisions, _of_data(prepared)], device)
+    features = _of_features(params, meta, rows, device)
+    _refuse([*_of_hosts(train, meta, rows), features, decisions, _of_data(prepared)], device)
 
 
 def _refuse(needs: Sequence[Need], device: torch.device) -> None:
@@ -62,6 +68,17 @@ def _of_hosts(train: Train, meta: Meta, hosts: int) -> list[Need]:
         Need(f"the order of {samples} samples for {hosts} hosts", hosts * samples * INTEGER, "train.envs"),
         Need("the watchdog's windows", hosts * train.governor.window * INTEGER, "train.governor.window"),
     ]
+
+
+def _of_features(params: Params, meta: Meta, hosts: int, device: torch.device) -> Need:
+    """Of a pass of validation by all hosts at once; none where they run one by one, or in groups that fit a GPU."""
+    tokens = meta.shape[0] if len(meta.shape) == 1 else 1
+    shapes = build_host(params.train.host, meta.shape, meta.classes).slot_shapes
+    entries = max(1, EVALUATION_POSITIONS // tokens) * max(math.prod(shape) for shape in shapes)
+    backend = params.runtime.backend
+    apart = backend == "loop" or (backend != "vmap" and entries >= thresholds.of(backend, device).apart_from)
+    size = 0 if apart or device.type != "cpu" else hosts * entries * FEATURE_COPIES * FLOAT
+    return Need(f"the features of {hosts} hosts", size, "train.envs or train.host")
 
 
 def _of_decisions(train: Train, spec: ObservationSpec, hosts: int, copies: int) -> Need:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -14,10 +15,10 @@ import pytest
 import yaml
 from safetensors.torch import load_file, save_file
 
-from simic import cli, params
+from simic import cli, params, seals
 from simic.audit.record import RunRecord
 from simic.envs.patient import Patient
-from simic.errors import SimicError
+from simic.errors import SimicError, told_in_one_line
 from simic.evaluation import result
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.pipeline import engine, stages
@@ -102,7 +103,7 @@ def test_metrics_are_flat_few_and_those_of_the_standings(finished: Workspace) ->
     assert numbers["over_common_schedule"] == round(learned.over_common.estimate, 4)
     assert ("gap_closed" in numbers) == (learned.share is not None)
     stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["evaluate"]
-    assert stage["metrics"] == [str(finished.metrics.relative_to(finished.root))]
+    assert [*stage["metrics"][0]] == [str(finished.metrics.relative_to(finished.root))]
 
 
 def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Workspace) -> None:
@@ -145,6 +146,22 @@ def test_headroom_without_a_suite_shows_the_page_of_the_workspace(
     assert asked == ["headroom"]
     assert capsys.readouterr().out.startswith("# Headroom of suite\n")
     assert (copied.root / "all.json").read_text() == copied.headroom.read_text()
+
+
+def test_an_evaluation_that_cannot_be_written_keeps_the_earlier_one(
+    copied: Workspace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = seals.content_hash(copied.reports)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(SystemExit) as stopped, told_in_one_line("simic"):
+            stages.evaluate(tree(), copied)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    error = capfd.readouterr().err
+    assert stopped.value.code == 2 and "File too large; raise the limit on the size of files (ulimit -f)" in error
+    assert seals.content_hash(copied.reports) == before and (copied.grown / "network.pt2").exists()
 
 
 @pytest.mark.parametrize("damaged", [False, True])

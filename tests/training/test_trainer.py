@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,7 @@ from simic.params import Governor, Instances, PPOParams, Prepare, Suite
 from simic.telemetry import timing
 from simic.telemetry.rows import FindingRow
 from simic.training.checkpoint import read
+from simic.training.interrupts import Interrupted
 from simic.training.session import open_session
 from simic.training.trainer import StoppedByFinding, train
 from simic.training.validation import VALIDATION_ITERATION, score
@@ -62,6 +64,40 @@ def test_a_stop_saves_the_last_whole_iteration_also_between_checkpoints(finished
     assert list(telemetry_of(tmp_path)) == ["000000.safetensors"], "nothing of the unfinished iteration is there"
     run(tmp_path, prepared, params=params)
     assert read(tmp_path / "checkpoints/000004").manifest == read(finished / "checkpoints/000004").manifest
+    assert telemetry_of(tmp_path) == telemetry_of(finished)
+
+
+class AtLook(threading.Event):
+    """Set when it is looked at for the nth time."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.left = number
+
+    def is_set(self):
+        self.left -= 1
+        return self.left <= 0
+
+
+# An iteration looks once at each of its 3 steps, at each of 3 in a validation (every second), and at its end.
+@pytest.mark.parametrize(
+    ("look", "message"),
+    [
+        (4, "stopped with 1 iterations saved; to resume"),
+        (8, "stopped with 0 iterations saved; iterations 1 to 2 were not saved and will be done again; to resume"),
+        (19, "stopped with 2 iterations saved; iterations 3 to 4 were not saved and will be done again; to resume"),
+    ],
+)
+def test_a_stop_in_validation_names_the_iterations_that_are_lost(look, message, finished, prepared, tmp_path):
+    """The update has moved the state since the last whole iteration, and not every one is saved."""
+    params = small_params({"checkpoint_every": 9})
+    with pytest.raises(Interrupted, match=message):
+        run(tmp_path, prepared, (), AtLook(look), params)
+    kept = [path.name for path in (tmp_path / "checkpoints").iterdir()] if (tmp_path / "checkpoints").exists() else []
+    assert len(kept) == (0 if " 0 iterations" in message else 1)
+    run(tmp_path, prepared, params=params)
+    own, other = (read(work / "checkpoints/000004").manifest for work in (tmp_path, finished))
+    assert own.scalars == other.scalars
     assert telemetry_of(tmp_path) == telemetry_of(finished)
 
 
