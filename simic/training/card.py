@@ -1,11 +1,12 @@
 """The card of a trained policy, Markdown with the front matter that model hubs read; every number is of the run."""
 
+import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import yaml
+from ruamel.yaml import YAML
 
 from simic.data.batches import Meta
 from simic.params import Train
@@ -73,7 +74,11 @@ def front_matter(
         "metrics": ["accuracy"],
         "model-index": [{"name": name, "results": results}],
     }
-    return f"---\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}---\n"
+    text = io.StringIO()
+    dialect = YAML(typ="safe")
+    dialect.default_flow_style, dialect.sort_base_mapping_type_on_output = False, False
+    dialect.dump(content, text)
+    return f"---\n{text.getvalue()}---\n"
 
 
 def _slug(text: str) -> str:
