@@ -155,7 +155,7 @@ def stage(name: Annotated[str, typer.Argument(help="prepare, headroom, train, ev
 
     def body() -> None:
         with engine.workspace_lock(workspace):
-            engine.perform(name, workspace, engine.Execution())
+            engine.run_alone(name, workspace)
 
     _interruptible(body)
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from simic import program
 from simic.agent.core import RecurrentState
 from simic.agent.distributions import Choice
 from simic.agent.normalization import ObservationNormalizer
@@ -69,9 +70,9 @@ def export_policy(
     example = _example(policy, names)
     sizes = ({0: batch}, {0: batch}, tuple({0: batch} for _ in names), {0: batch}, {0: batch})
     with torch.no_grad():
-        program = torch.export.export(module, example, dynamic_shapes=sizes, strict=False)
+        exported = torch.export.export(module, example, dynamic_shapes=sizes, strict=False)
     directory.mkdir(parents=True, exist_ok=True)
-    torch.export.save(program, directory / PROGRAM)
+    program.save(exported, directory / PROGRAM)
     description = _description(policy, names, example)
     (directory / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     return description

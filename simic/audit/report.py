@@ -70,16 +70,20 @@ def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
         "report.html": html(run, verdict, panels),
         "report.md": markdown(run, verdict),
         "findings.json": verdict.to_json(),
-        **{f"figures/{panel.name}.svg": panel.document for panel in panels},
     }
     if len(files["report.html"].encode()) > MAX_BYTES:
         raise SimicError(f"report.html: {len(files['report.html'].encode())} bytes; allowed are {MAX_BYTES}")
-    for name, text in files.items():
-        try:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            durable.replace_file(folder / name, text.encode())
-        except OSError as error:
-            raise SimicError(f"{folder / name}: cannot be written: {error.strerror}") from None
+    place = folder
+    try:
+        for name, text in files.items():
+            place = folder / name
+            durable.replace_file(place, text.encode())
+        place = folder / "figures"
+        with durable.new_directory(place) as figures:  # none of an earlier run stays
+            for panel in panels:
+                durable.write_synced(figures / f"{panel.name}.svg", panel.document.encode())
+    except OSError as error:
+        raise SimicError(f"{place}: cannot be written: {error.strerror}") from None
 
 
 def html(run: RunRecord, verdict: Verdict, panels: Sequence[Panel]) -> str:

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from simic import program
 from simic.errors import SimicError
 from simic.growth.batch.groups import SlotState
 from simic.growth.batch.population import Population
@@ -183,7 +184,7 @@ def _save_program(network: GrownNetwork, path: Path) -> None:
     example = torch.zeros(2, *shape, dtype=torch.int64 if len(shape) == 1 else torch.float32)
     batch = torch.export.Dim("batch", min=1)
     try:
-        torch.export.save(torch.export.export(network, (example,), dynamic_shapes=({0: batch},)), path)
+        program.save(torch.export.export(network, (example,), dynamic_shapes=({0: batch},)), path)
     except Exception as error:  # of many kinds; a user's blueprint may do what cannot be traced
         names = ", ".join(sorted({seed.blueprint for seed in network.structure.seeds})) or "no seeds"
         reason = " ".join(str(error).split())[:200]

@@ -65,9 +65,22 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
         say(f"{name}: running")
         perform(name, workspace, execution)
         dvc_record.commit(workspace.root, name)
+    if name == "train":  # recorded now or before
+        stages.discard_work(params.load(workspace.params), workspace)
     outcome = StageOutcome(name, stale, time.monotonic() - started)
     say(f"{name}: {f'done in {outcome.wall_seconds:.1f} s' if stale else 'up to date'}")
     return outcome
+
+
+def run_alone(name: str, workspace: Workspace) -> None:
+    """Runs one stage, as DVC asks for it, which then records it; the caller holds the lock.
+
+    DVC has no last word after it has recorded training, so the next stage removes the work directory. It is there no
+    more when ``dvc repro -f`` asks for training that is recorded.
+    """
+    if name in ("train", "evaluate") and dvc_record.is_recorded(workspace.root, "train"):
+        stages.discard_work(params.load(workspace.params), workspace)
+    perform(name, workspace, Execution())
 
 
 def changed_source(workspace: Workspace) -> Path | None:

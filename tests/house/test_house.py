@@ -83,10 +83,20 @@ def test_headroom_is_measured_again_for_the_settings_in_its_digest_and_for_no_ot
     assert set(DVC["headroom"]["params"]) == whole | {f"train.{name}" for name in endpoints.SETTINGS}
 
 
+def declared(name: str) -> dict[str, dict[str, bool]]:
+    """Outputs and how DVC is to treat them."""
+    listed = [out for kind in ("outs", "metrics") for out in DVC[name].get(kind, [])]
+    return {place: options for out in listed for place, options in out.items()}
+
+
 def outputs(name: str) -> set[str]:
     """But for the seal."""
-    found = {out for kind in ("outs", "metrics") for out in DVC[name].get(kind, [])}
-    return {out for out in found if Path(out).parent != seals.FOLDER}
+    return {out for out in declared(name) if Path(out).parent != seals.FOLDER}
+
+
+def test_dvc_deletes_no_output_before_a_command_that_may_be_refused() -> None:
+    for name in DVC:
+        assert set(map(str, declared(name).values())) == {"{'persist': True}"}, name
 
 
 def test_outputs_are_where_the_code_puts_them() -> None:
@@ -147,7 +157,7 @@ def test_seal_and_record_of_a_stage_look_at_the_same(stage: str) -> None:
     assert EXTENSIONS in recorded["deps"]
     assert set(recorded["deps"]) == code | set(sealed.reads) | {EXTENSIONS}
     assert set(recorded["params"]) == set(sealed.params)
-    assert {*recorded["outs"], *recorded.get("metrics", ())} == set(sealed.writes) | own
+    assert set(declared(stage)) == set(sealed.writes) | own
 
 
 @pytest.mark.parametrize("name", list(DVC))
