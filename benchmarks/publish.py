@@ -7,7 +7,6 @@ workspace gives the same bytes.
 """
 
 import argparse
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -48,7 +47,7 @@ class Finished:
         evaluation, headroom = result.read(workspace.evaluation), result.read_headroom(workspace.headroom)
         policy, meta = workspace.models / "policy", read_meta(workspace.prepared)
         learned = Learned.load(policy)
-        manifest = checkpoint.read(workspace.checkpoints / str(evaluation.checkpoint)).manifest
+        manifest = checkpoint.read_published(workspace.checkpoints, str(evaluation.checkpoint)).manifest
         if meta.task != "suite" or meta.source.split(" + ")[0] != f"suite {suite}":
             raise SimicError(f"{workspace.prepared}: data of {meta.source}, not of suite {suite}")
         if {manifest.iteration, evaluation.checkpoint_iteration} != {learned.iteration}:
@@ -69,11 +68,11 @@ def publish(workspace: Workspace, suite: str) -> Path:
     found = Finished.read(workspace, suite)
     common = found.headroom.schedules[found.headroom.common]
     publication = Publication(suite=suite, sample_shape=found.meta.shape, common_schedule=common)
-    policy = json.loads((found.policy / CARD_FILE).read_bytes())
-    policy["published"] = publication.model_dump(mode="json")
+    card = durable.checked((found.policy / CARD_FILE).read_bytes())
+    card["published"] = publication.model_dump(mode="json")
     files = {
         WEIGHTS_FILE: (found.policy / WEIGHTS_FILE).read_bytes(),
-        CARD_FILE: (json.dumps(policy, indent=2) + "\n").encode(),
+        CARD_FILE: durable.with_checksum(card),
         CARD: page(found, publication).encode(),
     }
     if (size := sum(map(len, files.values()))) > MOST_BYTES:

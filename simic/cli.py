@@ -205,7 +205,7 @@ def stage(name: Annotated[str, typer.Argument(help="prepare, headroom, train, ev
     def body() -> None:
         stop = threading.Event()
         with engine.workspace_lock(workspace), engine.stopping(name, stop):
-            engine.perform(name, workspace, engine.Execution(stop=stop))
+            engine.run_alone(name, workspace, engine.Execution(stop=stop))
 
     _interruptible(body, name)
 

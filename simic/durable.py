@@ -1,6 +1,7 @@
-"""Files that are either whole on disk or not there: synced writes, directories moved into place; locks."""
+"""Files that are either whole on disk or not there: synced writes, directories moved into place; locks; checksums."""
 
 import hashlib
+import json
 import os
 import platform
 import shutil
@@ -8,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import filelock
 
@@ -23,6 +25,26 @@ def sha256(path: Path) -> str:
 def sha256_of(content: bytes) -> str:
     """Hex digest of bytes in memory."""
     return hashlib.sha256(content).hexdigest()
+
+
+def with_checksum(content: dict[str, Any]) -> bytes:
+    """JSON that ``checked`` reads: a checksum of the content stands in it, so that a damaged number is noticed."""
+    return (json.dumps({**content, "checksum": _checksum(content)}, indent=2) + "\n").encode()
+
+
+def checked(written: bytes) -> dict[str, Any]:
+    """The content of what ``with_checksum`` wrote; ValueError for anything else."""
+    try:
+        content = json.loads(written)
+    except RecursionError:
+        raise ValueError("not JSON") from None
+    if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
+        raise ValueError("its checksum does not match")
+    return content
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return sha256_of(json.dumps(content, sort_keys=True).encode())
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -54,11 +76,11 @@ def replace_files(files: Mapping[Path, bytes]) -> None:
         for written in temporary.values():
             written.unlink(missing_ok=True)
     for folder in {path.parent for path in files}:
-        sync_directory(folder)
+        sync(folder)
 
 
-def sync_directory(path: Path) -> None:
-    """Waits until a directory's entries (its renames) are on disk."""
+def sync(path: Path) -> None:
+    """Waits until a file's bytes, or a directory's entries (its renames), are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -68,25 +90,24 @@ def sync_directory(path: Path) -> None:
 
 @contextmanager
 def new_directory(target: Path) -> Iterator[Path]:
-    """A temporary sibling to fill, renamed to ``target`` at the end; on an error it is deleted and target is as before.
+    """A temporary sibling to fill, synced and renamed to ``target`` at the end; on an error it is deleted and target is
+    as before.
 
     What was at ``target`` is replaced: moved aside, then deleted. One writer per target: what a killed one left there
     is deleted first.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in target.parent.glob(f".{target.name}.*.*"):
-        if leftover.is_dir():
-            shutil.rmtree(leftover)
+    _clear_leftovers(target)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
     temporary.chmod(0o755)  # mkdtemp's 0700 would follow the files into a shared workspace
     try:
         yield temporary
-        sync_directory(temporary)
+        _sync_tree(temporary)
         _replace(temporary, target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    sync_directory(target.parent)
+    sync(target.parent)
 
 
 def _replace(temporary: Path, target: Path) -> None:
@@ -101,6 +122,31 @@ def _replace(temporary: Path, target: Path) -> None:
         aside.rename(target)
         raise
     shutil.rmtree(aside)
+
+
+def remove_directory(path: Path) -> None:
+    """Removes a directory as a whole: a process that is killed meanwhile leaves all of it, or nothing under its name;
+    the next removal deletes what it left.
+    """
+    _clear_leftovers(path)
+    if path.exists():
+        aside = path.with_name(f".{path.name}.{os.getpid()}.old")
+        path.rename(aside)
+        sync(path.parent)
+        shutil.rmtree(aside)
+
+
+def _clear_leftovers(path: Path) -> None:
+    """What killed processes left of directories that were to get or to lose this name."""
+    for leftover in path.parent.glob(f".{path.name}.*.*"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        sync(path)
+    sync(folder)
 
 
 class Held(SimicError):

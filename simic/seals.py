@@ -29,7 +29,7 @@ class Sealed(NamedTuple):
     writes: tuple[str, ...]
 
 
-_HOSTS = ("agent", "data/augment.py", "data/batches.py", "durable.py", "envs")
+_HOSTS = ("agent", "data/augment.py", "data/batches.py", "durable.py", "envs", "program.py")
 _BASE = ("growth", "rng.py", "transfer.py")
 _GROWN_AS = (
     "actions",

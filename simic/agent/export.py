@@ -1,6 +1,5 @@
 """The greedy policy as a program of its own: normaliser, memory and hierarchy in one file that torch.export loads."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from simic import durable
+from simic import durable, program
 from simic.agent.core import RecurrentState
 from simic.agent.distributions import Choice
 from simic.agent.normalization import ObservationNormalizer
@@ -71,11 +70,9 @@ def export_policy(
     example = _example(policy, names)
     sizes = ({0: batch}, {0: batch}, tuple({0: batch} for _ in names), {0: batch}, {0: batch})
     with torch.no_grad():
-        program = torch.export.export(module, example, dynamic_shapes=sizes, strict=False)
+        exported = torch.export.export(module, example, dynamic_shapes=sizes, strict=False)
     directory.mkdir(parents=True, exist_ok=True)
-    written = io.BytesIO()  # torch reports a full disk as a defect of its own
-    torch.export.save(program, written)
-    durable.write_synced(directory / PROGRAM, written.getvalue())
+    durable.write_synced(directory / PROGRAM, program.as_bytes(exported))
     description = _description(policy, names, example)
     durable.write_synced(directory / DESCRIPTION, (json.dumps(description, indent=2) + "\n").encode())
     return description

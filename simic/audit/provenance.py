@@ -1,6 +1,5 @@
 """What a run's artifacts were made from, and whether they are still the ones that were recorded."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,7 +10,8 @@ import torch
 
 from simic import durable, params, seals
 from simic.errors import SimicError
-from simic.telemetry.recorder import RUN_FILE
+from simic.telemetry import starts
+from simic.telemetry.rows import FindingRow
 from simic.training import checkpoint
 from simic.training.checkpoint import Checkpoint, Damaged
 
@@ -26,21 +26,23 @@ class Origin:
     code_dirty: bool | None = None
     code_changes: int = 0  # resumes with other code than before
     resumes: int | None = None
+    findings: tuple[FindingRow, ...] = ()  # of all starts
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """From the starts of a run; of a run that recorded none nothing is known."""
-        try:
-            starts = json.loads(path.read_bytes())
-            codes = [str(start["code"]) for start in starts]
-        except FileNotFoundError:
+        """From the starts of a run; of a run that recorded none nothing is known. SimicError where they are damaged."""
+        if not path.exists():
             return cls()
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise SimicError(f"{path}: not the starts of a run: {error}; run simic train again") from None
+        try:
+            begun = starts.read(path)
+        except SimicError as error:
+            raise SimicError(f"{error}; dvc checkout telemetry brings back what was recorded") from None
+        codes = [start.code for start in begun]
+        found = tuple(finding for start in begun for finding in start.findings)
         changes = sum(first != second for first, second in pairwise(codes))
         code = codes[-1] if codes else ""
         dirty = any(each.endswith("-dirty") for each in codes)
-        return cls(code.removesuffix("-dirty") or None, dirty if code else None, changes, max(0, len(codes) - 1))
+        return cls(code.removesuffix("-dirty") or None, dirty if code else None, changes, max(0, len(codes) - 1), found)
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
     found: dict[str, Checkpoint] = {}
     for name in PUBLISHED:
         try:
-            found[name] = checkpoint.read(root / "checkpoints" / name)
+            found[name] = checkpoint.read_published(root / "checkpoints", name)
         except Damaged as error:
             broken.append(str(error))
     trained = _trained_params(tree)
@@ -83,7 +85,7 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
         lock_sha256=_sha256(root / "dvc.lock"),
         checkpoint_sha256={name: kept.manifest.sha256[checkpoint.STATE_FILE] for name, kept in found.items()},
         state_chain=str(manifest.scalars["chain"]) if manifest else None,
-        origin=Origin.read(root / "telemetry" / RUN_FILE),
+        origin=Origin.read(root / "telemetry" / starts.RUN_FILE),
         versions={"python": machine.python, **machine.libraries} if machine else {},
         hardware={"device": machine.device, "cpu": machine.cpu_capability, "threads": str(machine.threads)}
         if machine

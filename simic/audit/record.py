@@ -19,7 +19,7 @@ from simic.params import Params
 from simic.telemetry import timing
 from simic.telemetry.columns import Array, Columns, published
 from simic.telemetry.publish import EPISODES_FILE, FINDINGS_FILE, STEPS_FILE, UPDATES_FILE
-from simic.telemetry.rows import Row
+from simic.telemetry.rows import Row, TimingRow
 from simic.training.checkpoint import Checkpoint
 
 HOST_AXES = 2  # rows and hosts; a third is that of slots
@@ -160,14 +160,15 @@ class RunRecord:
         """Of published telemetry (telemetry.publish); SimicError naming the file that is missing or damaged."""
         episodes = Table.of_hosts(_read(folder / EPISODES_FILE), ("iteration", "split"))
         train = episodes.column("split") == "train" if len(episodes) else np.zeros(0, dtype=bool)
+        updates = Table.from_arrow(_read(folder / UPDATES_FILE))
         return cls(
             params,
-            updates=Table.from_arrow(_read(folder / UPDATES_FILE)),
+            updates=updates,
             steps=Table.of_hosts(_read(folder / STEPS_FILE), ("iteration", "step")),
             episodes=episodes.where(train),
             validations=episodes.where(~train),
             told=Table.from_arrow(_read(folder / FINDINGS_FILE)),
-            timing=Table.from_rows(timing.read(folder / timing.TIMING_FILE)),
+            timing=Table.from_rows(_times(folder / timing.TIMING_FILE, updates)),
         )
 
     def complete(self, needs: Sequence[str]) -> Self:
@@ -209,6 +210,14 @@ class RunRecord:
             elif getattr(self, source) is None:
                 return f"needs {source}, which this run does not have"
         return None
+
+
+def _times(path: Path, updates: Table) -> list[TimingRow]:
+    """Those that were not lost; SimicError where there are fewer than iterations."""
+    rows, iterations = timing.read(path), int(updates.column("iteration").max()) + 1 if len(updates) else 0
+    if len(rows) < iterations:
+        raise SimicError(f"{path}: wall times of {len(rows)} iterations, there were {iterations}")
+    return [row for row in rows if not np.isnan(row.collect_seconds)]
 
 
 def _read(path: Path) -> pa.Table:

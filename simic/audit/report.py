@@ -81,6 +81,8 @@ def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
         files["certificate.json"] = run.certificate.to_json()
     try:
         durable.replace_files({folder / name: text.encode() for name, text in files.items()})
+        for stray in {*(folder / "figures").glob("*.svg")} - {folder / name for name in files}:  # of an earlier run
+            stray.unlink()
     except OSError as error:
         raise SimicError(f"{error.filename}: cannot be written: {error.strerror}; earlier reports are kept") from None
 

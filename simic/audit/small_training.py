@@ -108,7 +108,7 @@ def thinned(prepared: Path, target: Path) -> Path:
             hashes[HOST_FILE] = meta.sha256[HOST_FILE]
         tasks = [meta.tasks[place] for place in kept]
         small = meta.model_copy(update={"tasks": tasks, "samples": samples, "sha256": hashes})
-        durable.write_synced(folder / META_FILE, small.model_dump_json().encode())
+        durable.write_synced(folder / META_FILE, small.to_json())
     return target
 
 

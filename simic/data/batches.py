@@ -23,7 +23,7 @@ from simic import durable
 from simic.errors import SimicError
 from simic.rng import Purpose, key, permutation
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 META_FILE = "meta.json"
 TRAINVAL_FILE = "trainval.safetensors"
 TEST_FILE = "test.safetensors"
@@ -73,6 +73,10 @@ class Meta(BaseModel):
     split_rng_seed: int
     tasks: list[TaskMeta]
     sha256: dict[str, str]
+
+    def to_json(self) -> bytes:
+        """With a checksum of itself."""
+        return durable.with_checksum(self.model_dump(mode="json"))
 
     def of_group(self, group: TaskGroup) -> list[int]:
         """Which tasks belong to it, by their place; all where there is but one."""
@@ -230,11 +234,13 @@ def read_meta(prepared_dir: Path) -> Meta:
     """meta.json, validated; SimicError naming the file when it is missing, damaged or of another schema version."""
     path = prepared_dir / META_FILE
     try:
-        meta = Meta.model_validate_json(_read(path))
+        meta = Meta.model_validate(durable.checked(_read(path)))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "content"
         raise SimicError(f"{path}: damaged: {where}: {first['msg']}; run simic prepare again") from None
+    except ValueError as error:
+        raise SimicError(f"{path}: damaged: {error}; run simic prepare again") from None
     if meta.schema_version != SCHEMA_VERSION:
         raise SimicError(
             f"{path}: schema version {meta.schema_version}, this version reads {SCHEMA_VERSION}: run simic prepare"

@@ -74,7 +74,7 @@ def prepare(
             tasks=bank.tasks,
             sha256={name: durable.sha256(folder / name) for name in files},
         )
-        durable.write_synced(folder / META_FILE, (meta.model_dump_json(indent=2) + "\n").encode())
+        durable.write_synced(folder / META_FILE, meta.to_json())
 
 
 def single(params: Prepare, rng_seed: int, data_dir: Path, as_given: bool = False) -> Bank:

@@ -4,7 +4,6 @@ A directory holds ``structure.json`` (what it is made of), ``weights.safetensors
 ``network.pt2`` (torch.export; runs without this package) and a model card. ``load_grown`` reads the first two.
 """
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from simic import durable
+from simic import durable, program
 from simic.errors import SimicError
 from simic.growth.batch.groups import SlotState
 from simic.growth.batch.population import Population
@@ -175,16 +174,15 @@ def _contents(network: GrownNetwork, history: Sequence[JsonValue], card: str) ->
 
 def _program(network: GrownNetwork) -> bytes:
     """The network as one graph for any batch size; needs torch alone to run."""
-    shape, written = network.structure.input_shape, io.BytesIO()
+    shape = network.structure.input_shape
     example = torch.zeros(2, *shape, dtype=torch.int64 if len(shape) == 1 else torch.float32)
     batch = torch.export.Dim("batch", min=1)
     try:
-        torch.export.save(torch.export.export(network, (example,), dynamic_shapes=({0: batch},)), written)
+        return program.as_bytes(torch.export.export(network, (example,), dynamic_shapes=({0: batch},)))
     except Exception as error:  # of many kinds; a user's blueprint may do what cannot be traced
         names = ", ".join(sorted({seed.blueprint for seed in network.structure.seeds})) or "no seeds"
         reason = " ".join(str(error).split())[:200]
         raise SimicError(f"{PROGRAM}: torch.export cannot write a network with {names}: {reason}") from error
-    return written.getvalue()
 
 
 def load_grown(path: Path | str, host: nn.Module | None = None) -> GrownNetwork:

@@ -7,6 +7,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from simic.errors import SimicError
 
@@ -24,6 +27,38 @@ def is_stale(root: Path, stage: str) -> bool:
     """Whether code, params, inputs or outputs of the stage differ from dvc.lock, or it records nothing of the stage."""
     adopt_scm(root)
     return bool(json.loads(_dvc(root, "status", "--json", stage)))
+
+
+def is_recorded(root: Path, stage: str) -> bool:
+    """Whether dvc.lock has the outputs of the stage as they are now. Unlike ``is_stale`` it does without DVC, so it can
+    be asked by a stage that DVC runs.
+    """
+    lock = root / "dvc.lock"
+    try:
+        recorded = (yaml.safe_load(lock.read_bytes()) or {}) if lock.exists() else {}
+    except yaml.YAMLError as error:
+        raise SimicError(f"{lock}: not readable: {' '.join(str(error).split())}; restore or remove it") from None
+    outs = recorded.get("stages", {}).get(stage, {}).get("outs", [])
+    return bool(outs) and all((root / out["path"]).exists() and entry(root, out["path"]) == out for out in outs)
+
+
+def entry(root: Path, name: str) -> dict[str, Any]:
+    """An output as dvc.lock has it: of a file its md5 and size; of a folder the md5 of the list of those in it, and
+    their number.
+    """
+    path = root / name
+    if path.is_file():
+        return {"path": name, "hash": "md5", "md5": _md5(path.read_bytes()), "size": path.stat().st_size}
+    files = sorted(each for each in path.rglob("*") if each.is_file())
+    listed = [{"md5": _md5(each.read_bytes()), "relpath": each.relative_to(path).as_posix()} for each in files]
+    listed.sort(key=lambda each: each["relpath"])
+    size = sum(each.stat().st_size for each in files)
+    md5 = _md5(json.dumps(listed, sort_keys=True).encode()) + ".dir"
+    return {"path": name, "hash": "md5", "md5": md5, "size": size, "nfiles": len(files)}
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def commit(root: Path, stage: str, patience_seconds: float = 60.0) -> None:

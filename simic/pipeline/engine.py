@@ -64,16 +64,18 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
     if not stale and name == "prepare" and (changed := changed_source(workspace)) is not None:
         say(f"{name}: {changed} has changed")
         stale = True
+    asked = execution.stop or threading.Event()
     if stale:
         say(f"{name}: running")
-        stop = execution.stop or threading.Event()
-        with stopping(name, stop):
-            perform(name, workspace, replace(execution, stop=stop))
-        asked = stop if name == "train" else threading.Event()
-        with stop_on_signals(asked):  # what is done is recorded first
+        with stopping(name, asked):
+            perform(name, workspace, replace(execution, stop=asked))
+    with stop_on_signals(asked):  # what is done is recorded first
+        if stale:
             dvc_record.commit(workspace.root, name)
-        if asked.is_set():
-            raise Interrupted(f"stopped after {name}, which is done and recorded; the same command goes on")
+        if name == "train":  # recorded now or before
+            stages.discard_work(params.load(workspace.params), workspace)
+    if asked.is_set():
+        raise Interrupted(f"stopped after {name}, which is done and recorded; the same command goes on")
     outcome = StageOutcome(name, stale, time.monotonic() - started)
     say(f"{name}: {f'done in {outcome.wall_seconds:.1f} s' if stale else 'up to date'}")
     return outcome
@@ -82,6 +84,17 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
 def stopping(name: str, stop: threading.Event) -> AbstractContextManager[None]:
     """How a stage takes a signal: training finishes its step and saves its state, the others end at once."""
     return stop_on_signals(stop) if name == "train" else stop_at_once(name)
+
+
+def run_alone(name: str, workspace: Workspace, execution: Execution) -> None:
+    """Runs one stage, as DVC asks for it, which then records it; the caller holds the lock.
+
+    DVC has no last word after it has recorded training, so the next stage removes the work directory. It is there no
+    more when ``dvc repro -f`` asks for training that is recorded.
+    """
+    if name in ("train", "evaluate") and dvc_record.is_recorded(workspace.root, "train"):
+        stages.discard_work(params.load(workspace.params), workspace)
+    perform(name, workspace, execution)
 
 
 def changed_source(workspace: Workspace) -> Path | None:

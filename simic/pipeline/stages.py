@@ -52,7 +52,8 @@ def train(
     fresh: bool = False,
 ) -> None:
     """Trains the controller in its work directory, resuming where an earlier process stopped, and publishes the result:
-    checkpoints/, models/, telemetry/. Raises ``Interrupted`` when asked to stop; the work directory stays then.
+    checkpoints/, models/, telemetry/. Raises ``Interrupted`` when asked to stop. The work directory stays until the
+    result is recorded (``discard_work``): training that is finished is published again, not done again.
     """
     from simic.training import progress, trainer
     from simic.training.interrupts import stop_on_signals
@@ -69,7 +70,23 @@ def train(
         best = counters.best_iteration or counters.iteration
         _publish(session, workspace, best, counters.iteration)
         seals.write(workspace.root, "train", params)
-    shutil.rmtree(work)
+
+
+def discard_work(params: Params, workspace: Workspace) -> None:
+    """Removes the work directory of a training that is finished, published and recorded, and what a killed process left
+    of others.
+    """
+    from simic.training.checkpoint import CheckpointStore
+    from simic.training.session import CHECKPOINTS
+
+    unfinished = workspace.state / "work"
+    for rest in unfinished.glob(".*.old"):
+        shutil.rmtree(rest)
+    if not any(unfinished.glob("*")):
+        return
+    work = workspace.work(fingerprint(params, workspace))
+    if params.train.iterations in CheckpointStore(work / CHECKPOINTS, params.runtime.keep_last).iterations():
+        durable.remove_directory(work)
 
 
 def refuse_too_large(params: Params, workspace: Workspace) -> None:
@@ -88,7 +105,8 @@ def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -
     from simic.training import card
     from simic.training.learned import Learned
 
-    session.checkpoints.publish(workspace.checkpoints, best, latest)
+    extent = session.recorder.flush()
+    session.checkpoints.publish(workspace.checkpoints, best, latest, publish.links(session.work_dir, extent))
     kept = session.checkpoints.read(best)
     learned = Learned.of(kept)
     trained = card.Trained(learned, kept.manifest, read_meta(workspace.prepared))
@@ -96,7 +114,7 @@ def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -
         learned.save(models / "policy")
         export_policy(learned.policy, learned.normalizers.observation, models / "program", session.env.masked)
         durable.write_synced(models / card.FILE, trained.own_card().encode())
-    publish.publish(session.work_dir, session.recorder.flush(), workspace.telemetry)
+    publish.publish(session.work_dir, extent, workspace.telemetry)
 
 
 def headroom(params: Params, workspace: Workspace) -> None:
@@ -152,7 +170,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     if (floors.data_sha256, floors.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
         raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
     device = machine.configure(params.runtime)
-    kept = checkpoint.read(workspace.checkpoints / params.evaluate.checkpoint)
+    kept = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
     policies = params.evaluate.policies
     groups = GROUPS if params.evaluate.importance and result.LEARNED in policies else ()
     learned = Learned.of(kept, device)

@@ -1,13 +1,9 @@
 """dvc.lock as DVC writes it, without DVC, which would take longer than the whole run: params and outputs of stages."""
 
-import hashlib
-import json
-from pathlib import Path
-from typing import Any
-
 from ruamel.yaml import YAML
 
 from simic.params_file import read_tree
+from simic.pipeline import dvc_record
 from simic.pipeline.paths import Workspace
 
 OUTPUTS = {
@@ -34,23 +30,6 @@ def note(workspace: Workspace, stage: str) -> None:
     found["stages"][stage] = {
         "cmd": f"simic stage {stage}",
         "params": {"params.yaml": {name: tree[name] for name in SECTIONS[stage]}},
-        "outs": [_entry(workspace.root, name) for name in OUTPUTS[stage] if (workspace.root / name).exists()],
+        "outs": [dvc_record.entry(workspace.root, name) for name in OUTPUTS[stage] if (workspace.root / name).exists()],
     }
     YAML().dump(found, path)
-
-
-def _entry(root: Path, name: str) -> dict[str, Any]:
-    """Of a file its md5 and size; of a folder the md5 of the list of those in it, with their number."""
-    path = root / name
-    if path.is_file():
-        return {"path": name, "hash": "md5", "md5": _md5(path.read_bytes()), "size": path.stat().st_size}
-    files = sorted(each for each in path.rglob("*") if each.is_file())
-    listed = [{"md5": _md5(each.read_bytes()), "relpath": each.relative_to(path).as_posix()} for each in files]
-    listed.sort(key=lambda each: each["relpath"])
-    size = sum(each.stat().st_size for each in files)
-    md5 = _md5(json.dumps(listed, sort_keys=True).encode()) + ".dir"
-    return {"path": name, "hash": "md5", "md5": md5, "size": size, "nfiles": len(files)}
-
-
-def _md5(content: bytes) -> str:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()

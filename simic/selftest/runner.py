@@ -40,9 +40,6 @@ OUTPUTS = {
 }
 
 
-UNLIKE = (".pt2",)  # archives that torch writes
-
-
 @dataclass(frozen=True)
 class Tried:
     """A fault and what became of it, with the wall seconds it took; ``changed``: whether any file that it could have
@@ -154,7 +151,7 @@ class Laboratory:
 def _contents(path: Path) -> dict[str, bytes]:
     """Every file by its place, but those that differ between equal runs."""
     files = [path] if path.is_file() else sorted(path.rglob("*"))
-    kept = [each for each in files if each.is_file() and each.suffix not in UNLIKE and each.name != TIMING_FILE]
+    kept = [each for each in files if each.is_file() and each.name != TIMING_FILE]
     return {str(each.relative_to(path)): each.read_bytes() for each in kept}
 
 

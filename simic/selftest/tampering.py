@@ -145,7 +145,7 @@ def damage_log(workspace: Workspace, donor: Workspace) -> None:
 
 
 def _unfinished(workspace: Workspace) -> Path:
-    [work] = (workspace.state / "work").iterdir()
+    [work] = (workspace.state / "work").glob("[!.]*")
     return work
 
 
@@ -156,10 +156,9 @@ def change_labels(workspace: Workspace, donor: Workspace) -> None:
     arrays["y_train"] = arrays["y_train"].roll(1)
     save_file(arrays, path)
 
-    def change(found: dict[str, Any]) -> None:
-        found["sha256"][path.name] = durable.sha256(path)
-
-    _rewrite(meta, change)
+    found = durable.checked(meta.read_bytes())
+    found["sha256"][path.name] = durable.sha256(path)
+    meta.write_bytes(durable.with_checksum(found))
 
 
 def change_params(workspace: Workspace, donor: Workspace) -> None:

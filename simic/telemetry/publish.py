@@ -16,9 +16,11 @@ import pyarrow.parquet as pq
 
 from simic import durable
 from simic.errors import SimicError
+from simic.telemetry import starts, timing
 from simic.telemetry.columns import EPISODES, EVENTS, STEPS, Array, Columns, EventColumns, empty, published
-from simic.telemetry.recorder import FOLDER, RUN_FILE, Chain, Extent, LogFile, path_of
+from simic.telemetry.recorder import FOLDER, Chain, Extent, LogFile, path_of
 from simic.telemetry.rows import FindingRow, UpdateRow
+from simic.telemetry.starts import RUN_FILE
 from simic.telemetry.timing import TIMING_FILE
 
 UPDATES_FILE, STEPS_FILE, EPISODES_FILE = "updates.parquet", "steps.parquet", "episodes.parquet"
@@ -30,11 +32,9 @@ HOST_ROWS_PER_GROUP = 1 << 20  # bounds the memory of a group
 def publish(work_dir: Path, extent: Extent, out_dir: Path) -> None:
     """Writes ``out_dir`` anew, whole or not at all; SimicError naming the file of the log that is damaged."""
     log = work_dir / FOLDER
-    damage = Chain.of(log).damage(extent)
+    damage = _damage(work_dir, extent)
     if damage is not None:
-        raise SimicError(
-            f"{damage}; run the same command again: it resumes at the last checkpoint whose telemetry is good"
-        )
+        raise SimicError(f"{damage}; run the same command again: it goes on from what is good and says what is lost")
     with durable.new_directory(out_dir) as folder:
         with ExitStack() as files:
             tables = {name: files.enter_context(TableWriter(folder / name, table)) for name, table in _empty().items()}
@@ -43,6 +43,27 @@ def publish(work_dir: Path, extent: Extent, out_dir: Path) -> None:
         for name in (TIMING_FILE, RUN_FILE):
             if (work_dir / name).exists():  # a log without a session has no starts
                 shutil.copyfile(work_dir / name, folder / name)
+
+
+def links(work_dir: Path, extent: Extent) -> dict[int, str]:
+    """The hash chain of the run, by iterations done, as far as its rows are there."""
+    updates = Chain.of(work_dir / FOLDER).updates_of(extent)
+    return {done: update.state_chain for done, update in updates.items()}
+
+
+def _damage(work_dir: Path, extent: Extent) -> str | None:
+    """What is not as it was written: of the log, the wall times, or the starts that a session has."""
+    chain, times, begun = Chain.of(work_dir / FOLDER), work_dir / TIMING_FILE, work_dir / RUN_FILE
+    damage = chain.damage(extent)
+    if damage is not None:
+        return damage
+    try:
+        rows, iterations = len(timing.read(times)), max(chain.updates_of(extent), default=0)
+        if begun.exists():
+            starts.read(begun)
+    except SimicError as error:
+        return str(error)
+    return None if rows >= iterations else f"{times}: wall times of {rows} iterations, there were {iterations}"
 
 
 def _append(file: LogFile, tables: "dict[str, TableWriter]") -> None:

@@ -2,7 +2,8 @@
 
 ``telemetry/000000.safetensors`` holds the columns of an iteration as arrays, and in its metadata all that is small: the
 update, the findings since the file before it, the texts of events. Findings that no iteration follows are a file of
-their own. A checkpoint stores how many files belong to it and the hash of the last one.
+their own. A checkpoint stores how many files belong to it and the hash of the last one. A file that was lost has a
+stand-in: one without rows, with the hash that it had.
 """
 
 import json
@@ -25,7 +26,6 @@ from simic.telemetry.columns import EPISODES, EVENTS, STEPS, Columns, EventColum
 from simic.telemetry.rows import FindingRow, TimingRow, UpdateRow
 
 FOLDER, SUFFIX = "telemetry", ".safetensors"
-RUN_FILE = "run.json"  # the starts and resumes of a run
 _METADATA = "log"  # one entry: several would be written in any order
 
 
@@ -57,8 +57,10 @@ class Iteration:
         return found | {"train": arranged(self.train, EPISODES), "events": arranged(self.events.columns, EVENTS)}
 
 
-def encode(previous: str, iteration: Iteration | None, findings: list[FindingRow]) -> bytes:
-    """A file's content; the same iteration after the same file always gives the same bytes."""
+def encode(previous: str, iteration: Iteration | None, findings: list[FindingRow], lost: str | None = None) -> bytes:
+    """A file's content; the same iteration after the same file always gives the same bytes. ``lost`` is the hash of the
+    file that a stand-in replaces.
+    """
     tables = iteration.tables() if iteration else {}
     metadata: dict[str, Any] = {
         "previous": previous,
@@ -73,6 +75,8 @@ def encode(previous: str, iteration: Iteration | None, findings: list[FindingRow
         for table, columns in tables.items()
         for name, values in columns.items()
     }
+    if lost is not None:  # no hash of its own is kept anywhere
+        return save(arrays, {_METADATA: durable.with_checksum({**metadata, "lost": lost}).decode()})
     return save(arrays, {_METADATA: json.dumps(metadata)})
 
 
@@ -88,6 +92,14 @@ class LogFile:
             return json.loads(file.metadata()[_METADATA])
 
     @property
+    def lost(self) -> str | None:
+        """Of a whole stand-in the hash of the file that it replaces."""
+        if "lost" not in self._metadata:
+            return None
+        with _readable(self.path):
+            return durable.checked(json.dumps(self._metadata).encode())["lost"]
+
+    @property
     def previous(self) -> str:
         """The sha256 of the file before it."""
         with _readable(self.path):
@@ -96,8 +108,9 @@ class LogFile:
     @property
     def update(self) -> UpdateRow | None:
         """None in a file of findings alone."""
-        found = self._metadata["update"]
-        return None if found is None else UpdateRow.model_validate(found)
+        with _readable(self.path):
+            found = self._metadata["update"]
+            return None if found is None else UpdateRow.model_validate(found)
 
     @property
     def findings(self) -> list[FindingRow]:
@@ -143,40 +156,79 @@ def _numbers(folder: Path) -> list[int]:
 
 @dataclass(frozen=True)
 class Chain:
-    """The files of a log as they are on disk: by number, the hash of each and the one it has of the file before it."""
+    """The files of a log as they are on disk, by number: the hash of each (of a stand-in also that of the file it
+    replaces), the one it has of the file before it, its update.
+    """
 
     folder: Path
-    sha256: dict[int, str]
-    previous: dict[int, str | None]  # None where the file cannot be read
+    sha256: dict[int, tuple[str, ...]]
+    previous: dict[int, str]  # of those that can be read
+    updates: dict[int, UpdateRow]
 
     @classmethod
     def of(cls, folder: Path) -> Self:
         """Reads every file once."""
-        sha256, previous = {}, {}
+        found = cls(folder, {}, {}, {})
         for number in _numbers(folder):
             file = LogFile(path_of(folder, number))
             with _readable(file.path):
-                sha256[number] = durable.sha256(file.path)
-            try:
-                previous[number] = file.previous
-            except SimicError:
-                previous[number] = None
-        return cls(folder, sha256, previous)
+                found.sha256[number] = (durable.sha256(file.path),)
+            with suppress(SimicError):  # one that cannot be read links to nothing
+                update, previous, lost = file.update, file.previous, file.lost
+                found.previous[number] = previous
+                found.sha256[number] += () if lost is None else (lost,)
+                if update is not None:
+                    found.updates[number] = update
+        return found
 
     def damage(self, extent: Extent) -> str | None:
         """Which of the files is not what was written, and which are good; None when all are."""
+        lost = self.lost(extent)
+        return None if not lost else f"{self._said(lost[-1])}; good files before it: {self._good(lost[-1])}"
+
+    def lost(self, extent: Extent) -> list[int]:
+        """Numbers of all files that are not what was written. One whose successor is lost, so that nobody has its hash,
+        is good if it follows the one before it.
+        """
+        found = list[int]()
         expected: str | None = extent.sha256
         for number in reversed(range(extent.files)):
-            if self.sha256.get(number) != expected:
-                what = "damaged" if number in self.sha256 else "missing"
-                return f"{path_of(self.folder, number)}: {what}; good files before it: {self._good(number)}"
-            expected = self.previous[number]
-        return None
+            good = self._follows(number) if expected is None else expected in self.sha256.get(number, ())
+            if not good:
+                found.append(number)
+            expected = self.previous.get(number) if good else None
+        return found[::-1]
+
+    def _follows(self, number: int) -> bool:
+        return self.previous.get(number) in (self.sha256.get(number - 1, ()) if number else ("",))
+
+    def updates_of(self, extent: Extent) -> dict[int, UpdateRow]:
+        """Those of files that are what was written, by iterations done."""
+        lost = self.lost(extent)
+        good = (each for number, each in self.updates.items() if number < extent.files and number not in lost)
+        return {update.iteration + 1: update for update in good}
+
+    def mend(self, extent: Extent) -> list[str]:
+        """Gives every lost file a stand-in and keeps what is left of it as ``damaged-…``; what was lost, in words."""
+        lost, written = self.lost(extent), dict[int, str]()
+        for number in lost:
+            path = path_of(self.folder, number)
+            if path.exists():
+                path.replace(path.with_name(f"damaged-{path.name}"))
+            before = written.get(number - 1) or self.sha256.get(number - 1, ("",))[0]
+            known = extent.sha256 if number == extent.files - 1 else self.previous.get(number + 1, "")
+            content = encode(before, None, [], "" if number + 1 in lost else known)
+            durable.replace_file(path, content)
+            written[number] = durable.sha256_of(content)
+        return [self._said(number) for number in lost]
+
+    def _said(self, number: int) -> str:
+        return f"{path_of(self.folder, number)}: {'damaged' if number in self.sha256 else 'missing'}"
 
     def _good(self, limit: int) -> int:
         """How many files from the first on are those that the file after each of them has the hash of."""
         good = 0
-        while good < limit and good in self.sha256 and self.previous.get(good + 1) == self.sha256[good]:
+        while good < limit and self.previous.get(good + 1) in self.sha256.get(good, ()):
             good += 1
         return good
 
@@ -185,13 +237,15 @@ class Recorder:
     """The one writer of a log. An iteration is on disk when ``write`` returns, a finding after that or ``flush``."""
 
     def __init__(self, work_dir: Path, extent: Extent = NOTHING, iteration: int = 0):
-        """Goes on behind ``extent`` with this iteration; files after it are dropped, ``dropped`` of them."""
+        """Goes on behind ``extent`` with this iteration; files after it are dropped, ``dropped`` of them. Of
+        ``lost_times`` iterations before it the wall times were damaged.
+        """
         self.folder, self._timing = work_dir / FOLDER, work_dir / timing.TIMING_FILE
         self._extent, self._findings = extent, list[FindingRow]()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.dropped = self._drop()
-            timing.keep_before(self._timing, iteration)
+            self.lost_times = timing.keep_before(self._timing, iteration)
         except OSError as error:
             raise self._error(error) from None
 
@@ -212,7 +266,7 @@ class Recorder:
         late = [path_of(self.folder, number) for number in _numbers(self.folder) if number >= self._extent.files]
         for path in (*reversed(late), *self.folder.glob(".*.tmp")):
             path.unlink()
-        durable.sync_directory(self.folder)
+        durable.sync(self.folder)
         return len(late)
 
     def find(self, finding: FindingRow) -> None:
@@ -254,7 +308,7 @@ class Silent(Recorder):
     """The log of a process that does not write."""
 
     def __init__(self) -> None:
-        self.dropped = 0
+        self.dropped = self.lost_times = 0
 
     def find(self, finding: FindingRow) -> None:
         """Nothing: the first process has it."""

@@ -42,8 +42,22 @@ class FindingRow(Row):
         return SEVERITIES.index(self.severity) >= SEVERITIES.index(severity)
 
 
+class StartRow(Row):
+    """One start or resume of a run: what differs between equal runs."""
+
+    unix_seconds: float
+    host: str
+    process: int
+    code: str  # its revision
+    start_iteration: int
+    telemetry_files_dropped: int
+    findings: list[FindingRow]
+
+
 class TimingRow(Row):
-    """Wall times of one iteration, in a file of their own because they differ between equal runs."""
+    """Wall times of one iteration, in a file of their own because they differ between equal runs; NaN where lost."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
     iteration: int
     collect_seconds: float

@@ -1,5 +1,11 @@
-"""Wall times: a JSON line for each iteration, apart from the log because they differ between equal runs."""
+"""Wall times: a JSON line for each iteration, apart from the log because they differ between equal runs. Each line has
+the CRC of itself and the line before it.
+"""
 
+import json
+import math
+import os
+import zlib
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -9,41 +15,64 @@ from simic.errors import SimicError
 from simic.telemetry.rows import TimingRow
 
 TIMING_FILE = "timing.jsonl"
+_CRC = ',"crc":"{:08x}"}}\n'  # how every line ends
 
 
 def append(path: Path, row: TimingRow) -> None:
     """Adds one line; OSError as the system reports it."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(row.model_dump_json() + "\n")
+    with path.open("a+b") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - len(_CRC.format(0))))
+        file.write(_line(row, file.read()))
+
+
+def _line(row: TimingRow, before: bytes) -> bytes:
+    """Behind a line, or the end of one."""
+    content = row.model_dump_json().removesuffix("}").encode()
+    return content + _CRC.format(zlib.crc32(before[-len(_CRC.format(0)) :] + content)).encode()
 
 
 def read(path: Path) -> list[TimingRow]:
-    """All rows; SimicError naming the line that is none."""
-    found = []
-    for number, line in enumerate(_lines(path), 1):
-        row = _row(line)
-        if row is None:
-            raise SimicError(f"{path}: line {number} is damaged; rows before it are good")
-        found.append(row)
-    return found
+    """All rows, of one iteration after the other from the first on; SimicError naming the line that is damaged."""
+    rows, whole = _good(path)
+    if not whole:
+        raise SimicError(f"{path}: line {len(rows) + 1} is damaged; rows before it are good")
+    return rows
 
 
-def keep_before(path: Path, iteration: int) -> None:
-    """Rewrites the file without the rows of this and later iterations, and without what is no row."""
-    rows = [_row(line) for line in _lines(path)] if path.exists() else []
-    kept = [row.model_dump_json() + "\n" for row in rows if row is not None and row.iteration < iteration]
-    durable.replace_file(path, "".join(kept).encode())
+def keep_before(path: Path, iteration: int) -> int:
+    """Rewrites the file without the rows of this and later iterations; of how many before it they were damaged. Their
+    times are NaN.
+    """
+    kept = _good(path)[0][:iteration] if path.exists() else []
+    nothing = dict.fromkeys(TimingRow.model_fields.keys() - {"iteration"}, math.nan)
+    rows = [*kept, *(TimingRow(iteration=each, **nothing) for each in range(len(kept), iteration))]
+    lines = [b""]
+    for row in rows:
+        lines.append(_line(row, lines[-1]))
+    durable.replace_file(path, b"".join(lines))
+    return iteration - len(kept)
 
 
-def _lines(path: Path) -> list[bytes]:
+def _good(path: Path) -> tuple[list[TimingRow], bool]:
+    """The rows before the first line that is not what was written, and whether these are all."""
     try:
-        return path.read_bytes().splitlines()
+        lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
         raise SimicError(f"{path}: telemetry not readable: {error.strerror}") from None
+    rows, before = list[TimingRow](), b""
+    for line in lines:
+        row = _row(line)
+        if row is None or row.iteration != len(rows) or _line(row, before) != line:
+            return rows, False
+        rows.append(row)
+        before = line
+    return rows, True
 
 
 def _row(line: bytes) -> TimingRow | None:
     try:
-        return TimingRow.model_validate_json(line)
-    except ValidationError:
+        found = json.loads(line)
+        del found["crc"]
+        return TimingRow.model_validate(found)
+    except (ValueError, TypeError, KeyError, RecursionError, ValidationError):
         return None

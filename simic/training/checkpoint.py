@@ -1,12 +1,13 @@
 """Checkpoints: one directory each, whole or absent, verified before use, no pickle, no code executed on load.
 
 ``<iterations done, six digits>/`` holds state.safetensors (every tensor) and manifest.json (everything else, and the
-sha256 of the tensors). The numbers say which is the latest; which is the best stands in every manifest.
+sha256 of the tensors). The numbers say which is the latest; which is the best stands in every manifest. Published are
+``best/``, ``latest/`` and chain.json: which iterations these are, and every link of the run's hash chain.
 """
 
+import hashlib
 import json
 import math
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from simic.training.machine import Machine
 FORMAT_VERSION = 4
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "manifest.json"
+CHAIN_FILE = "chain.json"
 
 # From format version n to n + 1, on the manifest as read; tensors are renamed where the trainer loads them.
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -50,13 +52,8 @@ class Manifest(BaseModel):
     sha256: dict[str, str] = {}  # of the other files
 
     def to_json(self) -> bytes:
-        """With a checksum of itself, so that a damaged number is noticed."""
-        content = self.model_dump(mode="json")
-        return (json.dumps({**content, "checksum": _checksum(content)}, indent=2) + "\n").encode()
-
-
-def _checksum(content: dict[str, Any]) -> str:
-    return durable.sha256_of(json.dumps(content, sort_keys=True).encode())
+        """With a checksum of itself."""
+        return durable.with_checksum(self.model_dump(mode="json"))
 
 
 @dataclass(frozen=True)
@@ -70,6 +67,10 @@ class Checkpoint:
 
 class Damaged(SimicError):
     """A checkpoint that fails verification: another one may do."""
+
+
+class Edited(Damaged):
+    """One that is whole in itself and is no state of this run."""
 
 
 class CheckpointStore:
@@ -112,27 +113,34 @@ class CheckpointStore:
     def _prune(self, best: int | None) -> None:
         for iteration in self.iterations()[: -self.keep_last]:
             if iteration != best:
-                shutil.rmtree(self.path(iteration))
+                durable.remove_directory(self.path(iteration))
 
     def set_aside(self, iteration: int) -> Path:
         """Renames one that cannot be used, so that it is kept for inspection and never tried again."""
         aside = self.root / f"damaged-{iteration:06d}"
-        if aside.exists():
-            shutil.rmtree(aside)
+        durable.remove_directory(aside)
         return self.path(iteration).rename(aside)
 
     def read(self, iteration: int) -> Checkpoint:
-        """The verified checkpoint after so many iterations; ``Damaged`` when it is not whole."""
-        return read(self.path(iteration))
+        """The verified checkpoint after so many iterations; ``Damaged`` when it is not whole, or another one."""
+        return _of_iteration(read(self.path(iteration)), iteration)
 
-    def publish(self, target: Path, best: int, latest: int) -> None:
-        """Copies the two that matter to ``target/best`` and ``target/latest``, verified, as a whole."""
+    def publish(self, target: Path, best: int, latest: int, links: Mapping[int, str]) -> None:
+        """Copies the two that matter to ``target/best`` and ``target/latest``, verified, as a whole, with the hash
+        chain of the run: its links by iterations done, as far as they are known.
+        """
+        chain = {"best": best, "latest": latest, "links": {str(done): link for done, link in links.items()}}
         with durable.new_directory(target) as folder:
+            durable.write_synced(folder / CHAIN_FILE, durable.with_checksum(chain))
             for name, iteration in (("best", best), ("latest", latest)):
-                source = self.read(iteration).path
+                try:
+                    source = self.read(iteration).path
+                except Damaged as damage:
+                    raise Damaged(f"{damage}; run the same command again: it goes on from what is good") from None
                 (folder / name).mkdir()
                 for file in (STATE_FILE, MANIFEST_FILE):
                     durable.write_synced(folder / name / file, (source / file).read_bytes())
+                read_published(folder, name)
 
 
 def refuse_non_finite(tensors: Mapping[str, Tensor], manifest: Manifest) -> None:
@@ -159,15 +167,55 @@ def read(path: Path) -> Checkpoint:
     return Checkpoint(path, manifest, tensors)
 
 
+def read_published(folder: Path, name: str) -> Checkpoint:
+    """The verified checkpoint ``name`` of a published run, held against its hash chain; ``Damaged`` naming the file."""
+    file = folder / CHAIN_FILE
+    try:
+        chain = durable.checked(_bytes(file))
+    except ValueError as error:
+        raise Damaged(f"{file}: damaged: {error}") from None
+    found = _of_iteration(read(folder / name), chain[name])
+    refuse_edited(found, {int(done): link for done, link in chain["links"].items()})
+    return found
+
+
+def _of_iteration(found: Checkpoint, iteration: int) -> Checkpoint:
+    if found.manifest.iteration != iteration:
+        raise Edited(
+            f"{found.path}: holds the state after {found.manifest.iteration} iterations, not after {iteration}"
+        )
+    return found
+
+
+def refuse_edited(found: Checkpoint, links: Mapping[int, str]) -> None:
+    """``Edited`` where tensors and counters do not give the link of the hash chain that telemetry has of the iteration;
+    ``links`` by iterations done. Without the link before it nothing can be said.
+    """
+    done, scalars = found.manifest.iteration, found.manifest.scalars
+    before = links.get(done - 1) if done > 1 else ""
+    if before is None or done == 0:
+        return
+    computed = link({**scalars, "chain": before}, found.tensors)
+    if {computed, links.get(done, computed)} != {scalars["chain"]}:
+        raise Edited(f"{found.path}: its tensors and counters are not those that the hash chain of this run has")
+
+
+def link(scalars: Mapping[str, Scalar], tensors: Mapping[str, Tensor]) -> str:
+    """The next link of the hash chain: of the counters, which hold the link before, and of every tensor."""
+    hasher = hashlib.sha256(json.dumps(scalars, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        hasher.update(tensor.numpy().tobytes())
+    return hasher.hexdigest()
+
+
 def read_manifest(path: Path) -> Manifest:
     """A checkpoint's manifest alone, verified and migrated; SimicError for a format this version does not know."""
     file = path / MANIFEST_FILE
     try:
-        content = json.loads(_bytes(file))
-    except (ValueError, RecursionError):
-        raise Damaged(f"{file}: damaged: not JSON") from None
-    if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
-        raise Damaged(f"{file}: damaged: its checksum does not match")
+        content = durable.checked(_bytes(file))
+    except ValueError as error:
+        raise Damaged(f"{file}: damaged: {error}") from None
     content = _migrated(file, content)
     try:
         return Manifest.model_validate_json(json.dumps(content))

@@ -25,7 +25,7 @@ from simic.training.checkpoint import Checkpoint
 WEIGHTS_FILE = "weights.safetensors"
 CARD_FILE = "policy.json"
 SEQUENCE = "survey.sequence"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -96,18 +96,20 @@ class Learned:
         }
         with durable.new_directory(target) as folder:
             durable.write_synced(folder / WEIGHTS_FILE, content)
-            durable.write_synced(folder / CARD_FILE, (json.dumps(card, indent=2) + "\n").encode())
+            durable.write_synced(folder / CARD_FILE, durable.with_checksum(card))
 
     @classmethod
     def load(cls, path: Path, device: torch.device | str = "cpu") -> Self:
         """From a directory that ``save`` wrote, verified; SimicError naming the file that is missing or damaged."""
         card_file, weights_file = path / CARD_FILE, path / WEIGHTS_FILE
         try:
-            card, content = json.loads(card_file.read_bytes()), weights_file.read_bytes()
+            written, content = card_file.read_bytes(), weights_file.read_bytes()
+            card = json.loads(written)
             if card["format_version"] != FORMAT_VERSION:
                 raise SimicError(
                     f"{path}: format version {card['format_version']}: must be {FORMAT_VERSION}; train again"
                 )
+            card = durable.checked(written)
             if card["sha256"] != durable.sha256_of(content):
                 raise SimicError(f"{path}: damaged: {WEIGHTS_FILE} does not have the sha256 in {CARD_FILE}")
             train = params.Train.model_validate_json(json.dumps(card["train"]))

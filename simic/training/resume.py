@@ -1,17 +1,20 @@
-"""Where to resume: the newest checkpoint that is intact and whose telemetry is, and findings about newer ones."""
+"""Where to resume: the newest checkpoint that is intact and whose telemetry is; and findings about what is not."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import isnan, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from simic.errors import SimicError
 from simic.params import Params, digest
 from simic.telemetry.recorder import Chain, Extent
-from simic.telemetry.rows import FindingRow, Severity
-from simic.training.checkpoint import Checkpoint, CheckpointStore, Damaged, Manifest
+from simic.telemetry.rows import FindingRow, Severity, UpdateRow
+from simic.telemetry.timing import TIMING_FILE
+from simic.training.checkpoint import Checkpoint, CheckpointStore, Damaged, Edited, Manifest, refuse_edited
 from simic.training.machine import Machine
 
+LOST_BEST = "best_checkpoint_lost"  # a finding
 # A run may resume with other values of these alone.
 HARMLESS = ("train.iterations", "train.validate_every", "train.stop_on")
 
@@ -39,47 +42,121 @@ class Identity:
         return replace(self, machine=machine)
 
 
+class Best(NamedTuple):
+    """Which checkpoint had the best validation, and its score in points; None where none was validated."""
+
+    iteration: int | None
+    score: float | None
+
+
 @dataclass(frozen=True)
 class Start:
-    """The checkpoint to resume (None: start from the beginning), and findings to record."""
+    """The checkpoint to resume (None: start from the beginning), the best one so far, and findings to record."""
 
     checkpoint: Checkpoint | None
     findings: list[FindingRow]
+    best: Best
 
 
 def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
-    """Looks from the newest checkpoint back; newer ones that cannot be used are set aside and reported.
+    """Looks from the newest checkpoint back; newer ones that cannot be used are set aside and reported. Where none has
+    all of its telemetry, the newest good one goes on without the rows that are lost.
 
     SimicError when a checkpoint belongs to other params or data, or when none of several can be used: starting over is
     for the user to decide.
     """
-    iterations, damaged = store.iterations(), {}
+    iterations = store.iterations()
     if not iterations:
-        return Start(None, [])
+        return Start(None, [], Best(None, None))
     telemetry = Chain.of(log)
-    for iteration in reversed(iterations):
+    checkpoint, damaged = _newest(store, telemetry, whole=True)
+    if checkpoint is None:
+        checkpoint, damaged = _newest(store, telemetry, whole=False)
+    if checkpoint is None:
+        raise SimicError(
+            f"{store.root}: none of the {len(iterations)} checkpoints is usable; the newest: "
+            f"{damaged[iterations[-1]]}; start over with --fresh"
+        )
+    findings = compare(checkpoint.manifest, identity)
+    updates = telemetry.updates_of(extent(checkpoint.manifest))
+    lost = [_lost_rows(checkpoint, damage, updates) for damage in telemetry.mend(extent(checkpoint.manifest))]
+    aside = [_set_aside(store, iteration, damage, "damaged_checkpoint") for iteration, damage in damaged.items()]
+    best, lost_best = _best(store, checkpoint.manifest, updates)
+    return Start(checkpoint, [*aside, *lost, *lost_best, *findings], best)
+
+
+def _newest(store: CheckpointStore, telemetry: Chain, whole: bool) -> tuple[Checkpoint | None, dict[int, Damaged]]:
+    """The newest good checkpoint, ``whole`` with all of its telemetry, and what is wrong with newer ones."""
+    damaged: dict[int, Damaged] = {}
+    for iteration in reversed(store.iterations()):
         try:
             checkpoint = store.read(iteration)
-            _refuse_lost_rows(checkpoint, telemetry)
+            if whole:
+                _refuse_lost_rows(checkpoint, telemetry)
+            refuse_edited(checkpoint, _links(telemetry.updates_of(extent(checkpoint.manifest))))
         except Damaged as damage:
-            damaged[iteration] = str(damage)
-            continue
-        findings = compare(checkpoint.manifest, identity)
-        return Start(checkpoint, [*_set_aside(store, damaged), *findings])
-    raise SimicError(
-        f"{store.root}: none of the {len(iterations)} checkpoints is usable; the newest: "
-        f"{damaged[iterations[-1]]}; start over with --fresh"
-    )
+            damaged[iteration] = damage
+        else:
+            return checkpoint, damaged
+    return None, damaged
 
 
-def _set_aside(store: CheckpointStore, damaged: Mapping[int, str]) -> list[FindingRow]:
-    """Takes them out of the way and says why."""
-    findings = []
-    for iteration, damage in damaged.items():
-        aside = store.set_aside(iteration)
-        message = f"{damage}; kept as {aside.name}, resuming from an earlier one"
-        findings.append(_finding(iteration, "damaged_checkpoint", "medium", message))
-    return findings
+def _links(updates: Mapping[int, UpdateRow]) -> dict[int, str]:
+    return {done: update.state_chain for done, update in updates.items()}
+
+
+def _best(
+    store: CheckpointStore, manifest: Manifest, updates: Mapping[int, UpdateRow]
+) -> tuple[Best, list[FindingRow]]:
+    """The best checkpoint if it is good, else the best of the good ones that are there."""
+    score = manifest.scalars["best_score"]
+    best = Best(manifest.best_iteration, None if score is None else float(score))
+    if best.iteration is None or best.iteration == manifest.iteration:
+        return best, []
+    damage = _damage(store, best.iteration, updates)
+    if damage is None:
+        return best, []
+    scores = {done: update.validation_accuracy for done, update in updates.items()}
+    left = [
+        done for done in store.iterations() if not isnan(scores.get(done, nan)) and not _damage(store, done, updates)
+    ]
+    found = max(left, key=lambda done: (scores[done], -done), default=None)
+    other = Best(None, None) if found is None else Best(found, scores[found])
+    text = "none of the others was validated, so the next validation decides"
+    if found is not None:
+        text = f"the best of the others is after {found} iterations ({other.score:.2f} points, not {best.score:.2f})"
+    return other, [_set_aside(store, best.iteration, damage, LOST_BEST, text)]
+
+
+def _damage(store: CheckpointStore, iteration: int, updates: Mapping[int, UpdateRow]) -> Damaged | None:
+    """What is wrong with a checkpoint."""
+    try:
+        refuse_edited(store.read(iteration), _links(updates))
+    except Damaged as damage:
+        return damage
+    return None
+
+
+def _set_aside(
+    store: CheckpointStore, iteration: int, damage: Damaged, check: str, then: str = "resuming from an earlier one"
+) -> FindingRow:
+    """Takes one out of the way and says why."""
+    kept = f"kept as {store.set_aside(iteration).name}, " if store.path(iteration).exists() else ""
+    severity = "high" if isinstance(damage, Edited) else "medium"
+    return _finding(iteration, check, severity, f"{damage}; {kept}{then}")
+
+
+def _lost_rows(checkpoint: Checkpoint, damage: str, updates: Mapping[int, UpdateRow]) -> FindingRow:
+    done = checkpoint.manifest.iteration
+    gap = [iteration for iteration in range(1, done + 1) if iteration not in updates]
+    rows = f"rows of iteration {', '.join(map(str, gap))}" if gap else "findings"
+    return _finding(done, "telemetry_lost", "high", f"{damage}; its {rows} are lost, and no checkpoint is from before")
+
+
+def lost_times(iteration: int, count: int) -> list[FindingRow]:
+    """A finding where wall times of so many iterations were damaged."""
+    text = f"{TIMING_FILE}: damaged; the wall times of {count} iterations are lost"
+    return [_finding(iteration, "wall_times_lost", "low", text)] if count else []
 
 
 def _refuse_lost_rows(checkpoint: Checkpoint, telemetry: Chain) -> None:

@@ -1,6 +1,5 @@
 """A training run in its work directory: opened fresh or resumed, with everything the trainer needs."""
 
-import json
 import os
 import platform
 import shutil
@@ -22,8 +21,9 @@ from simic.envs.rewards import MODES
 from simic.errors import SimicError
 from simic.growth.batch.shards import Layout
 from simic.params import Params, Train
-from simic.telemetry.recorder import FOLDER, NOTHING, RUN_FILE, Recorder, Silent
-from simic.telemetry.rows import FindingRow
+from simic.telemetry import starts
+from simic.telemetry.recorder import FOLDER, NOTHING, Recorder, Silent
+from simic.telemetry.rows import FindingRow, StartRow
 from simic.training import machine, needs, resume, sharing
 from simic.training.checkpoint import CheckpointStore, Manifest
 from simic.training.learned import describe_specs
@@ -104,13 +104,16 @@ def open_session(
         findings = list(start.findings)
         if start.checkpoint is not None:
             state.load(start.checkpoint.tensors, start.checkpoint.manifest.scalars)
+            state.counters.best_iteration, state.counters.best_score = start.best
             extent = resume.extent(start.checkpoint.manifest)
         else:
             findings += _missing_blueprints(env)
         recorder = Silent()
         if ranks.leads:
             recorder = files.enter_context(Recorder(work_dir, extent, state.counters.iteration))
-            _note_start(work_dir / RUN_FILE, state.counters.iteration, recorder.dropped, start.findings, code)
+            lost = resume.lost_times(state.counters.iteration, recorder.lost_times)
+            findings += lost
+            _note_start(work_dir, state.counters.iteration, recorder.dropped, [*start.findings, *lost], code)
         del start  # the checkpoint's tensors are not kept beside the state they were loaded into
         yield Session(params, work_dir, env, state, recorder, store, identity, findings, ranks)
 
@@ -191,7 +194,8 @@ def _refuse_partial_survey(train: Train, env: GrowthEnv) -> None:
 
 
 def _clear(work_dir: Path) -> None:
-    """Everything but the lock that is held."""
+    """Everything but the lock that is held; checkpoints first: a run without any begins anew."""
+    durable.remove_directory(work_dir / CHECKPOINTS)
     for path in work_dir.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -199,18 +203,15 @@ def _clear(work_dir: Path) -> None:
             path.unlink()
 
 
-def _note_start(path: Path, iteration: int, dropped: int, findings: list[FindingRow], code: str) -> None:
+def _note_start(work_dir: Path, iteration: int, dropped: int, findings: list[FindingRow], code: str) -> None:
     """One entry per start or resume: what differs between equal runs, and so is in no checkpoint."""
-    lives = json.loads(path.read_bytes()) if path.exists() else []
-    lives.append(
-        {
-            "unix_seconds": round(time.time(), 3),
-            "host": platform.node(),
-            "process": os.getpid(),
-            "code": code,
-            "start_iteration": iteration,
-            "telemetry_files_dropped": dropped,
-            "findings": [finding.message for finding in findings],
-        }
+    start = StartRow(
+        unix_seconds=round(time.time(), 3),
+        host=platform.node(),
+        process=os.getpid(),
+        code=code,
+        start_iteration=iteration,
+        telemetry_files_dropped=dropped,
+        findings=findings,
     )
-    durable.replace_file(path, (json.dumps(lives, indent=2) + "\n").encode())
+    starts.note(work_dir / starts.RUN_FILE, start)

@@ -1,7 +1,5 @@
 """Everything that training mutates, in one place: what is not in here is lost by a kill."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
@@ -11,6 +9,7 @@ from simic.agent.imitation import Demonstrations
 from simic.agent.normalization import Normalizers
 from simic.agent.ppo import PPO
 from simic.errors import SimicError
+from simic.training import checkpoint
 from simic.training.checkpoint import Scalar
 from simic.training.ranks import ALONE, Ranks
 
@@ -79,11 +78,7 @@ class TrainState:
 
     def link(self) -> str:
         """Adds the present state to the hash chain; two runs are equal up to an iteration if their links are."""
-        hasher = hashlib.sha256(json.dumps(self.scalars(), sort_keys=True).encode())  # holds the previous link
-        for name, tensor in sorted(self.tensors().items()):
-            hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            hasher.update(tensor.numpy().tobytes())
-        self.counters.chain = hasher.hexdigest()
+        self.counters.chain = checkpoint.link(self.scalars(), self.tensors())
         return self.counters.chain
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from simic.growth.life.vocabulary import Op
+from simic.telemetry.rows import FindingRow
 
 from .synthetic import certificate, evaluation, interval
 
@@ -100,6 +101,12 @@ def flattered(p):
 
 def provenance(**changes):
     return lambda p: p.attribute(provenance=replace(p.run.provenance, **changes))
+
+
+def told(severity):
+    """A resume found something."""
+    found = FindingRow(iteration=3, check="damaged_checkpoint", severity=severity, message="checkpoint 4: damaged")
+    return lambda p: provenance(origin=replace(p.run.provenance.origin, findings=(found,)))(p)
 
 
 def params(change):
@@ -238,6 +245,7 @@ DEFECTS = {
            ("medium", lambda p: provenance(origin=replace(p.run.provenance.origin, code_changes=1))(p)),
            ("medium", lambda p: provenance(origin=replace(p.run.provenance.origin, code_dirty=True))(p)),
            ("medium", lambda p: provenance(origin=replace(p.run.provenance.origin, code_revision=None))(p))],
+    "X9": [(severity, told(severity)) for severity in ("low", "medium", "high")],
     "X3": [("high", lambda p: p.column("updates", "iteration", put(5, 4))),
            ("high", lambda p: p.column("steps", "step", put(20, 1))),
            ("high", lambda p: p.column("updates", "env_steps", put(9, 0))),

@@ -18,6 +18,7 @@ from simic.evaluation import result
 from simic.params import Params
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
+from simic.telemetry import starts
 
 ITERATIONS = 3
 # What holds for any sound run, however short: replay, arithmetic of the reward, legality, records, hashes, revision.
@@ -32,6 +33,7 @@ MUST_PASS = (
     "X6",
     "X7",
     "X8",
+    "X9",
     "S3",
     "N1",
     "X2",
@@ -192,7 +194,10 @@ def test_an_edited_result_is_found(copy):
 )
 def test_the_origin_is_the_code_that_trained(codes, status, copy):
     """Of every start and resume, whatever the checkout holds when the run is audited."""
-    (copy.telemetry / "run.json").write_text(json.dumps([{"code": code} for code in codes]))
+    [start] = starts.read(copy.telemetry / "run.json")
+    (copy.telemetry / "run.json").unlink()
+    for code in codes:
+        starts.note(copy.telemetry / "run.json", start.model_copy(update={"code": code}))
     found = examined(copy)
     assert found["X2"].status is status
     assert found["X6"].status is Status.PASS  # starts differ between equal runs

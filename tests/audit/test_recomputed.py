@@ -21,6 +21,8 @@ from simic.evaluation import result
 from simic.growth.life.vocabulary import Op, Stage
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
+from simic.telemetry.rows import FindingRow
+from simic.training.resume import LOST_BEST
 
 CHECKS = [check for check in audit.checks() if isinstance(check, RecomputedCheck)]
 
@@ -197,6 +199,12 @@ def test_a_swapped_checkpoint_is_found(run):
         run.checkpoints["latest"], manifest=run.checkpoints["latest"].manifest.model_copy(update={"iteration": 3})
     )
     assert of(replace(run, checkpoints={**run.checkpoints, "latest": other}), "C6").status is Status.FINDING
+
+
+def test_a_best_checkpoint_that_was_lost_on_the_way_is_no_finding_and_no_pass(run):
+    lost = FindingRow(iteration=1, check=LOST_BEST, severity="medium", message="damaged")
+    told = replace(run.provenance, origin=replace(run.provenance.origin, findings=(lost,)))
+    assert of(replace(run, provenance=told), "C6").status is Status.NOT_EVALUATED
 
 
 @pytest.mark.parametrize("name", ["ppo/adam.step", "normalizers/observation.count"])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from simic import durable
 from simic.data.batches import data_hash, epoch_order, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.errors import SimicError
@@ -55,7 +56,7 @@ def test_every_damaged_or_truncated_file_is_named(prepared, name):
     truncated = [content[:length] for length in (0, 1, 7, 8, 20, end // 2, end - 2) if length < end]
     places = [at for at in (0, 9, end - 9) if 0 <= at < end]
     flipped = [content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :] for at in places]
-    for damaged in truncated + (flipped if name != "meta.json" else []):
+    for damaged in truncated + flipped:
         path.write_bytes(damaged)
         with pytest.raises(SimicError) as error:
             load_all()
@@ -65,8 +66,8 @@ def test_every_damaged_or_truncated_file_is_named(prepared, name):
 
 def test_another_schema_version_is_refused(prepared):
     path = prepared / "meta.json"
-    path.write_text(path.read_text().replace('"schema_version": 3', '"schema_version": 4'))
-    with pytest.raises(SimicError, match="schema version 4, this version reads 3"):
+    path.write_bytes(durable.with_checksum(durable.checked(path.read_bytes()) | {"schema_version": 3}))
+    with pytest.raises(SimicError, match="schema version 3, this version reads 4"):
         read_meta(prepared)
 
 

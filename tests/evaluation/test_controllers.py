@@ -1,10 +1,9 @@
 """Which controller grows a user's data: the project's own where it fits, else a published one, else none."""
 
-import json
-
 import pytest
 import torch
 
+from simic import durable
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
 from simic.data.batches import Meta
@@ -37,6 +36,10 @@ def meta(*shape: int) -> Meta:
     return Meta(**nothing, classes=2, shape=shape)
 
 
+def publish(card, found):
+    card.write_bytes(durable.with_checksum(durable.checked(card.read_bytes()) | {"published": found}))
+
+
 @pytest.fixture
 def shelf(tmp_path, monkeypatch):
     """Where published controllers are; ``shelf(suite, host, shape)`` puts one there."""
@@ -45,9 +48,8 @@ def shelf(tmp_path, monkeypatch):
     def add(suite: str, host: Host, shape: tuple[int, ...], slots: int = 3) -> None:
         folder = tmp_path / "published" / suite
         learned(host, slots).save(folder)
-        card = json.loads((folder / CARD_FILE).read_text())
         found = Publication(suite=suite, sample_shape=shape, common_schedule="static")
-        (folder / CARD_FILE).write_text(json.dumps(card | {"published": found.model_dump()}))
+        publish(folder / CARD_FILE, found.model_dump())
 
     return add
 
@@ -117,6 +119,6 @@ def test_another_familys_blueprints_are_other_choices_even_where_there_are_as_ma
 def test_a_damaged_publication_is_named(shelf, tmp_path):
     shelf("patches", IMPAIRED, (1, 16, 16))
     path = tmp_path / "published" / "patches" / CARD_FILE
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"published": {"suite": "patches"}}))
+    publish(path, {"suite": "patches"})
     with pytest.raises(SimicError, match=r"policy\.json: published: Field required"):
         chosen(None, None, 1, 16, 16)

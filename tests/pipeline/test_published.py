@@ -12,7 +12,7 @@ from setuptools import Distribution
 from sklearn.datasets import load_digits
 
 from benchmarks import publish
-from simic import cli
+from simic import cli, durable
 from simic.errors import SimicError
 from simic.evaluation import controllers, result
 from simic.evaluation.controllers import Controller
@@ -60,14 +60,14 @@ def test_what_is_published_is_small_whole_and_the_same_bytes_again(shipped: Path
     assert content(shipped) == before
     trained = content(suite_run.models / "policy")
     assert before["weights.safetensors"] == trained["weights.safetensors"]
-    card = json.loads(before["policy.json"])
+    card = durable.checked(before["policy.json"])
     headroom = result.read_headroom(suite_run.headroom)
     assert card.pop("published") == {
         "suite": "patches",
         "sample_shape": [1, 16, 16],
         "common_schedule": headroom.schedules[headroom.common],
     }
-    assert card == json.loads(trained["policy.json"])
+    assert card == durable.checked(trained["policy.json"])
 
 
 def test_every_controller_that_ships_is_usable() -> None:
@@ -114,8 +114,8 @@ def test_parts_of_different_runs_are_not_published(
 
 
 def other_iteration(policy: Path) -> None:
-    card = json.loads((policy / "policy.json").read_text())
-    (policy / "policy.json").write_text(json.dumps(card | {"iteration": 9}))
+    card = durable.checked((policy / "policy.json").read_bytes())
+    (policy / "policy.json").write_bytes(durable.with_checksum(card | {"iteration": 9}))
 
 
 def test_a_controller_is_published_for_its_own_suite_alone_and_not_when_it_is_large(

@@ -154,8 +154,21 @@ def test_a_damaged_log_is_refused_and_publishes_nothing(tmp_path):
         publish(tmp_path, extent, tmp_path / "out")
     assert str(error.value) == (
         f"{file}: damaged; good files before it: 1; "
-        "run the same command again: it resumes at the last checkpoint whose telemetry is good"
+        "run the same command again: it goes on from what is good and says what is lost"
     )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("damage", ["line", "tail", "starts"])
+def test_damaged_times_and_starts_are_refused_too(damage, tmp_path):
+    extent, times = record(tmp_path), tmp_path / "timing.jsonl"
+    if damage == "starts":
+        (tmp_path / "run.json").write_text('[{"code": "abc"}')
+    else:
+        lines = times.read_bytes().splitlines(keepends=True)
+        times.write_bytes(b"".join(lines[1:] if damage == "line" else lines[:-1]))
+    with pytest.raises(SimicError, match="run the same command again"):
+        publish(tmp_path, extent, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -3,14 +3,27 @@
 import json
 import math
 import resource
+import shutil
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from simic import durable
 from simic.errors import SimicError
 from simic.training import checkpoint
-from simic.training.checkpoint import FORMAT_VERSION, CheckpointStore, Damaged, Manifest, read, read_manifest
+from simic.training.checkpoint import (
+    FORMAT_VERSION,
+    CheckpointStore,
+    Damaged,
+    Edited,
+    Manifest,
+    link,
+    read,
+    read_manifest,
+    read_published,
+    refuse_edited,
+)
 from simic.training.machine import Machine
 
 MACHINE = Machine(
@@ -139,15 +152,75 @@ def test_one_set_aside_is_kept_and_not_tried_again(store):
     assert read(aside).manifest.iteration == 2
 
 
-def test_best_and_latest_are_published_under_their_names_as_a_whole(store, tmp_path):
-    store.publish(tmp_path / "out", best=1, latest=2)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["best", "latest"]
-    assert read(tmp_path / "out" / "best").manifest.iteration == 1
-    assert read(tmp_path / "out" / "latest").manifest.iteration == 2
-    (store.path(1) / "state.safetensors").write_bytes(b"")
-    with pytest.raises(Damaged):
-        store.publish(tmp_path / "out", best=1, latest=2)
-    assert read(tmp_path / "out" / "best").manifest.iteration == 1
+@pytest.fixture
+def linked(tmp_path) -> tuple[CheckpointStore, dict[int, str]]:
+    """Three checkpoints and their hash chain."""
+    store, links = CheckpointStore(tmp_path / "linked", keep_last=3), {0: ""}
+    for done in (1, 2, 3):
+        state = tensors(float(done))
+        links[done] = link(manifest(done, chain=links[done - 1]).scalars, state)
+        store.write(state, manifest(done, best=1, chain=links[done]))
+    return store, {done: each for done, each in links.items() if done}
+
+
+def test_best_and_latest_are_published_under_their_names_as_a_whole(linked, tmp_path):
+    store, links = linked
+    store.publish(tmp_path / "out", 1, 3, links)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["best", "chain.json", "latest"]
+    for _ in range(2):
+        assert read_published(tmp_path / "out", "best").manifest.iteration == 1
+        assert read_published(tmp_path / "out", "latest").manifest.iteration == 3
+        (store.path(1) / "state.safetensors").write_bytes(b"")
+        with pytest.raises(Damaged, match="run the same command again: it goes on from what is good"):
+            store.publish(tmp_path / "out", 1, 3, links)
+
+
+def swapped(first, second) -> None:
+    aside = first.rename(first.with_name("aside"))
+    second.rename(first)
+    aside.rename(second)
+
+
+def copied(source, target) -> None:
+    shutil.rmtree(target)
+    shutil.copytree(source, target)
+
+
+@pytest.mark.parametrize("change", [swapped, copied])
+def test_a_directory_is_held_against_its_number_and_a_published_one_against_the_chain(linked, tmp_path, change):
+    store, links = linked
+    store.publish(tmp_path / "out", 1, 3, links)
+    change(tmp_path / "out" / "best", tmp_path / "out" / "latest")
+    with pytest.raises(Edited, match="latest: holds the state after 1 iterations, not after 3"):
+        read_published(tmp_path / "out", "latest")
+    change(store.path(2), store.path(3))
+    with pytest.raises(Edited, match="000003: holds the state after 2 iterations, not after 3"):
+        store.read(3)
+
+
+def test_what_is_edited_with_its_checksums_does_not_give_the_link_of_the_chain(linked, tmp_path):
+    store, links = linked
+    store.publish(tmp_path / "out", 1, 3, links)
+    for path in (tmp_path / "out" / "latest", store.path(3)):
+        found = read(path)
+        refuse_edited(found, links)
+        content = save(found.tensors | {"a/weight": found.tensors["a/weight"] + 1})
+        sha256 = {"state.safetensors": durable.sha256_of(content)}
+        (path / "state.safetensors").write_bytes(content)
+        (path / "manifest.json").write_bytes(found.manifest.model_copy(update={"sha256": sha256}).to_json())
+        with pytest.raises(Edited, match="not those that the hash chain of this run has"):
+            refuse_edited(read(path), links)
+    with pytest.raises(Edited, match="latest: its tensors and counters"):
+        read_published(tmp_path / "out", "latest")
+    refuse_edited(read(store.path(3)), {3: links[3]})  # without the link before it nothing can be said
+
+
+def test_another_chain_is_no_chain_of_the_checkpoint(linked):
+    store, links = linked
+    with pytest.raises(Edited):
+        refuse_edited(store.read(3), links | {2: links[1]})
+    with pytest.raises(Edited):
+        refuse_edited(store.read(3), links | {3: links[1]})
 
 
 def rewrite(path, **changes) -> None:

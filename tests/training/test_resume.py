@@ -1,15 +1,28 @@
 """Damage is met by going back and saying so; other settings and another holder are refused by name."""
 
-import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from small_runs import assert_same_run, findings_of, recorded, small_params, telemetry_of
+from safetensors.torch import save
+from small_runs import (
+    assert_same_run,
+    findings_of,
+    interrupted_after,
+    recorded,
+    run,
+    small_params,
+    telemetry_of,
+    updates_of,
+)
 
+from simic import durable
 from simic.data.prepare import prepare
 from simic.errors import SimicError
 from simic.params import Prepare
+from simic.telemetry import starts, timing
 from simic.training import resume
 from simic.training.checkpoint import read
 from simic.training.machine import Machine
@@ -41,8 +54,8 @@ def test_a_damaged_checkpoint_is_set_aside_reported_and_done_again(copied, finis
     assert own.manifest.scalars == theirs.manifest.scalars, "the hash chain is among them"
     assert (own.path / "state.safetensors").read_bytes() == (theirs.path / "state.safetensors").read_bytes()
     assert recorded(copied) == recorded(finished)
-    [_, life] = json.loads((copied / "run.json").read_text())
-    assert (life["start_iteration"], life["findings"]) == (3, [found.message])
+    [_, start] = starts.read(copied / "run.json")
+    assert (start.start_iteration, start.findings) == (3, [found])
 
 
 def test_two_damaged_ones_are_passed_over(copied, finished, prepared):
@@ -85,15 +98,130 @@ def test_telemetry_damaged_before_a_checkpoint_is_made_again_from_an_earlier_one
     assert recorded(copied) == recorded(finished)
 
 
-def test_telemetry_that_no_checkpoint_can_do_without_is_refused_in_one_message(copied, prepared):
-    flip(copied / "telemetry" / "000000.safetensors", 1000)
-    log = telemetry_of(copied)
-    with pytest.raises(SimicError) as error:
-        resumed(copied, prepared)
-    assert "none of the 3 checkpoints is usable" in str(error.value)
-    assert "000000.safetensors: damaged; good files before it: 0" in str(error.value)
-    assert str(error.value).endswith("start over with --fresh") and "\n" not in str(error.value)
-    assert telemetry_of(copied) == log
+@pytest.mark.parametrize("damage", ["flip", "remove", "copy"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_telemetry_that_no_checkpoint_can_do_without_is_a_gap_that_is_told(number, damage, copied, finished, prepared):
+    """Training is not thrown away for rows of it; the log has a stand-in, so that further damage is found as ever."""
+    file, others = copied / "telemetry" / f"00000{number}.safetensors", telemetry_of(finished)
+    if damage == "flip":
+        flip(file, 1000)
+    elif damage == "copy":
+        file.write_bytes(others["000003.safetensors"])
+    else:
+        file.unlink()
+    assert resumed(copied, prepared) == 4
+    [found] = findings_of(copied)
+    assert (found.check, found.severity) == ("telemetry_lost", "high")
+    what = f"{file}: {'missing' if damage == 'remove' else 'damaged'}; its rows of iteration {number + 1} are lost"
+    assert found.message.startswith(what)
+    assert resumed(copied, prepared) == 4  # the second time nothing is found
+    assert [len(start.findings) for start in starts.read(copied / "run.json")] == [0, 1, 0]
+    assert [row.iteration for row in updates_of(copied)] == [each for each in range(4) if each != number]
+    assert (file.with_name(f"damaged-{file.name}").exists()) == (damage != "remove")
+    assert {name: log for name, log in telemetry_of(copied).items() if name in others and name != file.name} == {
+        name: log for name, log in others.items() if name != file.name
+    }
+    flip(file, 100)  # the stand-in
+    assert resumed(copied, prepared) == 4
+    assert [len(start.findings) for start in starts.read(copied / "run.json")][-1] == 1
+
+
+def assert_edited_weights_are_not_trained_on(work, finished, prepared):
+    assert resumed(work, prepared) == 3
+    assert recorded(work) == recorded(finished)
+
+
+def test_a_checkpoint_edited_with_its_checksums_is_none_of_this_run(copied, finished, prepared):
+    path = copied / "checkpoints" / "000004"
+    found = read(path)
+    content = save({name: x + 1 if name.startswith("ppo/policy.") else x for name, x in found.tensors.items()})
+    (path / "state.safetensors").write_bytes(content)
+    sha256 = {"state.safetensors": durable.sha256_of(content)}
+    (path / "manifest.json").write_bytes(found.manifest.model_copy(update={"sha256": sha256}).to_json())
+    assert_edited_weights_are_not_trained_on(copied, finished, prepared)
+    [finding] = findings_of(copied)
+    assert finding.severity == "high" and "not those that the hash chain of this run has" in finding.message
+
+
+def test_a_directory_with_another_number_is_none_of_this_run(copied, finished, prepared):
+    shutil.rmtree(copied / "checkpoints" / "000004")
+    shutil.copytree(copied / "checkpoints" / "000003", copied / "checkpoints" / "000004")
+    assert_edited_weights_are_not_trained_on(copied, finished, prepared)
+    [finding] = findings_of(copied)
+    assert finding.severity == "high" and "holds the state after 3 iterations, not after 4" in finding.message
+
+
+def best_of(work) -> int:
+    return read(work / "checkpoints" / "000004").manifest.best_iteration
+
+
+@pytest.fixture(scope="module")
+def improving(prepared, tmp_path_factory):
+    """A finished run whose best checkpoint is not its last one, validated after every iteration."""
+    for seed in range(1, 20):
+        work = tmp_path_factory.mktemp("improving")
+        params = small_params({"keep_last": 4}, validate_every=1).model_copy(update={"rng_seed": seed})
+        run(work, prepared, params=params)
+        if best_of(work) < 4:
+            return work, params
+    raise AssertionError("no seed has one")
+
+
+@pytest.mark.parametrize("damage", ["flip", "remove", "other"])
+def test_a_damaged_best_checkpoint_is_met_at_the_resume_and_the_next_best_takes_its_place(
+    damage, improving, prepared, tmp_path
+):
+    source, params = improving
+    work = Path(shutil.copytree(source, tmp_path / "work"))
+    best = best_of(work)
+    path = work / "checkpoints" / f"{best:06d}"
+    if damage == "flip":
+        flip(path / "state.safetensors", 3000)
+    else:
+        shutil.rmtree(path)
+        if damage == "other":
+            shutil.copytree(work / "checkpoints" / "000004", path)
+    scores = {row.iteration + 1: row.validation_accuracy for row in updates_of(work)}
+    del scores[best]
+    expected = max(scores, key=lambda done: (scores[done], -done))
+    with open_session(params, work, prepared) as session:
+        counters = train(session)
+    assert (counters.best_iteration, counters.best_score) == (expected, scores[expected])
+    [found] = findings_of(work)
+    assert (found.check, found.iteration) == ("best_checkpoint_lost", best)
+    assert f"the best of the others is after {expected} iterations" in found.message
+    longer = params.model_copy(update={"train": params.train.model_copy(update={"iterations": 5})})
+    with open_session(longer, work, prepared) as session:
+        after = train(session)
+    last = updates_of(work)[-1].validation_accuracy
+    assert after.best_score == max(last, scores[expected])
+
+
+def test_a_damaged_best_checkpoint_without_another_that_was_validated_leaves_it_to_the_next_validation(
+    prepared, tmp_path
+):
+    params = small_params({"keep_last": 1}, validate_every=2, iterations=6)
+    interrupted_after(10, tmp_path, prepared, params)  # in the fourth iteration
+    flip(tmp_path / "checkpoints" / "000002" / "state.safetensors", 3000)
+    assert resumed(tmp_path, prepared, params) == 3
+    assert "none of the others was validated" in findings_of(tmp_path)[0].message
+    assert read(tmp_path / "checkpoints" / "000006").manifest.best_iteration in (4, 6)
+
+
+@pytest.mark.parametrize("damage", [b"", b"[", b"[{}]", None])
+def test_damaged_starts_and_times_are_told_and_the_run_goes_on(damage, copied, finished, prepared):
+    starts_file, times = copied / "run.json", copied / "timing.jsonl"
+    if damage is None:
+        starts_file.write_bytes(starts_file.read_bytes().replace(b'"start_iteration": 0', b'"start_iteration": 1'))
+    else:
+        starts_file.write_bytes(damage)
+    times.write_bytes(b"".join(times.read_bytes().splitlines(keepends=True)[1:]))
+    assert resumed(copied, prepared) == 4
+    [start] = starts.read(starts_file)
+    assert [finding.check for finding in start.findings] == ["wall_times_lost", "starts_lost"]
+    assert (copied / "damaged-run.json").exists()
+    assert len(timing.read(times)) == 4
+    assert recorded(copied) == recorded(finished)
 
 
 def test_files_after_the_checkpoint_are_dropped_whatever_they_are(copied, finished, prepared):
@@ -104,7 +232,7 @@ def test_files_after_the_checkpoint_are_dropped_whatever_they_are(copied, finish
     (copied / "telemetry" / ".000005.safetensors.99.tmp").write_bytes(b"torn")
     assert resumed(copied, prepared) == 4
     assert_same_run(copied, finished)
-    assert json.loads((copied / "run.json").read_text())[-1]["telemetry_files_dropped"] == 2
+    assert starts.read(copied / "run.json")[-1].telemetry_files_dropped == 2
 
 
 def test_fresh_starts_anew_and_gives_the_same_run(copied, finished, prepared):

@@ -12,6 +12,7 @@ from simic.audit.recompute.arrays import FOSSILIZED, GERMINATE, WAIT, Array, Ste
 from simic.audit.record import RunRecord
 from simic.growth.life.vocabulary import Action
 from simic.training.checkpoint import Checkpoint
+from simic.training.resume import LOST_BEST
 
 SUM = 1e-6  # relative and absolute: float64 in another order, from what was measured in float32
 SCALED = 1e-4  # relative to the largest: a float32 recursion over an episode
@@ -349,6 +350,9 @@ class BestIsBest(RecomputedCheck):
 
     def examine(self, run: RunRecord) -> Outcome:
         assert run.checkpoints is not None
+        lost = [each for each in run.provenance.origin.findings if each.check == LOST_BEST] if run.provenance else []
+        if lost:
+            return undecided(f"a better checkpoint was lost on the way: {lost[-1].message}")
         iterations, scores = run.validations.column("iteration"), run.validations.column("score")
         played = dict(zip(iterations.tolist(), scores.mean(axis=1).tolist(), strict=True))
         problems: list[Evidence] = []

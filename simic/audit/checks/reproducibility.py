@@ -13,6 +13,7 @@ from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord
 from simic.evaluation import endpoints
 from simic.evaluation.result import LEARNED, Importance, Standings
+from simic.telemetry.rows import SEVERITIES
 
 SHOWN = 12  # characters of a digest
 
@@ -53,6 +54,30 @@ class Integrity(Check):
 
 def _short(digest: str | None) -> str:
     return digest[:SHOWN] if digest else "not recorded"
+
+
+@check
+class Resumed(Check):
+    """X9: what was lost, damaged or edited while training was interrupted is told when it goes on."""
+
+    id = "X9"
+    title = "Something was found when training was resumed"
+    severity = "high"
+    question = "Was everything there when training was resumed, on the same machine, as it had been left?"
+    needs = ("provenance",)
+    threshold = "a finding of a resume that is more than information, as grave as that"
+    source = OURS
+    fix = "Read what was found; train anew with --fresh where it matters."
+    passes_when = "no resume found anything"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        origin = _provenance(run).origin
+        told = [finding for finding in origin.findings if finding.at_least("low")]
+        if not told:
+            return passed(f"{origin.resumes or 0} resumes")
+        evidence = tuple({"check": each.check, "found": each.message} for each in told[:MOST_EVIDENCE])
+        gravest = max(told, key=lambda each: SEVERITIES.index(each.severity))
+        return found(f"{len(told)} findings", gravest.severity, evidence)
 
 
 @check

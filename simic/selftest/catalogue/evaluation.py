@@ -134,7 +134,7 @@ FAULTS = (
         "latest-called-best",
         "high",
         "The latest checkpoint is evaluated under the name of the best.",
-        Patch(STAGES, "workspace.checkpoints / params.evaluate.checkpoint)", 'workspace.checkpoints / "latest")'),
+        Patch(STAGES, "(workspace.checkpoints, params.evaluate.checkpoint)", '(workspace.checkpoints, "latest")'),
     ),
     planted(
         "evaluation",

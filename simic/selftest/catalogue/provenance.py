@@ -3,7 +3,7 @@
 from simic.selftest import tampering as files
 from simic.selftest.fault import Patch, Tampering, planted
 
-TRAINER, STATE, PUBLISH = "training/trainer.py", "training/state.py", "telemetry/publish.py"
+TRAINER, CHECKPOINT, PUBLISH = "training/trainer.py", "training/checkpoint.py", "telemetry/publish.py"
 
 FAULTS = (
     planted(
@@ -167,7 +167,7 @@ FAULTS = (
         "chain-without-state",
         "high",
         "The hash chain of the training state leaves out the tensors.",
-        Patch(STATE, "            hasher.update(tensor.numpy().tobytes())\n", ""),
+        Patch(CHECKPOINT, "        hasher.update(tensor.numpy().tobytes())\n", ""),
         own=True,
     ),
     planted(

@@ -120,7 +120,7 @@ FAULTS = (
     planted(
         "resume",
         "weights-edited-meanwhile",
-        "critical",
+        "high",  # training goes back to an earlier checkpoint and says so
         "Weights of the checkpoint were changed between interruption and resume, and its checksums with them.",
         Tampering("interrupted", files.change_latest_weights),
         own=True,

@@ -1,0 +1,17 @@
+"""Exported programs as bytes that depend on nothing but the program."""
+
+import io
+
+import torch
+from torch.export import ExportedProgram
+
+
+def as_bytes(program: ExportedProgram) -> bytes:
+    """As torch.export writes it, without where in the source each operation comes from: those are absolute paths."""
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.nodes:
+                node.meta.pop("stack_trace", None)
+    written = io.BytesIO()  # torch reports a full disk as a defect of its own
+    torch.export.save(program, written)
+    return written.getvalue()
