@@ -1,15 +1,17 @@
 """What a run's artifacts were made from, and whether they are still the ones that were recorded."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 
-from simic import durable, params, seals
+from simic import params, seals
 from simic.errors import SimicError
 from simic.telemetry.recorder import RUN_FILE
 from simic.training import checkpoint
@@ -22,6 +24,9 @@ PUBLISHED = ("best", "latest")
 class Origin:
     """What the checkpoints do not hold because it differs between equal runs; None = not recorded."""
 
+    name: str | None = None  # of the run
+    started: datetime | None = None  # the first time
+    command: str | None = None  # that started or resumed it last
     code_revision: str | None = None  # that trained; of a resumed run the last one
     code_dirty: bool | None = None
     code_changes: int = 0  # resumes with other code than before
@@ -33,14 +38,18 @@ class Origin:
         try:
             starts = json.loads(path.read_bytes())
             codes = [str(start["code"]) for start in starts]
+            name, command = starts[-1].get("name"), starts[-1].get("command")
+            started = starts[0].get("unix_seconds", math.nan)
+            when = None if math.isnan(started) else datetime.fromtimestamp(started, UTC)
         except FileNotFoundError:
             return cls()
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             raise SimicError(f"{path}: not the starts of a run: {error}; run simic train again") from None
         changes = sum(first != second for first, second in pairwise(codes))
-        code = codes[-1] if codes else ""
         dirty = any(each.endswith("-dirty") for each in codes)
-        return cls(code.removesuffix("-dirty") or None, dirty if code else None, changes, max(0, len(codes) - 1))
+        code, resumes = codes[-1], len(codes) - 1
+        revision = code.removesuffix("-dirty") or None
+        return cls(name, when, command, revision, dirty if code else None, changes, resumes)
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,6 @@ class Provenance:
 
     params_sha256: str | None
     data_sha256: str | None
-    lock_sha256: str | None
     checkpoint_sha256: Mapping[str, str]
     state_chain: str | None
     origin: Origin
@@ -58,6 +66,8 @@ class Provenance:
     damaged: tuple[str, ...]
     sealed: tuple[str, ...]  # stages whose seals hold what they are about
     non_finite: tuple[str, ...]  # tensors of the checkpoints that hold NaN or Inf
+    code_sha256: Mapping[str, str]  # by stage
+    params: Mapping[str, Any]  # by the keys of params.yaml that the stages sealed
 
 
 def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkpoint]]:
@@ -77,10 +87,10 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
             broken.append(f"checkpoints/{name}: was trained with params that differ from params.yaml")
     manifest = next(reversed(found.values())).manifest if found else None
     machine = manifest.machine if manifest else None
+    found_seals = {stage: seal for stage in sealed if (seal := seals.read(root, stage)) is not None}
     provenance = Provenance(
         params_sha256=manifest.params_sha256 if manifest else None,
         data_sha256=manifest.data_sha256 if manifest else None,
-        lock_sha256=_sha256(root / "dvc.lock"),
         checkpoint_sha256={name: kept.manifest.sha256[checkpoint.STATE_FILE] for name, kept in found.items()},
         state_chain=str(manifest.scalars["chain"]) if manifest else None,
         origin=Origin.read(root / "telemetry" / RUN_FILE),
@@ -96,6 +106,8 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
             for tensor, values in kept.tensors.items()
             if not _finite(values)
         ),
+        code_sha256={stage: params.digest(seal.code) for stage, seal in found_seals.items()},
+        params={key: value for seal in found_seals.values() for key, value in seal.params.items()},
     )
     return provenance, found
 
@@ -107,13 +119,3 @@ def _finite(values: torch.Tensor) -> bool:
 def _trained_params(tree: params.Params) -> str:
     """As the trainer computes it (training.resume.Identity)."""
     return params.digest({"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")})
-
-
-def _sha256(path: Path) -> str | None:
-    """None where there is no such file."""
-    try:
-        return durable.sha256(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise SimicError(f"{path}: not readable: {error.strerror}") from None

@@ -162,7 +162,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
 
 
 def audit(params: Params, workspace: Workspace) -> None:
-    """Checks the run and writes reports/report.html, report.md, findings.json and certificate.json."""
+    """Checks the run and writes reports/report.html, report.md, findings.json, findings.sarif and certificate.json."""
     from simic.audit.certificate import Certificate
     from simic.audit.report import write_report
 
@@ -207,8 +207,8 @@ def _certified(run: "RunRecord", workspace: Workspace) -> "Certificate":
     return certify(run.params, workspace.prepared, workspace.grown, run)
 
 
-def verdict(workspace: Workspace) -> tuple[str, str, str]:
-    """What a run came to, in three lines: score, gap, verdict."""
+def verdict(workspace: Workspace) -> tuple[str, str, str, str]:
+    """What a run came to, in four lines: score, gap, verdict, its name."""
     from simic.audit.findings import Verdict
     from simic.evaluation import endpoints, result
 
@@ -219,7 +219,7 @@ def verdict(workspace: Workspace) -> tuple[str, str, str]:
         score = gap = f"withheld: the record does not hold ({', '.join(found.refuted)})"
     else:
         score, gap = endpoints.said(result.read(workspace.evaluation))
-    return f"score    {score}", f"gap      {gap}", f"verdict  {said}"
+    return f"score    {score}", f"gap      {gap}", f"verdict  {said}", f"run      {found.run}"
 
 
 @dataclass(frozen=True)

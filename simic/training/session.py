@@ -3,7 +3,9 @@
 import json
 import os
 import platform
+import shlex
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,7 +24,7 @@ from simic.envs.rewards import MODES
 from simic.errors import SimicError
 from simic.growth.batch.shards import Layout
 from simic.params import Params, Train
-from simic.telemetry.recorder import FOLDER, NOTHING, RUN_FILE, Recorder, Silent
+from simic.telemetry.recorder import FOLDER, NOTHING, RUN_FILE, Recorder, Silent, run_name
 from simic.telemetry.rows import FindingRow
 from simic.training import machine, resume, sharing
 from simic.training.checkpoint import CheckpointStore, Manifest
@@ -108,7 +110,7 @@ def open_session(
         recorder = Silent()
         if ranks.leads:
             recorder = files.enter_context(Recorder(work_dir, extent, state.counters.iteration))
-            _note_start(work_dir / RUN_FILE, state.counters.iteration, recorder.dropped, start.findings, code)
+            _note_start(work_dir, state.counters.iteration, recorder.dropped, start.findings, code)
         del start  # the checkpoint's tensors are not kept beside the state they were loaded into
         yield Session(params, work_dir, env, state, recorder, store, identity, findings, ranks)
 
@@ -197,12 +199,15 @@ def _clear(work_dir: Path) -> None:
             path.unlink()
 
 
-def _note_start(path: Path, iteration: int, dropped: int, findings: list[FindingRow], code: str) -> None:
+def _note_start(work_dir: Path, iteration: int, dropped: int, findings: list[FindingRow], code: str) -> None:
     """One entry per start or resume: what differs between equal runs, and so is in no checkpoint."""
+    path = work_dir / RUN_FILE
     lives = json.loads(path.read_bytes()) if path.exists() else []
     lives.append(
         {
+            "name": run_name(work_dir.name),
             "unix_seconds": round(time.time(), 3),
+            "command": _command(),
             "host": platform.node(),
             "process": os.getpid(),
             "code": code,
@@ -212,3 +217,10 @@ def _note_start(path: Path, iteration: int, dropped: int, findings: list[Finding
         }
     )
     durable.replace_file(path, (json.dumps(lives, indent=2) + "\n").encode())
+
+
+def _command() -> str:
+    """As this process was started: ``simic run -S train.iterations=30``, ``python -m prefect.engine``."""
+    program, *arguments = sys.orig_argv[1:] or ["python"]
+    words = ["python", program] if program.startswith("-") else [Path(program).name]
+    return shlex.join([*words, *arguments])
