@@ -38,14 +38,16 @@ class ProgressArtifact(Observer):
         self._reachable = True
 
     def on_start(self, info: RunInfo) -> None:
-        self._iterations = info.params.train.iterations
-        self._show(0.0, "starting")
+        self._iterations, self._name = info.params.train.iterations, info.name
+        self._show(0.0, f"run {self._name}: starting")
 
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         done = update.iteration + 1
         if time.monotonic() >= self._next_update or done == self._iterations:
             self._next_update = time.monotonic() + SECONDS_BETWEEN_UPDATES
-            self._show(100.0 * done / max(self._iterations, 1), f"iteration {done} of {self._iterations}")
+            self._show(
+                100.0 * done / max(self._iterations, 1), f"run {self._name}: iteration {done} of {self._iterations}"
+            )
 
     def _show(self, percent: float, description: str) -> None:
         try:

@@ -14,6 +14,7 @@ from prefect.runtime import flow_run
 
 from flows import artifacts, interruptible, recovery
 from flows.overrides import Overrides
+from simic.errors import printable
 from simic.pipeline import engine, stages
 from simic.pipeline import overrides as writer
 from simic.pipeline.paths import Workspace
@@ -28,7 +29,9 @@ def run_stage(name: str) -> bool:
     observers = (artifacts.ProgressArtifact(),) if name == "train" else ()
 
     def work(stop: threading.Event) -> bool:
-        return engine.refresh(name, workspace, engine.Execution(observers, stop), logger.info).ran
+        return engine.refresh(
+            name, workspace, engine.Execution(observers, stop), lambda line: logger.info(printable(line))
+        ).ran
 
     ran = interruptible.run(work)
     artifacts.publish(name, workspace)

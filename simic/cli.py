@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from simic.errors import EXIT_INTERRUPTED, SimicError, told_in_one_line
+from simic.errors import EXIT_INTERRUPTED, SimicError, printable, told_in_one_line
 
 if TYPE_CHECKING:
     from simic.agent.agent import IterationReport
@@ -78,8 +78,13 @@ def evaluate(set_: Overrides = None, params: ParamsFile = None) -> None:
     _chain("evaluate", set_, params)
 
 
-@app.command()
+audit_app = typer.Typer()
+app.add_typer(audit_app, name="audit")
+
+
+@audit_app.callback(invoke_without_command=True)
 def audit(
+    context: typer.Context,
     set_: Overrides = None,
     params: ParamsFile = None,
     self_test: Annotated[
@@ -88,6 +93,8 @@ def audit(
     processes: Annotated[int, typer.Option(help="Faults of the self-test tried at once.", min=1)] = 1,
 ) -> None:
     """Check the run and write the report, after earlier stages that are out of date."""
+    if context.invoked_subcommand:
+        return
     if self_test:
         from simic.selftest.__main__ import chosen
         from simic.selftest.__main__ import run as plant
@@ -95,6 +102,17 @@ def audit(
         _say(plant(chosen([]), processes, None))
         return
     _chain("audit", set_, params)
+
+
+RunFolder = Annotated[Path, typer.Argument(help="A run's folder, or its findings.json.", show_default=False)]
+
+
+@audit_app.command()
+def diff(before: RunFolder, after: RunFolder) -> None:
+    """Show which findings are new, worse, the same, better or fixed from one audited run to another."""
+    from simic.audit import diff as comparing
+
+    _say(comparing.page(comparing.read_verdict(before), comparing.read_verdict(after)))
 
 
 @app.command()
@@ -422,5 +440,6 @@ def _workspace() -> "Workspace":
     return Workspace(Path.cwd())
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
+def _say(text: str) -> None:
+    for line in text.split("\n"):
+        print(printable(line), flush=True)

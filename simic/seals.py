@@ -16,8 +16,9 @@ from simic.params import Params
 
 PACKAGE = Path(__file__).parent
 FOLDER = Path("reports") / "seals"
-# Wall times and the starts of a run differ between equal runs and decide nothing: they are bound by no hash.
-UNBOUND = ("timing.jsonl", "run.json")
+# Wall times and the starts of a run differ between equal runs: a seal holds them apart from all else, and no other seal
+# does.
+APART = ("timing.jsonl", "run.json")
 
 
 class Sealed(NamedTuple):
@@ -86,12 +87,13 @@ class Seal(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     stage: str
     code: dict[str, str]
     params: dict[str, JsonValue]
     reads: dict[str, str]
     writes: dict[str, str]
+    apart: dict[str, str]  # of what it wrote, the files that differ between equal runs
 
 
 def path_of(root: Path, stage: str) -> Path:
@@ -117,7 +119,19 @@ def _now(root: Path, stage: str, tree: Params) -> Seal:
         params={key: _at(dumped, key) for key in sealed.params},
         reads={place: content_hash(root / place) for place in sealed.reads},
         writes={place: content_hash(root / place) for place in sealed.writes},
+        apart={
+            path.relative_to(root).as_posix(): durable.sha256(path)
+            for place in sealed.writes
+            for path in sorted((root / place).rglob("*"))
+            if path.name in APART
+        },
     )
+
+
+def read(root: Path, stage: str) -> Seal | None:
+    """What the stage noted of itself; None where it left no seal that can be read."""
+    seal = _read(path_of(root, stage))
+    return seal if isinstance(seal, Seal) else None
 
 
 def broken(root: Path, tree: Params) -> tuple[list[str], list[str]]:
@@ -162,6 +176,7 @@ def _differences(seal: Seal, now: Seal) -> Iterator[str]:
         ("param", seal.params, now.params),
         ("input", seal.reads, now.reads),
         ("output", seal.writes, now.writes),
+        ("file", seal.apart, now.apart),
     ):
         for name in sorted(then.keys() | present.keys()):
             if then.get(name) != present.get(name):
@@ -191,6 +206,6 @@ def content_hash(place: Path, pattern: str = "*") -> str:
     """sha256 over names and contents of a folder's files, or of a file; empty where there is none."""
     if not place.is_dir():
         return durable.sha256(place) if place.exists() else ""
-    files = sorted(path for path in place.rglob(pattern) if path.is_file() and path.name not in UNBOUND)
+    files = sorted(path for path in place.rglob(pattern) if path.is_file() and path.name not in APART)
     listed = "".join(f"{durable.sha256(path)} {path.relative_to(place).as_posix()}\n" for path in files)
     return hashlib.sha256(listed.encode()).hexdigest()

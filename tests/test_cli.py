@@ -13,6 +13,7 @@ import torch
 import yaml
 
 from simic import cli, params
+from simic.audit.findings import Verdict
 from simic.growth.batch import autotune, thresholds
 from simic.growth.batch.population import Population
 from simic.growth.batch.statistics import TrainStats
@@ -157,7 +158,7 @@ def test_a_run_that_its_budget_ends_says_so_in_one_line(simic: Command, monkeypa
     monkeypatch.setattr(Population, "train_epoch", sick)
     monkeypatch.setattr(engine, "perform", lambda *given: stages.train(tree, workspace))  # without MLflow
     error = simic.refuses("stage", "train")
-    assert error.startswith("simic: stopped by finding rollback_budget in iteration 0: 4 rollbacks in this run")
+    assert error.startswith("simic: stopped by finding rollback_budget in iteration 1: 4 rollbacks in this run")
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -206,3 +207,18 @@ def test_autotune_writes_a_table_that_a_run_takes(simic: Command, monkeypatch: p
     assert simic("autotune", "--out", "own.json") == 0, simic.error
     assert "to use it: -S runtime.backend=own.json" in simic.out
     assert thresholds.of("own.json", torch.device("cpu")) == thresholds.read(Path("own.json")).thresholds["cpu"]
+
+
+def test_what_changed_between_two_audited_runs(simic: Command) -> None:
+    for name in ("before", "after"):
+        (simic.folder / name).mkdir()
+        verdict = Verdict(run=name, results=())
+        (simic.folder / name / "findings.json").write_text(verdict.to_json())
+    assert simic("audit", "diff", "before", "after/findings.json") == 0
+    assert simic.out.startswith("before (not certified) -> after (not certified): 0 new, 0 worse, 0 same")
+    assert simic.refuses("audit", "diff", "before", "nowhere").startswith("simic: nowhere: neither a findings.json nor")
+
+
+def test_a_name_that_acts_on_a_terminal_is_shown_and_does_not_act(simic: Command) -> None:
+    said = simic.refuses("audit", "diff", "a\x1b[2J\nb", "c")
+    assert said.startswith(r"simic: a\x1b[2J\nb: neither") and said.strip().isprintable()

@@ -17,6 +17,7 @@ OUTPUTS = (
     "models/policy/weights.safetensors",
     "telemetry/steps.parquet",
     "telemetry/timing.jsonl",
+    "telemetry/run.json",
     "reports/grown/weights.safetensors",
     "reports/evaluation.json",
     "reports/metrics.json",
@@ -27,13 +28,13 @@ def tree(*overrides):
     return params.load(ROOT / "params.yaml", list(overrides))
 
 
-def made(root, rng_seed=1):
-    """A workspace as the four stages leave it, with a few bytes for each file."""
+def made(root, rng_seed=1, when="noon"):
+    """A workspace as the four stages leave it, with a few bytes for each file; those apart say when."""
     for stage, sealed in seals.STAGES.items():
         for name in OUTPUTS:
             if any(name == place or name.startswith(f"{place}/") for place in sealed.writes):
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
-                (root / name).write_text(f"{name} of run {rng_seed}")
+                (root / name).write_text(f"{name} of run {rng_seed}" + when * (Path(name).name in seals.APART))
         seals.write(root, stage, tree(f"rng_seed={rng_seed}"))
     return root
 
@@ -47,17 +48,19 @@ def test_a_chain_that_nobody_touched_is_whole(root):
     assert seals.broken(root, tree()) == ([], list(seals.STAGES))
 
 
-def test_the_same_run_has_the_same_seals(root, tmp_path):
-    other = made(tmp_path / "again")
+def test_equal_runs_have_seals_that_differ_by_wall_times_and_starts_alone(root, tmp_path):
+    other = made(tmp_path / "again", when="midnight")
     for stage in seals.STAGES:
-        assert seals.path_of(root, stage).read_bytes() == seals.path_of(other, stage).read_bytes()
+        first, second = seals.read(root, stage), seals.read(other, stage)
+        assert (first != second) is (stage == "train")
+        assert first.model_copy(update={"apart": {}}) == second.model_copy(update={"apart": {}})
 
 
 def test_a_stage_that_has_not_run_is_held_to_nothing(tmp_path):
     assert seals.broken(tmp_path, tree()) == ([], [])
 
 
-@pytest.mark.parametrize("name", [name for name in OUTPUTS if Path(name).name not in seals.UNBOUND])
+@pytest.mark.parametrize("name", OUTPUTS)
 @pytest.mark.parametrize("how", ["changed", "removed", "renamed", "of another run"])
 def test_every_output_is_bound(name, how, root, tmp_path):
     file = root / name
@@ -78,9 +81,10 @@ def test_a_file_too_many_is_found(root):
     assert seals.broken(root, tree())[0] == ["train: output telemetry has changed since"]
 
 
-def test_wall_times_are_not_bound(root):
-    (root / "telemetry" / "timing.jsonl").write_text("other")
-    assert seals.broken(root, tree())[0] == []
+@pytest.mark.parametrize("name", ["timing.jsonl", "run.json"])
+def test_wall_times_and_starts_break_the_seal_of_training_alone(name, root):
+    (root / "telemetry" / name).write_text("other")
+    assert seals.broken(root, tree())[0] == [f"train: file telemetry/{name} has changed since"]
 
 
 def test_swapped_checkpoints_are_found(root):
@@ -131,10 +135,10 @@ def test_code_changed_afterwards_is_found(root, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 2}'])
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 1}'])
 def test_a_seal_that_is_damaged_or_missing_is_found(damage, root):
     seals.path_of(root, "train").write_text(damage)
-    assert "train: its seal is not readable" in seals.broken(root, tree())[0][0]
+    assert "train: its seal is not readable" in seals.broken(root, tree())[0][0] and seals.read(root, "train") is None
     seals.path_of(root, "train").unlink()
     problems, looked = seals.broken(root, tree())
     assert problems == ["train: has outputs and no seal"] and "train" not in looked

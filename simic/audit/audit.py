@@ -20,6 +20,7 @@ from simic.audit.checks import (  # noqa: F401 - each registers its family
 )
 from simic.audit.findings import Result, Verdict
 from simic.audit.record import RunRecord
+from simic.audit.summary import summarize
 
 
 def checks(live: bool = False) -> tuple[base.Check, ...]:
@@ -28,8 +29,9 @@ def checks(live: bool = False) -> tuple[base.Check, ...]:
 
 
 def examine(run: RunRecord, name: str) -> Verdict:
-    """Every check's result on a run called ``name``."""
-    return Verdict(run=name, results=tuple(check.run(run) for check in checks()), scoreboard=scoreboard.scores(run))
+    """Every check's result on a run called ``name``, and what its report says besides."""
+    verdict = Verdict(run=name, results=tuple(check.run(run) for check in checks()), scoreboard=scoreboard.scores(run))
+    return verdict.model_copy(update={"summary": summarize(run, verdict)})
 
 
 def examine_live(run: RunRecord) -> tuple[Result, ...]:

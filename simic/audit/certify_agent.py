@@ -136,7 +136,7 @@ class Certifier:
     def compared(self, lived: Lived) -> Iterator[Comparison]:
         """Everything of one iteration."""
         self.earlier = lived.after
-        where, settings = f"iteration {lived.number}", self.known.train
+        where, settings = f"iteration {lived.number + 1}", self.known.train
         taught = lived.number < settings.taught
         transcript, state = lived.episodes[0], AgentState.of(lived.before, settings)
         yield from _kept(where, lived, transcript)

@@ -183,7 +183,7 @@ def _compare_names(env: GrowthEnv, world: World, ledger: Ledger) -> None:
 def _row(env: GrowthEnv, world: World, ledger: Ledger, place: int) -> Beside:
     host_id = place // TWINS
     task = world.task_of(ITERATION, host_id)
-    ledger.number("task of a host", f"iteration {ITERATION}, host {host_id}", float(env.tasks[place]), task)
+    ledger.number("task of a host", f"iteration {ITERATION + 1}, host {host_id}", float(env.tasks[place]), task)
     return Beside(place, ReferenceHost(world, host_id, ITERATION, task), ledger)
 
 

@@ -21,13 +21,14 @@ from matplotlib.typing import RcKeyType
 BLUE, ORANGE, GREEN, RED, PINK, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
 GREY = "#8a8f94"  # 3:1 on white and on the dark page
 INK = "#010203"  # the sentinel; nothing else uses it
-WIDTH_INCHES = 7.4
+WIDTH_INCHES = 4.5  # as wide as a telephone: its letters keep their size there
 LABEL_INCHES = 0.165  # a line of 8.5 pt text with air
 
 STYLE: dict[RcKeyType, object] = {
     "svg.hashsalt": "simic",
     "svg.fonttype": "path",
     "font.family": "DejaVu Sans",  # shipped with matplotlib, so the same everywhere
+    "text.parse_math": False,  # a dollar in a name is a dollar
     "font.size": 9.0,
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",

@@ -27,6 +27,9 @@ from simic.audit.drawing import (
     new_figure,
     styled,
 )
+from simic.audit.findings import ValidationScore
+from simic.audit.summary import HEALTH, label
+from simic.errors import printable
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.pareto import pareto_front
 from simic.evaluation.result import LEARNED, Evaluation, Importance, Standings, Timeline
@@ -34,18 +37,18 @@ from simic.growth.life.vocabulary import Stage
 
 Values = NDArray[np.float64]
 
-# Label, colour, marker.
+# Colour, marker.
 POLICIES = {
-    "learned": ("learned (greedy)", BLUE, "o"),
-    "learned_sampled": ("learned (sampled)", SKY, "s"),
-    "static": ("static", GREY, "X"),
-    "random_legal": ("random", ORANGE, "v"),
-    "heuristic": ("heuristic", GREEN, "D"),
-    "fixed_schedule": ("fixed schedule", PINK, "P"),
-    "blind": ("learned, blind", SKY, "d"),
-    "patient": ("patient rule", GREEN, "^"),
-    "surveyed": ("surveyed rule", PINK, ">"),
-    "gradient": ("gradient rule", ORANGE, "<"),
+    "learned": (BLUE, "o"),
+    "learned_sampled": (SKY, "s"),
+    "static": (GREY, "X"),
+    "random_legal": (ORANGE, "v"),
+    "heuristic": (GREEN, "D"),
+    "fixed_schedule": (PINK, "P"),
+    "blind": (SKY, "d"),
+    "patient": (GREEN, "^"),
+    "surveyed": (PINK, ">"),
+    "gradient": (ORANGE, "<"),
 }
 # Fill, ink on it, letter: the letter says it without colour.
 STAGES: dict[Stage, tuple[str, str, str]] = {
@@ -67,9 +70,21 @@ DECISION_MARKERS = {
 }
 
 
+# Title and unit of the metrics of HEALTH.
+TITLES = {
+    "approx_kl": ("Approximate KL (k3)", "nats"),
+    "explained_variance": ("Explained variance of returns", "share"),
+    "clip_fraction": ("Clipped ratios", "share"),
+    "grad_norm": ("Gradient norm before clipping", "L2 norm"),
+}
+
+
+LANE_LETTERS = 48  # that fit side by side into the lane of a whole episode
+
+
 def policy_look(name: str) -> tuple[str, str, str]:
     """Label, colour and marker of a policy; its own name and ink where it has none."""
-    return POLICIES.get(name, (name, INK, "o"))
+    return printable(label(name)), *POLICIES.get(name, (INK, "o"))
 
 
 def _axis(axes: Axes, title: str, x: str, y: str) -> None:
@@ -81,8 +96,12 @@ def _axis(axes: Axes, title: str, x: str, y: str) -> None:
 
 
 @styled
-def learning(iterations: Values, committed: Values, floors: Mapping[str, float]) -> Figure:
-    """Committed validation accuracy per iteration: mean, middle half and range over hosts ``[N, E]``, with floors."""
+def learning(
+    iterations: Values, committed: Values, floors: Mapping[str, float], validations: Sequence[ValidationScore] = ()
+) -> Figure:
+    """Committed validation accuracy per iteration: mean, middle half and range over hosts ``[N, E]``, with floors; and
+    the validations, a ring around the one that chose the best checkpoint.
+    """
     figure, axes = new_figure(3.0)
     plot = axes[0][0]
     low, q1, q3, high = np.nanquantile(committed, [0.0, 0.25, 0.75, 1.0], axis=1)
@@ -96,6 +115,10 @@ def learning(iterations: Values, committed: Values, floors: Mapping[str, float])
         label, colour, _ = policy_look(name)
         plot.axhline(value, color=colour, linestyle=style, linewidth=1.3)
         labels.append((label, value, colour))
+    for each in validations:
+        plot.plot([each.iterations], [each.score], "D", color=INK, markersize=5)
+        if each.chosen:
+            plot.plot([each.iterations], [each.score], "o", color=INK, markersize=11, markerfacecolor="none")
     _axis(plot, "Committed validation accuracy", "iteration", "accuracy (points)")
     plot.margins(x=0.02)
     label_right(plot, labels, 2.3)
@@ -105,27 +128,24 @@ def learning(iterations: Values, committed: Values, floors: Mapping[str, float])
 @styled
 def health(iterations: Values, series: Mapping[str, Values], target_kl: float | None) -> Figure:
     """Small multiples over iterations: KL, explained variance, clip fraction, gradient norm before clipping."""
-    figure, axes = new_figure(4.2, 2, 2)
-    titles = {
-        "approx_kl": ("Approximate KL (k3)", "nats"),
-        "explained_variance": ("Explained variance of returns", "share of variance"),
-        "clip_fraction": ("Clipped ratios", "share of decisions"),
-        "grad_norm": ("Gradient norm before clipping", "L2 norm"),
-    }
-    for plot, (name, (title, unit)) in zip(chain(*axes), titles.items(), strict=True):
-        _axis(plot, title, "iteration", unit)
+    figure, axes = new_figure(5.4, len(HEALTH), heights=[1.0] * len(HEALTH))
+    plots = dict(zip(HEALTH, chain(*axes), strict=True))
+    for name, plot in plots.items():
+        title, unit = TITLES[name]
+        _axis(plot, title, "iteration" if plot is axes[-1][0] else "", unit)
         if name in series and np.isfinite(series[name]).any():
             plot.plot(iterations, series[name], color=BLUE, marker="o", markersize=2.5)
         else:
             plot.text(0.5, 0.5, "not recorded", transform=plot.transAxes, ha="center", va="center", color=INK)
     if target_kl is not None:
-        axes[0][0].axhline(EARLY_STOP * target_kl, color=RED, linestyle="--", linewidth=1.1)
-        axes[0][0].margins(y=0.2)
-        axes[0][0].annotate(
+        kl = plots["approx_kl"]
+        kl.axhline(EARLY_STOP * target_kl, color=RED, linestyle="--", linewidth=1.1)
+        kl.margins(y=0.2)
+        kl.annotate(
             "early stop", (1.0, EARLY_STOP * target_kl), xycoords=("axes fraction", "data"), xytext=(-2, 3),
             textcoords="offset points", ha="right", va="bottom", fontsize=8, color=INK,
         )  # fmt: skip
-    axes[0][1].axhline(0.0, color=INK, linewidth=0.8)
+    plots["explained_variance"].axhline(0.0, color=INK, linewidth=0.8)
     return figure
 
 
@@ -141,9 +161,9 @@ def entropy(iterations: Values, heads: Mapping[str, Values]) -> Figure:
         np.ma.masked_invalid(values),
         cmap=colormaps["cividis"].resampled(10), vmin=0.0, vmax=1.0, linewidth=0,
     )  # fmt: skip
-    plot.set_yticks(range(len(heads)), list(heads))
+    plot.set_yticks(range(len(heads)), [printable(name) for name in heads])
     plot.invert_yaxis()
-    plot.set_title("Normalised entropy per head (1 = uniform, 0 = one choice; blank = no choice)")
+    plot.set_title("Normalised entropy of each action head")
     plot.set_xlabel("iteration")
     plot.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     bar = figure.colorbar(mesh, ax=plot, pad=0.015, aspect=12)
@@ -167,8 +187,8 @@ def rewards(iterations: Values, components: Mapping[str, Values]) -> Figure:
     labels = [("total", float(total[-1]), INK)]
     for colour, name in zip(colours, shown, strict=False):
         plot.plot(iterations, components[name], color=colour)
-        labels.append((name, float(components[name][-1]), colour))
-    _axis(plot, "Reward per episode by component, mean over hosts", "iteration", "reward")
+        labels.append((printable(name), float(components[name][-1]), colour))
+    _axis(plot, "Reward per episode by component", "iteration", "reward")
     plot.margins(x=0.02)
     label_right(plot, labels, 2.3)
     return figure
@@ -205,7 +225,7 @@ def growth(timeline: Timeline) -> Figure:
     if timeline.rollback_steps:
         used.append(Line2D([], [], color=RED, linewidth=1.2, label="rollback"))
     lanes.set_xlim(0.3, len(steps) + 0.7)
-    legend_below(figure, used + _stage_key(stages), columns=7)
+    legend_below(figure, used + _stage_key(stages), columns=4)
     return figure
 
 
@@ -222,8 +242,9 @@ def _lane(plot: Axes, slot: int, start: int, stop: int, timeline: Timeline) -> N
     fill, ink, letter = STAGES[stage]
     plot.add_patch(Rectangle((start + 0.54, slot - 0.28), stop - start - 0.08, 0.56, facecolor=fill, linewidth=0))
     blueprint = timeline.blueprints[start][slot]
-    fits = blueprint is not None and stop - start >= 0.34 * len(f"{letter} {blueprint}")
-    text = f"{letter} {blueprint}" if fits else letter
+    room = (stop - start) / len(timeline.stages) * LANE_LETTERS
+    texts = ([f"{letter} {printable(blueprint)}"] if blueprint is not None else []) + [letter]
+    text = next((each for each in texts if len(each) <= room), "")
     plot.text((start + stop) / 2 + 0.5, slot, text, ha="center", va="center", fontsize=7.5, color=ink)
 
 
@@ -290,13 +311,14 @@ def gap(standings: Mapping[str, Standings]) -> Figure:
             if name in scores:
                 plot.plot([scores[name]], [row], zorder=2, **look)
     used = [Line2D([], [], label=policy_look(name)[0], **look) for name, look in looks.items()]
-    plot.set_yticks(range(len(rows)), [kind + (" *" if group == "held_out_kinds" else "") for group, kind, _ in rows])
+    names = [printable(kind) + (" *" if group == "held_out_kinds" else "") for group, kind, _ in rows]
+    plot.set_yticks(range(len(rows)), names)
     plot.set_ylim(len(rows) - 0.5, -0.5)
-    _axis(plot, "From the best common schedule to the oracle (* kinds never trained on)", "score on test (points)", "")
+    _axis(plot, "From the common schedule to the oracle", "score on test (points); * never trained on", "")
     plot.grid(True, axis="x")
     plot.grid(False, axis="y")
     plot.xaxis.set_major_locator(MaxNLocator(nbins=8))
-    legend_below(figure, used, columns=5)
+    legend_below(figure, used, columns=2)
     return figure
 
 
@@ -304,7 +326,7 @@ def gap(standings: Mapping[str, Standings]) -> Figure:
 def forest(evaluation: Evaluation) -> Figure:
     """Paired difference learned − other on test accuracy: every seed, the mean, its 95 % interval; 0 is a draw."""
     comparisons = evaluation.comparisons
-    figure, axes = new_figure(1.1 + 0.46 * len(comparisons))
+    figure, axes = new_figure(1.1 + 0.55 * len(comparisons))
     plot = axes[0][0]
     learned = np.array(evaluation.policies["learned"].per_seed.test_accuracy_pct)
     for row, comparison in enumerate(comparisons):
@@ -317,11 +339,11 @@ def forest(evaluation: Evaluation) -> Figure:
         plot.plot([d.estimate], [row], "D", color=colour, markersize=6)
         text = f"{d.estimate:+.2f} [{d.low:+.2f}, {d.high:+.2f}]  p = {comparison.p_value:.3g}"
         plot.annotate(
-            text, (1.02, row), xycoords=("axes fraction", "data"), va="center", fontsize=8.5, annotation_clip=False
+            text, (0.5, row - 0.24), xycoords=("axes fraction", "data"), ha="center", va="bottom", fontsize=8.5
         )
     plot.axvline(0.0, color=INK, linewidth=1.0)
-    plot.set_yticks(range(len(comparisons)), [f"vs {policy_look(c.second)[0]}" for c in comparisons])
-    plot.set_ylim(len(comparisons) - 0.5, -0.5)
+    plot.set_yticks(range(len(comparisons)), [policy_look(c.second)[0] for c in comparisons])
+    plot.set_ylim(len(comparisons) - 0.6, -0.75)
     _axis(plot, f"Learned minus other, {evaluation.eval_seeds} paired seeds", "test accuracy difference (points)", "")
     plot.grid(True, axis="x")
     plot.grid(False, axis="y")
@@ -332,24 +354,26 @@ def forest(evaluation: Evaluation) -> Figure:
 @styled
 def pareto(evaluation: Evaluation) -> Figure:
     """Test accuracy (mean, 95 % interval) against parameters of the committed network; the front is the line."""
-    figure, axes = new_figure(3.0)
+    figure, axes = new_figure(2.6 + 0.17 * len(evaluation.policies) / 2)
     plot = axes[0][0]
     points = {name: (p.params, p.test_accuracy_pct.estimate) for name, p in evaluation.policies.items()}
     front = pareto_front(points)
     plot.plot(*zip(*[points[name] for name in front], strict=True), color=GREY, linewidth=1.0, drawstyle="steps-post")
+    used = []
     for name, policy in evaluation.policies.items():
         interval = policy.test_accuracy_pct
         label, colour, marker = policy_look(name)
+        look = {"color": colour, "marker": marker, "markersize": 7, "linestyle": "none"}
+        used.append(Line2D([], [], label=label + (" *" if name in front else ""), **look))
         plot.errorbar(
             policy.params, interval.estimate,
             yerr=[[interval.estimate - interval.low], [interval.high - interval.estimate]],
-            color=colour, marker=marker, markersize=7, linewidth=1.2, capsize=2,
-            linestyle="none", label=label + (" *" if name in front else ""),
+            elinewidth=1.2, capsize=2, **look,
         )  # fmt: skip
     title = "Accuracy against size (* on the Pareto front)"
     _axis(plot, title, "parameters of the committed network", "test accuracy (points)")
     plot.grid(True, axis="x")
-    plot.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8.5, labelcolor=INK)
+    legend_below(figure, used, columns=2)
     return figure
 
 
@@ -365,9 +389,9 @@ def importance(found: Mapping[str, Importance]) -> Figure:
         plot.barh(row, lost.estimate, height=0.6, color=colour)
         plot.plot([lost.low, lost.high], [row, row], color=INK, linewidth=1.2)
     plot.axvline(0.0, color=INK, linewidth=1.0)
-    plot.set_yticks(range(len(names)), names)
+    plot.set_yticks(range(len(names)), [printable(name) for name in names])
     plot.set_ylim(len(names) - 0.5, -0.5)
-    _axis(plot, "What is lost when observations are permuted among hosts", "score lost (points)", "")
+    _axis(plot, "Lost without a group of observations", "score lost (points)", "")
     plot.grid(True, axis="x")
     plot.grid(False, axis="y")
     plot.xaxis.set_major_locator(MaxNLocator(nbins=8))

@@ -58,13 +58,71 @@ class Result(Frozen):
     passes_when: str
 
 
+class LayerCount(Frozen):
+    """How the checks of one layer ended."""
+
+    layer: Layer
+    compares: str
+    held: int
+    differ: int
+    not_evaluated: int
+
+
+class Committed(Frozen):
+    """Committed validation accuracy of the training episodes, points, mean over hosts."""
+
+    first: float
+    last: float
+    best: float
+
+
+class ValidationScore(Frozen):
+    """Mean score of the validation episodes after so many iterations; the highest chooses the best checkpoint."""
+
+    iterations: int
+    score: float
+    chosen: bool
+
+
+class TrainingSummary(Frozen):
+    """How training went; ``health``, ``entropy`` and ``rewards`` are of the last iteration that measured them."""
+
+    iterations: int
+    env_steps: int | None
+    committed: Committed | None
+    validations: tuple[ValidationScore, ...]
+    health: dict[str, float | None]
+    entropy: dict[str, float | None]  # by head
+    rewards: dict[str, float]  # by component, per episode, mean over hosts
+
+
+class Message(Frozen):
+    """What was found while it trained, after so many iterations."""
+
+    iterations: int
+    severity: Severity
+    check: str
+    message: str
+
+
+class Summary(Frozen):
+    """What the report says besides results."""
+
+    lines: tuple[str, ...]
+    layers: tuple[LayerCount, ...]
+    training: TrainingSummary
+    messages: tuple[Message, ...]
+    gains: tuple[float, ...]  # of the shown hosts, over the best common schedule, points
+
+
 class Verdict(Frozen):
     """findings.json."""
 
     schema_version: Literal[3] = SCHEMA_VERSION
-    run: str  # fingerprint or name
+    run: str  # its name
     results: tuple[Result, ...]
     scoreboard: tuple[Score, ...] = ()
+    summary: Summary | None = None  # null of a run of which no report was made
 
     def with_status(self, status: Status) -> tuple[Result, ...]:
         """Results of one status, worst first, then by id."""

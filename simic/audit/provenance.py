@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 
-from simic import durable, params, seals
+from simic import params, seals
 from simic.errors import SimicError
 from simic.telemetry import starts
 from simic.telemetry.rows import FindingRow
@@ -22,6 +23,9 @@ PUBLISHED = ("best", "latest")
 class Origin:
     """What the checkpoints do not hold because it differs between equal runs; None = not recorded."""
 
+    name: str | None = None  # of the run
+    started: datetime | None = None  # the first time
+    command: str | None = None  # that started or resumed it last
     code_revision: str | None = None  # that trained; of a resumed run the last one
     code_dirty: bool | None = None
     code_changes: int = 0  # resumes with other code than before
@@ -37,12 +41,14 @@ class Origin:
             begun = starts.read(path)
         except SimicError as error:
             raise SimicError(f"{error}; dvc checkout telemetry brings back what was recorded") from None
-        codes = [start.code for start in begun]
+        first, last, codes = begun[0], begun[-1], [start.code for start in begun]
+        when = datetime.fromtimestamp(first.unix_seconds, UTC)
         found = tuple(finding for start in begun for finding in start.findings)
         changes = sum(first != second for first, second in pairwise(codes))
-        code = codes[-1] if codes else ""
         dirty = any(each.endswith("-dirty") for each in codes)
-        return cls(code.removesuffix("-dirty") or None, dirty if code else None, changes, max(0, len(codes) - 1), found)
+        revision = last.code.removesuffix("-dirty") or None
+        state = dirty if last.code else None
+        return cls(last.name, when, last.command, revision, state, changes, len(codes) - 1, found)
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,6 @@ class Provenance:
 
     params_sha256: str | None
     data_sha256: str | None
-    lock_sha256: str | None
     checkpoint_sha256: Mapping[str, str]
     state_chain: str | None
     origin: Origin
@@ -60,6 +65,8 @@ class Provenance:
     damaged: tuple[str, ...]
     sealed: tuple[str, ...]  # stages whose seals hold what they are about
     non_finite: tuple[str, ...]  # tensors of the checkpoints that hold NaN or Inf
+    code_sha256: Mapping[str, str]  # by stage
+    params: Mapping[str, Any]  # by the keys of params.yaml that the stages sealed
 
 
 def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkpoint]]:
@@ -79,10 +86,10 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
             broken.append(f"checkpoints/{name}: was trained with params that differ from params.yaml")
     manifest = next(reversed(found.values())).manifest if found else None
     machine = manifest.machine if manifest else None
+    found_seals = {stage: seal for stage in sealed if (seal := seals.read(root, stage)) is not None}
     provenance = Provenance(
         params_sha256=manifest.params_sha256 if manifest else None,
         data_sha256=manifest.data_sha256 if manifest else None,
-        lock_sha256=_sha256(root / "dvc.lock"),
         checkpoint_sha256={name: kept.manifest.sha256[checkpoint.STATE_FILE] for name, kept in found.items()},
         state_chain=str(manifest.scalars["chain"]) if manifest else None,
         origin=Origin.read(root / "telemetry" / starts.RUN_FILE),
@@ -98,6 +105,8 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
             for tensor, values in kept.tensors.items()
             if not _finite(values)
         ),
+        code_sha256={stage: params.digest(seal.code) for stage, seal in found_seals.items()},
+        params={key: value for seal in found_seals.values() for key, value in seal.params.items()},
     )
     return provenance, found
 
@@ -109,13 +118,3 @@ def _finite(values: torch.Tensor) -> bool:
 def _trained_params(tree: params.Params) -> str:
     """As the trainer computes it (training.resume.Identity)."""
     return params.digest({"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")})
-
-
-def _sha256(path: Path) -> str | None:
-    """None where there is no such file."""
-    try:
-        return durable.sha256(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise SimicError(f"{path}: not readable: {error.strerror}") from None

@@ -51,7 +51,7 @@ def replay_episode(
         host.reset()
         for step in range(len(steps["op"])):
             host.train({head: int(steps[head][step]) for head in HEADS})
-            _compare(ledger, host.measure(), steps, step, f"iteration {iteration}, step {step + 1}, host {host_id}")
+            _compare(ledger, host.measure(), steps, step, f"iteration {iteration + 1}, step {step + 1}, host {host_id}")
     finally:
         torch.set_num_threads(threads)
     return ledger.comparisons()

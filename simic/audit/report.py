@@ -1,58 +1,40 @@
-"""report.html, report.md, findings.json: one file each, no network, the same bytes for the same run."""
+"""report.html, report.md, findings.json, findings.sarif: one file each, no network, the same bytes for the same run."""
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
+from pydantic import ValidationError
 
 from simic import durable
-from simic.audit import audit, card, drawing, figures
+from simic.audit import audit, card, figures
 from simic.audit.findings import PROOF, Result, Status, Verdict, failing, percent
+from simic.audit.panels import Panel, panels_of
+from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord
-from simic.errors import SimicError
-from simic.evaluation import endpoints
-from simic.evaluation.endpoints import COMMON, ORACLE_TASK
+from simic.audit.sarif import to_sarif
+from simic.audit.summary import label
+from simic.errors import SimicError, printable
 from simic.evaluation.page import GROUPS
-from simic.evaluation.result import LEARNED, Case, Evaluation, Importance, PolicyComparison
+from simic.evaluation.result import Evaluation, Importance
 from simic.evaluation.statistics import CONFIDENCE, Interval
-from simic.growth.life.vocabulary import Action
-from simic.params import PolicyName
+from simic.params import Params
+from simic.training.progress import duration
+from simic.training.resume import differences
 
 MAX_BYTES = 5_000_000
-FLOORS = ("static", "random_legal", "heuristic", "fixed_schedule")
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One figure, drawn and in words."""
-
-    name: str
-    title: str
-    description: str
-    rendered: str
-
-    @property
-    def inline(self) -> Markup:
-        """For the page."""
-        return Markup(drawing.svg_element(self.rendered, self.name, self.title, self.description))
-
-    @property
-    def document(self) -> str:
-        """For a file."""
-        return drawing.svg_file(self.rendered)
+UNNAMED = "not recorded"
 
 
 def write_report(run: RunRecord, folder: Path) -> Verdict:
     """Audits a run and writes its reports; SimicError afterwards where findings reach ``audit.fail_on``."""
-    trained = run.provenance.params_sha256 if run.provenance else None
-    verdict = audit.examine(run, (trained or "unknown")[:12])
+    name = run.provenance.origin.name if run.provenance else None
+    verdict = audit.examine(run, name or UNNAMED)
     write(run, verdict, folder)
     grave = failing(verdict.results, run.params.audit.fail_on)
     if grave:
@@ -72,6 +54,7 @@ def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
         "report.html": html(run, verdict, panels),
         "report.md": markdown(run, verdict),
         "findings.json": verdict.to_json(),
+        "findings.sarif": to_sarif(verdict),
         card.FILE: card.model_card(run, verdict),
         **{f"figures/{panel.name}.svg": panel.document for panel in panels},
     }
@@ -89,66 +72,73 @@ def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
 
 def html(run: RunRecord, verdict: Verdict, panels: Sequence[Panel]) -> str:
     """The report as one page; scripts, network and foreign styles are refused by its content security policy."""
-    style = _templates().get_template("report.css").render().strip()
+    templates = _templates(_for_html)
+    style = templates.get_template("report.css").render().strip()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    page = (
-        _templates()
-        .get_template("report.html")
-        .render(**_content(run, verdict), style=Markup(style), style_sha256=digest, panels={p.name: p for p in panels})
-    )
-    return page.rstrip() + "\n"
+    shown = {"style": Markup(style), "style_sha256": digest, "panels": {panel.name: panel for panel in panels}}
+    return templates.get_template("report.html").render(**_content(run, verdict), **shown).rstrip() + "\n"
 
 
 def markdown(run: RunRecord, verdict: Verdict) -> str:
     """The same without figures."""
-    return _templates().get_template("report.md").render(**_content(run, verdict)).rstrip() + "\n"
+    return _templates(_for_markdown).get_template("report.md").render(**_content(run, verdict)).rstrip() + "\n"
 
 
-def _templates() -> Environment:
+def _templates(finalize: Any) -> Environment:
     environment = Environment(
         loader=PackageLoader("simic.audit"),
         autoescape=lambda name: name is not None and name.endswith(".html"),
+        finalize=finalize,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"interval": interval, "count": count, "cell": cell}
+    environment.filters |= {
+        "interval": interval,
+        "count": count,
+        "cell": cell,
+        "label": label,
+    }
     return environment
 
 
+def _for_html(value: Any) -> Any:
+    """Text without what acts on letters around it; jinja escapes its markup."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+# Markup that a text could bring along: inline marks, cells, tags, links, addresses that become links by themselves.
+_MARKS = re.compile(r"[\\`*|~<>&#$@]|(?<!\w)_|_(?!\w)|\](?=[\[(])|^\[|(?<=:)/(?=/)|(?<=www)\.")
+
+
+def _for_markdown(value: Any) -> Any:
+    """Text that stands for itself."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return _MARKS.sub(lambda found: "\\" + found[0], printable(value))
+
+
 def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
-    evaluation = run.evaluation
+    evaluation, params = run.evaluation, _sealed(run.provenance)
     return {
-        "run": run,
         "verdict": verdict,
-        "refuted": verdict.refuted,
+        "summary": verdict.summary,
+        "about": _about(params),
         "proof": [result for layer in PROOF for result in verdict.results if result.layer == layer],
         "sound": not any(verdict.counts()[severity] for severity in ("critical", "high")),
-        "lines": lines(run, verdict),
         "findings": verdict.findings,
-        "told": _told(run),
         "unevaluated": verdict.with_status(Status.NOT_EVALUATED),
         "passed": [result for result in verdict.with_status(Status.PASS) if result.layer not in PROOF],
         "evaluation": evaluation,
         "policies": _policies(evaluation) if evaluation else (),
-        "label": _label,
         "confidence": percent(CONFIDENCE),
         "standings": evaluation.standings if evaluation and not verdict.refuted else {},
         "groups": GROUPS,
         "importance": _by_importance(evaluation) if evaluation else (),
-        "cases": enumerate(evaluation.cases) if evaluation else (),
+        "cases": list(enumerate(evaluation.cases)) if evaluation else (),
         "provenance": provenance_rows(run),
+        "changed": _changed(params),
     }
-
-
-def _told(run: RunRecord) -> list[tuple[int, str, str, str]]:
-    """What was found while it trained: iterations done, severity, check, message."""
-    columns = (
-        [run.told.column(name).tolist() for name in ("iteration", "severity", "check", "message")]
-        if len(run.told)
-        else []
-    )
-    return [(iteration + 1, *rest) for iteration, *rest in zip(*columns, strict=True)]
 
 
 def _policies(evaluation: Evaluation) -> list[str]:
@@ -161,15 +151,12 @@ def _by_importance(evaluation: Evaluation) -> list[tuple[str, Importance]]:
     return sorted(evaluation.importance.items(), key=lambda item: -item[1].lost.estimate)
 
 
-def _label(policy: str) -> str:
-    return figures.policy_look(policy)[0]
-
-
-def interval(value: Interval | None, form: str = "{:.2f}") -> str:
-    """``75.10 [74.20, 76.00]``."""
+def interval(value: Interval | None, form: str = "{:.2f}", unit: float = 1.0) -> Markup:
+    """``75.10 [74.20, 76.00]``, in so many of a unit."""
     if value is None:
-        return "–"
-    return f"{form.format(value.estimate)} [{form.format(value.low)}, {form.format(value.high)}]"
+        return Markup("–")
+    estimate, low, high = (form.format(unit * number) for number in (value.estimate, value.low, value.high))
+    return Markup(f"{estimate} [{low}, {high}]")
 
 
 def count(value: float) -> str:
@@ -180,97 +167,39 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def cell(value: float | int | str) -> str:
-    """One value of an evidence table."""
+def cell(value: object) -> str:
+    """One value of an evidence table, or of a param."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-# --- the verdict in five lines ---------------------------------------------------------------------------------------
+# --- provenance ------------------------------------------------------------------------------------------------------
 
 
-def lines(run: RunRecord, verdict: Verdict) -> tuple[str, ...]:
-    """What was found, what was reached, against whom, how training went, what the claim rests on."""
-    reached = _withheld(verdict) if verdict.refuted else _reached(run.evaluation)
-    return (_found(verdict), *reached, _trained(run), f"{_rests_on(run.evaluation)} {_proven(verdict)}")
+def _sealed(found: Provenance | None) -> Params | None:
+    """The params that the stages sealed; None where these are none."""
+    known = {} if found is None else {key: value for key, value in found.params.items() if "." not in key}
+    try:
+        return Params.model_validate(known) if known else None
+    except ValidationError:  # a seal that was edited, which X6 says
+        return None
 
 
-def _withheld(verdict: Verdict) -> tuple[str, str]:
-    return (
-        f"Accuracy: withheld, since the record does not hold ({', '.join(verdict.refuted)}).",
-        "Comparison: withheld.",
+def _about(params: Params | None) -> str:
+    """What was run."""
+    if params is None:
+        return "params not recorded"
+    prepare, train = params.prepare, params.train
+    task = f"suite {prepare.suite.name}" if prepare.task == "suite" else f"task {prepare.task}"
+    host = f"{train.host.family}/{train.host.preset}"
+    return f"{task} · host {host} · reward {train.reward.mode} · rng_seed {params.rng_seed}"
+
+
+def _changed(params: Params | None) -> list[tuple[str, str]]:
+    """Params that are not the defaults, by name: default → value."""
+    default, sealed = (
+        tree.model_dump(mode="json", exclude={"audit", "runtime"}) for tree in (Params(), params or Params())
     )
-
-
-def _proven(verdict: Verdict) -> str:
-    held = sum(result.layer in PROOF and result.status is Status.PASS for result in verdict.results)
-    return f"Proof: {held} checks of the record hold; {'certified' if verdict.certified else 'not certified'}."
-
-
-def _found(verdict: Verdict) -> str:
-    grave = [f"{number} {severity}" for severity, number in verdict.counts().items() if number]
-    passed = len(verdict.with_status(Status.PASS))
-    unknown = len(verdict.with_status(Status.NOT_EVALUATED))
-    found = ", ".join(grave) if grave else "none"
-    unseen = f", {len(verdict.unseen)} of them critical ({', '.join(verdict.unseen)})" if verdict.unseen else ""
-    return f"Findings: {found}. {passed} checks passed, {unknown} could not be evaluated{unseen}."
-
-
-def _reached(evaluation: Evaluation | None) -> tuple[str, str]:
-    if evaluation is None or LEARNED not in evaluation.policies:
-        return ("Accuracy: the trained policy was not evaluated.", "Comparison: none.")
-    policy = evaluation.policies[LEARNED]
-    reached = (
-        f"Accuracy: {interval(policy.test_accuracy_pct)} points on the test split with {policy.params:,.0f} "
-        f"parameters, {policy.growth_ratio:.2f} times as many as the bare host."
-    )
-    others = [c for c in evaluation.comparisons if c.second not in get_args(PolicyName)]
-    if not others:
-        return reached, "Comparison: no baseline was evaluated."
-    reached = f"{_closed(evaluation)} {reached}"
-    hardest = min(others, key=lambda comparison: comparison.difference_pct.estimate)
-    static = evaluation.comparison(LEARNED, "static")
-    said = [_against(static)] if static else []
-    if static is None or hardest.second != "static":
-        said.append(f"strongest baseline: {_against(hardest)}")
-    return reached, "Comparison: " + "; ".join(said) + "."
-
-
-def _closed(evaluation: Evaluation) -> str:
-    """The primary endpoint in words."""
-    score, gap = endpoints.said(evaluation)
-    return f"Gap: {gap}. Score: {score}."
-
-
-def _against(comparison: PolicyComparison) -> str:
-    d = comparison.difference_pct
-    meaning = "better" if d.low > 0 else "worse" if d.high < 0 else "no difference shown"
-    return f"{d.estimate:+.2f} points [{d.low:+.2f}, {d.high:+.2f}] against {_label(comparison.second)}, {meaning}"
-
-
-def _trained(run: RunRecord) -> str:
-    if not len(run.updates):
-        return "Training: no update is recorded."
-    steps = f", {int(run.updates.column('env_steps')[-1]):,} environment steps" if "env_steps" in run.updates else ""
-    accuracy = ""
-    if len(run.episodes):
-        mean = np.nanmean(run.episodes.column("committed_accuracy"), axis=1)
-        accuracy = f"; committed validation accuracy {mean[0]:.1f} in the first iteration, {mean[-1]:.1f} in the last"
-    return f"Training: {len(run.updates)} updates{steps}{accuracy}."
-
-
-def _rests_on(evaluation: Evaluation | None) -> str:
-    if evaluation is None:
-        return "Evidence: no evaluation, so nothing can be claimed."
-    return (
-        f"Evidence: {evaluation.eval_seeds} paired evaluation seeds of one training run. Claims concern this "
-        f"checkpoint, not training with other rng seeds.{_cost(evaluation)}"
-    )
-
-
-def _cost(evaluation: Evaluation) -> str:
-    """The controller's own training is part of what a controlled training costs."""
-    trainings = evaluation.controller_trainings
-    return f" The controller was trained by {trainings:,} host trainings." if trainings is not None else ""
+    return list(differences(default, sealed).items())
 
 
 def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
@@ -280,144 +209,23 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
         return []
     origin = found.origin
     dirty = {True: "with uncommitted changes", False: "clean", None: "state not recorded"}[origin.code_dirty]
+    seconds = sum(float(values.sum()) for name, values in run.timing.columns.items() if name != "iteration")
     rows: list[tuple[str, object]] = [
+        ("training started", origin.started and f"{origin.started:%Y-%m-%d %H:%M:%S} UTC"),
+        ("training took", duration(seconds) if len(run.timing) else None),
+        ("command", origin.command),
+        ("resumes", origin.resumes),
+        ("MLflow run", origin.name and f"{origin.name} in the experiment simic"),
+        ("code revision", f"{origin.code_revision}, {dirty}" if origin.code_revision else None),
+        *((f"code of {stage} sha256", digest) for stage, digest in found.code_sha256.items()),
         ("params sha256", found.params_sha256),
         ("data sha256", found.data_sha256),
-        ("dvc.lock sha256", found.lock_sha256),
         *((f"checkpoint {name} sha256", digest) for name, digest in found.checkpoint_sha256.items()),
         ("hash chain of the training state, last link", found.state_chain),
-        ("code revision", f"{origin.code_revision}, {dirty}" if origin.code_revision else None),
-        ("resumes", origin.resumes),
-        *((name, version) for name, version in found.versions.items()),
+        *found.versions.items(),
         *found.hardware.items(),
     ]
-    return [(name, "not recorded" if value is None else str(value)) for name, value in rows]
-
-
-# --- figures ---------------------------------------------------------------------------------------------------------
-
-
-def panels_of(run: RunRecord) -> list[Panel]:
-    """Every figure that this run has data for."""
-    makers = (_gap, _importance, _learning, _health, _entropy, _rewards, _forest, _pareto)
-    return [*(panel for panel in (make(run) for make in makers) if panel is not None), *_growth(run)]
-
-
-def _panel(name: str, title: str, description: str, figure: Figure) -> Panel:
-    return Panel(name, title, description, drawing.render(figure))
-
-
-def _gap(run: RunRecord) -> Panel | None:
-    if run.evaluation is None or LEARNED not in run.evaluation.policies:
-        return None
-    standings = run.evaluation.standings
-    said = [
-        f"{kind}: common {scores[COMMON]:.1f}, learned {scores[LEARNED]:.1f}, oracle {scores[ORACLE_TASK]:.1f}"
-        for found in standings.values()
-        for kind, scores in found.by_kind.items()
-    ]
-    return _panel(
-        "gap", "How much of the gap is closed, by kind of task", "; ".join(said) + ".", figures.gap(standings)
-    )
-
-
-def _learning(run: RunRecord) -> Panel | None:
-    if not len(run.episodes):
-        return None
-    iterations = run.episodes.column("iteration").astype(float)
-    committed = run.episodes.column("committed_accuracy")
-    policies = run.evaluation.policies if run.evaluation else {}
-    floors = {name: policies[name].val_accuracy_pct for name in FLOORS if name in policies}
-    mean = np.nanmean(committed, axis=1)
-    levels = ", ".join(f"{_label(name)} {value:.1f}" for name, value in floors.items())
-    description = (
-        f"Mean over hosts from {mean[0]:.1f} in the first to {mean[-1]:.1f} points in the last iteration, best "
-        f"{mean.max():.1f}; dark band: middle half of the hosts, light band: all. Lines: {levels or 'no baselines'}."
-    )
-    title = "Committed validation accuracy per iteration"
-    return _panel("learning", title, description, figures.learning(iterations, committed, floors))
-
-
-def _health(run: RunRecord) -> Panel | None:
-    names = ("approx_kl", "explained_variance", "clip_fraction", "grad_norm")
-    series = {name: run.updates.column(name) for name in names if name in run.updates}
-    if not series:
-        return None
-    iterations = run.updates.column("iteration").astype(float)
-    last = ", ".join(f"{name} {values[-1]:.3g}" for name, values in series.items())
-    figure = figures.health(iterations, series, run.params.train.ppo.target_kl)
-    return _panel("health", "Health of the updates", f"In the last update: {last}.", figure)
-
-
-def _entropy(run: RunRecord) -> Panel | None:
-    heads = run.updates.below("entropy_by_head")
-    if not heads:
-        return None
-    order = {name: index for index, name in enumerate(Action._fields)}
-    heads = {name: heads[name] for name in sorted(heads, key=lambda h: (order.get(h, len(order)), h))}
-    said = [(name, values[np.isfinite(values)]) for name, values in heads.items()]
-    last = ", ".join(f"{name} {values[-1]:.2f}" if values.size else f"{name} not measured" for name, values in said)
-    iterations = run.updates.column("iteration").astype(float)
-    return _panel(
-        "entropy", "Entropy of each action head", f"Last measured: {last}.", figures.entropy(iterations, heads)
-    )
-
-
-def _rewards(run: RunRecord) -> Panel | None:
-    parts = run.steps.below("components")
-    if not parts:
-        return None
-    iterations, valid = run.steps.column("iteration"), run.steps.column("valid")
-    axis = np.unique(iterations)
-    sums = {
-        name: np.array([np.where(valid, values, 0.0)[iterations == i].sum(axis=0).mean() for i in axis])
-        for name, values in parts.items()
-    }
-    last = ", ".join(f"{name} {values[-1]:+.2f}" for name, values in sums.items())
-    figure = figures.rewards(axis.astype(float), sums)
-    return _panel("rewards", "Reward by component", f"Per episode in the last iteration: {last}.", figure)
-
-
-def _importance(run: RunRecord) -> Panel | None:
-    if run.evaluation is None or not run.evaluation.importance:
-        return None
-    said = [f"{group}: {interval(found.lost, '{:+.1f}')}" for group, found in _by_importance(run.evaluation)]
-    figure = figures.importance(run.evaluation.importance)
-    return _panel("importance", "Which observations decide", f"Points lost: {'; '.join(said)}.", figure)
-
-
-def _growth(run: RunRecord) -> list[Panel]:
-    """One for each host that is shown."""
-    return [
-        _panel(
-            f"growth-{number}",
-            f"How the host {'won' if case.gain > 0 else 'lost'}",
-            f"Decisions: {_decisions(case) or 'none, the network never grew'}.",
-            figures.growth(case.timeline),
-        )
-        for number, case in enumerate(run.evaluation.cases if run.evaluation else ())
-    ]
-
-
-def _decisions(case: Case) -> str:
-    return "; ".join(f"step {d.step + 1} {d.op.lower()} slot {d.slot}" for d in case.timeline.decisions)
-
-
-def _forest(run: RunRecord) -> Panel | None:
-    evaluation = run.evaluation
-    if evaluation is None or not evaluation.comparisons:
-        return None
-    description = "; ".join(_against(comparison) for comparison in evaluation.comparisons) + "."
-    return _panel("forest", "Learned policy against the others", description, figures.forest(evaluation))
-
-
-def _pareto(run: RunRecord) -> Panel | None:
-    if run.evaluation is None:
-        return None
-    policies = run.evaluation.policies.items()
-    said = [f"{_label(n)} {p.test_accuracy_pct.estimate:.1f} points, {p.params:,.0f} parameters"
-            for n, p in policies]  # fmt: skip
-    return _panel("pareto", "Accuracy against size", "; ".join(said) + ".", figures.pareto(run.evaluation))
+    return [(name, UNNAMED if value is None else str(value)) for name, value in rows]
 
 
 def worst(results: Sequence[Result]) -> str:

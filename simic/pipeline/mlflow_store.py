@@ -28,6 +28,7 @@ from pydantic import BaseModel
 from sqlalchemy.exc import SQLAlchemyError
 
 from simic import durable, params
+from simic.errors import printable
 from simic.pipeline.paths import Workspace
 from simic.telemetry import recorder
 from simic.telemetry.columns import Columns
@@ -111,7 +112,8 @@ class MlflowRun:
 
     def _create(self, identity: RunIdentity) -> str:
         tags = {"simic.fingerprint": identity.fingerprint, **identity.tags}
-        run_id = self.client.create_run(self.experiment_id, run_name=identity.fingerprint[:12], tags=tags).info.run_id
+        name = recorder.run_name(identity.fingerprint)
+        run_id = self.client.create_run(self.experiment_id, run_name=name, tags=tags).info.run_id
         params = [Param(key, value) for key, value in identity.params.items()]
         self.client.log_batch(run_id, params=params)
         data = Dataset(identity.dataset, identity.data_sha256[:36], "local", "data/prepared")
@@ -351,7 +353,7 @@ def _owed_file(workspace: Workspace) -> Path:
 
 
 def _warn(error: Exception) -> None:
-    _log.warning("logging to MLflow failed, the run continues without it: %s", in_one_line(error))
+    _log.warning("logging to MLflow failed, the run continues without it: %s", printable(in_one_line(error)))
 
 
 def in_one_line(error: Exception) -> str:

@@ -214,7 +214,7 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Expl
 
 
 def audit(params: Params, workspace: Workspace) -> None:
-    """Checks the run and writes reports/report.html, report.md, model_card.md, findings.json and certificate.json."""
+    """Checks the run and writes the reports, the model card, findings.json, findings.sarif and certificate.json."""
     from simic.audit.certificate import Certificate
     from simic.audit.report import write_report
 
@@ -266,8 +266,8 @@ def findings(workspace: Workspace) -> "Verdict":
     return Verdict.model_validate_json((workspace.reports / "findings.json").read_bytes())
 
 
-def verdict(workspace: Workspace) -> tuple[str, str, str]:
-    """What a run came to, in three lines: score, gap, verdict."""
+def verdict(workspace: Workspace) -> tuple[str, str, str, str]:
+    """What a run came to, in four lines: score, gap, verdict, its name."""
     from simic.evaluation import endpoints, result
 
     found = findings(workspace)
@@ -277,7 +277,7 @@ def verdict(workspace: Workspace) -> tuple[str, str, str]:
         score = gap = f"withheld: the record does not hold ({', '.join(found.refuted)})"
     else:
         score, gap = endpoints.said(result.read(workspace.evaluation))
-    return f"score    {score}", f"gap      {gap}", f"verdict  {said}"
+    return f"score    {score}", f"gap      {gap}", f"verdict  {said}", f"run      {found.run}"
 
 
 @dataclass(frozen=True)

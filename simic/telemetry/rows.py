@@ -45,6 +45,8 @@ class FindingRow(Row):
 class StartRow(Row):
     """One start or resume of a run: what differs between equal runs."""
 
+    name: str  # of the run
+    command: str
     unix_seconds: float
     host: str
     process: int

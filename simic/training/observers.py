@@ -7,6 +7,7 @@ from typing import Literal
 
 from simic.params import Params
 from simic.telemetry.columns import Columns
+from simic.telemetry.recorder import run_name
 from simic.telemetry.rows import FindingRow, UpdateRow
 
 EndStatus = Literal["finished", "interrupted", "failed"]
@@ -23,6 +24,11 @@ class RunInfo:
     data_sha256: str
     start_iteration: int  # iterations done by earlier lives of this run
     report: Callable[[FindingRow], None]
+
+    @property
+    def name(self) -> str:
+        """Of the run, wherever it is shown."""
+        return run_name(self.work_dir.name)
 
 
 class Observer:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
+from simic.errors import printable
 from simic.telemetry.columns import Array, Columns
 from simic.telemetry.rows import FindingRow, UpdateRow
 from simic.training.observers import EndStatus, Observer, RunInfo
@@ -20,7 +21,7 @@ def choose(style: Literal["auto", "rich", "plain", "none"]) -> list[Observer]:
         return []
     if style == "rich" or (style == "auto" and sys.stdout.isatty() and importlib.util.find_spec("rich")):
         return [Bar()]
-    return [Lines(lambda line: print(line, flush=True))]
+    return [Lines(lambda line: print(printable(line), flush=True))]
 
 
 def summary(update: UpdateRow, episode: Columns) -> str:
@@ -59,6 +60,7 @@ class Lines(Observer):
             info.start_iteration,
             self._clock(),
         )
+        self._say(f"train: run {info.name}")
         if self._first:
             self._say(f"train: resuming after iteration {self._first} of {self._total}")
 
@@ -86,7 +88,13 @@ class Bar(Observer):
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._steps = info.params.train.episode_steps
-        columns = ("train", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+        columns = (
+            f"train {info.name}",
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+        )
         self._progress = Progress(*columns)
         self._progress.start()
         total = info.params.train.iterations
@@ -99,7 +107,7 @@ class Bar(Observer):
         self._bar.update(self._task, completed=update.iteration + 1, description=summary(update, episode))
 
     def on_finding(self, finding: FindingRow) -> None:
-        self._bar.print(f"{finding.severity} finding {finding.check}: {finding.message}", markup=False)
+        self._bar.print(printable(f"{finding.severity} finding {finding.check}: {finding.message}"), markup=False)
 
     def on_end(self, status: EndStatus) -> None:
         if self._progress is not None:

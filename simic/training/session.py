@@ -2,7 +2,9 @@
 
 import os
 import platform
+import shlex
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,7 +24,7 @@ from simic.errors import SimicError
 from simic.growth.batch.shards import Layout
 from simic.params import Params, Train
 from simic.telemetry import starts
-from simic.telemetry.recorder import FOLDER, NOTHING, Recorder, Silent
+from simic.telemetry.recorder import FOLDER, NOTHING, Recorder, Silent, run_name
 from simic.telemetry.rows import FindingRow, StartRow
 from simic.training import machine, needs, resume, sharing
 from simic.training.checkpoint import CheckpointStore, Manifest
@@ -206,6 +208,8 @@ def _clear(work_dir: Path) -> None:
 def _note_start(work_dir: Path, iteration: int, dropped: int, findings: list[FindingRow], code: str) -> None:
     """One entry per start or resume: what differs between equal runs, and so is in no checkpoint."""
     start = StartRow(
+        name=run_name(work_dir.name),
+        command=_command(),
         unix_seconds=round(time.time(), 3),
         host=platform.node(),
         process=os.getpid(),
@@ -215,3 +219,10 @@ def _note_start(work_dir: Path, iteration: int, dropped: int, findings: list[Fin
         findings=findings,
     )
     starts.note(work_dir / starts.RUN_FILE, start)
+
+
+def _command() -> str:
+    """As this process was started: ``simic run -S train.iterations=30``, ``python -m prefect.engine``."""
+    program, *arguments = sys.orig_argv[1:] or ["python"]
+    words = ["python", program] if program.startswith("-") else [Path(program).name]
+    return shlex.join([*words, *arguments])

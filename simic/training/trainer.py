@@ -309,7 +309,7 @@ class TrainingRun:
         assert found is not None
         why = "" if found.check in FATAL else "; train.stop_on decides what stops a run"
         return StoppedByFinding(
-            f"stopped by finding {found.check} in iteration {found.iteration}: {found.message}; "
+            f"stopped by finding {found.check} in iteration {found.iteration + 1}: {found.message}; "
             f"earlier checkpoints are kept{why}"
         )
 

@@ -1,6 +1,7 @@
 """A clean synthetic run, recorded and published as a real one is, in which each test plants one defect."""
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import get_args
 
 import numpy as np
@@ -294,11 +295,14 @@ def evaluation(eval_seeds=20, found=None):
 
 
 def provenance():
-    return Provenance(params_sha256="a" * 64, data_sha256="d" * 64, lock_sha256="c" * 64,
+    origin = Origin("run-1", datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC), "simic run", "0123456789abcdef", False)
+    recorded = params().model_dump(mode="json", exclude={"audit", "runtime"})
+    return Provenance(params_sha256="a" * 64, data_sha256="d" * 64,
                       checkpoint_sha256={"best": "e" * 64, "latest": "f" * 64}, state_chain="b" * 64,
-                      origin=Origin("0123456789abcdef", False), versions={"python": "3.11", "torch": "2.13"},
+                      origin=origin, versions={"python": "3.11", "torch": "2.13"},
                       hardware={"device": "cpu", "threads": "1"}, damaged=(),
-                      sealed=("prepare", "headroom", "train", "evaluate"), non_finite=())  # fmt: skip
+                      sealed=("prepare", "headroom", "train", "evaluate"), non_finite=(),
+                      code_sha256={"train": "9" * 64}, params=recorded)  # fmt: skip
 
 
 def certificate(**deviations):

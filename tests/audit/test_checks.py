@@ -117,7 +117,7 @@ def test_a_first_ratio_that_ppo_did_not_measure_is_found_and_that_of_an_imitatio
         assert result(short, "R1").status is status
     unmeasured = update("first_ratio_deviation", CLONED, np.nan)(warm(plant))
     found = result(unmeasured.run, "R1")
-    assert found.status is Status.FINDING and found.evidence[0]["iteration"] == CLONED
+    assert found.status is Status.FINDING and found.evidence[0]["iteration"] == CLONED + 1
 
 
 def test_live_checks_need_only_what_training_has_recorded():
@@ -180,4 +180,4 @@ def test_evidence_names_the_worst_rows(plant):
     )
     damaged = damaged.column("updates", "ratio_mean", put(9, 50.0))
     evidence = result(damaged.run, "R2").evidence
-    assert ([row["iteration"] for row in evidence], evidence[0]["ratio_mean"]) == ([9, 3], 50.0)
+    assert ([row["iteration"] for row in evidence], evidence[0]["ratio_mean"]) == ([10, 4], 50.0)  # counted from 1

@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from simic.agent.ppo import EARLY_STOP
 from simic.audit import drawing, figures
+from simic.audit.findings import ValidationScore
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.growth.life.vocabulary import Op, Stage
 
@@ -118,13 +119,24 @@ def standings():
     }
 
 
+VALIDATIONS = [ValidationScore(iterations=n, score=70.0, chosen=n == 6) for n in (6, 12)]
+
+
+def long(short):
+    """The same stages, one step each, then as long a rest as the default episode has."""
+    more = 40 - len(short.stages)
+    fields = ("stages", "blueprints", "alphas", "live_accuracy_pct", "committed_accuracy_pct")
+    return short.model_copy(update={name: getattr(short, name) + more * getattr(short, name)[-1:] for name in fields})
+
+
 DRAWN = {
     "gap": lambda: figures.gap(standings()),
-    "learning": lambda: figures.learning(ITERATIONS, 60 + ITERATIONS[:, None] + np.arange(5.0), FLOORS),
+    "learning": lambda: figures.learning(ITERATIONS, 60 + ITERATIONS[:, None] + np.arange(5.0), FLOORS, VALIDATIONS),
     "health": lambda: figures.health(ITERATIONS, {"approx_kl": 0.01 * np.ones(12)}, 0.015),
     "entropy": lambda: figures.entropy(ITERATIONS, {"op": np.linspace(1, 0, 12), "slot": np.full(12, np.nan)}),
     "rewards": lambda: figures.rewards(ITERATIONS, COMPONENTS),
     "growth": lambda: figures.growth(timeline()),
+    "growth of a long episode": lambda: figures.growth(long(timeline())),
     "importance": lambda: figures.importance(evaluation().importance),
     "forest": lambda: figures.forest(evaluation()),
     "pareto": lambda: figures.pareto(evaluation()),

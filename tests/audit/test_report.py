@@ -6,22 +6,25 @@ import re
 from base64 import b64encode
 from dataclasses import replace
 from html import escape, unescape
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
 from simic.audit import report
+from simic.audit import summary as summaries
 from simic.audit.audit import checks, examine
 from simic.audit.certificate import Certificate, Certified
 from simic.audit.checks.recomputed import RecomputedCheck
 from simic.audit.findings import Status, Verdict, failing
+from simic.audit.panels import panels_of
 from simic.audit.record import RunRecord, Table
 from simic.errors import SimicError
 from simic.evaluation.endpoints import COMMON
+from simic.params import Params
 
 from . import synthetic
 from .defects import DEFECTS
+from .pages import Page, sources, unexplained
 from .synthetic import evaluation, headroom, params
 
 
@@ -32,36 +35,12 @@ def verdict(clean):
 
 @pytest.fixture(scope="module")
 def panels(clean):
-    return report.panels_of(clean)
+    return panels_of(clean)
 
 
 @pytest.fixture(scope="module")
 def page(clean, verdict, panels):
     return report.html(clean, verdict, panels)
-
-
-class Page(HTMLParser):
-    """Tags, attributes and text of a page; complains about tags that are not closed in order."""
-
-    VOID = ("meta", "br", "link", "img")
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.attributes, self.text, self.open = [], [], [], []
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value) for name, value in attributes]
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
 
 
 def test_page_loads_nothing_and_runs_nothing(page):
@@ -83,9 +62,10 @@ def test_content_security_policy_allows_exactly_its_own_style(page):
 
 
 def test_page_is_deterministic_and_small(page, clean, verdict):
-    assert page == report.html(clean, verdict, report.panels_of(clean))
+    assert page == report.html(clean, verdict, panels_of(clean))
     assert len(page.encode()) < report.MAX_BYTES / 4
-    assert not re.search(r"20\d\d-\d\d-\d\dT", page), "a date would differ from run to run"
+    dates = set(re.findall(r"20\d\d-\d\d-\d\d", page))
+    assert dates == {"2031-05-06"}, "the run's own date alone: not that of the audit"
 
 
 def test_ids_are_unique_and_references_resolve(page):
@@ -100,7 +80,7 @@ def test_ids_are_unique_and_references_resolve(page):
 
 def test_every_figure_has_words(panels):
     assert [panel.name for panel in panels] == [
-        "gap", "importance", "learning", "health", "entropy", "rewards", "forest", "pareto", "growth-0", "growth-1",
+        "gap", "learning", "health", "entropy", "rewards", "growth-0", "growth-1", "importance", "forest", "pareto",
     ]  # fmt: skip
     for panel in panels:
         assert 'role="img"' in panel.inline
@@ -118,12 +98,62 @@ def test_ink_follows_the_page_inline_and_is_black_in_files(panels):
 
 def test_page_and_markdown_say_everything_that_was_examined(clean, verdict, page):
     text = " ".join(Page(page).text)
-    markdown = report.markdown(clean, verdict)
+    markdown = report.markdown(clean, verdict).replace("\\", "")
     for result in verdict.results:
         assert result.question in text
-    for line in report.lines(clean, verdict):
+        assert result.status is Status.NOT_EVALUATED or result.threshold in text
+    for line in verdict.summary.lines:
         assert line in text and line in markdown
-    assert len(report.lines(clean, verdict)) == 5
+    assert len(verdict.summary.lines) == 5
+
+
+def test_sections_come_in_the_order_in_which_they_are_believed(page):
+    sections = re.findall(r'<h2 id="(\w+)">', page)
+    assert sections == ["verdict", "proof", "findings", "learning", "growth", "why", "evaluation", "provenance"]
+
+
+def test_every_layer_says_what_it_compared_and_how_its_checks_ended(page, verdict):
+    inside = page[page.index('id="proof"') :].split("</table>")[0]
+    for row in verdict.summary.layers:
+        of_layer = [result.status for result in verdict.results if result.layer == row.layer]
+        assert (row.held, row.differ) == (of_layer.count(Status.PASS), of_layer.count(Status.FINDING))
+        assert row.held + row.differ + row.not_evaluated == len(of_layer) > 0
+        shown = f"<strong>{row.layer}</strong>: compares {row.compares}</td>"
+        assert shown + "".join(f'<td class="n">{n}</td>' for n in (row.held, row.differ, row.not_evaluated)) in inside
+
+
+def test_the_validation_that_chose_the_checkpoint_is_shown_by_iterations_done(clean):
+    score = np.full(len(clean.updates), np.nan)
+    score[[7, 15, 23]] = 70.0, 72.5, 72.5
+    columns = {**clean.updates.columns, "validation_accuracy": score, "best_iteration": np.full(len(score), 16.0)}
+    verdict = examine(replace(clean, updates=Table(columns)), "x")
+    page = report.html(clean, verdict, ())
+    rows = re.findall(r'<tr><td class="n">(\d+)</td><td class="n">([\d.]+)</td><td>(best)?</td></tr>', page)
+    assert rows == [("8", "70.00", ""), ("16", "72.50", "best"), ("24", "72.50", "")]
+
+
+def test_iterations_are_counted_from_one(plant):
+    _, damage = DEFECTS["R2"][0]  # in row 5, counted from 0
+    verdict = examine(damage(plant).run, "x")
+    (found,) = [result for result in verdict.findings if result.check == "R2"]
+    assert [row["iteration"] for row in found.evidence] == [6]
+    assert verdict.summary.training.iterations == len(plant.run.updates)
+
+
+def test_provenance_is_what_was_sealed_whatever_the_params_are_now(clean, verdict):
+    tree = clean.params.model_copy(update={"rng_seed": 77})
+    page = report.html(replace(clean, params=tree), verdict, ())
+    assert "rng_seed 1<" in page and "rng_seed 77" not in page
+    rows = dict(report.provenance_rows(clean))
+    assert rows["training started"] == "2031-05-06 07:08:09 UTC" and rows["command"] == "simic run"
+    assert rows["training took"] == "0:34"  # 24 iterations of 1.4 s
+    assert rows["MLflow run"].startswith("run-1 ")
+    assert "<dt>train.iterations</dt>" in page[page.index('id="params"') :]
+
+
+def test_an_edited_seal_costs_its_params_and_not_the_report(clean, verdict):
+    edited = replace(clean.provenance, params={"prepare": {"task": "nonsense"}, "train": 3})
+    assert "params not recorded" in report.html(replace(clean, provenance=edited), verdict, ())
 
 
 def cells(page, section):
@@ -145,7 +175,7 @@ def test_the_gap_comes_first_as_a_figure_and_as_a_table(page, clean):
     assert re.search(r"<figure>\s*<svg[^>]*aria-labelledby=\"(\S+)", page)[1] == "gap-t"
     assert page.index('id="gap"') < page.index('id="findings"')
     names = [name for name, _ in cells(page, "gap")]
-    assert names == [report._label(name) for each in clean.evaluation.standings.values() for name in each.policies]
+    assert names == [summaries.label(name) for each in clean.evaluation.standings.values() for name in each.policies]
 
 
 def test_numbers_of_the_gap_are_those_of_the_evaluation(page, clean):
@@ -169,7 +199,7 @@ def test_the_figure_of_the_gap_has_every_kind_in_words(panels, clean):
 
 def test_the_verdict_says_the_gap(clean, verdict):
     learned = clean.evaluation.standings["held_out"].policies["learned"]
-    line = report.lines(clean, verdict)[1]
+    line = verdict.summary.lines[1]
     assert f"Gap: {100 * learned.share.estimate:.0f} % closed" in line
     assert f"random search needs {learned.search_worth.estimate}" in line
 
@@ -195,27 +225,29 @@ def test_every_case_says_its_task_its_scores_and_the_oracles_schedule(page, clea
 
 def test_without_importance_and_cases_the_report_says_what_there_is(clean, verdict):
     bare = replace(clean, evaluation=clean.evaluation.model_copy(update={"importance": {}, "cases": ()}))
-    page = report.html(bare, verdict, report.panels_of(bare))
+    page = report.html(bare, verdict, panels_of(bare))
     assert 'id="importance"' not in page and "The learned policy was not evaluated." in page
 
 
-def test_the_trained_policy_itself_is_no_baseline(clean, verdict):
+def test_the_trained_policy_itself_is_no_baseline(clean):
     """However it is played: the nearest comparison may be with its sampled or blind play."""
     near = [
         c.model_copy(update={"difference_pct": synthetic.interval(1.0)}) if c.second == "blind" else c
         for c in clean.evaluation.comparisons
     ]
     run = replace(clean, evaluation=clean.evaluation.model_copy(update={"comparisons": tuple(near)}))
-    assert "strongest baseline: +2.00 points [+1.50, +2.50] against patient rule" in report.lines(run, verdict)[2]
+    line = examine(run, "x").summary.lines[2]
+    assert "strongest baseline: +2.00 points [+1.50, +2.50] against patient rule" in line
 
 
-def test_a_gap_that_may_be_nothing_has_no_share_and_the_report_says_so(clean, verdict):
+def test_a_gap_that_may_be_nothing_has_no_share_and_the_report_says_so(clean):
     flat = headroom(gain=0.0)
     run = replace(clean, headroom=flat, evaluation=evaluation(found=flat))
     reasons = [each.gap_undefined for each in run.evaluation.standings.values()]
     assert len(reasons) == 2 and all(reasons)
-    assert f"Gap: not defined: {reasons[0]}" in report.lines(run, verdict)[1]
-    page = report.html(run, verdict, report.panels_of(run))
+    verdict = examine(run, "x")
+    assert f"Gap: not defined: {reasons[0]}" in verdict.summary.lines[1]
+    page = report.html(run, verdict, panels_of(run))
     for reason in reasons:
         assert f"no share of it can be given: {escape(reason)}" in page
         assert f"no share of it can be given: {reason}" in report.markdown(run, verdict)
@@ -230,9 +262,31 @@ def test_a_policy_without_a_look_of_its_own_is_shown_under_its_name(clean, verdi
         for scores in each["by_kind"].values():
             scores["surprise"] = 70.0
     run = replace(clean, evaluation=type(clean.evaluation).model_validate(tree))
-    page = report.html(run, verdict, report.panels_of(run))
+    page = report.html(run, verdict, panels_of(run))
     assert [name for name, _ in cells(page, "gap")].count("surprise") == 2
     assert "surprise" in [name for name, _ in cells(page, "evaluation")]
+
+
+@pytest.fixture(scope="module")
+def found(clean, verdict):
+    rows = [list(row) for row in report.provenance_rows(clean)]
+    rest = [rows, clean.provenance.params, Params().model_dump(mode="json")]
+    return sources(json.loads(verdict.to_json()), json.loads(clean.evaluation.to_json()), rest)
+
+
+def test_every_number_on_the_page_stands_in_the_files_it_was_made_from(page, found):
+    assert unexplained(page, found) == {}
+
+
+SHOWN = re.compile(r"(?<=[>\s(\[+-])\d+\.\d+(?=[<\s)\],])")
+
+
+@pytest.mark.parametrize("section", ["verdict", "learning", "growth", "why", "evaluation"])
+def test_a_number_that_stands_in_no_file_is_noticed(section, page, found):
+    start = page.index(f'<h2 id="{section}"')
+    stop = page.index("</section>", start)
+    changed = SHOWN.sub(lambda number: f"{float(number[0]) + 1234.5:.2f}", page[start:stop], count=1)
+    assert list(unexplained(page[:start] + changed + page[stop:], found)) == [section]
 
 
 def test_findings_come_worst_first_and_unevaluated_are_no_pass(plant):
@@ -272,17 +326,18 @@ def test_a_run_of_which_a_part_is_not_certified_is_not_certified(clean):
     assert not verdict.refuted and not verdict.certified
 
 
-def test_what_was_found_while_it_trained_is_in_the_report(clean, verdict):
+def test_what_was_found_while_it_trained_is_in_the_report(clean):
     told = Table({"iteration": np.array([-1, 4]), "severity": np.array(["info", "high"], dtype=object),
                   "check": np.array(["survey", "R2"], dtype=object),
                   "message": np.array(["three tries", "ratios explode"], dtype=object)})  # fmt: skip
     run = replace(clean, told=told)
+    verdict = examine(run, "x")
     assert "ratios explode" in report.html(run, verdict, ())
     assert "- iteration 5, high, R2: ratios explode" in report.markdown(run, verdict)
 
 
 def test_a_clean_run_is_said_to_be_clean(page):
-    assert "No critical or high finding." in page and "; certified." in page
+    assert "No critical or high finding." in page and "Certified: " in page
     assert "9 comparisons of 1 kinds" in page[page.index('id="proof"') :]
 
 
@@ -298,7 +353,7 @@ def test_report_of_a_bare_run_is_whole(verdict):
     bare = RunRecord(params())
     found = examine(bare, "bare")
     assert not found.with_status(Status.PASS)
-    page = report.html(bare, found, report.panels_of(bare))
+    page = report.html(bare, found, panels_of(bare))
     Page(page)
     assert "This run was not evaluated." in page
     assert "the trained policy was not evaluated" in report.markdown(bare, found)
@@ -307,7 +362,14 @@ def test_report_of_a_bare_run_is_whole(verdict):
 def test_write_makes_every_file_and_findings_round_trip(clean, verdict, tmp_path):
     report.write(clean, verdict, tmp_path / "reports")
     names = {str(p.relative_to(tmp_path / "reports")) for p in (tmp_path / "reports").rglob("*") if p.is_file()}
-    assert names >= {"report.html", "report.md", "findings.json", "figures/learning.svg", "figures/forest.svg"}
+    assert names >= {
+        "report.html",
+        "report.md",
+        "findings.json",
+        "findings.sarif",
+        "figures/learning.svg",
+        "figures/forest.svg",
+    }
     text = (tmp_path / "reports" / "findings.json").read_text(encoding="utf-8")
     assert Verdict.model_validate_json(text) == verdict
     assert json.loads(text)["schema_version"] == 3

@@ -107,15 +107,17 @@ def test_metrics_are_flat_few_and_those_of_the_standings(finished: Workspace) ->
 
 
 def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Workspace) -> None:
-    score, gap, verdict = stages.verdict(finished)
+    score, gap, verdict, name = stages.verdict(finished)
     standings = result.read(finished.evaluation).standings["held_out"]
     assert score.startswith(f"score    {standings.policies['learned'].score.estimate:.1f} points on 3 held-out tasks")
     assert gap.startswith("gap      ") and ("% closed" in gap or "not defined" in gap)
     assert verdict.endswith(", certified")
+    [start] = json.loads((finished.telemetry / "run.json").read_text())
+    assert name == f"run      {start['name']}"
     assert "to be tried one after the other" in (finished.reports / "report.md").read_text()  # found while it trained
     found = json.loads((finished.reports / "findings.json").read_text())
 
-    def told(check: str, severity: str) -> tuple[str, str, str]:
+    def told(check: str, severity: str) -> tuple[str, ...]:
         """Of that check alone, as a finding."""
         chosen = [
             one | {"status": "finding", "severity": severity} for one in found["results"] if one["check"] == check

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 from small_runs import run, small_params
 
+from simic.telemetry.recorder import run_name
 from simic.telemetry.rows import FindingRow
 from simic.training import progress
 from simic.training.observers import RunInfo
@@ -25,6 +26,7 @@ def test_a_line_has_the_means_over_hosts_and_the_time_left(tmp_path):
     watcher.on_finding(FindingRow(iteration=3, check="c", severity="high", message="m"))
     watcher.on_end("interrupted")
     assert lines == [
+        f"train: run {run_name(tmp_path.name)}",
         "train: resuming after iteration 2 of 10",
         "train:  3/10  return   1.50  committed  55.0 %  kept 2.0 seeds  0:28 left",
         "train:  4/10  return   1.50  committed  55.0 %  kept 2.0 seeds  validation score  71.2  0:24 left",

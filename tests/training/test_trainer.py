@@ -298,7 +298,7 @@ class Reporter(Watcher):
 
 def test_a_finding_as_grave_as_stop_on_ends_the_run_before_its_checkpoint(prepared, tmp_path):
     reporter = Reporter()
-    with pytest.raises(StoppedByFinding, match="stopped by finding mine in iteration 1: too good"):
+    with pytest.raises(StoppedByFinding, match="stopped by finding mine in iteration 2: too good"):
         run(tmp_path, prepared, [reporter], params=small_params(stop_on="high"))
     assert [finding.check for finding in reporter.findings] == ["mine"]
     assert reporter.calls[-1] == ("end", "failed")
@@ -368,11 +368,11 @@ def forbidden_actions(session, sick):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (sick_hosts, "rollback_budget in iteration 1: 4 rollbacks in this run, .*rollback_budget allows 3"),
-        (sick_gradients, "non_finite_updates in iteration 1: 16 optimizer steps had no finite .*, at most 10 may"),
-        (no_choice, "decision_fault in iteration 1: head 'op': .* mask forbids every choice; one must be legal"),
-        (sick_logits, "decision_fault in iteration 1: head 'op': the policy's logits are not finite"),
-        (forbidden_actions, "decision_fault in iteration 1: action {'op': 4.* forbidden by the masks"),
+        (sick_hosts, "rollback_budget in iteration 2: 4 rollbacks in this run, .*rollback_budget allows 3"),
+        (sick_gradients, "non_finite_updates in iteration 2: 16 optimizer steps had no finite .*, at most 10 may"),
+        (no_choice, "decision_fault in iteration 2: head 'op': .* mask forbids every choice; one must be legal"),
+        (sick_logits, "decision_fault in iteration 2: head 'op': the policy's logits are not finite"),
+        (forbidden_actions, "decision_fault in iteration 2: action {'op': 4.* forbidden by the masks"),
     ],
 )
 def test_a_spent_budget_or_a_policy_that_cannot_decide_ends_any_run(fault, message, prepared, tmp_path):

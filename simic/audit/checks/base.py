@@ -161,7 +161,7 @@ class Check(ABC):
             occurred=occurred,
             counted=self.unit,
             statistics=outcome.statistics,
-            evidence=tuple(_finite(each) for each in outcome.evidence),
+            evidence=tuple(_shown(each) for each in outcome.evidence),
             **{text: getattr(self, text) for text in TEXTS},
         )
 
@@ -192,9 +192,13 @@ class Check(ABC):
         return not self.post_hoc and all(need.split(".")[0] in LIVE_SOURCES for need in self.needs)
 
 
-def _finite(evidence: Evidence) -> Evidence:
-    """What is no number is told in words: JSON has none for it."""
-    return {name: str(x) if isinstance(x, float) and not np.isfinite(x) else x for name, x in evidence.items()}
+def _shown(evidence: Evidence) -> Evidence:
+    """What is no number is told in words: JSON has none for it. Iterations are counted from 1, as wherever they are
+    shown; the tables count from 0.
+    """
+    found = {name: str(x) if isinstance(x, float) and not np.isfinite(x) else x for name, x in evidence.items()}
+    iteration = found.get("iteration")
+    return found | {"iteration": iteration + 1} if isinstance(iteration, int) else found
 
 
 _REGISTRY: dict[str, Check] = {}

@@ -176,7 +176,7 @@ class BestVersusFinal(Check):
         accuracy = run.validations.column("committed_accuracy")
         iterations = run.validations.column("iteration")
         best = int(np.nanargmax(np.nanmean(accuracy, axis=1)))
-        measured = f"best after iteration {iterations[best]}, last validated {iterations[-1]}"
+        measured = f"best after iteration {iterations[best] + 1}, last validated {iterations[-1] + 1}"
         if best == len(accuracy) - 1:
             return passed(measured).showing(Reading(limits.BEST_LOST, 0.0).statistic)
         difference = accuracy[-1] - accuracy[best]

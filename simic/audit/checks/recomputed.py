@@ -320,7 +320,7 @@ class CountsAgree(RecomputedCheck):
         expected = ppo.entropy_coef + done * (ppo.entropy_coef_final - ppo.entropy_coef)
         expected[updates.column("iteration") < train.taught] = 0.0
         for iteration, (recorded, own) in enumerate(zip(updates.column("entropy_coef"), expected, strict=True)):
-            pairs[f"entropy bonus of iteration {iteration}"] = float(recorded), float(own)
+            pairs[f"entropy bonus of iteration {iteration + 1}"] = float(recorded), float(own)
         if ppo.learning_rate_schedule == "constant":
             rates = updates.column("learning_rate")
             pairs["learning rate"] = float(rates[np.abs(rates - ppo.learning_rate).argmax()]), ppo.learning_rate

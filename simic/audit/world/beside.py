@@ -40,7 +40,7 @@ class Beside:
     def where(self) -> str:
         """For the ledger."""
         host = self.host
-        return f"iteration {host.iteration}, step {host.step}, host {host.host_id} (row {self.place})"
+        return f"iteration {host.iteration + 1}, step {host.step}, host {host.host_id} (row {self.place})"
 
     # --- weights ---
 

@@ -107,7 +107,7 @@ def alone(env: GrowthEnv, actions: Sequence[Tensor], iteration: int, ledger: Led
         )
         for ids in (env.env_ids, env.env_ids[-1:])
     )  # fmt: skip
-    where = f"iteration {iteration}, host {int(env.host_ids[-1])}"
+    where = f"iteration {iteration + 1}, host {int(env.host_ids[-1])}"
     seen = among.reset(options={"iteration": iteration})[0].features[-1:]
     own = single.reset(options={"iteration": iteration})[0].features
     ledger.note("a host alone is what it is among others", f"{where}, step 0", float((seen != own).sum()))

@@ -1,0 +1,72 @@
+"""What changed in the findings from one audited run to another."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from simic.audit.findings import Result, Status, Verdict
+from simic.errors import SimicError
+from simic.telemetry.rows import SEVERITIES
+
+Change = Literal["new", "worse", "same", "better", "fixed", "not evaluated any more"]
+ORDER: tuple[Change, ...] = ("new", "worse", "same", "better", "fixed", "not evaluated any more")
+PLACES = ("findings.json", "reports/findings.json")
+
+
+def read_verdict(place: Path) -> Verdict:
+    """Of a findings.json, or of the folder of a run or its reports; SimicError where there is none."""
+    file = next((place / name for name in PLACES if (place / name).is_file()), place)
+    if not file.is_file():
+        raise SimicError(f"{place}: neither a findings.json nor a folder with one; run simic audit there first")
+    try:
+        return Verdict.model_validate_json(file.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise SimicError(
+            f"{file}: not findings of this version of simic: {str(error).splitlines()[0]}; run simic audit again"
+        ) from None
+
+
+def changes(before: Verdict, after: Verdict) -> dict[Change, list[tuple[Result | None, Result | None]]]:
+    """Every check with a finding before or after, by what became of it, the worst first."""
+    old, new = ({result.check: result for result in verdict.results} for verdict in (before, after))
+    found: dict[Change, list[tuple[Result | None, Result | None]]] = {change: [] for change in ORDER}
+    names = dict.fromkeys(result.check for verdict in (after, before) for result in verdict.findings)
+    for name in names:
+        pair = old.get(name), new.get(name)
+        found[_change(*pair)].append(pair)
+    return found
+
+
+def _change(old: Result | None, new: Result | None) -> Change:
+    """Of a check that found something in at least one of two runs; a check that is gone was not evaluated."""
+    if new is None or new.status is Status.NOT_EVALUATED:
+        return "not evaluated any more"
+    if new.status is Status.PASS:
+        return "fixed"
+    if old is None or old.status is not Status.FINDING:
+        return "new"
+    step = SEVERITIES.index(new.severity) - SEVERITIES.index(old.severity)
+    return "worse" if step > 0 else "better" if step < 0 else "same"
+
+
+def page(before: Verdict, after: Verdict) -> str:
+    """For a terminal: counts, then a line for each check."""
+    found = changes(before, after)
+    counts = ", ".join(f"{len(pairs)} {change}" for change, pairs in found.items())
+    said = {True: "certified", False: "not certified"}
+    lines = [
+        f"{before.run} ({said[before.certified]}) -> {after.run} ({said[after.certified]}): {counts}",
+        *(_line(change, old, new) for change, pairs in found.items() for old, new in pairs),
+    ]
+    return "\n".join(lines)
+
+
+def _line(change: Change, old: Result | None, new: Result | None) -> str:
+    one = new if new is not None and new.status is Status.FINDING else old
+    assert one is not None  # one of the two is a finding
+    severity = one.severity
+    if change in ("worse", "better") and old is not None:
+        severity = f"{old.severity} -> {one.severity}"
+    measured = "" if new is None else f": {new.measured}"
+    return f"{change:<7} {severity:<8} {one.check} {one.title}{measured}"

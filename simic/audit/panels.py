@@ -1,0 +1,160 @@
+"""The figures of one run, drawn and in words."""
+
+from dataclasses import dataclass
+from itertools import chain
+
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from simic.audit import drawing, figures
+from simic.audit.figures import policy_look
+from simic.audit.findings import TrainingSummary
+from simic.audit.record import RunRecord
+from simic.audit.summary import against, reward_components, train_summary
+from simic.errors import printable
+from simic.evaluation.endpoints import COMMON, ORACLE_TASK
+from simic.evaluation.result import LEARNED, Case
+
+FLOORS = ("static", "random_legal", "heuristic", "fixed_schedule")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One figure; ``description`` says in words what it shows."""
+
+    name: str
+    title: str
+    description: str
+    rendered: str
+
+    @property
+    def inline(self) -> Markup:
+        """For the page."""
+        return Markup(drawing.svg_element(self.rendered, self.name, self.title, self.description))
+
+    @property
+    def document(self) -> str:
+        """For a file."""
+        return drawing.svg_file(self.rendered)
+
+
+def panels_of(run: RunRecord) -> list[Panel]:
+    """Every figure that this run has data for."""
+    training = train_summary(run)
+    of_training = (_learning(run, training), _health(run, training), _entropy(run, training), _rewards(run, training))
+    made = chain((_gap(run),), of_training, _growth(run), (_importance(run), _forest(run), _pareto(run)))
+    return [panel for panel in made if panel is not None]
+
+
+def _panel(name: str, title: str, description: str, figure: Figure) -> Panel:
+    return Panel(name, title, printable(description), drawing.render(figure))
+
+
+def _gap(run: RunRecord) -> Panel | None:
+    if run.evaluation is None or LEARNED not in run.evaluation.policies:
+        return None
+    standings = run.evaluation.standings
+    said = [
+        f"{kind}: common {scores[COMMON]:.1f}, learned {scores[LEARNED]:.1f}, oracle {scores[ORACLE_TASK]:.1f}"
+        for found in standings.values()
+        for kind, scores in found.by_kind.items()
+    ]
+    return _panel(
+        "gap", "How much of the gap is closed, by kind of task", "; ".join(said) + ".", figures.gap(standings)
+    )
+
+
+def _learning(run: RunRecord, training: TrainingSummary) -> Panel | None:
+    if training.committed is None:
+        return None
+    policies = run.evaluation.policies if run.evaluation else {}
+    floors = {name: policies[name].val_accuracy_pct for name in FLOORS if name in policies}
+    levels = ", ".join(f"{policy_look(name)[0]} {value:.1f}" for name, value in floors.items())
+    of = training.committed
+    description = (
+        f"Mean over hosts from {of.first:.1f} in the first to {of.last:.1f} points in the last iteration, best "
+        f"{of.best:.1f}; dark band: middle half of the hosts, light band: all. Lines: {levels or 'no baselines'}."
+    )
+    if training.validations:
+        description += " Diamonds: score of the validation episodes; the ring is on the one that chose the checkpoint."
+    iterations, committed = run.episodes.column("iteration") + 1.0, run.episodes.column("committed_accuracy")
+    figure = figures.learning(iterations, committed, floors, training.validations)
+    return _panel("learning", "Committed validation accuracy per iteration", description, figure)
+
+
+def _health(run: RunRecord, training: TrainingSummary) -> Panel | None:
+    if not training.health:
+        return None
+    series = {name: run.updates.column(name) for name in training.health}
+    figure = figures.health(run.updates.column("iteration") + 1.0, series, run.params.train.ppo.target_kl)
+    said = f"Last measured: {_listed(training.health, '.3g')}."
+    return _panel("health", "Health of the updates", said, figure)
+
+
+def _entropy(run: RunRecord, training: TrainingSummary) -> Panel | None:
+    if not training.entropy:
+        return None
+    found = run.updates.below("entropy_by_head")
+    heads = {name: found[name] for name in training.entropy}
+    figure = figures.entropy(run.updates.column("iteration") + 1.0, heads)
+    said = f"1 is uniform, 0 always the same, blank: no choice. Last measured: {_listed(training.entropy, '.2f')}."
+    return _panel("entropy", "Normalised entropy of each action head", said, figure)
+
+
+def _rewards(run: RunRecord, training: TrainingSummary) -> Panel | None:
+    if not training.rewards:
+        return None
+    iterations, paid = reward_components(run)
+    said = f"Per episode in the last iteration: {_listed(training.rewards, '+.2f')}."
+    return _panel("rewards", "Reward by component", said, figures.rewards(iterations, paid))
+
+
+def _listed(values: dict[str, float] | dict[str, float | None], form: str) -> str:
+    return ", ".join(
+        f"{name} not measured" if value is None else f"{name} {value:{form}}" for name, value in values.items()
+    )
+
+
+def _importance(run: RunRecord) -> Panel | None:
+    if run.evaluation is None or not run.evaluation.importance:
+        return None
+    found = run.evaluation.importance
+    first = max(found, key=lambda name: found[name].lost.estimate)
+    lost = found[first].lost
+    said = f"Most is lost without {first}: {lost.estimate:+.1f} points [{lost.low:+.1f}, {lost.high:+.1f}]."
+    return _panel("importance", "Which observations decide", said, figures.importance(found))
+
+
+def _growth(run: RunRecord) -> list[Panel]:
+    """One for each host that is shown."""
+    return [
+        _panel(
+            f"growth-{number}",
+            f"How the host {'won' if case.gain > 0 else 'lost'}",
+            f"Decisions: {_decisions(case) or 'none, the network never grew'}.",
+            figures.growth(case.timeline),
+        )
+        for number, case in enumerate(run.evaluation.cases if run.evaluation else ())
+    ]
+
+
+def _decisions(case: Case) -> str:
+    return "; ".join(f"step {d.step + 1} {d.op.lower()} slot {d.slot}" for d in case.timeline.decisions)
+
+
+def _forest(run: RunRecord) -> Panel | None:
+    evaluation = run.evaluation
+    if evaluation is None or not evaluation.comparisons:
+        return None
+    description = "; ".join(against(comparison) for comparison in evaluation.comparisons) + "."
+    return _panel("forest", "Learned policy against the others", description, figures.forest(evaluation))
+
+
+def _pareto(run: RunRecord) -> Panel | None:
+    if run.evaluation is None:
+        return None
+    said = [
+        f"{policy_look(name)[0]} {found.test_accuracy_pct.estimate:.1f} points, {found.params:,.0f} parameters"
+        for name, found in run.evaluation.policies.items()
+    ]
+    return _panel("pareto", "Accuracy against size", "; ".join(said) + ".", figures.pareto(run.evaluation))

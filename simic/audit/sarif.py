@@ -1,0 +1,72 @@
+"""findings.sarif: the findings as SARIF 2.1.0, which code hosts and editors show.
+
+https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
+"""
+
+import json
+from typing import Any
+
+import simic
+from simic.audit.findings import Result, Status, Verdict
+from simic.telemetry.rows import Severity
+
+LEVELS: dict[Severity, str] = {"critical": "error", "high": "error", "medium": "warning", "low": "note", "info": "note"}
+PLACE = "params.yaml"  # a file of the repository that says which run it was; a finding is about no line of it
+
+
+def to_sarif(verdict: Verdict) -> str:
+    """Every check as a rule, findings as results, checks that were not evaluated as notifications."""
+    rules = {result.check: index for index, result in enumerate(verdict.results)}
+    unevaluated = verdict.with_status(Status.NOT_EVALUATED)
+    run = {
+        "tool": {
+            "driver": {
+                "name": "simic audit",
+                "semanticVersion": simic.__version__,
+                "rules": [_rule(result) for result in verdict.results],
+            }
+        },
+        # Before the last slash: what is compared from run to run.
+        "automationDetails": {"id": f"simic audit/{verdict.run}"},
+        "invocations": [
+            {
+                "executionSuccessful": True,
+                "toolExecutionNotifications": [_notification(result, rules[result.check]) for result in unevaluated],
+            }
+        ],
+        "results": [_result(result, rules[result.check]) for result in verdict.findings],
+        "properties": {"certified": verdict.certified, "refuted": list(verdict.refuted)},
+    }
+    log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
+    return json.dumps(log, indent=1, ensure_ascii=False) + "\n"
+
+
+def _rule(result: Result) -> dict[str, Any]:
+    return {
+        "id": result.check,
+        "shortDescription": {"text": result.title},
+        "fullDescription": {"text": result.question},
+        "help": {"text": f"{result.fix} Passes when: {result.passes_when}."},
+        "defaultConfiguration": {"level": LEVELS[result.severity]},
+        "properties": {"layer": result.layer, "finding_when": result.threshold, "source": result.source},
+    }
+
+
+def _result(finding: Result, rule: int) -> dict[str, Any]:
+    return {
+        "ruleId": finding.check,
+        "ruleIndex": rule,
+        "level": LEVELS[finding.severity],
+        "message": {"text": f"{finding.title}: {finding.measured}. Finding when: {finding.threshold}."},
+        "locations": [{"physicalLocation": {"artifactLocation": {"uri": PLACE}}}],
+        "partialFingerprints": {"check/v1": finding.check},
+        "properties": {"severity": finding.severity, "evidence": [dict(row) for row in finding.evidence]},
+    }
+
+
+def _notification(result: Result, rule: int) -> dict[str, Any]:
+    return {
+        "level": "note",
+        "message": {"text": f"Not evaluated: {result.measured}."},
+        "associatedRule": {"id": result.check, "index": rule},
+    }

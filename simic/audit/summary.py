@@ -1,0 +1,239 @@
+"""What the report says besides the results of its checks; it stands in findings.json too."""
+
+from collections.abc import Sequence
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simic.audit.findings import (
+    PROOF,
+    Committed,
+    Layer,
+    LayerCount,
+    Message,
+    Result,
+    Status,
+    Summary,
+    TrainingSummary,
+    ValidationScore,
+    Verdict,
+)
+from simic.audit.record import RunRecord, Table
+from simic.evaluation import endpoints
+from simic.evaluation.result import LEARNED, Evaluation, PolicyComparison
+from simic.evaluation.statistics import Interval
+from simic.growth.life.vocabulary import Action
+from simic.params import PolicyName
+
+COMPARES: dict[Layer, str] = {
+    "bind": "files with the hashes that each stage sealed",
+    "recompute": "recorded numbers with those that follow from the tables",
+    "certify": "training, episodes and the exported network with a float64 reference that shares no code with them",
+    "symptom": "measurements with the limits of a sound training; these prove nothing",
+}
+
+
+HEALTH = ("approx_kl", "explained_variance", "clip_fraction", "grad_norm")
+LABELS = {
+    "learned": "learned (greedy)",
+    "learned_sampled": "learned (sampled)",
+    "random_legal": "random",
+    "fixed_schedule": "fixed schedule",
+    "blind": "learned, blind",
+    "patient": "patient rule",
+    "surveyed": "surveyed rule",
+    "gradient": "gradient rule",
+}
+
+
+def summarize(run: RunRecord, verdict: Verdict) -> Summary:
+    """Of a run and the results of its checks."""
+    training = train_summary(run)
+    return Summary(
+        lines=_lines(run, verdict, training),
+        layers=tuple(_count(verdict.results, layer) for layer in (*PROOF, "symptom")),
+        training=training,
+        messages=_messages(run.told),
+        gains=tuple(case.gain for case in run.evaluation.cases) if run.evaluation else (),
+    )
+
+
+def label(policy: str) -> str:
+    """A policy's name for a reader."""
+    return LABELS.get(policy, policy)
+
+
+def against(comparison: PolicyComparison) -> str:
+    """A comparison in words."""
+    d = comparison.difference_pct
+    meaning = "better" if d.low > 0 else "worse" if d.high < 0 else "no difference shown"
+    return f"{d.estimate:+.2f} points [{d.low:+.2f}, {d.high:+.2f}] against {label(comparison.second)}, {meaning}"
+
+
+def _count(results: Sequence[Result], layer: Layer) -> LayerCount:
+    statuses = [result.status for result in results if result.layer == layer]
+    ended = {status: statuses.count(status) for status in Status}
+    return LayerCount(
+        layer=layer,
+        compares=COMPARES[layer],
+        held=ended[Status.PASS],
+        differ=ended[Status.FINDING],
+        not_evaluated=ended[Status.NOT_EVALUATED],
+    )
+
+
+def _messages(told: Table) -> tuple[Message, ...]:
+    if not len(told):
+        return ()
+    columns = (told.column(name).tolist() for name in ("iteration", "severity", "check", "message"))
+    return tuple(
+        Message(iterations=iteration + 1, severity=severity, check=check, message=message)
+        for iteration, severity, check, message in zip(*columns, strict=True)
+    )
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
+def train_summary(run: RunRecord) -> TrainingSummary:
+    """How training went."""
+    updates = run.updates
+    heads = updates.below("entropy_by_head")
+    order = {name: index for index, name in enumerate(Action._fields)}
+    rewards = reward_components(run)[1]
+    return TrainingSummary(
+        iterations=len(updates),
+        env_steps=int(updates.column("env_steps")[-1]) if len(updates) and "env_steps" in updates else None,
+        committed=_committed(run.episodes),
+        validations=_validations(updates),
+        health={name: _last(updates.column(name)) for name in HEALTH if name in updates},
+        entropy={name: _last(heads[name]) for name in sorted(heads, key=lambda h: (order.get(h, len(order)), h))},
+        rewards={name: float(values[-1]) for name, values in rewards.items()},
+    )
+
+
+def _committed(episodes: Table) -> Committed | None:
+    if not len(episodes):
+        return None
+    mean = np.nanmean(episodes.column("committed_accuracy"), axis=1)
+    return Committed(first=float(mean[0]), last=float(mean[-1]), best=float(mean.max()))
+
+
+def _validations(updates: Table) -> tuple[ValidationScore, ...]:
+    if not len(updates) or "validation_accuracy" not in updates:
+        return ()
+    chosen = updates.column("best_iteration")[-1]
+    return tuple(
+        ValidationScore(iterations=int(iteration) + 1, score=float(score), chosen=bool(iteration + 1 == chosen))
+        for iteration, score in zip(updates.column("iteration"), updates.column("validation_accuracy"), strict=True)
+        if np.isfinite(score)
+    )
+
+
+def reward_components(run: RunRecord) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    """Iterations from 1 on, and what each component paid per episode in them, mean over hosts; without those that never
+    paid.
+    """
+    parts = run.steps.below("components")
+    if not parts:
+        return np.zeros(0), {}
+    iterations, valid = run.steps.column("iteration"), run.steps.column("valid")
+    axis = np.unique(iterations)
+    paid = {
+        name: np.array([np.where(valid, values, 0.0)[iterations == i].sum(axis=0).mean() for i in axis])
+        for name, values in parts.items()
+    }
+    return axis + np.float64(1.0), {name: values for name, values in paid.items() if values.any()}
+
+
+def _last(values: NDArray[np.float64]) -> float | None:
+    """The last measured value."""
+    finite = values[np.isfinite(values)]
+    return float(finite[-1]) if finite.size else None
+
+
+# --- the verdict in five lines ---------------------------------------------------------------------------------------
+
+
+def _lines(run: RunRecord, verdict: Verdict, training: TrainingSummary) -> tuple[str, ...]:
+    """Whether it is certified, the gap, against whom, what was found, what it cost and rests on."""
+    reached = _withheld(verdict) if verdict.refuted else _reached(run.evaluation)
+    return (
+        _proven(verdict),
+        *reached,
+        _found(verdict),
+        f"{_cost(run.evaluation, training)} {_rests_on(run.evaluation)}",
+    )
+
+
+def _proven(verdict: Verdict) -> str:
+    proof = [result.status for result in verdict.results if result.layer in PROOF]
+    held, unknown = proof.count(Status.PASS), proof.count(Status.NOT_EVALUATED)
+    said = f"{'Certified' if verdict.certified else 'Not certified'}: {held} of {len(proof)} checks of the record hold"
+    if unknown:
+        said += f", {unknown} could not be evaluated"
+    return f"{said}; it does not hold in {', '.join(verdict.refuted)}." if verdict.refuted else f"{said}."
+
+
+def _withheld(verdict: Verdict) -> tuple[str, str]:
+    return (
+        f"Gap and score: withheld, since the record does not hold ({', '.join(verdict.refuted)}).",
+        "Comparison: withheld.",
+    )
+
+
+def _reached(evaluation: Evaluation | None) -> tuple[str, str]:
+    if evaluation is None or LEARNED not in evaluation.policies:
+        return "Gap: the trained policy was not evaluated.", "Comparison: none."
+    score, gap = endpoints.said(evaluation)
+    policy = evaluation.policies[LEARNED]
+    reached = (
+        f"{_interval(policy.test_accuracy_pct)} points on the test split with {policy.params:,.0f} parameters, "
+        f"{policy.growth_ratio:.2f} times as many as the bare host"
+    )
+    return f"Gap: {gap}. Score: {score}.", f"Accuracy: {reached}. {_compared(evaluation)}"
+
+
+def _interval(value: Interval) -> str:
+    return f"{value.estimate:.2f} [{value.low:.2f}, {value.high:.2f}]"
+
+
+def _compared(evaluation: Evaluation) -> str:
+    """With never growing, and with the strongest baseline."""
+    others = [c for c in evaluation.comparisons if c.second not in get_args(PolicyName)]
+    if not others:
+        return "No baseline was evaluated."
+    hardest = min(others, key=lambda comparison: comparison.difference_pct.estimate)
+    static = evaluation.comparison(LEARNED, "static")
+    said = [against(static)] if static else []
+    if static is None or hardest.second != "static":
+        said.append(f"strongest baseline: {against(hardest)}")
+    return f"{'; '.join(said)}."
+
+
+def _found(verdict: Verdict) -> str:
+    grave = [f"{number} {severity}" for severity, number in verdict.counts().items() if number]
+    passed, unknown = verdict.with_status(Status.PASS), verdict.with_status(Status.NOT_EVALUATED)
+    critical = sum(result.severity == "critical" for result in unknown)
+    return (
+        f"Findings: {', '.join(grave) if grave else 'none'}. {len(passed)} checks passed, {len(unknown)} could not be "
+        f"evaluated; {critical} of these would be critical."
+    )
+
+
+def _cost(evaluation: Evaluation | None, training: TrainingSummary) -> str:
+    """The controller's own training is part of what a controlled training costs."""
+    trainings = evaluation.controller_trainings if evaluation else None
+    hosts = f"{trainings:,} host trainings in " if trainings is not None else ""
+    steps = f", {training.env_steps:,} environment steps" if training.env_steps is not None else ""
+    return f"Cost: the controller was trained by {hosts}{training.iterations} iterations{steps}."
+
+
+def _rests_on(evaluation: Evaluation | None) -> str:
+    if evaluation is None:
+        return "Evidence: no evaluation, so nothing can be claimed."
+    return (
+        f"Evidence: {evaluation.eval_seeds} paired evaluation seeds of one training run, so claims concern this "
+        "checkpoint, not training with other rng seeds."
+    )

@@ -1,0 +1,96 @@
+"""What stands on a report's page, by section, and which of its numbers stand in none of the files it was made from."""
+
+import re
+from html.parser import HTMLParser
+
+# A number with its sign, thousands, decimals, exponent and unit.
+NUMBER = re.compile(r"(?<![\w.])([-+]?)(\d[\d,]*(?:\.\d+)?)(?:e([-+]?\d+))?( [kMGT](?!\w))?")
+UNITS = {None: 1.0, " k": 1e3, " M": 1e6, " G": 1e9, " T": 1e12}
+VOID = ("meta", "br", "link", "img")
+OF_NO_RUN = {"95 %", "1,000 parameters"}  # the confidence of every interval; a unit
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page; complains about tags that are not closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.text, self.open = [], [], [], []
+        self.sections, self.section = {}, "verdict"
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attributes]
+        if tag == "section":
+            self.section = dict(attributes)["aria-labelledby"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+        if "style" not in self.open:
+            self.sections.setdefault(self.section, []).append(data)
+
+
+def leaves(value):
+    """All numbers and texts of a JSON value, keys of objects among them."""
+    if isinstance(value, dict):
+        return [*value, *(leaf for each in value.values() for leaf in leaves(each))]
+    if isinstance(value, list):
+        return [leaf for each in value for leaf in leaves(each)]
+    return [value]
+
+
+def sources(findings, evaluation, rest):
+    """What each section may say, of findings.json, evaluation.json, and of what provenance is read from."""
+    results, summary = findings["results"], findings["summary"]
+    counts = {layer["layer"]: [layer[k] for k in ("held", "differ", "not_evaluated")] for layer in summary["layers"]}
+    totals = [sum(each) for each in zip(*counts.values(), strict=True)]
+    proof = sum(sum(each) for layer, each in counts.items() if layer != "symptom")
+    policies = {
+        name: {key: value for key, value in policy.items() if key != "per_seed"}
+        for name, policy in evaluation["policies"].items()
+    }
+    setting = {key: value for key, value in evaluation.items() if isinstance(value, int | str)}
+    return {
+        "verdict": [findings["run"], rest, totals, summary["lines"], evaluation["standings"], setting],
+        "proof": [results, counts, proof],
+        "findings": [results, summary["messages"], totals, counts["symptom"]],
+        "learning": [summary["training"], policies],
+        "growth": [evaluation["cases"], evaluation["tasks"], summary["gains"]],
+        "why": [{name: found["lost"] for name, found in evaluation["importance"].items()}],
+        "evaluation": [policies, evaluation["comparisons"], evaluation["host"], setting],
+        "provenance": [findings["run"], rest],
+    }
+
+
+def unexplained(page, found):
+    """Numbers by section that are not those of its sources, as they are rounded."""
+    strange = {}
+    for section, texts in Page(page).sections.items():
+        text = " ".join(texts)
+        for phrase in OF_NO_RUN:
+            text = text.replace(phrase, "")
+        known = leaves(found[section])
+        said = {match[0] for leaf in known if isinstance(leaf, str) for match in NUMBER.finditer(leaf)}
+        numbers = [float(leaf) for leaf in known if isinstance(leaf, int | float) and not isinstance(leaf, bool)]
+        numbers += [100 * number for number in numbers] if section == "verdict" else []  # shares
+        numbers += [number + 1 for number in numbers if number == int(number)] if section == "growth" else []  # steps
+        missing = [m[0] for m in NUMBER.finditer(text) if m[0] not in said and not any(rounds(m, n) for n in numbers)]
+        if missing:
+            strange[section] = missing
+    return strange
+
+
+def rounds(match, number):
+    """Whether a number is written so at the precision of what is written."""
+    sign, digits, exponent, unit = match.groups()
+    scale = UNITS[unit] * 10 ** int(exponent or 0)
+    written = float(sign + digits.replace(",", "")) * scale
+    half = 0.5 * 10 ** -len(digits.partition(".")[2]) * scale
+    return abs(written - number) <= half * (1 + 1e-9)

@@ -1,0 +1,73 @@
+"""findings.sarif: valid by the schema, and says what findings.json says."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from simic.audit.audit import examine
+from simic.audit.findings import Status
+from simic.audit.sarif import LEVELS, PLACE, to_sarif
+
+from .defects import DEFECTS
+
+# OASIS, https://docs.oasis-open.org/sarif/sarif/v2.1.0/; as @microsoft/sarif-multitool 5.7.0 (MIT) hands it out.
+SCHEMA = json.loads((Path(__file__).parent / "sarif-schema-2.1.0.json").read_text(encoding="utf-8"))
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA, format_checker=jsonschema.FormatChecker())
+
+
+@pytest.fixture
+def verdict(plant):
+    """Findings of two severities, and checks that lacked data."""
+    (_, low), (_, critical) = DEFECTS["G3"][0], DEFECTS["P5"][0]
+    return examine(low(critical(plant)).without("certificate"), "run-1")
+
+
+@pytest.fixture
+def run(verdict):
+    log = json.loads(to_sarif(verdict))
+    VALIDATOR.validate(log)
+    (run,) = log["runs"]
+    return run
+
+
+def test_the_schema_is_that_of_the_version_and_refuses_what_is_not(verdict):
+    log = json.loads(to_sarif(verdict))
+    assert SCHEMA["properties"]["version"]["enum"] == [log["version"]] == ["2.1.0"]
+    log["runs"][0]["results"][0]["level"] = "dreadful"
+    with pytest.raises(jsonschema.ValidationError):
+        VALIDATOR.validate(log)
+
+
+def test_every_finding_is_a_result_at_its_level_worst_first(run, verdict):
+    assert (
+        [found["ruleId"] for found in run["results"]] == [finding.check for finding in verdict.findings] == ["P5", "G3"]
+    )
+    assert [found["level"] for found in run["results"]] == [LEVELS[f.severity] for f in verdict.findings]
+    for found, finding in zip(run["results"], verdict.findings, strict=True):
+        assert finding.measured in found["message"]["text"]
+        assert found["properties"]["evidence"] == [dict(row) for row in finding.evidence]
+
+
+def test_every_check_is_a_rule_and_references_lead_to_it(run, verdict):
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert rules == [result.check for result in verdict.results]
+    notes = [note["associatedRule"] for note in run["invocations"][0]["toolExecutionNotifications"]]
+    assert {note["id"] for note in notes} == {result.check for result in verdict.with_status(Status.NOT_EVALUATED)}
+    references = [(note["id"], note["index"]) for note in notes]
+    references += [(found["ruleId"], found["ruleIndex"]) for found in run["results"]]
+    assert all(rules[index] == name for name, index in references)
+
+
+def test_what_code_hosts_need_is_there(run):
+    """A place, a fingerprint that stays, a category that is the same for all runs."""
+    for found in run["results"]:
+        assert found["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == PLACE
+        assert found["partialFingerprints"] == {"check/v1": found["ruleId"]}
+    assert run["automationDetails"]["id"] == "simic audit/run-1"
+
+
+def test_a_clean_run_has_no_result_and_is_certified(clean):
+    (run,) = json.loads(to_sarif(examine(clean, "x")))["runs"]
+    assert run["results"] == [] and run["properties"] == {"certified": True, "refuted": []}
