@@ -173,6 +173,8 @@ def _proven(verdict: Verdict) -> str:
     said = f"{'Certified' if verdict.certified else 'Not certified'}: {held} of {len(proof)} checks of the record hold"
     if unknown:
         said += f", {unknown} could not be evaluated"
+    if verdict.unseen:
+        said += f"; not evaluated though it could be critical: {', '.join(verdict.unseen)}"
     return f"{said}; it does not hold in {', '.join(verdict.refuted)}." if verdict.refuted else f"{said}."
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
+from simic.agent.normalization import RewardNormalizer
 from simic.envs.rewards.transition import score
 from simic.evaluation.departing import FIRST_SEED, VERDICT, Departing
 from simic.evaluation.result import DecisionGrade, GradedDecision, TriedChoice
@@ -21,9 +22,11 @@ from simic.evaluation.scoring import EvaluationSetup, Performance
 from simic.evaluation.side_by_side import Turn
 from simic.evaluation.statistics import CONFIDENCE, Interval, Values, mean_interval
 from simic.growth.life.vocabulary import Op
+from simic.training.checkpoint import Checkpoint
 from simic.training.learned import LearnedActor
 
 FEWEST_PAIRS = 4  # of a rank correlation: its interval divides by n - 3
+SCALES = "normalizers/reward."  # of the rewards that the critic was taught with, in a checkpoint
 RANK_VARIANCE = 1.06  # of Spearman's coefficient after Fisher's z, times n - 3 (Fieller, Hartley, Pearson 1957)
 
 
@@ -39,32 +42,32 @@ def departures(actor: LearnedActor, openings: int) -> dict[str, Departing]:
 
 @dataclass(frozen=True)
 class Replay:
-    """What one actor did on all hosts and what came of it: scores ``[H]`` in points, discounted returns of the steps
-    still to come ``[T, H]``.
+    """What one actor did on all hosts and what came of it: scores ``[H]`` in points, and of every step ``[T, H]`` the
+    discounted return still to come, and what the critic expected it to be one step later.
     """
 
     done: Performance
     test: Values
     val: Values
     to_go: Tensor
+    expected: Tensor
 
     @classmethod
-    def of(cls, setup: EvaluationSetup, done: Performance) -> "Replay":
-        """Scored as the evaluation scores."""
+    def of(cls, setup: EvaluationSetup, done: Performance, scale: float) -> "Replay":
+        """Scored as the evaluation scores; ``scale`` is what one unit of the critic is in units of reward."""
         train, host = setup.env.train, setup.env.host.params
         added = np.array(done.score.params) - host
         test, val = (
             score(np.array(accuracy), added, host, train.price)
             for accuracy in (done.score.test_accuracy_pct, done.score.val_accuracy_pct)
         )
-        return cls(done, test, val, returns_to_go(done.turns, train.ppo.gamma))
+        gamma = train.ppo.gamma
+        return cls(done, test, val, returns_to_go(done.turns, gamma), expectations(done, gamma, scale))
 
     def choice(self, host: int, step: int, log_prob: float, blueprints: Sequence[str]) -> TriedChoice:
         """What was decided in a step for one host, and what came of it."""
         action = self.done.turns[step].action
         op = Op(int(action.op[host]))
-        expected, more = self.done.values, step + 1 < len(self.to_go)
-        assert expected is not None
         return TriedChoice(
             op=op.name,
             slot=None if op is Op.WAIT else int(action.slot[host]),
@@ -73,8 +76,7 @@ class Replay:
             score=round(float(self.test[host]), 4),
             val_score=round(float(self.val[host]), 4),
             return_to_go=round(float(self.to_go[step, host]), 6),
-            return_next=round(float(self.to_go[step + 1, host]), 6) if more else None,
-            expected_next=round(float(expected[step + 1, host]), 6) if more else None,
+            expected=round(float(self.expected[step, host]), 6),
         )
 
 
@@ -84,6 +86,25 @@ def returns_to_go(turns: Sequence[Turn], gamma: float) -> Tensor:
     for turn in reversed(turns[:-1]):
         found.append(turn.reward + gamma * found[-1])
     return torch.stack(found[::-1])
+
+
+def expectations(done: Performance, gamma: float, scale: float) -> Tensor:
+    """r + γ V(s') of each step ``[T, H]`` float64, in the reward's own unit; nothing is expected after an end."""
+    assert done.values is not None  # who is graded has a critic
+    alive = torch.stack([turn.situation.alive for turn in done.turns])
+    following = torch.where(alive, scale * done.values.double(), 0.0).roll(-1, dims=0)
+    following[-1] = 0.0
+    return torch.stack([turn.reward for turn in done.turns]) + gamma * following
+
+
+def reward_scale(checkpoint: Checkpoint, gamma: float) -> float:
+    """What one unit of a checkpoint's critic is in units of reward."""
+    state = {name.removeprefix(SCALES): x for name, x in checkpoint.tensors.items() if name.startswith(SCALES)}
+    if not state:
+        return 1.0
+    normalizer = RewardNormalizer(len(state["running"]), gamma)
+    normalizer.load_state_dict(state)
+    return float(normalizer.sigma)
 
 
 def same_until(first: Sequence[Turn], second: Sequence[Turn], step: Tensor) -> Tensor:
@@ -97,11 +118,11 @@ def same_until(first: Sequence[Turn], second: Sequence[Turn], step: Tensor) -> T
 
 
 def grade(
-    setup: EvaluationSetup, learned: Performance, tried: Mapping[str, tuple[Departing, Performance]]
+    setup: EvaluationSetup, learned: Performance, tried: Mapping[str, tuple[Departing, Performance]], scale: float
 ) -> dict[str, DecisionGrade]:
-    """By question: every decision that was departed from, and how policy and critic did."""
-    own, questions = Replay.of(setup, learned), [actor.question.name for actor, _ in tried.values()]
-    replays = [(actor, Replay.of(setup, done)) for actor, done in tried.values()]
+    """By question: every decision that was departed from, and how policy and critic did; ``scale`` as of ``Replay``."""
+    own, questions = Replay.of(setup, learned, scale), [actor.question.name for actor, _ in tried.values()]
+    replays = [(actor, Replay.of(setup, done, scale)) for actor, done in tried.values()]
     return {
         question: _graded(setup, own, [each for each in replays if each[0].question.name == question])
         for question in dict.fromkeys(questions)
@@ -161,13 +182,9 @@ def _over_tasks(values: list[float], rows: list[int]) -> Interval | None:
 
 
 def _expected_and_true(decision: GradedDecision) -> list[tuple[float, float]]:
-    """Of each alternative against what was done, one step later: the critic's difference, and that of the returns."""
-    taken, found = decision.taken, list[tuple[float, float]]()
-    for other in decision.others:
-        pairs = (other.expected_next, taken.expected_next), (other.return_next, taken.return_next)
-        differences = [first - second for first, second in pairs if first is not None and second is not None]
-        found += [(differences[0], differences[1])] if differences else []
-    return found
+    """Of each alternative against what was done: the critic's difference, and that of the returns, its advantage."""
+    taken = decision.taken
+    return [(each.expected - taken.expected, each.return_to_go - taken.return_to_go) for each in decision.others]
 
 
 def critic(pairs: Sequence[tuple[float, float]]) -> Interval | None:

@@ -25,13 +25,14 @@ from simic.training import sharing
 
 @dataclass(frozen=True)
 class Subject:
-    """Which checkpoint is evaluated: its name, the iteration it was written after, and the host trainings of the whole
-    run that it was chosen from, validation included.
+    """Which checkpoint is evaluated: its name, the iteration it was written after, the host trainings of the whole run
+    that it was chosen from, validation included, and what one unit of its critic is in units of reward.
     """
 
     checkpoint: str
     iteration: int
     trainings: int
+    reward_scale: float = 1.0
 
 
 def evaluate(
@@ -85,7 +86,7 @@ def evaluate(
             )
             for group in permuted or ()
         },
-        counterfactuals=grade(setup, learned, tried) if learned else {},
+        counterfactuals=grade(setup, learned, tried, subject.reward_scale if subject else 1.0) if learned else {},
         planted=planted,
         actions={name: played[name].actions() for name in (LEARNED, SAMPLED) if name in played},
         cases=won_and_lost(setup, headroom, learned) if learned else (),

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from simic.agent.core import RecurrentState
-from simic.agent.normalization import RewardNormalizer
 from simic.agent.spec import Observation
 from simic.data.batches import HeldOut, data_hash, load_held_out
 from simic.envs.actions import choices as action_words
@@ -24,7 +23,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Situation
 from simic.envs.rewards.transition import score
 from simic.errors import SimicError
-from simic.evaluation.counterfactual import Replay
+from simic.evaluation.counterfactual import Replay, reward_scale
 from simic.evaluation.departing import Departing, Offers, at_step
 from simic.evaluation.evidence import evidence
 from simic.evaluation.result import LEARNED, Evaluation, TriedChoice
@@ -38,7 +37,6 @@ from simic.training.checkpoint import Checkpoint
 from simic.training.learned import Learned
 
 TWINS = 2
-SCALES = "normalizers/reward."  # of the rewards that the critic was taught with, in a checkpoint
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,7 @@ class Evaluated:
     """A finished evaluation of the policy, and what it takes to replay its episodes."""
 
     learned: Learned
+    scale: float  # of the critic: one unit of it in units of reward
     evaluation: Evaluation
     held_out: HeldOut
     runtime: Runtime
@@ -72,14 +71,16 @@ class Evaluated:
 
     @classmethod
     def open(
-        cls, evaluation: Evaluation, learned: Learned, prepared: Path, runtime: Runtime, device: torch.device
+        cls, evaluation: Evaluation, checkpoint: Checkpoint, prepared: Path, runtime: Runtime, device: torch.device
     ) -> "Evaluated":
         """SimicError unless policy and data are those that were evaluated."""
+        learned = Learned.of(checkpoint, device)
         if LEARNED not in evaluation.policies:
             raise SimicError(f"the evaluation has no policy {LEARNED!r} to explain: name it in evaluate.policies")
         if (learned.iteration, data_hash(prepared)) != (evaluation.checkpoint_iteration, evaluation.data_sha256):
             raise SimicError("reports/evaluation.json is of another policy or other data; run simic evaluate first")
-        return cls(learned, evaluation, load_held_out(prepared, device), runtime, device)
+        scale = reward_scale(checkpoint, learned.train.ppo.gamma)
+        return cls(learned, scale, evaluation, load_held_out(prepared, device), runtime, device)
 
     def row(self, task: str) -> int:
         """The first host of the task of that name, or the host of that number."""
@@ -111,7 +112,7 @@ class Evaluated:
         setup = self.setup(row, len(ranks))
         with closing(setup.env):
             [(_, done)] = play_for_score(setup, {LEARNED: actor})
-            return actor, Replay.of(setup, done)
+            return actor, Replay.of(setup, done, self.scale)
 
     def recorded_score(self, row: int) -> float:
         """Of the evaluation's own episode, in points."""
@@ -120,7 +121,7 @@ class Evaluated:
         return float(score(accuracy, added, host, self.learned.train.price)[row])
 
 
-def explain(evaluated: Evaluated, checkpoint: Checkpoint, task: str, step: int) -> Explanation:
+def explain(evaluated: Evaluated, task: str, step: int) -> Explanation:
     """Of the decision in ``step`` (from 1) on a host of the evaluation; SimicError where there is none."""
     row, steps = evaluated.row(task), evaluated.learned.train.episode_steps
     if not 1 <= step <= steps:
@@ -146,22 +147,12 @@ def explain(evaluated: Evaluated, checkpoint: Checkpoint, task: str, step: int) 
         accuracy_pct=float(situation.tracker.accuracy[0]),
         evidence=tuple(evidence(policy, evaluated.learned.normalizers, seen, memory, action, steps)),
         heads=_heads(evaluated.learned, shown, memory, names),
-        value=float(decided.value) * reward_scale(checkpoint, evaluated.learned.train.ppo.gamma),
+        value=float(decided.value) * evaluated.scale,
         taken=choices[0],
         others=tuple(choices[1:]),
         recorded_score=evaluated.recorded_score(row),
         exact=_same(own, replays, at),
     )
-
-
-def reward_scale(checkpoint: Checkpoint, gamma: float) -> float:
-    """What one unit of the critic is in units of reward."""
-    state = {name.removeprefix(SCALES): x for name, x in checkpoint.tensors.items() if name.startswith(SCALES)}
-    if not state:
-        return 1.0
-    normalizer = RewardNormalizer(len(state["running"]), gamma)
-    normalizer.load_state_dict(state)
-    return float(normalizer.sigma)
 
 
 def _before(learned: Learned, turns: Sequence[Turn]) -> tuple[Observation, RecurrentState]:

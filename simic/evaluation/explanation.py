@@ -26,7 +26,7 @@ def page(found: Explanation) -> str:
         "",
         f"Value: {found.value:.2f} expected, {found.taken.return_to_go:.2f} came (discounted rewards from here on)",
         "",
-        "What every choice comes to, all else equal (score in points, on the test split)",
+        "What every choice comes to, all else equal (score in points, on the test split; expected: by the critic)",
         *_outcomes(found, best),
         "",
         _verdict(found, best),
@@ -48,13 +48,13 @@ def _chances(chances: dict[str, float]) -> str:
 
 
 def _outcomes(found: Explanation, best: TriedChoice) -> list[str]:
-    cells = [("", "choice", "probability", "score", "difference", "return")]
+    cells = [("", "choice", "probability", "score", "difference", "expected", "return")]
     for choice in (found.taken, *found.others):
         mark = ("*" if choice is best else "") + (">" if choice is found.taken else "")
         difference = choice.score - found.taken.score
         cells.append(
             (mark, _words(choice), f"{choice.probability:.3f}", f"{choice.score:.1f}", f"{difference:+.1f}",
-             f"{choice.return_to_go:.2f}")
+             f"{choice.expected:.2f}", f"{choice.return_to_go:.2f}")
         )  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [

@@ -259,8 +259,7 @@ class TriedChoice(Frozen):
     score: float  # points, on the test split
     val_score: float  # points, on the validation split
     return_to_go: float  # discounted rewards from this decision on
-    return_next: float | None  # those from the next step on; null after the last step
-    expected_next: float | None  # what the critic expects then, in its own unit
+    expected: float  # what the critic made of it: the reward of the step, and its discounted value of the next state
 
 
 class GradedDecision(Frozen):
@@ -281,9 +280,7 @@ class DecisionGrade(Frozen):
     chance: float | None  # the same share, had any of them been drawn
     advantage: Interval | None  # points: what was done less the mean of the alternatives
     regret: Interval | None  # points: what validation holds for the best choice less what was done
-    critic: (
-        Interval | None
-    )  # Spearman's rank correlation of expected and true differences one step later; null of too few
+    critic: Interval | None  # Spearman's rank correlation of expected and true differences; null of too few
 
 
 class PlantedGrade(Frozen):

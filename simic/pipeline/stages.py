@@ -158,7 +158,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     """
     from simic.evaluation import endpoints, planted, result
     from simic.evaluation import evaluate as evaluation
-    from simic.evaluation.counterfactual import departures
+    from simic.evaluation.counterfactual import departures, reward_scale
     from simic.evaluation.importance import GROUPS, Permuted
     from simic.evaluation.policies import actors, names
     from simic.evaluation.scoring import EvaluationSetup, Performance
@@ -182,7 +182,8 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     permuted = {group: Permuted(learned.actor(greedy=True), group, setup.env.host.slots) for group in groups}
     iterations, every = params.train.iterations, params.train.validate_every
     trainings = params.train.envs * (iterations + -(-iterations // every))
-    subject = evaluation.Subject(params.evaluate.checkpoint, kept.manifest.iteration, trainings)
+    scale = reward_scale(kept, params.train.ppo.gamma)
+    subject = evaluation.Subject(params.evaluate.checkpoint, kept.manifest.iteration, trainings, scale)
     with durable.new_directory(workspace.grown) as grown, closing(setup.env):
 
         def take_home(name: str, done: Performance) -> None:
@@ -205,12 +206,11 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Expl
     from simic.evaluation import explain as explaining
     from simic.evaluation import result
     from simic.training import checkpoint, machine
-    from simic.training.learned import Learned
 
     found, device = result.read(workspace.evaluation), machine.configure(params.runtime)
     kept = checkpoint.read(workspace.checkpoints / (found.checkpoint or params.evaluate.checkpoint))
-    evaluated = explaining.Evaluated.open(found, Learned.of(kept, device), workspace.prepared, params.runtime, device)
-    return explaining.explain(evaluated, kept, task, step)
+    evaluated = explaining.Evaluated.open(found, kept, workspace.prepared, params.runtime, device)
+    return explaining.explain(evaluated, task, step)
 
 
 def audit(params: Params, workspace: Workspace) -> None:

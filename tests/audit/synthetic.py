@@ -250,7 +250,7 @@ def importance(found, learned):
 
 def choice(score, expected):
     return TriedChoice(op="PRUNE", slot=1, blueprint=None, probability=0.5, score=score, val_score=score,
-                       return_to_go=score / 10, return_next=score / 10, expected_next=expected)  # fmt: skip
+                       return_to_go=score / 10, expected=expected)  # fmt: skip
 
 
 def counterfactuals():

@@ -1,27 +1,41 @@
 """What replays say of policy and critic: figures by hand, and real replays beside the episodes they depart from."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 from hand_made import hand_made, ops, shown
 from scipy import stats
 from tiny import tiny_train
 
+from simic.agent.normalization import RewardNormalizer
 from simic.evaluation import statistics
-from simic.evaluation.counterfactual import Replay, critic, departures, grade, graded, returns_to_go, same_until
+from simic.evaluation.counterfactual import (
+    Replay,
+    critic,
+    departures,
+    grade,
+    graded,
+    returns_to_go,
+    reward_scale,
+    same_until,
+)
 from simic.evaluation.departing import FIRST_SEED, VERDICT
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import DecisionGrade, GradedDecision, TriedChoice
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.growth.life.vocabulary import Op
 from simic.params import Evaluate, Params, Runtime
+from simic.training.checkpoint import Checkpoint, Manifest
 
-GAMMA = 0.995
+GAMMA, SCALE = 0.995, 2.5
 
 
 def choice(score, val, expected=0.0, following=0.0):
     return TriedChoice(
-        op="WAIT", slot=None, blueprint=None, probability=0.5, score=score, val_score=val, return_to_go=following,
-        return_next=following, expected_next=expected,
+        op="WAIT", slot=None, blueprint=None, probability=0.5, score=score, val_score=val,
+        return_to_go=following, expected=expected,
     )  # fmt: skip
 
 
@@ -100,7 +114,7 @@ def test_nothing_is_replayed_where_none_is_asked_for(setup):
 
 def test_every_decision_is_graded_with_what_its_replays_came_to(setup, played):
     learned, tried = played
-    found = grade(setup, learned, tried)
+    found = grade(setup, learned, tried, SCALE)
     assert list(found) == [FIRST_SEED.name, VERDICT.name]
     first, verdict = found.values()
     assert [each.row for each in first.decisions] == [each.row for each in verdict.decisions] == list(range(6))
@@ -134,9 +148,9 @@ def test_a_replay_that_was_another_episode_before_its_decision_is_not_counted(se
     learned, tried = played
     actor, _ = tried[VERDICT.name]
     [(_, other)] = play_for_score(setup, {"random": BASELINES["random_legal"](setup.env)})
-    told = {VERDICT.name: (actor, other)}
+    told = {VERDICT.name: (actor, replace(other, values=learned.values))}
     assert not torch.equal(shown(other.turns), shown(learned.turns))
-    assert grade(setup, learned, told)[VERDICT.name].inexact >= 5
+    assert grade(setup, learned, told, SCALE)[VERDICT.name].inexact >= 5
 
 
 def test_returns_to_go_are_discounted_sums_of_what_was_paid(setup, played):
@@ -147,4 +161,23 @@ def test_returns_to_go_are_discounted_sums_of_what_was_paid(setup, played):
         by_hand = sum(GAMMA**k * reward for k, reward in enumerate(rewards[step:]))
         torch.testing.assert_close(found[step], by_hand)
     assert setup.env.train.ppo.gamma == GAMMA
-    assert torch.equal(Replay.of(setup, learned).to_go, found)
+    assert torch.equal(Replay.of(setup, learned, SCALE).to_go, found)
+
+
+def test_the_critic_expects_the_reward_and_its_value_of_what_follows_and_nothing_after_the_end(setup, played):
+    learned, _ = played
+    assert learned.values is not None
+    found = Replay.of(setup, learned, SCALE).expected
+    for step, turn in enumerate(learned.turns[:-1]):
+        torch.testing.assert_close(found[step], turn.reward + GAMMA * SCALE * learned.values[step + 1].double())
+    assert torch.equal(found[-1], learned.turns[-1].reward)
+
+
+def test_the_scale_of_the_critic_is_that_of_its_checkpoint():
+    """Of two environments the returns 0 and 8: a deviation of 4 around their mean."""
+    normalizer = RewardNormalizer(2, GAMMA)
+    normalizer.update(torch.tensor([[0.0, 8.0]]), torch.ones(1, 2).bool(), torch.ones(1, 2).bool())
+    state = {f"normalizers/reward.{name}": tensor for name, tensor in normalizer.state_dict().items()}
+    manifest = Manifest.model_construct()
+    assert reward_scale(Checkpoint(Path(), manifest, state), GAMMA) == pytest.approx(4.0)
+    assert reward_scale(Checkpoint(Path(), manifest, {}), GAMMA) == 1.0

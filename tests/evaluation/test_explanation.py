@@ -12,7 +12,7 @@ from simic.evaluation.result import TriedChoice
 def choice(op, score, probability, blueprint=None):
     return TriedChoice(
         op=op, slot=None if op == "WAIT" else 1, blueprint=blueprint, probability=probability, score=score,
-        val_score=score, return_to_go=1.25, return_next=None, expected_next=None,
+        val_score=score, return_to_go=1.25, expected=1.0,
     )  # fmt: skip
 
 
@@ -32,9 +32,9 @@ def rows(found):
 def test_steps_are_counted_as_in_the_report_and_choices_are_marked():
     told = rows(FOUND)
     assert page(FOUND).startswith("same-held_out-1, host 12, step 12 of 40: PRUNE slot 1\n")
-    assert [">", "PRUNE", "slot", "1", "0.978", "65.6", "+0.0", "1.25"] in told
-    assert ["*", "FOSSILIZE", "slot", "1", "0.002", "99.8", "+34.2", "1.25"] in told
-    assert ["WAIT", "0.020", "60.0", "-5.6", "1.25"] in told
+    assert [">", "PRUNE", "slot", "1", "0.978", "65.6", "+0.0", "1.00", "1.25"] in told
+    assert ["*", "FOSSILIZE", "slot", "1", "0.002", "99.8", "+34.2", "1.00", "1.25"] in told
+    assert ["WAIT", "0.020", "60.0", "-5.6", "1.00", "1.25"] in told
     assert "op           PRUNE 0.98, WAIT 0.02, 1 more below 0.005" in page(FOUND)
     assert "-0.37  slot 1: velocity +4.9 points" in page(FOUND)
     assert "Best (*) of 3: FOSSILIZE slot 1, 34.2 points more than what was done (>)." in page(FOUND)
