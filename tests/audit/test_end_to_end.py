@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 import torch
+from markupsafe import escape
 
 from simic import durable, params, seals
 from simic.audit.audit import checks, examine
@@ -117,6 +118,8 @@ def test_report_shows_the_run(workspace):
     page = (workspace.reports / "report.html").read_text(encoding="utf-8")
     for name in ("gap", "learning", "health", "entropy", "rewards", "growth-0", "importance", "forest", "pareto"):
         assert f'id="{name}-t"' in page
+    [start] = json.loads((workspace.telemetry / "run.json").read_text())
+    assert f"<h1>Audit of {start['name']}</h1>" in page and escape(start["command"]) in page
     manifest = json.loads((workspace.checkpoints / "latest" / "manifest.json").read_text())
     assert manifest["params_sha256"] in page and manifest["scalars"]["chain"] in page
 

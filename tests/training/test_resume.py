@@ -58,6 +58,25 @@ def test_a_damaged_checkpoint_is_set_aside_reported_and_done_again(copied, finis
     assert (start.start_iteration, start.findings) == (3, [found])
 
 
+@pytest.mark.parametrize(
+    ("started_as", "said"),
+    [
+        (["python", "/x/.venv/bin/simic", "run", "-S", "a=b c"], "simic run -S 'a=b c'"),
+        (["/usr/bin/python3", "-m", "prefect.engine"], "python -m prefect.engine"),
+        (["python"], "python"),
+        ([], "python"),
+    ],
+)
+def test_the_start_of_a_run_has_its_name_and_its_command(started_as, said, prepared, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "orig_argv", started_as)
+    work = tmp_path / "0123456789abcdef"
+    for _ in range(2):
+        with open_session(small_params(), work, prepared):
+            pass
+    for start in json.loads((work / "run.json").read_text()):
+        assert (start["name"], start["command"]) == ("0123456789ab", said)
+
+
 def test_two_damaged_ones_are_passed_over(copied, finished, prepared):
     flip(copied / "checkpoints" / "000004" / "manifest.json", 40)
     flip(copied / "checkpoints" / "000003" / "state.safetensors", 10)
