@@ -75,9 +75,7 @@ def front_matter(
         "model-index": [{"name": name, "results": results}],
     }
     text = io.StringIO()
-    dialect = YAML(typ="safe")
-    dialect.default_flow_style, dialect.sort_base_mapping_type_on_output = False, False
-    dialect.dump(content, text)
+    YAML().dump(content, text)
     return f"---\n{text.getvalue()}---\n"
 
 
