@@ -67,8 +67,7 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
     if stale:
         say(f"{name}: running")
         stop = execution.stop or threading.Event()
-        with stopping(name, stop):
-            perform(name, workspace, replace(execution, stop=stop))
+        perform(name, workspace, replace(execution, stop=stop))
         asked = stop if name == "train" else threading.Event()
         with stop_on_signals(asked):  # what is done is recorded first
             dvc_record.commit(workspace.root, name)
@@ -77,11 +76,6 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
     outcome = StageOutcome(name, stale, time.monotonic() - started)
     say(f"{name}: {f'done in {outcome.wall_seconds:.1f} s' if stale else 'up to date'}")
     return outcome
-
-
-def stopping(name: str, stop: threading.Event) -> AbstractContextManager[None]:
-    """How a stage takes a signal: training finishes its step and saves its state, the others end at once."""
-    return stop_on_signals(stop) if name == "train" else stop_at_once(name)
 
 
 def changed_source(workspace: Workspace) -> Path | None:
@@ -96,16 +90,18 @@ def changed_source(workspace: Workspace) -> Path | None:
 
 
 def perform(name: str, workspace: Workspace, execution: Execution) -> None:
-    """Runs one stage function; SimicError if its params were edited meanwhile.
+    """Runs one stage function; SimicError if its params were edited meanwhile. A signal ends it at once, training after
+    its step.
 
     DVC records params as they are when a stage ends (dvc #11058), so an edit would make a false record.
     """
     before = recorded_params(name, workspace)  # first: what is edited after it differs at the end
     tree = params.load(workspace.params)
-    if name == "train":
-        _train(tree, workspace, execution)
-    else:
-        stages.STAGES[name](tree, workspace)
+    with stop_at_once(name):
+        if name == "train":
+            _train(tree, workspace, execution)
+        else:
+            stages.STAGES[name](tree, workspace)
     after = recorded_params(name, workspace)
     if after != before:
         changed = ", ".join(sorted(key for key in before if before[key] != after.get(key)))
@@ -124,7 +120,8 @@ def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> N
     live, tracker = observers(tree, workspace)
     watching = (*execution.observers, live, tracker)
     stages.STAGES["train"](tree, workspace, watching, stop=execution.stop, fresh=execution.fresh)
-    tracker.publish()
+    with stop_on_signals(execution.stop or threading.Event()):
+        tracker.publish()
 
 
 def observers(tree: params.Params, workspace: Workspace) -> tuple["Observer", "MlflowObserver"]:

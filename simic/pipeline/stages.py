@@ -58,16 +58,15 @@ def train(
 
     asked = stop or threading.Event()
     work, prepared = workspace.work(fingerprint(params, workspace)), workspace.prepared
-    with (
-        stop_on_signals(asked),
-        open_session(params, work, prepared, fresh, code=dvc_record.code_revision(workspace.root)) as session,
-    ):
-        watching = (*progress.choose(params.runtime.progress), *observers)
-        counters = trainer.train(session, watching, asked)
-        best = counters.best_iteration or counters.iteration
-        _publish(session, workspace, best, counters.iteration)
-        seals.write(workspace.root, "train", params)
-    shutil.rmtree(work)
+    code = dvc_record.code_revision(workspace.root)
+    with stop_on_signals(asked):
+        with open_session(params, work, prepared, fresh, code=code) as session:
+            watching = (*progress.choose(params.runtime.progress), *observers)
+            counters = trainer.train(session, watching, asked)
+            best = counters.best_iteration or counters.iteration
+            _publish(session, workspace, best, counters.iteration)
+            seals.write(workspace.root, "train", params)
+        shutil.rmtree(work)
 
 
 def refuse_too_large(params: Params, workspace: Workspace) -> None:
