@@ -1,7 +1,6 @@
 """The command line. Heavy imports are inside the commands, so that --help answers at once."""
 
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -221,9 +220,8 @@ def stage(name: Annotated[str, typer.Argument(help="prepare, headroom, train, ev
         raise SimicError(f"stage {name!r}: must be one of {', '.join(stages.STAGES)}")
 
     def body() -> None:
-        stop = threading.Event()
-        with engine.workspace_lock(workspace), engine.stopping(name, stop):
-            engine.run_alone(name, workspace, engine.Execution(stop=stop))
+        with engine.workspace_lock(workspace):
+            engine.run_alone(name, workspace)
 
     _interruptible(body, name)
 

@@ -40,15 +40,17 @@ def blamed(
     brought = [problem for problem in problems if problem["loc"] not in places]
     told = {file: [problem for problem in problems if problem["loc"] in places]}
     if brought:
-        given = [each for each in overrides if any(_touches(each, problem["loc"]) for problem in brought)]
+        given = dict.fromkeys(each for problem in brought for each in _behind(problem["loc"], overrides))
         told[" ".join(f"-S {short(each)[1:-1]}" for each in given or overrides)] = brought
     return "; ".join(f"{source}: {'; '.join(described(each, model))}" for source, each in told.items() if each)
 
 
-def _touches(override: str, loc: tuple[int | str, ...]) -> bool:
-    """Whether one of the two keys holds the other."""
-    key = override.partition("=")[0].split(".")
-    return all(own == str(part) for own, part in zip(key, loc, strict=False))
+def _behind(loc: tuple[int | str, ...], overrides: Sequence[str]) -> list[str]:
+    """Which overrides a problem comes from: the last of that very key, else all whose key holds it or lies within."""
+    place = [str(part) for part in loc]
+    keys = [(each, each.partition("=")[0].split(".")) for each in overrides]
+    exact = [each for each, key in keys if key == place]
+    return exact[-1:] or [each for each, key in keys if all(a == b for a, b in zip(key, place, strict=False))]
 
 
 def _sentence(problem: ErrorDetails, key: str, hint: Any, default: Any) -> str:
@@ -80,14 +82,12 @@ def _place(loc: Sequence[int | str], model: type[BaseModel]) -> tuple[str, Any, 
                 break
             default = hint.model_fields[str(part)].default
             hint = get_type_hints(hint, include_extras=True)[str(part)]
-        else:
-            inner = [each for each in _variants(hint) if get_origin(_bare(each)) in (tuple, dict)]
-            if not inner or part in ("[key]",) or (isinstance(part, str) and get_origin(_bare(inner[0])) is tuple):
-                continue
-            names.append(str(part))
-            arguments = get_args(_bare(inner[0]))
-            hint = arguments[0] if get_origin(_bare(inner[0])) is tuple else arguments[1]
-            default = PydanticUndefined
+            continue
+        holder = next((each for each in map(_bare, _variants(hint)) if get_origin(each) in (tuple, dict)), None)
+        listed = get_origin(holder) is tuple
+        if holder is not None and isinstance(part, int) == listed and part != "[key]":
+            names.append(short(str(part))[1:-1])
+            hint, default = get_args(holder)[0 if listed else 1], PydanticUndefined
     return ".".join(names), hint, default
 
 

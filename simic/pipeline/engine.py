@@ -64,11 +64,11 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
     if not stale and name == "prepare" and (changed := changed_source(workspace)) is not None:
         say(f"{name}: {changed} has changed")
         stale = True
-    asked = execution.stop or threading.Event()
+    stop = execution.stop or threading.Event()
     if stale:
         say(f"{name}: running")
-        with stopping(name, asked):
-            perform(name, workspace, replace(execution, stop=asked))
+        perform(name, workspace, replace(execution, stop=stop))
+    asked = stop if name == "train" else threading.Event()
     with stop_on_signals(asked):  # what is done is recorded first
         if stale:
             dvc_record.commit(workspace.root, name)
@@ -81,12 +81,7 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
     return outcome
 
 
-def stopping(name: str, stop: threading.Event) -> AbstractContextManager[None]:
-    """How a stage takes a signal: training finishes its step and saves its state, the others end at once."""
-    return stop_on_signals(stop) if name == "train" else stop_at_once(name)
-
-
-def run_alone(name: str, workspace: Workspace, execution: Execution) -> None:
+def run_alone(name: str, workspace: Workspace) -> None:
     """Runs one stage, as DVC asks for it, which then records it; the caller holds the lock.
 
     DVC has no last word after it has recorded training, so the next stage removes the work directory. It is there no
@@ -94,7 +89,7 @@ def run_alone(name: str, workspace: Workspace, execution: Execution) -> None:
     """
     if name in ("train", "evaluate") and dvc_record.is_recorded(workspace.root, "train"):
         stages.discard_work(params.load(workspace.params), workspace)
-    perform(name, workspace, execution)
+    perform(name, workspace, Execution())
 
 
 def changed_source(workspace: Workspace) -> Path | None:
@@ -109,16 +104,18 @@ def changed_source(workspace: Workspace) -> Path | None:
 
 
 def perform(name: str, workspace: Workspace, execution: Execution) -> None:
-    """Runs one stage function; SimicError if its params were edited meanwhile.
+    """Runs one stage function; SimicError if its params were edited meanwhile. A signal ends it at once, training after
+    its step.
 
     DVC records params as they are when a stage ends (dvc #11058), so an edit would make a false record.
     """
     before = recorded_params(name, workspace)  # first: what is edited after it differs at the end
     tree = params.load(workspace.params)
-    if name == "train":
-        _train(tree, workspace, execution)
-    else:
-        stages.STAGES[name](tree, workspace)
+    with stop_at_once(name):
+        if name == "train":
+            _train(tree, workspace, execution)
+        else:
+            stages.STAGES[name](tree, workspace)
     after = recorded_params(name, workspace)
     if after != before:
         changed = ", ".join(sorted(key for key in before if before[key] != after.get(key)))
@@ -143,7 +140,8 @@ def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> N
     live, tracker = observers(tree, workspace)
     watching = (*execution.observers, live, tracker)
     stages.STAGES["train"](tree, workspace, watching, stop=execution.stop, fresh=execution.fresh)
-    tracker.publish()
+    with stop_on_signals(execution.stop or threading.Event()):
+        tracker.publish()
 
 
 def observers(tree: params.Params, workspace: Workspace) -> tuple["Observer", "MlflowObserver"]:

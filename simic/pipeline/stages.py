@@ -61,10 +61,8 @@ def train(
 
     asked = stop or threading.Event()
     work, prepared = workspace.work(fingerprint(params, workspace)), workspace.prepared
-    with (
-        stop_on_signals(asked),
-        open_session(params, work, prepared, fresh, code=dvc_record.code_revision(workspace.root)) as session,
-    ):
+    code = dvc_record.code_revision(workspace.root)
+    with stop_on_signals(asked), open_session(params, work, prepared, fresh, code=code) as session:
         watching = (*progress.choose(params.runtime.progress), *observers)
         counters = trainer.train(session, watching, asked)
         best = counters.best_iteration or counters.iteration
