@@ -323,7 +323,7 @@ def train_gym(
 
     if out is not None and out.exists():
         raise SimicError(f"{out}: already exists; choose another --out or remove it")
-    tree = params.load(_workspace().params, set_)
+    tree = params.load(_workspace().params, set_, whole=False)
     if tree.runtime.device == "cuda":
         raise SimicError("runtime.device = 'cuda': Gymnasium's environments are on the CPU; use cpu or auto")
     machine.configure(tree.runtime.model_copy(update={"device": "cpu"}))

@@ -31,7 +31,7 @@ def run_of(folder, found, code="a"):
     """The folder of a run with this report, trained by this code."""
     (folder / "reports").mkdir(parents=True)
     (folder / "reports" / "findings.json").write_text(found.to_json(), encoding="utf-8")
-    seal = seals.Seal(stage="train", code={"simic/x.py": code}, params={}, reads={}, writes={})
+    seal = seals.Seal(stage="train", code={"simic/x.py": code}, params={}, reads={}, writes={}, apart={})
     path = seals.path_of(folder, "train")
     path.parent.mkdir()
     path.write_text(seal.model_dump_json(), encoding="utf-8")

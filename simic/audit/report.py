@@ -67,7 +67,7 @@ def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
         for stray in {*(folder / "figures").glob("*.svg")} - {folder / name for name in files}:  # of an earlier run
             stray.unlink()
     except OSError as error:
-        raise SimicError(f"{error.filename}: cannot be written: {error.strerror}; earlier reports are kept") from None
+        raise SimicError(f"{folder}: cannot be written: {error.strerror}; earlier reports are kept") from None
 
 
 def html(run: RunRecord, verdict: Verdict, panels: Sequence[Panel]) -> str:

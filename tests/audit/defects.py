@@ -257,4 +257,5 @@ DEFECTS = {
     "K2": [("critical", certified(world=1e-5))],
     "K3": [("critical", certified(episodes=1e-5))],
     "K4": [("critical", certified(grown_network=1e-5))],
+    "K5": [("critical", certified(evaluation=1e-5))],
 }  # fmt: skip

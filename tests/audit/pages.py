@@ -63,6 +63,7 @@ def sources(findings, evaluation, rest):
         "findings": [results, summary["messages"], totals, counts["symptom"]],
         "learning": [summary["training"], policies],
         "growth": [evaluation["cases"], evaluation["tasks"], summary["gains"]],
+        "scoreboard": [findings["scoreboard"]],
         "why": [{name: found["lost"] for name, found in evaluation["importance"].items()}],
         "evaluation": [policies, evaluation["comparisons"], evaluation["host"], setting],
         "provenance": [findings["run"], rest],

@@ -109,7 +109,17 @@ def test_page_and_markdown_say_everything_that_was_examined(clean, verdict, page
 
 def test_sections_come_in_the_order_in_which_they_are_believed(page):
     sections = re.findall(r'<h2 id="(\w+)">', page)
-    assert sections == ["verdict", "proof", "findings", "learning", "growth", "why", "evaluation", "provenance"]
+    assert sections == [
+        "verdict",
+        "proof",
+        "findings",
+        "learning",
+        "growth",
+        "scoreboard",
+        "why",
+        "evaluation",
+        "provenance",
+    ]
 
 
 def test_every_layer_says_what_it_compared_and_how_its_checks_ended(page, verdict):
@@ -296,7 +306,14 @@ def test_findings_come_worst_first_and_unevaluated_are_no_pass(plant):
     verdict = examine(run, "damaged")
     assert [f.check for f in verdict.findings] == ["P5", "G3"]
     unknown = {r.check for r in verdict.with_status(Status.NOT_EVALUATED)}
-    assert unknown == {"K1", "K2", "K3", "K4", *(check.id for check in checks() if isinstance(check, RecomputedCheck))}
+    assert unknown == {
+        "K1",
+        "K2",
+        "K3",
+        "K4",
+        "K5",
+        *(check.id for check in checks() if isinstance(check, RecomputedCheck)),
+    }
     assert {s: n for s, n in verdict.counts().items() if n} == {"critical": 1, "low": 1}
     page = report.html(run, verdict, ())
     assert page.index("Reward components do not add up") < page.index("Weights change too much")

@@ -1,6 +1,5 @@
 """Champion against challenger: the same fresh hosts for both, validation splits alone, one task, one space."""
 
-import json
 from dataclasses import replace
 from math import sqrt
 
@@ -10,6 +9,7 @@ import torch
 from scipy.stats import t
 from tiny import LIFECYCLE, tiny_suite, tiny_train
 
+from simic import durable
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
 from simic.data.batches import HELD_OUT_FILE, TEST_FILE, data_hash, load_held_out, load_split
@@ -150,5 +150,5 @@ def test_an_entrant_is_known_by_what_its_policy_is(bank, tmp_path):
     learned().save(tmp_path / "policy")
     first = Entrant.load("a", tmp_path / "policy", data_hash(bank))
     card = tmp_path / "policy" / "policy.json"
-    card.write_text(json.dumps(json.loads(card.read_text()) | {"iteration": 4}))
+    card.write_bytes(durable.with_checksum(durable.checked(card.read_bytes()) | {"iteration": 4}))
     assert Entrant.load("a", tmp_path / "policy", data_hash(bank)).sha256 != first.sha256

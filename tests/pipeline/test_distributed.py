@@ -201,7 +201,7 @@ def test_a_finding_of_the_live_audit_stops_all(project, tmp_path) -> None:
     with started(MODULE, tmp_path) as processes:
         said = outputs(processes)
     assert [process.returncode for process in processes] == [2, 2], said
-    assert all("simic: stopped by finding R2 in iteration 0" in text for text in said)
+    assert all("simic: stopped by finding R2 in iteration 1" in text for text in said)
     assert [row.check for row in findings_of(work)] == ["R2", "R9"]
 
 
@@ -225,7 +225,7 @@ def test_a_fault_of_the_second_process_is_found_by_all(project, tmp_path) -> Non
     with started(["-c", SICK_SECOND], tmp_path) as processes:
         said = outputs(processes)
     assert [process.returncode for process in processes] == [2, 2], said
-    assert all("stopped by finding decision_fault in iteration 0: head 'op'" in text for text in said)
+    assert all("stopped by finding decision_fault in iteration 1: head 'op'" in text for text in said)
     assert [row.check for row in findings_of(work)] == ["decision_fault"]
 
 

@@ -151,10 +151,9 @@ def publish_files(workspace: Workspace) -> None:
     workspace.reports.mkdir(exist_ok=True)
     told = dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix", "passes_when"), "")
     kinds = (("high", "finding"), ("critical", "pass"))
-    results = [
-        {"check": "R1", "layer": "symptom", "severity": s, "status": t, "evidence": [], **told} for s, t in kinds
-    ]
-    (workspace.reports / "findings.json").write_text(json.dumps({"schema_version": 2, "run": "x", "results": results}))
+    counted = {"occurred": 1, "counted": "update", "statistics": [], "evidence": []}
+    results = [{"check": "R1", "layer": "symptom", "severity": s, "status": t, **counted, **told} for s, t in kinds]
+    (workspace.reports / "findings.json").write_text(json.dumps({"schema_version": 3, "run": "x", "results": results}))
     workspace.model_card.write_text("---\nlibrary_name: simic\n---\n\n# A controller\n")
     (workspace.reports / "report.html").write_text("<html></html>")
     policies = {"learned": {"test_accuracy_pct": {"estimate": 81.0}}}

@@ -25,6 +25,7 @@ from simic.pipeline import engine, stages
 from simic.pipeline.paths import Workspace
 from simic.selftest.catalogue import BY_ID
 from simic.selftest.fault import Fault
+from simic.telemetry import starts
 from tests.helpers import ROOT
 from tests.pipeline.small_suite import TINY, tree
 
@@ -112,8 +113,8 @@ def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Work
     assert score.startswith(f"score    {standings.policies['learned'].score.estimate:.1f} points on 3 held-out tasks")
     assert gap.startswith("gap      ") and ("% closed" in gap or "not defined" in gap)
     assert verdict.endswith(", certified")
-    [start] = json.loads((finished.telemetry / "run.json").read_text())
-    assert name == f"run      {start['name']}"
+    [start] = starts.read(finished.telemetry / "run.json")
+    assert name == f"run      {start.name}"
     assert "to be tried one after the other" in (finished.reports / "report.md").read_text()  # found while it trained
     found = json.loads((finished.reports / "findings.json").read_text())
 

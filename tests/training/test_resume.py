@@ -73,8 +73,8 @@ def test_the_start_of_a_run_has_its_name_and_its_command(started_as, said, prepa
     for _ in range(2):
         with open_session(small_params(), work, prepared):
             pass
-    for start in json.loads((work / "run.json").read_text()):
-        assert (start["name"], start["command"]) == ("0123456789ab", said)
+    for start in starts.read(work / "run.json"):
+        assert (start.name, start.command) == ("0123456789ab", said)
 
 
 def test_two_damaged_ones_are_passed_over(copied, finished, prepared):

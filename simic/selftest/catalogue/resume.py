@@ -107,8 +107,8 @@ FAULTS = (
         "The order of minibatches depends on when the process began.",
         Patch(
             TRAINER,
-            "return self.state.ppo.update(rollout, iteration, Health(self.state.ppo))",
-            "return self.state.ppo.update(rollout, iteration - self.first, Health(self.state.ppo))",
+            "return self.state.ppo.update(rollout, iteration, Health(self.state.ppo, self.acted))",
+            "return self.state.ppo.update(rollout, iteration - self.first, Health(self.state.ppo, self.acted))",
         ),
         Patch(
             TRAINER,

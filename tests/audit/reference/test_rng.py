@@ -22,7 +22,8 @@ def test_streams_are_those_of_a_run():
     for seed, counters in ((0, ()), (1, (3,)), (2**31 - 1, (7, 0, 41)), (5, (1 << 41, 2))):
         key = own.stream(seed, own.Draw.ACTIONS, *counters)
         assert key == int(rng.key(seed, rng.Purpose.ACTION, *counters)) % 2**64
-    assert [int(draw) for draw in own.Draw] == [rng.Purpose.POLICY_INIT, rng.Purpose.ACTION, rng.Purpose.MINIBATCH]
+    known = rng.Purpose.POLICY_INIT, rng.Purpose.ACTION, rng.Purpose.MINIBATCH, rng.Purpose.BASELINE
+    assert [int(draw) for draw in own.Draw] == list(known)
 
 
 def test_numbers_of_a_stream_are_those_of_a_run():
