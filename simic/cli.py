@@ -359,6 +359,35 @@ def _gym_lines(updates: int) -> "Callable[[IterationReport], None]":
 
 
 @app.command()
+def study(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="For example examples/studies/memory.yaml.")],
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would be done and what it costs, and stop.")] = False,
+    runner: Annotated[str, typer.Option(help="processes of this machine, or dask.")] = "processes",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Cells at a time; default: one for each core.", show_default=False)
+    ] = None,
+) -> None:
+    """Train and evaluate on a grid of params × training seeds; what is done already is not done again."""
+    from simic.study import file as files
+    from simic.study.plan import StudyPlan, workers_of
+
+    asked, workspace = files.read(file), _workspace()
+    planned = StudyPlan.of(asked, file, workspace)
+    count = workers or workers_of(planned)
+    for line in planned.lines(count):
+        _say(line)
+    if plan:
+        return
+    from simic.study.study import Stopped, Study
+
+    try:
+        Study(planned, workspace, runner, count, _say).run()
+    except Stopped as stopped:
+        print(f"simic: {stopped}; to go on: simic study {file}", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+
+
+@app.command()
 def doctor() -> None:
     """Check what a run needs: versions, params, DVC, disk, ports."""
     from simic.pipeline import doctor as physician

@@ -329,7 +329,7 @@ RuleName = Literal["static", "random_legal", "patient", "gradient", "heuristic",
 class Headroom(Tree):
     """What can be won before anything is learned: rules written by hand, and a search over schedules."""
 
-    policies: Annotated[tuple[RuleName, ...], Field(strict=False), Once] = get_args(RuleName)[:3]
+    policies: Annotated[tuple[RuleName, ...], Field(strict=False, min_length=1), Once] = get_args(RuleName)[:3]
     schedules: Count = 32  # at most; all with one seed are among them
     steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1), Once] = (
         0,
@@ -426,7 +426,12 @@ def validate(tree: dict[str, Any], source: str, extensions: Path = Path(EXTENSIO
     try:
         return _validated(tree, extensions)
     except ValidationError as error:
-        raise SimicError(f"{source}: " + "; ".join(described(error.errors(), Params))) from None
+        raise refusal(error, source, Params) from None
+
+
+def refusal(error: ValidationError, source: str, model: type[BaseModel]) -> SimicError:
+    """Every offending key of a file that should have been a ``model``, its value and what is allowed."""
+    return SimicError(f"{source}: " + "; ".join(described(error.errors(), model)))
 
 
 def _validated(tree: dict[str, Any], extensions: Path) -> Params:

@@ -109,14 +109,21 @@ def write(root: Path, stage: str, tree: Params) -> None:
     durable.replace_file(path, (seal.model_dump_json(indent=1) + "\n").encode())
 
 
+def recipe(root: Path, stage: str, tree: Params) -> tuple[dict[str, str], dict[str, JsonValue]]:
+    """The code and the params that decide what a stage makes of its inputs."""
+    sealed, dumped = STAGES[stage], tree.model_dump(mode="json")
+    code = code_hashes(sealed.code) | extension_hashes(root, tree)
+    return code, {key: _at(dumped, key) for key in sealed.params}
+
+
 def _now(root: Path, stage: str, tree: Params) -> Seal:
     """The seal that the stage would be given as things are now."""
     sealed = STAGES[stage]
-    dumped = tree.model_dump(mode="json")
+    code, values = recipe(root, stage, tree)
     return Seal(
         stage=stage,
-        code=code_hashes(sealed.code) | extension_hashes(root, tree),
-        params={key: _at(dumped, key) for key in sealed.params},
+        code=code,
+        params=values,
         reads={place: content_hash(root / place) for place in sealed.reads},
         writes={place: content_hash(root / place) for place in sealed.writes},
         apart={

@@ -1,0 +1,83 @@
+"""The study as a tidy table, and its summary: the training seed is the unit, evaluation seeds averaged inside."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from pydantic import JsonValue
+
+from simic import durable
+from simic.evaluation import statistics
+from simic.evaluation.page import interval
+from simic.study.plan import StudyPlan, in_words
+
+TABLE = "table.csv"
+MEASURED = (
+    "score", "score_low", "score_high", "params", "training_flops", "controller_trainings", "cell_seconds", "cell"
+)  # fmt: skip
+Scores = Mapping[int, float]  # of a policy at a grid point, by training seed
+
+
+def write(plan: StudyPlan) -> None:
+    """One row per finished cell and policy, in the order of the plan: table.csv in the study's folder."""
+    text, done = io.StringIO(), plan.done()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow([*plan.study.grid, "seed", "policy", *MEASURED])
+    for cell in plan.cells:
+        if (found := done.get(cell.fingerprint)) is None:
+            continue
+        for row in found.rows:
+            if row.policy not in plan.study.policies:
+                continue
+            score = (round(value, 4) for value in (row.score.estimate, row.score.low, row.score.high))
+            cost = (round(row.params, 1), round(row.training_flops), row.controller_trainings, round(found.seconds, 1))
+            rows.writerow([*map(_plain, cell.point), cell.seed, row.policy, *score, *cost, cell.fingerprint])
+    durable.replace_file(plan.folder / TABLE, text.getvalue().encode())
+
+
+def _plain(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def summary(plan: StudyPlan) -> Iterator[str]:
+    """Per policy and grid point the mean score over training seeds with its 95 % t interval, and what it is above the
+    first grid point on the seeds that both have.
+    """
+    points = list(dict.fromkeys(cell.point for cell in plan.cells))
+    tables = {point: _by_policy(plan, point) for point in points}
+    for policy in plan.study.policies:
+        yield f"{policy}: mean score over training seeds [95 %], and over the first grid point"
+        first = tables[points[0]].get(policy, {})
+        for point in points:
+            own = tables[point].get(policy, {})
+            over = f"   {_difference(plan, own, first)}" if point != points[0] else ""
+            yield f"  {in_words(plan.study, point)}   {_mean(own)}{over}"
+
+
+def _by_policy(plan: StudyPlan, point: tuple[JsonValue, ...]) -> dict[str, dict[int, float]]:
+    done, found = plan.done(), dict[str, dict[int, float]]()
+    for cell in plan.cells:
+        if cell.point == point and (result := done.get(cell.fingerprint)) is not None:
+            for row in result.rows:
+                found.setdefault(row.policy, {})[cell.seed] = row.score.estimate
+    return found
+
+
+def _mean(scores: Scores) -> str:
+    if len(scores) < 2:
+        return f"{next(iter(scores.values())):.1f} (1 seed)" if scores else "not measured"
+    mean = statistics.mean_interval(list(scores.values()))
+    return f"{mean.estimate:.1f} [{mean.low:.1f}, {mean.high:.1f}] ({len(scores)} seeds)"
+
+
+def _difference(plan: StudyPlan, own: Scores, first: Scores) -> str:
+    both = [seed for seed in plan.study.seeds if seed in own and seed in first]
+    if not both:
+        return "not measured"
+    a, b = (np.array([scores[seed] for seed in both]) for scores in (own, first))
+    if len(both) < 2:
+        return f"{float((a - b).mean()):+.1f} (1 seed)"
+    found = statistics.compare(a, b, rng_seed=0)
+    return f"{interval(found.difference)}, p = {found.p_value:.3f}"
