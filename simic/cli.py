@@ -1,8 +1,6 @@
 """The command line. Heavy imports are inside the commands, so that --help answers at once."""
 
 import sys
-import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -12,7 +10,6 @@ import typer
 from simic.errors import EXIT_INTERRUPTED, SimicError, printable, told_in_one_line
 
 if TYPE_CHECKING:
-    from simic.agent.agent import IterationReport
     from simic.pipeline.paths import Workspace
 
 T = TypeVar("T")
@@ -151,9 +148,7 @@ def explain(
 
 @app.command()
 def promote() -> None:
-    """Decide whether the challenger in MLflow's registry becomes champion, on fresh validation episodes; 1: it does
-    not.
-    """
+    """Decide on fresh validation episodes whether MLflow's challenger becomes champion; exit code 1: it does not."""
     from simic import params
     from simic.pipeline import engine
     from simic.pipeline import promote as promotion
@@ -232,8 +227,8 @@ def where() -> None:
     from simic import params
     from simic.pipeline import stages
 
-    workspace = _workspace()
-    _say(str(workspace.work(stages.fingerprint(params.load(workspace.params), workspace))))
+    here = _workspace()
+    _say(str(here.work(stages.fingerprint(params.load(here.params), here))))
 
 
 @app.command()
@@ -319,6 +314,7 @@ def train_gym(
     """Train the PPO agent on a Gymnasium environment, with train.policy and train.ppo of params.yaml."""
     from simic import params
     from simic.agent import Agent, export
+    from simic.agent.lines import about_twenty
     from simic.training import machine
 
     if out is not None and out.exists():
@@ -332,30 +328,12 @@ def train_gym(
         env, rng_seed=tree.rng_seed, envs=envs, rollout_steps=rollout, policy=tree.train.policy, ppo=tree.train.ppo
     )
     _say(str(agent.env))
-    agent.train(steps, _gym_lines(-(-steps // (envs * rollout))))
+    agent.train(steps, about_twenty(-(-steps // (envs * rollout)), _say))
     if out is not None:
         export.export_policy(agent.policy, agent.normalizers.observation, out, agent.env.masked)
         _say(f"policy written to {out}")
     returns = agent.evaluate()
     _say(f"greedy return {sum(returns) / len(returns):.1f} (mean of {len(returns)} episodes)")
-
-
-def _gym_lines(updates: int) -> "Callable[[IterationReport], None]":
-    """About twenty lines of a run: its steps, their speed, the mean return of the last episodes."""
-    started, last = time.perf_counter(), deque[float](maxlen=100)
-
-    def say(report: "IterationReport") -> None:
-        last.extend(report.returns)
-        if report.iteration % max(1, updates // 20) == 0:
-            mean = f"{sum(last) / len(last):8.1f}" if last else "       –"
-            speed = report.env_steps / (time.perf_counter() - started)
-            metrics = report.metrics
-            _say(
-                f"{report.env_steps:>9} steps  {speed:7.0f}/s  return {mean}  "
-                f"entropy {metrics.entropy:.2f}  kl {metrics.approx_kl:.4f}"
-            )
-
-    return say
 
 
 @app.command()
@@ -462,9 +440,9 @@ def _interruptible(body: Callable[[], T], doing: str) -> T:
 
 
 def _workspace() -> "Workspace":
-    from simic.pipeline.paths import Workspace
+    from simic.pipeline import paths
 
-    return Workspace(Path.cwd())
+    return paths.Workspace(Path.cwd())
 
 
 def _say(text: str) -> None:

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from simic import registry
 from simic.errors import SimicError
 from simic.params_file import read_tree
-from simic.params_words import blamed, described
+from simic.params_words import blamed, refusal
 from simic.ranges import Count, Fraction, LearningRate, NonNegative, Once, Penalty, Positive, Steps, Units, Workers
 from simic.registry import Known
 
@@ -331,9 +331,8 @@ class Headroom(Tree):
 
     policies: Annotated[tuple[RuleName, ...], Field(strict=False, min_length=1), Once] = get_args(RuleName)[:3]
     schedules: Count = 32  # at most; all with one seed are among them
-    steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1), Once] = (
-        0,
-    )  # when the first seed germinates
+    # When the first seed germinates.
+    steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1), Once] = (0,)
     search_tasks: Count = 8  # tasks of training on which the common schedule is chosen
     floors: bool = True  # a linear classifier and static networks of several sizes
 
@@ -427,11 +426,6 @@ def validate(tree: dict[str, Any], source: str, extensions: Path = Path(EXTENSIO
         return _validated(tree, extensions)
     except ValidationError as error:
         raise refusal(error, source, Params) from None
-
-
-def refusal(error: ValidationError, source: str, model: type[BaseModel]) -> SimicError:
-    """Every offending key of a file that should have been a ``model``, its value and what is allowed."""
-    return SimicError(f"{source}: " + "; ".join(described(error.errors(), model)))
 
 
 def _validated(tree: dict[str, Any], extensions: Path) -> Params:

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
 from simic import registry
+from simic.errors import SimicError
 from simic.registry import Known
 
 SHOWN = 8  # problems of one message; a file of another program has hundreds
@@ -26,6 +27,11 @@ def described(problems: Iterable[ErrorDetails], model: type[BaseModel]) -> list[
             told.setdefault(key, _sentence(problem, key, hint, default))
     texts = list(told.values())
     return texts[:SHOWN] + ([f"and {len(texts) - SHOWN} more"] if len(texts) > SHOWN else [])
+
+
+def refusal(error: ValidationError, source: str, model: type[BaseModel]) -> SimicError:
+    """Every offending key of a file that should have been a ``model``, its value and what is allowed."""
+    return SimicError(f"{source}: " + "; ".join(described(error.errors(), model)))
 
 
 def blamed(
@@ -130,7 +136,7 @@ def allowed(hint: Any) -> str:
     if get_origin(bare) is dict:
         return f"a mapping of names, each to {allowed(get_args(bare)[1])}"
     pattern = _limit(limits, "pattern")
-    return _NAMES[bare] + (f" that matches {pattern}" if pattern else _range(limits))
+    return _NAMES.get(bare, "a value") + (f" that matches {pattern}" if pattern else _range(limits))
 
 
 def _limit(limits: Sequence[Any], name: str) -> Any:

@@ -282,7 +282,7 @@ def log_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> No
             return
         for file in sorted(set(workspace.reports.glob("*.*")) - {workspace.promotion}):
             client.log_artifact(run_id, str(file))
-        _log_evaluation(client, run_id, workspace)
+        log_evaluation(client, run_id, workspace)
         findings = _findings(workspace)
         table = {
             "columns": FINDING_COLUMNS,
@@ -297,7 +297,7 @@ def log_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> No
         audited(client, run_id, sound)
         _log_card(client, experiment_id, run_id, workspace)
     except TROUBLE as error:
-        _warn(error)
+        warn(error)
 
 
 def _log_card(client: MlflowClient, experiment_id: str, run_id: str, workspace: Workspace) -> None:
@@ -314,7 +314,7 @@ def _log_card(client: MlflowClient, experiment_id: str, run_id: str, workspace: 
             client.log_model_artifacts(model.model_id, folder)
 
 
-def _log_evaluation(client: MlflowClient, run_id: str, workspace: Workspace) -> None:
+def log_evaluation(client: MlflowClient, run_id: str, workspace: Workspace) -> None:
     """Mean test accuracy of every policy and the importance of observations, in points, and the numbers of
     metrics.json; a value that is there already is not logged again.
     """
@@ -348,62 +348,12 @@ def settle(workspace: Workspace) -> None:
         file.unlink()
 
 
-class StudyRecord:
-    """A study as a run with a nested one for each cell, each told once. A failure of MLflow is reported and ends the
-    record; the next start of the study sends what is missing.
-    """
-
-    def __init__(self, workspace: Workspace, name: str):
-        self._workspace, self._name, self._lost = workspace, name, False
-
-    def cell(self, fingerprint: str, name: str, values: Mapping[str, str], own: Workspace) -> None:
-        """Params and evaluation of a finished cell, which is at home in the workspace ``own``."""
-
-        def send() -> None:
-            client, experiment_id, parent = self._parent()
-            if find_run(client, experiment_id, "simic.cell", fingerprint) is not None:
-                return
-            tags = {"mlflow.parentRunId": parent, "simic.study_name": self._name}
-            run_id = client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
-            client.log_batch(run_id, params=[Param(key, value) for key, value in values.items()])
-            _log_evaluation(client, run_id, own)
-            client.set_terminated(run_id)
-            client.set_tag(run_id, "simic.cell", fingerprint)  # last: a run without it is not whole
-
-        self._attempt(send)
-
-    def ended(self, table: Path, status: EndStatus) -> None:
-        """The table as it is now."""
-
-        def send() -> None:
-            client, _, parent = self._parent()
-            client.log_artifact(parent, str(table))
-            client.set_terminated(parent, END_STATUS[status])
-
-        self._attempt(send)
-
-    def _parent(self) -> tuple[MlflowClient, str, str]:
-        client, experiment_id = connect(self._workspace)
-        found = find_run(client, experiment_id, "simic.study", self._name)
-        if found is None:
-            tags = {"simic.study": self._name}
-            found = client.create_run(experiment_id, run_name=self._name, tags=tags).info.run_id
-        return client, experiment_id, found
-
-    def _attempt(self, send: Callable[[], None]) -> None:
-        if not self._lost:
-            try:
-                send()
-            except TROUBLE as error:
-                _warn(error)
-                self._lost = True
-
-
 def _owed_file(workspace: Workspace) -> Path:
     return workspace.state / "mlflow-owed.json"
 
 
-def _warn(error: Exception) -> None:
+def warn(error: Exception) -> None:
+    """Reports what MLflow raised; the run goes on."""
     _log.warning("logging to MLflow failed, the run continues without it: %s", printable(in_one_line(error)))
 
 
@@ -480,7 +430,7 @@ class MlflowObserver(Observer):
             self._in_trouble = True
 
     def _note(self, error: Exception) -> None:
-        _warn(error)
+        warn(error)
         if self._report is not None:
             message = f"logging to MLflow failed: {in_one_line(error)}"
             finding = FindingRow(iteration=self._iteration, check="tracking_gone", severity="low", message=message)

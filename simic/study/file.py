@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_validator, model_validator
 
-from simic import params
 from simic.errors import SimicError
 from simic.params import PolicyName, RuleName, Tree
 from simic.params_file import read_tree
+from simic.params_words import refusal
 
 MOST_CELLS = 10_000
 
@@ -77,4 +77,4 @@ def read(path: Path) -> StudyFile:
     try:
         return StudyFile.model_validate(read_tree(path))
     except ValidationError as error:
-        raise params.refusal(error, str(path), StudyFile) from None
+        raise refusal(error, str(path), StudyFile) from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from simic import durable, params
 from simic.errors import SimicError
-from simic.pipeline import mlflow_store
+from simic.pipeline import mlflow_store, mlflow_studies
 from simic.pipeline.paths import Workspace
 from simic.study import cells, server, table
 from simic.study.cells import Cell
@@ -45,7 +45,7 @@ class Study:
         plan, name = self.plan, self.plan.study.name
         refuse_unknown(self.runner)
         with durable.locked(plan.folder / cells.LOCK, f"runs the study {name}"), stop_on_signals(self.stop):
-            self.record = mlflow_store.StudyRecord(self.project, name)
+            self.record = mlflow_studies.StudyRecord(self.project, name)
             for cell in plan.cells:
                 if cells.finished(cell, plan.folder):
                     self._log(cell)

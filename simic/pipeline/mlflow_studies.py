@@ -1,0 +1,62 @@
+"""What MLflow keeps of a study."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from mlflow import MlflowClient
+from mlflow.entities import Param
+
+from simic.pipeline.mlflow_store import END_STATUS, TROUBLE, connect, find_run, log_evaluation, warn
+from simic.pipeline.paths import Workspace
+from simic.training.observers import EndStatus
+
+
+class StudyRecord:
+    """A study as a run with a nested one for each cell, each told once. A failure of MLflow is reported and ends the
+    record; the next start of the study sends what is missing.
+    """
+
+    def __init__(self, workspace: Workspace, name: str):
+        self._workspace, self._name, self._lost = workspace, name, False
+
+    def cell(self, fingerprint: str, name: str, values: Mapping[str, str], own: Workspace) -> None:
+        """Params and evaluation of a finished cell, which is at home in the workspace ``own``."""
+
+        def send() -> None:
+            client, experiment_id, parent = self._parent()
+            if find_run(client, experiment_id, "simic.cell", fingerprint) is not None:
+                return
+            tags = {"mlflow.parentRunId": parent, "simic.study_name": self._name}
+            run_id = client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
+            client.log_batch(run_id, params=[Param(key, value) for key, value in values.items()])
+            log_evaluation(client, run_id, own)
+            client.set_terminated(run_id)
+            client.set_tag(run_id, "simic.cell", fingerprint)  # last: a run without it is not whole
+
+        self._attempt(send)
+
+    def ended(self, table: Path, status: EndStatus) -> None:
+        """The table as it is now."""
+
+        def send() -> None:
+            client, _, parent = self._parent()
+            client.log_artifact(parent, str(table))
+            client.set_terminated(parent, END_STATUS[status])
+
+        self._attempt(send)
+
+    def _parent(self) -> tuple[MlflowClient, str, str]:
+        client, experiment_id = connect(self._workspace)
+        found = find_run(client, experiment_id, "simic.study", self._name)
+        if found is None:
+            tags = {"simic.study": self._name}
+            found = client.create_run(experiment_id, run_name=self._name, tags=tags).info.run_id
+        return client, experiment_id, found
+
+    def _attempt(self, send: Callable[[], None]) -> None:
+        if not self._lost:
+            try:
+                send()
+            except TROUBLE as error:
+                warn(error)
+                self._lost = True
