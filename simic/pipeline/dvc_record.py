@@ -23,10 +23,12 @@ class Busy(SimicError):
     """Another DVC process holds this workspace."""
 
 
-def is_stale(root: Path, stage: str) -> bool:
-    """Whether code, params, inputs or outputs of the stage differ from dvc.lock, or it records nothing of the stage."""
+def is_stale(root: Path, stage: str, patience_seconds: float = 60.0) -> bool:
+    """Whether code, params, inputs or outputs of the stage differ from dvc.lock, or it records nothing of the stage;
+    waits for another DVC process, such as one that a killed run left behind.
+    """
     adopt_scm(root)
-    return bool(json.loads(_dvc(root, "status", "--json", stage)))
+    return bool(json.loads(_patiently(root, patience_seconds, "status", "--json", stage)))
 
 
 def is_recorded(root: Path, stage: str) -> bool:
@@ -64,19 +66,22 @@ def _md5(content: bytes) -> str:
 def commit(root: Path, stage: str, patience_seconds: float = 60.0) -> None:
     """Records the stage's outputs as they are now; waits for another DVC process to finish before giving up."""
     adopt_scm(root)
+    try:
+        _patiently(root, patience_seconds, "commit", "-f", stage)  # not -q: that would silence the reason of a failure
+    except Busy as busy:
+        # Not lost: the outputs are in place, only their record is missing.
+        raise Busy(f"{busy}; stage {stage} is done but not recorded; to record it: dvc commit -f {stage}") from None
+
+
+def _patiently(root: Path, patience_seconds: float, *arguments: str) -> str:
     deadline = time.monotonic() + patience_seconds
     while True:
         try:
-            _dvc(root, "commit", "-f", stage)  # not -q: that would silence the reason of a failure
-        except Busy as busy:
+            return _dvc(root, *arguments)
+        except Busy:
             if time.monotonic() > deadline:
-                # Not lost: the outputs are in place, only their record is missing.
-                raise Busy(
-                    f"{busy}; stage {stage} is done but not recorded; to record it: dvc commit -f {stage}"
-                ) from None
+                raise
             time.sleep(1.0)
-        else:
-            return
 
 
 def lock_digest(root: Path) -> str:
