@@ -130,7 +130,7 @@ def _runner(name: str, workers: int) -> TaskRunner[Any]:
     """Of the machine's processes, or of Dask: a cluster of this machine, or the one of DASK_SCHEDULER_ADDRESS."""
     if name == "processes":
         return ProcessPoolTaskRunner(max_workers=workers, initializer=follow_the_study)
-    from prefect_dask import DaskTaskRunner  # pyright: ignore[reportMissingImports] - an extra
+    from prefect_dask.task_runners import DaskTaskRunner  # pyright: ignore[reportMissingImports] - an extra
 
     if address := os.environ.get("DASK_SCHEDULER_ADDRESS"):
         return DaskTaskRunner(address=address)
