@@ -12,7 +12,7 @@ from markupsafe import Markup
 from pydantic import ValidationError
 
 from simic import durable
-from simic.audit import audit, card, figures
+from simic.audit import audit, card, figures, why
 from simic.audit.findings import PROOF, Result, Status, Verdict, failing, percent
 from simic.audit.panels import Panel, panels_of
 from simic.audit.provenance import Provenance
@@ -135,6 +135,9 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "standings": evaluation.standings if evaluation and not verdict.refuted else {},
         "groups": GROUPS,
         "importance": _by_importance(evaluation) if evaluation else (),
+        "grades": why.grades(evaluation) if evaluation else (),
+        "choices": why.choices(evaluation) if evaluation else (),
+        "planted": evaluation.planted if evaluation else None,
         "cases": list(enumerate(evaluation.cases)) if evaluation else (),
         "provenance": provenance_rows(run),
         "changed": _changed(params),

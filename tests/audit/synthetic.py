@@ -253,13 +253,13 @@ def choice(score, expected):
                        return_to_go=score / 10, expected=expected)  # fmt: skip
 
 
-def counterfactuals():
-    """Three decisions, the last of them wrong."""
+def counterfactuals(tasks):
+    """Four decisions, the third of them wrong."""
     decisions = tuple(
         GradedDecision(row=row, step=11, taken=choice(80.0, 1.0), others=(choice(80.0 + gain, 1.0 + gain / 20),))
         for row, gain in enumerate((-20.0, -10.0, 4.0, -6.0))
     )
-    return {"keep or prune": graded(decisions, range(4), 0)}
+    return {"keep or prune": graded(decisions, tasks, 0)}
 
 
 def cases():
@@ -289,7 +289,7 @@ def evaluation(eval_seeds=20, found=None):
                       host=HOST, static_final=again, policies=policies, comparisons=versus,
                       standings=endpoints.standings(found, {n: p.per_seed for n, p in policies.items()} | again),
                       importance=importance(found, policies["learned"].per_seed), cases=cases(),
-                      actions={}, counterfactuals=counterfactuals(),
+                      actions={}, counterfactuals=counterfactuals(found.rows),
                       planted=PlantedGrade(task="orientation", slot=0, blueprint="depthwise", tasks=8, openings=5,
                                            first=0.25, kept=0.5, score=interval(70.0)))  # fmt: skip
 

@@ -11,8 +11,8 @@ from simic.audit.checks.shared import MOST_EVIDENCE, OURS, PERSISTENT, where
 from simic.audit.findings import Evidence, percent
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord
-from simic.evaluation import endpoints
-from simic.evaluation.result import LEARNED, Importance, Standings
+from simic.evaluation import counterfactual, endpoints
+from simic.evaluation.result import LEARNED, DecisionGrade, Importance, Standings
 from simic.telemetry.rows import SEVERITIES
 
 SHOWN = 12  # characters of a digest
@@ -93,12 +93,12 @@ class Recomputed(Check):
     counted = "number"
     TOLERANCE = 1e-6  # relative, and absolute in points: sums in another order, ends of intervals found by a search
     threshold = (
-        "headroom.json of other data, params, tasks or results than evaluation.json; or a standing or importance off "
-        f"by more than {TOLERANCE:g}"
+        "headroom.json of other data, params, tasks or results than evaluation.json; or a standing, importance "
+        f"or grade off by more than {TOLERANCE:g}"
     )
     source = "Agarwal et al. 2021 (rliable): claims rest on the scores of all runs"
     fix = "Run simic headroom and simic evaluate again."
-    passes_when = "every standing and importance is what the tables give"
+    passes_when = "every standing, importance and grade is what the tables give"
 
     def examine(self, run: RunRecord) -> Outcome:
         headroom, evaluation = run.headroom, run.evaluation
@@ -122,8 +122,12 @@ class Recomputed(Check):
             for group, each in taken_away.items()
             if learned is not None
         }
-        again = _numbers({**endpoints.standings(headroom, played), **lost})
-        said = _numbers({**evaluation.standings, **taken_away})
+        regraded = {
+            question: counterfactual.graded(grade.decisions, evaluation.rows, grade.inexact)
+            for question, grade in evaluation.counterfactuals.items()
+        }
+        again = _numbers({**endpoints.standings(headroom, played), **lost, **regraded})
+        said = _numbers({**evaluation.standings, **taken_away, **evaluation.counterfactuals})
         wrong = [
             name for name in sorted(again.keys() | said.keys()) if not self._agree(again.get(name), said.get(name))
         ]
@@ -135,7 +139,7 @@ class Recomputed(Check):
         return first == second
 
 
-def _numbers(results: Mapping[str, Standings | Importance]) -> dict[str, object]:
+def _numbers(results: Mapping[str, Standings | Importance | DecisionGrade]) -> dict[str, object]:
     """Every value by where it stands: ``held_out.policies.learned.score.low``."""
     leaves: dict[str, object] = {}
 
