@@ -6,11 +6,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
+from filelock import FileLock
 
 from simic.params import Params
 from simic.pipeline.paths import Workspace
@@ -65,6 +68,26 @@ def started(command: list[str], folder: Path | None = None, processes: int = 2) 
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
+
+
+def some(cases: Sequence[Any], *kept: Any) -> list[Any]:
+    """Cases of a test of which those ``kept`` are tried every time and the others by make test-slow."""
+    assert all(case in cases for case in kept)
+    values = [(case, case if isinstance(case, tuple) else (case,)) for case in cases]
+    return [pytest.param(*value, marks=[] if case in kept else [pytest.mark.slow]) for case, value in values]
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that is made by one process of a test run and read by all."""
+    own = factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            begun = folder.with_name(f"{name}-begun")
+            begun.mkdir()
+            make(begun)
+            begun.rename(folder)
+    return folder
 
 
 def outputs(processes: list[subprocess.Popen], timeout: float = 120) -> list[str]:

@@ -16,6 +16,7 @@ from benchmarks.agent_tasks import GRID, TASKS, Maze, PickLegal
 from simic.errors import SimicError
 from simic.evaluation import result
 from simic.pipeline.paths import Workspace
+from tests.helpers import some
 from tests.pipeline.small_suite import TINY
 
 ROOT = Path(__file__).parents[1]
@@ -214,6 +215,7 @@ def test_learned_growth_is_told_beside_its_baselines() -> None:
     assert "| static | 21.0 [18.5, 23.5] | +40.0 [40.0, 40.0] |" in text
 
 
+@pytest.mark.slow
 def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, monkeypatch) -> None:
     out = tmp_path / "population.json"
     monkeypatch.setattr(population, "limits", lambda device: {"gflops": 100.0, "gigabytes_per_second": 5.0})
@@ -243,7 +245,7 @@ def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, mo
     assert "host training" in text
 
 
-@pytest.mark.parametrize("case", [case for case in population.CASES if case != "small"])  # see above
+@pytest.mark.parametrize("case", some([case for case in population.CASES if case != "small"], "default"))  # see above
 def test_every_case_can_be_measured(case, tmp_path, monkeypatch) -> None:
     """A dry run of what is asked of a GPU, with little of everything."""
     little = replace(population.CASES[case], training=8, validation=8, batch=4)
@@ -315,6 +317,7 @@ def by_task(headroom: result.HeadroomReport, values: tuple[float, ...], group: s
     return np.array([np.mean([v for v, row in zip(values, headroom.rows, strict=True) if row == k]) for k in tasks])
 
 
+@pytest.mark.slow
 def test_controllers_are_scored_by_what_their_evaluations_say(controllers) -> None:
     work, found = controllers
     headroom = result.read_headroom(Workspace(work / "base").headroom)
@@ -335,6 +338,7 @@ def test_controllers_are_scored_by_what_their_evaluations_say(controllers) -> No
         assert table["patient"]["score"] == pytest.approx(patient.mean(), abs=0.01)
 
 
+@pytest.mark.slow
 def test_the_share_of_the_gap_is_of_the_oracle_that_was_chosen_on_other_hosts(controllers) -> None:
     """Of edited files: one schedule is 30 points better everywhere, and what controllers reached is told apart."""
     work, _ = controllers
@@ -365,6 +369,7 @@ def test_the_share_of_the_gap_is_of_the_oracle_that_was_chosen_on_other_hosts(co
         assert table[name]["share"][0] == pytest.approx(np.mean(reached - common) / np.mean(oracle - common), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_controllers_that_are_done_are_not_trained_again(controllers, monkeypatch, capsys) -> None:
     work, found = controllers
     for stage in ("prepare", "headroom", "train", "evaluate"):
@@ -374,6 +379,7 @@ def test_controllers_that_are_done_are_not_trained_again(controllers, monkeypatc
     assert capsys.readouterr().out.count('"held_out_kinds"') == 2
 
 
+@pytest.mark.slow
 def test_controllers_of_other_params_are_not_mixed_in(controllers) -> None:
     work, _ = controllers
     before = (work / "params.json").read_bytes()

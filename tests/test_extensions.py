@@ -17,6 +17,7 @@ from simic.data.suites.suites import SUITES
 from simic.envs.rewards import MODES
 from simic.errors import SimicError
 from simic.growth.networks import family, hosts
+from tests.helpers import some
 
 ROOT = Path(__file__).parents[1]
 SMALL = [
@@ -68,6 +69,7 @@ def test_a_blueprint_becomes_one_more_choice(tmp_path: Path) -> None:
     assert head_size(trained(tmp_path, "scale"), "blueprint") == 8  # the cnn family ships 7
 
 
+@pytest.mark.slow
 def test_a_host_family_grows_the_blueprints_of_another(tmp_path: Path) -> None:
     folder = trained(tmp_path, "residual", "train.host={family: residual, preset: baseline}")
     assert (head_size(folder, "blueprint"), head_size(folder, "slot")) == (7, 4)
@@ -83,6 +85,7 @@ def test_a_reward_mode_is_paid_and_recorded(tmp_path: Path) -> None:
     assert "live_params" in text and "shaping" not in text
 
 
+@pytest.mark.slow
 def test_a_task_is_prepared_and_trained_on(tmp_path: Path) -> None:
     folder = trained(tmp_path, "moons", "prepare.task=moons", "train.host={family: mlp, preset: baseline}")
     meta = json.loads((folder / "data" / "prepared" / "meta.json").read_text())
@@ -90,15 +93,13 @@ def test_a_task_is_prepared_and_trained_on(tmp_path: Path) -> None:
 
 
 FEW = "instances: {train: 3, val: 1, held_out: 2, held_out_kinds: 1}"
+KIND = (f"{{kinds: [digits, checks], {FEW}}}", [1, 16, 16], ["digits", "checks", "digits", "digits"])
+SUITE = (f"{{name: waves, {FEW}}}", [1, 1, 32], ["sines"] * 4)
 
 
 @pytest.mark.parametrize(
     ("of_suite", "shape", "kinds"),
-    [
-        (f"{{kinds: [digits, checks], {FEW}}}", [1, 16, 16], ["digits", "checks", "digits", "digits"]),
-        (f"{{name: waves, {FEW}}}", [1, 1, 32], ["sines"] * 4),
-    ],
-    ids=["a kind of patches", "a suite"],
+    some([KIND, SUITE], SUITE),
 )
 def test_tasks_of_a_suite_are_prepared_and_trained_on(tmp_path: Path, of_suite, shape, kinds) -> None:
     host = "train.host={family: mlp, preset: baseline}"

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks import mutants
 
 MODULE = """
@@ -64,6 +66,7 @@ def test_mutants_are_one_change_each_and_leave_words_alone(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.slow
 def test_who_survives_is_told(tmp_path: Path) -> None:
     toy(tmp_path)
     code = RUN % str(tmp_path) + f"; pathlib.Path({str(tmp_path / 'found.json')!r}).write_text(json.dumps(found))"

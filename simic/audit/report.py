@@ -136,7 +136,7 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "groups": GROUPS,
         "importance": _by_importance(evaluation) if evaluation else (),
         "grades": why.grades(evaluation) if evaluation else (),
-        "choices": why.choices(evaluation) if evaluation else (),
+        "contrasts": why.contrasts(evaluation) if evaluation else (),
         "planted": evaluation.planted if evaluation else None,
         "cases": list(enumerate(evaluation.cases)) if evaluation else (),
         "provenance": provenance_rows(run),

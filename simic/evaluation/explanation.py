@@ -11,7 +11,7 @@ def page(found: Explanation) -> str:
     """What it saw, how sure it was, what it expected, and what each choice came to."""
     best = max((found.taken, *found.others), key=lambda each: each.score)
     lines = [
-        f"{found.task}, host {found.row}, step {found.step + 1} of {found.steps}: {_words(found.taken)}",
+        f"{found.task}, host {found.row}, step {found.step + 1} of {found.steps}: {found.taken.words}",
         "",
         "Seen",
         f"  accuracy {found.accuracy_pct:.1f} % on the validation split",
@@ -35,11 +35,6 @@ def page(found: Explanation) -> str:
     return "\n".join(lines)
 
 
-def _words(choice: TriedChoice) -> str:
-    parts = [choice.op, *([choice.blueprint] if choice.blueprint else [])]
-    return " ".join([*parts, *([] if choice.slot is None else [f"slot {choice.slot}"])])
-
-
 def _chances(chances: dict[str, float]) -> str:
     likely = sorted(chances.items(), key=lambda each: -each[1])
     shown = [f"{word} {chance:.2f}" for word, chance in likely if chance >= LEAST_PROBABILITY]
@@ -53,7 +48,7 @@ def _outcomes(found: Explanation, best: TriedChoice) -> list[str]:
         mark = ("*" if choice is best else "") + (">" if choice is found.taken else "")
         difference = choice.score - found.taken.score
         cells.append(
-            (mark, _words(choice), f"{choice.probability:.3f}", f"{choice.score:.1f}", f"{difference:+.1f}",
+            (mark, choice.words, f"{choice.probability:.3f}", f"{choice.score:.1f}", f"{difference:+.1f}",
              f"{choice.expected:.2f}", f"{choice.return_to_go:.2f}")
         )  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -73,7 +68,7 @@ def _verdict(found: Explanation, best: TriedChoice) -> str:
     if best.score == found.taken.score:
         return f"Taken (>) was the best (*) of {count}."
     lost = best.score - found.taken.score
-    return f"Best (*) of {count}: {_words(best)}, {lost:.1f} points more than what was done (>)."
+    return f"Best (*) of {count}: {best.words}, {lost:.1f} points more than what was done (>)."
 
 
 def _exactness(found: Explanation) -> str:

@@ -261,6 +261,12 @@ class TriedChoice(Frozen):
     return_to_go: float  # discounted rewards from this decision on
     expected: float  # what the critic made of it: the reward of the step, and its discounted value of the next state
 
+    @property
+    def words(self) -> str:
+        """``GERMINATE depthwise slot 1``."""
+        slot = None if self.slot is None else f"slot {self.slot}"
+        return " ".join(part for part in (self.op, self.blueprint, slot) if part)
+
 
 class GradedDecision(Frozen):
     """One decision of the learned policy, and replays in which another choice was made, all else equal."""

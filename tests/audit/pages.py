@@ -74,7 +74,7 @@ def why(evaluation):
     """Grades, the choices of single decisions and what they came to, the planted task and importance."""
     grades, planted = evaluation["counterfactuals"], evaluation["planted"]
     decisions = [each for grade in grades.values() for each in grade["decisions"]]
-    shares = [grade[name] for grade in grades.values() for name in ("best", "chance")]
+    shares = [grade[name] for grade in grades.values() for name in ("best", "chance") if grade["decisions"]]
     shares += [planted["first"], planted["kept"], 1 / planted["openings"]] if planted else []
     gains = [each["taken"]["score"] - max(other["score"] for other in each["others"]) for each in decisions]
     steps = [each["step"] + 1 for each in decisions]

@@ -9,6 +9,7 @@ from simic.audit.certify_agent import certify_agent
 from simic.audit.comparison import Comparison
 from simic.data.prepare import prepare
 from simic.params import Governor, HostOptimizer, Lifecycle, Params, Policy, PPOParams, Prepare, Reward, Train
+from tests.helpers import some
 
 from .agent_faults import FAULTS
 
@@ -80,11 +81,7 @@ def test_clean_training_is_the_reference_with_other_seeds(name, rng_seed, prepar
     assert failed(found) == []
 
 
-# One of six with every change, all of them by make test-slow.
-SPREAD = [pytest.param(name, marks=[pytest.mark.slow] if place % 6 else []) for place, name in enumerate(FAULTS)]
-
-
-@pytest.mark.parametrize("name", SPREAD)
+@pytest.mark.parametrize("name", some([*FAULTS], *[*FAULTS][::12]))
 def test_a_fault_is_caught(name, prepared, tmp_path, monkeypatch):
     setting, tries, plant = FAULTS[name]
     monkeypatch.setattr(small_training, "TRIES", tries)

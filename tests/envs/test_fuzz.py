@@ -11,12 +11,14 @@ from simic.envs.observations import columns
 from simic.growth.life.lifecycle import LIVE_STAGES, TRANSITIONS, in_stages
 from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.params import Host, Reward
+from tests.helpers import some
 
 from .conftest import QUICK
 from .transitions import FULL
 
 FAMILIES, PRESETS = registry.known(registry.FAMILY), registry.known(registry.PRESET)
-every_host = pytest.mark.parametrize(("family", "preset"), [(f, p) for f in FAMILIES for p in PRESETS])
+HOSTS = [(family, preset) for family in FAMILIES for preset in PRESETS]
+SCARCE = [("cnn", 0.5), ("mlp", 0.5), ("transformer", 0.1)]
 DWELL_MAX = 7  # from here on the potential's ramp is full
 KEEPING = {"fossilize", "basic_fossilize", "basic_plus_fossilize", "hindsight"}
 COSTS = {"ratio_penalty", "blending_warning", "indecision", "occupancy", "rent", "basic_rent", "loss_rent", "toxic"}
@@ -141,12 +143,12 @@ def walk(env, play, transitions, episodes: int) -> Counter:
     return executed
 
 
-@every_host
+@pytest.mark.parametrize(("family", "preset"), some(HOSTS, *(host for host in HOSTS if "impaired" in host)))
 def test_random_legal_play_keeps_every_law(make_env, play, transitions, family, preset):
     walk(make_env(host=Host(family=family, preset=preset), **KIND), play, transitions, episodes=2)
 
 
-@pytest.mark.parametrize(("family", "budget"), [("cnn", 0.5), ("mlp", 0.5), ("transformer", 0.1)])
+@pytest.mark.parametrize(("family", "budget"), some([*SCARCE], *SCARCE[:2]))
 def test_random_legal_play_under_a_scarce_budget_keeps_every_law(make_env, play, transitions, family, budget):
     """One seed at a time in all three slots, parameters for some blueprints only, and a price for what is kept."""
     lifecycle = QUICK.model_copy(update={"max_seeds": 1, "param_budget": budget})
@@ -156,7 +158,7 @@ def test_random_legal_play_under_a_scarce_budget_keeps_every_law(make_env, play,
 
 
 @pytest.mark.prove
-@every_host
+@pytest.mark.parametrize(("family", "preset"), HOSTS)
 def test_ten_thousand_steps_of_random_legal_play_keep_every_law(make_env, play, transitions, family, preset):
     samples = 96 if family != "transformer" else 16  # of a sequence every token is one
     kind = KIND | {"envs": 64, "steps": 25, "validation": samples}

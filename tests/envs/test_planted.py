@@ -17,6 +17,7 @@ from simic.data.synthetic import PLANTED, Planted
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.life.vocabulary import ALPHA_TARGETS, TEMPO_STEPS, Action, Op, Stage
 from simic.params import Params
+from tests.helpers import some
 
 ROOT = Path(__file__).parents[2]
 MARGIN_PCT = 5.0
@@ -84,7 +85,7 @@ RIVALS = {
 TIMED = ("orientation", "radius")
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", some([*PLANTED], "orientation", "radius"))
 def test_the_plant_beats_its_nearest_rivals(name, material):
     planted, made = PLANTED[name], material(name)
     decisions = [(planted.slot, planted.blueprint, 0), *((*rival, 0) for rival in RIVALS[name])]

@@ -107,6 +107,7 @@ def test_same_checkpoint_and_seeds_give_the_same_bytes(evaluation, prepared, lea
     assert evaluated(fresh, learned, headroom).to_json() == evaluation.to_json()
 
 
+@pytest.mark.slow
 def test_a_lost_process_changes_no_score(prepared, caplog):
     """Two groups in two processes, one of them killed in mid-episode."""
     tree = small_params(eval_seeds=8)

@@ -1,9 +1,12 @@
 """What several tests of the pipeline start from."""
 
+from pathlib import Path
+
 import pytest
 
 from simic.pipeline import mlflow_store, stages
 from simic.pipeline.paths import Workspace
+from tests.helpers import made_once
 from tests.pipeline.small_suite import tree
 from tests.training.conftest import finished, prepared  # noqa: F401
 
@@ -11,10 +14,12 @@ from tests.training.conftest import finished, prepared  # noqa: F401
 @pytest.fixture(scope="session")
 def suite_run(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """All five stages of a tiny suite; read only."""
-    workspace = Workspace(tmp_path_factory.mktemp("suite"))
-    for stage in stages.STAGES.values():
-        stage(tree(), workspace)
-    return workspace
+
+    def make(folder: Path) -> None:
+        for stage in stages.STAGES.values():
+            stage(tree(), Workspace(folder))
+
+    return Workspace(made_once(tmp_path_factory, "suite", make))
 
 
 @pytest.fixture(scope="session")

@@ -122,6 +122,7 @@ def test_any_number_of_processes_goes_on_from_a_checkpoint(together, prepared) -
     assert "ranks (2 → 1)" in messages[0]
 
 
+@pytest.mark.slow
 def test_demonstrations_of_all_processes_are_kept_and_cloned_as_one_would(together_warm, prepared, tmp_path) -> None:
     """Before the first update nothing but rounding can differ."""
     run(tmp_path, prepared, params=warm())
@@ -139,6 +140,7 @@ def test_demonstrations_of_all_processes_are_kept_and_cloned_as_one_would(togeth
         assert own.metrics[name] == pytest.approx(theirs.metrics[name], rel=2e-2, abs=1e-4), name
 
 
+@pytest.mark.slow
 def test_one_process_goes_on_inside_the_imitation_of_two(together_warm, prepared, tmp_path) -> None:
     shutil.copytree(together_warm, tmp_path, dirs_exist_ok=True)
     for later in ("000003", "000004"):
@@ -186,6 +188,7 @@ def test_torchrun_goes_on_from_the_checkpoint_when_a_process_was_killed(
     assert own == theirs
 
 
+@pytest.mark.slow
 def test_an_error_of_the_first_process_is_everyones(project, tmp_path) -> None:
     _, work = project(tmp_path, small())
     with durable.locked(work / LOCK_FILE, "trains"), started(MODULE, tmp_path) as processes:
@@ -195,6 +198,7 @@ def test_an_error_of_the_first_process_is_everyones(project, tmp_path) -> None:
         assert f"process {os.getpid()} on" in text and "in use by" in text
 
 
+@pytest.mark.slow
 def test_a_finding_of_the_live_audit_stops_all(project, tmp_path) -> None:
     reckless = PPOParams(learning_rate=0.5, target_kl=None)
     _, work = project(tmp_path, small(stop_on="high", ppo=reckless))

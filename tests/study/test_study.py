@@ -71,6 +71,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, error
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_is_never_killed(tmp_path: Path, whole: StudyPlan, initialised: bytes) -> None:  # noqa: F811
     """The study is killed once a cell is done; its processes and its server end with it. What was done stays, and the
     table is that of cells computed one after the other in one process. MLflow, out of reach at first, learns all once.

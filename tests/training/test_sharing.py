@@ -151,6 +151,7 @@ def test_a_stop_request_ends_every_process(workspace) -> None:
     assert not workers()
 
 
+@pytest.mark.slow
 def test_a_users_file_is_known_to_every_process_and_the_stage_leaves_none_behind(workspace) -> None:
     (workspace.root / "extensions").mkdir()
     (workspace.root / "extensions" / "loud_here.py").write_text("print('loaded' * 20_000)\n")

@@ -43,6 +43,7 @@ from simic.training.interrupts import Interrupted
 from simic.training.session import open_session
 from simic.training.trainer import StoppedByFinding, train
 from simic.training.validation import VALIDATION_ITERATION, score
+from tests.helpers import some
 
 
 # 4 iterations of 3 steps: in the first (nothing saved yet), in the middle, at the end of an iteration, in the last;
@@ -150,9 +151,10 @@ def on_a_suite(tmp_path_factory):
     return folder / "prepared", changes, folder / "work"
 
 
-@pytest.mark.parametrize(
-    ("number", "suite"), [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGKILL, True)]
-)
+ENDS = [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGKILL, True)]
+
+
+@pytest.mark.parametrize(("number", "suite"), some(ENDS, *ENDS[1:]))
 def test_killed_or_terminated_and_resumed_equals_never_stopped(number, suite, finished, prepared, on_a_suite, tmp_path):
     prepared, changes, finished = on_a_suite if suite else (prepared, {}, finished)
     child = start_child(tmp_path, prepared, **changes)
