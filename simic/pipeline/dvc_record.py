@@ -11,12 +11,17 @@ from typing import Any
 
 import yaml
 
+from simic import durable
 from simic.errors import SimicError
+from simic.pipeline.paths import Workspace
 
 _BUSY_PHRASES = ("is busy, it is being blocked by", "Unable to acquire lock")
 # What a run is made by; what it makes, and dvc.lock, which it rewrites, are not.
 CODE = ("simic", "flows", "extensions", "pyproject.toml", "constraints.txt")
 _NO_REPOSITORY = "you are not inside of a DVC repository"
+
+
+BEFORE = "dvc.lock-before-"  # and the stage: a copy of it while that is being recorded
 
 
 class Busy(SimicError):
@@ -28,6 +33,7 @@ def is_stale(root: Path, stage: str, patience_seconds: float = 60.0) -> bool:
     waits for another DVC process, such as one that a killed run left behind.
     """
     adopt_scm(root)
+    restore(root)
     return bool(json.loads(_patiently(root, patience_seconds, "status", "--json", stage)))
 
 
@@ -35,12 +41,13 @@ def is_recorded(root: Path, stage: str) -> bool:
     """Whether dvc.lock has the outputs of the stage as they are now. Unlike ``is_stale`` it does without DVC, so it can
     be asked by a stage that DVC runs.
     """
+    restore(root)
     lock = root / "dvc.lock"
     try:
-        recorded = (yaml.safe_load(lock.read_bytes()) or {}) if lock.exists() else {}
-    except yaml.YAMLError as error:
-        raise SimicError(f"{lock}: not readable: {' '.join(str(error).split())}; restore or remove it") from None
-    outs = recorded.get("stages", {}).get(stage, {}).get("outs", [])
+        recorded = _stages(lock)
+    except ValueError as error:
+        raise SimicError(f"{lock}: not readable: {error}; restore or remove it") from None
+    outs = recorded.get(stage, {}).get("outs", [])
     return bool(outs) and all((root / out["path"]).exists() and entry(root, out["path"]) == out for out in outs)
 
 
@@ -66,11 +73,43 @@ def _md5(content: bytes) -> str:
 def commit(root: Path, stage: str, patience_seconds: float = 60.0) -> None:
     """Records the stage's outputs as they are now; waits for another DVC process to finish before giving up."""
     adopt_scm(root)
+    restore(root)
+    kept, lock = Workspace(root).state / f"{BEFORE}{stage}", root / "dvc.lock"
+    if lock.exists():
+        kept.parent.mkdir(exist_ok=True)
+        durable.replace_file(kept, lock.read_bytes())
     try:
         _patiently(root, patience_seconds, "commit", "-f", stage)  # not -q: that would silence the reason of a failure
     except Busy as busy:
         # Not lost: the outputs are in place, only their record is missing.
         raise Busy(f"{busy}; stage {stage} is done but not recorded; to record it: dvc commit -f {stage}") from None
+    kept.unlink(missing_ok=True)
+
+
+def restore(root: Path) -> None:
+    """Puts dvc.lock back where a record that was cut short, which DVC writes in place, took other stages with it."""
+    for kept in Workspace(root).state.glob(f"{BEFORE}*"):
+        stage = kept.name.removeprefix(BEFORE)
+        try:
+            now = _stages(root / "dvc.lock")
+            lost = any(now.get(name) != entry for name, entry in _stages(kept).items() if name != stage)
+        except ValueError:
+            lost = True
+        if lost:
+            durable.replace_file(root / "dvc.lock", kept.read_bytes())
+        kept.unlink()
+
+
+def _stages(lock: Path) -> dict[str, Any]:
+    """What a dvc.lock has by stage; ValueError where it cannot be read."""
+    try:
+        found = (yaml.safe_load(lock.read_bytes()) if lock.exists() else None) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    stages = found.get("stages") or {} if isinstance(found, dict) else None
+    if not isinstance(stages, dict):
+        raise ValueError("not what DVC writes")
+    return stages
 
 
 def _patiently(root: Path, patience_seconds: float, *arguments: str) -> str:

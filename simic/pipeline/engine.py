@@ -17,7 +17,7 @@ from simic.pipeline.paths import Workspace
 from simic.training.interrupts import Interrupted, stop_at_once, stop_on_signals
 
 if TYPE_CHECKING:
-    from simic.pipeline.mlflow_store import MlflowObserver
+    from simic.pipeline.mlflow_observer import MlflowObserver
     from simic.training.observers import Observer
 
 Say = Callable[[str], None]
@@ -124,7 +124,7 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
             f"restore the old values and run dvc commit -f {name}, or run again with the new ones"
         )
     if name == "audit":
-        from simic.pipeline import mlflow_store
+        from simic.pipeline import mlflow_observer
 
         found = stages.findings(workspace)
         tags = provenance(workspace) | {
@@ -132,7 +132,7 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
             "simic.refuted": ", ".join(found.refuted),
             "mlflow.note.content": "  \n".join(stages.verdict(workspace)),  # what MLflow shows as the description
         }
-        mlflow_store.log_report(workspace, tags, sound=not found.refuted)
+        mlflow_observer.log_report(workspace, found.run, tags, sound=not found.refuted)
 
 
 def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> None:
@@ -147,9 +147,9 @@ def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> N
 def observers(tree: params.Params, workspace: Workspace) -> tuple["Observer", "MlflowObserver"]:
     """Who watches every training run: the live audit and MLflow's record."""
     from simic.audit.live import LiveAudit
-    from simic.pipeline import mlflow_store
+    from simic.pipeline import mlflow_observer
 
-    return LiveAudit(), mlflow_store.MlflowObserver(workspace, tree, provenance(workspace))
+    return LiveAudit(), mlflow_observer.MlflowObserver(workspace, tree, provenance(workspace))
 
 
 def provenance(workspace: Workspace) -> dict[str, str]:

@@ -9,7 +9,7 @@ from mlflow.artifacts import download_artifacts
 from pydantic import BaseModel
 
 from simic.errors import SimicError
-from simic.pipeline import mlflow_store
+from simic.pipeline import mlflow_debts, mlflow_store
 from simic.pipeline.mlflow_store import CHALLENGER, CHAMPION, DATA_TAG, REGISTERED_MODEL
 from simic.pipeline.paths import Workspace
 
@@ -33,7 +33,7 @@ class Registry:
     def open(cls, workspace: Workspace) -> "Registry":
         """The project's, after what MLflow is still missing was sent."""
         with _answering():
-            mlflow_store.settle(workspace)
+            mlflow_debts.settle(workspace)
             return cls(mlflow_store.connect(workspace)[0], mlflow_store.store_uri(workspace))
 
     def holder(self, alias: str) -> PolicyVersion | None:

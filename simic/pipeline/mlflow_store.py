@@ -1,16 +1,17 @@
 """The only file that imports mlflow: one run per fingerprint, every step exactly once, and training needs none of it.
 
-The run directory is the record; MLflow gets a copy of the metrics with each checkpoint. A failure to log is reported
-once, as a warning and a finding. If training ends that way, the rest waits in .simic/mlflow-owed.json until the next
-audit sends it.
+The run directory is the record; MLflow gets a copy. What is told when is in mlflow_observer, what waits while MLflow is
+out of reach in mlflow_debts.
 """
 
 import json
 import logging
 import math
 import os
+import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,30 +28,33 @@ from mlflow.exceptions import MlflowException
 from pydantic import BaseModel
 from sqlalchemy.exc import SQLAlchemyError
 
-from simic import durable, params
+from simic import durable
 from simic.errors import printable
 from simic.pipeline.paths import Workspace
 from simic.telemetry import recorder
 from simic.telemetry.columns import Columns
-from simic.telemetry.rows import SEVERITIES, FindingRow, UpdateRow
-from simic.training.observers import EndStatus, Observer, RunInfo
+from simic.telemetry.rows import SEVERITIES, UpdateRow
+from simic.training.observers import EndStatus
 
 EXPERIMENT = "simic"
 REGISTERED_MODEL = "simic-policy"
 CHAMPION, CHALLENGER = "champion", "challenger"  # aliases of its versions
 POLICY = "policy"  # the model that is registered
 DATA_TAG = "simic.data_sha256"  # of a version: the data that it was trained on
+PUBLISHED_TAG = "simic.checkpoint"  # of a run: what its published checkpoints are
 MARKER = "iteration"  # logged with every point: its largest step is what MLflow already has
 FINDING_TABLE = "findings_table.json"
-END_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+END_STATUS: dict[EndStatus, str] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 FINDING_COLUMNS = ("check", "severity", "title", "measured", "threshold", "fix")
 MOST_DESCRIBED = 5000  # characters of a description that MLflow's tables have room for
+LOCK_SECONDS = 1.0  # that another process may hold a local store before it counts as out of reach
 BATCH_METRICS = 1000  # MLflow's limit of one log_batch, which is one transaction
 TROUBLE = (MlflowException, SQLAlchemyError, OSError, durable.Held)
 
 _log = logging.getLogger(__name__)
 for _noisy in ("mlflow", "alembic"):  # creating the store is a matter of course, not news between lines of progress
     logging.getLogger(_noisy).setLevel(logging.WARNING)
+logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # errors are raised as well, and said in one line
 
 
 class Point(BaseModel, frozen=True):
@@ -71,17 +75,25 @@ class RunIdentity(BaseModel, frozen=True):
     data_sha256: str
 
 
-class Owed(BaseModel, frozen=True):
-    """What MLflow is missing of a training run that has ended."""
-
-    identity: RunIdentity
-    points: tuple[Point, ...]
-    status: str
-
-
 def store_uri(workspace: Workspace) -> str:
     """The server named by MLFLOW_TRACKING_URI, else the stock store of this project by absolute path."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{workspace.root.resolve() / 'mlflow.db'}"
+
+
+def refuse_unusable(workspace: Workspace) -> None:
+    """OSError where a store that is a file cannot be written, after ``LOCK_SECONDS``; MLflow would wait 20 seconds at
+    every query, and print a traceback.
+    """
+    uri = store_uri(workspace)
+    file = Path(uri.removeprefix("sqlite:///"))
+    if not uri.startswith("sqlite:///") or not file.exists():
+        return
+    try:
+        with closing(sqlite3.connect(file, timeout=LOCK_SECONDS, isolation_level=None)) as store:
+            store.execute("BEGIN IMMEDIATE")
+            store.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        raise OSError(f"{file}: {error}") from None
 
 
 def connect(workspace: Workspace) -> tuple[MlflowClient, str]:
@@ -127,7 +139,7 @@ class MlflowRun:
         self.client.update_run(self.run_id, status="RUNNING")
         self.tag({"simic.starts": str(starts), "simic.resumes": str(starts - 1)})
 
-    def ended(self, status: str) -> None:
+    def ended(self, status: EndStatus) -> None:
         """Training ended: finished, interrupted (and resumable) or failed."""
         self.client.set_terminated(self.run_id, END_STATUS[status])
         self.tag({"simic.status": status})
@@ -260,7 +272,7 @@ def publish(run: MlflowRun, workspace: Workspace) -> None:
         if path.parent.name == "best":
             run.score(model, "validation/best_score", manifest["scalars"]["best_score"], manifest["iteration"])
     run.register(run.add_model(POLICY, workspace.models, {}))
-    run.tag({"simic.checkpoint": checkpoint_digest(workspace)})
+    run.tag({PUBLISHED_TAG: checkpoint_digest(workspace)})
 
 
 def checkpoint_digest(workspace: Workspace) -> str:
@@ -269,35 +281,31 @@ def checkpoint_digest(workspace: Workspace) -> str:
     return durable.sha256(manifest) if manifest.exists() else ""
 
 
-def log_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> None:
-    """Report, findings and verdict to the run of the published checkpoints, after whatever MLflow is still missing. Its
-    policy is the challenger from now on where the audit is ``sound``: not refuted.
+def send_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> None:
+    """Report, findings and verdict to the run of the published checkpoints. Its policy is the challenger from now on
+    where the audit is ``sound``: not refuted.
     """
-    try:
-        settle(workspace)
-        client, experiment_id = connect(workspace)
-        run_id = find_run(client, experiment_id, "simic.checkpoint", checkpoint_digest(workspace))
-        if run_id is None:
-            _log.warning("MLflow has no run of these checkpoints, so the report is not logged there")
-            return
-        for file in sorted(set(workspace.reports.glob("*.*")) - {workspace.promotion}):
-            client.log_artifact(run_id, str(file))
-        log_evaluation(client, run_id, workspace)
-        findings = _findings(workspace)
-        table = {
-            "columns": FINDING_COLUMNS,
-            "data": [[finding[key] for key in FINDING_COLUMNS] for finding in findings],
-        }
-        client.log_dict(run_id, table, FINDING_TABLE)
-        counted = {f"simic.findings.{s}": str(sum(f["severity"] == s for f in findings)) for s in SEVERITIES}
-        worst = max((f["severity"] for f in findings), key=SEVERITIES.index, default="none")
-        shown = {"mlflow.loggedArtifacts": json.dumps([{"path": FINDING_TABLE, "type": "table"}])}
-        described = [RunTag(key, value) for key, value in {**tags, **counted, **shown, "simic.verdict": worst}.items()]
-        client.log_batch(run_id, tags=described)
-        audited(client, run_id, sound)
-        _log_card(client, experiment_id, run_id, workspace)
-    except TROUBLE as error:
-        warn(error)
+    client, experiment_id = connect(workspace)
+    run_id = find_run(client, experiment_id, PUBLISHED_TAG, checkpoint_digest(workspace))
+    if run_id is None:
+        _log.warning("MLflow has no run of these checkpoints, so the report is not logged there")
+        return
+    for file in sorted(set(workspace.reports.glob("*.*")) - {workspace.promotion}):
+        client.log_artifact(run_id, str(file))
+    log_evaluation(client, run_id, workspace)
+    findings = _findings(workspace)
+    table = {
+        "columns": FINDING_COLUMNS,
+        "data": [[finding[key] for key in FINDING_COLUMNS] for finding in findings],
+    }
+    client.log_dict(run_id, table, FINDING_TABLE)
+    counted = {f"simic.findings.{s}": str(sum(f["severity"] == s for f in findings)) for s in SEVERITIES}
+    worst = max((f["severity"] for f in findings), key=SEVERITIES.index, default="none")
+    shown = {"mlflow.loggedArtifacts": json.dumps([{"path": FINDING_TABLE, "type": "table"}])}
+    described = [RunTag(key, value) for key, value in {**tags, **counted, **shown, "simic.verdict": worst}.items()]
+    client.log_batch(run_id, tags=described)
+    audited(client, run_id, sound)
+    _log_card(client, experiment_id, run_id, workspace)
 
 
 def _log_card(client: MlflowClient, experiment_id: str, run_id: str, workspace: Workspace) -> None:
@@ -336,22 +344,6 @@ def _findings(workspace: Workspace) -> list[dict[str, str]]:
     return [result for result in results if result["status"] == "finding"]
 
 
-def settle(workspace: Workspace) -> None:
-    """Sends MLflow what it is missing of a training run that has ended; raises what MLflow raises."""
-    file = _owed_file(workspace)
-    if file.exists():
-        owed = Owed.model_validate_json(file.read_bytes())
-        run = MlflowRun(workspace, owed.identity)
-        run.log(owed.points)
-        run.ended(owed.status)
-        publish(run, workspace)
-        file.unlink()
-
-
-def _owed_file(workspace: Workspace) -> Path:
-    return workspace.state / "mlflow-owed.json"
-
-
 def warn(error: Exception) -> None:
     """Reports what MLflow raised; the run goes on."""
     _log.warning("logging to MLflow failed, the run continues without it: %s", printable(in_one_line(error)))
@@ -360,78 +352,3 @@ def warn(error: Exception) -> None:
 def in_one_line(error: Exception) -> str:
     """What a library says in several."""
     return " ".join(str(error).split())
-
-
-class MlflowObserver(Observer):
-    """Metrics go out with each checkpoint; a failure of MLflow is reported, never raised."""
-
-    def __init__(self, workspace: Workspace, tree: params.Params, tags: Mapping[str, str]):
-        self._workspace, self._tree, self._tags = workspace, tree, tags
-        self._identity: RunIdentity | None = None
-        self._report: Callable[[FindingRow], None] | None = None
-        self._log = Path()
-        self._run: MlflowRun | None = None
-        self._pending: list[Point] = []
-        self._iteration = -1
-        self._in_trouble = False
-
-    def on_start(self, info: RunInfo) -> None:
-        self._log, self._report = info.work_dir / recorder.FOLDER, info.report
-        shown = self._tree.model_dump(mode="json", exclude={"runtime"})
-        self._identity = RunIdentity(
-            fingerprint=info.work_dir.name,
-            params=dict(flatten(shown)),
-            tags=self._tags,
-            dataset=self._tree.prepare.task,
-            data_sha256=info.data_sha256,
-        )
-        self._attempt(lambda: self._opened().started())
-
-    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
-        self._iteration = update.iteration
-        self._pending.append(point(update, episode))
-
-    def on_checkpoint(self, path: Path, iteration: int) -> None:
-        self._attempt(self._flush)
-
-    def on_end(self, status: EndStatus) -> None:
-        self._report = None  # the log of findings closes now
-        self._attempt(self._flush)
-        self._attempt(lambda: self._opened().ended(status))
-        if self._in_trouble and self._identity is not None:  # the telemetry log is about to be replaced by tables
-            owed = Owed(identity=self._identity, points=tuple(recorded_points(self._log)), status=status)
-            durable.write_synced(_owed_file(self._workspace), owed.model_dump_json().encode())
-
-    def publish(self) -> None:
-        """Checkpoints and policy, once they are in their place."""
-        if not _owed_file(self._workspace).exists():
-            self._attempt(lambda: publish(self._opened(), self._workspace))
-
-    def _opened(self) -> MlflowRun:
-        """The run, made or found at the first call that succeeds; it then gets what it missed."""
-        if self._run is None:
-            assert self._identity is not None
-            run = MlflowRun(self._workspace, self._identity)
-            run.log(recorded_points(self._log))
-            self._run = run
-        return self._run
-
-    def _flush(self) -> None:
-        self._opened().log(self._pending)
-        self._pending = []
-
-    def _attempt(self, call: Callable[[], object]) -> None:
-        try:
-            call()
-            self._in_trouble = False
-        except TROUBLE as error:
-            if not self._in_trouble:
-                self._note(error)
-            self._in_trouble = True
-
-    def _note(self, error: Exception) -> None:
-        warn(error)
-        if self._report is not None:
-            message = f"logging to MLflow failed: {in_one_line(error)}"
-            finding = FindingRow(iteration=self._iteration, check="tracking_gone", severity="low", message=message)
-            self._report(finding)

@@ -29,3 +29,10 @@ def initialised(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     client, experiment_id = mlflow_store.connect(workspace)
     client.rename_experiment(experiment_id, "template")
     return (workspace.root / "mlflow.db").read_bytes()
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, initialised: bytes) -> Workspace:
+    """A workspace whose store has tables."""
+    (tmp_path / "mlflow.db").write_bytes(initialised)
+    return Workspace(tmp_path)

@@ -63,6 +63,25 @@ def test_unpacked_archive_works_and_joining_git_later_too(project: Path) -> None
     assert "no_scm" not in (project / ".dvc" / "config.local").read_text()
 
 
+def test_a_record_that_was_cut_short_takes_no_other_stage_with_it(project: Path) -> None:
+    """DVC killed while it writes dvc.lock, at any byte."""
+    (project / "dvc.yaml").write_text(DVC_YAML + DVC_YAML.partition("stages:\n")[2].replace("double", "after"))
+    (project / "dvc.yaml").write_text((project / "dvc.yaml").read_text().replace("out.txt", "other.txt", 1))
+    (project / "other.txt").write_text("5")
+    lock, kept = project / "dvc.lock", project / ".simic" / "dvc.lock-before-after"
+    dvc_record.commit(project, "double")
+    before = lock.read_bytes()
+    dvc_record.commit(project, "after")
+    assert not kept.exists()
+    whole = lock.read_bytes()
+    for end in range(len(whole)):
+        lock.write_bytes(whole[:end])
+        kept.write_bytes(before)
+        assert dvc_record.is_recorded(project, "double"), end
+        assert not kept.exists()
+    assert dvc_record.is_stale(project, "after") is not dvc_record.is_recorded(project, "after")
+
+
 def test_missing_dvc_folder_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(SimicError, match=r"not a DVC project \(no \.dvc folder\)") as caught:
         dvc_record.is_stale(tmp_path, "double")

@@ -13,7 +13,7 @@ import yaml
 from simic import durable
 from simic.errors import SimicError
 from simic.params import Params
-from simic.pipeline import engine, mlflow_store, stages
+from simic.pipeline import engine, mlflow_observer, stages
 from simic.pipeline.paths import Workspace
 from tests.helpers import Toys, toy_project
 
@@ -52,7 +52,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> StoppableToys:
     """In place of the stages; MLflow has nothing to be told of them."""
     found = StoppableToys()
     monkeypatch.setattr(stages, "STAGES", {"prepare": found.prepare, "train": found.train})
-    monkeypatch.setattr(mlflow_store.MlflowObserver, "publish", lambda self: None)
+    monkeypatch.setattr(mlflow_observer.MlflowObserver, "publish", lambda self: None)
     return found
 
 

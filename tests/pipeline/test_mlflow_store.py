@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from simic import params
-from simic.pipeline import mlflow_store
+from simic.pipeline import mlflow_observer, mlflow_store
 from simic.pipeline.paths import Workspace
-from simic.telemetry.recorder import Extent, Recorder
+from simic.telemetry.recorder import Extent, Recorder, run_name
 from simic.telemetry.rows import FindingRow
 from simic.training.observers import RunInfo
 from tests.helpers import ROOT, episode, iteration, update
 
 FINGERPRINT = "0123456789abcdef"
-GONE = "http://127.0.0.1:1"  # nobody listens there
+NAME = run_name(FINGERPRINT)
 
 
 def info_of(
@@ -32,26 +31,19 @@ def info_of(
     return RunInfo(params.Params(), workspace.work(fingerprint), data_sha256, 0, found.append)
 
 
-def tracker(workspace: Workspace) -> mlflow_store.MlflowObserver:
-    return mlflow_store.MlflowObserver(workspace, params.Params(), {"simic.code": "abc"})
+def tracker(workspace: Workspace) -> mlflow_observer.MlflowObserver:
+    return mlflow_observer.MlflowObserver(workspace, params.Params(), {"simic.code": "abc"})
 
 
-@pytest.fixture
-def workspace(tmp_path: Path, initialised: bytes) -> Workspace:
-    """A workspace whose store has tables."""
-    (tmp_path / "mlflow.db").write_bytes(initialised)
-    return Workspace(tmp_path)
-
-
-def run_of(workspace: Workspace) -> tuple[mlflow_store.MlflowClient, str, str]:
+def run_of(workspace: Workspace, fingerprint: str = FINGERPRINT) -> tuple[mlflow_store.MlflowClient, str, str]:
     client, experiment_id = mlflow_store.connect(workspace)
-    run_id = mlflow_store.find_run(client, experiment_id, "simic.fingerprint", FINGERPRINT)
+    run_id = mlflow_store.find_run(client, experiment_id, "simic.fingerprint", fingerprint)
     assert run_id is not None
     return client, experiment_id, run_id
 
 
-def steps(workspace: Workspace, metric: str) -> list[int]:
-    client, _, run_id = run_of(workspace)
+def steps(workspace: Workspace, metric: str, fingerprint: str = FINGERPRINT) -> list[int]:
+    client, _, run_id = run_of(workspace, fingerprint)
     return [point.step for point in client.get_metric_history(run_id, metric)]
 
 
@@ -113,31 +105,14 @@ def test_metrics_are_those_of_the_rows_and_missing_ones_are_left_out() -> None:
     assert not {"update/missing", "validation/score"} & point.metrics.keys()
 
 
-def train(watcher: mlflow_store.MlflowObserver, workspace: Workspace, iterations: range) -> None:
-    with Recorder(workspace.work(FINGERPRINT), Extent(iterations.start)) as log:
+def train(
+    watcher: mlflow_observer.MlflowObserver, workspace: Workspace, iterations: range, fingerprint: str = FINGERPRINT
+) -> None:
+    with Recorder(workspace.work(fingerprint), Extent(iterations.start)) as log:
         for number in iterations:
             watcher.on_iteration(update(number), episode())
             log.write(iteration(number))
             watcher.on_checkpoint(Path(), number + 1)
-
-
-def test_store_gone_in_mid_run_is_one_finding_and_everything_comes_later(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    findings, watcher = [], tracker(workspace)
-    watcher.on_start(info_of(workspace, findings))
-    train(watcher, workspace, range(2))
-    with monkeypatch.context() as gone:
-        gone.setattr(mlflow_store.MlflowClient, "log_batch", refuse)
-        train(watcher, workspace, range(2, 5))
-    assert [finding.check for finding in findings] == ["tracking_gone"]
-    assert steps(workspace, "update/loss") == [0, 1]
-    train(watcher, workspace, range(5, 6))
-    assert steps(workspace, "update/loss") == list(range(6))
-
-
-def refuse(*_: object, **__: object) -> None:
-    raise OSError("disk full")
 
 
 def publish_files(workspace: Workspace) -> None:
@@ -160,30 +135,6 @@ def publish_files(workspace: Workspace) -> None:
     measured = {"importance": {"time": {"lost": {"estimate": 1.5}}}}
     workspace.evaluation.write_text(json.dumps({"checkpoint_iteration": 2, "policies": policies} | measured))
     workspace.metrics.write_text(json.dumps({"score": 80.0, "gap_closed": 0.25}))
-
-
-def test_server_gone_during_the_whole_run_is_paid_with_the_report(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The run is over, its work directory gone: metrics, models and report still arrive, once."""
-    with monkeypatch.context() as gone:
-        gone.setenv("MLFLOW_TRACKING_URI", GONE)
-        findings, watcher = [], tracker(workspace)
-        watcher.on_start(info_of(workspace, findings))
-        train(watcher, workspace, range(3))
-        watcher.on_end("finished")
-        publish_files(workspace)
-        watcher.publish()
-        mlflow_store.log_report(workspace, {}, sound=True)
-    assert [finding.check for finding in findings] == ["tracking_gone"]
-    shutil.rmtree(workspace.work(FINGERPRINT))
-    mlflow_store.log_report(workspace, {"simic.dvc_lock": "x"}, sound=True)
-    assert steps(workspace, "update/loss") == [0, 1, 2]
-    client, experiment_id, run_id = run_of(workspace)
-    assert client.get_run(run_id).info.status == "FINISHED"
-    assert {model.name for model in client.search_logged_models([experiment_id])} == MODELS
-    assert "report.html" in {artifact.path for artifact in client.list_artifacts(run_id)}
-    assert not (workspace.state / "mlflow-owed.json").exists()
 
 
 MODELS = {"checkpoint-best", "checkpoint-latest", "policy"}
@@ -216,8 +167,8 @@ def test_report_findings_and_verdict_are_on_the_run_of_the_checkpoints(workspace
     watcher.on_start(info_of(workspace))
     publish_files(workspace)
     watcher.publish()
-    mlflow_store.log_report(workspace, {"simic.dvc_lock": "76"}, sound=True)
-    mlflow_store.log_report(workspace, {"simic.dvc_lock": "77"}, sound=True)  # a second audit of the same run
+    mlflow_observer.log_report(workspace, NAME, {"simic.dvc_lock": "76"}, sound=True)
+    mlflow_observer.log_report(workspace, NAME, {"simic.dvc_lock": "77"}, sound=True)  # a second audit of the same run
     client, _, run_id = run_of(workspace)
     assert [(m.step, m.value) for m in client.get_metric_history(run_id, "test/learned")] == [(2, 81.0)]
     assert [(m.step, m.value) for m in client.get_metric_history(run_id, "importance/time")] == [(2, 1.5)]

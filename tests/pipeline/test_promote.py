@@ -14,11 +14,11 @@ from simic.audit.findings import Result, Status, Verdict
 from simic.data.batches import HELD_OUT_FILE, TEST_FILE
 from simic.evaluation.promotion import Compared, Contest
 from simic.evaluation.statistics import Interval
-from simic.pipeline import engine, mlflow_store, promote, stages
+from simic.pipeline import engine, mlflow_observer, mlflow_store, promote, stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import Severity
 from tests.pipeline.small_suite import tree
-from tests.pipeline.test_mlflow_store import info_of
+from tests.pipeline.test_mlflow_store import NAME, info_of
 
 
 def played(*lows: float) -> Contest:
@@ -74,11 +74,11 @@ def test_promoted_is_who_wins_for_certain_with_an_audit_without_grave_findings(
 def track(workspace: Workspace, fingerprint: str) -> None:
     """The run of a workspace, to MLflow: training, models, report."""
     engine_tags = {"simic.code": "abc"}
-    watcher = mlflow_store.MlflowObserver(workspace, tree(), engine_tags)
+    watcher = mlflow_observer.MlflowObserver(workspace, tree(), engine_tags)
     watcher.on_start(info_of(workspace, fingerprint=fingerprint, data_sha256=data_sha256(workspace)))
     watcher.on_end("finished")
     watcher.publish()
-    mlflow_store.log_report(workspace, engine_tags, sound=not stages.findings(workspace).refuted)
+    mlflow_observer.log_report(workspace, NAME, engine_tags, sound=not stages.findings(workspace).refuted)
 
 
 def data_sha256(workspace: Workspace) -> str:
@@ -156,7 +156,7 @@ def test_a_champion_is_followed_by_who_beats_it_and_is_no_challenger(
     assert (
         code == 2 and error.startswith("simic: simic-policy: no version is the challenger") and error.count("\n") == 1
     )
-    mlflow_store.log_report(project, {}, sound=True)  # audited again: it stays champion
+    mlflow_observer.log_report(project, NAME, {}, sound=True)  # audited again: it stays champion
     assert holders(project) == {"champion": "1"}
     manifest = project.checkpoints / "latest" / "manifest.json"
     manifest.write_text(manifest.read_text() + "\n")  # of another run
@@ -170,9 +170,9 @@ promote_rule = promote.decide
 
 
 def test_a_run_whose_audit_is_refuted_is_no_challenger(project: Workspace) -> None:
-    mlflow_store.log_report(project, {}, sound=False)
+    mlflow_observer.log_report(project, NAME, {}, sound=False)
     assert holders(project) == {}
-    mlflow_store.log_report(project, {}, sound=True)
+    mlflow_observer.log_report(project, NAME, {}, sound=True)
     assert holders(project) == {"challenger": "1"}
 
 

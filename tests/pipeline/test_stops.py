@@ -16,7 +16,7 @@ import yaml
 
 from simic import cli, seals
 from simic.errors import EXIT_INTERRUPTED
-from simic.pipeline import dvc_record, engine, mlflow_store, stages
+from simic.pipeline import dvc_record, engine, mlflow_observer, stages
 from simic.pipeline.paths import Workspace
 from simic.training.interrupts import Interrupted
 from tests.helpers import ROOT, Toys, toy_project
@@ -120,7 +120,7 @@ def test_a_process_that_is_stopped_in_prepare_says_so_and_keeps_earlier_data(tmp
 def test_what_is_done_is_recorded_before_the_run_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace, toys = toy_project(tmp_path), Toys()
     monkeypatch.setattr(stages, "STAGES", {"prepare": toys.prepare, "train": toys.train})
-    monkeypatch.setattr(mlflow_store.MlflowObserver, "publish", lambda self: None)
+    monkeypatch.setattr(mlflow_observer.MlflowObserver, "publish", lambda self: None)
     workspace.checkpoints.mkdir()
     signalled("simic.pipeline.dvc_record:commit", signal.SIGTERM, monkeypatch)
     for stage in ("prepare", "train"):
