@@ -75,6 +75,7 @@ def test_a_host_family_grows_the_blueprints_of_another(tmp_path: Path) -> None:
     assert (head_size(folder, "blueprint"), head_size(folder, "slot")) == (7, 4)
 
 
+@pytest.mark.slow
 def test_a_reward_mode_is_paid_and_recorded(tmp_path: Path) -> None:
     folder = trained(tmp_path, "thrift", "train.reward.mode=thrift")
     import pyarrow.parquet

@@ -140,6 +140,7 @@ def test_evaluating_and_auditing_again_give_the_same_bytes(copy):
 WHEN = re.compile(r"<dt>(training started|training took)</dt><dd[^>]*>[^<]*</dd>")
 
 
+@pytest.mark.slow
 def test_equal_runs_have_reports_that_differ_by_when_they_were_made_alone(workspace, tmp_path):
     again = Workspace(tmp_path / "again")
     shutil.copytree(workspace.prepared, again.prepared)

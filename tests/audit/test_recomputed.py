@@ -30,7 +30,8 @@ CHECKS = [check for check in audit.checks() if isinstance(check, RecomputedCheck
 ROOT = Path(__file__).parents[2]
 # A survey, a guided iteration, two of PPO; seeds live their whole lives.
 SMALL = (
-    "prepare.suite.instances={train: 16, val: 8, held_out: 8, held_out_kinds: 2}",
+    "prepare.suite.instances={train: 16, val: 4, held_out: 4, held_out_kinds: 1}",
+    "prepare.samples=160",
     "train.envs=12",
     "train.episode_steps=20",
     "train.batches_per_epoch=1",
@@ -43,7 +44,7 @@ SMALL = (
     "headroom.schedules=4",
     "headroom.search_tasks=2",
     "headroom.floors=false",
-    "evaluate.eval_seeds=8",
+    "evaluate.eval_seeds=4",
     "evaluate.policies=[learned, learned_sampled]",
     "runtime.threads=1",
     "runtime.processes=1",
@@ -325,6 +326,7 @@ def certificate(run, workspace):
     return stages.certify(small(), workspace)
 
 
+@pytest.mark.slow
 def test_a_real_run_is_certified(run, certificate):
     judged = {check.id: check.run(replace(run, certificate=certificate)) for check in audit.checks()}
     for name in ("K1", "K2", "K3", "K4", "K5"):

@@ -95,7 +95,7 @@ def test_the_headline_counts_what_could_be_critical_and_was_not_evaluated(plant)
 
 SHAPE = ("iterations", "survey", "warm_start", "twins", "validate_every")
 SMALL = [
-    "train.envs=24", "train.episode_steps=20", "train.ppo.minibatches=2", "train.price=0.0",
+    "train.envs=12", "train.episode_steps=20", "train.ppo.minibatches=2", "train.price=0.0",
     "train.lifecycle.blending_dwell=1", "train.lifecycle.min_prune_age=4", "train.policy.core_units=8",
     "train.actions={slot: [0, 1], blueprint: [norm, depthwise], style: [linear_add]}",
     "headroom.policies=[static, random_legal, patient]", "headroom.schedules=4",

@@ -59,6 +59,7 @@ def alone(bank, actor, iteration):
     return (found[:3] + found[3:]) / 2
 
 
+@pytest.mark.slow
 def test_differences_are_those_of_both_played_alone_on_the_hosts_of_their_pair(bank):
     patient = entrant(bank, kind=Patiently)
     found = contest(TREE, bank, patient, None)

@@ -117,6 +117,7 @@ def test_answers_that_are_not_finite_are_wrong(bank, regime):
     assert [score > 0 for score in found.test_accuracy_pct] == [True, False, True, True, True, True]
 
 
+@pytest.mark.slow
 def test_shared_out_to_processes_it_is_the_same(bank, regime):
     make = partial(Shards, layout=Layout(TASKS, 3, 2), setup=torch.get_num_threads)
     env, spent = finished(bank, scheduled, compose=make)

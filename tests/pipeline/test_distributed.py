@@ -224,6 +224,7 @@ distributed.main()
 """
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_second_process_is_found_by_all(project, tmp_path) -> None:
     _, work = project(tmp_path, small())
     with started(["-c", SICK_SECOND], tmp_path) as processes:

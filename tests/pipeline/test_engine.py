@@ -112,6 +112,7 @@ def test_stopped_training_is_not_recorded_and_goes_on_next_time(workspace: Works
     assert chain(workspace) == ["train"]
 
 
+@pytest.mark.slow
 def test_a_users_file_that_was_edited_is_prepared_again(
     workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ from simic.pipeline.paths import Workspace
 from simic.selftest.catalogue import BY_ID
 from simic.selftest.fault import Fault
 from simic.telemetry import starts
-from tests.helpers import ROOT, some
+from tests.helpers import ROOT
 from tests.pipeline.small_suite import TINY, tree
 
 
@@ -167,7 +167,8 @@ def test_an_evaluation_that_cannot_be_written_keeps_the_earlier_one(
     assert seals.content_hash(copied.reports) == before and (copied.grown / "network.pt2").exists()
 
 
-@pytest.mark.parametrize("damaged", some([False, True], True))
+@pytest.mark.slow
+@pytest.mark.parametrize("damaged", [False, True])
 def test_certify_says_what_was_compared_and_fails_where_it_differs(
     damaged: bool, copied: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ anywhere but in its work directory.
 import gc
 import weakref
 
+import pytest
 import torch
 from small_runs import Watcher, run, small_params
 
@@ -34,6 +35,7 @@ class Census(Watcher):
         self.counts.append((len(alive), sum(each.numel() * each.element_size() for each in alive)))
 
 
+@pytest.mark.slow
 def test_iterations_leave_no_tensors_behind(prepared, tmp_path):
     with open_session(small_params(iterations=5, validate_every=100), tmp_path, prepared) as session:
         census = Census(session.env)

@@ -75,6 +75,7 @@ print(counted[0], grown() - counted[1])
 """
 
 
+@pytest.mark.slow
 def test_no_more_is_counted_than_a_run_really_takes(prepared: Path, tmp_path: Path) -> None:
     """Resident memory of a process by the end of an iteration of 300 hosts, against what was counted before it."""
     command = [sys.executable, "-c", CHILD, str(tmp_path), str(prepared)]

@@ -119,6 +119,7 @@ def test_any_number_of_processes_goes_on_bit_for_bit(together, prepared, tmp_pat
     assert [row.check for row in findings_of(tmp_path)] == ["resumed_with_changes"]  # of the iterations alone
 
 
+@pytest.mark.slow
 def test_a_killed_process_costs_the_episode_and_nothing_else(together, prepared, tmp_path) -> None:
     """Killed in the middle of the first rollout, and its successor in the second."""
     left = [(0, 2), (1, 2)]
