@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Sequence
 from uuid import UUID
 
 import httpx
@@ -19,6 +18,7 @@ from prefect.states import Completed
 
 from simic.evaluation import result
 from simic.pipeline.paths import Workspace
+from simic.pipeline.stages import Told
 from simic.telemetry.columns import Columns
 from simic.telemetry.rows import UpdateRow
 from simic.training.observers import Observer, RunInfo
@@ -79,10 +79,9 @@ def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float
     ]
 
 
-def end_state(lines: Sequence[str]) -> State:
-    """Of a run that came to these lines, each a name and what it is; the last is the verdict, which names the state."""
-    told = [line.partition(" ")[2].strip() for line in lines]
-    return Completed(name=told[-1].capitalize(), message="; ".join(told[:-1]))
+def end_state(told: Told) -> State:
+    """Of a run that came to this; the verdict names the state."""
+    return Completed(name=told.verdict.capitalize(), message=f"{told.score}; {told.gap}; run {told.run}")
 
 
 def publish(stage: str, workspace: Workspace) -> None:

@@ -198,7 +198,7 @@ def run(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False)
     _chain("audit", set_, params, fresh)
     from simic.pipeline import stages
 
-    for line in stages.verdict(_workspace()):
+    for line in stages.verdict(_workspace()).lines:
         _say(line)
     _say(f"report   {_workspace().reports / 'report.html'}")
     _say("runs     mlflow ui   then http://127.0.0.1:5000/#/experiments?workflowType=machine_learning")

@@ -130,7 +130,7 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
         tags = provenance(workspace) | {
             "simic.certified": "yes" if found.certified else "no",
             "simic.refuted": ", ".join(found.refuted),
-            "mlflow.note.content": "  \n".join(stages.verdict(workspace)),  # what MLflow shows as the description
+            "mlflow.note.content": "  \n".join(stages.verdict(workspace).lines),  # what MLflow shows as the description
         }
         mlflow_observer.log_report(workspace, found.run, tags, sound=not found.refuted)
 

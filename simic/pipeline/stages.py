@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
@@ -264,8 +264,22 @@ def findings(workspace: Workspace) -> "Verdict":
     return Verdict.model_validate_json((workspace.reports / "findings.json").read_bytes())
 
 
-def verdict(workspace: Workspace) -> tuple[str, str, str, str]:
-    """What a run came to, in four lines: score, gap, verdict, its name."""
+class Told(NamedTuple):
+    """What a run came to, each in words."""
+
+    score: str
+    gap: str
+    verdict: str
+    run: str
+
+    @property
+    def lines(self) -> list[str]:
+        """For a terminal."""
+        return [f"{name:<8} {said}" for name, said in self._asdict().items()]
+
+
+def verdict(workspace: Workspace) -> Told:
+    """What a run came to."""
     from simic.evaluation import endpoints, result
 
     found = findings(workspace)
@@ -275,7 +289,7 @@ def verdict(workspace: Workspace) -> tuple[str, str, str, str]:
         score = gap = f"withheld: the record does not hold ({', '.join(found.refuted)})"
     else:
         score, gap = endpoints.said(result.read(workspace.evaluation))
-    return f"score    {score}", f"gap      {gap}", f"verdict  {said}", f"run      {found.run}"
+    return Told(score, gap, said, found.run)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from simic.errors import SimicError
 from simic.evaluation import result
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
+from simic.pipeline.stages import Told
 from tests.helpers import Toys, episode, update
 from tests.pipeline.test_mlflow_store import info_of
 
@@ -30,9 +31,7 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """The toys' evaluation.json is no real one; the table has a test of its own."""
     monkeypatch.setattr(result, "read", lambda path: None)
     monkeypatch.setattr(artifacts, "evaluation_rows", lambda evaluation: [{"policy": "learned"}])
-    monkeypatch.setattr(
-        stages, "verdict", lambda workspace: ("score    81", "gap      none", "verdict  no finding, certified")
-    )
+    monkeypatch.setattr(stages, "verdict", lambda workspace: Told("81", "none", "no finding, certified", "abc"))
 
 
 def last_state() -> State:
@@ -52,7 +51,11 @@ def test_flow_runs_records_and_shows_and_then_does_nothing(workspace: Workspace,
     overrides = Overrides.model_validate({"train": {"iterations": 3}})
     pipeline.simic(overrides)
     state = last_state()
-    assert (state.type, state.name, state.message) == (StateType.COMPLETED, "No finding, certified", "81; none")
+    assert (state.type, state.name, state.message) == (
+        StateType.COMPLETED,
+        "No finding, certified",
+        "81; none; run abc",
+    )
     assert toys.ran == ["prepare", "headroom", "train", "evaluate", "audit"]
     assert yaml.safe_load(workspace.params.read_text())["train"]["iterations"] == 3
     status = [sys.executable, "-m", "dvc", "status"]

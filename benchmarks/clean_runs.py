@@ -1,0 +1,99 @@
+"""Runs without a fault, to hold the audit against: what it finds in one of them is a false alarm.
+
+    python -m benchmarks.clean_runs FOLDER [--seeds 10] [--processes 2]
+
+Three settings, each small enough for a minute of one core, each with so many seeds: ``default`` (the suite of the
+default run, its warm start and PPO after it), ``planted`` (a generated task, PPO alone) and ``text`` (a transformer on
+$SIMIC_DATA_DIR/tinyshakespeare.txt, PPO alone). All stages run, watched by the live audit, with the certificate. Runs
+that are there already are not done again. Then: python -m benchmarks.calibration FOLDER/*
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from simic import params
+from simic.audit.live import LiveAudit
+from simic.data.synthetic import PLANTED
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
+from simic.selftest.setting import TREE
+
+SMALL = ["runtime.device=cpu", "runtime.processes=1", "runtime.threads=1", "runtime.progress=none"]
+# PPO alone, with as many updates as the audit's symptoms ask for.
+PPO = [
+    "train.survey=0", "train.warm_start=0", "train.iterations=12", "train.validate_every=4", "train.envs=8",
+    "train.episode_steps=14", "train.ppo.minibatches=2", "train.lifecycle.training_dwell=1",
+    "train.lifecycle.blending_dwell=1", "train.policy.core_units=32", "evaluate.eval_seeds=8",
+    "headroom.policies=[static]", "headroom.schedules=4", "headroom.search_tasks=2", "headroom.floors=false",
+]  # fmt: skip
+SETTINGS: dict[str, list[str]] = {
+    "default": [],
+    "planted": [*PLANTED["orientation"].overrides, "prepare.samples=1500", "train.actions={}", *PPO],
+    "text": [
+        "prepare.task=text", "prepare.source=tinyshakespeare.txt", "prepare.samples=400", "prepare.context=16",
+        "train.host={family: transformer, preset: impaired}", "train.batches_per_epoch=4", "train.batch_size=16",
+        "train.actions={}", "train.lifecycle.param_budget=4.0", *PPO,
+    ],
+}  # fmt: skip
+
+
+def settings(name: str, rng_seed: int) -> list[str]:
+    """Overrides of params.yaml."""
+    return [*SETTINGS[name], f"rng_seed={rng_seed}", *SMALL]
+
+
+def run(name: str, rng_seed: int, folder: Path) -> None:
+    """All stages in this process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    workspace = Workspace(folder)
+    base: dict[str, Any] = TREE if name == "default" else {}
+    YAML(typ="safe", pure=True).dump(base, workspace.params)
+    tree = params.load(workspace.params, settings(name, rng_seed), whole=False)
+    for stage, do in stages.STAGES.items():
+        if stage == "train":
+            stages.train(tree, workspace, (LiveAudit(),))
+        else:
+            do(tree, workspace)
+
+
+def attempt(name: str, rng_seed: int, folder: Path) -> str:
+    """One line about a run in a process of its own, unless it is there."""
+    findings = Workspace(folder).reports / "findings.json"
+    if not findings.exists():
+        command = [sys.executable, "-m", "benchmarks.clean_runs", "--one", name, str(rng_seed), str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return f"{folder.name}: {done.stderr.strip().splitlines()[-1]}"
+    results = json.loads(findings.read_bytes())["results"]
+    found = [f"{each['severity']} {each['check']}" for each in results if each["status"] == "finding"]
+    return f"{folder.name}: {', '.join(found) or 'nothing found'}"
+
+
+def main() -> None:
+    """Make those that are missing; say what the audit found in each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--one", nargs=3, metavar=("SETTING", "SEED", "FOLDER"), help="one run in this process")
+    given = parser.parse_args()
+    if given.one:
+        run(given.one[0], int(given.one[1]), Path(given.one[2]))
+        return
+    if given.folder is None:
+        parser.error("FOLDER: where the runs are to be")
+    wanted = [(name, seed) for seed in range(1, given.seeds + 1) for name in SETTINGS]
+    with ThreadPoolExecutor(given.processes) as pool:
+        for line in pool.map(lambda each: attempt(*each, given.folder / f"{each[0]}-{each[1]}"), wanted):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
