@@ -54,7 +54,7 @@ serve: $(PIPELINE)
 	@simic up
 
 test: $(DEV)
-	@python -m pytest -q -n $(WORKERS) --dist loadfile
+	@python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-slow: $(DEV)
 	@python -m pytest -q -m slow

@@ -313,27 +313,10 @@ def train_gym(
 ) -> None:
     """Train the PPO agent on a Gymnasium environment, with train.policy and train.ppo of params.yaml."""
     from simic import params
-    from simic.agent import Agent, export
-    from simic.agent.lines import about_twenty
-    from simic.training import machine
+    from simic.training import gym
 
-    if out is not None and out.exists():
-        raise SimicError(f"{out}: already exists; choose another --out or remove it")
-    tree = params.load(_workspace().params, set_, whole=False)
-    if tree.runtime.device == "cuda":
-        raise SimicError("runtime.device = 'cuda': Gymnasium's environments are on the CPU; use cpu or auto")
-    machine.configure(tree.runtime.model_copy(update={"device": "cpu"}))
     sys.path.insert(0, str(Path.cwd()))  # a console script does not look here, where a user's environments are
-    agent = Agent(
-        env, rng_seed=tree.rng_seed, envs=envs, rollout_steps=rollout, policy=tree.train.policy, ppo=tree.train.ppo
-    )
-    _say(str(agent.env))
-    agent.train(steps, about_twenty(-(-steps // (envs * rollout)), _say))
-    if out is not None:
-        export.export_policy(agent.policy, agent.normalizers.observation, out, agent.env.masked)
-        _say(f"policy written to {out}")
-    returns = agent.evaluate()
-    _say(f"greedy return {sum(returns) / len(returns):.1f} (mean of {len(returns)} episodes)")
+    gym.train(params.load(_workspace().params, set_, whole=False), gym.Asked(env, steps, envs, rollout, out), _say)
 
 
 @app.command()
@@ -365,9 +348,31 @@ def study(
         sys.exit(EXIT_INTERRUPTED)
 
 
+@app.command("diff")
+def run_diff(before: RunFolder, after: RunFolder) -> None:
+    """Show after which iteration two trained runs differ, and in what they were made; the exit code is 1 if they do."""
+    from simic.pipeline import parting
+
+    equal, lines = parting.compare(before, after)
+    _say("\n".join(lines))
+    sys.exit(int(not equal))
+
+
+@app.command()
+def clean(
+    all_: Annotated[bool, typer.Option("--all", help="Also what the next training would go on with.")] = False,
+) -> None:
+    """Remove unfinished training that the present params, data and code do not go on with."""
+    from simic.pipeline import engine, leftovers
+
+    with engine.workspace_lock(_workspace()):
+        for each in leftovers.remove(_workspace(), all_):
+            _say(f"removed {each}")
+
+
 @app.command()
 def doctor() -> None:
-    """Check what a run needs: versions, params, DVC, disk, ports."""
+    """Check what a run needs: versions, params, DVC, disk, ports; and tell what unfinished training is left."""
     from simic.pipeline import doctor as physician
 
     answers = physician.examine(_workspace())
@@ -397,9 +402,10 @@ def autotune(
 
 def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = False) -> None:
     from simic import params
+    from simic.pipeline.overrides import from_file
 
     workspace = _workspace()
-    overrides = _values(file, set_) if file else set_ or []
+    overrides = from_file(file, set_) if file else set_ or []
     params.load(workspace.params, overrides)  # refused in a millisecond, before anything heavy is imported
     from simic.pipeline import engine
 
@@ -411,12 +417,6 @@ def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = F
     _interruptible(body, "this run")
     if overrides:
         _say("params.yaml now holds the overrides")
-
-
-def _values(file: Path, set_: list[str] | None) -> list[str]:
-    from simic.pipeline import overrides
-
-    return overrides.from_file(file, set_)
 
 
 def _override(workspace: "Workspace", overrides: list[str]) -> None:

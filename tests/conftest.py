@@ -13,6 +13,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+LONG = ("pipeline", "audit", "study", "flows", "training")  # folders
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long ones first, so that no worker ends alone with one."""
+    items.sort(key=lambda item: item.path.parent.name not in LONG)
+
 
 class NoGlobalRandomNumbers(TorchDispatchMode):
     """Raises on any operator that may draw from a generator, and so would tie a result to what ran before."""

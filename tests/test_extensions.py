@@ -17,7 +17,6 @@ from simic.data.suites.suites import SUITES
 from simic.envs.rewards import MODES
 from simic.errors import SimicError
 from simic.growth.networks import family, hosts
-from tests.helpers import some
 
 ROOT = Path(__file__).parents[1]
 SMALL = [
@@ -98,9 +97,10 @@ KIND = (f"{{kinds: [digits, checks], {FEW}}}", [1, 16, 16], ["digits", "checks",
 SUITE = (f"{{name: waves, {FEW}}}", [1, 1, 32], ["sines"] * 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("of_suite", "shape", "kinds"),
-    some([KIND, SUITE], SUITE),
+    [KIND, SUITE],
 )
 def test_tasks_of_a_suite_are_prepared_and_trained_on(tmp_path: Path, of_suite, shape, kinds) -> None:
     host = "train.host={family: mlp, preset: baseline}"

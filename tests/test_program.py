@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.helpers import ROOT
 
 EXPORT = """
@@ -30,6 +32,7 @@ def made_in(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "out").rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_bytes_do_not_depend_on_where_the_source_is(tmp_path: Path) -> None:
     one, other = made_in(tmp_path / "one"), made_in(tmp_path / "a" / "folder of another" / "length")
     assert {"policy.pt2", "network.pt2"} <= one.keys()

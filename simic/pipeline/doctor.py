@@ -26,7 +26,7 @@ class Answer:
 
 def examine(workspace: Workspace) -> list[Answer]:
     """Every answer, in the order in which to put things right."""
-    questions = (_packages, _params, _dvc, _disk, _threads, _ports)
+    questions = (_packages, _params, _dvc, _disk, _threads, _unfinished, _ports)
     return [question(workspace) for question in questions]
 
 
@@ -64,6 +64,17 @@ def _threads(_: Workspace) -> Answer:
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU (none is needed)"
     return Answer("compute", True, f"{os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads, {device}")
+
+
+def _unfinished(workspace: Workspace) -> Answer:
+    def ask() -> str:
+        from simic.pipeline import leftovers
+
+        left = leftovers.found(workspace)
+        return "; ".join("the next training goes on with it" if not e.changed else leftovers.told(e) for e in left)
+
+    answer = _asked("unfinished training", ask)
+    return answer if answer.seen else Answer(answer.question, answer.well, "none")
 
 
 def _ports(workspace: Workspace) -> Answer:

@@ -66,6 +66,11 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
         stale = True
     stop = execution.stop or threading.Event()
     if stale:
+        if name == "train":
+            from simic.pipeline import leftovers
+
+            for each in leftovers.others(workspace):
+                say(f"{name}: {leftovers.told(each)}")
         say(f"{name}: running")
         perform(name, workspace, replace(execution, stop=stop))
     asked = stop if name == "train" else threading.Event()

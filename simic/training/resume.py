@@ -34,8 +34,12 @@ class Identity:
     @classmethod
     def of(cls, tree: Params, data_sha256: str, machine: Machine) -> "Identity":
         """Of the sections that training depends on."""
-        kept = {"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")}
-        return cls(kept, data_sha256, machine)
+        return cls(cls.params_of(tree), data_sha256, machine)
+
+    @staticmethod
+    def params_of(tree: Params) -> dict[str, Any]:
+        """Those sections."""
+        return {"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")}
 
     def on(self, machine: Machine) -> "Identity":
         """The same on another machine."""

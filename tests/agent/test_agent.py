@@ -253,6 +253,7 @@ def test_what_cannot_be_learned_is_refused() -> None:
     make_agent(envs=1, policy=SIZES.model_copy(update={"core": "none"})).train(16)
 
 
+@pytest.mark.slow
 def test_the_command_reports_evaluates_and_leaves_its_policy(tmp_path) -> None:
     (tmp_path / "masked_here.py").write_text(MASKED)
     (tmp_path / "params.yaml").write_text("train: {ppo: {minibatches: 2}}\nruntime: {threads: 1}\n")

@@ -152,6 +152,7 @@ def test_the_learning_rate_follows_the_divergence() -> None:
     assert ppo.learning_rate == 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("early", [False, True])
 def test_the_adaptive_rate_lets_updates_run_to_their_end(early: bool) -> None:
     """From a rate far too high it falls until the early stop no longer ends every update, and stays there."""

@@ -128,6 +128,7 @@ def written(workspace):
     return {path.name: path.read_bytes() for path in workspace.reports.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_evaluating_and_auditing_again_give_the_same_bytes(copy):
     before = written(copy)
     for name in ("evaluation.json", "metrics.json", "report.html", "findings.json", "findings.sarif"):

@@ -116,6 +116,7 @@ def as_by_default(tmp_path_factory):
     return {found.check: found for found in verdict.results}
 
 
+@pytest.mark.slow
 def test_the_default_run_reaches_every_check_but_those_that_say_why_not(as_by_default):
     """The certificate is another stage's work; K1 to K4 are evaluated where it ran."""
     missed = {

@@ -140,6 +140,7 @@ def test_anything_else_is_refused_in_one_line_naming_the_batch(case):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_batch_truncated_anywhere_or_with_any_opcode_changed_is_refused_or_read():
     """No other exception escapes: 200 places cut, every byte outside the pixels changed in three ways."""
     content = FILES["data_batch_1"]

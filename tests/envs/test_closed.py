@@ -54,6 +54,7 @@ def make_policy(env) -> ActorCritic:
     return ActorCritic(env.action_spec, env.observation_spec, SIZES, rng_seed=1)
 
 
+@pytest.mark.slow
 def test_nobody_plays_what_is_closed_and_all_else_is_played(make_env, play):
     env = make_env(envs=24, steps=16, actions=NARROW)
     drawn = torch.cat([actions for _, actions, _ in play(env)])

@@ -68,6 +68,7 @@ def test_every_row_is_its_schedule_played_alone_on_that_host_bit_for_bit(params,
     assert len({*found.test_accuracy_pct.flatten().tolist()}) > 2
 
 
+@pytest.mark.slow
 def test_a_schedule_can_have_hosts_of_its_own(params, splits, found):
     own = torch.tensor([[40, 2, 3], [5, 7, 11]])
     parted = grid(params, splits, Hosts(HOSTS.tasks, own, ITERATION), SCHEDULES, CPU)

@@ -39,6 +39,7 @@ def few(monkeypatch):
     monkeypatch.setattr(planted, "TASKS", TASKS)
 
 
+@pytest.mark.slow
 def test_the_known_best_decision_ends_best_of_all_openings_on_every_draw():
     """By replay: another first seed, everything else the policy's."""
     found = learned(train())

@@ -78,6 +78,7 @@ def test_the_card_of_the_grown_network_has_an_interval_around_its_test_accuracy(
     assert numbers(metadata(text))[-1] == pytest.approx(test, abs=0.01)
 
 
+@pytest.mark.slow
 def test_the_code_of_every_card_runs(suite_run: Workspace) -> None:
     assert run_code(suite_run.model_card, suite_run.models) == 2
     assert run_code(suite_run.models / "README.md", suite_run.models) == 2

@@ -154,6 +154,7 @@ def test_one_process_goes_on_inside_the_imitation_of_two(together_warm, prepared
     assert [row.metrics["samples"] for row in updates_of(tmp_path)] == [48, 48, 96, 48]
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_process_stops_all_and_saves(project, tmp_path) -> None:
     _, work = project(tmp_path, small(iterations=1000, validate_every=1000))
     with started(MODULE, tmp_path) as processes:

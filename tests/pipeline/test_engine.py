@@ -84,6 +84,7 @@ def test_changed_params_run_what_depends_on_them_and_no_more(workspace: Workspac
     assert chain(workspace) == []  # how to run is no part of what was computed
 
 
+@pytest.mark.slow
 def test_fresh_trains_again_and_prepares_nothing(workspace: Workspace, toys: StoppableToys) -> None:
     chain(workspace)
     assert chain(workspace, fresh=True) == ["train"]

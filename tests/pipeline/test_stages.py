@@ -187,6 +187,7 @@ def test_grow_never_overwrites(images: Path) -> None:
     assert list((images.parent / "grown").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_extension_is_part_of_what_training_is_known_by(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     stages.prepare(tree(), workspace)

@@ -38,6 +38,7 @@ def test_a_finished_cell_is_not_computed_again(whole: StudyPlan) -> None:
     assert contents(whole.folder) == before
 
 
+@pytest.mark.slow
 def test_a_cell_is_what_the_stages_make_of_its_params(whole: StudyPlan, tmp_path: Path) -> None:
     """Stage by stage in a workspace of its own, trained with the cell's seed, measured with the params' own."""
     cell, own = whole.cells[-1], Workspace(tmp_path)

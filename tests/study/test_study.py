@@ -110,6 +110,7 @@ def in_mlflow(workspace: Workspace) -> int:
     return len({run.data.tags["simic.cell"] for run in nested})
 
 
+@pytest.mark.slow
 def test_a_second_study_of_the_same_name_is_refused(tmp_path: Path) -> None:
     found = plan(tmp_path)
     with durable.locked(found.folder / cells.LOCK, "runs"), study(tmp_path) as second:

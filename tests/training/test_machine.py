@@ -24,6 +24,7 @@ print(faults() - before)
 """
 
 
+@pytest.mark.slow
 def test_freed_memory_is_kept_for_the_next_allocation():
     if not keep_freed_memory():
         pytest.skip("this C library has no mallopt")

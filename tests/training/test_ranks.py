@@ -27,6 +27,7 @@ def learned(tmp_path_factory) -> list[dict]:
     return [json.loads(out.with_suffix(f".{rank}").read_text()) for rank in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", distributed_worker.CASES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
 def test_two_processes_with_half_the_environments_equal_one_with_all(case, dtype, tolerance, learned) -> None:

@@ -154,7 +154,7 @@ def on_a_suite(tmp_path_factory):
 ENDS = [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGKILL, True)]
 
 
-@pytest.mark.parametrize(("number", "suite"), some(ENDS, *ENDS[1:]))
+@pytest.mark.parametrize(("number", "suite"), some(ENDS, ENDS[2]))
 def test_killed_or_terminated_and_resumed_equals_never_stopped(number, suite, finished, prepared, on_a_suite, tmp_path):
     prepared, changes, finished = on_a_suite if suite else (prepared, {}, finished)
     child = start_child(tmp_path, prepared, **changes)

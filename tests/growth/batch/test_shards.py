@@ -88,6 +88,7 @@ def single():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_a_trained_host_is_frozen_in_every_process(digits, single) -> None:
     weights = train_host(TRAIN.host, digits[0], 1, 1)
     data = [replace(split, host=weights) for split in digits]
@@ -178,6 +179,7 @@ def test_one_group_is_the_population_itself(digits, single) -> None:
     assert same(episode(make(digits, HOSTS, 1)), episode(GrowthEnv(TRAIN, 1, *digits)))
 
 
+@pytest.mark.slow
 def test_hosts_that_broke_are_put_back_wherever_they_are(digits, single) -> None:
     """Rollbacks restore from snapshots, which stay in the other process."""
     hot = TRAIN.model_copy(update={"host_optimizer": TRAIN.host_optimizer.model_copy(update={"learning_rate": 1e30})})
@@ -252,6 +254,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_no_process_outlives_the_first(tmp_path) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
     first = subprocess.Popen(

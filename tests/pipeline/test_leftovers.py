@@ -1,0 +1,90 @@
+"""Training that was begun with other params, data or code is named, kept, and removed when asked for."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simic import cli
+from simic.pipeline import doctor, leftovers, stages
+from simic.pipeline.paths import Workspace
+from simic.training import checkpoint
+from simic.training.session import CHECKPOINTS
+from tests.pipeline.small_suite import tree
+
+
+@pytest.fixture
+def begun(suite_run: Workspace, tmp_path: Path) -> Workspace:
+    """A workspace with the checkpoints of a run that was not finished."""
+    found = Workspace(tmp_path / "project")
+    shutil.copytree(suite_run.prepared, found.prepared)
+    save(found)
+    work = found.work(stages.fingerprint(tree(), found)) / CHECKPOINTS
+    shutil.copytree(suite_run.checkpoints / "latest", work / "000003")
+    return found
+
+
+def save(workspace: Workspace, *overrides: str) -> None:
+    workspace.params.write_text(yaml.safe_dump(tree(*overrides).model_dump(mode="json"), sort_keys=False))
+
+
+def simic(monkeypatch: pytest.MonkeyPatch, workspace: Workspace, *arguments: str) -> int | str | None:
+    monkeypatch.chdir(workspace.root)
+    monkeypatch.setattr(sys, "argv", ["simic", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    return stopped.value.code
+
+
+def test_what_training_goes_on_with_is_no_leftover(begun: Workspace) -> None:
+    assert leftovers.others(begun) == []
+    [own] = leftovers.found(begun)
+    assert (own.iterations, own.changed) == (3, ())
+
+
+def test_changed_params_are_named_with_both_values(begun: Workspace) -> None:
+    save(begun, "train.ppo.gamma=0.9", "train.envs=8")
+    [left] = leftovers.others(begun)
+    assert left.changed == ("train.envs (4 → 8)", "train.ppo.gamma (0.995 → 0.9)")
+    line = leftovers.told(left)
+    assert "3 iterations" in line and str(left.path) in line and line.endswith("simic clean")
+    assert line in {answer.seen for answer in doctor.examine(begun)}
+
+
+def test_many_changes_are_counted(begun: Workspace) -> None:
+    save(begun, "train.ppo.gamma=0.9", "train.envs=8", "train.ppo.epochs=2", "train.episode_steps=12", "rng_seed=5")
+    [left] = leftovers.others(begun)
+    assert "rng_seed (1 → 5), train.envs (4 → 8), train.episode_steps (10 → 12) and 2 more changed" in leftovers.told(
+        left
+    )
+
+
+def test_other_data_are_named_and_so_is_code(begun: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "FORMAT_VERSION", 99)
+        patch.setattr(stages, "fingerprint", lambda *_: "f" * 64)
+        assert [left.changed for left in leftovers.others(begun)] == [("the code",)]
+    shutil.rmtree(begun.prepared)
+    assert [left.changed for left in leftovers.others(begun)] == [("the prepared data",)]
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_without_one_nothing_is_known(begun: Workspace) -> None:
+    save(begun, "train.envs=8")
+    [left] = leftovers.others(begun)
+    (left.path / CHECKPOINTS / "000003" / "manifest.json").write_text("{")
+    [left] = leftovers.others(begun)
+    assert left.iterations == 0 and "nothing was saved" in left.changed[0]
+
+
+def test_clean_removes_what_is_left_and_nothing_else(
+    begun: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [own] = leftovers.found(begun)
+    shutil.copytree(own.path, own.path.with_name("0" * 16))
+    assert simic(monkeypatch, begun, "clean") == 0
+    assert "removed unfinished run 000000000000: 3 iterations" in capsys.readouterr().out
+    assert [each.path for each in leftovers.found(begun)] == [own.path]
+    assert simic(monkeypatch, begun, "clean", "--all") == 0
+    assert leftovers.found(begun) == []
