@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simic import durable, params
-from simic.data.batches import data_hash
+from simic.data.batches import META_FILE, data_hash
+from simic.errors import SimicError
 from simic.params import Params
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
@@ -32,10 +33,11 @@ class Leftover:
 
 def found(workspace: Workspace) -> list[Leftover]:
     """All unfinished training, that of the present params, data and code first."""
-    tree, own = params.load(workspace.params), None
-    if workspace.prepared.exists():
-        own = workspace.work(stages.fingerprint(tree, workspace))
     folders = sorted(path for path in (workspace.state / "work").glob("[!.]*") if path.is_dir())
+    if not folders:
+        return []
+    tree = params.load(workspace.params)
+    own = workspace.work(stages.fingerprint(tree, workspace)) if _is_prepared(workspace) else None
     return sorted((_of(path, path == own, tree, workspace) for path in folders), key=lambda each: bool(each.changed))
 
 
@@ -71,9 +73,15 @@ def _of(path: Path, own: bool, tree: Params, workspace: Workspace) -> Leftover:
             manifest = read_manifest(store.path(iteration))
         except Damaged:
             continue
+        except SimicError:  # of another version of simic
+            return Leftover(path, iteration, ("the format of checkpoints",))
         changed = differences(manifest.params, Identity.params_of(tree))
         named = [f"{name} ({text})" for name, text in changed.items()]
-        if not workspace.prepared.exists() or manifest.data_sha256 != data_hash(workspace.prepared):
+        if not _is_prepared(workspace) or manifest.data_sha256 != data_hash(workspace.prepared):
             named.append("the prepared data")
         return Leftover(path, iteration, tuple(named) or ("the code",))
     return Leftover(path, 0, ("params, data or code, as nothing was saved that says which,",))
+
+
+def _is_prepared(workspace: Workspace) -> bool:
+    return (workspace.prepared / META_FILE).exists()

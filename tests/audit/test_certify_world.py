@@ -587,7 +587,6 @@ def test_the_short_tour_is_clean_and_sees_everything(patches: Path, short: None)
     assert toured.where == "never made: none; never possible: op ADVANCE"  # seeds advance by themselves
 
 
-# One of six with every change, all of them by make test-slow.
 SPREAD = some([*FAULTS], *[*FAULTS][::9])
 
 

@@ -63,9 +63,10 @@ def test_many_changes_are_counted(begun: Workspace) -> None:
 
 def test_other_data_are_named_and_so_is_code(begun: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "FORMAT_VERSION", 99)
         patch.setattr(stages, "fingerprint", lambda *_: "f" * 64)
         assert [left.changed for left in leftovers.others(begun)] == [("the code",)]
+        patch.setattr(checkpoint, "FORMAT_VERSION", 99)
+        assert [left.changed for left in leftovers.others(begun)] == [("the format of checkpoints",)]
     shutil.rmtree(begun.prepared)
     assert [left.changed for left in leftovers.others(begun)] == [("the prepared data",)]
 
