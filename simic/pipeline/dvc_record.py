@@ -83,7 +83,8 @@ def commit(root: Path, stage: str, patience_seconds: float = 60.0) -> None:
     except Busy as busy:
         # Not lost: the outputs are in place, only their record is missing.
         raise Busy(f"{busy}; stage {stage} is done but not recorded; to record it: dvc commit -f {stage}") from None
-    kept.unlink(missing_ok=True)
+    finally:  # DVC has ended by itself: only what is killed leaves the copy
+        kept.unlink(missing_ok=True)
 
 
 def restore(root: Path) -> None:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from simic import durable
 from simic.pipeline import mlflow_store
@@ -56,7 +56,7 @@ def read(file: Path) -> Owed:
         return Owed()
     try:
         return Owed.model_validate(durable.checked(file.read_bytes()))
-    except (ValueError, ValidationError):
+    except ValueError:
         aside = file.rename(file.with_suffix(".damaged"))
         _log.warning("%s: damaged, so what MLflow lacks of run %s stays missing there", aside, file.stem)
         return Owed()

@@ -82,6 +82,15 @@ def test_a_record_that_was_cut_short_takes_no_other_stage_with_it(project: Path)
     assert dvc_record.is_stale(project, "after") is not dvc_record.is_recorded(project, "after")
 
 
+def test_a_record_that_failed_leaves_nothing_to_put_back(project: Path) -> None:
+    """Else a lock that someone else has written since would be undone."""
+    dvc_record.commit(project, "double")
+    (project / "out.txt").unlink()
+    with pytest.raises(SimicError):
+        dvc_record.commit(project, "double")
+    assert list((project / ".simic").iterdir()) == []
+
+
 def test_missing_dvc_folder_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(SimicError, match=r"not a DVC project \(no \.dvc folder\)") as caught:
         dvc_record.is_stale(tmp_path, "double")

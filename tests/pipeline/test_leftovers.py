@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from simic import cli
-from simic.pipeline import doctor, leftovers, stages
+from simic.pipeline import doctor, dvc_record, engine, leftovers, stages
 from simic.pipeline.paths import Workspace
 from simic.training import checkpoint
 from simic.training.session import CHECKPOINTS
@@ -77,6 +77,16 @@ def test_a_damaged_checkpoint_is_passed_over_and_without_one_nothing_is_known(be
     (left.path / CHECKPOINTS / "000003" / "manifest.json").write_text("{")
     [left] = leftovers.others(begun)
     assert left.iterations == 0 and "nothing was saved" in left.changed[0]
+
+
+def test_training_that_does_not_go_on_with_it_says_so_first(begun: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(begun, "train.envs=8")
+    monkeypatch.setattr(dvc_record, "is_stale", lambda *_: True)
+    monkeypatch.setattr(dvc_record, "commit", lambda *_: None)
+    monkeypatch.setattr(engine, "perform", lambda *_: None)
+    said: list[str] = []
+    engine.refresh("train", begun, engine.Execution(), said.append)
+    assert said[:2] == [f"train: {leftovers.told(leftovers.others(begun)[0])}", "train: running"]
 
 
 def test_clean_removes_what_is_left_and_nothing_else(
