@@ -30,7 +30,7 @@ SMALL = ["runtime.device=cpu", "runtime.processes=1", "runtime.threads=1", "runt
 PPO = [
     "train.survey=0", "train.warm_start=0", "train.iterations=12", "train.validate_every=4", "train.envs=8",
     "train.episode_steps=14", "train.ppo.minibatches=2", "train.lifecycle.training_dwell=1",
-    "train.lifecycle.blending_dwell=1", "train.policy.core_units=32", "evaluate.eval_seeds=8",
+    "train.lifecycle.blending_dwell=1", "train.policy.core_units=32", "evaluate.eval_seeds=20",
     "headroom.policies=[static]", "headroom.schedules=4", "headroom.search_tasks=2", "headroom.floors=false",
 ]  # fmt: skip
 SETTINGS: dict[str, list[str]] = {
