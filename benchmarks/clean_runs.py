@@ -2,10 +2,10 @@
 
     python -m benchmarks.clean_runs FOLDER [--seeds 10] [--processes 2]
 
-Three settings, each small enough for a minute of one core, each with so many seeds: ``default`` (the suite of the
-default run, its warm start and PPO after it), ``planted`` (a generated task, PPO alone) and ``text`` (a transformer on
-$SIMIC_DATA_DIR/tinyshakespeare.txt, PPO alone). All stages run, watched by the live audit, with the certificate. Runs
-that are there already are not done again. Then: python -m benchmarks.calibration FOLDER/*
+Three settings, each of a few minutes of one core and with something to win, each with so many seeds: ``default`` (the
+suite of the default run, its warm start and PPO after it), ``planted`` (a generated task, PPO alone) and ``text`` (a
+transformer on $SIMIC_DATA_DIR/tinyshakespeare.txt, warm start and PPO). All stages run, watched by the live audit,
+with the certificate. Runs that are there already are not done again. Then: python -m benchmarks.calibration FOLDER/*
 """
 
 import argparse
@@ -26,20 +26,28 @@ from simic.pipeline.paths import Workspace
 from simic.selftest.setting import TREE
 
 SMALL = ["runtime.device=cpu", "runtime.processes=1", "runtime.threads=1", "runtime.progress=none"]
-# PPO alone, with as many updates as the audit's symptoms ask for.
-PPO = [
-    "train.survey=0", "train.warm_start=0", "train.iterations=12", "train.validate_every=4", "train.envs=8",
-    "train.episode_steps=14", "train.ppo.minibatches=2", "train.lifecycle.training_dwell=1",
-    "train.lifecycle.blending_dwell=1", "train.policy.core_units=32", "evaluate.eval_seeds=20",
-    "headroom.policies=[static]", "headroom.schedules=4", "headroom.search_tasks=2", "headroom.floors=false",
+# With as many updates of PPO as the audit's symptoms ask for, and as many evaluation seeds.
+SHORT = [
+    "train.validate_every=5", "train.lifecycle.training_dwell=1", "train.lifecycle.blending_dwell=1",
+    "train.lifecycle.min_prune_age=2", "train.lifecycle.max_seeds=1", "train.reward.mode=score",
+    "train.policy={encoder_units: 32, core_units: 32, head_units: 32}", "train.ppo.minibatches=2",
+    "evaluate.eval_seeds=20", "headroom.policies=[static]", "headroom.schedules=4", "headroom.search_tasks=2",
+    "headroom.floors=false",
 ]  # fmt: skip
 SETTINGS: dict[str, list[str]] = {
     "default": [],
-    "planted": [*PLANTED["orientation"].overrides, "prepare.samples=1500", "train.actions={}", *PPO],
+    "planted": [
+        *PLANTED["orientation"].overrides, *SHORT, "train.batches_per_epoch=4", "train.survey=0", "train.warm_start=0",
+        "train.iterations=15", "train.envs=32", "train.episode_steps=12", "train.ppo.learning_rate=0.003",
+        "train.ppo.target_kl=0.03", "train.actions={style: [linear_add], alpha_target: [1.0]}",
+    ],
     "text": [
-        "prepare.task=text", "prepare.source=tinyshakespeare.txt", "prepare.samples=400", "prepare.context=16",
-        "train.host={family: transformer, preset: impaired}", "train.batches_per_epoch=4", "train.batch_size=16",
-        "train.actions={}", "train.lifecycle.param_budget=4.0", *PPO,
+        "prepare.task=text", "prepare.source=tinyshakespeare.txt", "prepare.samples=400", "prepare.context=16", *SHORT,
+        "train.host={family: transformer, preset: impaired}", "train.batches_per_epoch=8", "train.batch_size=16",
+        "train.host_optimizer={name: adamw, learning_rate: 0.005}", "train.survey=1", "train.warm_start=2",
+        "train.iterations=13", "train.envs=12", "train.twins=2", "train.episode_steps=14",
+        "train.lifecycle.param_budget=4.0",
+        "train.actions={slot: [0, 1], blueprint: [norm, mlp_small], style: [linear_add], alpha_target: [1.0]}",
     ],
 }  # fmt: skip
 

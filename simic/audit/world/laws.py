@@ -22,6 +22,7 @@ from simic.growth.batch.population import Snapshot
 from simic.growth.export import grown_network, write_network
 
 ALONE_STEPS = 9  # of the host that plays alone
+VISIBLE = 1e-6  # of a weight: a hundred times what float32 rounds away
 
 
 def twins_and_strangers(snapshot: Snapshot, rows: Sequence[Beside], twins: int, frozen: bool, ledger: Ledger) -> None:
@@ -60,7 +61,8 @@ def same_rows(witness: WorldWitness, row: Beside, ledger: Ledger) -> None:
 class Movement:
     """What learns moves, and nothing else does; by parameter, over all hosts and steps.
 
-    What does not move in the reference either is not asked to: a unit may be dead in all hosts that have it.
+    What hardly moves in the reference either is not asked to: a unit may be dead or saturated in all hosts that have
+    it, and its steps be lost in the rounding of float32.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -80,7 +82,7 @@ class Movement:
             known_start, known_end = (unpacked(flat, parts) for flat in (start, end))
             for entry, own in row.host.block(name).items():
                 label = f"{self._kind(row, name)}{entry}"
-                if not torch.equal(own, known_start[entry]):
+                if float((own - known_start[entry]).abs().max()) > VISIBLE:
                     moved = not torch.equal(known_end[entry], known_start[entry])
                     self._moves[label] = self._moves.get(label, False) or moved
 
