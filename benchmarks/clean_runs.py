@@ -38,8 +38,8 @@ SETTINGS: dict[str, list[str]] = {
     "default": [],
     "planted": [
         *PLANTED["orientation"].overrides, *SHORT, "train.batches_per_epoch=4", "train.survey=0", "train.warm_start=0",
-        "train.iterations=15", "train.envs=32", "train.episode_steps=12", "train.ppo.learning_rate=0.003",
-        "train.ppo.target_kl=0.03", "train.actions={style: [linear_add], alpha_target: [1.0]}",
+        "train.iterations=24", "train.envs=32", "train.episode_steps=12",
+        "train.actions={style: [linear_add], alpha_target: [1.0]}",
     ],
     "text": [
         "prepare.task=text", "prepare.source=tinyshakespeare.txt", "prepare.samples=400", "prepare.context=16", *SHORT,

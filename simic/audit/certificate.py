@@ -1,12 +1,15 @@
-"""What an independent reference says of the code and the results of a run: reports/certificate.json."""
+"""What an independent reference says of the code and the results of a run, and what its canary won:
+reports/certificate.json.
+"""
 
 import json
 from typing import Literal
 
 from simic.evaluation.result import Frozen
 
-FORMAT = 1
+FORMAT = 2
 Part = Literal["learner", "world", "episodes", "evaluation", "grown network"]
+Learning = Literal["taught", "PPO"]
 
 
 class Line(Frozen):
@@ -33,11 +36,22 @@ class Certified(Frozen):
         return tuple(line for line in self.lines if not line.ok)
 
 
+class Canary(Frozen):
+    """A controller trained on a planted task; where it could not be, it says why."""
+
+    learning: Learning
+    won_pct: float | None = None  # points of the hosts it grew above chance, on the validation split
+    first: float = 0.0  # share of hosts in which it germinated the planted seed first
+    kept: float = 0.0  # share of hosts that kept it
+    reason: str = ""
+
+
 class Certificate(Frozen):
     """All parts."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[2] = FORMAT
     parts: tuple[Certified, ...] = ()
+    canaries: tuple[Canary, ...] = ()
 
     def to_json(self) -> str:
         """Canonical JSON."""

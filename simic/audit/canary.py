@@ -1,0 +1,83 @@
+"""The canary: a controller trained by this code on a task whose best growth decision is known, because it was put there.
+
+Settings, task and seed are fixed, so only code and machine can change what comes out. It trains in the ways that the run
+trained: taught by what was tried, by PPO, or both, each on its own.
+"""
+
+import tempfile
+from pathlib import Path
+
+import torch
+
+from simic import params as params_module
+from simic.audit.certificate import Canary, Learning
+from simic.data import prepare as data
+from simic.data.synthetic import PLANTED
+from simic.errors import SimicError
+from simic.evaluation import planted
+from simic.evaluation.result import PlantedGrade
+from simic.growth.pretrained import train_host
+from simic.params import Params, Train
+from simic.training import trainer
+from simic.training.learned import Learned
+from simic.training.session import open_session
+
+TASK = PLANTED["orientation"]
+RNG_SEED = 1
+CHANCE_PCT = 100.0 / TASK.classes  # where hosts without the planted seed stay
+SETTINGS = (
+    *TASK.overrides,
+    "train.batches_per_epoch=4",
+    "train.episode_steps=12",
+    "train.stop_on=never",
+    "train.lifecycle.training_dwell=1",
+    "train.lifecycle.blending_dwell=1",
+    "train.lifecycle.min_prune_age=2",
+    "train.lifecycle.embargo_steps=0",
+    "train.lifecycle.max_seeds=1",
+    "train.actions={style: [linear_add], alpha_target: [1.0]}",
+    "train.reward.mode=score",
+    "train.policy={encoder_units: 32, core_units: 32, head_units: 32}",
+    "train.ppo={minibatches: 2, learning_rate: 0.003, target_kl: 0.03}",
+    "runtime={device: cpu, processes: 1, progress: none}",
+)
+WAYS: dict[Learning, tuple[str, ...]] = {
+    "taught": ("train.survey=1", "train.warm_start=2", "train.iterations=3", "train.envs=24", "train.twins=2"),
+    "PPO": ("train.survey=0", "train.warm_start=0", "train.iterations=14", "train.envs=32"),
+}
+
+
+def canaries(train: Train) -> tuple[Canary, ...]:
+    """Of each way in which a run trained."""
+    ways: dict[Learning, bool] = {"taught": train.taught > 0, "PPO": train.iterations > train.taught}
+    return tuple(canary(way) for way, used in ways.items() if used)
+
+
+def canary(way: Learning, rng_seed: int = RNG_SEED) -> Canary:
+    """What a controller won that was trained so, or why it could not be trained."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="simic-canary-") as scratch:
+            grade = _grade(_settings(way, rng_seed, Path(scratch)), Path(scratch))
+    except SimicError as error:
+        return Canary(learning=way, reason=str(error))
+    return Canary(learning=way, won_pct=grade.score.estimate - CHANCE_PCT, first=grade.first, kept=grade.kept)
+
+
+def _settings(way: Learning, rng_seed: int, scratch: Path) -> Params:
+    file = scratch / "params.yaml"
+    file.write_text("{}\n")
+    threads = torch.get_num_threads()  # as many as there are, since a session sets those of the whole process
+    own = (*SETTINGS, *WAYS[way], f"rng_seed={rng_seed}", f"runtime.threads={threads}")
+    return params_module.load(file, list(own), whole=False)
+
+
+def _grade(params: Params, scratch: Path) -> PlantedGrade:
+    """The last checkpoint, on hosts that it was not trained on."""
+    prepared, work = scratch / "prepared", scratch / "work"
+    data.prepare(params.prepare, params.rng_seed, prepared, scratch, train_host)
+    with open_session(params, work, prepared) as session:
+        counters = trainer.train(session)
+        kept = session.checkpoints.read(counters.iteration)
+    grade = planted.grade(Learned.of(kept), params.rng_seed, torch.device("cpu"))
+    assert grade is not None  # it was trained on that very task
+    return grade
