@@ -1,6 +1,6 @@
 """What the audit's canary wins with clean code, by seed: where its limits come from.
 
-    python -m benchmarks.canary [--seeds 30] [--processes 2]
+python -m benchmarks.canary [--seeds 30] [--processes 2]
 """
 
 import argparse

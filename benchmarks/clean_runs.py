@@ -25,7 +25,13 @@ from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.selftest.setting import TREE
 
-SMALL = ["runtime.device=cpu", "runtime.processes=1", "runtime.threads=1", "runtime.progress=none"]
+SMALL = [
+    "runtime.device=cpu",
+    "runtime.processes=1",
+    "runtime.threads=1",
+    "runtime.progress=none",
+    "audit.canary=false",
+]
 # With as many updates of PPO as the audit's symptoms ask for, and as many evaluation seeds.
 SHORT = [
     "train.validate_every=5", "train.lifecycle.training_dwell=1", "train.lifecycle.blending_dwell=1",
@@ -42,12 +48,12 @@ SETTINGS: dict[str, list[str]] = {
         "train.actions={style: [linear_add], alpha_target: [1.0]}",
     ],
     "text": [
-        "prepare.task=text", "prepare.source=tinyshakespeare.txt", "prepare.samples=400", "prepare.context=16", *SHORT,
+        "prepare.task=text", "prepare.source=tinyshakespeare.txt", "prepare.samples=1200", "prepare.context=16", *SHORT,
         "train.host={family: transformer, preset: impaired}", "train.batches_per_epoch=8", "train.batch_size=16",
         "train.host_optimizer={name: adamw, learning_rate: 0.005}", "train.survey=1", "train.warm_start=2",
         "train.iterations=13", "train.envs=12", "train.twins=2", "train.episode_steps=14",
         "train.lifecycle.param_budget=4.0",
-        "train.actions={slot: [0, 1], blueprint: [norm, mlp_small], style: [linear_add], alpha_target: [1.0]}",
+        "train.actions={slot: [0, 1], blueprint: [norm, attention], style: [linear_add], alpha_target: [1.0]}",
     ],
 }  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""The canary: a controller trained by this code on a task whose best growth decision is known, because it was put there.
+"""The canary: a controller trained by this code on a task whose best growth decision is known, since it was put there.
 
-Settings, task and seed are fixed, so only code and machine can change what comes out. It trains in the ways that the run
-trained: taught by what was tried, by PPO, or both, each on its own.
+Settings, task and seed are fixed, so only code and machine can change what comes out. It trains in the ways that the
+run trained: taught by what was tried, by PPO, or both, each on its own.
 """
 
 import tempfile

@@ -84,6 +84,11 @@ def published(name: str, value: float, above: bool = True) -> Limit:
     return _registered(Limit(name, value, above=above, ours=False))
 
 
+def canary(name: str, value: float) -> Limit:
+    """The least that canaries of clean code won, over 1.5: their settings are fixed, so runs calibrate nothing."""
+    return _registered(Limit(name, value, above=False, ours=False))
+
+
 def source() -> str:
     """Of the limits of ours, as the report says it."""
     by = f"worst of {CLEAN_RUNS} clean runs x {ROOM:g}, by judgement what none of them showed"
@@ -146,6 +151,10 @@ SATURATED_CELLS = ours("typical share of saturated cells", 0.9, 1.0, 0.1)
 CELL_NORM = ours("largest norm of the cells", 10.0, strictest=1.0)
 DORMANT = ours("share of dormant units", 0.25, 1.0, 0.05)
 RANK_KEPT = at_least("rank of the features over its maximum", 0.5, 0.0)
+
+# K6: below that of clean runs; benchmarks/canary.py measures it for 30 seeds
+TAUGHT_CANARY = canary("points above chance of a canary that was taught", 9.72)
+PPO_CANARY = canary("points above chance of a canary trained by PPO", 9.03)
 
 # P, N, M, S: rewards, scales, environment
 SHARE_OF_SHAPING = ours("share of a shaping component, kept up", 0.8, 1.0, 0.5)

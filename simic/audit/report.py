@@ -5,7 +5,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from simic import durable
 from simic.audit import audit, card, figures, why
-from simic.audit.findings import PROOF, Result, Status, Verdict, failing, percent
+from simic.audit.findings import Layer, Result, Status, Verdict, failing, percent
 from simic.audit.panels import Panel, panels_of
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord
@@ -120,15 +120,16 @@ def _for_markdown(value: Any) -> Any:
 
 def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
     evaluation, params = run.evaluation, _sealed(run.provenance)
+    proof = [result for result in verdict.results if result.layer != "symptom"]
     return {
         "verdict": verdict,
         "summary": verdict.summary,
         "about": _about(params),
-        "proof": [result for layer in PROOF for result in verdict.results if result.layer == layer],
+        "proof": [result for layer in get_args(Layer) for result in proof if result.layer == layer],
         "sound": not any(verdict.counts()[severity] for severity in ("critical", "high")),
         "findings": verdict.findings,
         "unevaluated": verdict.with_status(Status.NOT_EVALUATED),
-        "passed": [result for result in verdict.with_status(Status.PASS) if result.layer not in PROOF],
+        "passed": [result for result in verdict.with_status(Status.PASS) if result.layer == "symptom"],
         "evaluation": evaluation,
         "policies": _policies(evaluation) if evaluation else (),
         "confidence": percent(CONFIDENCE),

@@ -30,6 +30,7 @@ COMPARES: dict[Layer, str] = {
     "bind": "files with the hashes that each stage sealed",
     "recompute": "recorded numbers with those that follow from the tables",
     "certify": "training, episodes and the exported network with a float64 reference that shares no code with them",
+    "canary": "a controller trained by this code on a task whose answer is known with those of clean runs",
     "symptom": "measurements with the limits of a sound training; these prove nothing",
 }
 
@@ -52,7 +53,7 @@ def summarize(run: RunRecord, verdict: Verdict) -> Summary:
     training = train_summary(run)
     return Summary(
         lines=_lines(run, verdict, training),
-        layers=tuple(_count(verdict.results, layer) for layer in (*PROOF, "symptom")),
+        layers=tuple(_count(verdict.results, layer) for layer in get_args(Layer)),
         training=training,
         messages=_messages(run.told),
         gains=tuple(case.gain for case in run.evaluation.cases) if run.evaluation else (),

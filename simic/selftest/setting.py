@@ -54,6 +54,7 @@ TREE: dict[str, Any] = {
         "ppo": {"epochs": 2, "minibatches": 2},
     },
     "evaluate": {"eval_seeds": 8},
+    "audit": {"canary": False},  # half a minute of its own for each fault
     "runtime": {"device": "cpu", "processes": 1, "threads": 1, "progress": "none"},
 }
 

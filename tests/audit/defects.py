@@ -50,6 +50,17 @@ def certified(**deviations):
     return lambda p: p.attribute(certificate=certificate(**deviations))
 
 
+def canary(**changes):
+    """The last canary with these values."""
+
+    def damage(p):
+        old = p.run.certificate
+        *others, last = old.canaries
+        return p.attribute(certificate=old.model_copy(update={"canaries": (*others, last.model_copy(update=changes))}))
+
+    return damage
+
+
 def versus(other, low, high):
     """The learned policy against another with this interval."""
 
@@ -180,7 +191,8 @@ DEFECTS = {
            ("medium", lambda p: p.column("updates", "entropy_by_head.op", alternating(0.4, 0.9))),
            ("medium", update("entropy_by_head.op", slice(None), 0.99)),
            ("low", update("entropy_by_head.style", slice(None), 0.99))],
-    "E2": [("high", update("entropy_by_head.slot", slice(14, None), 0.3))],
+    "E2": [("high", two(lambda p: p.column("episodes", "return", everywhere(5.0)),
+                        update("entropy_by_head.slot", slice(14, None), 0.3)))],
     "E3": [("medium", update("entropy_bonus", 5, 1.0))],
     "E4": [("medium", lambda p: p.column("steps", "op", everywhere(int(Op.WAIT))))],
     "V1": [("medium", update("explained_variance", slice(0, 12), -0.4)),
@@ -197,7 +209,7 @@ DEFECTS = {
     "G1": [("critical", update("skipped_steps", 3, 1.0)), ("medium", update("grad_norm_max", slice(5, 10), 50.0)),
            ("low", update("grad_clipped_fraction", slice(None), 1.0))],
     "G2": [("high", update("grad_norm_by_part.head_tempo", slice(3, 14), 1e-4)),
-           ("medium", two(params(lambda tree: tree["train"].update(envs=64)),
+           ("low", two(params(lambda tree: tree["train"].update(envs=64)),
                           update("samples_by_head.tempo", slice(3, 14), 10.0)))],
     "G3": [("low", update("update_ratio", slice(None), 1e-6)), ("low", update("update_ratio", slice(None), 0.5))],
     "G4": [("medium", update("steps", 3, 0.0)), ("high", update("steps", slice(3, 9), 0.0))],
@@ -264,4 +276,5 @@ DEFECTS = {
     "K3": [("critical", certified(episodes=1e-5))],
     "K4": [("critical", certified(grown_network=1e-5))],
     "K5": [("critical", certified(evaluation=1e-5))],
+    "K6": [("high", canary(won_pct=0.5)), ("high", canary(won_pct=None, reason="no row of the mask is open"))],
 }  # fmt: skip

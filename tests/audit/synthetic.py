@@ -8,7 +8,7 @@ import numpy as np
 
 from simic.agent.metrics import explanations
 from simic.audit.audit import checks
-from simic.audit.certificate import Certificate, Certified, Line, Part
+from simic.audit.certificate import Canary, Certificate, Certified, Learning, Line, Part
 from simic.audit.provenance import Origin, Provenance
 from simic.audit.record import RunRecord
 from simic.evaluation import endpoints
@@ -313,7 +313,8 @@ def certificate(**deviations):
             Certified(part=name, lines=(Line(what="loss", where="step 1", deviation=found, allowed=1e-6, count=9,
                                              ok=found is not None and found <= 1e-6),))
             for name, found in parts.items()
-        )
+        ),
+        canaries=tuple(Canary(learning=way, won_pct=18.0, first=1.0, kept=1.0) for way in get_args(Learning)),
     )  # fmt: skip
 
 

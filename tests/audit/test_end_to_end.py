@@ -57,7 +57,7 @@ def small(**audit):
     tree["headroom"] |= {"policies": ("static", "fixed_schedule"), "schedules": 4, "search_tasks": 2, "floors": False}
     tree["evaluate"] |= {"eval_seeds": 2, "policies": ("learned",), "importance": True}
     tree["runtime"] |= {"threads": 1, "progress": "none"}
-    tree["audit"] |= {"certify": False, **audit}
+    tree["audit"] |= {"certify": False, "canary": False, **audit}
     return Params.model_validate(tree)
 
 

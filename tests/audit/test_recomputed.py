@@ -285,6 +285,12 @@ def test_an_impossible_evaluation_is_found(change, run):
     assert of(claiming(run, change), "C10").status is Status.FINDING
 
 
+def test_two_small_parts_of_one_text_may_differ(run):
+    """By no more than so few samples may."""
+    small = replace(run, meta=run.meta.model_copy(update={"samples": {"train": 240, "val": 8, "test": 8}}))
+    assert of(claiming(small, _elsewhere), "C10").status is Status.PASS
+
+
 def _shorter(tree):
     again = tree["static_final"]["static_final, equal epochs"]
     again["epochs"] = [epochs // 2 for epochs in again["epochs"]]

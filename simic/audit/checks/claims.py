@@ -126,9 +126,9 @@ class HostsPossible(RecomputedCheck):
     GAP_ERRORS, LEAST_PCT = 6.0, 5.0
     threshold = (
         "a network with seeds kept and no parameters, or the reverse; static hosts that grew; test accuracies equal to "
-        f"validation's, or apart from them by more than {GAP_ERRORS:g} standard errors and {LEAST_PCT:g} points; "
-        f"hosts that never grew and score otherwise than static ones, by more than {ROUNDING_PCT:g} points; an "
-        "iteration that is not the checkpoint's"
+        f"validation's, or apart from them by more than {GAP_ERRORS:g} standard errors (of hosts, and of samples) and "
+        f"{LEAST_PCT:g} points; hosts that never grew and score otherwise than static ones, by more than "
+        f"{ROUNDING_PCT:g} points; an iteration that is not the checkpoint's"
     )
     passes_when = "everything is possible, and test and validation agree without being the same"
 
@@ -136,14 +136,14 @@ class HostsPossible(RecomputedCheck):
         evaluation, checkpoints = run.evaluation, run.checkpoints
         assert evaluation is not None and checkpoints is not None
         problems: list[Evidence] = []
-        static = evaluation.policies.get("static")
+        static, of_samples = evaluation.policies.get("static"), _error_of_samples(run)
         for name, policy in evaluation.policies.items():
             problems += [{"what": what, "policy": name} for what in _impossible(policy.per_seed, evaluation)]
             test, val = (np.array(getattr(policy.per_seed, f"{split}_accuracy_pct")) for split in ("test", "val"))
             if len(test) > 1 and np.array_equal(test, val) and np.ptp(test) > 0:
                 problems.append({"what": "test accuracies are validation's", "policy": name})
             apart = abs(float((test - val).mean()))
-            error = float((test - val).std(ddof=1)) / np.sqrt(len(test))
+            error = max(float((test - val).std(ddof=1)) / np.sqrt(len(test)), of_samples)
             if apart > max(self.GAP_ERRORS * error, self.LEAST_PCT):
                 problems.append({"what": "test and validation disagree", "policy": name, "points": apart})
             if static is not None and _unpaired(policy.per_seed, static.per_seed):
@@ -157,6 +157,16 @@ class HostsPossible(RecomputedCheck):
         if limit is not None and any(max(p.per_seed.fossilized) > limit for p in evaluation.policies.values()):
             problems.append({"what": "more seeds than max_seeds"})
         return concluded(problems, f"{len(evaluation.policies)} policies on {evaluation.eval_seeds} hosts")
+
+
+def _error_of_samples(run: RunRecord) -> float:
+    """The most that accuracy on test may differ from that on validation by their samples alone, as a standard error in
+    points: hosts share the samples of their task, and the bytes of a text come by the sequence.
+    """
+    if run.meta is None or run.evaluation is None:
+        return 0.0
+    tasks = len(set(run.evaluation.rows))
+    return 50.0 * float(np.sqrt((1 / run.meta.samples["test"] + 1 / run.meta.samples["val"]) / tasks))
 
 
 def _unpaired(hosts: PerSeed, static: PerSeed) -> bool:

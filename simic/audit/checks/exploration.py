@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, undecided, weighed
 from simic.audit.checks.policy_change import OfPPO
-from simic.audit.checks.shared import ENOUGH_ROWS, MOST_EVIDENCE, OURS, Values
+from simic.audit.checks.shared import ENOUGH_ROWS, MOST_EVIDENCE, NOISE, OURS, Values
 from simic.audit.findings import Evidence, percent
 from simic.audit.limits import Limit
 from simic.audit.record import RunRecord
@@ -88,6 +89,14 @@ class Entropy(OfPPO):
         return weighed(readings + _worst(self.UNIFORM, "medium" if of_op else "low", away)).of(_measured(heads))
 
 
+def _won(run: RunRecord) -> NDArray[np.bool_]:
+    """For each update and the one a window later, whether the returns of their episodes rose beyond noise."""
+    rows = np.searchsorted(run.episodes.column("iteration"), run.updates.column("iteration"))
+    returns = run.episodes.column("return")[rows]
+    mean, error = returns.mean(axis=1), returns.var(axis=1) / returns.shape[1]
+    return mean[WINDOW:] - mean[:-WINDOW] > NOISE * np.sqrt(error[WINDOW:] + error[:-WINDOW])
+
+
 def _swing(values: Values) -> float:
     """Peak to peak around the running mean, where all are measured; 0 for fewer updates than two windows."""
     if len(values) < 2 * WINDOW or not np.isfinite(values).all():
@@ -98,30 +107,33 @@ def _swing(values: Values) -> float:
 
 @check
 class EntropyDrop(OfPPO):
-    """E2: an entropy that halves within a few updates is going down too fast."""
+    """E2: an entropy that halves within a few updates, without anything won meanwhile, is going down too fast."""
 
     id = "E2"
     title = "Entropy falls too fast"
     severity = "high"
-    question = "Does exploration shrink gradually?"
-    needs = ("updates.entropy_by_head.op", "updates.samples_by_head.op")
+    question = "Does exploration shrink gradually, unless it has found something?"
+    needs = ("updates.entropy_by_head.op", "updates.samples_by_head.op", "episodes.return")
     minimum = WINDOW + 1
     counted = "pair of updates of PPO and head with enough choices"
     LOST, LITTLE = limits.LOSS_OF_ENTROPY, limits.LEAST_ENTROPY
-    threshold = f"a head loses more than {percent(LOST)} of an entropy above {LITTLE:g} within {WINDOW} updates"
+    threshold = (
+        f"a head loses more than {percent(LOST)} of an entropy above {LITTLE:g} within {WINDOW} updates in which "
+        f"returns do not rise by more than {NOISE:g} standard errors"
+    )
     source = "Schulman, Nuts and Bolts (going down too fast); number " + OURS
     fix = "Raise ppo.entropy_coef or lower ppo.learning_rate."
     passes_when = f"no head loses more than {percent(LOST)} of its entropy within {WINDOW} updates"
 
     def examine(self, run: RunRecord) -> Outcome:
         drops: dict[str, float] = {}
-        pairs = 0
+        pairs, won = 0, _won(run)
         for name, values in _heads(run).items():
             before, after = values[:-WINDOW], values[WINDOW:]
             lost = np.where(before > self.LITTLE, 1 - after / np.maximum(before, 1e-12), np.nan)
             pairs += int(np.isfinite(lost).sum())
             if np.isfinite(lost).any():
-                drops[name] = float(np.nanmax(lost))
+                drops[name] = float(np.nanmax(np.where(won & (lost > 0), 0.0, lost)))
         if not drops:
             return undecided(f"no head had a choice in {ENOUGH_ROWS} rows of updates {WINDOW} apart").of(0)
         return weighed(_worst(self.LOST, "high", drops)).of(pairs)
