@@ -90,11 +90,11 @@ class Entropy(OfPPO):
 
 
 def _won(run: RunRecord) -> NDArray[np.bool_]:
-    """For each update and the one a window later, whether the returns of their episodes rose beyond noise."""
+    """Whether returns are above those of the first update beyond noise, at each update that a window went before."""
     rows = np.searchsorted(run.episodes.column("iteration"), run.updates.column("iteration"))
     returns = run.episodes.column("return")[rows]
     mean, error = returns.mean(axis=1), returns.var(axis=1) / returns.shape[1]
-    return mean[WINDOW:] - mean[:-WINDOW] > NOISE * np.sqrt(error[WINDOW:] + error[:-WINDOW])
+    return mean[WINDOW:] - mean[0] > NOISE * np.sqrt(error[WINDOW:] + error[0])
 
 
 def _swing(values: Values) -> float:
@@ -107,7 +107,7 @@ def _swing(values: Values) -> float:
 
 @check
 class EntropyDrop(OfPPO):
-    """E2: an entropy that halves within a few updates, without anything won meanwhile, is going down too fast."""
+    """E2: an entropy that halves within a few updates, with nothing won yet, is going down too fast."""
 
     id = "E2"
     title = "Entropy falls too fast"
@@ -118,8 +118,8 @@ class EntropyDrop(OfPPO):
     counted = "pair of updates of PPO and head with enough choices"
     LOST, LITTLE = limits.LOSS_OF_ENTROPY, limits.LEAST_ENTROPY
     threshold = (
-        f"a head loses more than {percent(LOST)} of an entropy above {LITTLE:g} within {WINDOW} updates in which "
-        f"returns do not rise by more than {NOISE:g} standard errors"
+        f"a head loses more than {percent(LOST)} of an entropy above {LITTLE:g} within {WINDOW} updates, and its "
+        f"returns are then not above those of the first update by more than {NOISE:g} standard errors"
     )
     source = "Schulman, Nuts and Bolts (going down too fast); number " + OURS
     fix = "Raise ppo.entropy_coef or lower ppo.learning_rate."
