@@ -1,6 +1,6 @@
 """Runs without a fault, to hold the audit against: what it finds in one of them is a false alarm.
 
-    python -m benchmarks.clean_runs FOLDER [--seeds 10] [--processes 2]
+    python -m benchmarks.clean_runs FOLDER [--seeds 10] [--first 1] [--processes 2] [--again]
 
 Three settings, each of a few minutes of one core and with something to win, each with so many seeds: ``default`` (the
 suite of the default run, its warm start and PPO after it), ``planted`` (a generated task, PPO alone) and ``text`` (a
@@ -64,23 +64,25 @@ def settings(name: str, rng_seed: int) -> list[str]:
 
 
 def run(name: str, rng_seed: int, folder: Path) -> None:
-    """All stages in this process."""
+    """All stages in this process, or the audit of a run that is there."""
     folder.mkdir(parents=True, exist_ok=True)
     workspace = Workspace(folder)
     base: dict[str, Any] = TREE if name == "default" else {}
     YAML(typ="safe", pure=True).dump(base, workspace.params)
     tree = params.load(workspace.params, settings(name, rng_seed), whole=False)
     for stage, do in stages.STAGES.items():
+        if stage != "audit" and workspace.evaluation.exists():
+            continue
         if stage == "train":
             stages.train(tree, workspace, (LiveAudit(),))
         else:
             do(tree, workspace)
 
 
-def attempt(name: str, rng_seed: int, folder: Path) -> str:
+def attempt(name: str, rng_seed: int, folder: Path, again: bool) -> str:
     """One line about a run in a process of its own, unless it is there."""
     findings = Workspace(folder).reports / "findings.json"
-    if not findings.exists():
+    if again or not findings.exists():
         command = [sys.executable, "-m", "benchmarks.clean_runs", "--one", name, str(rng_seed), str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -97,15 +99,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--one", nargs=3, metavar=("SETTING", "SEED", "FOLDER"), help="one run in this process")
+    parser.add_argument("--first", type=int, default=1, help="seed")
+    parser.add_argument("--again", action="store_true", help="audit runs that are there once more")
     given = parser.parse_args()
     if given.one:
         run(given.one[0], int(given.one[1]), Path(given.one[2]))
         return
     if given.folder is None:
         parser.error("FOLDER: where the runs are to be")
-    wanted = [(name, seed) for seed in range(1, given.seeds + 1) for name in SETTINGS]
+    wanted = [(name, seed) for seed in range(given.first, given.first + given.seeds) for name in SETTINGS]
     with ThreadPoolExecutor(given.processes) as pool:
-        for line in pool.map(lambda each: attempt(*each, given.folder / f"{each[0]}-{each[1]}"), wanted):
+        for line in pool.map(lambda each: attempt(*each, given.folder / f"{each[0]}-{each[1]}", given.again), wanted):
             print(line, flush=True)
 
 

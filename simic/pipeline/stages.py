@@ -217,7 +217,7 @@ def audit(params: Params, workspace: Workspace) -> None:
     from simic.audit.certificate import Certificate
     from simic.audit.report import write_report
 
-    run = _record(params, workspace)
+    run = recorded(params, workspace)
     certificate = _certified(run, workspace) if params.audit.certify else Certificate()
     if params.audit.canary:
         certificate = certificate.model_copy(update={"canaries": canaries(run.params.train)})
@@ -226,10 +226,10 @@ def audit(params: Params, workspace: Workspace) -> None:
 
 def certify(params: Params, workspace: Workspace) -> "Certificate":
     """What an independent reference says of the published run; nothing is written."""
-    return _certified(_record(params, workspace), workspace)
+    return _certified(recorded(params, workspace), workspace)
 
 
-def _record(params: Params, workspace: Workspace) -> "RunRecord":
+def recorded(params: Params, workspace: Workspace) -> "RunRecord":
     """All that the run has published; what is not there is left out."""
     from simic.audit.provenance import trace
     from simic.audit.record import RunRecord

@@ -9,7 +9,7 @@ from simic.audit import limits
 from simic.audit.checks.canaries import LIMITS
 from simic.errors import SimicError
 from simic.params import Train
-from simic.training import trainer
+from simic.training import survey, trainer
 from tests.helpers import ROOT
 
 MEASURED = json.loads((ROOT / "benchmarks/results/canary.json").read_text(encoding="utf-8"))
@@ -44,15 +44,15 @@ def test_a_canary_that_cannot_be_trained_says_why(monkeypatch):
     assert (found.won_pct, found.reason) == (None, "no row of the mask is open")
 
 
-def test_what_is_taught_is_learned_unless_what_lost_is_taught(isolated_threads, monkeypatch):
+def test_what_is_taught_is_learned_unless_the_survey_takes_the_worst(monkeypatch):
     assert won("taught") > LIMITS["taught"]
-    compared = trainer.over_twins
-    monkeypatch.setattr(trainer, "over_twins", lambda rewards, valid, twins: compared(-rewards, valid, twins))
+    best = survey.best_sequence
+    monkeypatch.setattr(survey, "best_sequence", lambda curves, tries: best(-curves, tries))
     assert won("taught") < LIMITS["taught"]
 
 
 @pytest.mark.slow
-def test_ppo_finds_what_is_planted_unless_the_memory_of_advantages_is_of_another_sign(isolated_threads, monkeypatch):
+def test_ppo_finds_what_is_planted_unless_rewards_have_the_other_sign(monkeypatch):
     assert won("PPO") > LIMITS["PPO"]
     estimated = trainer.with_advantages
     monkeypatch.setattr(trainer, "with_advantages", lambda rollout, rewards, *rest: estimated(rollout, -rewards, *rest))

@@ -117,6 +117,8 @@ class CommonSchedule(Check):
         standings = next(iter(run.evaluation.standings.values()), None)
         if standings is None or LEARNED not in standings.policies:
             return undecided(f"the evaluation does not place {LEARNED} beside the common schedule").of(0)
+        if standings.tasks == 1:
+            return undecided("one held-out task says nothing about others").of(1)
         gain = standings.policies[LEARNED].over_common
         said = f"{gain.estimate:+.2f} points [{gain.low:+.2f}, {gain.high:+.2f}] on {standings.tasks} tasks"
         evidence: Evidence = {"gain_pct": gain.estimate, "low": gain.low, "high": gain.high}
