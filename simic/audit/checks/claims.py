@@ -17,6 +17,7 @@ from simic.evaluation.statistics import Interval
 EXACT = 1e-6  # of means and formulas
 SEARCHED = 1e-4  # of ends that evaluation finds by a search
 ROUNDING_PCT = 2.0  # points of test accuracy by which hosts of equal ops may differ, in different company
+WIDEST_PCT = 50.0  # standard deviation of whether an answer is right, at most
 ROUNDED = 1e-3  # of what is stored with four decimals
 
 Number = tuple[str, float, float, float]  # name, claimed, computed, tolerance
@@ -166,7 +167,7 @@ def _error_of_samples(run: RunRecord) -> float:
     if run.meta is None or run.evaluation is None:
         return 0.0
     tasks = len(set(run.evaluation.rows))
-    return 50.0 * float(np.sqrt((1 / run.meta.samples["test"] + 1 / run.meta.samples["val"]) / tasks))
+    return WIDEST_PCT * float(np.sqrt((1 / run.meta.samples["test"] + 1 / run.meta.samples["val"]) / tasks))
 
 
 def _unpaired(hosts: PerSeed, static: PerSeed) -> bool:
