@@ -67,8 +67,9 @@ def run(name: str, rng_seed: int, folder: Path) -> None:
     """All stages in this process, or the audit of a run that is there."""
     folder.mkdir(parents=True, exist_ok=True)
     workspace = Workspace(folder)
-    base: dict[str, Any] = TREE if name == "default" else {}
-    YAML(typ="safe", pure=True).dump(base, workspace.params)
+    if not workspace.params.exists():
+        base: dict[str, Any] = TREE if name == "default" else {}
+        YAML(typ="safe", pure=True).dump(base, workspace.params)
     tree = params.load(workspace.params, settings(name, rng_seed), whole=False)
     for stage, do in stages.STAGES.items():
         if stage != "audit" and workspace.evaluation.exists():
