@@ -47,8 +47,8 @@ def run_of(folder, found, code="a"):
         (Limit("x", 1.0, above=False), -0.4, -0.6),
         (Limit("x", 1.0, bound=1.0), 0.5, 0.75),
         (Limit("x", 1.0, bound=1.0), 0.9, 0.95),  # 1.35 could not be exceeded: half the way that is left
-        (Limit("x", 1.0, bound=1.0, strictest=0.1), 0.0, 0.1),
-        (Limit("x", 1.0, above=False, strictest=0.2), 0.6, 0.2),
+        (Limit("x", 1.0, bound=1.0, judged=0.1), 0.0, 0.1),
+        (Limit("x", 1.0, above=False, judged=0.2), 0.6, 0.2),
     ],
 )
 def test_a_limit_is_half_as_far_again_as_the_worst_and_always_in_reach(limit, worst, expected):
