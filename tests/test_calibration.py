@@ -57,16 +57,16 @@ def test_a_limit_is_half_as_far_again_as_the_worst_and_always_in_reach(limit, wo
 
 
 def test_the_worst_is_of_the_side_that_is_worse_and_runs_without_a_number_do_not_count():
-    runs = {str(n): verdict(**{JUMP.name: float(n), LEAST.name: 0.1 * n}) for n in range(1, 6)}
+    runs = {str(n): verdict(**{JUMP.name: float(n), LEAST.name: 0.005 * n}) for n in range(8, 13)}
     runs["6"] = verdict(status=Status.FINDING, **{JUMP.name: None})
     found = calibration.summary(runs)
     assert found["runs"] == 6
     jump, least = (found["statistics"][name] for name in (JUMP.name, LEAST.name))
-    assert (jump["runs"], jump["worst"], jump["limit"], jump["median"]) == (5, 5.0, 7.5, 3.0)
-    assert jump["p99"] == pytest.approx(4.96)  # 1 % below 5, of steps of 1 between five
-    assert (least["worst"], least["limit"]) == (0.1, 0.0667)
+    assert (jump["runs"], jump["worst"], jump["limit"], jump["median"]) == (5, 12.0, 18.0, 10.0)
+    assert jump["p99"] == pytest.approx(11.96)  # 1 % below 12, of steps of 1 between five
+    assert (least["worst"], least["limit"]) == (pytest.approx(0.04), 0.0267)
     assert limits.SLOWDOWN.name in found["not_measured"] and JUMP.name not in found["not_measured"]
-    assert found["findings"] == {**{str(n): {} for n in range(1, 6)}, "6": {"R7": "high"}}
+    assert found["findings"] == {**{str(n): {} for n in range(8, 13)}, "6": {"R7": "high"}}
 
 
 def test_runs_are_read_from_their_folders_and_the_result_is_kept(tmp_path, capsys):
@@ -74,7 +74,7 @@ def test_runs_are_read_from_their_folders_and_the_result_is_kept(tmp_path, capsy
     found = calibration.summary(calibration.clean(folders))
     calibration.keep(found, tmp_path / "out.json", write=False)
     assert json.loads((tmp_path / "out.json").read_text())["statistics"][JUMP.name]["worst"] == 3.0
-    assert f"| {JUMP.name} | 3 | 2 | 2.98 | 3 | 4.5 | {JUMP:g} |" in capsys.readouterr().out
+    assert f"| {JUMP.name} | 3 | 2 | 2.98 | 3 | 10 | {JUMP:g} |" in capsys.readouterr().out
     assert "R7" not in "\n".join(page.PAGES[page.DETAILS][2]["calibration"](found))
 
 
@@ -96,16 +96,16 @@ def test_what_is_no_clean_run_is_refused(tmp_path):
 
 def test_limits_are_rewritten_in_their_place_and_nothing_else_is():
     text = SOURCE.read_text(encoding="utf-8")
-    found = calibration.summary({str(n): verdict(**{JUMP.name: 4.0, LEAST.name: 0.3}) for n in range(30)})
+    found = calibration.summary({str(n): verdict(**{JUMP.name: 40.0, LEAST.name: 0.03}) for n in range(30)})
     changed = calibration.rewritten(text, found)
     lines = [pair for pair in zip(text.splitlines(), changed.splitlines(), strict=True) if pair[0] != pair[1]]
     assert {after for _, after in lines} == {
-        "CLEAN_RUNS = 30  # behind the limits of ours; none: they are by judgement",
-        f'LEAST_ENTROPY = at_least("{LEAST.name}", 0.2, 0.0)',
-        f'JUMP_OF_SECOND_MOMENT = ours("{JUMP.name}", 6)',
+        f'LEAST_ENTROPY = at_least("{LEAST.name}", 0.02, 0.0, judged=0.05)',
+        f'JUMP_OF_SECOND_MOMENT = ours("{JUMP.name}", 60, judged=10.0)',
     }
     with pytest.raises(SimicError, match="29 clean runs: limits are written from 30 or more"):
         calibration.rewritten(text, {**found, "runs": 29})
+    assert "CLEAN_RUNS = 31 " in calibration.rewritten(text, {**found, "runs": 31})
 
 
 def test_every_limit_of_ours_has_a_line_that_can_be_rewritten():

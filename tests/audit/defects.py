@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from simic.audit import limits
 from simic.growth.life.vocabulary import Op
 from simic.telemetry.rows import FindingRow
 
@@ -137,8 +138,8 @@ def params(change):
 
 
 def rising(values):
-    """Four times as large from the middle on."""
-    return np.where(np.arange(len(values)) > 10, 4.0, 1.0)
+    """Seven times as large from the middle on."""
+    return np.where(np.arange(len(values)) > 10, 7.0, 1.0)
 
 
 def alternating(low, high):
@@ -176,8 +177,8 @@ def one_panic(p):
 DEFECTS = {
     "R1": [("critical", update("first_ratio_deviation", 7, 3e-3)),
            ("critical", update("first_ratio_deviation", 0, np.nan))],
-    "R2": [("high", update("ratio_mean", 5, 11.0)), ("medium", update("ratio_max", 5, 6.0)),
-           ("medium", update("ratio_min", 5, 0.05))],
+    "R2": [("high", update("ratio_mean", 5, 11.0)), ("medium", update("ratio_max", 5, 1.2 * limits.LARGEST_RATIO)),
+           ("medium", update("ratio_min", 5, 0.8 * limits.SMALLEST_RATIO))],
     "R3": [("critical", update("exact_kl", slice(5, 12), 0.2)), ("high", update("exact_kl", slice(5, 12), 0.06)),
            ("medium", update("exact_kl", slice(5, 12), 0.024)), ("medium", update("exact_kl", slice(None), 0.0))],
     "R9": [("high", update("exact_kl", 5, 0.4))],
@@ -188,7 +189,7 @@ DEFECTS = {
     "R7": [("medium", update("max_second_moment", 15, 1.0))],
     "R8": [("medium", update("max_abs_log_prob", 4, 250.0))],
     "E1": [("high", update("entropy_by_head.blueprint", slice(4, 8), 0.01)),
-           ("medium", lambda p: p.column("updates", "entropy_by_head.op", alternating(0.4, 0.9))),
+           ("medium", lambda p: p.column("updates", "entropy_by_head.op", alternating(0.35, 0.95))),
            ("medium", update("entropy_by_head.op", slice(None), 0.99)),
            ("low", update("entropy_by_head.style", slice(None), 0.99))],
     "E2": [("high", two(lambda p: p.column("episodes", "return", everywhere(5.0)),
@@ -206,7 +207,7 @@ DEFECTS = {
     "A1": [("medium", update("advantage_mean", slice(5, 16), 0.9)),
            ("medium", update("advantage_max_abs", slice(0, 15), 30.0))],
     "A2": [("medium", update("advantage_std", 8, 0.0))],
-    "G1": [("critical", update("skipped_steps", 3, 1.0)), ("medium", update("grad_norm_max", slice(5, 10), 50.0)),
+    "G1": [("critical", update("skipped_steps", 3, 1.0)), ("medium", update("grad_norm_max", slice(5, 16), 50.0)),
            ("low", update("grad_clipped_fraction", slice(None), 1.0))],
     "G2": [("high", update("grad_norm_by_part.head_tempo", slice(3, 14), 1e-4)),
            ("low", two(params(lambda tree: tree["train"].update(envs=64)),

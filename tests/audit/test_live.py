@@ -40,7 +40,7 @@ def test_a_defect_is_reported_once_and_in_its_iteration(tmp_path):
 
 
 def test_a_finding_that_gets_worse_is_reported_again(tmp_path):
-    found = watch(damaged({5: {"ratio_max": 6.0}, 9: {"ratio_mean": 20.0}}), tmp_path)
+    found = watch(damaged({5: {"ratio_max": 30.0}, 9: {"ratio_mean": 20.0}}), tmp_path)
     assert [(row.iteration, row.severity) for row in found] == [(5, "medium"), (9, "high")]
 
 
@@ -51,7 +51,7 @@ def test_a_broken_reward_is_found_in_the_iteration_it_is_paid(tmp_path):
 
 
 def test_a_resumed_run_remembers_what_it_was_told(tmp_path):
-    everything = list(damaged({7: {"ratio_max": 6.0}}))
+    everything = list(damaged({7: {"ratio_max": 30.0}}))
     with Recorder(tmp_path) as log:
         for each in everything[:12]:
             log.write(each)
