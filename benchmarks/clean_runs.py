@@ -41,7 +41,7 @@ SHORT = [
     "headroom.floors=false",
 ]  # fmt: skip
 SETTINGS: dict[str, list[str]] = {
-    "default": ["train.ppo.learning_rate=0.001"],
+    "default": ["train.ppo.learning_rate=0.001", "evaluate.eval_seeds=20"],
     "planted": [
         *PLANTED["orientation"].overrides, *SHORT, "train.batches_per_epoch=4", "train.survey=0", "train.warm_start=0",
         "train.iterations=24", "train.envs=32", "train.episode_steps=12",

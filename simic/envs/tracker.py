@@ -6,6 +6,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from simic.growth.life.gates import TIE_PCT
+
 WINDOW = 10
 PLATEAU_PCT = 0.5  # accuracy gain in points below which an epoch counts as a plateau; a fall counts too
 STABLE_RANGE = (-0.05, 0.03)  # relative improvement of the loss within which an epoch counts as stable
@@ -63,7 +65,7 @@ def update(tracker: Tracker, loss: Tensor, accuracy: Tensor) -> Tracker:
     accuracies = torch.cat((tracker.accuracies[:, 1:], accuracy.to(tracker.accuracies.dtype)[:, None]), dim=1)
     gain = accuracies[:, -1] - accuracies[:, -2]
     # The first measurement has no gain: neither a plateau nor an end of one.
-    plateau = torch.where(gain.isnan() | (gain >= PLATEAU_PCT), 0, tracker.plateau + 1)
+    plateau = torch.where(gain.isnan() | (gain >= PLATEAU_PCT - TIE_PCT), 0, tracker.plateau + 1)
     improvement = (losses[:, -2] - losses[:, -1]) / losses[:, -2]
     low, high = STABLE_RANGE
     # Comparisons with NaN are False: a missing loss is never stable.

@@ -66,3 +66,14 @@ def test_missing_measurements_are_neither_best_nor_stable():
     assert float(tracker.best_accuracy) == 12.0
     assert int(tracker.stable_run) == 0
     assert float(tracker.stable_accuracy(3)) == pytest.approx(10.0)
+
+
+def test_a_gain_of_just_half_a_point_is_one_whatever_float32_makes_of_it():
+    samples, gained = 600, 3
+    counts = torch.arange(samples - gained)
+    before, after = (100.0 * (number / samples) for number in (counts, counts + gained))
+    assert (after - before < tracking.PLATEAU_PCT).any()  # rounding takes some of them for less
+    tracker = tracking.update(Tracker.empty(len(counts)), torch.ones(len(counts)), before)
+    assert (tracking.update(tracker, torch.ones(len(counts)), after).plateau == 0).all()
+    short = tracking.update(tracker, torch.ones(len(counts)), after - 100.0 / samples)
+    assert (short.plateau == 1).all()

@@ -15,6 +15,7 @@ GATES: dict[Stage, int] = {
     Stage.FOSSILIZED: 5,
 }
 NO_GATE = -1
+TIE_PCT = 1e-3  # so far below a threshold counts as on it: accuracies are counts, which float32 rounds either way
 ALPHA_TOLERANCE = 1e-6  # of G3
 
 
@@ -29,10 +30,10 @@ def gate_passes(slots: Slots, params: Lifecycle) -> dict[Stage, Tensor]:
     holding &= (slots.alpha - slots.alpha_target).abs() <= ALPHA_TOLERANCE
     fossilized = slots.contribution.isfinite() & slots.gradient_healthy
     if strict:
-        blending &= slots.accuracy - slots.stage_accuracy >= params.min_improvement_pct
+        blending &= slots.accuracy - slots.stage_accuracy >= params.min_improvement_pct - TIE_PCT
         blending &= slots.gradient_ratio >= params.min_gradient_ratio
         holding &= slots.dwell >= params.blending_dwell
-        fossilized &= slots.contribution >= params.min_contribution_pct
+        fossilized &= slots.contribution >= params.min_contribution_pct - TIE_PCT
     always = torch.ones_like(blending)
     return {
         Stage.GERMINATED: always,

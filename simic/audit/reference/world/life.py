@@ -52,6 +52,7 @@ NEXT = {
 }
 GATE_NUMBER = {GERMINATED: 0, TRAINING: 1, BLENDING: 2, HOLDING: 3, FOSSILIZED: 5}
 NO_GATE = -1
+TIE = 1e-3  # points: what is meant to be on a threshold counts as on it
 CLOSE = 1e-6  # of alpha to its target
 NAN = math.nan
 
@@ -165,7 +166,7 @@ class Slot:
         """Whether the gate before a stage lets the seed pass; what is not measured fails."""
         seed, strict = self.seed, rules.gates == "strict"
         if stage == BLENDING:
-            improved = seed.accuracy - self.stage_accuracy >= rules.min_improvement_pct
+            improved = seed.accuracy - self.stage_accuracy >= rules.min_improvement_pct - TIE
             moved = seed.gradient_ratio >= rules.min_gradient_ratio
             return self.dwell >= rules.training_dwell and seed.healthy and (not strict or (improved and moved))
         if stage == HOLDING:
@@ -174,7 +175,7 @@ class Slot:
             return there and (not strict or self.dwell >= rules.blending_dwell)
         if stage == FOSSILIZED:
             known = math.isfinite(seed.contribution) and seed.healthy
-            return known and (not strict or seed.contribution >= rules.min_contribution_pct)
+            return known and (not strict or seed.contribution >= rules.min_contribution_pct - TIE)
         return True
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from simic.audit.reference.world import life
-from simic.audit.reference.world.life import Slot
+from simic.audit.reference.world.life import TIE, Slot
 from simic.audit.reference.world.validation import NAN, Validation
 
 SHOWN = 5  # validations
@@ -30,7 +30,7 @@ class History:
         """After one validation."""
         if self.losses:
             gain = accuracy - self.accuracies[-1]
-            self.plateau = 0 if math.isnan(gain) or gain >= PLATEAU else self.plateau + 1
+            self.plateau = 0 if math.isnan(gain) or gain >= PLATEAU - TIE else self.plateau + 1
             fall = (self.losses[-1] - loss) / self.losses[-1]
             self.stable_run = self.stable_run + 1 if STABLE[0] < fall < STABLE[1] else 0
             self.stabilised = self.stabilised or self.stable_run >= STABLE_STEPS
