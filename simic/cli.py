@@ -48,6 +48,7 @@ ParamsFile = Annotated[
     ),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Discard unfinished training and start over.")]
+AllowCodeChange = Annotated[bool, typer.Option("--allow-code-change", help="Go on with what other code began.")]
 
 
 def main() -> None:
@@ -63,9 +64,11 @@ def prepare(set_: Overrides = None, params: ParamsFile = None) -> None:
 
 
 @app.command()
-def train(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False) -> None:
+def train(
+    set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False, allow_code_change: AllowCodeChange = False
+) -> None:
     """Train the controller, after prepare if that is out of date; an interrupted run resumes."""
-    _chain("train", set_, params, fresh)
+    _chain("train", set_, params, fresh, allow_code_change)
 
 
 @app.command()
@@ -120,14 +123,7 @@ def certify() -> None:
     workspace = _workspace()
     tree = params.load(workspace.params)
     found = _interruptible(lambda: stages.certify(tree, workspace), "certify")
-    for part in found.parts:
-        count = sum(line.count for line in part.lines)
-        verdict = (
-            f"not certified: {part.reason}" if part.reason else f"{count} comparisons, {len(part.differences)} differ"
-        )
-        _say(f"{part.part:<14} {verdict}")
-        for line in part.differences:
-            _say(f"  {line.what}: {line.deviation}, allowed {line.allowed:g} ({line.where})")
+    _say(found.page())
     if any(part.differences for part in found.parts):
         raise typer.Exit(1)
 
@@ -193,9 +189,11 @@ def headroom(
 
 
 @app.command()
-def run(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False) -> None:
+def run(
+    set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False, allow_code_change: AllowCodeChange = False
+) -> None:
     """Run prepare, headroom, train, evaluate and audit; stages that are up to date are skipped."""
-    _chain("audit", set_, params, fresh)
+    _chain("audit", set_, params, fresh, allow_code_change)
     from simic.pipeline import stages
 
     for line in stages.verdict(_workspace()).lines:
@@ -400,7 +398,9 @@ def autotune(
     _say(f"wrote {out}; to use it: -S runtime.backend={out}")
 
 
-def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = False) -> None:
+def _chain(
+    last: str, set_: list[str] | None, file: Path | None, fresh: bool = False, allow_code_change: bool = False
+) -> None:
     from simic import params
     from simic.pipeline.overrides import from_file
 
@@ -412,7 +412,7 @@ def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = F
     def body() -> None:
         with engine.workspace_lock(workspace):
             _override(workspace, overrides)
-            engine.run_chain(workspace, last, engine.Execution(fresh=fresh), _say)
+            engine.run_chain(workspace, last, engine.Execution(fresh=fresh, allow_code_change=allow_code_change), _say)
 
     _interruptible(body, "this run")
     if overrides:

@@ -136,6 +136,14 @@ def remove_directory(path: Path) -> None:
         shutil.rmtree(aside)
 
 
+def move_directory(path: Path, target: Path) -> None:
+    """To a place in the same file system where nothing is; synced."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    path.rename(target)
+    sync(target.parent)
+    sync(path.parent)
+
+
 def _clear_leftovers(path: Path) -> None:
     """What killed processes left of directories that were to get or to lose this name."""
     for leftover in path.parent.glob(f".{path.name}.*.*"):

@@ -279,11 +279,10 @@ class Train(Tree):
 
     host: Host = Host()
     iterations: Steps = 8
+    horizon: Count | None = None  # iterations over which ppo.entropy_coef falls; null: all of them
     envs: Count = 64
     twins: Count = 1  # environments with the same host and task, whose decisions alone differ
-    survey: Steps = (
-        0  # first iterations, in which every opening is tried alone, to find what to try one after the other
-    )
+    survey: Steps = 0  # first iterations: every opening is tried alone, to find what to try one after the other
     warm_start: Steps = 0  # iterations after them, in which that is tried and the policy clones what won among twins
     episode_steps: Count = 25
     batches_per_epoch: Count | Literal["all"] = "all"

@@ -57,6 +57,15 @@ class Certificate(Frozen):
         """Canonical JSON."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 
+    def page(self) -> str:
+        """A line for each part, and one for each kind that differs."""
+        lines: list[str] = []
+        for part in self.parts:
+            compared = f"{sum(line.count for line in part.lines)} comparisons, {len(part.differences)} differ"
+            lines.append(f"{part.part:<14} {f'not certified: {part.reason}' if part.reason else compared}")
+            lines += [f"  {x.what}: {x.deviation}, allowed {x.allowed:g} ({x.where})" for x in part.differences]
+        return "\n".join(lines)
+
     def part(self, name: Part) -> Certified | None:
         """The part of that name; None where it was not tried."""
         return next((part for part in self.parts if part.part == name), None)

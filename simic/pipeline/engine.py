@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from simic import durable, params
 from simic.errors import SimicError
 from simic.params_file import read_tree
-from simic.pipeline import dvc_record, stages
+from simic.pipeline import continuing, dvc_record, stages
 from simic.pipeline.paths import Workspace
 from simic.training.interrupts import Interrupted, stop_at_once, stop_on_signals
 
@@ -34,11 +34,14 @@ class StageOutcome:
 
 @dataclass(frozen=True)
 class Execution:
-    """Who observes training, what stops it, and whether its unfinished work is discarded."""
+    """Who observes training, what stops it, whether its unfinished work is discarded, and whether it goes on with work
+    that other code began.
+    """
 
     observers: Sequence["Observer"] = ()
     stop: threading.Event | None = None
     fresh: bool = False
+    allow_code_change: bool = False
 
 
 def workspace_lock(workspace: Workspace) -> AbstractContextManager[None]:
@@ -69,8 +72,8 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
         if name == "train":
             from simic.pipeline import leftovers
 
-            for each in leftovers.others(workspace):
-                say(f"{name}: {leftovers.told(each)}")
+            for line in leftovers.staying(workspace, execution.allow_code_change):
+                say(f"{name}: {line}")
         say(f"{name}: running")
         perform(name, workspace, replace(execution, stop=stop))
     asked = stop if name == "train" else threading.Event()
@@ -142,6 +145,8 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
 
 def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> None:
     # From here and not from the stage: a changed check must not make finished training stale.
+    if not execution.fresh and (seam := continuing.adopt(tree, workspace, execution.allow_code_change)) is not None:
+        print(f"train: {seam}", flush=True)
     live, tracker = observers(tree, workspace)
     watching = (*execution.observers, live, tracker)
     stages.STAGES["train"](tree, workspace, watching, stop=execution.stop, fresh=execution.fresh)

@@ -5,30 +5,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simic import durable, params
-from simic.data.batches import META_FILE, data_hash
-from simic.errors import SimicError
+from simic.data.batches import META_FILE
 from simic.params import Params
-from simic.pipeline import stages
+from simic.pipeline import continuing, recipe
 from simic.pipeline.paths import Workspace
+from simic.pipeline.recipe import Changes, Recipe
 from simic.telemetry.recorder import run_name
-from simic.training.checkpoint import CheckpointStore, Damaged, read_manifest
-from simic.training.resume import Identity, differences
+from simic.training.checkpoint import CheckpointStore
 from simic.training.session import CHECKPOINTS
 
 MOST_CHANGES = 3  # that are named
+UNKNOWN = "params, data or code, as nothing was saved that says which,"
+UNPREPARED = "the prepared data"
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """One unfinished run; ``changed`` is why training does not go on with it, empty where it does."""
+    """One unfinished run; ``changed`` is why training does not go on with it, empty where it does. It would with
+    ``--allow-code-change`` where ``code_alone`` has changed.
+    """
 
     path: Path
     iterations: int
     changed: tuple[str, ...]
+    code_alone: bool = False
 
     def __str__(self) -> str:
-        size = sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file()) / 1e6
-        return f"unfinished run {run_name(self.path.name)}: {self.iterations} iterations, {size:.1f} MB, {self.path}"
+        return (
+            f"unfinished run {run_name(self.path.name)}: {self.iterations} iterations, {_size(self.path)}, {self.path}"
+        )
 
 
 def found(workspace: Workspace) -> list[Leftover]:
@@ -37,51 +42,56 @@ def found(workspace: Workspace) -> list[Leftover]:
     if not folders:
         return []
     tree = params.load(workspace.params)
-    own = workspace.work(stages.fingerprint(tree, workspace)) if _is_prepared(workspace) else None
-    return sorted((_of(path, path == own, tree, workspace) for path in folders), key=lambda each: bool(each.changed))
+    now = Recipe.of(tree, workspace) if (workspace.prepared / META_FILE).exists() else None
+    return sorted((_of(path, now, tree) for path in folders), key=lambda each: bool(each.changed))
 
 
 def others(workspace: Workspace) -> list[Leftover]:
-    """What the next training does not go on with."""
+    """What is not of the present params, data and code."""
     return [each for each in found(workspace) if each.changed]
 
 
-def remove(workspace: Workspace, everything: bool) -> Iterator[Leftover]:
-    """Removes what the next training does not go on with, or all; the caller holds the workspace."""
+def staying(workspace: Workspace, allow_code_change: bool) -> list[str]:
+    """Of each that the next training does not go on with, in one line."""
+    left = others(workspace)
+    source = continuing.source_of(params.load(workspace.params), workspace, allow_code_change) if left else None
+    return [told(each) for each in left if each.path != source]
+
+
+def remove(workspace: Workspace, everything: bool) -> Iterator[str]:
+    """Removes unfinished training of other params, data or code; or all of it, and what was put by for a longer run.
+    The caller holds the workspace.
+    """
     for each in found(workspace) if everything else others(workspace):
-        yield each
+        said = str(each)
         durable.remove_directory(each.path)
+        yield said
+    for path in sorted(workspace.finished.glob("[!.]*")) if everything else ():
+        said = f"finished run {run_name(path.name)}, put by to be made longer: {_size(path)}, {path}"
+        durable.remove_directory(path)
+        yield said
 
 
 def told(leftover: Leftover) -> str:
     """In one line, with what to do."""
     named = ", ".join(leftover.changed[:MOST_CHANGES])
     more = f" and {len(leftover.changed) - MOST_CHANGES} more" if len(leftover.changed) > MOST_CHANGES else ""
+    how = "restore that or use --allow-code-change" if leftover.code_alone else "restore that"
     return (
-        f"{leftover} stays as it is: {named}{more} changed since; restore that to go on with it, or remove it with "
-        "simic clean"
+        f"{leftover} stays as it is: {named}{more} changed since; {how} to go on with it, or remove it with simic clean"
     )
 
 
-def _of(path: Path, own: bool, tree: Params, workspace: Workspace) -> Leftover:
-    store = CheckpointStore(path / CHECKPOINTS, tree.runtime.keep_last)
-    iterations = store.iterations()
-    if own:
-        return Leftover(path, max(iterations, default=0), ())
-    for iteration in reversed(iterations):
-        try:
-            manifest = read_manifest(store.path(iteration))
-        except Damaged:
-            continue
-        except SimicError:  # of another version of simic
-            return Leftover(path, iteration, ("the format of checkpoints",))
-        changed = differences(manifest.params, Identity.params_of(tree))
-        named = [f"{name} ({text})" for name, text in changed.items()]
-        if not _is_prepared(workspace) or manifest.data_sha256 != data_hash(workspace.prepared):
-            named.append("the prepared data")
-        return Leftover(path, iteration, tuple(named) or ("the code",))
-    return Leftover(path, 0, ("params, data or code, as nothing was saved that says which,",))
+def _of(path: Path, now: Recipe | None, tree: Params) -> Leftover:
+    iterations = max(CheckpointStore(path / CHECKPOINTS, tree.runtime.keep_last).iterations(), default=0)
+    kept = recipe.read(path)
+    if kept is None:
+        return Leftover(path, iterations, (UNKNOWN,))
+    if now is None:
+        return Leftover(path, iterations, (UNPREPARED,))
+    changes = kept.recipe.changes(now)
+    return Leftover(path, iterations, changes.named(), bool(changes.code) and changes == Changes({}, changes.code, ()))
 
 
-def _is_prepared(workspace: Workspace) -> bool:
-    return (workspace.prepared / META_FILE).exists()
+def _size(path: Path) -> str:
+    return f"{sum(file.stat().st_size for file in path.rglob('*') if file.is_file()) / 1e6:.1f} MB"

@@ -77,6 +77,11 @@ class Workspace:
         """Unfinished work, locks and caches: never versioned."""
         return self.root / ".simic"
 
+    @property
+    def finished(self) -> Path:
+        """Where the last finished training is put by, so that it can be made longer."""
+        return self.state / "finished"
+
     def work(self, fingerprint: str) -> Path:
         """Directory of one unfinished training run."""
         return self.state / "work" / fingerprint[:16]

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import ValidationError
 
 from simic import durable, registry, seals
-from simic import params as params_module
 from simic.data.batches import data_hash, load_split, read_meta
 from simic.errors import SimicError
 from simic.params import Host, HostOptimizer, Params, Prepare, Train
@@ -55,14 +54,17 @@ def train(
     checkpoints/, models/, telemetry/. Raises ``Interrupted`` when asked to stop. The work directory stays until the
     result is recorded (``discard_work``): training that is finished is published again, not done again.
     """
+    from simic.pipeline import continuing
+    from simic.pipeline.recipe import Recipe
     from simic.training import progress, trainer
     from simic.training.interrupts import stop_on_signals
     from simic.training.session import open_session
 
     asked = stop or threading.Event()
     work, prepared = workspace.work(fingerprint(params, workspace)), workspace.prepared
+    seams = continuing.seams(work, Recipe.of(params, workspace), fresh)
     code = dvc_record.code_revision(workspace.root)
-    with stop_on_signals(asked), open_session(params, work, prepared, fresh, code=code) as session:
+    with stop_on_signals(asked), open_session(params, work, prepared, fresh, code=code, seams=seams) as session:
         watching = (*progress.choose(params.runtime.progress), *observers)
         counters = trainer.train(session, watching, asked)
         best = counters.best_iteration or counters.iteration
@@ -71,8 +73,8 @@ def train(
 
 
 def discard_work(params: Params, workspace: Workspace) -> None:
-    """Removes the work directory of a training that is finished, published and recorded, and what a killed process left
-    of others.
+    """Puts the work of a training by that is finished, published and recorded, in place of the one before, so that it
+    can be made longer; removes what a killed process left of others.
     """
     from simic.training.checkpoint import CheckpointStore
     from simic.training.session import CHECKPOINTS
@@ -84,7 +86,9 @@ def discard_work(params: Params, workspace: Workspace) -> None:
         return
     work = workspace.work(fingerprint(params, workspace))
     if params.train.iterations in CheckpointStore(work / CHECKPOINTS, params.runtime.keep_last).iterations():
-        durable.remove_directory(work)
+        for earlier in workspace.finished.glob("[!.]*"):
+            durable.remove_directory(earlier)
+        durable.move_directory(work, workspace.finished / work.name)
 
 
 def refuse_too_large(params: Params, workspace: Workspace) -> None:
@@ -420,17 +424,6 @@ def fingerprint(params: Params, workspace: Workspace) -> str:
     """sha256 of all that decides what training computes: params, prepared data, code, table of thresholds,
     checkpoint format.
     """
-    from simic.growth.batch.thresholds import content
-    from simic.training.checkpoint import FORMAT_VERSION
+    from simic.pipeline.recipe import Recipe
 
-    table = content(params.runtime.backend)
-
-    return params_module.digest(
-        params.rng_seed,
-        params.train,
-        data_hash(workspace.prepared),
-        seals.code_hashes(seals.STAGES["train"].code),
-        seals.extension_hashes(workspace.root, params),
-        FORMAT_VERSION,
-        *([table] if table else []),
-    )
+    return Recipe.of(params, workspace).fingerprint

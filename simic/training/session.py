@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ from simic.training.state import TrainState
 
 CHECKPOINTS = "checkpoints"
 LOCK_FILE = "lock"
+RECIPE_FILE = "recipe.json"  # of whoever names the work directory
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,20 @@ class Session:
 
 @contextmanager
 def open_session(
-    params: Params, work_dir: Path, prepared_dir: Path, fresh: bool = False, ranks: Ranks = ALONE, code: str = ""
+    params: Params,
+    work_dir: Path,
+    prepared_dir: Path,
+    fresh: bool = False,
+    ranks: Ranks = ALONE,
+    code: str = "",
+    seams: Sequence[FindingRow] = (),
 ) -> Iterator[Session]:
     """The run in ``work_dir`` under a lock, at its newest good checkpoint; at its start with ``fresh`` or without one.
 
     Of several processes that train together the first one holds the lock, reads and writes. ``code`` is the revision
-    that trains, noted with the start. SimicError when another process holds the lock, or when what is there belongs to
-    other params or data.
+    that trains, noted with the start, as are ``seams`` after as many iterations; one that is no mere remark is a
+    finding as long as no checkpoint was written behind it. SimicError when another process holds the lock, or when
+    what is there belongs to other params or data.
     """
     device = machine.configure(params.runtime)
     found = layout(params, device, ranks)
@@ -113,9 +121,13 @@ def open_session(
         recorder = Silent()
         if ranks.leads:
             recorder = files.enter_context(Recorder(work_dir, extent, state.counters.iteration))
-            lost = resume.lost_times(state.counters.iteration, recorder.lost_times)
-            findings += lost
-            _note_start(work_dir, state.counters.iteration, recorder.dropped, [*start.findings, *lost], code)
+            done = state.counters.iteration
+            lost, here = (
+                resume.lost_times(done, recorder.lost_times),
+                [seam for seam in seams if seam.iteration == done],
+            )
+            findings += [*lost, *(seam for seam in here if seam.severity != "info")]
+            _note_start(work_dir, done, recorder.dropped, [*start.findings, *lost, *here], code)
         del start  # the checkpoint's tensors are not kept beside the state they were loaded into
         yield Session(params, work_dir, env, state, recorder, store, identity, findings, ranks)
 
@@ -178,7 +190,7 @@ def compose(
         policy,
         settings,
         params.rng_seed,
-        total_updates=train.iterations,
+        total_updates=train.horizon or train.iterations,
         reduce=ranks.reduce,
         all_env_ids=torch.arange(train.envs),
     )
@@ -196,12 +208,12 @@ def _refuse_partial_survey(train: Train, env: GrowthEnv) -> None:
 
 
 def _clear(work_dir: Path) -> None:
-    """Everything but the lock that is held; checkpoints first: a run without any begins anew."""
+    """Everything but the lock that is held, and the recipe; checkpoints first: a run without any begins anew."""
     durable.remove_directory(work_dir / CHECKPOINTS)
     for path in work_dir.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.name != LOCK_FILE:
+        elif path.name not in (LOCK_FILE, RECIPE_FILE):
             path.unlink()
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simic import cli
-from simic.pipeline import doctor, dvc_record, engine, leftovers, stages
+from simic import cli, seals
+from simic.pipeline import doctor, dvc_record, engine, leftovers, recipe, stages
 from simic.pipeline.paths import Workspace
-from simic.training import checkpoint
-from simic.training.session import CHECKPOINTS
+from simic.pipeline.recipe import Kept, Recipe
+from simic.training.session import CHECKPOINTS, RECIPE_FILE
 from tests.pipeline.small_suite import tree
 
 
@@ -21,8 +21,9 @@ def begun(suite_run: Workspace, tmp_path: Path) -> Workspace:
     found = Workspace(tmp_path / "project")
     shutil.copytree(suite_run.prepared, found.prepared)
     save(found)
-    work = found.work(stages.fingerprint(tree(), found)) / CHECKPOINTS
-    shutil.copytree(suite_run.checkpoints / "latest", work / "000003")
+    work = found.work(stages.fingerprint(tree(), found))
+    shutil.copytree(suite_run.checkpoints / "latest", work / CHECKPOINTS / "000003")
+    recipe.write(work, Kept(recipe=Recipe.of(tree(), found)))
     return found
 
 
@@ -63,20 +64,24 @@ def test_many_changes_are_counted(begun: Workspace) -> None:
 
 def test_other_data_are_named_and_so_is_code(begun: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(stages, "fingerprint", lambda *_: "f" * 64)
-        assert [left.changed for left in leftovers.others(begun)] == [("the code",)]
-        patch.setattr(checkpoint, "FORMAT_VERSION", 99)
-        assert [left.changed for left in leftovers.others(begun)] == [("the format of checkpoints",)]
+        files = {f"{name}.py": "0" for name in "abcde"}
+        patch.setattr(seals, "code_hashes", lambda _: files)
+        patch.setattr(recipe, "FORMAT_VERSION", 99)
+        [left] = leftovers.others(begun)
+        assert left.changed[0] == "the format of checkpoints" and "more files)" in left.changed[1]
     shutil.rmtree(begun.prepared)
     assert [left.changed for left in leftovers.others(begun)] == [("the prepared data",)]
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_without_one_nothing_is_known(begun: Workspace) -> None:
-    save(begun, "train.envs=8")
-    [left] = leftovers.others(begun)
-    (left.path / CHECKPOINTS / "000003" / "manifest.json").write_text("{")
-    [left] = leftovers.others(begun)
-    assert left.iterations == 0 and "nothing was saved" in left.changed[0]
+def test_without_a_whole_recipe_nothing_is_known(begun: Workspace) -> None:
+    [own] = leftovers.found(begun)
+    for content in ("{", None):
+        if content is None:
+            (own.path / RECIPE_FILE).unlink()
+        else:
+            (own.path / RECIPE_FILE).write_text(content)
+        [left] = leftovers.others(begun)
+        assert left.iterations == 3 and "nothing was saved" in left.changed[0]
 
 
 def test_training_that_does_not_go_on_with_it_says_so_first(begun: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,8 +99,14 @@ def test_clean_removes_what_is_left_and_nothing_else(
 ) -> None:
     [own] = leftovers.found(begun)
     shutil.copytree(own.path, own.path.with_name("0" * 16))
+    other = recipe.read(own.path)
+    assert other is not None
+    changed = other.recipe.model_copy(update={"data_sha256": "0"})
+    recipe.write(own.path.with_name("0" * 16), Kept(recipe=changed))
+    shutil.copytree(own.path, begun.finished / ("1" * 16))
     assert simic(monkeypatch, begun, "clean") == 0
     assert "removed unfinished run 000000000000: 3 iterations" in capsys.readouterr().out
     assert [each.path for each in leftovers.found(begun)] == [own.path]
     assert simic(monkeypatch, begun, "clean", "--all") == 0
-    assert leftovers.found(begun) == []
+    assert "removed finished run 111111111111, put by to be made longer" in capsys.readouterr().out
+    assert leftovers.found(begun) == [] == [*begun.finished.iterdir()]

@@ -316,7 +316,7 @@ class CountsAgree(RecomputedCheck):
         """The entropy bonus falls in a line over the updates that took a step; a constant learning rate is one."""
         train, updates, pairs = run.params.train, run.updates, dict[str, tuple[float, float]]()
         ppo, before = train.ppo, np.concatenate(([0], np.cumsum(taken > 0)[:-1]))
-        done = np.minimum(1.0, before / max(1, train.iterations - 1))
+        done = np.minimum(1.0, before / max(1, (train.horizon or train.iterations) - 1))
         expected = ppo.entropy_coef + done * (ppo.entropy_coef_final - ppo.entropy_coef)
         expected[updates.column("iteration") < train.taught] = 0.0
         for iteration, (recorded, own) in enumerate(zip(updates.column("entropy_coef"), expected, strict=True)):

@@ -154,7 +154,7 @@ def reinforce(
     gained, returns = _over_rows(moved.scaled, acted.values, acted.next_values, transcript, ppo.gamma, ppo.gae_lambda)
     weighed = advantages.standardized(gained, valid)
     rows = _strands(transcript, transcript.env_ids, acted.features, acted.log_probs, weighed, returns, None)
-    coefficient = update.entropy_coef(ppo, state.learner.updates, known.train.iterations)
+    coefficient = update.entropy_coef(ppo, state.learner.updates, known.train.horizon or known.train.iterations)
     plan = update.reinforcing(ppo, coefficient, len(trail) or None)
     learned = _run(known, state, rows, transcript.iteration, plan, trail)
     told = advantages.summary(gained, returns, acted.values, valid)

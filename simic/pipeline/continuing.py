@@ -1,0 +1,98 @@
+"""Training that goes on with the work of another run, unfinished or finished: with changes that do no harm, above all
+more iterations, and, where it is allowed, with code that has changed. The seam is noted.
+"""
+
+import shutil
+from pathlib import Path
+
+from simic import durable
+from simic.params import Params, digest
+from simic.pipeline import recipe
+from simic.pipeline.paths import Workspace
+from simic.pipeline.recipe import Changes, Kept, Recipe
+from simic.telemetry.recorder import run_name
+from simic.telemetry.rows import FindingRow
+from simic.training.checkpoint import MANIFEST_FILE, CheckpointStore, Damaged, read_manifest
+from simic.training.resume import HARMLESS, Identity
+from simic.training.session import CHECKPOINTS, LOCK_FILE
+
+CODE_CHANGED = "code_changed"  # a finding
+
+
+def adopt(tree: Params, workspace: Workspace, allow_code_change: bool) -> str | None:
+    """Gives training the work of another run where it can go on with one, and says so."""
+    source = source_of(tree, workspace, allow_code_change)
+    return None if source is None else _adopt(source, Recipe.of(tree, workspace), tree, workspace).message
+
+
+def seams(work: Path, now: Recipe, fresh: bool) -> tuple[FindingRow, ...]:
+    """Of the run in its work directory, which gets its recipe here if it has none."""
+    kept = None if fresh else recipe.read(work)
+    if kept is None:
+        kept = Kept(recipe=now)
+        recipe.write(work, kept)
+    return kept.seams
+
+
+def source_of(tree: Params, workspace: Workspace, allow_code_change: bool) -> Path | None:
+    """The work that training would go on with, other than its own: of several the furthest."""
+    places = [*(workspace.state / "work").glob("[!.]*"), *workspace.finished.glob("[!.]*")]
+    if not places:
+        return None
+    now = Recipe.of(tree, workspace)
+    if _store(workspace.work(now.fingerprint), tree).iterations():
+        return None
+    done = {place: _done(place, now, tree, allow_code_change) for place in sorted(places)}
+    return max((place for place in done if done[place]), key=lambda place: done[place], default=None)
+
+
+def _done(place: Path, now: Recipe, tree: Params, allow_code_change: bool) -> int:
+    """How many iterations training would go on after, at least one; 0 where it cannot."""
+    kept = recipe.read(place)
+    if kept is None or not _goes_on(kept.recipe.changes(now), allow_code_change):
+        return 0
+    done = max(_store(place, tree).iterations(), default=0)
+    return done if done < tree.train.iterations else 0
+
+
+def _goes_on(changes: Changes, allow_code_change: bool) -> bool:
+    return not changes.others and changes.params.keys() <= {*HARMLESS} and (allow_code_change or not changes.code)
+
+
+def _store(place: Path, tree: Params) -> CheckpointStore:
+    return CheckpointStore(place / CHECKPOINTS, tree.runtime.keep_last)
+
+
+def _adopt(source: Path, now: Recipe, tree: Params, workspace: Workspace) -> FindingRow:
+    """A copy whose checkpoints are of the new params, whole or not at all; what was unfinished then goes."""
+    kept, work = recipe.read(source), workspace.work(now.fingerprint)
+    assert kept is not None  # it was chosen by its recipe
+    done = max(_store(source, tree).iterations())
+    seam = _seam(source, done, kept.recipe.changes(now), tree)
+    with durable.new_directory(work) as folder:
+        shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(LOCK_FILE))
+        for iteration in _store(folder, tree).iterations():
+            _rewrite(_store(folder, tree).path(iteration), tree)
+        recipe.write(folder, Kept(recipe=now, seams=(*kept.seams, seam)))
+    if source.parent == work.parent:
+        durable.remove_directory(source)
+    return seam
+
+
+def _rewrite(checkpoint: Path, tree: Params) -> None:
+    """With the params it now belongs to; what is damaged stays so, and is found when training opens it."""
+    try:
+        manifest = read_manifest(checkpoint)
+    except Damaged:
+        return
+    values = Identity.params_of(tree)
+    named = {"params": values, "params_sha256": digest(values)}
+    durable.replace_file(checkpoint / MANIFEST_FILE, manifest.model_copy(update=named).to_json())
+
+
+def _seam(source: Path, done: int, changes: Changes, tree: Params) -> FindingRow:
+    text = f"goes on with run {run_name(source.name)} after {done} iterations; changed: {', '.join(changes.named())}"
+    if "train.iterations" in changes.params and tree.train.horizon is None:
+        text += "; the entropy bonus now falls over all of them (train.horizon)"
+    check, severity = (CODE_CHANGED, "medium") if changes.code else ("resumed_with_changes", "info")
+    return FindingRow(iteration=done, check=check, severity=severity, message=text)

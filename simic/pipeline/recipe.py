@@ -1,0 +1,103 @@
+"""All that decides what a training computes. Its hash is the run's fingerprint; it is kept beside unfinished work, so
+that what has changed since can be named.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from simic import durable, params, seals
+from simic.data.batches import data_hash
+from simic.growth.batch import thresholds
+from simic.params import Params
+from simic.pipeline.paths import Workspace
+from simic.telemetry.rows import FindingRow
+from simic.training.checkpoint import FORMAT_VERSION
+from simic.training.resume import Identity, differences
+from simic.training.session import RECIPE_FILE
+
+MOST_FILES = 3  # of changed code, that are named
+
+
+class Changes(NamedTuple):
+    """From one recipe to another: params with both values, files of code, and what else."""
+
+    params: dict[str, str]
+    code: tuple[str, ...]
+    others: tuple[str, ...]
+
+    def named(self) -> tuple[str, ...]:
+        """Each in a few words."""
+        shown, rest = self.code[:MOST_FILES], len(self.code) - MOST_FILES
+        code = f"the code ({', '.join(shown)}{f' and {rest} more files' if rest > 0 else ''})"
+        return (
+            *(f"{name} ({text})" for name, text in self.params.items()),
+            *self.others,
+            *([code] if self.code else []),
+        )
+
+
+class Recipe(BaseModel):
+    """Params of training, sha256 of the data and of each file of code, table of backends, format of checkpoints."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    params: dict[str, Any]
+    data_sha256: str
+    code: dict[str, str]
+    thresholds: str
+    format_version: int
+
+    @classmethod
+    def of(cls, tree: Params, workspace: Workspace) -> "Recipe":
+        """As things are now."""
+        return cls(
+            params=Identity.params_of(tree),
+            data_sha256=data_hash(workspace.prepared),
+            code=seals.code_hashes(seals.STAGES["train"].code) | seals.extension_hashes(workspace.root, tree),
+            thresholds=thresholds.content(tree.runtime.backend) or "",
+            format_version=FORMAT_VERSION,
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of all of it."""
+        return params.digest(self)
+
+    def changes(self, now: "Recipe") -> Changes:
+        """What is other in ``now``."""
+        pairs = {
+            "the prepared data": (self.data_sha256, now.data_sha256),
+            "the table of runtime.backend": (self.thresholds, now.thresholds),
+            "the format of checkpoints": (self.format_version, now.format_version),
+        }
+        files = sorted(self.code.keys() | now.code.keys())
+        return Changes(
+            differences(self.params, now.params),
+            tuple(file for file in files if self.code.get(file) != now.code.get(file)),
+            tuple(name for name, (before, after) in pairs.items() if before != after),
+        )
+
+
+class Kept(BaseModel):
+    """A recipe with the seams of the run: where it went on with what another recipe had made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    recipe: Recipe
+    seams: tuple[FindingRow, ...] = ()
+
+
+def write(work: Path, kept: Kept) -> None:
+    """Beside the work."""
+    work.mkdir(parents=True, exist_ok=True)
+    durable.replace_file(work / RECIPE_FILE, durable.with_checksum(kept.model_dump(mode="json")))
+
+
+def read(work: Path) -> Kept | None:
+    """None where there is none, or a damaged one."""
+    try:
+        return Kept.model_validate(durable.checked((work / RECIPE_FILE).read_bytes()))
+    except (OSError, ValueError, ValidationError):
+        return None

@@ -1,0 +1,191 @@
+"""Training made longer equals training that was as long from the start; other code goes on only where it is allowed."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from simic import seals
+from simic.errors import SimicError
+from simic.params import Params
+from simic.pipeline import continuing, engine, leftovers, recipe, stages
+from simic.pipeline.paths import Workspace
+from simic.pipeline.recipe import Recipe
+from simic.telemetry import starts
+from simic.telemetry.publish import FINDINGS_FILE
+from simic.training.session import CHECKPOINTS, RECIPE_FILE, open_session
+from tests.pipeline.small_suite import tree
+
+SHORT, LONG = 3, 5
+DIFFER = ("timing.jsonl", "run.json")  # between equal runs
+
+
+def lasting(iterations: int, *overrides: str) -> Params:
+    return tree(f"train.iterations={iterations}", f"train.horizon={LONG}", "train.validate_every=1", *overrides)
+
+
+def project(folder: Path, suite_run: Workspace, params: Params) -> Workspace:
+    found = Workspace(folder)
+    shutil.copytree(suite_run.prepared, found.prepared)
+    save(found, params)
+    return found
+
+
+def save(workspace: Workspace, params: Params) -> None:
+    workspace.params.write_text(yaml.safe_dump(params.model_dump(mode="json"), sort_keys=False))
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory, suite_run: Workspace) -> Workspace:
+    """Trained, published, recorded; read only."""
+    found = project(tmp_path_factory.mktemp("short") / "project", suite_run, lasting(SHORT))
+    stages.train(lasting(SHORT), found)
+    stages.discard_work(lasting(SHORT), found)
+    return found
+
+
+@pytest.fixture
+def copy(short: Workspace, tmp_path: Path) -> Workspace:
+    return Workspace(shutil.copytree(short.root, tmp_path / "project"))
+
+
+def contents(workspace: Workspace) -> dict[str, bytes]:
+    places = [workspace.checkpoints, workspace.models, workspace.telemetry]
+    files = [file for place in places for file in place.rglob("*") if file.is_file() and file.name not in DIFFER]
+    return {str(file.relative_to(workspace.root)): file.read_bytes() for file in files}
+
+
+def test_training_made_longer_is_byte_for_byte_training_of_that_length(
+    copy: Workspace, suite_run: Workspace, tmp_path: Path
+) -> None:
+    assert list((copy.state / "work").iterdir()) == [] and len(list(copy.finished.iterdir())) == 1
+    said = continuing.adopt(lasting(LONG), copy, allow_code_change=False)
+    assert said is not None and f"after {SHORT} iterations; changed: train.iterations ({SHORT} → {LONG})" in said
+    stages.train(lasting(LONG), copy)
+    at_once = project(tmp_path / "at once", suite_run, lasting(LONG))
+    stages.train(lasting(LONG), at_once)
+    assert contents(copy) == contents(at_once)
+    lives = starts.read(copy.telemetry / starts.RUN_FILE)
+    assert [life.start_iteration for life in lives] == [0, SHORT]
+    assert [seam.check for seam in lives[1].findings] == ["resumed_with_changes"]
+
+
+def test_without_a_horizon_of_its_own_the_schedule_is_said_to_change(copy: Workspace) -> None:
+    [work] = copy.finished.iterdir()
+    kept = recipe.read(work)
+    assert kept is not None
+    open_ended = lasting(SHORT, "train.horizon=null")
+    recipe.write(work, recipe.Kept(recipe=Recipe.of(open_ended, copy)))
+    said = continuing.adopt(lasting(LONG, "train.horizon=null"), copy, allow_code_change=False)
+    assert said is not None and said.endswith("(train.horizon)")
+
+
+@pytest.mark.parametrize("overrides", [("train.ppo.gamma=0.9",), ("rng_seed=7",), ("train.horizon=7",)])
+def test_other_settings_begin_anew(copy: Workspace, overrides: Sequence[str]) -> None:
+    assert continuing.source_of(lasting(LONG, *overrides), copy, allow_code_change=True) is None
+
+
+def test_what_is_as_long_already_is_not_made_longer(copy: Workspace) -> None:
+    assert continuing.source_of(lasting(SHORT - 1), copy, allow_code_change=False) is None
+    shutil.rmtree(copy.finished)
+    assert continuing.adopt(lasting(LONG), copy, allow_code_change=False) is None
+
+
+@pytest.fixture
+def unfinished(copy: Workspace) -> Workspace:
+    """Of more iterations; nothing of it is published."""
+    [work] = copy.finished.iterdir()
+    longer = lasting(LONG)
+    save(copy, longer)
+    continuing.adopt(longer, copy, allow_code_change=False)
+    shutil.rmtree(work)
+    return copy
+
+
+def changed_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = seals.code_hashes
+
+    def other(places: Sequence[str]) -> Mapping[str, str]:
+        return {**hashes(places), "agent/ppo.py": "0" * 64}
+
+    monkeypatch.setattr(seals, "code_hashes", other)
+
+
+def test_other_code_is_named_and_goes_on_only_where_it_may(
+    unfinished: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed_code(monkeypatch)
+    assert continuing.adopt(lasting(LONG), unfinished, allow_code_change=False) is None
+    [line] = leftovers.staying(unfinished, allow_code_change=False)
+    assert "the code (agent/ppo.py) changed since; restore that or use --allow-code-change to go on with it" in line
+    assert leftovers.staying(unfinished, allow_code_change=True) == []
+    said = continuing.adopt(lasting(LONG), unfinished, allow_code_change=True)
+    assert said is not None and said.endswith("changed: the code (agent/ppo.py)")
+    assert leftovers.others(unfinished) == []  # what it went on with is there no more
+    stages.train(lasting(LONG), unfinished)
+    found = pq.read_table(unfinished.telemetry / FINDINGS_FILE).to_pylist()
+    assert [(row["iteration"], row["severity"]) for row in found if row["check"] == continuing.CODE_CHANGED] == [
+        (SHORT, "medium")
+    ]
+
+
+def test_a_seam_is_a_finding_until_a_checkpoint_is_behind_it(
+    unfinished: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed_code(monkeypatch)
+    params = lasting(LONG)
+    continuing.adopt(params, unfinished, allow_code_change=True)
+    work = unfinished.work(stages.fingerprint(params, unfinished))
+    seams = continuing.seams(work, Recipe.of(params, unfinished), fresh=False)
+    assert [seam.check for seam in seams] == ["resumed_with_changes", continuing.CODE_CHANGED]
+    for _ in range(2):  # the first life ends before it has a checkpoint
+        with open_session(params, work, unfinished.prepared, seams=seams) as session:
+            assert [finding.check for finding in session.findings] == [continuing.CODE_CHANGED]
+    with open_session(params, work, unfinished.prepared, fresh=True, seams=seams) as session:
+        assert session.findings == []
+    assert (work / RECIPE_FILE).exists()
+
+
+def test_a_damaged_checkpoint_stays_damaged_and_training_goes_on_from_the_one_before(copy: Workspace) -> None:
+    [work] = copy.finished.iterdir()
+    (work / CHECKPOINTS / f"{SHORT:06d}" / "manifest.json").write_text("{")
+    continuing.adopt(lasting(LONG), copy, allow_code_change=False)
+    with open_session(lasting(LONG), copy.work(stages.fingerprint(lasting(LONG), copy)), copy.prepared) as session:
+        assert session.state.counters.iteration == SHORT - 1
+
+
+def test_stop_in_mid_copy_leaves_what_there_was(copy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise SimicError("disk full")
+
+    before = sorted(copy.finished.rglob("*"))
+    monkeypatch.setattr(recipe, "write", full)
+    with pytest.raises(SimicError, match="disk full"):
+        continuing.adopt(lasting(LONG), copy, allow_code_change=False)
+    assert sorted(copy.finished.rglob("*")) == before and list((copy.state / "work").iterdir()) == []
+
+
+def test_the_engine_goes_on_before_it_trains_unless_it_is_to_begin_anew(
+    copy: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained: list[int] = []
+    params = lasting(LONG)
+
+    def train(tree: Params, workspace: Workspace, *_: object, **__: object) -> None:
+        work = workspace.work(stages.fingerprint(tree, workspace)) / CHECKPOINTS
+        trained.append(len(list(work.glob("*"))))
+
+    monkeypatch.setitem(stages.STAGES, "train", train)
+    monkeypatch.setattr(engine, "observers", lambda *_: (None, Publisher()))
+    engine._train(params, copy, engine.Execution(fresh=True))
+    engine._train(params, copy, engine.Execution())
+    assert trained[0] == 0 < trained[1]
+    assert capsys.readouterr().out.startswith("train: goes on with run ")
+
+
+class Publisher:
+    def publish(self) -> None:
+        pass
