@@ -6,10 +6,11 @@ import shutil
 from pathlib import Path
 
 from simic import durable
+from simic.data.batches import META_FILE
 from simic.params import Params, digest
 from simic.pipeline import recipe
 from simic.pipeline.paths import Workspace
-from simic.pipeline.recipe import Changes, Kept, Recipe
+from simic.pipeline.recipe import Changes, Kept, TrainingRecipe
 from simic.telemetry.recorder import run_name
 from simic.telemetry.rows import FindingRow
 from simic.training.checkpoint import MANIFEST_FILE, CheckpointStore, Damaged, read_manifest
@@ -19,19 +20,20 @@ from simic.training.session import CHECKPOINTS, LOCK_FILE
 CODE_CHANGED = "code_changed"  # a finding
 
 
-def adopt(tree: Params, workspace: Workspace, allow_code_change: bool) -> str | None:
-    """Gives training the work of another run where it can go on with one, and says so."""
-    source = source_of(tree, workspace, allow_code_change)
-    return None if source is None else _adopt(source, Recipe.of(tree, workspace), tree, workspace).message
-
-
-def seams(work: Path, now: Recipe, fresh: bool) -> tuple[FindingRow, ...]:
-    """Of the run in its work directory, which gets its recipe here if it has none."""
-    kept = None if fresh else recipe.read(work)
-    if kept is None:
-        kept = Kept(recipe=now)
-        recipe.write(work, kept)
-    return kept.seams
+def begin(tree: Params, workspace: Workspace, fresh: bool, allow_code_change: bool) -> str | None:
+    """Gives training its work directory, with its recipe, and with the work of another run where it can go on with one;
+    what it goes on with, in one line.
+    """
+    if not (workspace.prepared / META_FILE).exists():
+        return None  # training says so
+    source = None if fresh else source_of(tree, workspace, allow_code_change)
+    now = TrainingRecipe.of(tree, workspace)
+    if source is not None:
+        return _adopt(source, now, tree, workspace).message
+    work = workspace.work(now.fingerprint)
+    if fresh or recipe.read(work) is None:
+        recipe.write(work, Kept(recipe=now))
+    return None
 
 
 def source_of(tree: Params, workspace: Workspace, allow_code_change: bool) -> Path | None:
@@ -39,14 +41,14 @@ def source_of(tree: Params, workspace: Workspace, allow_code_change: bool) -> Pa
     places = [*(workspace.state / "work").glob("[!.]*"), *workspace.finished.glob("[!.]*")]
     if not places:
         return None
-    now = Recipe.of(tree, workspace)
+    now = TrainingRecipe.of(tree, workspace)
     if _store(workspace.work(now.fingerprint), tree).iterations():
         return None
     done = {place: _done(place, now, tree, allow_code_change) for place in sorted(places)}
     return max((place for place in done if done[place]), key=lambda place: done[place], default=None)
 
 
-def _done(place: Path, now: Recipe, tree: Params, allow_code_change: bool) -> int:
+def _done(place: Path, now: TrainingRecipe, tree: Params, allow_code_change: bool) -> int:
     """How many iterations training would go on after, at least one; 0 where it cannot."""
     kept = recipe.read(place)
     if kept is None or not _goes_on(kept.recipe.changes(now), allow_code_change):
@@ -63,7 +65,7 @@ def _store(place: Path, tree: Params) -> CheckpointStore:
     return CheckpointStore(place / CHECKPOINTS, tree.runtime.keep_last)
 
 
-def _adopt(source: Path, now: Recipe, tree: Params, workspace: Workspace) -> FindingRow:
+def _adopt(source: Path, now: TrainingRecipe, tree: Params, workspace: Workspace) -> FindingRow:
     """A copy whose checkpoints are of the new params, whole or not at all; what was unfinished then goes."""
     kept, work = recipe.read(source), workspace.work(now.fingerprint)
     assert kept is not None  # it was chosen by its recipe

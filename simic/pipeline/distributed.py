@@ -18,7 +18,6 @@ from simic import params
 from simic.errors import EXIT_INTERRUPTED, told_in_one_line
 from simic.pipeline import continuing, dvc_record, engine, stages
 from simic.pipeline.paths import Workspace
-from simic.pipeline.recipe import Recipe
 from simic.training import progress, trainer
 from simic.training.interrupts import Interrupted, stop_on_signals
 from simic.training.ranks import joined
@@ -43,8 +42,8 @@ def _train(tree: params.Params, workspace: Workspace, fresh: bool) -> None:
     code = dvc_record.code_revision(workspace.root)
     with stop_on_signals(stop), joined(tree.runtime) as ranks, ExitStack() as held:
         ranks.from_first(lambda: held.enter_context(engine.workspace_lock(workspace)))
-        seams = ranks.from_first(lambda: continuing.seams(work, Recipe.of(tree, workspace), fresh))
-        session = held.enter_context(open_session(tree, work, workspace.prepared, fresh, ranks, code, seams))
+        ranks.from_first(lambda: continuing.begin(tree, workspace, fresh, allow_code_change=False))
+        session = held.enter_context(open_session(tree, work, workspace.prepared, fresh, ranks, code))
         watching = (*progress.choose(tree.runtime.progress), *engine.observers(tree, workspace)) if ranks.leads else ()
         trainer.train(session, watching, stop)
 

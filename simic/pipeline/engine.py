@@ -145,7 +145,8 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
 
 def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> None:
     # From here and not from the stage: a changed check must not make finished training stale.
-    if not execution.fresh and (seam := continuing.adopt(tree, workspace, execution.allow_code_change)) is not None:
+    seam = continuing.begin(tree, workspace, execution.fresh, execution.allow_code_change)
+    if seam is not None:
         print(f"train: {seam}", flush=True)
     live, tracker = observers(tree, workspace)
     watching = (*execution.observers, live, tracker)

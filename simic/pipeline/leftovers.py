@@ -9,7 +9,7 @@ from simic.data.batches import META_FILE
 from simic.params import Params
 from simic.pipeline import continuing, recipe
 from simic.pipeline.paths import Workspace
-from simic.pipeline.recipe import Changes, Recipe
+from simic.pipeline.recipe import Changes, TrainingRecipe
 from simic.telemetry.recorder import run_name
 from simic.training.checkpoint import CheckpointStore
 from simic.training.session import CHECKPOINTS
@@ -42,7 +42,7 @@ def found(workspace: Workspace) -> list[Leftover]:
     if not folders:
         return []
     tree = params.load(workspace.params)
-    now = Recipe.of(tree, workspace) if (workspace.prepared / META_FILE).exists() else None
+    now = TrainingRecipe.of(tree, workspace) if (workspace.prepared / META_FILE).exists() else None
     return sorted((_of(path, now, tree) for path in folders), key=lambda each: bool(each.changed))
 
 
@@ -82,7 +82,7 @@ def told(leftover: Leftover) -> str:
     )
 
 
-def _of(path: Path, now: Recipe | None, tree: Params) -> Leftover:
+def _of(path: Path, now: TrainingRecipe | None, tree: Params) -> Leftover:
     iterations = max(CheckpointStore(path / CHECKPOINTS, tree.runtime.keep_last).iterations(), default=0)
     kept = recipe.read(path)
     if kept is None:

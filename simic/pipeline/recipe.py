@@ -13,9 +13,9 @@ from simic.growth.batch import thresholds
 from simic.params import Params
 from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import FindingRow
+from simic.training import seams
 from simic.training.checkpoint import FORMAT_VERSION
 from simic.training.resume import Identity, differences
-from simic.training.session import RECIPE_FILE
 
 MOST_FILES = 3  # of changed code, that are named
 
@@ -38,7 +38,7 @@ class Changes(NamedTuple):
         )
 
 
-class Recipe(BaseModel):
+class TrainingRecipe(BaseModel):
     """Params of training, sha256 of the data and of each file of code, table of backends, format of checkpoints."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,7 +50,7 @@ class Recipe(BaseModel):
     format_version: int
 
     @classmethod
-    def of(cls, tree: Params, workspace: Workspace) -> "Recipe":
+    def of(cls, tree: Params, workspace: Workspace) -> "TrainingRecipe":
         """As things are now."""
         return cls(
             params=Identity.params_of(tree),
@@ -65,7 +65,7 @@ class Recipe(BaseModel):
         """sha256 of all of it."""
         return params.digest(self)
 
-    def changes(self, now: "Recipe") -> Changes:
+    def changes(self, now: "TrainingRecipe") -> Changes:
         """What is other in ``now``."""
         pairs = {
             "the prepared data": (self.data_sha256, now.data_sha256),
@@ -85,19 +85,19 @@ class Kept(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    recipe: Recipe
+    recipe: TrainingRecipe
     seams: tuple[FindingRow, ...] = ()
 
 
 def write(work: Path, kept: Kept) -> None:
     """Beside the work."""
     work.mkdir(parents=True, exist_ok=True)
-    durable.replace_file(work / RECIPE_FILE, durable.with_checksum(kept.model_dump(mode="json")))
+    durable.replace_file(work / seams.FILE, durable.with_checksum(kept.model_dump(mode="json")))
 
 
 def read(work: Path) -> Kept | None:
     """None where there is none, or a damaged one."""
     try:
-        return Kept.model_validate(durable.checked((work / RECIPE_FILE).read_bytes()))
+        return Kept.model_validate(durable.checked((work / seams.FILE).read_bytes()))
     except (OSError, ValueError, ValidationError):
         return None

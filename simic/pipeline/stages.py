@@ -54,17 +54,14 @@ def train(
     checkpoints/, models/, telemetry/. Raises ``Interrupted`` when asked to stop. The work directory stays until the
     result is recorded (``discard_work``): training that is finished is published again, not done again.
     """
-    from simic.pipeline import continuing
-    from simic.pipeline.recipe import Recipe
     from simic.training import progress, trainer
     from simic.training.interrupts import stop_on_signals
     from simic.training.session import open_session
 
     asked = stop or threading.Event()
     work, prepared = workspace.work(fingerprint(params, workspace)), workspace.prepared
-    seams = continuing.seams(work, Recipe.of(params, workspace), fresh)
     code = dvc_record.code_revision(workspace.root)
-    with stop_on_signals(asked), open_session(params, work, prepared, fresh, code=code, seams=seams) as session:
+    with stop_on_signals(asked), open_session(params, work, prepared, fresh, code=code) as session:
         watching = (*progress.choose(params.runtime.progress), *observers)
         counters = trainer.train(session, watching, asked)
         best = counters.best_iteration or counters.iteration
@@ -424,6 +421,6 @@ def fingerprint(params: Params, workspace: Workspace) -> str:
     """sha256 of all that decides what training computes: params, prepared data, code, table of thresholds,
     checkpoint format.
     """
-    from simic.pipeline.recipe import Recipe
+    from simic.pipeline.recipe import TrainingRecipe
 
-    return Recipe.of(params, workspace).fingerprint
+    return TrainingRecipe.of(params, workspace).fingerprint

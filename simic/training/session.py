@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from simic.params import Params, Train
 from simic.telemetry import starts
 from simic.telemetry.recorder import FOLDER, NOTHING, Recorder, Silent, run_name
 from simic.telemetry.rows import FindingRow, StartRow
-from simic.training import machine, needs, resume, sharing
+from simic.training import machine, needs, resume, seams, sharing
 from simic.training.checkpoint import CheckpointStore, Manifest
 from simic.training.learned import describe_specs
 from simic.training.machine import Machine
@@ -36,7 +36,6 @@ from simic.training.state import TrainState
 
 CHECKPOINTS = "checkpoints"
 LOCK_FILE = "lock"
-RECIPE_FILE = "recipe.json"  # of whoever names the work directory
 
 
 @dataclass(frozen=True)
@@ -88,14 +87,13 @@ def open_session(
     fresh: bool = False,
     ranks: Ranks = ALONE,
     code: str = "",
-    seams: Sequence[FindingRow] = (),
 ) -> Iterator[Session]:
     """The run in ``work_dir`` under a lock, at its newest good checkpoint; at its start with ``fresh`` or without one.
 
     Of several processes that train together the first one holds the lock, reads and writes. ``code`` is the revision
-    that trains, noted with the start, as are ``seams`` after as many iterations; one that is no mere remark is a
-    finding as long as no checkpoint was written behind it. SimicError when another process holds the lock, or when
-    what is there belongs to other params or data.
+    that trains, noted with the start, as are seams after as many iterations; one that is no mere remark is a finding
+    as long as no checkpoint was written behind it. SimicError when another process holds the lock, or when what is
+    there belongs to other params or data.
     """
     device = machine.configure(params.runtime)
     found = layout(params, device, ranks)
@@ -124,7 +122,7 @@ def open_session(
             done = state.counters.iteration
             lost, here = (
                 resume.lost_times(done, recorder.lost_times),
-                [seam for seam in seams if seam.iteration == done],
+                [seam for seam in seams.read(work_dir) if seam.iteration == done],
             )
             findings += [*lost, *(seam for seam in here if seam.severity != "info")]
             _note_start(work_dir, done, recorder.dropped, [*start.findings, *lost, *here], code)
@@ -213,7 +211,7 @@ def _clear(work_dir: Path) -> None:
     for path in work_dir.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.name not in (LOCK_FILE, RECIPE_FILE):
+        elif path.name not in (LOCK_FILE, seams.FILE):
             path.unlink()
 
 

@@ -13,10 +13,11 @@ from simic.errors import SimicError
 from simic.params import Params
 from simic.pipeline import continuing, engine, leftovers, recipe, stages
 from simic.pipeline.paths import Workspace
-from simic.pipeline.recipe import Recipe
+from simic.pipeline.recipe import TrainingRecipe
 from simic.telemetry import starts
 from simic.telemetry.publish import FINDINGS_FILE
-from simic.training.session import CHECKPOINTS, RECIPE_FILE, open_session
+from simic.training import seams
+from simic.training.session import CHECKPOINTS, open_session
 from tests.pipeline.small_suite import tree
 
 SHORT, LONG = 3, 5
@@ -42,6 +43,7 @@ def save(workspace: Workspace, params: Params) -> None:
 def short(tmp_path_factory: pytest.TempPathFactory, suite_run: Workspace) -> Workspace:
     """Trained, published, recorded; read only."""
     found = project(tmp_path_factory.mktemp("short") / "project", suite_run, lasting(SHORT))
+    begin(lasting(SHORT), found)
     stages.train(lasting(SHORT), found)
     stages.discard_work(lasting(SHORT), found)
     return found
@@ -50,6 +52,10 @@ def short(tmp_path_factory: pytest.TempPathFactory, suite_run: Workspace) -> Wor
 @pytest.fixture
 def copy(short: Workspace, tmp_path: Path) -> Workspace:
     return Workspace(shutil.copytree(short.root, tmp_path / "project"))
+
+
+def begin(params: Params, workspace: Workspace, fresh: bool = False, allow_code_change: bool = False) -> str | None:
+    return continuing.begin(params, workspace, fresh, allow_code_change)
 
 
 def contents(workspace: Workspace) -> dict[str, bytes]:
@@ -62,7 +68,7 @@ def test_training_made_longer_is_byte_for_byte_training_of_that_length(
     copy: Workspace, suite_run: Workspace, tmp_path: Path
 ) -> None:
     assert list((copy.state / "work").iterdir()) == [] and len(list(copy.finished.iterdir())) == 1
-    said = continuing.adopt(lasting(LONG), copy, allow_code_change=False)
+    said = begin(lasting(LONG), copy)
     assert said is not None and f"after {SHORT} iterations; changed: train.iterations ({SHORT} → {LONG})" in said
     stages.train(lasting(LONG), copy)
     at_once = project(tmp_path / "at once", suite_run, lasting(LONG))
@@ -78,8 +84,8 @@ def test_without_a_horizon_of_its_own_the_schedule_is_said_to_change(copy: Works
     kept = recipe.read(work)
     assert kept is not None
     open_ended = lasting(SHORT, "train.horizon=null")
-    recipe.write(work, recipe.Kept(recipe=Recipe.of(open_ended, copy)))
-    said = continuing.adopt(lasting(LONG, "train.horizon=null"), copy, allow_code_change=False)
+    recipe.write(work, recipe.Kept(recipe=TrainingRecipe.of(open_ended, copy)))
+    said = begin(lasting(LONG, "train.horizon=null"), copy)
     assert said is not None and said.endswith("(train.horizon)")
 
 
@@ -91,7 +97,7 @@ def test_other_settings_begin_anew(copy: Workspace, overrides: Sequence[str]) ->
 def test_what_is_as_long_already_is_not_made_longer(copy: Workspace) -> None:
     assert continuing.source_of(lasting(SHORT - 1), copy, allow_code_change=False) is None
     shutil.rmtree(copy.finished)
-    assert continuing.adopt(lasting(LONG), copy, allow_code_change=False) is None
+    assert begin(lasting(LONG), copy) is None
 
 
 @pytest.fixture
@@ -100,7 +106,7 @@ def unfinished(copy: Workspace) -> Workspace:
     [work] = copy.finished.iterdir()
     longer = lasting(LONG)
     save(copy, longer)
-    continuing.adopt(longer, copy, allow_code_change=False)
+    begin(longer, copy)
     shutil.rmtree(work)
     return copy
 
@@ -118,11 +124,11 @@ def test_other_code_is_named_and_goes_on_only_where_it_may(
     unfinished: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed_code(monkeypatch)
-    assert continuing.adopt(lasting(LONG), unfinished, allow_code_change=False) is None
+    assert begin(lasting(LONG), unfinished) is None
     [line] = leftovers.staying(unfinished, allow_code_change=False)
     assert "the code (agent/ppo.py) changed since; restore that or use --allow-code-change to go on with it" in line
     assert leftovers.staying(unfinished, allow_code_change=True) == []
-    said = continuing.adopt(lasting(LONG), unfinished, allow_code_change=True)
+    said = begin(lasting(LONG), unfinished, allow_code_change=True)
     assert said is not None and said.endswith("changed: the code (agent/ppo.py)")
     assert leftovers.others(unfinished) == []  # what it went on with is there no more
     stages.train(lasting(LONG), unfinished)
@@ -137,22 +143,22 @@ def test_a_seam_is_a_finding_until_a_checkpoint_is_behind_it(
 ) -> None:
     changed_code(monkeypatch)
     params = lasting(LONG)
-    continuing.adopt(params, unfinished, allow_code_change=True)
+    begin(params, unfinished, allow_code_change=True)
     work = unfinished.work(stages.fingerprint(params, unfinished))
-    seams = continuing.seams(work, Recipe.of(params, unfinished), fresh=False)
-    assert [seam.check for seam in seams] == ["resumed_with_changes", continuing.CODE_CHANGED]
+    assert [seam.check for seam in seams.read(work)] == ["resumed_with_changes", continuing.CODE_CHANGED]
     for _ in range(2):  # the first life ends before it has a checkpoint
-        with open_session(params, work, unfinished.prepared, seams=seams) as session:
+        with open_session(params, work, unfinished.prepared) as session:
             assert [finding.check for finding in session.findings] == [continuing.CODE_CHANGED]
-    with open_session(params, work, unfinished.prepared, fresh=True, seams=seams) as session:
+    begin(params, unfinished, fresh=True)
+    with open_session(params, work, unfinished.prepared, fresh=True) as session:
         assert session.findings == []
-    assert (work / RECIPE_FILE).exists()
+    assert recipe.read(work) is not None
 
 
 def test_a_damaged_checkpoint_stays_damaged_and_training_goes_on_from_the_one_before(copy: Workspace) -> None:
     [work] = copy.finished.iterdir()
     (work / CHECKPOINTS / f"{SHORT:06d}" / "manifest.json").write_text("{")
-    continuing.adopt(lasting(LONG), copy, allow_code_change=False)
+    begin(lasting(LONG), copy)
     with open_session(lasting(LONG), copy.work(stages.fingerprint(lasting(LONG), copy)), copy.prepared) as session:
         assert session.state.counters.iteration == SHORT - 1
 
@@ -164,7 +170,7 @@ def test_stop_in_mid_copy_leaves_what_there_was(copy: Workspace, monkeypatch: py
     before = sorted(copy.finished.rglob("*"))
     monkeypatch.setattr(recipe, "write", full)
     with pytest.raises(SimicError, match="disk full"):
-        continuing.adopt(lasting(LONG), copy, allow_code_change=False)
+        begin(lasting(LONG), copy)
     assert sorted(copy.finished.rglob("*")) == before and list((copy.state / "work").iterdir()) == []
 
 

@@ -10,8 +10,9 @@ import yaml
 from simic import cli, seals
 from simic.pipeline import doctor, dvc_record, engine, leftovers, recipe, stages
 from simic.pipeline.paths import Workspace
-from simic.pipeline.recipe import Kept, Recipe
-from simic.training.session import CHECKPOINTS, RECIPE_FILE
+from simic.pipeline.recipe import Kept, TrainingRecipe
+from simic.training import seams
+from simic.training.session import CHECKPOINTS
 from tests.pipeline.small_suite import tree
 
 
@@ -23,7 +24,7 @@ def begun(suite_run: Workspace, tmp_path: Path) -> Workspace:
     save(found)
     work = found.work(stages.fingerprint(tree(), found))
     shutil.copytree(suite_run.checkpoints / "latest", work / CHECKPOINTS / "000003")
-    recipe.write(work, Kept(recipe=Recipe.of(tree(), found)))
+    recipe.write(work, Kept(recipe=TrainingRecipe.of(tree(), found)))
     return found
 
 
@@ -77,9 +78,9 @@ def test_without_a_whole_recipe_nothing_is_known(begun: Workspace) -> None:
     [own] = leftovers.found(begun)
     for content in ("{", None):
         if content is None:
-            (own.path / RECIPE_FILE).unlink()
+            (own.path / seams.FILE).unlink()
         else:
-            (own.path / RECIPE_FILE).write_text(content)
+            (own.path / seams.FILE).write_text(content)
         [left] = leftovers.others(begun)
         assert left.iterations == 3 and "nothing was saved" in left.changed[0]
 
