@@ -197,6 +197,7 @@ def _tour(env: GrowthEnv, witness: WorldWitness, world: World, rows: list[Beside
         before = witness.snapshot()
         observation, *paid, info = env.step(played[-1])
         after = witness.snapshot()
+        laws.scored(env, info.committed_accuracy, rows[0].where, ledger)
         for row, action in zip(rows, actions, strict=True):
             known = {name for name, *_ in row.blocks()}
             row.host.train(action)

@@ -4,9 +4,11 @@ what the held-out data give, and the network that is left has the accuracy that 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from simic.audit.comparison import Comparison
 from simic.audit.reference.agent.acting import Mode, act
@@ -48,6 +50,19 @@ class Replayable:
     checkpoint: Checkpoint
 
 
+def parted(evaluation: Evaluation) -> int | None:
+    """The host on which the policy parted most in the first steps, greedy from sampled; None where one of them was not
+    evaluated, or the governor rolled it back.
+    """
+    actions, policies = evaluation.actions, evaluation.policies
+    if not {LEARNED, SAMPLED} <= actions.keys():
+        return None
+    pairs = zip(actions[LEARNED], actions[SAMPLED], strict=True)
+    apart = [sum(a != b for a, b in zip(one[:EARLY], other[:EARLY], strict=False)) for one, other in pairs]
+    place = apart.index(max(apart))
+    return None if any(policies[name].per_seed.rollbacks[place] for name in (LEARNED, SAMPLED)) else place
+
+
 def replay_evaluation(known: Replayable) -> tuple[Comparison, ...]:
     """One host of the trained policy acting greedily, and one of it sampled; NoReference for settings that have none,
     or where no policy's decisions were recorded.
@@ -81,23 +96,34 @@ def _replay(known: Replayable, name: str, ledger: Ledger) -> None:
     place = telling(seeds)
     if seeds.rollbacks[place]:
         raise NoReference(f"{name}: the governor rolled every host back")
-    actions = [[int(index) for index in step.split()] for step in known.evaluation.actions[name][place]]
-    world = World.read(known.params, known.prepared, bank.read_evaluated(known.prepared))
-    host = ReferenceHost(world, place, EVALUATION_ITERATION, known.evaluation.rows[place])
-    where = f"{name}, evaluation seed {place}"
-    told, pruned = [host.reset()], 0
-    for action in actions:
-        host.train(dict(zip(HEADS, action, strict=True)))
-        told.append(host.measure())
-        pruned += sum(b == PRUNED != a for a, b in zip(*(each.per_slot["stage"] for each in told[-2:]), strict=True))
-    _decided(known, told, actions, place, MODES[name], f"{name}, evaluation seed {place}", ledger)
-    _left(known, host, told, pruned, place, seeds, where, ledger)
+    host, told = _decided(known, name, place, None, ledger)
+    stages = [each.per_slot["stage"] for each in told]
+    pruned = sum(b == PRUNED != a for one, other in pairwise(stages) for a, b in zip(one, other, strict=True))
+    _left(known, host, told, pruned, place, seeds, f"{name}, evaluation seed {place}", ledger)
+    other = parted(known.evaluation)
+    if other not in (None, place):
+        _decided(known, name, other, EARLY, ledger)
 
 
 def _decided(
-    known: Replayable, told: list[Told], actions: list[list[int]], place: int, mode: Mode, where: str, ledger: Ledger
-) -> None:
-    """The published weights decide so, on what the reference sees."""
+    known: Replayable, name: str, place: int, most: int | None, ledger: Ledger
+) -> tuple[ReferenceHost, list[Told]]:
+    """The first steps of a host, or all: the published weights decide so, on what the reference sees."""
+    actions = [[int(index) for index in step.split()] for step in known.evaluation.actions[name][place][:most]]
+    world = World.read(known.params, known.prepared, bank.read_evaluated(known.prepared))
+    host = ReferenceHost(world, place, EVALUATION_ITERATION, known.evaluation.rows[place])
+    told = [host.reset()]
+    for action in actions:
+        host.train(dict(zip(HEADS, action, strict=True)))
+        told.append(host.measure())
+    misplaced, where = _misplaced(known, told, actions, place, MODES[name]), f"{name}, evaluation seed {place}"
+    ledger.note(FIRST, where, float(misplaced[:EARLY].sort().values[-2:][0]))
+    ledger.note(MEAN, where, float(misplaced.mean()))
+    return host, told
+
+
+def _misplaced(known: Replayable, told: list[Told], actions: list[list[int]], place: int, mode: Mode) -> Tensor:
+    """How far from what the published weights decide, by step."""
     given = Givens(Interface.of(known.checkpoint.manifest.specs), known.params.train, known.params.rng_seed, False)
     state = AgentState.of(known.checkpoint.tensors, known.params.train)
     steps, ended = torch.zeros(len(actions), 1), torch.zeros(len(actions), 1, dtype=torch.bool)
@@ -114,9 +140,7 @@ def _decided(
     )
     draw = Draw.EVALUATION
     acted = act(transcript, state.network(given), state.observation, given.rng_seed, mode, draw)
-    misplaced = acted.misplaced[:, 0]
-    ledger.note(FIRST, where, float(misplaced[:EARLY].sort().values[-2:][0]))
-    ledger.note(MEAN, where, float(misplaced.mean()))
+    return acted.misplaced[:, 0]
 
 
 def _masks(told: list[Told]) -> Mapping[str, list[list[bool] | list[list[bool]]]]:

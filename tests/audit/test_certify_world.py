@@ -468,6 +468,11 @@ def one_feature_is_constant(mp: pytest.MonkeyPatch) -> None:
 
 
 @fault()
+def the_live_network_is_scored(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(growth_env, "COMMITTED", 0)
+
+
+@fault()
 def the_second_moment_is_shared(mp: pytest.MonkeyPatch) -> None:
     def wrap(real):
         def adamw(update):

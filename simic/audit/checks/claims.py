@@ -87,6 +87,7 @@ def _standings(evaluation: Evaluation, headroom: HeadroomReport) -> Iterator[Num
         _scores(np.array(table), sizes, headroom)
         for table in (headroom.choosing_val_pct, headroom.val_pct, headroom.test_pct)
     )
+    yield "common schedule", float(headroom.common), float(np.argmax(headroom.search_scores)), 0.0
     for group, standings in evaluation.standings.items():
         tasks = [place for place, task in enumerate(headroom.tasks) if task.group == group]
 

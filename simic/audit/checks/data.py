@@ -9,7 +9,7 @@ from simic.audit.checks.recomputed import RecomputedCheck, concluded
 from simic.audit.checks.shared import MOST_EVIDENCE
 from simic.audit.findings import Evidence, number, percent
 from simic.audit.record import RunRecord
-from simic.data.batches import Dataset
+from simic.data.batches import Dataset, TaskMeta
 
 Samples = NDArray[np.float32]
 TASKS, SAMPLES = 64, 512  # the first of them, for the sake of time
@@ -27,8 +27,9 @@ class SplitsApart(RecomputedCheck):
     ERRORS, SHARE, OFF = 6.0, 0.5, 1e-3
     threshold = (
         f"agreement across, above that of labels dealt out at random, < {percent(SHARE)} of that within and more than "
-        f"{ERRORS:g} standard errors over tasks below it; a validation sample that is a training sample; training "
-        f"samples whose mean is not 0 and deviation not 1 within {number(OFF)}"
+        f"{ERRORS:g} standard errors over tasks below it; a validation sample that is a training sample; tasks of "
+        "two groups with the same samples; training samples whose mean is not 0 and deviation not 1 within "
+        f"{number(OFF)}"
     )
     source = "1-nearest-neighbour error is at most twice the Bayes error (Cover and Hart 1967); limits ours"
     fix = "Run simic prepare again; look for labels that moved against their samples."
@@ -56,6 +57,7 @@ class SplitsApart(RecomputedCheck):
             copies = int((np.abs(other - x[apart.argmin(axis=1)]).max(axis=1) == 0).sum())
             if copies:
                 problems.append({"what": "samples in both splits", "task": task, "samples": copies})
+        problems += _twice(run)
         error = _error(within, across, min(len(val), SAMPLES))
         known, kept = (float(np.mean(found)) - float(np.mean(chance)) for found in (within, across))
         # Samples that a task has more than once agree with themselves within a split, so the two need not be equal.
@@ -64,6 +66,18 @@ class SplitsApart(RecomputedCheck):
         shares = [f"{np.mean(found):.1%}" for found in (across, within)]
         measured = f"{shares[0]} agree across, {shares[1]} within, {len(within)} tasks"
         return concluded(problems[:MOST_EVIDENCE], measured).of(len(within))
+
+
+def _twice(run: RunRecord) -> list[Evidence]:
+    """Tasks of a kind that are those of another group once more: mean and deviation of their training samples, which
+    were taken out, are equal to the last bit.
+    """
+    seen, problems = dict[tuple[str, tuple[float, ...]], TaskMeta](), list[Evidence]()
+    for task in run.tasks or ():
+        first = seen.setdefault((task.kind, (*task.mean, *task.std)), task)
+        if task.mean and first.group != task.group:
+            problems.append({"what": "the same samples in two groups", "first": first.name, "second": task.name})
+    return problems
 
 
 def _of_task(split: Dataset, task: int, most: int) -> tuple[Samples, NDArray[np.int64]]:

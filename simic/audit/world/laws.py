@@ -120,6 +120,20 @@ def alone(env: GrowthEnv, actions: Sequence[Tensor], iteration: int, ledger: Led
         ledger.note("a host alone is what it is among others", f"{where}, step {step + 1}", float(wrong))
 
 
+def scored(env: GrowthEnv, committed: Tensor, where: str, ledger: Ledger) -> None:
+    """The score of an episode is the accuracy of what was kept, seeds that were not left out: on the samples that it is
+    measured on at every step it is the same, but for one that rounding turns.
+    """
+    witness = env.population
+    env.population = witness.population if isinstance(witness, WorldWitness) else witness
+    try:
+        accuracy, _ = env.committed(env.validation_data)
+    finally:
+        env.population = witness
+    apart = float((accuracy - committed).abs().max()) - 100.0 / len(env.validation_data)
+    ledger.note("score of what was kept", where, max(0.0, apart))
+
+
 def exported(env: GrowthEnv, rows: Sequence[Beside], ledger: Ledger) -> None:
     """The host that kept most, written as a product and run from its files by torch alone."""
     row = max(rows, key=lambda row: sum(slot.stage == FOSSILIZED for slot in row.host.slots))

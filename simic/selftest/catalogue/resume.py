@@ -74,9 +74,9 @@ FAULTS = (
         "high",
         "A resumed run takes the first validation after it for the best.",
         Patch(
-            STATE,
-            COUNTERS,
-            '            if field.name != "best_score":\n    ' + COUNTERS,
+            "training/session.py",
+            "            state.counters.best_iteration, state.counters.best_score = start.best\n",
+            "            state.counters.best_iteration, state.counters.best_score = start.best.iteration, None\n",
         ),
         own=True,
     ),
