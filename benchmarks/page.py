@@ -427,6 +427,20 @@ def _short(code: str) -> str:
     return (code if len(code) <= 60 else code[:59] + "…").replace("|", "\\|")
 
 
+def _canary(found: dict[str, Any]) -> list[str]:
+    rows = [
+        (way, *(f"{found[way][column]:.1f}" for column in ("worst_pct", "median_pct", "median_cpu_seconds")))
+        for way in ("taught", "PPO")
+    ]
+    return [
+        "## What the audit's canary wins",
+        "",
+        f"`python -m benchmarks.canary`, {found['seeds']} seeds: points above chance on hosts it was not trained on.",
+        "",
+        *table(("trained by", "least", "median", "median CPU s"), rows),
+    ]
+
+
 def calibration_table(found: dict[str, Any]) -> list[str]:
     """Each number over the runs that measured it."""
     rows = [
@@ -480,6 +494,7 @@ PAGES: dict[Path, tuple[str, list[str], Sections]] = {
             "pipeline": _pipeline,
             "mutants": _mutants,
             "calibration": _calibration,
+            "canary": _canary,
         },
     ),
 }

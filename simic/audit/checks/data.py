@@ -27,8 +27,8 @@ class SplitsApart(RecomputedCheck):
     ERRORS, SHARE, OFF = 6.0, 0.5, 1e-3
     threshold = (
         f"agreement across, above that of labels dealt out at random, < {percent(SHARE)} of that within and more than "
-        f"{ERRORS:g} standard errors over tasks below it; a validation sample that is a training sample; tasks of "
-        "two groups with the same samples; training samples whose mean is not 0 and deviation not 1 within "
+        f"{ERRORS:g} standard errors over tasks below it; a validation sample that is a training sample; a task "
+        "with the samples of one of another group; training samples whose mean is not 0 and deviation not 1 within "
         f"{number(OFF)}"
     )
     source = "1-nearest-neighbour error is at most twice the Bayes error (Cover and Hart 1967); limits ours"
