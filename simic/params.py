@@ -12,7 +12,7 @@ from simic import registry
 from simic.errors import SimicError
 from simic.params_file import read_tree
 from simic.params_words import blamed, refusal
-from simic.ranges import Count, Fraction, LearningRate, NonNegative, Once, Penalty, Positive, Steps, Units, Workers
+from simic.ranges import Count, Fraction, LearningRate, NonNegative, Odd, Once, Penalty, Positive, Steps, Units, Workers
 from simic.registry import Known
 
 EXTENSIONS_FOLDER = "extensions"
@@ -84,7 +84,7 @@ class Host(Tree):
     family: Annotated[str, Known(registry.FAMILY)] = "cnn"
     preset: Annotated[str, Known(registry.PRESET)] = "impaired"
     widths: Annotated[tuple[Units, ...], Field(strict=False, min_length=1, max_length=12)] | None = None
-    kernel_size: Literal[1, 3, 5] | None = None
+    kernel_size: Odd | None = None
 
 
 class HostOptimizer(Tree):

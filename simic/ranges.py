@@ -1,8 +1,8 @@
 """The ranges that numbers of the params may lie in."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 # Beyond these ends float32 loses the other numbers, and no run is known that needs them.
@@ -14,6 +14,15 @@ Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Units = Annotated[int, Field(ge=1, le=8192)]  # of a layer, or positions of a sequence
 Workers = Annotated[int, Field(ge=1, le=256)]  # threads or processes: the libraries beneath crash on far more
 Steps = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+def _no_flag(value: object) -> object:
+    if isinstance(value, bool):  # which equals 1
+        raise ValueError("must be one of 1, 3, 5")
+    return value
+
+
+Odd = Annotated[Literal[1, 3, 5], BeforeValidator(_no_flag)]  # pixels of a kernel
 
 
 def _distinct(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:

@@ -45,7 +45,7 @@ def wrong_values(path: tuple[str, ...], value: Any) -> list[Any]:
         return [*common, "banana", 3, True]  # a file where the task takes none
     if isinstance(value, bool):
         return [*common, *HUGE, 0, 1, "yes", "banana", None]
-    if isinstance(value, int | float) or path[-1] in ("samples", "max_seeds", "horizon"):
+    if isinstance(value, int | float) or path[-1] in ("samples", "max_seeds", "horizon", "kernel_size"):
         return [*common, *HUGE, "banana", "1", True, [1], 0 if path[-1] in COUNTS else -2 * abs(value or 1) - 1e7]
     if path[-1] in ("processes", "threads"):
         return [*common, *HUGE, 0, 2.5, True, "banana"]
