@@ -1,4 +1,5 @@
-"""Limits of the audit's symptoms that no publication has, from clean runs: the worst that they showed, times 1.5.
+"""Limits of the audit's symptoms that no publication has, from clean runs: the worst that they showed, times 1.5,
+but no stricter than judged.
 
     python -m benchmarks.calibration RUN [RUN …] [--out benchmarks/results/calibration.json] [--write]
 

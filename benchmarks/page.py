@@ -457,7 +457,7 @@ def _calibration(found: dict[str, Any]) -> list[str]:
         "## What clean runs show to the audit",
         "",
         f"`python -m benchmarks.calibration`, {found['runs']} runs. The 99th percentile and the worst are those of the",
-        "side that a limit is on. Limits are no stricter than a check can tell, and none can be out of reach.",
+        "side that a limit is on. Limits are no stricter than judged, and none is out of reach.",
         "",
         *calibration_table(found),
         "",

@@ -32,8 +32,8 @@ from simic.training.checkpoint import Checkpoint
 MODES: dict[str, Mode] = {LEARNED: "greedy", SAMPLED: "sampled"}
 # Float32 and float64 drift apart over an episode. Of a decision: how much likelier another one was, or how far the
 # noise lay outside of its share. In 40 episodes of a default run this was first more than 0 after 12 steps, 0.16 at
-# most; accuracies at the end differed by up to 9.8 points. In 16 of small runs one decision of the first eight was off
-# by 0.12, where an answer to one of 32 samples had turned; so one may be.
+# most; accuracies at the end differed by up to 9.8 points. In one of 16 episodes of small runs one
+# decision of the first eight was off by 0.12; so one may be.
 EARLY = 8  # steps in which hardly anything has drifted yet
 FIRST, MEAN = "evaluated decisions, first steps but one", "evaluated decisions, mean"
 ALLOWED = {FIRST: 0.005, MEAN: 0.04}
@@ -48,19 +48,6 @@ class Replayable:
     prepared: Path
     evaluation: Evaluation
     checkpoint: Checkpoint
-
-
-def parted(evaluation: Evaluation) -> int | None:
-    """The host on which the policy parted most in the first steps, greedy from sampled; None where one of them was not
-    evaluated, or the governor rolled it back.
-    """
-    actions, policies = evaluation.actions, evaluation.policies
-    if not {LEARNED, SAMPLED} <= actions.keys():
-        return None
-    pairs = zip(actions[LEARNED], actions[SAMPLED], strict=True)
-    apart = [sum(a != b for a, b in zip(one[:EARLY], other[:EARLY], strict=False)) for one, other in pairs]
-    place = apart.index(max(apart))
-    return None if any(policies[name].per_seed.rollbacks[place] for name in (LEARNED, SAMPLED)) else place
 
 
 def replay_evaluation(known: Replayable) -> tuple[Comparison, ...]:
@@ -96,20 +83,15 @@ def _replay(known: Replayable, name: str, ledger: Ledger) -> None:
     place = telling(seeds)
     if seeds.rollbacks[place]:
         raise NoReference(f"{name}: the governor rolled every host back")
-    host, told = _decided(known, name, place, None, ledger)
+    host, told = _decided(known, name, place, ledger)
     stages = [each.per_slot["stage"] for each in told]
     pruned = sum(b == PRUNED != a for one, other in pairwise(stages) for a, b in zip(one, other, strict=True))
     _left(known, host, told, pruned, place, seeds, f"{name}, evaluation seed {place}", ledger)
-    other = parted(known.evaluation)
-    if other not in (None, place):
-        _decided(known, name, other, EARLY, ledger)
 
 
-def _decided(
-    known: Replayable, name: str, place: int, most: int | None, ledger: Ledger
-) -> tuple[ReferenceHost, list[Told]]:
-    """The first steps of a host, or all: the published weights decide so, on what the reference sees."""
-    actions = [[int(index) for index in step.split()] for step in known.evaluation.actions[name][place][:most]]
+def _decided(known: Replayable, name: str, place: int, ledger: Ledger) -> tuple[ReferenceHost, list[Told]]:
+    """The published weights decide so, on what the reference sees of a host."""
+    actions = [[int(index) for index in step.split()] for step in known.evaluation.actions[name][place]]
     world = World.read(known.params, known.prepared, bank.read_evaluated(known.prepared))
     host = ReferenceHost(world, place, EVALUATION_ITERATION, known.evaluation.rows[place])
     told = [host.reset()]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from queue import Queue
@@ -102,6 +102,7 @@ class Laboratory:
         started, place = time.monotonic(), self.folder / fault.id
         tampers = "" if fault.tampering is None else fault.id
         ending = self._played(place, tampers, fault.patches, reusable(fault), setting.RNG_SEED)
+        ending = replace(ending, message=ending.message.replace(f"{place}/", ""))
         report = place / "workspace" / "reports" / "findings.json"
         found = judgement.findings(report) if ending.how == "ended" else {}
         judged = judgement.judge(fault, ending, found, judgement.gravest(self.clean.values()))

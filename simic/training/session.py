@@ -91,8 +91,8 @@ def open_session(
     """The run in ``work_dir`` under a lock, at its newest good checkpoint; at its start with ``fresh`` or without one.
 
     Of several processes that train together the first one holds the lock, reads and writes. ``code`` is the revision
-    that trains, noted with the start, as are seams after as many iterations; one that is no mere remark is a finding
-    as long as no checkpoint was written behind it. SimicError when another process holds the lock, or when what is
+    that trains, noted with the start, as are seams that no checkpoint is behind; one that is no mere remark is a
+    finding. SimicError when another process holds the lock, or when what is
     there belongs to other params or data.
     """
     device = machine.configure(params.runtime)
@@ -122,7 +122,7 @@ def open_session(
             done = state.counters.iteration
             lost, here = (
                 resume.lost_times(done, recorder.lost_times),
-                [seam for seam in seams.read(work_dir) if seam.iteration == done],
+                [seam for seam in seams.read(work_dir) if seam.iteration >= done],
             )
             findings += [*lost, *(seam for seam in here if seam.severity != "info")]
             _note_start(work_dir, done, recorder.dropped, [*start.findings, *lost, *here], code)

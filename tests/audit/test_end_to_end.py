@@ -11,7 +11,9 @@ import torch
 from markupsafe import escape
 
 from simic import durable, params, seals
+from simic.audit import canary
 from simic.audit.audit import checks, examine
+from simic.audit.certificate import Canary
 from simic.audit.findings import Status, Verdict
 from simic.audit.live import LiveAudit
 from simic.audit.provenance import trace
@@ -269,3 +271,18 @@ def test_a_run_without_evaluation_says_so(copy):
     copy.evaluation.unlink()
     verdict = write_report(published(copy, small()), copy.reports)
     assert {r.status for r in verdict.results if r.check[0] == "F"} == {Status.NOT_EVALUATED}
+
+
+def test_the_audit_asks_the_canary_where_it_may(workspace, tmp_path, monkeypatch):
+    copy = Workspace(shutil.copytree(workspace.root, tmp_path / "copy"))
+    asked = []
+
+    def canaries(train):
+        asked.append(train.iterations)
+        return (Canary(learning="PPO", won_pct=0.0),)
+
+    monkeypatch.setattr(canary, "canaries", canaries)
+    stages.audit(small(), copy)
+    assert asked == [] and statuses(copy)["K6"].status is Status.NOT_EVALUATED
+    stages.audit(small(canary=True), copy)
+    assert asked == [ITERATIONS] and statuses(copy)["K6"].status is Status.FINDING

@@ -1,6 +1,7 @@
 """Training made longer equals training that was as long from the start; other code goes on only where it is allowed."""
 
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from simic import seals
+from simic import cli, seals
 from simic.errors import SimicError
 from simic.params import Params
 from simic.pipeline import continuing, engine, leftovers, recipe, stages
@@ -161,6 +162,32 @@ def test_a_damaged_checkpoint_stays_damaged_and_training_goes_on_from_the_one_be
     begin(lasting(LONG), copy)
     with open_session(lasting(LONG), copy.work(stages.fingerprint(lasting(LONG), copy)), copy.prepared) as session:
         assert session.state.counters.iteration == SHORT - 1
+
+
+def test_a_seam_is_found_where_its_own_checkpoint_is_damaged(
+    unfinished: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed_code(monkeypatch)
+    begin(lasting(LONG), unfinished, allow_code_change=True)
+    work = unfinished.work(stages.fingerprint(lasting(LONG), unfinished))
+    (work / CHECKPOINTS / f"{SHORT:06d}" / "manifest.json").write_text("{")
+    with open_session(lasting(LONG), work, unfinished.prepared) as session:
+        assert session.state.counters.iteration == SHORT - 1
+        assert continuing.CODE_CHANGED in [finding.check for finding in session.findings]
+
+
+@pytest.mark.parametrize("command", ["train", "run"])
+def test_the_flag_reaches_the_engine(copy: Workspace, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(
+        engine, "run_chain", lambda _, __, execution, ___: asked.append(execution.allow_code_change) or []
+    )
+    monkeypatch.chdir(copy.root)
+    for flags in ([], ["--allow-code-change"]):
+        monkeypatch.setattr(sys, "argv", ["simic", command, *flags])
+        with pytest.raises(SystemExit):
+            cli.main()
+    assert asked == [False, True]
 
 
 def test_stop_in_mid_copy_leaves_what_there_was(copy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ class EntropyDrop(OfPPO):
     counted = "pair of updates of PPO and head with enough choices"
     LOST, LITTLE = limits.LOSS_OF_ENTROPY, limits.LEAST_ENTROPY
     threshold = (
-        f"a head loses more than {percent(LOST)} of an entropy above {LITTLE:g} within {WINDOW} updates, and its "
+        f"a head loses more than {percent(LOST)} of an entropy above {LITTLE:g} within {WINDOW} updates, and "
         f"returns are then not above those of the first update by more than {NOISE:g} standard errors"
     )
     source = "Schulman, Nuts and Bolts (going down too fast); number " + OURS

@@ -65,6 +65,12 @@ def test_strict_gates_ask_for_progress_and_a_share_of_the_gradient() -> None:
     assert not passes(slots(Stage.HOLDING, contribution=0.9), "strict")
 
 
+def test_a_threshold_that_rounding_alone_misses_is_met() -> None:
+    rounded = {"contribution": 1.0 - 1e-5, "accuracy": 50.5 - 1e-5}
+    assert passes(slots(Stage.HOLDING, contribution=rounded["contribution"]), "strict")
+    assert passes(slots(Stage.TRAINING, accuracy=rounded["accuracy"]), "strict")
+
+
 @GATES
 def test_a_ramp_must_have_arrived_at_one(mode: str) -> None:
     for lack in ({"alpha": 0.9}, {"ramp": int(Ramp.UP)}, {"alpha": 0.5, "alpha_target": 0.5}):
