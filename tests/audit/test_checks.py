@@ -181,3 +181,26 @@ def test_evidence_names_the_worst_rows(plant):
     damaged = damaged.column("updates", "ratio_mean", put(9, 50.0))
     evidence = result(damaged.run, "R2").evidence
     assert ([row["iteration"] for row in evidence], evidence[0]["ratio_mean"]) == ([10, 4], 50.0)  # counted from 1
+
+
+def test_updates_whose_returns_hardly_differ_weigh_little_in_what_a_critic_explains(plant):
+    # Of five updates four have values twice as far off as a constant, one explains half. With equal variances that makes
+    # 1 - (4 x 2 + 0.5) / 5 = -0.7, and its error is 0.3. With variances of 0.04 and 4: 1 - (4 x 0.08 + 2) / 4.16 = 0.44.
+    mostly_bad = update("explained_variance", slice(None), -1.0)(plant)
+    mostly_bad = update("explained_variance", slice(4, None, 5), 0.5)(mostly_bad)
+    equal = update("return_std", slice(None), 1.0)(mostly_bad)
+    differ = update("return_std", slice(None), 0.2)(mostly_bad)
+    differ = update("return_std", slice(4, None, 5), 2.0)(differ)
+    assert (result(equal.run, "V1").status, result(differ.run, "V1").status) == (Status.FINDING, Status.PASS)
+
+
+def test_what_a_critic_explains_is_judged_beyond_its_noise(plant):
+    # Pairs of -0.4 and 0.2 make -0.16 or -0.04 over five updates: with errors of 0.13 or more neither is below 0 by two.
+    noisy = update("explained_variance", slice(None, None, 2), -0.4)(
+        update("explained_variance", slice(1, None, 2), 0.2)(plant)
+    )
+    same = update("return_std", slice(None), 1.0)
+    late = "late on"
+    assert late in result(same(noisy).run, "V1").measured
+    steady = update("explained_variance", slice(None), -0.16)
+    assert late not in result(same(steady(plant)).run, "V1").measured

@@ -12,8 +12,8 @@ from simic.audit.checks.shared import (
     OURS,
     PERSISTENT,
     TREND,
+    Values,
     ema_before,
-    errors_of_mean,
     spearman,
     sustained,
     where,
@@ -24,6 +24,21 @@ from simic.audit.record import RunRecord
 
 # Below which explained variance means that the critic has collapsed, by how much of PPO's updates is done (up to).
 PHASES = ((0.1, -0.5), (0.25, -0.2), (0.75, 0.0), (1.0, 0.1))
+
+
+def explained_together(explained: Values, variance: Values) -> Values:
+    """Share of the variance of returns that values explain over each stretch of updates ``[n, width]``, plus two
+    standard errors of it.
+
+    A ratio of sums: the mean of the shares would be ruled by updates whose returns hardly differ, in which a small
+    error is many times their variance. Its error: Cochran 1977, Sampling Techniques, chapter 6.
+    """
+    unexplained, width = (1.0 - explained) * variance, explained.shape[1]
+    total = variance.sum(axis=1)
+    share = unexplained.sum(axis=1) / total
+    residual = unexplained - share[:, None] * variance
+    error = np.sqrt((residual**2).sum(axis=1) * width / max(width - 1, 1)) / total
+    return 1.0 - share + NOISE * error
 
 
 @check
@@ -40,9 +55,9 @@ class ExplainedVariance(Check):
     CONSTANT, LOW, PERFECT = limits.EXPLAINED_VARIANCE, limits.LATE_EXPLAINED_VARIANCE, limits.UNEXPLAINED_EARLY
     LATE, ENOUGH, FIRST = 0.5, 10, 5
     threshold = (
-        f"of updates whose returns deviate by {ADVANTAGE_SIGMA_FLOOR:g} or more: mean over {PERSISTENT} plus {NOISE:g} "
-        f"standard errors < {CONSTANT:g}; over the last {percent(LATE)} of PPO's, if {ENOUGH}, < {LOW:g}: medium; "
-        f"unexplained < {PERFECT:g} within the first {FIRST}: low"
+        f"of updates whose returns deviate by {ADVANTAGE_SIGMA_FLOOR:g} or more: of {PERSISTENT} taken together, plus "
+        f"{NOISE:g} standard errors, < {CONSTANT:g}; of the last {percent(LATE)} of PPO's, if {ENOUGH}, < {LOW:g}: "
+        f"medium; unexplained < {PERFECT:g} within the first {FIRST}: low"
     )
     source = "Stable-Baselines3 logger (0 = a constant, < 0 worse); other numbers " + OURS
     fix = "Check the scale of returns (V2) and the gradients (G1); raise ppo.value_coef."
@@ -55,15 +70,16 @@ class ExplainedVariance(Check):
             return undecided(f"returns differ in {differ.sum()} updates, {self.minimum} are needed").of(differ.sum())
         updates = run.updates.where(differ)
         explained, iteration = updates.column("explained_variance"), updates.column("iteration")
-        stretches = windows(explained, PERSISTENT)
-        kept_up = (stretches.mean(axis=1) + NOISE * errors_of_mean(stretches)).min()
+        variance = updates.column("return_std") ** 2
+        together = explained_together(windows(explained, PERSISTENT), windows(variance, PERSISTENT))
         bad = where(run, "explained_variance", differ & (run.updates.column("explained_variance") < 0))
-        readings = [Reading(self.CONSTANT, kept_up, "medium", bad)]
+        readings = [Reading(self.CONSTANT, together.min(), "medium", bad)]
         train = run.params.train
-        from_here = train.taught + (1 - self.LATE) * (train.iterations - train.taught)
-        late = explained[iteration >= from_here][None]
-        if late.size >= self.ENOUGH:
-            readings.append(Reading(self.LOW, (late.mean() + NOISE * errors_of_mean(late))[0], "medium"))
+        late = iteration >= train.taught + (1 - self.LATE) * (train.iterations - train.taught)
+        if late.sum() >= self.ENOUGH:
+            readings.append(
+                Reading(self.LOW, explained_together(explained[None, late], variance[None, late])[0], "medium")
+            )
         first = explained[iteration < self.FIRST]
         readings += [Reading(self.PERFECT, 1 - first.max(), "low")] if first.size else []
         return weighed(readings).of(differ.sum())
