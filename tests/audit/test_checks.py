@@ -185,7 +185,7 @@ def test_evidence_names_the_worst_rows(plant):
 
 def test_updates_whose_returns_hardly_differ_weigh_little_in_what_a_critic_explains(plant):
     # Of five updates four have values twice as far off as a constant, one explains half. With equal variances that
-    # makes 1 - (4 x 2 + 0.5) / 5 = -0.7, and its error is 0.3. With variances of 0.04 and 4 it is
+    # makes 1 - (4 x 2 + 0.5) / 5 = -0.7, and over ten its error is 0.2. With variances of 0.04 and 4 it is
     # 1 - (4 x 0.08 + 2) / 4.16 = 0.44.
     mostly_bad = update("explained_variance", slice(None), -1.0)(plant)
     mostly_bad = update("explained_variance", slice(4, None, 5), 0.5)(mostly_bad)
@@ -196,7 +196,7 @@ def test_updates_whose_returns_hardly_differ_weigh_little_in_what_a_critic_expla
 
 
 def test_what_a_critic_explains_is_judged_beyond_its_noise(plant):
-    # Pairs of -0.4 and 0.2 make -0.16 or -0.04 over five updates; their errors are 0.13, so neither is below 0 by two.
+    # Pairs of -0.4 and 0.2 make -0.1 over ten updates; its error is 0.1, so that is not surely below 0.
     noisy = update("explained_variance", slice(None, None, 2), -0.4)(
         update("explained_variance", slice(1, None, 2), 0.2)(plant)
     )

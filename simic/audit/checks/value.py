@@ -1,6 +1,7 @@
 """Whether the critic predicts returns, and whether its advantages are sound."""
 
 import numpy as np
+from scipy import stats
 
 from simic.agent.losses import ADVANTAGE_SIGMA_FLOOR
 from simic.audit import limits
@@ -27,8 +28,8 @@ PHASES = ((0.1, -0.5), (0.25, -0.2), (0.75, 0.0), (1.0, 0.1))
 
 
 def explained_together(explained: Values, variance: Values) -> Values:
-    """Share of the variance of returns that values explain over each stretch of updates ``[n, width]``, plus two
-    standard errors of it.
+    """Share of the variance of returns that values explain over each stretch of updates ``[n, width]``: the upper end
+    of its 95 % interval.
 
     A ratio of sums: the mean of the shares would be ruled by updates whose returns hardly differ, in which a small
     error is many times their variance. Its error: Cochran 1977, Sampling Techniques, chapter 6.
@@ -37,8 +38,8 @@ def explained_together(explained: Values, variance: Values) -> Values:
     total = variance.sum(axis=1)
     share = unexplained.sum(axis=1) / total
     residual = unexplained - share[:, None] * variance
-    error = np.sqrt((residual**2).sum(axis=1) * width / max(width - 1, 1)) / total
-    return 1.0 - share + NOISE * error
+    error = np.sqrt((residual**2).sum(axis=1) * width / (width - 1)) / total
+    return 1.0 - share + stats.t.ppf(0.975, width - 1) * error
 
 
 @check
@@ -53,11 +54,11 @@ class ExplainedVariance(Check):
     minimum = PERSISTENT
     counted = "update whose returns differ"
     CONSTANT, LOW, PERFECT = limits.EXPLAINED_VARIANCE, limits.LATE_EXPLAINED_VARIANCE, limits.UNEXPLAINED_EARLY
-    LATE, ENOUGH, FIRST = 0.5, 10, 5
+    LASTING, LATE, ENOUGH, FIRST = 10, 0.5, 10, 5
     threshold = (
-        f"of updates whose returns deviate by {ADVANTAGE_SIGMA_FLOOR:g} or more: of {PERSISTENT} taken together, plus "
-        f"{NOISE:g} standard errors, < {CONSTANT:g}; of the last {percent(LATE)} of PPO's, if {ENOUGH}, < {LOW:g}: "
-        f"medium; unexplained < {PERFECT:g} within the first {FIRST}: low"
+        f"of updates whose returns deviate by {ADVANTAGE_SIGMA_FLOOR:g} or more, taken together, the upper end of the "
+        f"95 % interval: of {LASTING} (of all where there are fewer) < {CONSTANT:g}; of the last {percent(LATE)} of "
+        f"PPO's, if {ENOUGH}, < {LOW:g}: medium; unexplained < {PERFECT:g} within the first {FIRST}: low"
     )
     source = "Stable-Baselines3 logger (0 = a constant, < 0 worse); other numbers " + OURS
     fix = "Check the scale of returns (V2) and the gradients (G1); raise ppo.value_coef."
@@ -71,7 +72,7 @@ class ExplainedVariance(Check):
         updates = run.updates.where(differ)
         explained, iteration = updates.column("explained_variance"), updates.column("iteration")
         variance = updates.column("return_std") ** 2
-        together = explained_together(windows(explained, PERSISTENT), windows(variance, PERSISTENT))
+        together = explained_together(windows(explained, self.LASTING), windows(variance, self.LASTING))
         bad = where(run, "explained_variance", differ & (run.updates.column("explained_variance") < 0))
         readings = [Reading(self.CONSTANT, together.min(), "medium", bad)]
         train = run.params.train
