@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simic import durable, params
-from simic.data.batches import META_FILE
+from simic.data.batches import META_FILE, data_hash
+from simic.errors import SimicError
 from simic.params import Params
-from simic.pipeline import continuing, recipe
+from simic.pipeline import continuing, recipe, stages
 from simic.pipeline.paths import Workspace
 from simic.pipeline.recipe import Changes, TrainingRecipe
 from simic.telemetry.recorder import run_name
-from simic.training.checkpoint import CheckpointStore
+from simic.training.checkpoint import CheckpointStore, read_manifest
+from simic.training.resume import HARMLESS, Identity, differences
 from simic.training.session import CHECKPOINTS
 
 MOST_CHANGES = 3  # that are named
@@ -52,10 +54,38 @@ def others(workspace: Workspace) -> list[Leftover]:
 
 
 def staying(workspace: Workspace, allow_code_change: bool) -> list[str]:
-    """Of each that the next training does not go on with, in one line."""
-    left = others(workspace)
-    source = continuing.source_of(params.load(workspace.params), workspace, allow_code_change) if left else None
-    return [told(each) for each in left if each.path != source]
+    """Of each that the next training does not go on with, in one line; and of a published run that cannot be made as
+    long as asked for.
+    """
+    if not (workspace.prepared / META_FILE).exists():
+        return [told(each) for each in others(workspace)]
+    tree = params.load(workspace.params)
+    source = continuing.source_of(tree, workspace, allow_code_change)
+    lines = [told(each) for each in others(workspace) if each.path != source]
+    own = CheckpointStore(workspace.work(stages.fingerprint(tree, workspace)) / CHECKPOINTS, tree.runtime.keep_last)
+    return lines if lines or source is not None or own.iterations() else [*_too_short(workspace, tree)]
+
+
+def _too_short(workspace: Workspace, tree: Params) -> Iterator[str]:
+    """Why a published run that differs by how long it is does not go on: its log is elsewhere, or the code is other."""
+    try:
+        manifest = read_manifest(workspace.checkpoints / "latest")
+    except SimicError:
+        return  # none, or one that whoever reads it will name
+    changed = differences(manifest.params, Identity.params_of(tree))
+    of_these = manifest.data_sha256 == data_hash(workspace.prepared) and changed.keys() <= {*HARMLESS}
+    if not of_these or not 0 < manifest.iteration < tree.train.iterations:
+        return
+    here = any(workspace.finished.glob("[!.]*"))
+    why = (
+        "the code has changed; --allow-code-change goes on with it"
+        if here
+        else f"that needs its log, which is kept only where it was trained, in {workspace.finished}"
+    )
+    yield (
+        f"the run in {workspace.checkpoints} has {manifest.iteration} of {tree.train.iterations} iterations and is not "
+        f"made longer: {why}; training starts over"
+    )
 
 
 def remove(workspace: Workspace, everything: bool) -> Iterator[str]:

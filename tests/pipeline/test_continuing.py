@@ -182,6 +182,7 @@ def test_the_flag_reaches_the_engine(copy: Workspace, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         engine, "run_chain", lambda _, __, execution, ___: asked.append(execution.allow_code_change) or []
     )
+    monkeypatch.setattr(stages, "verdict", lambda _: stages.Told("", "", "", ""))  # nothing has run
     monkeypatch.chdir(copy.root)
     for flags in ([], ["--allow-code-change"]):
         monkeypatch.setattr(sys, "argv", ["simic", command, *flags])
@@ -222,3 +223,23 @@ def test_the_engine_goes_on_before_it_trains_unless_it_is_to_begin_anew(
 class Publisher:
     def publish(self) -> None:
         pass
+
+
+def test_why_a_published_run_is_not_made_longer_is_said(copy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(iterations: int, *overrides: str, allow: bool = False) -> list[str]:
+        save(copy, lasting(iterations, *overrides))
+        return leftovers.staying(copy, allow)
+
+    assert said(LONG) == said(SHORT) == []  # it is; there is nothing to make longer
+    with monkeypatch.context() as patch:
+        changed_code(patch)
+        [line] = said(LONG)
+        assert f"has {SHORT} of {LONG} iterations" in line and "--allow-code-change" in line
+        assert said(LONG, allow=True) == []
+    shutil.rmtree(copy.finished)  # as where it was pulled
+    [line] = said(LONG)
+    assert "its log, which is kept only where it was trained" in line
+    assert said(LONG, "train.ppo.gamma=0.9") == said(SHORT) == []  # another run
+    begin(lasting(LONG), copy)
+    shutil.copytree(copy.checkpoints / "latest", copy.work(stages.fingerprint(lasting(LONG), copy)) / CHECKPOINTS / "3")
+    assert said(LONG) == []  # it is under way
