@@ -118,6 +118,7 @@ def test_sections_come_in_the_order_in_which_they_are_believed(page):
         "scoreboard",
         "why",
         "evaluation",
+        "known",
         "provenance",
     ]
 
