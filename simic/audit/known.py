@@ -167,10 +167,7 @@ def _said(word: Fate, number: int) -> str:
 def _measured_on(changed: Sequence[str]) -> str:
     if not changed:
         return "Measured on the code that made this report."
-    return (
-        f"Measured on other code than made this report; changed since: {', '.join(changed)}. To measure again: "
-        "simic audit --self-test."
-    )
+    return f"Measured on other code than made this report; changed since: {', '.join(changed)}."
 
 
 def _setting(found: SelfTest) -> str:
