@@ -154,8 +154,8 @@ DORMANT = ours("share of dormant units", 0.25, 1.0, judged=0.25)
 RANK_KEPT = at_least("rank of the features over its maximum", 0.5, 0.0, judged=0.5)
 
 # K6: below that of clean runs; benchmarks/canary.py measures it for 30 seeds
-TAUGHT_CANARY = canary("points above chance of a canary that was taught", 9.72)
-PPO_CANARY = canary("points above chance of a canary trained by PPO", 9.03)
+TAUGHT_CANARY = canary("points above chance of a controller that was taught", 9.72)
+PPO_CANARY = canary("points above chance of a controller trained by PPO", 9.03)
 
 # P, N, M, S: rewards, scales, environment
 SHARE_OF_SHAPING = ours("share of a shaping component, kept up", 0.892, 1.0, judged=0.8)

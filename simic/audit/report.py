@@ -12,7 +12,7 @@ from markupsafe import Markup
 from pydantic import ValidationError
 
 from simic import durable
-from simic.audit import audit, card, figures, why
+from simic.audit import audit, card, figures, known, why
 from simic.audit.findings import Layer, Result, Status, Verdict, failing, percent
 from simic.audit.panels import Panel, panels_of
 from simic.audit.provenance import Provenance
@@ -98,6 +98,7 @@ def _templates(finalize: Any) -> Environment:
         "count": count,
         "cell": cell,
         "label": label,
+        "fate": known.fate,
     }
     return environment
 
@@ -142,6 +143,19 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "cases": list(enumerate(evaluation.cases)) if evaluation else (),
         "provenance": provenance_rows(run),
         "changed": _changed(params),
+        **_known(),
+    }
+
+
+def _known() -> dict[str, object]:
+    """The self-test that comes with this code."""
+    found = known.shipped()
+    return {
+        "known": found,
+        "known_said": known.sentences(found),
+        "known_headings": known.headings(found),
+        "known_sums": known.sums(found),
+        "known_families": known.FAMILIES,
     }
 
 

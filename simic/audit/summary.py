@@ -27,17 +27,18 @@ from simic.growth.life.vocabulary import Action
 from simic.params import PolicyName
 
 COMPARES: dict[Layer, str] = {
-    "bind": "files with the hashes that each stage sealed",
-    "recompute": "recorded numbers with those that follow from the tables",
+    "bind": "files with the hashes that each stage recorded",
+    "recompute": "recorded numbers with those computed again from the tables",
     "certify": "training, episodes and the exported network with a float64 reference that shares no code with them",
-    "canary": "a controller trained by this code on a task whose answer is known with those of clean runs",
-    "symptom": "measurements with the limits of a sound training; these prove nothing",
+    "canary": "what this code learns on a task with a known answer with what sound code learned there",
+    "symptom": "measurements with the limits of sound training; these are signs, not proof",
 }
 
 
 HEALTH = ("approx_kl", "explained_variance", "clip_fraction", "grad_norm")
 LABELS = {
     "learned": "learned (greedy)",
+    "static": "static (never grows)",
     "learned_sampled": "learned (sampled)",
     "random_legal": "random",
     "fixed_schedule": "fixed schedule",
@@ -175,8 +176,8 @@ def _proven(verdict: Verdict) -> str:
     if unknown:
         said += f", {unknown} could not be evaluated"
     if verdict.unseen:
-        said += f"; not evaluated though it could be critical: {', '.join(verdict.unseen)}"
-    return f"{said}; it does not hold in {', '.join(verdict.refuted)}." if verdict.refuted else f"{said}."
+        said += f"; not evaluated, though a finding would be critical: {', '.join(verdict.unseen)}"
+    return f"{said}; the record does not hold in {', '.join(verdict.refuted)}." if verdict.refuted else f"{said}."
 
 
 def _withheld(verdict: Verdict) -> tuple[str, str]:
@@ -192,7 +193,8 @@ def _reached(evaluation: Evaluation | None) -> tuple[str, str]:
     score, gap = endpoints.said(evaluation)
     policy = evaluation.policies[LEARNED]
     reached = (
-        f"{_interval(policy.test_accuracy_pct)} points on the test split with {policy.params:,.0f} parameters, "
+        f"{_interval(policy.test_accuracy_pct)} points on the test splits of all {evaluation.eval_seeds} evaluated "
+        f"hosts, with {policy.params:,.0f} parameters, "
         f"{policy.growth_ratio:.2f} times as many as the bare host"
     )
     return f"Gap: {gap}. Score: {score}.", f"Accuracy: {reached}. {_compared(evaluation)}"

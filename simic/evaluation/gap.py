@@ -40,7 +40,7 @@ def gap_closed(policy: ArrayLike, common: ArrayLike, oracle: ArrayLike) -> GapCl
     gap = paired_difference(best, floor)
     if gap.low <= 0:
         said = f"{gap.estimate:.2f} [{gap.low:.2f}, {gap.high:.2f}]"
-        return GapClosed(None, gap, f"oracle - common is {said}: of a gap that may be 0 there is no share")
+        return GapClosed(None, gap, f"oracle - common is {said} and may be 0")
     return GapClosed(_ratio(achieved - floor, best - floor), gap, "")
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from simic.audit.known import Family
 from simic.pipeline.paths import Workspace
 
-Family = Literal["maths", "plumbing", "data", "evaluation", "provenance", "resume"]
 Severity = Literal["low", "medium", "high", "critical"]
 When = Literal["prepare", "headroom", "interrupted", "train", "evaluate"]
 FAMILIES: tuple[Family, ...] = get_args(Family)

@@ -4,14 +4,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from simic.audit.known import Fate
 from simic.selftest.fault import SEVERITIES, Fault
 from simic.selftest.play import Ending
 
-# In words of a matrix: found at least as grave as it is; found, but taken too lightly; a stage ended with a message;
-# a stage ended with a traceback; nobody noticed.
-Word = Literal["caught", "lower", "refused", "crashed", "missed"]
 Severities = Mapping[str, str]  # of the findings of a report, by id of the check
 
 OF_THE_CLOCK = ("Q1",)  # checks of wall times: what they find tells of the machine's other work
@@ -21,7 +18,7 @@ OF_THE_CLOCK = ("Q1",)  # checks of wall times: what they find tells of the mach
 class Judgement:
     """``by`` has the new findings, gravest first; ``message`` is of a refusal or a crash."""
 
-    word: Word
+    word: Fate
     by: dict[str, str]
     stage: str = ""
     message: str = ""

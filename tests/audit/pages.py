@@ -3,6 +3,8 @@
 import re
 from html.parser import HTMLParser
 
+from simic.audit import known
+
 # A number with its sign, thousands, decimals, exponent and unit.
 NUMBER = re.compile(r"(?<![\w.])([-+]?)(\d[\d,]*(?:\.\d+)?)(?:e([-+]?\d+))?( [kMGT](?!\w))?")
 UNITS = {None: 1.0, " k": 1e3, " M": 1e6, " G": 1e9, " T": 1e12}
@@ -66,8 +68,14 @@ def sources(findings, evaluation, rest):
         "scoreboard": [findings["scoreboard"]],
         "why": why(evaluation),
         "evaluation": [policies, evaluation["comparisons"], evaluation["host"], setting],
+        "known": [known.shipped().model_dump(mode="json"), known_sums(), len(known.shipped().clean)],
         "provenance": [findings["run"], rest],
     }
+
+
+def known_sums():
+    """Numbers of the faults that the self-test planted."""
+    return {name: sums.model_dump(mode="json") for name, sums in known.sums(known.shipped()).items()}
 
 
 def why(evaluation):

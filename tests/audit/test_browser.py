@@ -85,3 +85,21 @@ def test_on_paper_everything_is_open_black_on_white(page, tab):
         "rgb(255, 255, 255)",
         "rgb(0, 0, 0)",
     ]
+
+
+A4_PIXELS = 718  # between margins of a centimetre
+
+
+def test_on_paper_no_table_is_cut_off_and_letters_have_one_scale(page, tab):
+    tab.open(page, A4_PIXELS, medium="print")
+    cut = "[...document.querySelectorAll('.scroll')].filter(each => each.scrollWidth > each.clientWidth)"
+    assert tab.value(f"{cut}.map(each => each.textContent.slice(0, 80))") == []
+    sizes = "[...document.querySelectorAll('html, body')].map(each => getComputedStyle(each).fontSize)"
+    assert len(set(tab.value(sizes))) == 1
+
+
+def test_every_planted_fault_has_room_for_its_words(page, tab):
+    tab.open(page, 1280)
+    tab.value("document.querySelector('#faults').open = true")
+    widths = tab.value("[...document.querySelectorAll('#faults td')].map(each => each.getBoundingClientRect().width)")
+    assert widths and min(widths) > 300

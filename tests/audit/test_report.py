@@ -118,6 +118,7 @@ def test_sections_come_in_the_order_in_which_they_are_believed(page):
         "scoreboard",
         "why",
         "evaluation",
+        "known",
         "provenance",
     ]
 
@@ -225,7 +226,7 @@ def test_every_case_says_its_task_its_scores_and_the_oracles_schedule(page, clea
     inside = " ".join(Page(page[page.index('<h2 id="growth">') :].split("</section>")[0]).text)
     for case in clean.evaluation.cases:
         task = clean.evaluation.tasks[clean.evaluation.rows[case.row]]
-        assert f"{case.gain:+.1f} on {task.name}" in inside
+        assert f"{case.gain:+.1f} points on {task.name}" in inside
         assert f"noise {case.parameters['noise']}" in inside
         assert f"Learned {case.score:.1f}, best common schedule {case.common:.1f}" in inside
         assert f"oracle per task {case.oracle_score:.1f} ({case.oracle})" in inside
@@ -334,6 +335,9 @@ def test_what_is_refuted_withholds_every_result(plant):
     for text in (page[: page.index('id="findings"')], plain[: plain.index("## Findings")]):
         assert "withheld, since the record does not hold (P5)" in text
         assert reached not in text and "The gap on" not in text
+    doubt = "The record does not hold (P5): do not rely on what follows."
+    assert page.count(doubt) == 2 and plain.count(doubt) == 1
+    assert page.index(doubt) < page.index('<article class="case">')
 
 
 def test_a_run_of_which_a_part_is_not_certified_is_not_certified(clean):
@@ -355,6 +359,7 @@ def test_what_was_found_while_it_trained_is_in_the_report(clean):
 
 
 def test_a_clean_run_is_said_to_be_clean(page):
+    assert "do not rely on" not in page
     assert "No critical or high finding." in page and "Certified: " in page
     assert "9 comparisons of 1 kinds" in page[page.index('id="proof"') :]
 

@@ -18,7 +18,7 @@ class Canaries(Check):
     severity = "high"
     layer = "canary"
     post_hoc = True
-    question = "Does a controller that this code trains on a planted task grow what was planted?"
+    question = "Trained by this code on a task whose best seed is known, does a controller grow that seed?"
     needs = ("certificate",)
     counted = "controller"
     threshold = " or ".join(f"{limit.name} < {limit:g}" for limit in LIMITS.values())

@@ -50,7 +50,7 @@ class LearnerCertified(CertifiedPart):
     id = "K1"
     part = "learner"
     title = "The learner does not do what it is meant to"
-    question = "Do acting, advantages, imitation, PPO's update and the resume of a small training come out the same?"
+    question = "Does an independent reference compute the same actions, advantages, cloning, PPO updates and resume?"
 
 
 @check
@@ -60,7 +60,9 @@ class WorldCertified(CertifiedPart):
     id = "K2"
     part = "world"
     title = "Hosts do not grow as they are meant to"
-    question = "Do training, lifecycle, measurements, observations, masks and rewards of hosts come out the same?"
+    question = (
+        "Does an independent reference compute the same host training, lifecycle, masks, observations and rewards?"
+    )
 
 
 @check
@@ -70,7 +72,7 @@ class EpisodesCertified(CertifiedPart):
     id = "K3"
     part = "episodes"
     title = "Recorded episodes cannot be played again"
-    question = "Do recorded decisions on the prepared data lead to what was recorded?"
+    question = "Played again on the prepared data, do the recorded decisions give the recorded episodes?"
 
 
 @check
@@ -90,4 +92,4 @@ class EvaluationCertified(CertifiedPart):
     id = "K5"
     part = "evaluation"
     title = "Evaluated episodes cannot be played again"
-    question = "Do the published weights decide as was recorded, and is the network that is left as good as claimed?"
+    question = "Do the published weights take the recorded decisions, and is the final network as good as claimed?"

@@ -33,7 +33,7 @@ class ClaimsFollow(RecomputedCheck):
     question = "Do means, intervals, p-values, gap and shares follow from the values per host?"
     needs = ("checkpoints", "evaluation", "headroom")
     threshold = f"a number that differs by more than {number(EXACT)} (ends found by a search: {number(SEARCHED)})"
-    passes_when = "all numbers are computed again"
+    passes_when = "recomputing gives every number"
 
     def examine(self, run: RunRecord) -> Outcome:
         evaluation, headroom = run.evaluation, run.headroom
@@ -123,7 +123,7 @@ class HostsPossible(RecomputedCheck):
 
     id = "C10"
     title = "Evaluated networks cannot be what is said of them"
-    question = "Are parameters and counts of seeds possible, and is the test split not the validation split?"
+    question = "Are sizes and counts of seeds possible, and are test scores not those of validation?"
     needs = ("checkpoints", "evaluation", "params")
     GAP_ERRORS, LEAST_PCT = 6.0, 5.0
     threshold = (

@@ -22,7 +22,7 @@ class SplitsApart(RecomputedCheck):
     id = "C11"
     title = "Training and validation samples do not belong together"
     counted = "task"
-    question = "Do nearest neighbours agree on labels across the splits as they do within one, with no sample in both?"
+    question = "Do neighbours share labels across splits as often as within one, and is no sample in both?"
     needs = ("checkpoints", "samples")
     ERRORS, SHARE, OFF = 6.0, 0.5, 1e-3
     threshold = (

@@ -125,9 +125,9 @@ class ScalesOfActing(Check):
     """N2: what an update learns from is what the policy saw, by the scales of that moment."""
 
     id = "N2"
-    title = "Stored observations are not what the scales of acting give"
+    title = "Stored observations were not normalised as when acting"
     severity = "high"
-    question = "Normalised again before the scales move, are the raw observations those that were stored?"
+    question = "Do raw observations, normalised again with the scales of acting, equal those that were stored?"
     needs = ("updates.normalizer_deviation",)
     counted = "rollout"
     MOST = limits.DEVIATION_OF_SCALES

@@ -89,7 +89,7 @@ class RuleByHand(Floor):
     """F3: learning is not worth its cost if a hand-written rule does better."""
 
     id = "F3"
-    title = "Not better than the rule by hand"
+    title = "Not better than the hand-written rule"
     severity = "medium"
     other = "patient"
     question = "Is the learned policy better than the patient rule, on the test split?"

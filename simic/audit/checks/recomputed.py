@@ -130,7 +130,7 @@ class ComponentsFollow(RecomputedCheck):
     """C2: a component is a function of what was recorded beside it."""
 
     id = "C2"
-    title = "Rewards are not what the states pay"
+    title = "Rewards do not follow from the states"
     question = "Do the components of the reward follow from stages, ops, parameters and accuracies?"
     needs = ("checkpoints", "params", "steps.reward", "steps.stage")
     threshold = f"a component that differs by more than {number(SUM)} at any step"
@@ -154,7 +154,7 @@ class AdvantagesFollow(RecomputedCheck):
 
     id = "C3"
     title = "Advantages or returns are not what the rewards give"
-    question = "Are advantages, returns, the scale of rewards and the explained variance those of the recorded rewards?"
+    question = "Do advantages, returns, the scale of rewards and explained variance follow from the recorded rewards?"
     needs = ("checkpoints", "params", "steps.reward", "steps.value", "updates.return_mean")
     threshold = f"a moment that differs by more than {number(SCALED)} of the largest value"
     passes_when = "twins, scale, generalised advantages and returns give the recorded moments"
@@ -279,7 +279,7 @@ class CountsAgree(RecomputedCheck):
 
     id = "C5"
     title = "Counters do not agree with what was done"
-    question = "Are environment steps, samples, optimiser steps and rows counted rightly, and schedules kept?"
+    question = "Are environment steps, samples, optimiser steps and rows counted correctly, and schedules followed?"
     needs = ("checkpoints", "params", "steps.valid", "updates.steps", "updates.env_steps")
     threshold = "any count that differs"
     passes_when = "telemetry and checkpoint hold the same counts"
@@ -342,7 +342,7 @@ class BestIsBest(RecomputedCheck):
 
     id = "C6"
     title = "The best checkpoint is not the best"
-    question = "Was the best checkpoint chosen by the highest mean score on validation, and is it that one?"
+    question = "Is the best checkpoint the one with the highest mean score in validation?"
     needs = ("checkpoints", "updates.validation_accuracy", "validations.score")
     threshold = "a mean that is not that of its episodes, or another iteration than that of the first maximum"
     passes_when = "best is the first maximum, latest the last iteration"
@@ -377,8 +377,8 @@ class TasksApart(RecomputedCheck):
     """C7: training, choosing and evaluating are done on different tasks."""
 
     id = "C7"
-    title = "Tasks are used for what they are not there for"
-    question = "Were training episodes played on training tasks, and the episodes that choose on validation tasks?"
+    title = "Training and validation tasks are mixed up"
+    question = "Were training episodes played on training tasks, and validation episodes on validation tasks?"
     needs = ("checkpoints", "tasks", "params", "episodes.task", "validations.task")
     threshold = "an episode on a task of another group; twins on different tasks"
     passes_when = "every episode is on a task of its group"
@@ -407,8 +407,8 @@ class TwinsAlike(RecomputedCheck):
     """C8: hosts with the same past measure the same, others do not."""
 
     id = "C8"
-    title = "Twins differ without a cause, or strangers are equal"
-    question = "Do twins measure the same until they act differently, and do different hosts differ?"
+    title = "Twins differ without a cause, or other hosts are equal"
+    question = "Do twins measure the same until their decisions differ, and do hosts that are no twins differ?"
     needs = ("checkpoints", "params", "steps.val_loss", "episodes.task")
     TOLERANCE = 1e-3  # relative, of a loss: rounding of hosts that run in different groups
     threshold = (

@@ -32,7 +32,7 @@ class Integrity(Check):
     severity = "critical"
     layer = "bind"
     counted = "stage with a seal"
-    question = "Hashed again, are code, params, data, checkpoints, telemetry and results those that each stage sealed?"
+    question = "Have code, params, data, checkpoints, telemetry and results still the hashes that each stage recorded?"
     needs = ("provenance",)
     threshold = "a hash that differs from the seal of the stage that made or read it, or a seal that is missing"
     source = "Huang et al. 2022, recommendation on reproducibility"
@@ -63,7 +63,7 @@ class Resumed(Check):
     id = "X9"
     title = "Something was found when training was resumed"
     severity = "high"
-    question = "Was everything there when training was resumed, on the same machine, as it had been left?"
+    question = "At every resume, was everything as it had been left, and the machine the same?"
     needs = ("provenance",)
     threshold = "a finding of a resume that is more than information, as grave as that"
     source = OURS
@@ -85,7 +85,7 @@ class Recomputed(Check):
     """X8: where policies stand is computed from tables that are kept, so it can be computed again."""
 
     id = "X8"
-    title = "The evaluation is not what its tables give"
+    title = "The evaluation does not follow from its tables"
     severity = "critical"
     layer = "recompute"
     question = "Do headroom.json and evaluation.json belong together, and do the numbers follow from the tables?"
@@ -188,11 +188,11 @@ class OriginRecorded(Check):
     id = "X2"
     title = "The run's origin is not fully recorded"
     severity = "medium"
-    question = "Are the revision that trained, versions and hashes recorded, and was its code committed, and one?"
+    question = "Are code revision, versions and hashes recorded, and was the code committed and the same all along?"
     needs = ("provenance",)
     threshold = "revision unknown, with uncommitted changes or another after a resume; versions or a hash missing"
     source = "PyTorch reproducibility notes; Huang et al. 2022"
-    fix = "Commit before training."
+    fix = "Commit the code before training."
     passes_when = "everything is recorded and the working tree was clean"
 
     def examine(self, run: RunRecord) -> Outcome:
@@ -206,7 +206,9 @@ class OriginRecorded(Check):
         gaps += [f"code changed in {origin.code_changes} resumes"] if origin.code_changes else []
         none = Reading(limits.GAPS_OF_ORIGIN, len(gaps)).statistic
         if gaps:
-            return found("missing: " + ", ".join(gaps), None, tuple({"gap": gap} for gap in gaps)).showing(none)
+            return found(
+                "not in order: " + ", ".join(gaps), None, tuple({"not in order": gap} for gap in gaps)
+            ).showing(none)
         return passed(f"revision {_short(origin.code_revision)}, clean").showing(none)
 
 

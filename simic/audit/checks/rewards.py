@@ -242,7 +242,7 @@ class Ransomware(Check):
     id = "P6"
     title = "Seeds that harmed their host were fossilized"
     severity = "high"
-    question = "Was no host worse when its seed was fossilized than when it was germinated?"
+    question = "Was every host as good when its seed was fossilized as when it was germinated?"
     needs = KEEPING
     post_hoc = True
     counted = "fossilization"

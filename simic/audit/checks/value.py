@@ -142,7 +142,7 @@ class ValueCollapse(OfPPO):
     id = "V6"
     title = "The critic has collapsed"
     severity = "high"
-    question = "Does the critic explain as much as it should in this phase of training, or lose little by not doing so?"
+    question = "Does the critic explain enough of the returns for this phase of training, or is its loss small?"
     needs = ("updates.explained_variance", "updates.value_loss")
     minimum = PERSISTENT
     LOSS = limits.COLLAPSED_VALUE_LOSS
