@@ -12,7 +12,7 @@ from simic.pipeline.paths import Workspace
 from simic.pipeline.recipe import Changes, TrainingRecipe
 from simic.telemetry.recorder import run_name
 from simic.training.checkpoint import CheckpointStore
-from simic.training.session import CHECKPOINTS
+from simic.training.places import CHECKPOINTS
 
 MOST_CHANGES = 3  # that are named
 UNKNOWN = "params, data or code, as nothing was saved that says which,"

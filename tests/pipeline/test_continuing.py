@@ -18,7 +18,8 @@ from simic.pipeline.recipe import TrainingRecipe
 from simic.telemetry import starts
 from simic.telemetry.publish import FINDINGS_FILE
 from simic.training import seams
-from simic.training.session import CHECKPOINTS, open_session
+from simic.training.places import CHECKPOINTS
+from simic.training.session import open_session
 from tests.pipeline.small_suite import tree
 
 SHORT, LONG = 3, 5

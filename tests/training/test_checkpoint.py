@@ -1,6 +1,5 @@
 """A checkpoint is whole and verified, or it is not used; nothing that is written is ever lost to a failed write."""
 
-import json
 import math
 import resource
 import shutil
@@ -225,10 +224,8 @@ def test_another_chain_is_no_chain_of_the_checkpoint(linked):
 
 def rewrite(path, **changes) -> None:
     """A manifest that is consistent in itself, but not one that this version wrote."""
-    content = json.loads((path / "manifest.json").read_text()) | changes
-    del content["checksum"]
-    checksum = durable.sha256_of(json.dumps(content, sort_keys=True).encode())
-    (path / "manifest.json").write_text(json.dumps({**content, "checksum": checksum}))
+    content = durable.checked((path / "manifest.json").read_bytes()) | changes
+    (path / "manifest.json").write_bytes(durable.with_checksum(content))
 
 
 def test_a_format_of_another_version_is_refused_by_name(store):
