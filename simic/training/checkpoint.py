@@ -74,7 +74,7 @@ class Edited(Damaged):
     """One that is whole in itself and is no state of this run."""
 
 
-class HashChain(NamedTuple):
+class ChainFile(NamedTuple):
     """Of a published run: after how many iterations ``best`` and ``latest`` are, and the links by iterations done."""
 
     iterations: dict[str, int]
@@ -186,13 +186,13 @@ def read_published(folder: Path, name: str) -> Checkpoint:
     return found
 
 
-def read_chain(folder: Path) -> HashChain:
+def read_chain(folder: Path) -> ChainFile:
     """Of a published run; ``Damaged`` naming the file."""
     file = folder / CHAIN_FILE
     try:
         found = durable.checked(_bytes(file))
         iterations = {name: int(found[name]) for name in ("best", "latest")}
-        return HashChain(iterations, {int(done): link for done, link in found["links"].items()})
+        return ChainFile(iterations, {int(done): link for done, link in found["links"].items()})
     except (ValueError, KeyError) as error:
         raise Damaged(f"{file}: damaged: not the hash chain of a run: {error}") from None
 
