@@ -278,6 +278,8 @@ class Recorder:
         late = [path_of(self.folder, number) for number in _numbers(self.folder) if number >= self._extent.files]
         for path in (*reversed(late), *self.folder.glob(".*.tmp")):
             path.unlink()
+        for path in [each for each in self.folder.glob(f"[0-9]*{SUFFIX}") if each.is_dir()]:
+            durable.put_aside(path)
         durable.sync(self.folder)
         return len(late)
 

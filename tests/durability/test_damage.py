@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from simic.audit import certify
+from simic.errors import SimicError
+from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from tests.durability import damage, judging
 from tests.durability.judging import READERS, UNREAD, Finished, Judgement, Opener, Unfinished
@@ -66,6 +69,46 @@ def test_unfinished_training_with_one_damage_of_each_kind(
 @pytest.mark.parametrize("kind", NO_LOG)
 def test_a_finished_run_with_one_damage_of_each_kind(kind: str, finished: Finished, tmp_path: Path) -> None:
     assert_nothing_is_silent(read(finished, PUBLISHED, kind, 0, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "words"),
+    [
+        ("evaluate", "reports/headroom.json", "headroom.json: is not what headroom made"),
+        ("told", "reports/evaluation.json", "evaluation.json: is not what evaluate made"),
+        ("explain", "reports/evaluation.json", "evaluation.json: is not what evaluate made"),
+        ("grow", "models/README.md", "models: is not what train made"),
+        ("told", "reports/findings.json", "findings.json: not findings of this version of simic: its checksum"),
+    ],
+)
+def test_who_reads_what_another_stage_made_holds_it_against_its_seal(
+    name: str, file: str, words: str, finished: Finished, tmp_path: Path
+) -> None:
+    workspace = Workspace(copied(finished.workspace.root, tmp_path / "project"))
+    content = (workspace.root / file).read_text()
+    (workspace.root / file).write_text(content.replace("1", "2", 1))
+    found = judging.judge_reader(name, finished, workspace)
+    assert found.word == "found" and words in found.said, found
+
+
+def test_what_no_report_can_be_made_of_is_told_as_damage_and_a_defect_is_not(
+    finished: Finished, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyError), stages.damage_told(finished.params, finished.workspace):
+        raise KeyError("a defect of ours")
+    workspace = Workspace(copied(finished.workspace.root, tmp_path / "project"))
+    (workspace.reports / "metrics.json").write_text("{}")
+    said = r"metrics\.json has changed since, and no report can be made .* dvc checkout"
+    with pytest.raises(SimicError, match=said), stages.damage_told(finished.params, workspace):
+        raise KeyError("missing")
+
+
+def test_a_damaged_export_is_not_certified(finished: Finished, tmp_path: Path) -> None:
+    grown = copied(finished.workspace.grown, tmp_path / "grown")
+    (grown / "network.pt2").write_bytes(b"")
+    run = stages.recorded(finished.params, finished.workspace)
+    found = certify.grown_network(grown, finished.workspace.prepared, run)
+    assert found.lines == () and "network.pt2: damaged" in found.reason
 
 
 @pytest.mark.prove
