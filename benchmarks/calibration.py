@@ -34,7 +34,7 @@ def read(folder: Path) -> Verdict:
     """What the audit said of a run; SimicError where it was not audited, or its record does not hold."""
     path = Workspace(folder).reports / "findings.json"
     try:
-        verdict = Verdict.model_validate_json(path.read_bytes())
+        verdict = Verdict.from_json(path.read_bytes())
     except OSError:
         raise SimicError(f"{path}: no such file; run simic audit there first") from None
     except ValueError:

@@ -16,6 +16,7 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import PrefectException
 from prefect.states import Completed
 
+from simic.errors import printable
 from simic.evaluation import result
 from simic.pipeline.paths import Workspace
 from simic.pipeline.stages import Told
@@ -60,7 +61,7 @@ class ProgressArtifact(Observer):
             self._reachable = True
         except TROUBLE as error:
             if self._reachable:
-                _log.warning("Prefect does not answer, training continues without it: %s", error)
+                _log.warning("Prefect does not answer, training continues without it: %s", printable(str(error)))
             self._reachable = False
 
 
@@ -69,7 +70,7 @@ def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float
     standings = next(iter(evaluation.standings.values()))
     return [
         {
-            "policy": name,
+            "policy": printable(name),
             "score (points)": round(policy.score.estimate, 2),
             "95 % interval": f"{policy.score.low:.2f} to {policy.score.high:.2f}",
             "gap closed": "–" if policy.share is None else f"{100 * policy.share.estimate:.0f} %",

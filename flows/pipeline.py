@@ -49,7 +49,7 @@ def simic(overrides: Overrides | None = None) -> State:
         recovery.close_dead_tasks(run_id)
         changes = writer.write(workspace.params, writer.from_model(overrides)) if overrides else []
         for change in changes:
-            logger.info("params.yaml: %s", change)
+            logger.info("params.yaml: %s", printable(change))
         for name in stages.STAGES:
             run_stage.with_options(name=name)(name)
     if overrides:

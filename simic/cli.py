@@ -342,7 +342,7 @@ def study(
     try:
         Study(planned, workspace, runner, count, _say).run()
     except Stopped as stopped:
-        print(f"simic: {stopped}; to go on: simic study {file}", file=sys.stderr)
+        print(printable(f"simic: {stopped}; to go on: simic study {file}"), file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
 
 
@@ -435,7 +435,7 @@ def _interruptible(body: Callable[[], T], doing: str) -> T:
         with stop_at_once(doing):
             return body()
     except Interrupted as stopped:
-        print(f"simic: {stopped}", file=sys.stderr)
+        print(printable(f"simic: {stopped}"), file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
 
 

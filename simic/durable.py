@@ -28,7 +28,7 @@ def sha256_of(content: bytes) -> str:
 
 
 def with_checksum(content: dict[str, Any]) -> bytes:
-    """JSON that ``checked`` reads: a checksum of the content stands in it, so that a damaged number is noticed."""
+    """JSON that ``checked`` reads: a checksum of the content stands in it, so that every changed byte is noticed."""
     return (json.dumps({**content, "checksum": _checksum(content)}, indent=2) + "\n").encode()
 
 
@@ -40,6 +40,8 @@ def checked(written: bytes) -> dict[str, Any]:
         raise ValueError("not JSON") from None
     if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
         raise ValueError("its checksum does not match")
+    if written != with_checksum(content):  # a key twice, a line break too few
+        raise ValueError("not the bytes that were written")
     return content
 
 
@@ -121,7 +123,7 @@ def _replace(temporary: Path, target: Path) -> None:
     except OSError:
         aside.rename(target)
         raise
-    shutil.rmtree(aside)
+    _remove(aside)
 
 
 def remove_directory(path: Path) -> None:
@@ -133,7 +135,22 @@ def remove_directory(path: Path) -> None:
         aside = path.with_name(f".{path.name}.{os.getpid()}.old")
         path.rename(aside)
         sync(path.parent)
-        shutil.rmtree(aside)
+        _remove(aside)
+
+
+def put_aside(path: Path) -> Path:
+    """Keeps what is not what was written as ``damaged-…``, in place of an earlier one."""
+    aside = path.with_name(f"damaged-{path.name}")
+    _remove(aside)
+    return path.rename(aside)
+
+
+def _remove(path: Path) -> None:
+    """Whatever it is, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def move_directory(path: Path, target: Path) -> None:

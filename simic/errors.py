@@ -10,7 +10,12 @@ EXIT_INTERRUPTED = 3  # asked to stop; the same command goes on
 
 
 class SimicError(Exception):
-    """Bad input or a refused operation; the message names the thing, its value and what is allowed."""
+    """Bad input or a refused operation; the message names the thing, its value and what is allowed, in one line that
+    does nothing to a terminal, wherever it is logged.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class DecisionFault(SimicError):

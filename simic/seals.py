@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from simic import durable, params
+from simic.errors import SimicError
 from simic.params import Params
 
 PACKAGE = Path(__file__).parent
@@ -165,6 +166,19 @@ def broken(root: Path, tree: Params) -> tuple[list[str], list[str]]:
         ]
         made |= {place: (stage, digest) for place, digest in seal.writes.items()}
     return problems, looked
+
+
+def refuse_changed(root: Path, place: str) -> None:
+    """SimicError where a place is not what the stage that made it sealed; one without a seal is held to nothing."""
+    stage = next(stage for stage, sealed in STAGES.items() if place in sealed.writes)
+    file = path_of(root, stage)
+    if not file.exists():
+        return
+    seal, remedy = _read(file), f"dvc checkout brings back what was recorded, or run simic {stage} again"
+    if isinstance(seal, str):
+        raise SimicError(f"{file}: {seal}; {remedy}")
+    if content_hash(root / place) != seal.writes.get(place):
+        raise SimicError(f"{root / place}: is not what {stage} made; {remedy}")
 
 
 def _read(path: Path) -> Seal | str:

@@ -82,3 +82,30 @@ def test_a_lock_file_removed_by_its_holder_while_another_takes_it_is_made_anew(t
     monkeypatch.setattr(fcntl, "flock", late)
     with durable.locked(path, "trains"):
         assert durable.holder(path) == os.getpid()
+
+
+@pytest.mark.parametrize("change", [
+    lambda text: text[:-1], lambda text: text + b" ", lambda text: text.replace(b'"a": 1', b'"a":  1'),
+    lambda text: text.replace(b'"a": 1', b'"a": 1, "a": 1'), lambda text: text.replace(b'"a": 1', b'"a": 2'),
+])  # fmt: skip
+def test_a_checksum_holds_every_byte(change):
+    written = durable.with_checksum({"a": 1, "b": [0.1, None, "é"]})
+    assert durable.checked(written) == {"a": 1, "b": [0.1, None, "é"]}
+    with pytest.raises(ValueError, match=r"."):
+        durable.checked(change(written))
+
+
+def test_what_is_put_aside_takes_the_place_of_what_was_put_aside_before(tmp_path):
+    for k, make in enumerate((lambda path: path.mkdir(), lambda path: path.write_text("1"))):
+        make(tmp_path / "a")
+        assert durable.put_aside(tmp_path / "a").name == "damaged-a" and not (tmp_path / "a").exists()
+        assert (tmp_path / "damaged-a").is_file() is bool(k)
+
+
+def test_a_file_in_the_place_of_a_directory_gives_way(tmp_path):
+    (tmp_path / "target").write_text("no directory")
+    with durable.new_directory(tmp_path / "target") as folder:
+        durable.write_synced(folder / "file", b"one")
+    (tmp_path / "other").write_text("no directory")
+    durable.remove_directory(tmp_path / "other")
+    assert [path.name for path in tmp_path.rglob("*")] == ["target", "file"]

@@ -124,6 +124,12 @@ def cut(places: range, path: Path) -> int:
     return count
 
 
+def test_what_is_tried_is_enough() -> None:
+    """Params with a wrong value, and what is made to hurt; data that hurt are in tests/data/test_hostile.py."""
+    assert len(NONSENSE) >= 500 and len({text for _, text in NONSENSE}) == len(NONSENSE)
+    assert len(HOSTILE) + len(BYTES) + len(STRANGE) + len(OVERRIDES) >= 60
+
+
 def test_a_file_that_was_cut_off_is_refused_wherever(tmp_path: Path) -> None:
     end = TEXT.index("extensions: []") + len("extensions: []")
     assert cut(range(0, end, 61), tmp_path / "params.yaml") == len(range(0, end, 61))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from simic import params, seals
+from simic.errors import SimicError
 
 ROOT = Path(__file__).parents[1]
 OUTPUTS = (
@@ -150,3 +151,18 @@ def test_an_evaluation_of_another_training_is_found_though_both_seals_hold(root)
     seals.write(root, "train", tree())
     problems, _ = seals.broken(root, tree())
     assert "evaluate: read another checkpoints than train made" in problems
+
+
+@pytest.mark.parametrize("place", ["reports/headroom.json", "models", "reports/evaluation.json"])
+def test_what_a_stage_reads_is_held_against_the_seal_of_who_made_it(place, root):
+    seals.refuse_changed(root, place)
+    changed = root / next(name for name in OUTPUTS if name.startswith(place))
+    changed.write_text("other")
+    with pytest.raises(SimicError, match=rf"{place}: is not what \w+ made; dvc checkout .* or run simic \w+ again"):
+        seals.refuse_changed(root, place)
+    stage = next(stage for stage, sealed in seals.STAGES.items() if place in sealed.writes)
+    seals.path_of(root, stage).write_text("{")
+    with pytest.raises(SimicError, match=rf"run simic {stage} again"):
+        seals.refuse_changed(root, place)
+    seals.path_of(root, stage).unlink()  # a policy in a folder of its own
+    seals.refuse_changed(root, place)

@@ -16,6 +16,8 @@ from simic.audit.record import RunRecord
 from simic.audit.reference.world.refusal import NoReference
 from simic.audit.replay_evaluation import Replayable, replay_evaluation
 from simic.audit.replay_world import replay_episode
+from simic.errors import SimicError
+from simic.growth.export import refuse_damaged
 from simic.params import Params
 
 
@@ -64,6 +66,10 @@ def grown_network(grown: Path, prepared: Path, run: RunRecord) -> Certified:
     def compare() -> Sequence[Comparison]:
         if run.evaluation is None or not grown.exists():
             raise NoReference("nothing was evaluated")
+        try:
+            refuse_damaged(grown)
+        except SimicError as damage:
+            raise NoReference(str(damage)) from None
         first = run.params.evaluate.policies[0]
         return certify_grown(grown, prepared, run.evaluation.policies[first].per_seed, run.evaluation.rows)
 

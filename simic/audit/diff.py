@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
 from simic.audit.findings import Result, Status, Verdict
 from simic.errors import SimicError
 from simic.telemetry.rows import SEVERITIES
@@ -20,8 +18,8 @@ def read_verdict(place: Path) -> Verdict:
     if not file.is_file():
         raise SimicError(f"{place}: neither a findings.json nor a folder with one; run simic audit there first")
     try:
-        return Verdict.model_validate_json(file.read_bytes())
-    except (OSError, ValidationError) as error:
+        return Verdict.from_json(file.read_bytes())
+    except (OSError, ValueError) as error:
         raise SimicError(
             f"{file}: not findings of this version of simic: {str(error).splitlines()[0]}; run simic audit again"
         ) from None

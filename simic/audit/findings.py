@@ -3,8 +3,9 @@
 import json
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, Self
 
+from simic import durable
 from simic.audit.scoreboard import Score
 from simic.evaluation.result import Frozen
 from simic.telemetry.rows import SEVERITIES, Severity
@@ -156,8 +157,14 @@ class Verdict(Frozen):
         return {s: sum(f.severity == s for f in self.findings) for s in reversed(SEVERITIES)}
 
     def to_json(self) -> str:
-        """Canonical JSON."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+        """Canonical JSON, with a checksum."""
+        content = json.loads(json.dumps(self.model_dump(mode="json"), sort_keys=True))
+        return durable.with_checksum(content).decode()
+
+    @classmethod
+    def from_json(cls, written: bytes) -> Self:
+        """What ``to_json`` wrote; ValueError for anything else."""
+        return cls.model_validate_json(json.dumps(durable.checked(written)))
 
 
 def failing(results: Iterable[Result], fail_on: Literal["never", "critical", "high", "medium"]) -> tuple[Result, ...]:

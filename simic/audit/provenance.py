@@ -17,6 +17,7 @@ from simic.training import checkpoint
 from simic.training.checkpoint import Checkpoint, Damaged
 
 PUBLISHED = ("best", "latest")
+RESTORED = "dvc checkout telemetry brings back what was recorded"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Origin:
         try:
             begun = starts.read(path)
         except SimicError as error:
-            raise SimicError(f"{error}; dvc checkout telemetry brings back what was recorded") from None
+            raise SimicError(f"{error}; {RESTORED}") from None
         first, last, codes = begun[0], begun[-1], [start.code for start in begun]
         when = datetime.fromtimestamp(first.unix_seconds, UTC)
         found = tuple(finding for start in begun for finding in start.findings)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from simic.audit.certificate import Certificate
-from simic.audit.provenance import Provenance
+from simic.audit.provenance import RESTORED, Provenance
 from simic.data.batches import Dataset, Meta, TaskMeta
 from simic.errors import SimicError
 from simic.evaluation.result import Evaluation, HeadroomReport
@@ -214,9 +214,13 @@ class RunRecord:
 
 def _times(path: Path, updates: Table) -> list[TimingRow]:
     """Those that were not lost; SimicError where there are fewer than iterations."""
-    rows, iterations = timing.read(path), int(updates.column("iteration").max()) + 1 if len(updates) else 0
+    try:
+        rows = timing.read(path)
+    except SimicError as damage:
+        raise SimicError(f"{damage}; {RESTORED}") from None
+    iterations = int(updates.column("iteration").max()) + 1 if len(updates) else 0
     if len(rows) < iterations:
-        raise SimicError(f"{path}: wall times of {len(rows)} iterations, there were {iterations}")
+        raise SimicError(f"{path}: wall times of {len(rows)} iterations, there were {iterations}; {RESTORED}")
     return [row for row in rows if not np.isnan(row.collect_seconds)]
 
 
@@ -224,6 +228,7 @@ def _read(path: Path) -> pa.Table:
     try:
         return pq.read_table(path)
     except FileNotFoundError:
-        raise SimicError(f"{path}: no such file; run `simic train` first") from None
+        raise SimicError(f"{path}: no such file; run simic train first, or {RESTORED}") from None
     except (OSError, pa.ArrowInvalid) as error:
-        raise SimicError(f"{path}: not readable as a telemetry table: {str(error).splitlines()[0]}") from None
+        why = str(error).splitlines()[0]
+        raise SimicError(f"{path}: not readable as a telemetry table: {why}; {RESTORED}") from None

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from simic.errors import printable
 from simic.evaluation.endpoints import COMMON, ORACLE_KIND, ORACLE_TASK
 from simic.evaluation.result import HeadroomReport, Standings
 from simic.evaluation.statistics import Interval
@@ -25,7 +26,7 @@ def progress(kind: str, command: str = "headroom") -> Callable[[str, int, int], 
         now = time.monotonic()
         if kind != "none" and (done == rows or now - last[0] > SECONDS_BETWEEN_LINES):
             last[0] = now
-            print(f"{command}: {what}: {done} of {rows} host trainings", flush=True)
+            print(printable(f"{command}: {what}: {done} of {rows} host trainings"), flush=True)
 
     return told
 

@@ -12,7 +12,7 @@ from typing import Literal, Self
 import torch
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from simic import durable, program
@@ -27,7 +27,8 @@ from simic.growth.networks.hosts import HostSpec, build_host
 from simic.growth.networks.own import own_host
 from simic.params import Host
 
-FORMAT = 1
+FORMAT = 2
+RESTORED = "bring the folder back, that of a run with dvc checkout reports/grown, or grow another"
 STRUCTURE, WEIGHTS, HISTORY, PROGRAM = "structure.json", "weights.safetensors", "history.json", "network.pt2"
 CARD = "README.md"
 
@@ -52,7 +53,7 @@ class SeedRecord(Record):
 class Structure(Record):
     """``structure.json``."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[2] = FORMAT
     host: Host | None  # None: a network of the user's own
     input_shape: tuple[int, ...]
     classes: int
@@ -163,13 +164,14 @@ def write_network(
 
 
 def _contents(network: GrownNetwork, history: Sequence[JsonValue], card: str) -> dict[str, bytes]:
-    return {
-        STRUCTURE: (network.structure.model_dump_json(indent=2) + "\n").encode(),
-        CARD: card.encode(),
-        HISTORY: (json.dumps(list(history), indent=2, allow_nan=False) + "\n").encode(),
+    files = {
         WEIGHTS: save({name: tensor.contiguous() for name, tensor in network.weights().items()}),
+        HISTORY: (json.dumps(list(history), indent=2, allow_nan=False) + "\n").encode(),
         PROGRAM: _program(network),
     }
+    hashes = {"sha256": {name: durable.sha256_of(content) for name, content in files.items()}}
+    structure = durable.with_checksum(network.structure.model_dump(mode="json") | hashes)
+    return files | {STRUCTURE: structure, CARD: card.encode()}
 
 
 def _program(network: GrownNetwork) -> bytes:
@@ -191,18 +193,34 @@ def load_grown(path: Path | str, host: nn.Module | None = None) -> GrownNetwork:
     One that grew in a network of the user's own needs that as ``host``: its code is not in the directory.
     """
     path = Path(path)
-    try:
-        text = (path / STRUCTURE).read_text(encoding="utf-8")
-        weights = load_file(path / WEIGHTS)
-        structure = Structure.model_validate_json(text)
-    except (OSError, UnicodeDecodeError, SafetensorError) as error:
-        raise SimicError(f"{path}: not a grown network: {' '.join(str(error).split())}") from None
-    except ValidationError as error:
-        where = ".".join(str(part) for part in error.errors()[0]["loc"])
-        raise SimicError(f"{path / STRUCTURE}: {where}: {error.errors()[0]['msg']}") from None
+    structure, weights = _files(path, (WEIGHTS,))
     network = GrownNetwork.fresh(structure, _host_of(structure, host, path))
     _load(network, weights, str(path / WEIGHTS))
     return network
+
+
+def refuse_damaged(path: Path) -> None:
+    """SimicError naming a file of a grown network that is not what was written."""
+    _files(path, (WEIGHTS, HISTORY, PROGRAM))
+
+
+def _files(path: Path, names: Sequence[str]) -> tuple[Structure, dict[str, Tensor]]:
+    """What a network is made of, after the files of these names were held against their checksums."""
+    file = path / STRUCTURE
+    try:
+        found = durable.checked(file.read_bytes())
+        contents, hashes = {name: (path / name).read_bytes() for name in names}, dict(found.pop("sha256", {}))
+        for name, content in contents.items():
+            if durable.sha256_of(content) != hashes.get(name):
+                raise SimicError(f"{path / name}: damaged: its sha256 is not the one in {STRUCTURE}; {RESTORED}")
+        return Structure.model_validate_json(json.dumps(found)), load(contents[WEIGHTS])
+    except OSError as error:
+        raise SimicError(f"{path}: not a grown network: {error.filename}: {error.strerror}; {RESTORED}") from None
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise SimicError(f"{file}: {where}: {error.errors()[0]['msg']}; {RESTORED}") from None
+    except (ValueError, RecursionError, SafetensorError) as error:
+        raise SimicError(f"{file}: damaged: {' '.join(str(error).split())}; {RESTORED}") from None
 
 
 def _host_of(structure: Structure, own: nn.Module | None, path: Path) -> HostSpec:

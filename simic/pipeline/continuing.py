@@ -13,16 +13,18 @@ from simic.pipeline.paths import Workspace
 from simic.pipeline.recipe import Changes, Kept, TrainingRecipe
 from simic.telemetry.recorder import run_name
 from simic.telemetry.rows import FindingRow
+from simic.training import seams
 from simic.training.checkpoint import MANIFEST_FILE, CheckpointStore, Damaged, read_manifest
+from simic.training.places import CHECKPOINTS, had_begun, make_room
 from simic.training.resume import HARMLESS, Identity
-from simic.training.session import CHECKPOINTS, LOCK_FILE
+from simic.training.session import LOCK_FILE
 
 CODE_CHANGED = "code_changed"  # a finding
 
 
 def begin(tree: Params, workspace: Workspace, fresh: bool, allow_code_change: bool) -> str | None:
     """Gives training its work directory, with its recipe, and with the work of another run where it can go on with one;
-    what it goes on with, in one line.
+    what it goes on with, or has lost, in one line.
     """
     if not (workspace.prepared / META_FILE).exists():
         return None  # training says so
@@ -31,9 +33,19 @@ def begin(tree: Params, workspace: Workspace, fresh: bool, allow_code_change: bo
     if source is not None:
         return _adopt(source, now, tree, workspace).message
     work = workspace.work(now.fingerprint)
-    if fresh or recipe.read(work) is None:
-        recipe.write(work, Kept(recipe=now))
-    return None
+    make_room(work)
+    kept, done = recipe.read(work), 0 if fresh else max(_store(work, tree).iterations(), default=0)
+    if fresh or kept is None or kept.recipe != now:
+        recipe.write(work, Kept(recipe=now, seams=_lost_seams(work, done)))
+    began = not fresh and not done and had_begun(work)
+    return "no checkpoint is left of what was begun before, so training begins anew" if began else None
+
+
+def _lost_seams(work: Path, done: int) -> tuple[FindingRow, ...]:
+    """A run that was trained had a recipe, with its seams."""
+    text = f"{work / seams.FILE}: missing or damaged; whether the run went on with other code or params is unknown"
+    lost = FindingRow(iteration=done, check="seams_lost", severity="medium", message=text)
+    return (lost,) if done else ()
 
 
 def source_of(tree: Params, workspace: Workspace, allow_code_change: bool) -> Path | None:

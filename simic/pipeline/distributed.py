@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from simic import params
-from simic.errors import EXIT_INTERRUPTED, told_in_one_line
+from simic.errors import EXIT_INTERRUPTED, printable, told_in_one_line
 from simic.pipeline import continuing, dvc_record, engine, stages
 from simic.pipeline.paths import Workspace
 from simic.training import progress, trainer
@@ -33,7 +33,7 @@ def main() -> None:
         try:
             _train(params.load(workspace.params), workspace, fresh)
         except Interrupted as stopped:
-            print(f"simic: {stopped}", file=sys.stderr)
+            print(printable(f"simic: {stopped}"), file=sys.stderr)
             sys.exit(EXIT_INTERRUPTED)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simic import durable, params
-from simic.errors import SimicError
+from simic.errors import SimicError, printable
 from simic.params_file import read_tree
 from simic.pipeline import continuing, dvc_record, stages
 from simic.pipeline.paths import Workspace
@@ -147,7 +147,7 @@ def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> N
     # From here and not from the stage: a changed check must not make finished training stale.
     seam = continuing.begin(tree, workspace, execution.fresh, execution.allow_code_change)
     if seam is not None:
-        print(f"train: {seam}", flush=True)
+        print(printable(f"train: {seam}"), flush=True)
     live, tracker = observers(tree, workspace)
     watching = (*execution.observers, live, tracker)
     stages.STAGES["train"](tree, workspace, watching, stop=execution.stop, fresh=execution.fresh)

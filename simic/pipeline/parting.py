@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from simic import durable, seals
+from simic import seals
 from simic.errors import SimicError
 from simic.pipeline.paths import Workspace
-from simic.training.checkpoint import CHAIN_FILE, Checkpoint, read_published
+from simic.training.checkpoint import Checkpoint, read_chain, read_published
 from simic.training.resume import differences
 
 LATEST, BEST = "latest", "best"
@@ -31,10 +31,8 @@ class Published:
         if not workspace.checkpoints.is_dir():
             raise SimicError(f"{workspace.checkpoints}: no such folder; give the folder of a run that was trained")
         found = {name: read_published(workspace.checkpoints, name) for name in (LATEST, BEST)}
-        links = durable.checked((workspace.checkpoints / CHAIN_FILE).read_bytes())["links"]
-        seal = seals.path_of(folder, "train")
-        code = seals.Seal.model_validate_json(seal.read_bytes()).code if seal.exists() else {}
-        return cls(found, {int(done): link for done, link in links.items()}, code)
+        seal = seals.read(folder, "train")
+        return cls(found, read_chain(workspace.checkpoints).links, seal.code if seal else {})
 
 
 def compare(first: Path, second: Path) -> tuple[bool, list[str]]:

@@ -64,7 +64,13 @@ def promote(params: Params, workspace: Workspace) -> Promotion:
     with tempfile.TemporaryDirectory(prefix="simic-promote-") as scratch:
         first = _entrant(registry, challenger, CHALLENGER, Path(scratch))
         second = _entrant(registry, champion, CHAMPION, Path(scratch)) if champion else None
-        verdict = Verdict.model_validate_json(registry.findings(challenger, Path(scratch)))
+        try:
+            verdict = Verdict.from_json(registry.findings(challenger, Path(scratch)))
+        except ValueError:
+            raise SimicError(
+                f"findings.json of {CHALLENGER} (version {challenger.version} of {REGISTERED_MODEL}): damaged, or of "
+                "another version of simic; run simic audit again, which sends it anew"
+            ) from None
     played = contest(params, workspace.prepared, first, second)
     reasons = decide(played, verdict)
     found = Promotion(

@@ -5,8 +5,8 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -74,7 +74,7 @@ def discard_work(params: Params, workspace: Workspace) -> None:
     can be made longer; removes what a killed process left of others.
     """
     from simic.training.checkpoint import CheckpointStore
-    from simic.training.session import CHECKPOINTS
+    from simic.training.places import CHECKPOINTS
 
     unfinished = workspace.state / "work"
     for rest in unfinished.glob(".*.old"):
@@ -165,7 +165,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     from simic.training import checkpoint, machine
     from simic.training.learned import Learned
 
-    floors = result.read_headroom(workspace.headroom)
+    floors = result.read_headroom(unchanged(workspace, workspace.headroom))
     if (floors.data_sha256, floors.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
         raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
     device = machine.configure(params.runtime)
@@ -206,8 +206,8 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Expl
     from simic.evaluation import result
     from simic.training import checkpoint, machine
 
-    found, device = result.read(workspace.evaluation), machine.configure(params.runtime)
-    kept = checkpoint.read(workspace.checkpoints / (found.checkpoint or params.evaluate.checkpoint))
+    found, device = result.read(unchanged(workspace, workspace.evaluation)), machine.configure(params.runtime)
+    kept = checkpoint.read_published(workspace.checkpoints, found.checkpoint or params.evaluate.checkpoint)
     evaluated = explaining.Evaluated.open(found, kept, workspace.prepared, params.runtime, device)
     return explaining.explain(evaluated, task, step)
 
@@ -218,16 +218,33 @@ def audit(params: Params, workspace: Workspace) -> None:
     from simic.audit.certificate import Certificate
     from simic.audit.report import write_report
 
-    run = recorded(params, workspace)
-    certificate = _certified(run, workspace) if params.audit.certify else Certificate()
-    if params.audit.canary:
-        certificate = certificate.model_copy(update={"canaries": canaries(run.params.train)})
-    write_report(replace(run, certificate=certificate), workspace.reports)
+    with damage_told(params, workspace):
+        run = recorded(params, workspace)
+        certificate = _certified(run, workspace) if params.audit.certify else Certificate()
+        if params.audit.canary:
+            certificate = certificate.model_copy(update={"canaries": canaries(run.params.train)})
+        write_report(replace(run, certificate=certificate), workspace.reports)
 
 
 def certify(params: Params, workspace: Workspace) -> "Certificate":
     """What an independent reference says of the published run; nothing is written."""
-    return _certified(recorded(params, workspace), workspace)
+    with damage_told(params, workspace):
+        return _certified(recorded(params, workspace), workspace)
+
+
+@contextmanager
+def damage_told(params: Params, workspace: Workspace) -> Iterator[None]:
+    """What cannot be computed from files that are not as they were sealed is told as their damage; SimicError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        broken, _ = seals.broken(workspace.root, params)
+        if not broken:
+            raise
+        raise SimicError(
+            f"{workspace.root}: {broken[0]}, and no report can be made of what is there ({type(error).__name__}); "
+            "dvc checkout brings back what was recorded, or run that stage again"
+        ) from error
 
 
 def recorded(params: Params, workspace: Workspace) -> "RunRecord":
@@ -263,9 +280,15 @@ def _certified(run: "RunRecord", workspace: Workspace) -> "Certificate":
 
 def findings(workspace: Workspace) -> "Verdict":
     """What the audit found."""
-    from simic.audit.findings import Verdict
+    from simic.audit.diff import read_verdict
 
-    return Verdict.model_validate_json((workspace.reports / "findings.json").read_bytes())
+    return read_verdict(workspace.reports)
+
+
+def unchanged(workspace: Workspace, path: Path) -> Path:
+    """A file or folder that a stage made, as it made it; SimicError where it is another now."""
+    seals.refuse_changed(workspace.root, path.relative_to(workspace.root).as_posix())
+    return path
 
 
 class Told(NamedTuple):
@@ -292,7 +315,7 @@ def verdict(workspace: Workspace) -> Told:
     if found.refuted:
         score = gap = f"withheld: the record does not hold ({', '.join(found.refuted)})"
     else:
-        score, gap = endpoints.said(result.read(workspace.evaluation))
+        score, gap = endpoints.said(result.read(unchanged(workspace, workspace.evaluation)))
     return Told(score, gap, said, found.run)
 
 
@@ -368,7 +391,7 @@ def _asked_policy(
         return Controller.load(shipped if shipped.is_dir() else Path(name), device)
     models, own = workspace.models, None
     if (models / "policy").exists():
-        own = Controller.own(models, workspace.headroom, device)
+        own = Controller.own(unchanged(workspace, models), unchanged(workspace, workspace.headroom), device)
     return choose(own, host, params.train.host, read_meta(prepared), device)
 
 

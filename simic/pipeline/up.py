@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simic import durable
-from simic.errors import SimicError
+from simic.errors import SimicError, printable
 from simic.pipeline.paths import Workspace
 
 HOST = "127.0.0.1"
@@ -196,7 +196,7 @@ def _announce(supervisor: Supervisor, configured_port: int) -> None:
         f"  MLflow    http://{HOST}:{supervisor.mlflow_port}/#/experiments?workflowType=machine_learning\n"
         f"  start a run in another terminal (. .venv/bin/activate):\n"
         f"    {elsewhere}prefect deployment run simic/train --watch\n"
-        f"  logs in {supervisor.root / '.prefect' / 'logs'}; Ctrl-C stops all",
+        f"  logs in {printable(str(supervisor.root / '.prefect' / 'logs'))}; Ctrl-C stops all",
         flush=True,
     )
 

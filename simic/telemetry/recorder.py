@@ -94,8 +94,13 @@ class LogFile:
 
     @cached_property
     def _metadata(self) -> dict[str, Any]:
+        with _readable(self.path):
+            return json.loads(self._written)
+
+    @cached_property
+    def _written(self) -> str:
         with _readable(self.path), safe_open(self.path, "np") as file:
-            return json.loads(file.metadata()[_METADATA])
+            return file.metadata()[_METADATA]
 
     @property
     def lost(self) -> str | None:
@@ -103,7 +108,7 @@ class LogFile:
         if "lost" not in self._metadata:
             return None
         with _readable(self.path):
-            return durable.checked(json.dumps(self._metadata).encode())["lost"]
+            return durable.checked(self._written.encode())["lost"]
 
     @property
     def previous(self) -> str:
@@ -157,7 +162,8 @@ def read(folder: Path) -> Iterator[LogFile]:
 def _numbers(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
-    return sorted(int(path.stem) for path in folder.iterdir() if path.stem.isdecimal() and path.suffix == SUFFIX)
+    files = (path for path in folder.iterdir() if path.suffix == SUFFIX and path.is_file())
+    return sorted(int(path.stem) for path in files if path.stem.isdecimal())
 
 
 @dataclass(frozen=True)
@@ -220,7 +226,7 @@ class Chain:
         for number in lost:
             path = path_of(self.folder, number)
             if path.exists():
-                path.replace(path.with_name(f"damaged-{path.name}"))
+                durable.put_aside(path)
             before = written.get(number - 1) or self.sha256.get(number - 1, ("",))[0]
             known = extent.sha256 if number == extent.files - 1 else self.previous.get(number + 1, "")
             content = encode(before, None, [], "" if number + 1 in lost else known)
@@ -272,6 +278,8 @@ class Recorder:
         late = [path_of(self.folder, number) for number in _numbers(self.folder) if number >= self._extent.files]
         for path in (*reversed(late), *self.folder.glob(".*.tmp")):
             path.unlink()
+        for path in [each for each in self.folder.glob(f"[0-9]*{SUFFIX}") if each.is_dir()]:
+            durable.put_aside(path)
         durable.sync(self.folder)
         return len(late)
 

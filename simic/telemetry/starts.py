@@ -23,17 +23,19 @@ def read(path: Path) -> list[StartRow]:
 
 
 def note(path: Path, start: StartRow) -> None:
-    """Adds one, whole or not at all. Where the file is damaged a new one begins, and that is one of its findings."""
+    """Adds one, whole or not at all. Where the file is damaged, or missing after an earlier start, a new one begins,
+    and that is one of its findings.
+    """
     earlier = list[StartRow]()
     try:
-        earlier = read(path) if path.exists() else []
+        earlier = read(path) if path.exists() or start.start_iteration else []
     except SimicError as damage:
-        aside = path.replace(path.with_name(f"damaged-{path.name}"))
+        kept = f"kept as {durable.put_aside(path).name}, " if path.exists() else ""
         lost = FindingRow(
             iteration=start.start_iteration,
             check="starts_lost",
             severity="low",
-            message=f"{damage}; kept as {aside.name}, earlier starts are unknown",
+            message=f"{damage}; {kept}earlier starts are unknown",
         )
         start = start.model_copy(update={"findings": [*start.findings, lost]})
     rows = _ROWS.dump_python([*earlier, start], mode="json")

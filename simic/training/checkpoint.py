@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
@@ -26,6 +26,7 @@ FORMAT_VERSION = 4
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "manifest.json"
 CHAIN_FILE = "chain.json"
+RESTORED = "dvc checkout checkpoints brings back what was recorded, and simic train makes it again"
 
 # From format version n to n + 1, on the manifest as read; tensors are renamed where the trainer loads them.
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -73,6 +74,13 @@ class Edited(Damaged):
     """One that is whole in itself and is no state of this run."""
 
 
+class ChainFile(NamedTuple):
+    """Of a published run: after how many iterations ``best`` and ``latest`` are, and the links by iterations done."""
+
+    iterations: dict[str, int]
+    links: dict[int, str]
+
+
 class CheckpointStore:
     """The checkpoints of one run; the last ``keep_last`` and the best stay."""
 
@@ -117,9 +125,7 @@ class CheckpointStore:
 
     def set_aside(self, iteration: int) -> Path:
         """Renames one that cannot be used, so that it is kept for inspection and never tried again."""
-        aside = self.root / f"damaged-{iteration:06d}"
-        durable.remove_directory(aside)
-        return self.path(iteration).rename(aside)
+        return durable.put_aside(self.path(iteration))
 
     def read(self, iteration: int) -> Checkpoint:
         """The verified checkpoint after so many iterations; ``Damaged`` when it is not whole, or another one."""
@@ -168,15 +174,27 @@ def read(path: Path) -> Checkpoint:
 
 
 def read_published(folder: Path, name: str) -> Checkpoint:
-    """The verified checkpoint ``name`` of a published run, held against its hash chain; ``Damaged`` naming the file."""
+    """The verified checkpoint ``name`` of a published run, held against its hash chain; ``Damaged`` naming the file and
+    what brings it back.
+    """
+    try:
+        chain = read_chain(folder)
+        found = _of_iteration(read(folder / name), chain.iterations[name])
+        refuse_edited(found, chain.links)
+    except Damaged as damage:
+        raise type(damage)(f"{damage}; {RESTORED}") from None
+    return found
+
+
+def read_chain(folder: Path) -> ChainFile:
+    """Of a published run; ``Damaged`` naming the file."""
     file = folder / CHAIN_FILE
     try:
-        chain = durable.checked(_bytes(file))
-    except ValueError as error:
-        raise Damaged(f"{file}: damaged: {error}") from None
-    found = _of_iteration(read(folder / name), chain[name])
-    refuse_edited(found, {int(done): link for done, link in chain["links"].items()})
-    return found
+        found = durable.checked(_bytes(file))
+        iterations = {name: int(found[name]) for name in ("best", "latest")}
+        return ChainFile(iterations, {int(done): link for done, link in found["links"].items()})
+    except (ValueError, KeyError) as error:
+        raise Damaged(f"{file}: damaged: not the hash chain of a run: {error}") from None
 
 
 def _of_iteration(found: Checkpoint, iteration: int) -> Checkpoint:
@@ -225,7 +243,9 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def _migrated(file: Path, content: dict[str, Any]) -> dict[str, Any]:
-    while (found := content.get("format_version")) != FORMAT_VERSION:
+    if not isinstance(content.get("format_version"), int):
+        raise Damaged(f"{file}: damaged: not a manifest")
+    while (found := content["format_version"]) != FORMAT_VERSION:
         if found not in MIGRATIONS:
             raise SimicError(
                 f"{file}: format version {found}, this version reads {FORMAT_VERSION}: use the version that wrote it, "

@@ -26,6 +26,7 @@ WEIGHTS_FILE = "weights.safetensors"
 CARD_FILE = "policy.json"
 SEQUENCE = "survey.sequence"
 FORMAT_VERSION = 3
+RESTORED = "give the folder of another, or bring it back: of this project's own, dvc checkout models"
 
 
 @dataclass(frozen=True)
@@ -111,13 +112,13 @@ class Learned:
                 )
             card = durable.checked(written)
             if card["sha256"] != durable.sha256_of(content):
-                raise SimicError(f"{path}: damaged: {WEIGHTS_FILE} does not have the sha256 in {CARD_FILE}")
+                raise SimicError(f"{path}: damaged: {WEIGHTS_FILE} does not have the sha256 in {CARD_FILE}; {RESTORED}")
             train = params.Train.model_validate_json(json.dumps(card["train"]))
             return cls._build(card["specs"], train, card["iteration"], load(content), device)
         except OSError as error:
-            raise SimicError(f"{error.filename}: policy not readable: {error.strerror}") from None
+            raise SimicError(f"{error.filename}: policy not readable: {error.strerror}; {RESTORED}") from None
         except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):
-            raise SimicError(f"{card_file}: damaged: not a policy that simic wrote") from None
+            raise SimicError(f"{card_file}: damaged: not a policy that simic wrote; {RESTORED}") from None
 
 
 class LearnedActor:

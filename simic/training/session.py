@@ -30,11 +30,11 @@ from simic.training import machine, needs, resume, seams, sharing
 from simic.training.checkpoint import CheckpointStore, Manifest
 from simic.training.learned import describe_specs
 from simic.training.machine import Machine
+from simic.training.places import CHECKPOINTS, make_room
 from simic.training.ranks import ALONE, Ranks
 from simic.training.resume import Identity
 from simic.training.state import TrainState
 
-CHECKPOINTS = "checkpoints"
 LOCK_FILE = "lock"
 
 
@@ -133,6 +133,7 @@ def open_session(
 def _begin(files: ExitStack, work_dir: Path, store: CheckpointStore, identity: Identity, fresh: bool) -> resume.Start:
     """Where to resume, under the lock, which ``files`` releases."""
     files.enter_context(durable.locked(work_dir / LOCK_FILE, "trains"))
+    make_room(work_dir)
     if fresh:
         _clear(work_dir)
     return resume.choose(store, work_dir / FOLDER, identity)

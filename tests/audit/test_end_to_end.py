@@ -96,7 +96,7 @@ def workspace(tmp_path_factory, live):
 
 
 def statuses(workspace):
-    found = Verdict.model_validate_json((workspace.reports / "findings.json").read_text(encoding="utf-8"))
+    found = Verdict.from_json((workspace.reports / "findings.json").read_bytes())
     return {result.check: result for result in found.results}
 
 

@@ -112,7 +112,7 @@ def as_by_default(tmp_path_factory):
     workspace = Workspace(tmp_path_factory.mktemp("default"))
     for name in stages.STAGES:
         stages.STAGES[name](small, workspace)
-    verdict = Verdict.model_validate_json((workspace.reports / "findings.json").read_text(encoding="utf-8"))
+    verdict = Verdict.from_json((workspace.reports / "findings.json").read_bytes())
     return {found.check: found for found in verdict.results}
 
 

@@ -18,3 +18,9 @@ def test_the_table_has_score_and_gap_closed_of_every_policy_on_tasks_of_known_ki
     }
     alone = artifacts.evaluation_rows(Evaluation.model_construct(standings={"train": standings(share=False)}))
     assert {row["gap closed"] for row in alone} == {"–"}
+
+
+def test_a_name_does_nothing_to_what_shows_it() -> None:
+    named = {"\x1b[31mred": next(iter(standings().policies.values()))}
+    found = Evaluation.model_construct(standings={"train": standings().model_copy(update={"policies": named})})
+    assert [row["policy"] for row in artifacts.evaluation_rows(found)] == ["\\x1b[31mred"]

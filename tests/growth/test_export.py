@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import simic.growth
+from simic import durable
 from simic.errors import SimicError
-from simic.growth.export import GrownNetwork, SeedRecord, grown_network, load_grown, write_network
+from simic.growth.export import GrownNetwork, SeedRecord, grown_network, load_grown, refuse_damaged, write_network
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks import blueprints
 
@@ -68,17 +69,32 @@ def test_a_damaged_directory_is_refused_by_name(tmp_path: Path) -> None:
     path = write_network(grown_network(population, Slots.empty(2, 3), 0), tmp_path / "grown", [], CARD)
     with pytest.raises(SimicError, match="not a grown network"):
         load_grown(tmp_path)
-    text = (path / "structure.json").read_text()
-    (path / "structure.json").write_text(text.replace('"classes": 4', '"classes": 5'))
+    file = path / "structure.json"
+    text, found = file.read_text(), durable.checked(file.read_bytes())
+    file.write_text(text.replace('"classes": 4', '"classes": 5'))
+    with pytest.raises(
+        SimicError, match=r"structure\.json: damaged: its checksum does not match; bring the folder back"
+    ):
+        load_grown(path)
+    file.write_bytes(durable.with_checksum({**found, "classes": 5}))
     with pytest.raises(SimicError, match=r"tensor head\.\w+ has shape"):
         load_grown(path)
-    (path / "structure.json").write_text(text.replace('"classes"', '"klasses"'))
-    with pytest.raises(SimicError, match=r"structure\.json: (classes|klasses)"):
+    file.write_bytes(durable.with_checksum({**found, "klasses": 4}))
+    with pytest.raises(SimicError, match=r"structure\.json: klasses"):
         load_grown(path)
-    (path / "structure.json").write_text(text)
-    (path / "weights.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(SimicError, match="not a grown network"):
-        load_grown(path)
+    file.write_text(text)
+    for name in ("network.pt2", "history.json", "weights.safetensors"):
+        content = bytearray((path / name).read_bytes())
+        content[-2] ^= 1
+        (path / name).write_bytes(content)
+        with pytest.raises(SimicError, match=rf"{name}: damaged: its sha256 is not the one in structure\.json"):
+            refuse_damaged(path)
+        if name == "weights.safetensors":
+            with pytest.raises(SimicError, match=r"weights\.safetensors: damaged"):
+                load_grown(path)
+        content[-2] ^= 1
+        (path / name).write_bytes(content)
+    refuse_damaged(path)
 
 
 def test_an_unknown_blueprint_is_named(tmp_path: Path) -> None:
@@ -87,9 +103,9 @@ def test_an_unknown_blueprint_is_named(tmp_path: Path) -> None:
     path = tmp_path / "grown"
     row = int((slots.stage >= Stage.HOLDING).any(1).nonzero()[0])
     write_network(grown_network(population, slots, row), path, [], CARD)
-    structure = json.loads((path / "structure.json").read_text())
+    structure = durable.checked((path / "structure.json").read_bytes())
     structure["seeds"][0]["blueprint"] = "mine"
-    (path / "structure.json").write_text(json.dumps(structure))
+    (path / "structure.json").write_bytes(durable.with_checksum(structure))
     with pytest.raises(SimicError, match="blueprint 'mine': not registered; known here are norm, lora, mlp_small, mlp"):
         load_grown(path)
 

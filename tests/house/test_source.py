@@ -353,3 +353,14 @@ def test_heads_are_listed_once() -> None:
         words = {each.value for each in node.elts if isinstance(each, ast.Constant)}
         own = name == "simic/envs/actions.py" or name.startswith(REFERENCE)
         assert len(words & heads) < 3 or own, at(name, node)
+
+
+# Pages of the documentation, the name of a package, and the self-test, whose runs are its own.
+PRINTS_ITS_OWN = ("simic/envs/observations.py", "simic/audit/metrics_page.py", "simic/__main__.py", "simic/selftest")
+
+
+def test_what_is_printed_does_nothing_to_a_terminal() -> None:
+    for name, node in every(ast.Call):
+        if dotted(node.func) == "print" and not name.startswith(PRINTS_ITS_OWN):
+            said = {dotted(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
+            assert "printable" in said or all(isinstance(each, ast.Constant) for each in node.args), at(name, node)

@@ -54,7 +54,7 @@ def test_the_card_of_the_policy_says_what_was_measured_and_the_verdict(suite_run
     for score in scores:
         assert f"{score.estimate:.1f} [{score.low:.1f}, {score.high:.1f}]" in text
         assert f"95 % interval {score.low:.2f} to {score.high:.2f}" in text
-    found = Verdict.model_validate_json((suite_run.reports / "findings.json").read_bytes())
+    found = Verdict.from_json((suite_run.reports / "findings.json").read_bytes())
     said = ", ".join(f"{count} {severity}" for severity, count in found.counts().items() if count) or "none"
     assert f"certified by an independent reference. Findings: {said}." in text
     manifest = json.loads((suite_run.checkpoints / "best" / "manifest.json").read_bytes())

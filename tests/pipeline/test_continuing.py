@@ -18,7 +18,8 @@ from simic.pipeline.recipe import TrainingRecipe
 from simic.telemetry import starts
 from simic.telemetry.publish import FINDINGS_FILE
 from simic.training import seams
-from simic.training.session import CHECKPOINTS, open_session
+from simic.training.places import CHECKPOINTS
+from simic.training.session import open_session
 from tests.pipeline.small_suite import tree
 
 SHORT, LONG = 3, 5
@@ -174,6 +175,34 @@ def test_a_seam_is_found_where_its_own_checkpoint_is_damaged(
     with open_session(lasting(LONG), work, unfinished.prepared) as session:
         assert session.state.counters.iteration == SHORT - 1
         assert continuing.CODE_CHANGED in [finding.check for finding in session.findings]
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "of another run"])
+def test_seams_that_are_lost_are_a_finding_once(unfinished: Workspace, damage: str) -> None:
+    params = lasting(LONG)
+    work = unfinished.work(stages.fingerprint(params, unfinished))
+    kept, file = recipe.read(work), work / seams.FILE
+    assert kept is not None and kept.seams
+    if damage == "missing":
+        file.unlink()
+    elif damage == "cut":
+        file.write_bytes(file.read_bytes()[:-1])
+    else:
+        recipe.write(work, kept.model_copy(update={"recipe": kept.recipe.model_copy(update={"thresholds": "other"})}))
+    assert begin(params, unfinished) is None
+    with open_session(params, work, unfinished.prepared) as session:
+        assert [(each.check, each.severity) for each in session.findings] == [("seams_lost", "medium")]
+    again = recipe.read(work)
+    assert again is not None and begin(params, unfinished) is None and recipe.read(work) == again
+
+
+def test_that_every_checkpoint_is_lost_is_said(unfinished: Workspace) -> None:
+    params = lasting(LONG)
+    work = unfinished.work(stages.fingerprint(params, unfinished))
+    shutil.rmtree(work / CHECKPOINTS)
+    shutil.rmtree(unfinished.finished, ignore_errors=True)
+    assert begin(params, unfinished) == "no checkpoint is left of what was begun before, so training begins anew"
+    assert begin(params, unfinished, fresh=True) is None
 
 
 @pytest.mark.parametrize("command", ["train", "run"])

@@ -12,7 +12,7 @@ from simic.pipeline import doctor, dvc_record, engine, leftovers, recipe, stages
 from simic.pipeline.paths import Workspace
 from simic.pipeline.recipe import Kept, TrainingRecipe
 from simic.training import seams
-from simic.training.session import CHECKPOINTS
+from simic.training.places import CHECKPOINTS
 from tests.pipeline.small_suite import tree
 
 

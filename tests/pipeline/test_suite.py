@@ -15,7 +15,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file, save_file
 
-from simic import cli, params, seals
+from simic import cli, durable, params, seals
 from simic.audit.record import RunRecord
 from simic.envs.patient import Patient
 from simic.errors import SimicError, told_in_one_line
@@ -117,14 +117,14 @@ def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Work
     assert name == start.name
     assert stages.verdict(finished).lines[2:] == [f"verdict  {verdict}", f"run      {name}"]
     assert "to be tried one after the other" in (finished.reports / "report.md").read_text()  # found while it trained
-    found = json.loads((finished.reports / "findings.json").read_text())
+    found = durable.checked((finished.reports / "findings.json").read_bytes())
 
     def told(check: str, severity: str) -> stages.Told:
         """Of that check alone, as a finding."""
         chosen = [
             one | {"status": "finding", "severity": severity} for one in found["results"] if one["check"] == check
         ]
-        (copied.reports / "findings.json").write_text(json.dumps({**found, "results": chosen}))
+        (copied.reports / "findings.json").write_bytes(durable.with_checksum({**found, "results": chosen}))
         return stages.verdict(copied)
 
     assert told("H1", "medium").verdict == "no critical or high finding, not certified"

@@ -1,6 +1,5 @@
 """A checkpoint is whole and verified, or it is not used; nothing that is written is ever lost to a failed write."""
 
-import json
 import math
 import resource
 import shutil
@@ -225,10 +224,8 @@ def test_another_chain_is_no_chain_of_the_checkpoint(linked):
 
 def rewrite(path, **changes) -> None:
     """A manifest that is consistent in itself, but not one that this version wrote."""
-    content = json.loads((path / "manifest.json").read_text()) | changes
-    del content["checksum"]
-    checksum = durable.sha256_of(json.dumps(content, sort_keys=True).encode())
-    (path / "manifest.json").write_text(json.dumps({**content, "checksum": checksum}))
+    content = durable.checked((path / "manifest.json").read_bytes()) | changes
+    (path / "manifest.json").write_bytes(durable.with_checksum(content))
 
 
 def test_a_format_of_another_version_is_refused_by_name(store):
@@ -265,3 +262,18 @@ def test_a_pickle_in_place_of_tensors_is_refused_also_with_the_right_checksum(st
     with pytest.raises(Damaged, match="not a safetensors file"):
         store.read(2)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("content", [b"{", durable.with_checksum({}), durable.with_checksum({"best": 1, "latest": 3})])
+def test_a_hash_chain_that_is_none_is_refused_with_what_brings_it_back(linked, tmp_path, content):
+    store, links = linked
+    store.publish(tmp_path / "out", 1, 3, links)
+    (tmp_path / "out" / "chain.json").write_bytes(content)
+    with pytest.raises(Damaged, match=r"chain\.json: damaged: .*; dvc checkout checkpoints brings back"):
+        read_published(tmp_path / "out", "latest")
+
+
+def test_another_file_in_the_place_of_a_manifest_is_damage(store):
+    (store.path(2) / "manifest.json").write_bytes(durable.with_checksum({"starts": []}))
+    with pytest.raises(Damaged, match="not a manifest"):
+        store.read(2)

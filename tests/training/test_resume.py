@@ -227,6 +227,28 @@ def test_a_damaged_best_checkpoint_without_another_that_was_validated_leaves_it_
     assert read(tmp_path / "checkpoints" / "000006").manifest.best_iteration in (4, 6)
 
 
+def test_missing_starts_are_told(copied, prepared):
+    (copied / "run.json").unlink()
+    assert resumed(copied, prepared) == 4
+    [start] = starts.read(copied / "run.json")
+    assert [finding.message for finding in start.findings] == [
+        f"{copied / 'run.json'}: not readable: No such file or directory; earlier starts are unknown"
+    ]
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "telemetry", "recipe.json", "run.json", "timing.jsonl"])
+def test_a_file_in_the_place_of_a_folder_or_the_other_way_round_is_put_aside(name, copied, prepared):
+    path = copied / name
+    if path.is_dir():
+        shutil.rmtree(path)
+        path.write_text("no folder")
+    else:
+        path.unlink(missing_ok=True)
+        path.mkdir()
+    resumed(copied, prepared)
+    assert (copied / f"damaged-{name}").exists() and (name == "recipe.json" or path.is_dir() is ("." not in name))
+
+
 @pytest.mark.parametrize("damage", [b"", b"[", b"[{}]", None])
 def test_damaged_starts_and_times_are_told_and_the_run_goes_on(damage, copied, finished, prepared):
     starts_file, times = copied / "run.json", copied / "timing.jsonl"

@@ -1,0 +1,88 @@
+"""Undamaged files: an unfinished training, and a finished run. Read only."""
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from simic.pipeline import continuing, recipe, stages
+from simic.pipeline.paths import Workspace
+from simic.pipeline.recipe import Kept
+from simic.telemetry.rows import UpdateRow
+from simic.training.interrupts import Interrupted
+from tests.durability import judging
+from tests.durability.judging import Finished, Unfinished
+from tests.helpers import made_once
+from tests.pipeline.conftest import suite_run  # noqa: F401
+from tests.pipeline.small_suite import tree
+from tests.training.small_runs import Watcher
+
+POLICY = ("encoder_units", "head_units", "core_units")
+SMALL = ("train.validate_every=1", "train.batches_per_epoch=1", *(f"train.policy.{name}=8" for name in POLICY))
+SHORT = (*SMALL, "train.episode_steps=3", "train.horizon=5")
+STOPPED = 3  # iterations
+
+
+class Stopper(Watcher):
+    def __init__(self, stop: threading.Event) -> None:
+        super().__init__()
+        self.stop = stop
+
+    def on_iteration(self, update: UpdateRow, episode: object) -> None:
+        if update.iteration + 1 == STOPPED:
+            self.stop.set()
+
+
+@pytest.fixture(scope="session")
+def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Unfinished:
+    first, longer = (tree(*SHORT, f"train.iterations={count}") for count in (STOPPED + 1, STOPPED + 2))
+    workspace = Workspace(tmp_path_factory.mktemp("unfinished") / "project")
+    stages.prepare(first, workspace)
+    continuing.begin(first, workspace, fresh=False, allow_code_change=False)
+    stop = threading.Event()
+    with pytest.raises(Interrupted):
+        stages.train(first, workspace, (Stopper(stop),), stop)
+    work = workspace.work(stages.fingerprint(first, workspace))
+    kept = recipe.read(work)
+    assert kept is not None
+    other = kept.recipe.model_copy(update={"code": {**kept.recipe.code, "envs": "0" * 64}})
+    recipe.write(work, Kept(recipe=other))
+    assert continuing.begin(longer, workspace, fresh=False, allow_code_change=True) is not None
+    place = workspace.work(stages.fingerprint(longer, workspace)).relative_to(workspace.root).as_posix()
+    published = {}
+    opened = judging.Opener(longer, workspace.prepared)
+    for done in range(STOPPED, 0, -1):
+        shutil.rmtree(workspace.root.with_name("undamaged"), ignore_errors=True)
+        copy = Workspace(Path(shutil.copytree(workspace.root, workspace.root.with_name("undamaged"))))
+        for later in range(done + 1, STOPPED + 1):
+            shutil.rmtree(copy.root / place / "checkpoints" / f"{later:06d}")
+        found, published[done] = opened.published(copy)
+        assert found == done
+    copy = Workspace(Path(shutil.copytree(workspace.root, workspace.root.with_name("finished"))))
+    return Unfinished(workspace, place, longer, judging.train(longer, copy), published)
+
+
+@pytest.fixture(scope="session")
+def opener(unfinished: Unfinished) -> judging.Opener:
+    return judging.Opener(unfinished.params, unfinished.workspace.prepared)
+
+
+@pytest.fixture(scope="session")
+def finished(suite_run: Workspace) -> Finished:  # noqa: F811
+    return Finished.of(suite_run, tree())
+
+
+@pytest.fixture(scope="session")
+def parted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Its best checkpoint is another than its latest."""
+    params = tree(*SMALL, "train.iterations=3", "audit={certify: false, canary: false}")
+
+    def make(folder: Path) -> None:
+        for stage in stages.STAGES.values():
+            stage(params, Workspace(folder))
+
+    found = Finished.of(Workspace(made_once(tmp_path_factory, "parted", make)), params)
+    best, latest = (found.workspace.checkpoints / name / "state.safetensors" for name in ("best", "latest"))
+    assert best.read_bytes() != latest.read_bytes()
+    return found

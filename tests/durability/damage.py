@@ -1,0 +1,220 @@
+"""Damage to files at random, reproducible by its number: what disks, copies and hands do to them."""
+
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from simic import durable
+
+TEXTS = (".json", ".jsonl", ".md", ".sarif")
+BLOCK = 4096  # bytes: of a disk
+
+
+class Unfit(Exception):
+    """There is nothing that can be damaged in this way."""
+
+
+class Place(NamedTuple):
+    """What may be damaged: everything below some files and folders of ``root``."""
+
+    root: Path
+    names: Sequence[str]
+
+    def entries(self) -> list[Path]:
+        """Files and folders; not the lock, which a running process holds."""
+        found = [path for name in self.names for path in ((self.root / name), *(self.root / name).rglob("*"))]
+        return sorted(path for path in found if path.exists() and path.name != "lock")
+
+    def files(self, *suffixes: str) -> list[Path]:
+        found = [path for path in self.entries() if path.is_file() and path.stat().st_size]
+        return [path for path in found if not suffixes or path.suffix in suffixes]
+
+    def digest(self) -> str:
+        parts = [f"{path}{durable.sha256(path) if path.is_file() else ''}" for path in self.entries()]
+        return durable.sha256_of("\n".join(parts).encode())
+
+    def named(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+
+def one(draw: random.Random, found: Sequence[Path]) -> Path:
+    if not found:
+        raise Unfit
+    return draw.choice(found)
+
+
+def two(draw: random.Random, found: Sequence[Path]) -> tuple[Path, Path]:
+    """Neither of which lies in the other; mostly of one kind."""
+    first = one(draw, found)
+    apart = [each for each in found if first not in (each, *each.parents) and each not in first.parents]
+    alike = [each for each in apart if each.suffix == first.suffix and each.is_dir() == first.is_dir()]
+    return first, one(draw, alike if alike and draw.random() < 0.7 else apart)
+
+
+def flip(draw: random.Random, place: Place) -> str:
+    """One to eight bits; every other time near the start of the file, where headers are."""
+    path = one(draw, place.files())
+    content, count = bytearray(path.read_bytes()), draw.choice((1, 1, 2, 8))
+    reach = min(len(content), draw.choice((len(content), 400)))
+    for _ in range(count):
+        content[draw.randrange(reach)] ^= 1 << draw.randrange(8)
+    path.write_bytes(content)
+    return f"{count} bits of the first {reach} bytes of {place.named(path)}"
+
+
+def zero(draw: random.Random, place: Place) -> str:
+    """A block reads as nothing."""
+    path = one(draw, place.files())
+    content = bytearray(path.read_bytes())
+    at = draw.randrange(-(-len(content) // BLOCK)) * BLOCK
+    content[at : at + BLOCK] = bytes(len(content[at : at + BLOCK]))
+    path.write_bytes(content)
+    return f"the block at {at} of {place.named(path)}"
+
+
+def truncate(draw: random.Random, place: Place) -> str:
+    path = one(draw, place.files())
+    size = draw.choice((0, path.stat().st_size - 1, draw.randrange(path.stat().st_size)))
+    with path.open("r+b") as file:
+        file.truncate(size)
+    return f"{place.named(path)} to {size} bytes"
+
+
+def remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def delete(draw: random.Random, place: Place) -> str:
+    path = one(draw, place.entries()[1:])
+    remove(path)
+    return place.named(path)
+
+
+def swap(draw: random.Random, place: Place) -> str:
+    first, second = two(draw, place.entries())
+    aside = place.root / "aside"
+    first.rename(aside)
+    second.rename(first)
+    aside.rename(second)
+    return f"{place.named(first)} and {place.named(second)}"
+
+
+def copy_over(draw: random.Random, place: Place) -> str:
+    first, second = two(draw, place.entries())
+    remove(second)
+    shutil.copytree(first, second) if first.is_dir() else shutil.copyfile(first, second)
+    return f"{place.named(first)} over {place.named(second)}"
+
+
+def drop(draw: random.Random, rows: list) -> list:
+    at, count = draw.randrange(len(rows)), draw.choice((1, 1, 3))
+    return rows[:at] + rows[at + count :]
+
+
+def double(draw: random.Random, rows: list) -> list:
+    at = draw.randrange(len(rows))
+    return [*rows[: at + 1], rows[at], *rows[at + 1 :]]
+
+
+def disorder(draw: random.Random, rows: list) -> list:
+    changed = list(rows)
+    first, second = draw.randrange(len(rows)), draw.randrange(len(rows))
+    changed[first], changed[second] = rows[second], rows[first]
+    return changed
+
+
+ORDERS: dict[str, Callable[[random.Random, list], list]] = {"dropped": drop, "doubled": double, "reordered": disorder}
+
+
+def lines(how: str) -> Callable[[random.Random, Place], str]:
+    """Of a text."""
+
+    def do(draw: random.Random, place: Place) -> str:
+        path = one(draw, place.files(*TEXTS))
+        path.write_bytes(b"".join(ORDERS[how](draw, path.read_bytes().splitlines(keepends=True))))
+        return place.named(path)
+
+    return do
+
+
+def rows(how: str) -> Callable[[random.Random, Place], str]:
+    """Of a table, which is whole in itself afterwards."""
+
+    def do(draw: random.Random, place: Place) -> str:
+        path = one(draw, place.files(".parquet"))
+        table = pq.read_table(path)
+        if not len(table):
+            raise Unfit
+        pq.write_table(table.take(pa.array(ORDERS[how](draw, list(range(len(table)))), pa.int64())), path)
+        return place.named(path)
+
+    return do
+
+
+def log_files(how: str) -> Callable[[random.Random, Place], str]:
+    """Of a telemetry log; the numbers go on without a gap afterwards."""
+
+    def do(draw: random.Random, place: Place) -> str:
+        files = [path for path in place.files(".safetensors") if path.parent.name == "telemetry"]
+        if not files:
+            raise Unfit
+        contents = [path.read_bytes() for path in files]
+        for path in files:
+            path.unlink()
+        for number, content in enumerate(ORDERS[how](draw, contents)):
+            (files[0].parent / f"{number:06d}.safetensors").write_bytes(content)
+        return files[0].parent.name
+
+    return do
+
+
+def digit(draw: random.Random, place: Place) -> str:
+    """Another one in a text of numbers."""
+    path = one(draw, place.files(".json", ".jsonl"))
+    content = bytearray(path.read_bytes())
+    places = [at for at, byte in enumerate(content) if chr(byte).isdigit()]
+    if not places:
+        raise Unfit
+    at = draw.choice(places)
+    content[at] = ord(draw.choice("0123456789"))
+    path.write_bytes(content)
+    return f"at {at} of {place.named(path)}"
+
+
+KINDS: dict[str, Callable[[random.Random, Place], str]] = {
+    "bits flipped": flip,
+    "block zeroed": zero,
+    "truncated": truncate,
+    "deleted": delete,
+    "swapped": swap,
+    "copied over": copy_over,
+    "digit changed": digit,
+    **{f"lines {how}": lines(how) for how in ORDERS},
+    **{f"log files {how}": log_files(how) for how in ORDERS},
+    **{f"rows {how}": rows(how) for how in ORDERS},
+}
+
+
+class Damage(NamedTuple):
+    """What was done."""
+
+    number: int
+    kind: str
+    said: str
+
+
+def spoil(place: Place, kind: str, number: int) -> Damage:
+    """Does the damage of that number, which changes something."""
+    draw, before = random.Random(f"{kind} {number}"), place.digest()
+    for _ in range(100):
+        with suppress(Unfit):
+            said = KINDS[kind](draw, place)
+            if place.digest() != before:
+                return Damage(number, kind, said)
+    raise Unfit

@@ -1,0 +1,371 @@
+"""What becomes of a damage: whoever reads the files next finds it and says so, or it does no harm."""
+
+import shutil
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from pydantic import BaseModel
+from torch import nn
+
+from simic import durable
+from simic.agent import export
+from simic.audit.audit import examine
+from simic.audit.findings import Verdict
+from simic.data.batches import load_held_out, load_split, read_meta
+from simic.errors import SimicError
+from simic.evaluation import explain, result, scoring
+from simic.evaluation.promotion import Entrant
+from simic.growth.export import load_grown
+from simic.params import Params
+from simic.pipeline import continuing, parting, stages
+from simic.pipeline.paths import Workspace
+from simic.telemetry import starts
+from simic.training import checkpoint, needs, session
+from simic.training.learned import Learned
+from tests.durability.damage import Place
+from tests.training.small_runs import Watcher
+
+Word = Literal["found", "harmless", "silent", "unfinishable", "traceback"]
+GOOD = 1  # iterations that no life of these trainings does again
+UNREAD = frozenset({"figures", "report.html"})  # of a finished run: left out of copies, which are many
+CPU = torch.device("cpu")
+
+
+class Judgement(NamedTuple):
+    """Of one reader."""
+
+    word: Word
+    said: str = ""
+
+
+def digest(value: object) -> str:
+    """Equal for equal values, whatever they are made of."""
+    return durable.sha256_of("\n".join(leaves(value)).encode())
+
+
+def leaves(value: Any) -> list[str]:
+    if isinstance(value, nn.Module):
+        return leaves(value.state_dict())
+    if isinstance(value, torch.Tensor):
+        return leaves(value.numpy())
+    if isinstance(value, np.ndarray):
+        return [
+            f"{value.dtype}{value.shape}{durable.sha256_of(value.tobytes())}"
+            if value.dtype != object
+            else repr(value.tolist())
+        ]
+    if isinstance(value, BaseModel):
+        return [value.model_dump_json()]
+    if is_dataclass(value):
+        return [leaf for field in fields(value) for leaf in leaves(getattr(value, field.name))]
+    if isinstance(value, Mapping):
+        return [leaf for key in sorted(value) for leaf in (str(key), *leaves(value[key]))]
+    if isinstance(value, list | tuple):
+        return [leaf for each in value for leaf in leaves(each)]
+    return [repr(value)]
+
+
+# --- unfinished training ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a training left, and what it said."""
+
+    state: str
+    files: dict[str, str]
+    told: frozenset[tuple[str, str]]
+
+
+def train(tree: Params, workspace: Workspace, fresh: bool = False) -> Ended:
+    """As `simic train` does, but for MLflow, DVC and the exported program."""
+    watcher = Watcher()
+    continuing.begin(tree, workspace, fresh, allow_code_change=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "export_policy", lambda *given: None)
+        stages.train(tree, workspace, (watcher,), fresh=fresh)
+    return ended(workspace, {(each.check, each.message) for each in watcher.findings})
+
+
+def ended(workspace: Workspace, told: set[tuple[str, str]]) -> Ended:
+    """From what is published."""
+    places = (workspace.checkpoints, workspace.models, workspace.telemetry)
+    found = [path for place in places for path in sorted(place.rglob("*")) if path.is_file()]
+    files = {path.relative_to(workspace.root).as_posix(): durable.sha256(path) for path in found}
+    begun = starts.read(workspace.telemetry / starts.RUN_FILE)
+    files["telemetry/run.json"] = digest(begun[:-1])
+    files["telemetry/timing.jsonl"] = digest((workspace.telemetry / "timing.jsonl").read_text().splitlines()[:GOOD])
+    for name in ("best", "latest"):
+        files[f"checkpoints/{name}/manifest.json"] = digest(unlogged(workspace.checkpoints / name))
+    told |= {(each.check, each.message) for each in begun[-1].findings}
+    return Ended(files["checkpoints/latest/state.safetensors"], files, frozenset(told))
+
+
+def unlogged(path: Path) -> dict[str, Any]:
+    """A manifest without how far the log reaches: what is found at a resume stands in another file of it."""
+    found = checkpoint.read_manifest(path).model_dump()
+    return {name: value for name, value in found.items() if not name.startswith("telemetry_")}
+
+
+class Unfinished(NamedTuple):
+    """A training that was stopped, went on as one of more iterations by other code, and was stopped again before it
+    had done one; and how it ends, when it goes on after so many iterations or is published after them.
+    """
+
+    workspace: Workspace
+    place: str
+    params: Params
+    ended: Ended
+    published: dict[int, Ended]
+
+
+class Opener:
+    """Opens a run as training does, and publishes it as it is: quick, since environment and learner are made once. That
+    training goes on bit for bit from an equal state is for other tests.
+    """
+
+    def __init__(self, tree: Params, prepared: Path) -> None:
+        self.tree = tree
+        self.env, self.state = session.compose(tree, prepared, CPU)
+        self.fresh = self.state.tensors(), self.state.scalars()
+
+    def published(self, workspace: Workspace, fresh: bool = False) -> tuple[int, Ended]:
+        """After how many iterations, and what."""
+        tree, told = self.tree, set[tuple[str, str]]()
+        said = continuing.begin(tree, workspace, fresh, allow_code_change=False)
+        self.state.load(*self.fresh)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(session, "compose", lambda *given: (self.env, self.state))
+            patch.setattr(type(self.env), "close", lambda env: None)
+            patch.setattr(needs, "refuse_training", lambda *given: None)
+            work = workspace.work(stages.fingerprint(tree, workspace))
+            with session.open_session(tree, work, workspace.prepared, fresh) as opened:
+                for finding in opened.findings:
+                    opened.recorder.find(finding)
+                    told.add((finding.check, finding.message))
+                done, best = self.state.counters.iteration, self.state.counters.best_iteration
+                if done:
+                    patch.setattr(export, "export_policy", lambda *given: None)
+                    stages._publish(opened, workspace, best or done, done)
+        if not done:
+            assert said or fresh, "it begins anew without a word"
+            return 0, Ended("", {}, frozenset({("begin", said or "as asked")}))
+        return done, ended(workspace, told)
+
+
+def judge_opened(made: Unfinished, workspace: Workspace, opener: Opener) -> Judgement:
+    """Of a damaged work directory that training would go on with."""
+
+    def attempt(fresh: bool) -> tuple[Ended, Ended]:
+        done, found = opener.published(workspace, fresh)
+        return found, made.published[done] if done else Ended("", {}, frozenset())
+
+    return judge_training(attempt)
+
+
+def judge_resume(made: Unfinished, workspace: Workspace) -> Judgement:
+    """The same by training to the end."""
+    return judge_training(lambda fresh: (train(made.params, workspace, fresh), made.ended))
+
+
+def judge_training(attempt: Callable[[bool], tuple[Ended, Ended]]) -> Judgement:
+    """``attempt``, told whether with ``--fresh``, gives what came of it and what was to come of it."""
+    said = list[str]()
+    for _ in range(3):
+        try:
+            found, clean = attempt("--fresh" in " ".join(said))
+        except SimicError as refusal:
+            said.append(one_line(refusal))
+            if not ("--fresh" in said[-1] or "run the same command again" in said[-1]):
+                return Judgement("unfinishable", f"no remedy: {said[-1]}")
+            continue
+        except Exception:  # noqa: BLE001
+            return Judgement("traceback", traceback.format_exc())
+        said += [f"{check}: {message}" for check, message in found.told - clean.told]
+        if found.state != clean.state:
+            return Judgement("silent", f"another result, said: {said}")
+        if said:
+            return Judgement("found", " | ".join(said))
+        other = [name for name, value in clean.files.items() if found.files.get(name) != value]
+        missing = sorted(clean.told - found.told)
+        return Judgement("silent", f"differ: {other}; {missing}") if other or missing else Judgement("harmless")
+    return Judgement("unfinishable", " | ".join(said))
+
+
+def one_line(error: SimicError) -> str:
+    assert "\n" not in str(error), str(error)
+    return str(error)
+
+
+# --- what is published, and prepared data -----------------------------------------------------------------------------
+
+
+class Opened(Exception):
+    """All that an evaluation reads was read."""
+
+
+def evaluate(tree: Params, workspace: Workspace) -> Any:
+    """What `simic evaluate` reads before it plays."""
+    read: list[Any] = []
+
+    def kept(function: Callable[..., Any]) -> Callable[..., Any]:
+        def do(*given: Any) -> Any:
+            read.append(function(*given))
+            return read[-1]
+
+        return do
+
+    def stop(*given: Any) -> None:
+        raise Opened
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(result, "read_headroom", kept(result.read_headroom))
+        patch.setattr(checkpoint, "read_published", kept(checkpoint.read_published))
+        patch.setattr(scoring.EvaluationSetup, "open", stop)
+        with pytest.raises(Opened):
+            stages.evaluate(tree, workspace)
+    floors, found = read
+    return floors, found.tensors, found.manifest, load_held_out(workspace.prepared)
+
+
+def known(learned: Learned) -> Any:
+    return learned.policy, learned.normalizers.state_dict(), learned.train, learned.iteration, learned.sequence
+
+
+def audit(tree: Params, workspace: Workspace) -> Verdict:
+    with stages.damage_told(tree, workspace):
+        return examine(stages.recorded(tree, workspace), "run")
+
+
+def told(tree: Params, workspace: Workspace) -> Any:
+    return stages.verdict(workspace).lines
+
+
+def explained(tree: Params, workspace: Workspace) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(explain, "explain", lambda evaluated, task, step: evaluated)
+        found: Any = stages.explain(tree, workspace, "0", 1)
+    return known(found.learned), found.scale, found.evaluation, found.held_out
+
+
+def grow(tree: Params, workspace: Workspace) -> Any:
+    """Whom `simic grow` lets play."""
+    chosen: Any = stages._asked_policy("learned", None, tree, workspace, workspace.prepared, CPU)
+    return chosen.name, known(chosen.learned)  # without headroom there is no common schedule, and no word of one
+
+
+def promote(tree: Params, workspace: Workspace) -> Any:
+    entrant = Entrant.load("challenger", workspace.models / "policy", "")
+    return known(entrant.learned)
+
+
+def diff(tree: Params, workspace: Workspace) -> Any:
+    return parting.compare(workspace.root, workspace.root)
+
+
+def data(tree: Params, workspace: Workspace) -> Any:
+    place = workspace.prepared
+    return read_meta(place), load_split(place, "train"), load_split(place, "val"), load_held_out(place)
+
+
+SEALS = tuple(f"reports/seals/{stage}.json" for stage in ("prepare", "headroom", "train", "evaluate"))
+OF_EVALUATION = ("reports/evaluation.json", SEALS[3])
+# By name: what reads, and what it reads.
+READERS: dict[str, tuple[Callable[[Params, Workspace], Any], tuple[str, ...]]] = {
+    "evaluate": (evaluate, ("data/prepared", "checkpoints", "reports/headroom.json", SEALS[1])),
+    "audit": (audit, ("data/prepared", "checkpoints", "models", "telemetry", "reports")),
+    "told": (told, ("reports/findings.json", *OF_EVALUATION)),
+    "explain": (explained, ("data/prepared", "checkpoints", *OF_EVALUATION)),
+    "grow": (grow, ("data/prepared", "models", "reports/headroom.json", SEALS[1], SEALS[2])),
+    "load_grown": (lambda tree, workspace: load_grown(workspace.grown), ("reports/grown",)),
+    "promote": (promote, ("models/policy",)),
+    "diff": (diff, ("checkpoints", SEALS[2])),
+    "data": (data, ("data/prepared",)),
+}
+
+
+class Finished(NamedTuple):
+    """All stages, and what every reader makes of it."""
+
+    workspace: Workspace
+    params: Params
+    read: dict[str, str]
+
+    @classmethod
+    def of(cls, workspace: Workspace, params: Params) -> "Finished":
+        return cls(workspace, params, {name: digest(read(params, workspace)) for name, (read, _) in READERS.items()})
+
+
+# What a message says helps, and what that brings back: each makes the same bytes again, which other tests hold.
+REMEDIES: dict[str, tuple[str, ...]] = {
+    "run simic prepare": ("data/prepared", "reports/seals/prepare.json"),
+    "run simic headroom": ("reports/headroom.json", "reports/seals/headroom.json"),
+    "run simic train": ("checkpoints", "models", "telemetry", "reports/seals/train.json"),
+    "run simic evaluate": (
+        "reports/grown",
+        "reports/evaluation.json",
+        "reports/metrics.json",
+        "reports/seals/evaluate.json",
+    ),
+    "run simic audit": ("reports/findings.json",),
+    **{
+        f"dvc checkout {name}": (name,)
+        for name in ("data/prepared", "checkpoints", "models", "telemetry", "reports/grown")
+    },
+}
+
+
+def judge_reader(name: str, made: Finished, workspace: Workspace) -> Judgement:
+    """Of damaged files."""
+    reader, places = READERS[name]
+    if seen(workspace, places) == seen(made.workspace, places):
+        return Judgement("harmless")  # to it nothing has happened
+    said = list[str]()
+    for _ in range(4):
+        try:
+            found = reader(made.params, workspace)
+        except SimicError as refusal:
+            said.append(one_line(refusal))
+            remedies = [places for words, places in REMEDIES.items() if words in said[-1]]
+            if not remedies:
+                return Judgement("unfinishable", f"no remedy: {said[-1]}")
+            for place in remedies[0]:
+                restore(workspace.root / place, made.workspace.root / place)
+            continue
+        except Exception:  # noqa: BLE001
+            return Judgement("traceback", traceback.format_exc())
+        if said:
+            return Judgement("found", " | ".join(said))
+        if digest(found) == made.read[name]:
+            return Judgement("harmless")
+        if isinstance(found, Verdict) and "X6" in [each.check for each in found.findings]:
+            return Judgement("found", "X6")
+        return Judgement("silent", str(found)[:300])
+    return Judgement("unfinishable", " | ".join(said))
+
+
+def seen(workspace: Workspace, places: tuple[str, ...]) -> list[str]:
+    """Hashes, wall times and all."""
+    found = Place(workspace.root, places)
+    return [
+        f"{found.named(path)} {durable.sha256(path) if path.is_file() else ''}"
+        for path in found.entries()
+        if UNREAD.isdisjoint(path.relative_to(workspace.root).parts)
+    ]
+
+
+def restore(path: Path, source: Path) -> None:
+    """From the undamaged run."""
+    for each in (*reversed(path.parents), path):
+        if each.is_file():
+            each.unlink()
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(source, path) if source.is_dir() else shutil.copyfile(source, path)

@@ -1,0 +1,137 @@
+"""Files damaged at random between two commands: what reads them next says so or is as it would have been without, and
+what a message advises ends well. ``make prove`` does 2,025 damages; each can be done again by its kind and number.
+"""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from simic.audit import certify
+from simic.errors import SimicError
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
+from tests.durability import damage, judging
+from tests.durability.judging import READERS, UNREAD, Finished, Judgement, Opener, Unfinished
+
+NO_TABLES = [kind for kind in damage.KINDS if not kind.startswith("rows")]
+NO_LOG = [kind for kind in damage.KINDS if not kind.startswith("log files")]
+# Of each kind so many: of the work directory, of what is published, of the prepared data.
+KINDS = {"work": NO_TABLES, "published": NO_LOG, "data": [kind for kind in NO_TABLES if kind in NO_LOG]}
+EACH = {"work": 85, "published": 40, "data": 40}
+CASES = [(area, kind) for area, kinds in KINDS.items() for kind in kinds]
+PUBLISHED = ("checkpoints", "models", "telemetry", "reports")
+Judged = list[tuple[str, Judgement]]
+
+
+def test_the_damages_of_make_prove_are_more_than_two_thousand() -> None:
+    assert sum(EACH[area] for area, _ in CASES) == 2025
+
+
+def spoilt_work(made: Unfinished, kind: str, number: int, folder: Path) -> tuple[Workspace, str]:
+    workspace = Workspace(Path(shutil.copytree(made.workspace.root, folder / "project")))
+    return workspace, str(damage.spoil(damage.Place(workspace.root, [made.place]), kind, number))
+
+
+def opened(made: Unfinished, opener: Opener, kind: str, number: int, folder: Path) -> Judged:
+    workspace, done = spoilt_work(made, kind, number, folder)
+    return [(done, judging.judge_opened(made, workspace, opener))]
+
+
+def read(made: Finished, places: tuple[str, ...], kind: str, number: int, folder: Path) -> Judged:
+    """By each reader, of a copy of its own."""
+    done = damage.spoil(damage.Place(copied(made.workspace.root, folder / "project"), places), kind, number)
+    found = Judged()
+    for name in READERS:
+        workspace = Workspace(copied(folder / "project", folder / name))
+        found.append((f"{done} {name}", judging.judge_reader(name, made, workspace)))
+    return found
+
+
+def copied(source: Path, target: Path) -> Path:
+    return Path(shutil.copytree(source, target, ignore=shutil.ignore_patterns(*UNREAD, ".simic")))
+
+
+def assert_nothing_is_silent(found: Judged) -> None:
+    print(Counter(each.word for _, each in found))  # of readers; pytest -rP shows it
+    bad = [f"{done}\n{each.word}: {each.said}" for done, each in found if each.word not in ("found", "harmless")]
+    assert bad == [], "\n\n".join(bad)
+
+
+@pytest.mark.parametrize("kind", NO_TABLES)
+def test_unfinished_training_with_one_damage_of_each_kind(
+    kind: str, unfinished: Unfinished, opener: Opener, tmp_path: Path
+) -> None:
+    assert_nothing_is_silent(opened(unfinished, opener, kind, 0, tmp_path))
+
+
+@pytest.mark.parametrize("kind", NO_LOG)
+def test_a_finished_run_with_one_damage_of_each_kind(kind: str, finished: Finished, tmp_path: Path) -> None:
+    assert_nothing_is_silent(read(finished, PUBLISHED, kind, 0, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "words"),
+    [
+        ("evaluate", "reports/headroom.json", "headroom.json: is not what headroom made"),
+        ("told", "reports/evaluation.json", "evaluation.json: is not what evaluate made"),
+        ("explain", "reports/evaluation.json", "evaluation.json: is not what evaluate made"),
+        ("grow", "models/README.md", "models: is not what train made"),
+        ("told", "reports/findings.json", "findings.json: not findings of this version of simic: its checksum"),
+    ],
+)
+def test_who_reads_what_another_stage_made_holds_it_against_its_seal(
+    name: str, file: str, words: str, finished: Finished, tmp_path: Path
+) -> None:
+    workspace = Workspace(copied(finished.workspace.root, tmp_path / "project"))
+    content = (workspace.root / file).read_text()
+    (workspace.root / file).write_text(content.replace("1", "2", 1))
+    found = judging.judge_reader(name, finished, workspace)
+    assert found.word == "found" and words in found.said, found
+
+
+def test_what_no_report_can_be_made_of_is_told_as_damage_and_a_defect_is_not(
+    finished: Finished, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyError), stages.damage_told(finished.params, finished.workspace):
+        raise KeyError("a defect of ours")
+    workspace = Workspace(copied(finished.workspace.root, tmp_path / "project"))
+    (workspace.reports / "metrics.json").write_text("{}")
+    said = r"metrics\.json has changed since, and no report can be made .* dvc checkout"
+    with pytest.raises(SimicError, match=said), stages.damage_told(finished.params, workspace):
+        raise KeyError("missing")
+
+
+def test_a_damaged_export_is_not_certified(finished: Finished, tmp_path: Path) -> None:
+    grown = copied(finished.workspace.grown, tmp_path / "grown")
+    (grown / "network.pt2").write_bytes(b"")
+    run = stages.recorded(finished.params, finished.workspace)
+    found = certify.grown_network(grown, finished.workspace.prepared, run)
+    assert found.lines == () and "network.pt2: damaged" in found.reason
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("kind", NO_TABLES)
+def test_training_that_goes_on_to_its_end_with_damage(kind: str, unfinished: Unfinished, tmp_path: Path) -> None:
+    workspace, done = spoilt_work(unfinished, kind, 1, tmp_path)
+    assert_nothing_is_silent([(done, judging.judge_resume(unfinished, workspace))])
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(("area", "kind"), CASES)
+def test_every_damage_is_found_or_harmless(
+    area: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    found = Judged()
+    for number in range(EACH[area]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        if area == "work":
+            made, opener = request.getfixturevalue("unfinished"), request.getfixturevalue("opener")
+            found += opened(made, opener, kind, number, folder)
+        else:
+            places = PUBLISHED if area == "published" else ("data/prepared",)
+            found += read(request.getfixturevalue("parted"), places, kind, number, folder)
+        shutil.rmtree(folder)
+    assert_nothing_is_silent(found)
