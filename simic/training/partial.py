@@ -83,13 +83,11 @@ class PartialStore:
                 durable.write_synced(folder / STATE_FILE, content)
                 durable.write_synced(folder / MANIFEST_FILE, manifest.to_json())
         except OSError as error:
-            kept = [f"step {step} is kept" for step in self.steps() if step != manifest.step][-1:]
-            done = f"the checkpoint after {manifest.iteration} iterations" + "".join(
-                f" and its {text}" for text in kept
-            )
+            kept = [step for step in self.steps() if step != manifest.step][-1:]
+            steps = "".join(f" and {step} steps of the next one" for step in kept)
             raise SimicError(
-                f"{path}: cannot write checkpoint: {error.strerror}; {done}{'' if kept else ' is kept'}; fix that and "
-                "run the same command again"
+                f"{path}: cannot write checkpoint: {error.strerror}; {manifest.iteration} iterations{steps} are kept; "
+                "fix that and run the same command again"
             ) from None
         self._clear(keep=manifest.step)
 
