@@ -45,7 +45,7 @@ class PartialManifest(BaseModel):
 
 
 @dataclass(frozen=True)
-class Partial:
+class PartialCheckpoint:
     """A verified one: CPU tensors by name, and the rest."""
 
     path: Path
@@ -126,7 +126,7 @@ class PartialStore:
         text = f"{damage}; kept as {FOLDER}/{aside.name}, iteration {done + 1} starts again"
         return FindingRow(iteration=done, check="damaged_checkpoint", severity="medium", message=text)
 
-    def read(self, step: int) -> Partial:
+    def read(self, step: int) -> PartialCheckpoint:
         """The verified one after so many steps; ``Damaged`` naming the file and what is wrong with it."""
         path = self.path(step)
         manifest = _manifest(path / MANIFEST_FILE)
@@ -136,7 +136,7 @@ class PartialStore:
         if manifest.step != step:
             raise Damaged(f"{path}: holds the state after {manifest.step} steps, not after {step}")
         try:
-            return Partial(path, manifest, load(content))
+            return PartialCheckpoint(path, manifest, load(content))
         except SafetensorError as error:
             raise Damaged(f"{path / STATE_FILE}: not a safetensors file: {error}") from None
 

@@ -14,7 +14,7 @@ from simic.growth.batch.shards import ProcessLost
 from simic.telemetry.columns import STEPS
 from simic.training.checkpoint import Damaged
 from simic.training.episodes import Collector, Tally, step_tensors
-from simic.training.partial import Partial
+from simic.training.partial import PartialCheckpoint
 from simic.training.teacher import Teacher
 
 TRIED = "teacher/tried"
@@ -53,7 +53,9 @@ class Playing:
             found[TRIED] = self.teacher.explorer.tried
         return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in found.items()}
 
-    def resume(self, found: Partial, policy: ActorCritic, normalizers: Normalizers, iteration: int) -> Unfinished:
+    def resume(
+        self, found: PartialCheckpoint, policy: ActorCritic, normalizers: Normalizers, iteration: int
+    ) -> Unfinished:
         """Goes on exactly from there, nothing having been played yet; ``Damaged`` where that was another episode."""
         env, step = self.env, found.manifest.step
         rollout, episode, steps, tally = (_part(found.tensors, part) for part in PARTS)

@@ -263,7 +263,11 @@ class Shards:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """As ``Population.load_state_dict``."""
-        self._all("load_state_dict", lambda hosts: (_of_hosts(state, hosts),))
+
+        def own(hosts: slice) -> dict[str, Tensor]:
+            return _of_hosts(state, hosts) | {"group": torch.tensor(hosts.stop - hosts.start)}
+
+        self._all("load_state_dict", lambda hosts: (own(hosts),))
 
     def snapshot_state(self, snapshot: Snapshot) -> dict[str, Tensor]:
         """As ``Population.snapshot_state``."""
