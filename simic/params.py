@@ -370,6 +370,7 @@ class Runtime(Tree):
     # "auto" by the shipped thresholds, FILE.json by that of simic autotune
     backend: Annotated[str, Field(pattern=r"^(auto|loop|vmap|.+\.json)$")] = "auto"
     checkpoint_every: Count = 1
+    checkpoint_steps: Steps = 0  # of a rollout, after which it is saved too; 0: whole iterations alone
     keep_last: Count = 3
     auto_resume: Steps = 5
     tf32: bool = False

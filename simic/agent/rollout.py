@@ -1,6 +1,6 @@
 """A rollout: what the policy saw, did and got, exactly as it was when acting."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, Self, TypeVar
 
@@ -37,22 +37,18 @@ class Environment(Protocol[Info]):
 
 
 @dataclass(frozen=True)
-class StepRecord:
-    """One step of all environments, for those who watch."""
-
-    step: int
-    decision: Step
-    reward: Tensor
-    info: Any
-
-
-@dataclass(frozen=True)
 class Position:
     """Where a rollout ended and the next may go on: the raw observation, the memory and which rows start anew."""
 
     observation: Observation
     state: RecurrentState
     starts: Tensor
+
+    @classmethod
+    def first(cls, env: "Environment[Any]", policy: ActorCritic, observation: Observation) -> Self:
+        """After a reset: nothing is remembered, and every row starts."""
+        starts = torch.ones(env.num_envs, dtype=torch.bool, device=observation.features.device)
+        return cls(observation, policy.initial_state(env.num_envs), starts)
 
 
 @dataclass(frozen=True)
@@ -153,6 +149,64 @@ class Rollout:
         return replace(self, env_ids=ids, state=state, masks=masks, starts_inside=False, **flat)
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """A rollout of which ``steps`` steps are done, where it goes on, and which rows ``[E]`` are not over."""
+
+    rollout: Rollout
+    position: Position
+    valid: Tensor
+    steps: int
+
+    @classmethod
+    def begun(
+        cls, position: Position, steps: int, env_ids: Tensor, policy: ActorCritic, normalizers: Normalizers
+    ) -> Self:
+        """Of ``steps`` steps to come."""
+        state = position.state.zeroed(position.starts)
+        seen = normalizers.see(position.observation)
+        rollout = Rollout.empty(steps, env_ids, seen, state, len(policy.heads))
+        return cls(rollout, replace(position, state=state), torch.ones_like(position.starts), 0)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All but the observation, which the environment has: of the steps that are done ``[steps, E, …]``."""
+        kept = {name: tensor[: self.steps] for name, tensor in _by_step(self.rollout).items()}
+        memory = {"first_h": self.rollout.state.h, "first_c": self.rollout.state.c}
+        memory |= {"h": self.position.state.h, "c": self.position.state.c}
+        return kept | memory | {"starting": self.position.starts, "running": self.valid}
+
+    def resumed(self, state: Mapping[str, Tensor], steps: int, observation: Observation) -> Self:
+        """Where another one of the same environments was, after so many steps. ValueError where it was of others."""
+        own = {name: tensor[:steps] for name, tensor in _by_step(self.rollout).items()}
+        like = self.state_dict() | own
+        if {name: (x.shape, x.dtype) for name, x in like.items()} != {n: (x.shape, x.dtype) for n, x in state.items()}:
+            raise ValueError("a rollout of other environments")
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+        moved = {name: tensor.to(self.valid.device) for name, tensor in state.items() if name not in own}
+        rollout = replace(self.rollout, state=RecurrentState(moved["first_h"], moved["first_c"]))
+        position = Position(observation, RecurrentState(moved["h"], moved["c"]), moved["starting"])
+        return type(self)(rollout, position, moved["running"], steps)
+
+
+def _by_step(rollout: Rollout) -> dict[str, Tensor]:
+    """What has an entry for each step, by name."""
+    found = {field.name: getattr(rollout, field.name) for field in fields(Rollout)}
+    tensors = {name: value for name, value in found.items() if isinstance(value, Tensor) and name != "env_ids"}
+    return tensors | {f"masks.{name}": mask for name, mask in rollout.masks.items()}
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One step of all environments, for those who watch; ``reached`` is what the rollout has come to with it."""
+
+    step: int
+    decision: Step
+    reward: Tensor
+    info: Any
+    reached: Unfinished
+
+
 def single_step_ids(env_ids: Tensor, steps: int) -> Tensor:
     """A number for every step of every environment ``[T·E]``, in the order of ``Rollout.single_steps``."""
     return (env_ids * steps + torch.arange(steps, device=env_ids.device)[:, None]).flatten()
@@ -168,48 +222,44 @@ def collect(
     on_step: Callable[[StepRecord], None] | None = None,
     position: Position | None = None,
     teacher: Callable[[int, Observation], Tensor] | None = None,
+    unfinished: Unfinished | None = None,
 ) -> tuple[Rollout, Position]:
     """Act for ``steps`` steps with frozen normalisers and return the rollout and where it ended.
 
     Without a ``position`` the environments are reset and nothing is remembered; with one the episodes go on. The noise
     of each draw is keyed by (iteration, global env, step), so grouping and history do not matter. A ``teacher`` decides
-    in the policy's place: from step and observation the actions ``[E, heads]``.
+    in the policy's place: from step and observation the actions ``[E, heads]``. An ``unfinished`` rollout is finished
+    as it would have been, in environments that are where it left them.
     """
-    position = position or _begin(env, policy, iteration)
+    if unfinished is None:
+        position = position or Position.first(env, policy, env.reset(options={"iteration": iteration})[0])
+        unfinished = Unfinished.begun(position, steps, env.env_ids, policy, normalizers)
+    rollout, position, valid = unfinished.rollout, unfinished.position, unfinished.valid
     policy.action_spec.check_masks(position.observation.masks, env.num_envs)
     noise = _noise(env.env_ids, rng_seed, iteration, steps, len(policy.heads))
     autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    observation, starts = position.observation, position.starts
-    state, valid = position.state.zeroed(starts), torch.ones_like(starts)
-    rollout = Rollout.empty(steps, env.env_ids, normalizers.see(observation), state, len(policy.heads))
-    inside = torch.zeros_like(starts)
-    for t in range(steps):
+    observation, state, starts = position.observation, position.state, position.starts
+    for t in range(unfinished.steps, steps):
         seen = normalizers.see(observation)
         rollout.record_seen(t, observation, seen, starts, valid)
         taught = None if teacher is None else teacher(t, observation)
         step = policy.act(seen, state, noise[t], valid=valid, actions=taught)
         observation, reward, terminated, truncated, info = env.step(step.actions)
         rollout.record_done(t, step, reward, terminated, truncated)
-        if on_step is not None:
-            on_step(StepRecord(t, step, reward, info))
         state, ended = step.state, terminated | truncated
         if autoreset:
             if info.final is not None:
                 rollout.next_values[t] = policy.value(normalizers.see(info.final), state)
             starts = ended
             state = state.zeroed(starts)
-            inside = inside | (starts if t + 1 < steps else False)
         else:
             starts, valid = torch.zeros_like(starts), valid & ~ended
+        if on_step is not None:
+            reached = Unfinished(rollout, Position(observation, state, starts), valid, t + 1)
+            on_step(StepRecord(t, step, reward, info, reached))
     _link_values(rollout, policy.value(normalizers.see(observation), state), autoreset)
-    rollout = replace(rollout, starts_inside=autoreset and bool(inside.any()))
+    rollout = replace(rollout, starts_inside=autoreset and bool(rollout.starts[1:].any()))
     return rollout, Position(observation, state, starts)
-
-
-def _begin(env: Environment, policy: ActorCritic, iteration: int) -> Position:
-    observation, _ = env.reset(options={"iteration": iteration})
-    starts = torch.ones(env.num_envs, dtype=torch.bool, device=observation.features.device)
-    return Position(observation, policy.initial_state(env.num_envs), starts)
 
 
 def _noise(env_ids: Tensor, rng_seed: int, iteration: int, steps: int, heads: int) -> Tensor:

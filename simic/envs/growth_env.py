@@ -5,7 +5,7 @@
 observation and masks of s'. An episode is T steps of all hosts; nothing resets by itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -222,6 +222,30 @@ class GrowthEnv(VectorEnv):
         truncated = paid.ended & ~paid.terminal
         info = self._info(events, parts, cause, before.alive)
         return self._observe(), rewards.total(parts), paid.terminal, truncated, info
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything that the running episode mutates: its step, its state, the hosts and what they are put back to."""
+        parts = {
+            "episode": {"step": torch.tensor(self._step)} | self.state.state_dict(),
+            "hosts": self.population.state_dict(),
+            "snapshot": self.population.snapshot_state(self._snapshot),
+        }
+        return {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> Observation:
+        """Goes on from there, in the same episode, which was just reset; what is seen there. SimicError where it was
+        another one.
+        """
+        parts: dict[str, dict[str, Tensor]] = {"episode": {}, "hosts": {}, "snapshot": {}}
+        for name, tensor in state.items():
+            part, _, own = name.partition("/")
+            parts[part][own] = tensor
+        self._step = int(parts["episode"].pop("step"))
+        self._state = self.state.loaded(parts["episode"])
+        self._all_alive = bool(self.state.alive.all())
+        self.population.load_state_dict(parts["hosts"])
+        self._snapshot = self.population.load_snapshot(parts["snapshot"])
+        return self._observe()
 
     def close(self, **kwargs: object) -> None:
         """End the processes that hold hosts, if there are others."""

@@ -1,6 +1,8 @@
 """The bundles of tensors an environment hands out and keeps."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from simic.envs.attribution import Attribution
 from simic.envs.governor import Cause, Vitals
 from simic.envs.rewards import Ledgers, Transition, score, significant
 from simic.envs.tracker import Tracker
+from simic.errors import SimicError
 from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.lifecycle import Events
 from simic.growth.life.vocabulary import Slots, Stage
@@ -62,6 +65,40 @@ class EpisodeState:
     succeeded: Tensor
     seed_params: Tensor  # [E, K]
     ledgers: Ledgers
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Every tensor by its dotted name."""
+        return _leaves(self)
+
+    def loaded(self, state: Mapping[str, Tensor]) -> Self:
+        """The state of another episode of the same hosts; SimicError where it has other tensors."""
+        own = self.state_dict()
+        for name in sorted(own.keys() | state.keys()):
+            kinds = [None if x is None else (tuple(x.shape), x.dtype) for x in (own.get(name), state.get(name))]
+            if kinds[0] != kinds[1]:
+                raise SimicError(f"state of an episode: {name} is {kinds[1]}, must be {kinds[0]}")
+        return _filled(self, state)
+
+
+def _leaves(record: Any, prefix: str = "") -> dict[str, Tensor]:
+    """The tensors of a record and of the records in it."""
+    found: dict[str, Tensor] = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        own = {prefix + field.name: value} if isinstance(value, Tensor) else _leaves(value, f"{prefix}{field.name}.")
+        found |= own
+    return found
+
+
+def _filled(record: Any, state: Mapping[str, Tensor], prefix: str = "") -> Any:
+    """The way back, on the device of the record."""
+    values: dict[str, Any] = {}
+    for field in fields(record):
+        value, name = getattr(record, field.name), prefix + field.name
+        values[field.name] = (
+            state[name].to(value.device) if isinstance(value, Tensor) else _filled(value, state, f"{name}.")
+        )
+    return replace(record, **values)
 
 
 def step_info(

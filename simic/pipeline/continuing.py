@@ -15,6 +15,7 @@ from simic.telemetry.recorder import run_name
 from simic.telemetry.rows import FindingRow
 from simic.training import seams
 from simic.training.checkpoint import MANIFEST_FILE, CheckpointStore, Damaged, read_manifest
+from simic.training.partial import FOLDER as PARTIAL
 from simic.training.places import CHECKPOINTS, had_begun, make_room
 from simic.training.resume import HARMLESS, Identity
 from simic.training.session import LOCK_FILE
@@ -82,9 +83,12 @@ def _adopt(source: Path, now: TrainingRecipe, tree: Params, workspace: Workspace
     kept, work = recipe.read(source), workspace.work(now.fingerprint)
     assert kept is not None  # it was chosen by its recipe
     done = max(_store(source, tree).iterations())
-    seam = _seam(source, done, kept.recipe.changes(now), tree)
+    changes = kept.recipe.changes(now)
+    seam = _seam(source, done, changes, tree)
+    # Steps that other code has played are no part of an iteration that this code plays.
+    left = (LOCK_FILE, PARTIAL) if changes.code else (LOCK_FILE,)
     with durable.new_directory(work) as folder:
-        shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(LOCK_FILE))
+        shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*left))
         for iteration in _store(folder, tree).iterations():
             _rewrite(_store(folder, tree).path(iteration), tree)
         recipe.write(folder, Kept(recipe=now, seams=(*kept.seams, seam)))

@@ -287,6 +287,11 @@ class Recorder:
         """Keeps a finding for the next file."""
         self._findings.append(finding)
 
+    @property
+    def pending(self) -> list[FindingRow]:
+        """The findings that are in no file yet."""
+        return list(self._findings)
+
     def forget(self) -> None:
         """Drops the findings that are in no file yet: the iteration they are about is done again."""
         self._findings.clear()

@@ -163,7 +163,7 @@ def refuse_non_finite(tensors: Mapping[str, Tensor], manifest: Manifest) -> None
 def read(path: Path) -> Checkpoint:
     """A verified checkpoint directory; ``Damaged`` naming the file and what is wrong with it."""
     manifest = read_manifest(path)
-    content = _bytes(path / STATE_FILE)
+    content = read_bytes(path / STATE_FILE)
     if durable.sha256_of(content) != manifest.sha256.get(STATE_FILE):
         raise Damaged(f"{path / STATE_FILE}: damaged: its sha256 is not the one in {MANIFEST_FILE}")
     try:
@@ -190,7 +190,7 @@ def read_chain(folder: Path) -> ChainFile:
     """Of a published run; ``Damaged`` naming the file."""
     file = folder / CHAIN_FILE
     try:
-        found = durable.checked(_bytes(file))
+        found = durable.checked(read_bytes(file))
         iterations = {name: int(found[name]) for name in ("best", "latest")}
         return ChainFile(iterations, {int(done): link for done, link in found["links"].items()})
     except (ValueError, KeyError) as error:
@@ -231,7 +231,7 @@ def read_manifest(path: Path) -> Manifest:
     """A checkpoint's manifest alone, verified and migrated; SimicError for a format this version does not know."""
     file = path / MANIFEST_FILE
     try:
-        content = durable.checked(_bytes(file))
+        content = durable.checked(read_bytes(file))
     except ValueError as error:
         raise Damaged(f"{file}: damaged: {error}") from None
     content = _migrated(file, content)
@@ -255,7 +255,8 @@ def _migrated(file: Path, content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-def _bytes(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
+    """Of a file; ``Damaged`` where it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -1,5 +1,7 @@
 """From tensors of steps to columns of telemetry: fetched once per episode, and what an episode adds up to."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -38,12 +40,16 @@ class Collector:
 
     def fetched(self) -> Columns:
         """``[T, E]`` or ``[T, E, K]``, in one transfer for each kind of number."""
-        found: Columns = {}
+        return {name: values.numpy() for name, values in self.state_dict().items()}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The same as tensors of the CPU; ``add`` of one step after the other is the way back, in this order."""
+        found: dict[str, Tensor] = {}
         for kind, steps in self._kept.items():
             shapes = self._shapes[kind]
             parts = torch.stack(steps).cpu().split([shape[1:].numel() for shape in shapes.values()], dim=2)
             for (name, shape), part in zip(shapes.items(), parts, strict=True):
-                found[name] = part.reshape(len(steps), *shape).numpy()
+                found[name] = part.reshape(len(steps), *shape)
         return found
 
 
@@ -55,6 +61,11 @@ def step_tensors(transition: StepRecord) -> dict[str, Tensor]:
     columns |= {f"{COMPONENTS}/{name}": value for name, value in info.components.items()}
     columns |= {name: value for name, value in vars(info).items() if name not in (COMPONENTS, "blueprint", "score")}
     return columns | {"slot_blueprint": info.blueprint}
+
+
+SUMS = ("returns", "length", "pruned", "panicked", "norms", "stage")  # what a tally keeps
+# Of the last step, what is said of the episode.
+LAST = ("committed_accuracy", "score", "live_accuracy", "params", "committed_params", "committed_flops")
 
 
 class Tally:
@@ -70,7 +81,7 @@ class Tally:
         # Sum and count of the gradient norms of the host, and of its seeds.
         self.norms = torch.zeros(4, env.num_envs, dtype=torch.float64, device=env.device)
         self.stage = torch.full(shape, int(Stage.DORMANT), device=env.device)  # every episode begins without seeds
-        self.last: StepInfo | None = None
+        self.last: dict[str, Tensor] = {}  # what the newest step says of the whole episode
 
     def add(self, reward: Tensor, info: StepInfo) -> None:
         """Takes in one step; steps after a rollback count nothing."""
@@ -83,12 +94,21 @@ class Tally:
         host = torch.where(info.valid, info.host_grad_norm, 0.0).double()
         seeds = torch.where(trained, info.seed_grad_norm, 0.0).double().sum(dim=1)
         self.norms = self.norms + torch.stack((host, info.valid, seeds, trained.sum(dim=1)))
-        self.stage, self.last = info.stage, info
+        self.stage, self.last = info.stage, {name: getattr(info, name) for name in LAST}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything by name."""
+        return {name: getattr(self, name) for name in SUMS} | {f"last.{name}": x for name, x in self.last.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Goes on from there, after at least one step."""
+        for name in SUMS:
+            setattr(self, name, state[name].to(self.env.device))
+        self.last = {name: state[f"last.{name}"].to(self.env.device) for name in LAST}
 
     def columns(self) -> Columns:
         """Of the finished episodes, ``[E]``, as they are published."""
-        info = self.last
-        if info is None:
+        if not self.last:
             raise ValueError("an episode has at least one step")
         collector = Collector(EPISODES)
         collector.add(
@@ -97,16 +117,11 @@ class Tally:
                 "task": self.env.tasks,
                 "return": self.returns,
                 "length": self.length,
-                "committed_accuracy": info.committed_accuracy,
-                "score": info.score,
-                "live_accuracy": info.live_accuracy,
-                "params": info.params,
-                "committed_params": info.committed_params,
-                "committed_flops": info.committed_flops,
+                **self.last,
                 "host_grad_norm": self.norms[0] / self.norms[1],
                 "seed_grad_norm": self.norms[2] / self.norms[3],  # NaN where no seed trained
                 "germinated": self.env.slots.germinations.sum(dim=1),
-                "fossilized": (info.stage == Stage.FOSSILIZED).sum(dim=1),
+                "fossilized": (self.stage == Stage.FOSSILIZED).sum(dim=1),
                 "pruned": self.pruned,
                 "panicked": self.panicked,
             }

@@ -14,8 +14,17 @@ class Interrupted(Exception):
     """Somebody asked to stop; the message says what is kept, what is done again and how to go on."""
 
 
-def in_training(saved: int, begun: int) -> Interrupted:
-    """``saved`` iterations are on disk, ``begun`` were begun."""
+def in_training(saved: int, begun: int, steps: int = 0, more: bool = False) -> Interrupted:
+    """``saved`` iterations are on disk, ``begun`` were begun; and ``steps`` of the next one, if any, which had come to
+    ``more`` or not.
+    """
+    if steps:
+        where = "in it" if begun == saved + 1 else f"up to iteration {begun}"
+        again = f"; what followed {where} was not saved and will be done again" if more else ""
+        return Interrupted(
+            f"stopped with {saved} iterations and {steps} steps of iteration {saved + 1} saved{again}; to resume: "
+            "simic train"
+        )
     again = f"; iteration {saved + 1} was not finished and will start again" if begun == saved + 1 else ""
     again = f"; iterations {saved + 1} to {begun} were not saved and will be done again" if begun > saved + 1 else again
     return Interrupted(f"stopped with {saved} iterations saved{again}; to resume: simic train")

@@ -35,6 +35,7 @@ def refuse_training(params: Params, prepared: Path, hosts: int, processes: int, 
         _of_decisions(train, spec, hosts, 2 * kept),
         _of_policy(train, spec),
         _of_data(prepared),
+        _of_saving(params, meta, hosts),
         Need(f"{processes} processes", (processes - 1) * PROCESS_BYTES, "runtime.processes"),
     ]
     _refuse(needs, device)
@@ -68,6 +69,14 @@ def _of_hosts(train: Train, meta: Meta, hosts: int) -> list[Need]:
         Need(f"the order of {samples} samples for {hosts} hosts", hosts * samples * INTEGER, "train.envs"),
         Need("the watchdog's windows", hosts * train.governor.window * INTEGER, "train.governor.window"),
     ]
+
+
+def _of_saving(params: Params, meta: Meta, hosts: int) -> Need:
+    """Of hosts and their snapshots a copy, and that as the bytes of a file, where steps are saved too."""
+    trained = params.runtime.checkpoint_steps and HOST_FILE not in meta.sha256
+    size = build_host(params.train.host, meta.shape, meta.classes).params if trained else 0
+    copies = 2 * 2 * (1 + len(MOMENTS[params.train.host_optimizer.name]))
+    return Need(f"saving {hosts} hosts", hosts * size * copies * FLOAT, "runtime.checkpoint_steps")
 
 
 def _of_features(params: Params, meta: Meta, hosts: int, device: torch.device) -> Need:

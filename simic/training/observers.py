@@ -24,6 +24,7 @@ class RunInfo:
     data_sha256: str
     start_iteration: int  # iterations done by earlier lives of this run
     report: Callable[[FindingRow], None]
+    start_step: int = 0  # and steps of the next one
 
     @property
     def name(self) -> str:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from simic import durable
 from simic.telemetry import recorder, starts, timing
-from simic.training import seams
+from simic.training import partial, seams
 
 CHECKPOINTS = "checkpoints"
-FOLDERS = (CHECKPOINTS, recorder.FOLDER)
+FOLDERS = (CHECKPOINTS, partial.FOLDER, recorder.FOLDER)
 FILES = (seams.FILE, starts.RUN_FILE, timing.TIMING_FILE)
 
 

@@ -61,8 +61,9 @@ class Lines(Observer):
             self._clock(),
         )
         self._say(f"train: run {info.name}")
-        if self._first:
-            self._say(f"train: resuming after iteration {self._first} of {self._total}")
+        if self._first or info.start_step:
+            inside = f" and {info.start_step} steps of the next" if info.start_step else ""
+            self._say(f"train: resuming after iteration {self._first} of {self._total}{inside}")
 
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         done = update.iteration + 1

@@ -76,6 +76,9 @@ def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
     checkpoint, damaged = _newest(store, telemetry, whole=True)
     if checkpoint is None:
         checkpoint, damaged = _newest(store, telemetry, whole=False)
+    if checkpoint is None and iterations == [0]:  # from before the first iteration: nothing is lost
+        aside = _set_aside(store, 0, damaged[0], "damaged_checkpoint", "starting from the beginning")
+        return Start(None, [aside], Best(None, None))
     if checkpoint is None:
         raise SimicError(
             f"{store.root}: none of the {len(iterations)} checkpoints is usable; the newest: "

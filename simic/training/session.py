@@ -6,12 +6,13 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from simic import durable
 from simic.agent.normalization import REWARD_CLIP, Normalizers, ObservationNormalizer, RewardNormalizer
@@ -27,9 +28,11 @@ from simic.telemetry import starts
 from simic.telemetry.recorder import FOLDER, NOTHING, Recorder, Silent, run_name
 from simic.telemetry.rows import FindingRow, StartRow
 from simic.training import machine, needs, resume, seams, sharing
-from simic.training.checkpoint import CheckpointStore, Manifest
+from simic.training.checkpoint import STATE_FILE, CheckpointStore, Damaged, Manifest, read_manifest
 from simic.training.learned import describe_specs
 from simic.training.machine import Machine
+from simic.training.partial import FOLDER as PARTIAL
+from simic.training.partial import PartialManifest, PartialStore
 from simic.training.places import CHECKPOINTS, make_room
 from simic.training.ranks import ALONE, Ranks
 from simic.training.resume import Identity
@@ -50,6 +53,8 @@ class Session:
     checkpoints: CheckpointStore
     identity: Identity
     findings: list[FindingRow]
+    partials: PartialStore
+    partial: PartialManifest | None = None  # where to go on inside an iteration
     ranks: Ranks = ALONE
 
     @property
@@ -76,7 +81,21 @@ class Session:
             specs=describe_specs(self.env.action_spec, self.env.observation_spec),
             scalars=self.state.scalars(),
         )
-        return self.checkpoints.write(tensors, manifest)
+        path = self.checkpoints.write(tensors, manifest)
+        self.partials.clear()
+        return path
+
+    def save_inside(self, step: int, tensors: Mapping[str, Tensor], columns: list[str]) -> None:
+        """What the rollout that follows the newest checkpoint has come to after ``step`` steps."""
+        done = self.state.counters.iteration
+        manifest = PartialManifest(
+            iteration=done,
+            step=step,
+            checkpoint_sha256=read_manifest(self.checkpoints.path(done)).sha256[STATE_FILE],
+            columns=columns,
+            findings=self.recorder.pending,
+        )
+        self.partials.write(tensors, manifest)
 
 
 @contextmanager
@@ -100,9 +119,11 @@ def open_session(
     identity = Identity.of(params, data_hash(prepared_dir), _describe(params, device, found, ranks))
     hosts = len(ranks.env_ids(params.train.envs))
     needs.refuse_training(params, prepared_dir, hosts, found.processes, device)
+    _refuse_inside_of_several(params, ranks)
     store = CheckpointStore(work_dir / CHECKPOINTS, params.runtime.keep_last)
+    partials = PartialStore(work_dir / PARTIAL)
     with ExitStack() as files:
-        start = ranks.from_first(lambda: _begin(files, work_dir, store, identity, fresh))
+        start, inside = ranks.from_first(lambda: _begin(files, work_dir, store, partials, identity, fresh, ranks))
         if start.checkpoint is not None:  # in its groups, so that any number of processes goes on bit for bit
             found = layout(params, device, ranks, start.checkpoint.manifest.machine.group)
             identity = identity.on(_describe(params, device, found, ranks))
@@ -127,16 +148,39 @@ def open_session(
             findings += [*lost, *(seam for seam in here if seam.severity != "info")]
             _note_start(work_dir, done, recorder.dropped, [*start.findings, *lost, *here], code)
         del start  # the checkpoint's tensors are not kept beside the state they were loaded into
-        yield Session(params, work_dir, env, state, recorder, store, identity, findings, ranks)
+        yield Session(params, work_dir, env, state, recorder, store, identity, findings, partials, inside, ranks)
 
 
-def _begin(files: ExitStack, work_dir: Path, store: CheckpointStore, identity: Identity, fresh: bool) -> resume.Start:
-    """Where to resume, under the lock, which ``files`` releases."""
+def _begin(
+    files: ExitStack,
+    work_dir: Path,
+    store: CheckpointStore,
+    partials: PartialStore,
+    identity: Identity,
+    fresh: bool,
+    ranks: Ranks,
+) -> tuple[resume.Start, PartialManifest | None]:
+    """Where to resume, and where in the iteration that follows; under the lock, which ``files`` releases."""
     files.enter_context(durable.locked(work_dir / LOCK_FILE, "trains"))
     make_room(work_dir)
     if fresh:
         _clear(work_dir)
-    return resume.choose(store, work_dir / FOLDER, identity)
+    start = resume.choose(store, work_dir / FOLDER, identity)
+    inside, unusable = partials.choose(start.checkpoint)
+    if inside is not None and ranks.size > 1:
+        why = Damaged(f"{partials.path(inside.step)}: of one process, and now there are {ranks.size} of torchrun")
+        inside, unusable = None, [*unusable, partials.set_aside(inside.step, inside.iteration, why)]
+    return replace(start, findings=[*start.findings, *unusable]), inside
+
+
+def _refuse_inside_of_several(params: Params, ranks: Ranks) -> None:
+    """SimicError where processes of torchrun, each with hosts of its own, are to save the inside of an iteration."""
+    every = params.runtime.checkpoint_steps
+    if every and ranks.size > 1:
+        raise SimicError(
+            f"runtime.checkpoint_steps = {every}: must be 0 with the {ranks.size} processes of torchrun, which save "
+            "whole iterations"
+        )
 
 
 def _missing_blueprints(env: GrowthEnv) -> list[FindingRow]:

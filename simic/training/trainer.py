@@ -13,16 +13,18 @@ import torch
 from simic.agent.advantages import over_twins, with_advantages
 from simic.agent.health import Health, acting
 from simic.agent.metrics import UpdateMetrics, numbers
-from simic.agent.rollout import Rollout, StepRecord, collect
+from simic.agent.rollout import Rollout, StepRecord, Unfinished, collect
 from simic.envs.explorer import Tries
 from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.shards import ProcessLost, recovered
-from simic.telemetry.columns import STEPS, Columns
+from simic.telemetry.columns import Columns
 from simic.telemetry.recorder import Iteration
 from simic.telemetry.rows import FindingRow, Severity, TimingRow, UpdateRow
 from simic.training import episodes, survey, teacher, validation
+from simic.training.checkpoint import Damaged
 from simic.training.interrupts import Interrupted, in_training
 from simic.training.observers import EndStatus, Observer, Observers, RunInfo
+from simic.training.playing import Playing
 from simic.training.ranks import merged
 from simic.training.session import Session
 from simic.training.state import Counters
@@ -59,7 +61,8 @@ def train(session: Session, observers: Sequence[Observer] = (), stop: threading.
     """Trains up to ``train.iterations``; the best and the latest checkpoint are in the session's store then.
 
     Raises ``Interrupted`` when ``stop`` is set (looked at after every environment step) and ``StoppedByFinding``; in
-    either case the same call in a new session goes on from the last whole iteration, bit for bit.
+    either case the same call in a new session goes on from the last whole iteration, or from the last step that was
+    saved after it, bit for bit.
     """
     run = TrainingRun(session, observers, stop or threading.Event())
     with run.watched():
@@ -84,6 +87,10 @@ class TrainingRun:
         self.saved = self.ranks.from_first(lambda: session.checkpoints.iterations()[-1:] == [self.counters.iteration])
         self.begun = self.counters.iteration
         self.whole = True  # nothing of the state has moved since the last whole iteration
+        self.every = session.params.runtime.checkpoint_steps
+        self.partial = session.partial  # where the first rollout goes on
+        self.inside = 0 if self.partial is None else self.partial.step  # steps of it that are saved
+        self.reached = 0  # steps of the rollout that is played
         self.seconds: dict[str, float] = {}
         if self.counters.group:
             session.env.population.group = self.counters.group
@@ -97,13 +104,20 @@ class TrainingRun:
         status: EndStatus = "failed"
         session = self.session
         info = RunInfo(
-            session.params, session.work_dir, session.identity.data_sha256, self.counters.iteration, self.report
+            session.params,
+            session.work_dir,
+            session.identity.data_sha256,
+            self.counters.iteration,
+            self.report,
+            self.inside,
         )
         try:
             self.observers.on_start(info)
             for finding in session.findings:
                 self.report(finding)
             session.recorder.flush()
+            if self.every and not self.saved:
+                self._save()  # what is saved inside the first iteration belongs to it
             yield
             status = "finished"
         except _StopRequested:
@@ -127,22 +141,54 @@ class TrainingRun:
 
     def _rollout(self, iteration: int) -> tuple[Rollout, Recorded]:
         """And what is recorded of the hosts of this process."""
-        env, collector, tally = self.session.env, episodes.Collector(STEPS), episodes.Tally(self.session.env)
+        env, ppo, normalizers = self.session.env, self.state.ppo, self.state.normalizers
+        env.twins = self._twins(iteration)
+        unfinished, playing = self._unfinished(iteration)
+        self.reached = 0 if unfinished is None else unfinished.steps
 
         def on_step(transition: StepRecord) -> None:
-            collector.add(episodes.step_tensors(transition))
-            tally.add(transition.reward, transition.info)
-            self.observers.on_step(iteration, transition.step + 1)
+            playing.add(transition)
+            self.reached = transition.step + 1
+            self.observers.on_step(iteration, self.reached)
+            self._look_inside(playing, transition.reached)
+
+        how = iteration, self.session.params.rng_seed, env.steps, on_step
+        rollout, self.end = collect(env, ppo.policy, normalizers, *how, teacher=playing.teacher, unfinished=unfinished)
+        return rollout, Recorded(playing.collector.fetched(), playing.tally.columns())
+
+    def _unfinished(self, iteration: int) -> tuple[Unfinished | None, Playing]:
+        """What an earlier life of this run left of the iteration, if it did; and the episode, as it is then."""
+        found, self.partial = self.partial, None
+        playing = Playing.begun(self.session.env, self._teacher(iteration))
+        if found is None:
+            return None, playing
+        partials, state = self.session.partials, self.state
+        try:
+            unfinished = playing.resume(partials.read(found.step), state.ppo.policy, state.normalizers, iteration)
+        except Damaged as damage:
+            self.report(partials.set_aside(found.step, iteration, damage))
+            self.inside = 0
+            return None, Playing.begun(self.session.env, self._teacher(iteration))
+        for finding in found.findings:
+            self.report(finding)
+        return unfinished, playing
+
+    def _look_inside(self, playing: Playing, reached: Unfinished) -> None:
+        """Saves what the rollout has come to, every ``checkpoint_steps`` steps and where it is asked to stop."""
+        try:
             self._look_for_stop()
+        except _StopRequested:
+            if self.every:
+                self._save_inside(playing, reached)
+            raise
+        if self.every and reached.steps % self.every == 0:
+            self._save_inside(playing, reached)
 
-        ppo, normalizers, rng_seed = self.state.ppo, self.state.normalizers, self.session.params.rng_seed
-        env.twins = self._twins(iteration)
-        rollout, self.end = collect(
-            env, ppo.policy, normalizers, iteration, rng_seed, env.steps, on_step, teacher=self._teacher(iteration)
-        )
-        return rollout, Recorded(collector.fetched(), tally.columns())
+    def _save_inside(self, playing: Playing, reached: Unfinished) -> None:
+        self.session.save_inside(reached.steps, playing.tensors(reached), playing.columns)
+        self.inside = reached.steps
 
-    def _teacher(self, iteration: int) -> teacher.Decide | None:
+    def _teacher(self, iteration: int) -> teacher.Teacher | None:
         """Who decides in the policy's place, if anyone does."""
         env, sequence = self.session.env, self.state.sequence
         if iteration < self.settings.survey:
@@ -269,10 +315,13 @@ class TrainingRun:
         self._end_if_grave()
 
     def checkpoint(self) -> None:
-        """Every ``checkpoint_every`` iterations, at a new best and at the end; and leaves if asked to."""
+        """Every ``checkpoint_every`` iterations, or every one where steps are saved too; at a new best and at the end;
+        and leaves if asked to.
+        """
         done = self.counters.iteration
         last = done == self.settings.iterations
-        if done % self.session.params.runtime.checkpoint_every == 0 or done == self.counters.best_iteration or last:
+        due = self.every > 0 or done % self.session.params.runtime.checkpoint_every == 0
+        if due or done == self.counters.best_iteration or last:
             self._save()
         if not last:
             self._look_for_stop()
@@ -315,7 +364,7 @@ class TrainingRun:
 
     def _save(self) -> Path:
         path = self.session.save()
-        self.saved = True
+        self.saved, self.inside = True, 0
         self.observers.on_checkpoint(path, self.counters.iteration)
         return path
 
@@ -350,7 +399,9 @@ class TrainingRun:
         if self.whole and not self.saved and self.counters.iteration:
             self._save()
         kept = self.session.checkpoints.iterations()
-        return in_training(kept[-1] if kept else 0, self.begun)
+        done = kept[-1] if kept else 0
+        more = not self.whole or self.begun > done + 1 or self.reached > self.inside
+        return in_training(done, self.begun, self.inside, more)
 
     def _timed(self, name: str, work: Callable[[], T]) -> T:
         started = time.perf_counter()

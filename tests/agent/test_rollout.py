@@ -1,10 +1,13 @@
 """Collecting: what is stored is what was seen, done and got."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 
 from simic.agent.normalization import Normalizers, ObservationNormalizer
-from simic.agent.rollout import StepRecord, collect
+from simic.agent.rollout import Position, StepRecord, Unfinished, collect
+from simic.agent.spec import Observation
 
 from .worlds import SEEN, TensorWorld, episodes, make_policy
 
@@ -149,3 +152,65 @@ def test_selected_environments_are_whole_rows() -> None:
     assert torch.equal(part.actions, rollout.actions[:, [3, 1]])
     assert torch.equal(part.masks["blueprint"], rollout.masks["blueprint"][:, [3, 1]])
     assert torch.equal(part.state.h, rollout.state.h[[3, 1]])
+
+
+@pytest.mark.parametrize("same_step", [False, True])
+@pytest.mark.parametrize("core", ["lstm", "none"])
+def test_an_unfinished_rollout_is_finished_as_it_would_have_been(same_step, core) -> None:
+    """At every step, in a world that stands where it was left."""
+    policy, scales = make_policy(core), learned()
+    ends = {0: {2: (False, True)}, 1: {1: (True, False), 4: (False, True)}}
+
+    def world() -> TensorWorld:
+        return TensorWorld([0, 1, 2], ends, same_step=same_step)
+
+    left = []
+
+    def on_step(done) -> None:
+        state = {name: tensor.clone() for name, tensor in done.reached.state_dict().items()}
+        left.append((done.reached.steps, state, done.reached.position.observation))
+
+    whole, end = collect(world(), policy, scales, 3, rng_seed=1, steps=6, on_step=on_step)
+    assert [steps for steps, *_ in left] == [1, 2, 3, 4, 5, 6]
+    for steps, state, observation in left:
+        other = world()
+        first, _ = other.reset(options={"iteration": 3})
+        begun = Unfinished.begun(Position.first(other, policy, first), 6, other.env_ids, policy, scales)
+        other.time += steps
+        found, reached = collect(
+            other, policy, scales, 3, rng_seed=1, steps=6, unfinished=begun.resumed(state, steps, observation)
+        )
+        for one, two in ((whole, found), (end, reached)):
+            for own, theirs in zip(parts_of(one), parts_of(two), strict=True):
+                assert torch.equal(own, theirs), steps
+        assert found.starts_inside == whole.starts_inside == same_step
+
+
+def parts_of(record) -> list[torch.Tensor]:
+    """All tensors of a rollout or of where it ended."""
+    values = [getattr(record, field.name) for field in fields(record)]
+    nested = [[value] if isinstance(value, torch.Tensor) else flat(value) for value in values]
+    return [tensor for each in nested for tensor in each]
+
+
+def flat(value) -> list[torch.Tensor]:
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, tuple):
+        return list(value)
+    return [value.features, value.categories, *value.masks.values()] if isinstance(value, Observation) else []
+
+
+def test_a_rollout_of_other_environments_is_not_gone_on_with() -> None:
+    policy, left = make_policy(), []
+    collect(
+        episodes(3, 4), policy, Normalizers(), 0, rng_seed=1, steps=4, on_step=lambda done: left.append(done.reached)
+    )
+    world = episodes(2, 4)
+    begun = Unfinished.begun(Position.first(world, policy, world.reset()[0]), 4, world.env_ids, policy, Normalizers())
+    state = left[1].state_dict()
+    with pytest.raises(ValueError, match="other environments"):
+        begun.resumed(state, 2, world.observation())
+    del state["h"]
+    with pytest.raises(ValueError, match="other environments"):
+        begun.resumed(state, 2, world.observation())

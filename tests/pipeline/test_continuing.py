@@ -18,6 +18,7 @@ from simic.pipeline.recipe import TrainingRecipe
 from simic.telemetry import starts
 from simic.telemetry.publish import FINDINGS_FILE
 from simic.training import seams
+from simic.training.partial import FOLDER as PARTIAL
 from simic.training.places import CHECKPOINTS
 from simic.training.session import open_session
 from tests.pipeline.small_suite import tree
@@ -138,6 +139,18 @@ def test_other_code_is_named_and_goes_on_only_where_it_may(
     assert [(row["iteration"], row["severity"]) for row in found if row["check"] == continuing.CODE_CHANGED] == [
         (SHORT, "medium")
     ]
+
+
+@pytest.mark.parametrize("code", [False, True])
+def test_steps_of_an_iteration_go_along_unless_other_code_played_them(
+    copy: Workspace, monkeypatch: pytest.MonkeyPatch, code: bool
+) -> None:
+    [work] = copy.finished.iterdir()
+    (work / PARTIAL / "000007").mkdir(parents=True)
+    if code:
+        changed_code(monkeypatch)
+    begin(lasting(LONG), copy, allow_code_change=True)
+    assert (copy.work(stages.fingerprint(lasting(LONG), copy)) / PARTIAL).exists() != code
 
 
 def test_a_seam_is_a_finding_until_a_checkpoint_is_behind_it(

@@ -68,3 +68,19 @@ def test_in_another_thread_signals_are_left_alone():
 )
 def test_the_exception_says_what_is_done_again_and_how_to_go_on(begun, lost):
     assert str(in_training(7, begun)) == f"stopped with 7 iterations saved; {lost}to resume: simic train"
+
+
+AGAIN = "was not saved and will be done again; "
+
+
+@pytest.mark.parametrize(
+    ("begun", "more", "lost"),
+    [
+        (8, False, ""),
+        (8, True, f"what followed in it {AGAIN}"),
+        (10, True, f"what followed up to iteration 10 {AGAIN}"),
+    ],
+)
+def test_and_says_how_far_into_an_iteration_it_was_saved(begun, more, lost):
+    said = str(in_training(7, begun, 3, more))
+    assert said == f"stopped with 7 iterations and 3 steps of iteration 8 saved; {lost}to resume: simic train"

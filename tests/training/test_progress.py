@@ -1,6 +1,7 @@
 """Progress says what was measured, in plain lines where there is no terminal."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -52,3 +53,11 @@ def test_the_bar_follows_a_real_run_to_its_end(prepared, tmp_path, monkeypatch):
     monkeypatch.setattr("rich.progress.get_console", lambda: console)
     run(tmp_path, prepared, [progress.Bar()], params=small_params(iterations=1))
     assert "1/1" in screen.getvalue() and "return" in screen.getvalue()
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_a_start_inside_an_iteration_is_said(tmp_path, start):
+    lines = []
+    watcher = progress.Lines(lines.append)
+    watcher.on_start(replace(info(tmp_path, start), start_step=7))
+    assert lines[1:] == [f"train: resuming after iteration {start} of 10 and 7 steps of the next"]

@@ -12,12 +12,11 @@ from torch.nn import functional as F
 
 from simic import rng
 from simic.data.batches import Dataset
-from simic.errors import SimicError
 from simic.growth.batch.arena import Arena, Block
 from simic.growth.batch.forward import Templates, Weights, choose_backend
 from simic.growth.batch.groups import Flags, Plan, SlotState, evaluation_plan, training_plan
 from simic.growth.batch.optimizers import MOMENTS
-from simic.growth.batch.rows import Rows
+from simic.growth.batch.rows import Rows, named, store_names
 from simic.growth.batch.statistics import SeedNorms, TrainStats, train_statistics
 from simic.growth.batch.template import Template, channels_last
 from simic.growth.batch.thresholds import of as thresholds_of
@@ -357,25 +356,25 @@ class Population:
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that mutates, as copies."""
         state = {"iteration": torch.tensor(self.iteration), "learning_rate": self.learning_rate.clone()}
-        state |= {"group": torch.tensor(self.group), "tasks": self.tasks.clone()}
-        for name, store in self._stores.items():
-            state |= {f"{name}/{part}": tensor.clone() for part, tensor in store.tensors()}
-        return state
+        return state | {"group": torch.tensor(self.group), "tasks": self.tasks.clone()} | named(self._stores)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """The way back, bit for bit; a state of other shapes is a SimicError."""
+        self._stores = self._stores_of(state)  # first: where it refuses, nothing has changed
         self.iteration, self.group = int(state["iteration"]), int(state["group"])
         self.learning_rate = state["learning_rate"].to(self.device).clone()
         self.tasks = state["tasks"].to(self.device).clone()
-        self._stores = {}
-        for name in dict.fromkeys(key.partition("/")[0] for key in state if "/" in key):
-            store = self._store(name)
-            for part, tensor in store.tensors():
-                saved = state.get(f"{name}/{part}")
-                if saved is None or saved.shape != tensor.shape:
-                    found = None if saved is None else tuple(saved.shape)
-                    raise SimicError(f"population state {name}/{part}: shape {found}, must be {tuple(tensor.shape)}")
-                tensor.copy_(saved)
+
+    def snapshot_state(self, snapshot: Snapshot) -> dict[str, Tensor]:
+        """Everything that a snapshot remembers, as copies."""
+        return named(snapshot.stores)
+
+    def load_snapshot(self, state: dict[str, Tensor]) -> Snapshot:
+        """The way back."""
+        return Snapshot(self._stores_of(state))
+
+    def _stores_of(self, state: dict[str, Tensor]) -> dict[str, Rows]:
+        return {name: self._new_store(name).fill(name, state) for name in store_names(state)}
 
     def _width(self, name: str) -> int:
         kind, *place = name.split(".")
@@ -386,9 +385,11 @@ class Population:
     def _store(self, name: str) -> Rows:
         """The rows of this name, allocated at first use."""
         if name not in self._stores:
-            moments = MOMENTS[self.optimizer.name]
-            self._stores[name] = Rows.zeros(len(self), self._width(name), moments, self.device)
+            self._stores[name] = self._new_store(name)
         return self._stores[name]
+
+    def _new_store(self, name: str) -> Rows:
+        return Rows.zeros(len(self), self._width(name), MOMENTS[self.optimizer.name], self.device)
 
 
 def _by_block(weights: Weights, names: list[str]) -> list[list[Tensor]]:

@@ -1,11 +1,13 @@
 """Where parameters live between epochs: one row per host, with its moments and its step count."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
 import torch
 from torch import Tensor
+
+from simic.errors import SimicError
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,28 @@ class Rows:
         moments = {name: moment.clone() for name, moment in self.moments.items()}
         return type(self)(self.param.clone(), moments, self.step.clone())
 
+    def fill(self, name: str, state: Mapping[str, Tensor]) -> Self:
+        """Everything from ``name/…`` of a state that ``named`` gave; SimicError where that is of other shapes."""
+        for part, tensor in self.tensors():
+            saved = state.get(f"{name}/{part}")
+            if saved is None or saved.shape != tensor.shape:
+                found = None if saved is None else tuple(saved.shape)
+                raise SimicError(f"population state {name}/{part}: shape {found}, must be {tuple(tensor.shape)}")
+            tensor.copy_(saved)
+        return self
+
     def copy_where(self, rows: Tensor, other: Self) -> None:
         """Take ``other``'s rows where ``rows [E]`` bool."""
         for (_, mine), (_, theirs) in zip(self.tensors(), other.tensors(), strict=True):
             where = rows.view(-1, *[1] * (mine.dim() - 1))
             mine.copy_(torch.where(where, theirs, mine))
+
+
+def named(stores: Mapping[str, Rows]) -> dict[str, Tensor]:
+    """Everything of several, as copies: ``<store>/<part>``."""
+    return {f"{name}/{part}": tensor.clone() for name, store in stores.items() for part, tensor in store.tensors()}
+
+
+def store_names(state: Mapping[str, Tensor]) -> list[str]:
+    """Those whose tensors are in a state."""
+    return list(dict.fromkeys(key.partition("/")[0] for key in state if "/" in key))

@@ -118,6 +118,18 @@ class Group:
     def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
         return self.population.named_parameters(slots, row)
 
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.population.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.population.load_state_dict(state)
+
+    def snapshot_state(self, name: int) -> dict[str, Tensor]:
+        return self.population.snapshot_state(self.snapshots[name])
+
+    def load_snapshot(self, name: int, state: dict[str, Tensor]) -> None:
+        self.snapshots = {name: self.population.load_snapshot(state)}
+
 
 class Shards:
     """A ``Population`` in several processes; this one works on the first groups itself."""
@@ -245,6 +257,39 @@ class Shards:
         [found] = self._do({index: ("named_parameters", (_part(slots, hosts), row - hosts.start))})
         return found
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """As ``Population.state_dict``, of all hosts: however they are shared out, it is the same."""
+        return self._joined(self._all("state_dict", lambda hosts: ())) | {"group": torch.tensor(self.group)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """As ``Population.load_state_dict``."""
+
+        def own(hosts: slice) -> dict[str, Tensor]:
+            return _of_hosts(state, hosts) | {"group": torch.tensor(hosts.stop - hosts.start)}
+
+        self._all("load_state_dict", lambda hosts: (own(hosts),))
+
+    def snapshot_state(self, snapshot: Snapshot) -> dict[str, Tensor]:
+        """As ``Population.snapshot_state``."""
+        return self._joined(self._all("snapshot_state", lambda hosts: (_name(snapshot),)))
+
+    def load_snapshot(self, state: dict[str, Tensor]) -> Snapshot:
+        """As ``Population.load_snapshot``."""
+        self._names += 1
+        self._all("load_snapshot", lambda hosts: (self._names, _of_hosts(state, hosts)))
+        return Remembered({}, self._names)
+
+    def _joined(self, parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """One state of every group's. Where no host of a group has had a seed of some kind, its rows are 0."""
+        found: dict[str, Tensor] = {}
+        for name, like in {name: tensor for part in parts for name, tensor in part.items()}.items():
+            rows = [hosts.stop - hosts.start for hosts in self._hosts]
+            own = [
+                part.get(name, like.new_zeros(count, *like.shape[1:])) for part, count in zip(parts, rows, strict=True)
+            ]
+            found[name] = torch.cat(own) if like.ndim else like
+        return found
+
     def seed_params(self, slots: Slots) -> Tensor:
         """As ``Population.seed_params``."""
         return self._own[0].population.seed_params(slots)
@@ -303,6 +348,10 @@ def recovered(population: Population | Shards, work: Callable[[], T], tell: Call
 def _name(snapshot: Snapshot) -> int:
     assert isinstance(snapshot, Remembered)
     return snapshot.name
+
+
+def _of_hosts(state: Mapping[str, Tensor], hosts: slice) -> dict[str, Tensor]:
+    return {name: tensor[hosts] if tensor.ndim else tensor for name, tensor in state.items()}
 
 
 def _part(slots: Slots, hosts: slice) -> Slots:

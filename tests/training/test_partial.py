@@ -1,0 +1,489 @@
+"""Saved inside an iteration: stopped, killed or damaged there, a run is byte for byte the one that never was."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save
+from small_runs import (
+    Watcher,
+    assert_same_run,
+    findings_of,
+    interrupted_after,
+    recorded,
+    run,
+    small_params,
+    telemetry_of,
+)
+from test_trainer import AtLook, start_child, wait_for
+from test_warm_start import params as warm_params
+
+from simic import durable
+from simic.errors import SimicError
+from simic.telemetry.rows import FindingRow
+from simic.training import session
+from simic.training.checkpoint import Damaged, read
+from simic.training.interrupts import Interrupted
+from simic.training.partial import PartialManifest, PartialStore
+from simic.training.ranks import Ranks
+from simic.training.session import open_session
+from tests.helpers import ROOT, some
+
+EVERY = {"checkpoint_steps": 1}
+SOMETIMES = {"checkpoint_steps": 2, "checkpoint_every": 3}
+
+
+def partials_of(work: Path) -> list[str]:
+    return sorted(path.name for path in (work / "partial").iterdir()) if (work / "partial").exists() else []
+
+
+def steps_done_anew(work: Path, prepared: Path, params=None) -> list[tuple]:
+    """Runs to the end; the steps that it took."""
+    watcher = Watcher()
+    run(work, prepared, [watcher], params=params)
+    return [call[1:] for call in watcher.calls if call[0] == "step"]
+
+
+def same_result(work: Path, other: Path) -> None:
+    """All but how many checkpoints are kept."""
+    own, theirs = read(work / "checkpoints" / "000004"), read(other / "checkpoints" / "000004")
+    for file in ("state.safetensors", "manifest.json"):
+        assert (own.path / file).read_bytes() == (theirs.path / file).read_bytes()
+    assert telemetry_of(work) == telemetry_of(other)
+
+
+@pytest.mark.parametrize("runtime", some([EVERY, SOMETIMES, {"checkpoint_steps": 100}], EVERY), ids=str)
+def test_what_is_saved_inside_changes_nothing(runtime, finished, prepared, tmp_path):
+    run(tmp_path, prepared, params=small_params(runtime))
+    assert_same_run(tmp_path, finished)
+    assert partials_of(tmp_path) == []
+
+
+# 4 iterations of 3 steps: in the first, at an end, in the middle; one step after the other.
+def test_a_stop_at_any_step_costs_no_step(finished, prepared, tmp_path):
+    params = small_params({"checkpoint_steps": 3})
+    for steps, done, inside in ((2, 0, 2), (1, 0, 3), (1, 1, 1), (1, 1, 2), (5, 3, 1)):
+        message = rf"^stopped with {done} iterations and {inside} steps of iteration {done + 1} saved; to resume"
+        interrupted_after(steps, tmp_path, prepared, params, message)
+        assert partials_of(tmp_path) == [f"{inside:06d}"]
+    assert steps_done_anew(tmp_path, prepared, params) == [(3, 2), (3, 3)]
+    assert_same_run(tmp_path, finished)
+    assert partials_of(tmp_path) == []
+
+
+@pytest.fixture(scope="module")
+def warm(prepared, tmp_path_factory):
+    """Two iterations of survey, two of demonstrations, one of PPO, of 14 steps each; of twins; read only."""
+    work = tmp_path_factory.mktemp("warm")
+    run(work, prepared, params=warm_params())
+    return work
+
+
+def test_a_stop_in_each_phase_changes_no_byte(warm, prepared, tmp_path):
+    """After 5 steps of the survey, 9 of the next one, 4 and 13 of the demonstrations, 7 of PPO's."""
+    params = warm_params()
+    params = params.model_copy(update={"runtime": params.runtime.model_copy(update={"checkpoint_steps": 5})})
+    for steps in (5, 18, 9, 23, 8):
+        interrupted_after(steps, tmp_path, prepared, params)
+    assert len(steps_done_anew(tmp_path, prepared, params)) == 7
+    shutil.rmtree(tmp_path / "checkpoints" / "000000")  # which the other run does not have
+    assert_same_run(tmp_path, warm)
+
+
+@pytest.mark.slow
+def test_a_stop_at_every_step_of_each_phase_changes_no_byte(warm, prepared, tmp_path):
+    params = warm_params()
+    params = params.model_copy(update={"runtime": params.runtime.model_copy(update=EVERY)})
+    for _ in range(70):
+        interrupted_after(1, tmp_path, prepared, params)
+    assert steps_done_anew(tmp_path, prepared, params) == []
+    shutil.rmtree(tmp_path / "checkpoints" / "000000")
+    assert_same_run(tmp_path, warm)
+
+
+# An iteration looks once at each of its 3 steps, at each of 3 in a validation (every second), and at its end.
+def test_a_stop_in_validation_goes_on_after_the_rollout_and_says_what_is_done_again(finished, prepared, tmp_path):
+    message = (
+        "^stopped with 1 iterations and 3 steps of iteration 2 saved; what followed in it was not saved and will be "
+        "done again; to resume: simic train$"
+    )
+    with pytest.raises(Interrupted, match=message):
+        run(tmp_path, prepared, (), AtLook(9), small_params(EVERY))
+    assert steps_done_anew(tmp_path, prepared, small_params(EVERY))[0] == (2, 1)
+    assert_same_run(tmp_path, finished)
+
+
+def test_what_was_saved_inside_is_gone_on_with_where_steps_are_saved_no_more(finished, prepared, tmp_path):
+    """It stays until the next checkpoint, however many iterations that takes."""
+    interrupted_after(8, tmp_path, prepared, small_params(EVERY))
+    params = small_params({"checkpoint_every": 9})
+    message = (
+        "^stopped with 2 iterations and 2 steps of iteration 3 saved; what followed up to iteration 4 was not saved "
+        "and will be done again; to resume: simic train$"
+    )
+    with pytest.raises(Interrupted, match=message):
+        run(tmp_path, prepared, (), AtLook(7), params)  # in the validation after the fourth
+    assert partials_of(tmp_path) == ["000002"]
+    with pytest.raises(Interrupted, match=r"^stopped with 3 iterations saved; to resume"):
+        run(tmp_path, prepared, (), AtLook(2), params)  # at the end of the third
+    assert partials_of(tmp_path) == []
+    run(tmp_path, prepared, params=params)
+    same_result(tmp_path, finished)
+
+
+def newest(work: Path) -> tuple[int, int]:
+    """Iterations, and steps of the next one, that are saved."""
+    done = max((int(path.name) for path in (work / "checkpoints").glob("[0-9]*")), default=0)
+    store = PartialStore(work / "partial")
+    return done, max((step for step in store.steps() if store.read(step).manifest.iteration == done), default=0)
+
+
+def test_a_kill_costs_no_saved_step(prepared, tmp_path):
+    changes = {"episode_steps": 12, "iterations": 3}
+    work, store = tmp_path / "killed", PartialStore(tmp_path / "killed" / "partial")
+    child = start_child(work, prepared, runtime=EVERY, **changes)
+    wait_for(work / "checkpoints" / "000001", child)
+    while not any(2 <= step < 12 for step in store.steps()):
+        assert child.poll() is None, "the child ended by itself"
+        time.sleep(0.005)
+    child.send_signal(signal.SIGKILL)
+    child.communicate(timeout=60)
+    done, steps = newest(work)
+    assert (done, steps) >= (1, 2)
+    first, *_ = steps_done_anew(work, prepared, small_params(EVERY, **changes))
+    assert first == (done + steps // 12, steps % 12 + 1)
+    run(tmp_path / "whole", prepared, params=small_params(**changes))
+    assert_same_run(work, tmp_path / "whole")
+
+
+KILLED = {"iterations": 2, "validate_every": 1}
+PROGRAM = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_partial import EVERY, KILLED
+from small_runs import run, small_params
+from tests.pipeline.hook import sitecustomize as hook
+hook.watch(sys.argv[2], int(sys.argv[4]), Path(sys.argv[2] + "-changes"), (os.getpid(),))
+run(Path(sys.argv[2]), Path(sys.argv[3]), params=small_params(EVERY, **KILLED))
+"""
+
+
+def killed_at(change: int, work: Path, prepared: Path) -> int:
+    """The exit status of a process that is killed at that change of a file; 0 counts changes without a kill."""
+    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), str(work), str(prepared), str(change)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
+@pytest.fixture(scope="module")
+def undisturbed(prepared, tmp_path_factory) -> tuple[Path, int]:
+    """A work directory, and how many changes of files it took."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert killed_at(0, folder / "work", prepared) == 0
+    return folder / "work", int((folder / "work-changes").read_text())
+
+
+def assert_nothing_is_lost(change: int, undisturbed, prepared, tmp_path) -> None:
+    work = tmp_path / f"killed-at-{change}"
+    assert killed_at(change, work, prepared) == -signal.SIGKILL
+    done, steps = newest(work)
+    assert len(steps_done_anew(work, prepared, small_params(EVERY, **KILLED))) == 3 * (2 - done) - steps
+    assert_same_run(work, undisturbed[0])
+    assert findings_of(work) == [] and partials_of(work) == []
+    shutil.rmtree(work)
+
+
+@pytest.mark.parametrize("share", some([0.15, 0.3, 0.45, 0.6, 0.75, 0.9], 0.45))
+def test_a_kill_at_a_change_of_a_file_loses_nothing(share, undisturbed, prepared, tmp_path):
+    assert_nothing_is_lost(int(share * undisturbed[1]), undisturbed, prepared, tmp_path)
+
+
+@pytest.mark.prove
+def test_a_kill_at_any_change_of_a_file_loses_nothing(undisturbed, prepared, tmp_path):
+    for change in range(1, undisturbed[1] + 1):
+        assert_nothing_is_lost(change, undisturbed, prepared, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def stopped(prepared, tmp_path_factory) -> Path:
+    """The work directory of a run that was stopped after two steps of its second iteration; read only."""
+    work = tmp_path_factory.mktemp("stopped")
+    interrupted_after(5, work, prepared, small_params(EVERY))
+    return work
+
+
+@pytest.fixture
+def work(stopped, tmp_path) -> Path:
+    return Path(shutil.copytree(stopped, tmp_path / "work"))
+
+
+def flip(file: Path, at: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 4
+    file.write_bytes(content)
+
+
+def assert_set_aside(work, prepared, said: str) -> None:
+    """The iteration starts again; a finding says why."""
+    watcher = interrupted_after(
+        1, work, prepared, small_params(EVERY), "1 iterations and 1 steps of iteration 2 saved; to"
+    )
+    assert watcher.calls[1] == ("step", 1, 1)
+    [found] = watcher.findings
+    assert (found.check, found.severity, found.iteration) == ("damaged_checkpoint", "medium", 1)
+    assert said in found.message and "kept as partial/damaged-000002, iteration 2 starts again" in found.message
+    assert partials_of(work) == ["000001", "damaged-000002"]
+
+
+def test_what_is_done_again_is_the_same(work, finished, prepared):
+    flip(work / "partial" / "000002" / "state.safetensors", 100)
+    assert steps_done_anew(work, prepared, small_params(EVERY))[0] == (1, 1)
+    assert len(findings_of(work)) == 1 and partials_of(work) == ["damaged-000002"]
+    assert recorded(work) == recorded(finished)
+    state = "checkpoints/000004/state.safetensors"
+    assert (work / state).read_bytes() == (finished / state).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "said"),
+    [
+        ("state.safetensors", "flip", "state.safetensors: damaged: its sha256 is not the one"),
+        ("state.safetensors", "cut", "state.safetensors: damaged: its sha256 is not the one"),
+        ("manifest.json", "flip", "manifest.json: damaged: "),
+        ("manifest.json", "remove", "manifest.json: not readable: No such file"),
+    ],
+)
+def test_a_damaged_one_is_set_aside_and_the_iteration_starts_again(name, damage, said, work, prepared):
+    file = work / "partial" / "000002" / name
+    if damage == "flip":
+        flip(file, 100)
+    elif damage == "cut":
+        file.write_bytes(file.read_bytes()[:-9])
+    else:
+        file.unlink()
+    assert_set_aside(work, prepared, said)
+
+
+def edit(path: Path, tensors=None, **changes) -> None:
+    """Consistent in itself, but not what this run wrote."""
+    found = PartialStore(path.parent).read(int(path.name))
+    content = save(tensors(found.tensors) if tensors else found.tensors)
+    (path / "state.safetensors").write_bytes(content)
+    manifest = found.manifest.model_copy(update={"sha256": durable.sha256_of(content), **changes})
+    (path / "manifest.json").write_bytes(manifest.to_json())
+
+
+def without(name: str):
+    return lambda tensors: {each: tensor for each, tensor in tensors.items() if each != name}
+
+
+def shorter(name: str):
+    return lambda tensors: tensors | {name: tensors[name][:1].clone()}
+
+
+MISFITS = {
+    "step": ({"step": 1}, "holds the state after 1 steps, not after 2"),
+    "iteration": (
+        {"iteration": 3},
+        "belongs to the checkpoint after 3 iterations, the newest is that after 1 iteration",
+    ),
+    "checkpoint": ({"checkpoint_sha256": "0"}, "belongs to another checkpoint than"),
+    "format": ({"format_version": 9}, "format version 9, this version reads 1"),
+    "columns": ({"columns": ["op", "none"]}, "does not fit this run: 'none'"),
+    "rollout": ({"tensors": without("rollout/values")}, "does not fit this run: a rollout of other environments"),
+    "episode": ({"tensors": without("env/episode/alive")}, "does not fit this run: state of an episode: alive is None"),
+    "hosts": ({"tensors": without("env/hosts/host/step")}, "does not fit this run: population state host/step"),
+    "snapshot": ({"tensors": shorter("env/snapshot/host/param")}, "does not fit this run: population state host/param"),
+    "tally": ({"tensors": without("tally/returns")}, "does not fit this run: 'returns'"),
+    "steps": ({"tensors": shorter("steps/op")}, "does not fit this run: index 1 is out of bounds"),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_one_that_does_not_fit_is_set_aside_like_a_damaged_one(case, work, prepared):
+    how, said = MISFITS[case]
+    edit(work / "partial" / "000002", **how)
+    assert_set_aside(work, prepared, said)
+
+
+def test_one_of_a_checkpoint_that_is_damaged_itself_is_of_no_use(work, finished, prepared):
+    flip(work / "checkpoints" / "000001" / "state.safetensors", 3000)
+    assert steps_done_anew(work, prepared, small_params(EVERY))[0] == (0, 1)
+    first, second = findings_of(work)
+    assert "000001/state.safetensors: damaged" in first.message
+    assert "belongs to the checkpoint after 1 iterations, the newest is that after 0 iterations" in second.message
+    assert recorded(work) == recorded(finished)
+
+
+def test_a_checkpoint_from_before_the_first_iteration_is_no_loss(finished, prepared, tmp_path):
+    interrupted_after(2, tmp_path, prepared, small_params(EVERY))
+    flip(tmp_path / "checkpoints" / "000000" / "state.safetensors", 3000)
+    assert steps_done_anew(tmp_path, prepared, small_params(EVERY))[0] == (0, 1)
+    first, second = findings_of(tmp_path)
+    assert first.message.endswith("kept as damaged-000000, starting from the beginning")
+    assert "belongs to the checkpoint after 0 iterations, the newest is none" in second.message
+    assert recorded(tmp_path) == recorded(finished)
+
+
+def test_one_of_an_iteration_that_is_saved_by_now_goes_without_a_word(work, finished, prepared, tmp_path):
+    """As a kill leaves it between the checkpoint and its removal."""
+    partial = shutil.copytree(work / "partial", tmp_path / "partial")
+    interrupted_after(2, work, prepared, small_params(EVERY))  # in the third iteration
+    shutil.copytree(partial / "000002", work / "partial" / "000002")
+    assert partials_of(work) == ["000001", "000002"]
+    assert steps_done_anew(work, prepared, small_params(EVERY))[0] == (2, 2)
+    assert_same_run(work, finished)
+    assert findings_of(work) == []
+
+
+def test_findings_of_the_iteration_so_far_are_saved_with_it(prepared, tmp_path):
+    """The same file of telemetry has them as without the stop."""
+    found = FindingRow(iteration=1, check="mine", severity="low", message="seen in step 4")
+
+    class Finds(Watcher):
+        def on_step(self, iteration, step):
+            super().on_step(iteration, step)
+            if (iteration, step) == (1, 1):
+                self.info.report(found)
+
+    stop = threading.Event()
+    finds = Finds(lambda count: stop.set() if count == 5 else None)
+    with pytest.raises(Interrupted):
+        run(tmp_path / "stopped", prepared, [finds], stop, small_params(EVERY))
+    for name in ("stopped", "whole"):
+        run(tmp_path / name, prepared, [Finds()], params=small_params(EVERY))
+    assert findings_of(tmp_path / "stopped") == [found]
+    assert_same_run(tmp_path / "stopped", tmp_path / "whole")
+
+
+def shared(processes: int, **runtime: int):
+    return small_params({"processes": processes, **EVERY, **runtime}, envs=8, iterations=2)
+
+
+def test_any_number_of_processes_goes_on_inside_an_iteration(prepared, tmp_path):
+    """Two groups of hosts, in two processes, in one, in two again."""
+    run(tmp_path / "whole", prepared, params=shared(2, checkpoint_steps=0))
+    work = tmp_path / "moved"
+    interrupted_after(2, work, prepared, shared(2))
+    interrupted_after(2, work, prepared, shared(1))
+    assert steps_done_anew(work, prepared, shared(2)) == [(1, 2), (1, 3)]
+    assert telemetry_of(work) == telemetry_of(tmp_path / "whole")
+    own, theirs = (read(each / "checkpoints" / "000002") for each in (work, tmp_path / "whole"))
+    for name, tensor in theirs.tensors.items():
+        assert torch.equal(own.tensors[name], tensor), name
+    assert own.manifest.scalars == theirs.manifest.scalars
+
+
+def test_a_killed_process_costs_its_episode_also_where_steps_are_saved(prepared, tmp_path):
+    """The one that goes on inside an iteration plays it again from its reset."""
+    from test_sharing import workers
+
+    interrupted_after(2, tmp_path, prepared, shared(2))
+
+    def kill(count):
+        if count == 1:
+            os.kill(workers()[0], signal.SIGKILL)
+
+    watcher = Watcher(kill)
+    run(tmp_path, prepared, [watcher], params=shared(2))
+    assert [call[1:] for call in watcher.calls if call[0] == "step"][:3] == [(0, 3), (0, 1), (0, 2)]
+    assert [row.check for row in findings_of(tmp_path)] == ["process_lost"]
+
+
+def test_processes_of_torchrun_save_whole_iterations_alone(prepared, tmp_path, work):
+    with (
+        pytest.raises(SimicError, match=r"^runtime.checkpoint_steps = 1: must be 0 with the 2 processes of torchrun"),
+        open_session(small_params(EVERY), tmp_path / "new", prepared, ranks=Ranks(0, 2)),
+    ):
+        pass
+    with open_session(small_params(), work, prepared) as opened:
+        identity, store, partials = opened.identity, opened.checkpoints, opened.partials
+        assert opened.partial is not None
+    with ExitStack() as files:
+        start, inside = session._begin(files, work, store, partials, identity, False, Ranks(0, 2))
+    assert inside is None and start.checkpoint is not None
+    assert (
+        "of one process, and now there are 2 of torchrun; kept as partial/damaged-000002" in start.findings[-1].message
+    )
+
+
+def test_a_second_life_starts_where_the_first_one_left(work, prepared):
+    watcher = Watcher()
+    run(work, prepared, [watcher], params=small_params())
+    assert (watcher.info.start_iteration, watcher.info.start_step) == (1, 2)
+
+
+def manifest(step: int, iteration: int = 1) -> PartialManifest:
+    return PartialManifest(iteration=iteration, step=step, checkpoint_sha256="c", columns=["op"], findings=[])
+
+
+def test_of_partial_checkpoints_one_is_kept_and_the_bytes_depend_on_no_path(tmp_path):
+    stores = [PartialStore(tmp_path / name) for name in ("one", "other")]
+    for store in stores:
+        for step in (5, 10):
+            store.write({"x": torch.tensor([float("nan"), step])}, manifest(step))
+        assert store.steps() == [10]
+        assert store.read(10).manifest.step == 10 and store.read(10).tensors["x"][1] == 10
+    for name in ("state.safetensors", "manifest.json"):
+        assert (stores[0].path(10) / name).read_bytes() == (stores[1].path(10) / name).read_bytes()
+
+
+def test_what_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+    store = PartialStore(tmp_path)
+    store.write({"x": torch.ones(1)}, manifest(5))
+
+    def full(path, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(durable, "write_synced", full)
+    with pytest.raises(SimicError) as error:
+        store.write({"x": torch.ones(1)}, manifest(10))
+    assert str(error.value) == (
+        f"{tmp_path / '000010'}: cannot write checkpoint: No space left on device; 1 iterations and 5 steps of the "
+        "next one are kept; fix that and run the same command again"
+    )
+    assert store.steps() == [5] and sorted(path.name for path in tmp_path.iterdir()) == ["000005"]
+    store.clear()
+    with pytest.raises(SimicError, match="on device; 1 iterations are kept; fix that"):
+        store.write({"x": torch.ones(1)}, manifest(10))
+
+
+def test_every_flipped_bit_of_a_manifest_is_noticed(tmp_path):
+    store = PartialStore(tmp_path)
+    store.write({"x": torch.ones(1)}, manifest(5))
+    file = store.path(5) / "manifest.json"
+    content = file.read_bytes()
+    for at in range(0, len(content), 3):
+        if not content[at : at + 1].isspace():
+            file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+            with pytest.raises(Damaged, match="000005"):
+                store.read(5)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"[]", b"{}", b'{"checksum": 3}', b"\xff", b"\x80\x04."])
+def test_a_crafted_manifest_is_refused_in_one_line(tmp_path, content):
+    store = PartialStore(tmp_path)
+    store.write({"x": torch.ones(1)}, manifest(5))
+    (store.path(5) / "manifest.json").write_bytes(content)
+    with pytest.raises(Damaged) as error:
+        store.read(5)
+    assert "\n" not in str(error.value)
+
+
+def test_a_pickle_in_place_of_tensors_is_refused_also_with_the_right_checksum(tmp_path):
+    store, content = PartialStore(tmp_path), b"\x80\x04cposix\nsystem\n(S'true'\ntR."
+    store.write({"x": torch.ones(1)}, manifest(5))
+    (store.path(5) / "state.safetensors").write_bytes(content)
+    edited = manifest(5).model_copy(update={"sha256": durable.sha256_of(content)})
+    (store.path(5) / "manifest.json").write_bytes(edited.to_json())
+    with pytest.raises(Damaged, match="not a safetensors file"):
+        store.read(5)
