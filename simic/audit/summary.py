@@ -30,7 +30,7 @@ COMPARES: dict[Layer, str] = {
     "bind": "files with the hashes that each stage sealed",
     "recompute": "recorded numbers with those that follow from the tables",
     "certify": "training, episodes and the exported network with a float64 reference that shares no code with them",
-    "canary": "a controller trained by this code on a task whose answer is known with those of clean runs",
+    "canary": "what this code makes of a known answer with clean runs, and killed trainings with one that was not",
     "symptom": "measurements with the limits of a sound training; these prove nothing",
 }
 
