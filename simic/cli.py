@@ -1,18 +1,19 @@
 """The command line. Heavy imports are inside the commands, so that --help answers at once."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simic import cli_care
 from simic.errors import EXIT_INTERRUPTED, SimicError, printable, told_in_one_line
+from simic.terminal import interruptible as _interruptible
+from simic.terminal import say as _say
+from simic.terminal import workspace as _workspace
 
 if TYPE_CHECKING:
     from simic.pipeline.paths import Workspace
-
-T = TypeVar("T")
 
 app = typer.Typer(
     name="simic",
@@ -21,6 +22,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(cli_care.app)
 
 
 def _each_once(overrides: list[str] | None) -> list[str] | None:
@@ -369,18 +371,6 @@ def clean(
 
 
 @app.command()
-def doctor() -> None:
-    """Check what a run needs: versions, params, DVC, disk, ports; and tell what unfinished training is left."""
-    from simic.pipeline import doctor as physician
-
-    answers = physician.examine(_workspace())
-    for answer in answers:
-        _say(f"{'ok ' if answer.well else 'BAD'}  {answer.question}: {answer.seen}")
-    if not all(answer.well for answer in answers):
-        raise SimicError("fix what is marked BAD above")
-
-
-@app.command()
 def autotune(
     out: Annotated[Path, typer.Option(metavar="FILE.json", help="Where the table goes.")] = Path(".simic/backend.json"),
 ) -> None:
@@ -425,26 +415,3 @@ def _override(workspace: "Workspace", overrides: list[str]) -> None:
 
         for change in writer.write(workspace.params, overrides):
             _say(f"params.yaml: {change}")
-
-
-def _interruptible(body: Callable[[], T], doing: str) -> T:
-    """What was asked to stop, and has saved what it saves, exits with a code of its own."""
-    from simic.training.interrupts import Interrupted, stop_at_once
-
-    try:
-        with stop_at_once(doing):
-            return body()
-    except Interrupted as stopped:
-        print(printable(f"simic: {stopped}"), file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
-
-
-def _workspace() -> "Workspace":
-    from simic.pipeline import paths
-
-    return paths.Workspace(Path.cwd())
-
-
-def _say(text: str) -> None:
-    for line in text.split("\n"):
-        print(printable(line), flush=True)

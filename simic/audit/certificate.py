@@ -1,13 +1,14 @@
-"""What an independent reference says of the code and the results of a run, and what its canary won:
-reports/certificate.json.
+"""What an independent reference says of the code and the results of a run, what its canary won, and what became of
+trainings that were killed: reports/certificate.json.
 """
 
 import json
 from typing import Literal
 
+from simic.audit.resume_certificate import ResumeCertificate
 from simic.evaluation.result import Frozen
 
-FORMAT = 2
+FORMAT = 3
 Part = Literal["learner", "world", "episodes", "evaluation", "grown network"]
 Learning = Literal["taught", "PPO"]
 
@@ -49,9 +50,10 @@ class Canary(Frozen):
 class Certificate(Frozen):
     """All parts."""
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     parts: tuple[Certified, ...] = ()
     canaries: tuple[Canary, ...] = ()
+    resume: ResumeCertificate | str | None = None  # text: why it cannot be read
 
     def to_json(self) -> str:
         """Canonical JSON."""

@@ -13,7 +13,7 @@ from simic.telemetry.rows import SEVERITIES, Severity
 SCHEMA_VERSION = 3
 Evidence = Mapping[str, float | int | str]
 # In the order of proof: hashes that hold, numbers that follow from others, an independent reference that agrees; what
-# these let through is judged by what the same code learns where the answer is known, and by the signs of a sound
+# these let through is judged by what the same code does where the answer is known, and by the signs of a sound
 # training.
 Layer = Literal["bind", "recompute", "certify", "canary", "symptom"]
 PROOF: tuple[Layer, ...] = ("bind", "recompute", "certify")

@@ -17,6 +17,7 @@ from simic.audit.findings import Layer, Result, Status, Verdict, failing, percen
 from simic.audit.panels import Panel, panels_of
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord
+from simic.audit.resume_certificate import COMMAND
 from simic.audit.sarif import to_sarif
 from simic.audit.summary import label
 from simic.errors import SimicError, printable
@@ -240,10 +241,19 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
         ("data sha256", found.data_sha256),
         *((f"checkpoint {name} sha256", digest) for name, digest in found.checkpoint_sha256.items()),
         ("hash chain of the training state, last link", found.state_chain),
+        ("killed and resumed", _tried(run)),
         *found.versions.items(),
         *found.hardware.items(),
     ]
     return [(name, UNNAMED if value is None else str(value)) for name, value in rows]
+
+
+def _tried(run: RunRecord) -> str:
+    """What simic verify-resume said last, of whatever code; X1 judges it."""
+    tried = run.certificate.resume if run.certificate else None
+    if tried is None or isinstance(tried, str):
+        return f"{tried or 'not tried'}; {COMMAND}"
+    return f"{tried.trained}: {tried.result}"
 
 
 def worst(results: Sequence[Result]) -> str:

@@ -30,7 +30,8 @@ COMPARES: dict[Layer, str] = {
     "bind": "files with the hashes that each stage recorded",
     "recompute": "recorded numbers with those computed again from the tables",
     "certify": "training, episodes and the exported network with a float64 reference that shares no code with them",
-    "canary": "what this code learns on a task with a known answer with what sound code learned there",
+    "canary": "what this code learns on a task with a known answer with what sound code learned there, and killed "
+    "trainings with one that was not",
     "symptom": "measurements with the limits of sound training; these are signs, not proof",
 }
 

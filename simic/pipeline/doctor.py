@@ -1,33 +1,32 @@
-"""`simic doctor`: is this machine and this checkout fit for a run? One line per question."""
+"""`simic doctor`: are machine and checkout fit for a run, and is what is stored sound? One line per question."""
 
 import importlib.metadata
 import os
 import platform
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
 
 from simic import params
 from simic.errors import SimicError
 from simic.pipeline import dvc_record, up
+from simic.pipeline.answers import Answer
 from simic.pipeline.paths import Workspace
 
 FREE_GIB = 2.0
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What was asked, whether it is well, and what was seen."""
-
-    question: str
-    well: bool
-    seen: str
 
 
 def examine(workspace: Workspace) -> list[Answer]:
     """Every answer, in the order in which to put things right."""
     questions = (_packages, _params, _dvc, _disk, _threads, _unfinished, _ports)
     return [question(workspace) for question in questions]
+
+
+def stored(run: Path) -> list[Answer]:
+    """What a project, or a folder of its .simic/work, has on disk; SimicError where it is neither."""
+    from simic.pipeline import stored as storage
+
+    return storage.examine(run)
 
 
 def _packages(_: Workspace) -> Answer:

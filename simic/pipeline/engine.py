@@ -67,6 +67,9 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> 
     if not stale and name == "prepare" and (changed := changed_source(workspace)) is not None:
         say(f"{name}: {changed} has changed")
         stale = True
+    if not stale and name == "audit" and tried_since(workspace):
+        say(f"{name}: {workspace.resume} is not in the report yet")
+        stale = True
     stop = execution.stop or threading.Event()
     if stale:
         if name == "train":
@@ -109,6 +112,19 @@ def changed_source(workspace: Workspace) -> Path | None:
     file = stages.raw_data(workspace) / task.source
     recorded = json.loads(meta.read_bytes())["source_sha256"]
     return file if file.exists() and durable.sha256(file) != recorded else None
+
+
+def tried_since(workspace: Workspace) -> bool:
+    """Whether the certificate of `simic verify-resume` is another than the one in the report; DVC does not watch it,
+    since it need not be there.
+    """
+    from simic.audit import resume_certificate
+
+    if not workspace.resume.exists() or not workspace.certificate.exists():
+        return False
+    tried = resume_certificate.read(workspace.resume)
+    found = tried if isinstance(tried, str | None) else tried.model_dump(mode="json")
+    return json.loads(workspace.certificate.read_bytes()).get("resume") != found
 
 
 def perform(name: str, workspace: Workspace, execution: Execution) -> None:

@@ -55,11 +55,16 @@ def read(file: Path) -> Owed:
     if not file.exists():
         return Owed()
     try:
-        return Owed.model_validate(durable.checked(file.read_bytes()))
+        return parse(file.read_bytes())
     except ValueError:
         aside = file.rename(file.with_suffix(".damaged"))
         _log.warning("%s: damaged, so what MLflow lacks of run %s stays missing there", aside, file.stem)
         return Owed()
+
+
+def parse(content: bytes) -> Owed:
+    """ValueError for anything but what ``write`` wrote."""
+    return Owed.model_validate(durable.checked(content))
 
 
 def write(workspace: Workspace, name: str, owed: Owed) -> None:

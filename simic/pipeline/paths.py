@@ -63,6 +63,11 @@ class Workspace:
         return self.reports / "certificate.json"
 
     @property
+    def resume(self) -> Path:
+        """What `simic verify-resume` found."""
+        return self.reports / "resume.json"
+
+    @property
     def model_card(self) -> Path:
         """Of the policy, with its evaluation and the audit's verdict."""
         return self.reports / "model_card.md"

@@ -214,6 +214,7 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Expl
 
 def audit(params: Params, workspace: Workspace) -> None:
     """Checks the run and writes the reports, the model card, findings.json, findings.sarif and certificate.json."""
+    from simic.audit import resume_certificate
     from simic.audit.canary import canaries
     from simic.audit.certificate import Certificate
     from simic.audit.report import write_report
@@ -223,6 +224,7 @@ def audit(params: Params, workspace: Workspace) -> None:
         certificate = _certified(run, workspace) if params.audit.certify else Certificate()
         if params.audit.canary:
             certificate = certificate.model_copy(update={"canaries": canaries(run.params.train)})
+        certificate = certificate.model_copy(update={"resume": resume_certificate.read(workspace.resume)})
         write_report(replace(run, certificate=certificate), workspace.reports)
 
 

@@ -73,9 +73,7 @@ def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
     if not iterations:
         return Start(None, [], Best(None, None))
     telemetry = Chain.of(log)
-    checkpoint, damaged = _newest(store, telemetry, whole=True)
-    if checkpoint is None:
-        checkpoint, damaged = _newest(store, telemetry, whole=False)
+    checkpoint, damaged = usable(store, telemetry)
     if checkpoint is None and iterations == [0]:  # from before the first iteration: nothing is lost
         aside = _set_aside(store, 0, damaged[0], "damaged_checkpoint", "starting from the beginning")
         return Start(None, [aside], Best(None, None))
@@ -90,6 +88,14 @@ def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
     aside = [_set_aside(store, iteration, damage, "damaged_checkpoint") for iteration, damage in damaged.items()]
     best, lost_best = _best(store, checkpoint.manifest, updates)
     return Start(checkpoint, [*aside, *lost, *lost_best, *findings], best)
+
+
+def usable(store: CheckpointStore, telemetry: Chain) -> tuple[Checkpoint | None, dict[int, Damaged]]:
+    """The newest good checkpoint that has all of its telemetry, else the newest good one, and what is wrong with newer
+    ones; nothing is changed.
+    """
+    checkpoint, damaged = _newest(store, telemetry, whole=True)
+    return (checkpoint, damaged) if checkpoint is not None else _newest(store, telemetry, whole=False)
 
 
 def _newest(store: CheckpointStore, telemetry: Chain, whole: bool) -> tuple[Checkpoint | None, dict[int, Damaged]]:
@@ -120,12 +126,12 @@ def _best(
     best = Best(manifest.best_iteration, None if score is None else float(score))
     if best.iteration is None or best.iteration == manifest.iteration:
         return best, []
-    damage = _damage(store, best.iteration, updates)
+    damage = damage_of(store, best.iteration, updates)
     if damage is None:
         return best, []
     scores = {done: update.validation_accuracy for done, update in updates.items()}
     left = [
-        done for done in store.iterations() if not isnan(scores.get(done, nan)) and not _damage(store, done, updates)
+        done for done in store.iterations() if not isnan(scores.get(done, nan)) and not damage_of(store, done, updates)
     ]
     found = max(left, key=lambda done: (scores[done], -done), default=None)
     other = Best(None, None) if found is None else Best(found, scores[found])
@@ -135,8 +141,8 @@ def _best(
     return other, [_set_aside(store, best.iteration, damage, LOST_BEST, text)]
 
 
-def _damage(store: CheckpointStore, iteration: int, updates: Mapping[int, UpdateRow]) -> Damaged | None:
-    """What is wrong with a checkpoint."""
+def damage_of(store: CheckpointStore, iteration: int, updates: Mapping[int, UpdateRow]) -> Damaged | None:
+    """What is wrong with a checkpoint; None where it is good."""
     try:
         refuse_edited(store.read(iteration), _links(updates))
     except Damaged as damage:

@@ -51,6 +51,16 @@ def certified(**deviations):
     return lambda p: p.attribute(certificate=certificate(**deviations))
 
 
+def resumed(**changes):
+    """What was found of killed trainings, with these values."""
+
+    def damage(p):
+        old = p.run.certificate
+        return p.attribute(certificate=old.model_copy(update={"resume": old.resume.model_copy(update=changes)}))
+
+    return damage
+
+
 def canary(**changes):
     """The last canary with these values."""
 
@@ -264,6 +274,8 @@ DEFECTS = {
            ("medium", lambda p: provenance(origin=replace(p.run.provenance.origin, code_changes=1))(p)),
            ("medium", lambda p: provenance(origin=replace(p.run.provenance.origin, code_dirty=True))(p)),
            ("medium", lambda p: provenance(origin=replace(p.run.provenance.origin, code_revision=None))(p))],
+    "X1": [("critical", resumed(differing_bytes=1)), ("critical", resumed(differing=("models/x (0)",))),
+           ("critical", resumed(retrained_beyond_one=1)), ("critical", resumed(failures=("training 2: refused",)))],
     "X9": [(severity, told(severity)) for severity in ("low", "medium", "high")],
     "X3": [("high", lambda p: p.column("updates", "iteration", put(5, 4))),
            ("high", lambda p: p.column("steps", "step", put(20, 1))),

@@ -11,6 +11,7 @@ from simic.audit.audit import checks
 from simic.audit.certificate import Canary, Certificate, Certified, Learning, Line, Part
 from simic.audit.provenance import Origin, Provenance
 from simic.audit.record import RunRecord
+from simic.audit.resume_certificate import ResumeCertificate, ResumeSubject
 from simic.evaluation import endpoints
 from simic.evaluation.counterfactual import graded
 from simic.evaluation.result import (
@@ -315,6 +316,11 @@ def certificate(**deviations):
             for name, found in parts.items()
         ),
         canaries=tuple(Canary(learning=way, won_pct=18.0, first=1.0, kept=1.0) for way in get_args(Learning)),
+        resume=ResumeCertificate(
+            subject=ResumeSubject.of(provenance()), trained="a small training", seed=1, trainings=6,
+            kills={"step": 30, "checkpoint": 20}, compared_files=60, compared_bytes=3000, differing_bytes=0,
+            differing=(), retrained_beyond_one=0,
+        ),
     )  # fmt: skip
 
 

@@ -314,6 +314,7 @@ def test_findings_come_worst_first_and_unevaluated_are_no_pass(plant):
         "K4",
         "K5",
         "K6",
+        "X1",
         *(check.id for check in checks() if isinstance(check, RecomputedCheck)),
     }
     assert {s: n for s, n in verdict.counts().items() if n} == {"critical": 1, "low": 1}

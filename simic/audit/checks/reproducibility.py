@@ -11,6 +11,7 @@ from simic.audit.checks.shared import MOST_EVIDENCE, OURS, PERSISTENT, where
 from simic.audit.findings import Evidence, percent
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord
+from simic.audit.resume_certificate import COMMAND, ENOUGH_KILLS, ResumeSubject
 from simic.evaluation import counterfactual, endpoints
 from simic.evaluation.result import LEARNED, DecisionGrade, Importance, Standings
 from simic.telemetry.rows import SEVERITIES
@@ -78,6 +79,44 @@ class Resumed(Check):
         evidence = tuple({"check": each.check, "found": each.message} for each in told[:MOST_EVIDENCE])
         gravest = max(told, key=lambda each: SEVERITIES.index(each.severity))
         return found(f"{len(told)} findings", gravest.severity, evidence)
+
+
+@check
+class ExactResume(Check):
+    """X1: trainings of this project that were killed by SIGKILL and resumed, beside one that was not."""
+
+    id = "X1"
+    title = "A training that is killed and resumed comes to another end"
+    severity = "critical"
+    layer = "canary"
+    post_hoc = True
+    question = "Do killed and resumed trainings of this code come to the very bytes of one that was not killed?"
+    needs = ("certificate", "provenance")
+    counted = "kill"
+    threshold = (
+        "a byte of checkpoints, models, telemetry or seal that differs, a training that does not come to its end, or "
+        "an iteration trained again beyond the one that a kill cut short"
+    )
+    source = "ours: bit for bit is what a resume promises"
+    fix = "Do not resume runs of this code, or not on this machine; simic diff names where two of them part."
+    passes_when = f"nothing differs after at least {ENOUGH_KILLS} kills"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        assert run.certificate is not None  # stated in needs
+        tried = run.certificate.resume
+        if tried is None:
+            return undecided(f"not tried with this code: {COMMAND}").of(0)
+        if isinstance(tried, str):
+            return undecided(f"{tried}: {COMMAND}").of(0)
+        other = tried.subject.differences(ResumeSubject.of(_provenance(run)))
+        if other:
+            return undecided(f"tried with other {', '.join(other)}: {COMMAND}").of(0)
+        if not tried.sound:
+            evidence = tuple({"differs": name} for name in (*tried.failures, *tried.differing)[:MOST_EVIDENCE])
+            return found(tried.result, None, evidence).of(tried.killed)
+        if tried.killed < ENOUGH_KILLS:
+            return undecided(f"{tried.killed} kills, {ENOUGH_KILLS} are needed: {COMMAND}").of(tried.killed)
+        return passed(tried.result).of(tried.killed)
 
 
 @check
