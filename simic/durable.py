@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -157,8 +158,11 @@ def _sync_tree(folder: Path) -> None:
     sync(folder)
 
 
+NAMELESS_LOOKS, NAMELESS_SECONDS = 50, 0.01  # at a lock whose holder has not written its name yet
+
+
 class Held(SimicError):
-    """A lock that another process holds: ``pid`` (0 where it has not written it yet)."""
+    """A lock that another process holds: ``pid`` (0 where it has not written it for a while)."""
 
     def __init__(self, message: str, pid: int = 0) -> None:
         super().__init__(message)
@@ -173,12 +177,18 @@ def locked(path: Path, doing: str, patience_seconds: float = 0.0) -> Iterator[No
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(path)
+    looks = NAMELESS_LOOKS
     while not lock.is_locked:
         try:
             lock.acquire(timeout=patience_seconds)
         except filelock.Timeout:
-            if path.exists():  # else it was given back just now
-                raise _held(path, doing) from None
+            if not path.exists():  # it was given back just now
+                continue
+            held = _held(path, doing)
+            if held.pid or not looks:
+                raise held from None
+            looks -= 1  # its holder has it since just now, and is about to write its name
+            time.sleep(NAMELESS_SECONDS)
     try:
         path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
         yield

@@ -60,6 +60,26 @@ def test_a_lock_names_its_holder_and_its_file_goes_with_it(tmp_path):
     assert durable.holder(path) is None
 
 
+def test_who_finds_a_lock_that_has_no_name_yet_waits_for_it(tmp_path, monkeypatch):
+    """Its holder has it since just now."""
+    path, slept = tmp_path / "lock", []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 3:
+            path.write_text(f"process {os.getpid()} on this machine")
+
+    monkeypatch.setattr(durable.time, "sleep", sleep)
+    with durable.locked(path, "trains"):
+        path.write_text("")
+        assert durable.holder(path) == os.getpid() and len(slept) == 3
+        path.write_text("")
+        slept[:] = range(3)  # nobody writes it any more
+        with pytest.raises(durable.Held, match="in use by another process"), durable.locked(path, "trains"):
+            pytest.fail("two hold it")
+        assert len(slept) == 3 + durable.NAMELESS_LOOKS
+
+
 def test_the_lock_file_of_a_killed_process_is_taken_over_or_removed(tmp_path):
     path = tmp_path / "lock"
     path.write_text("process 1 on a machine that lost its power")

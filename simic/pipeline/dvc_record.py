@@ -79,7 +79,8 @@ def commit(root: Path, stage: str, patience_seconds: float = 60.0) -> None:
         kept.parent.mkdir(exist_ok=True)
         durable.replace_file(kept, lock.read_bytes())
     try:
-        _patiently(root, patience_seconds, "commit", "-f", stage)  # not -q: that would silence the reason of a failure
+        # Not -q: that would silence the reason of a failure. Relinking takes outputs away for a moment.
+        _patiently(root, patience_seconds, "commit", "--no-relink", "-f", stage)
     except Busy as busy:
         # Not lost: the outputs are in place, only their record is missing.
         raise Busy(f"{busy}; stage {stage} is done but not recorded; to record it: dvc commit -f {stage}") from None

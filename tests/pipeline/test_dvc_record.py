@@ -55,6 +55,15 @@ def test_any_change_of_code_params_or_output_makes_it_stale(project: Path, file:
     assert dvc_record.is_stale(project, "double")
 
 
+def test_a_record_leaves_the_outputs_alone(project: Path) -> None:
+    """DVC would remove each, and copy it back from its cache: whoever reads it then, or a kill, finds none."""
+    before = (project / "out.txt").stat().st_ino
+    dvc_record.commit(project, "double")
+    (project / "code.py").write_text("2")
+    dvc_record.commit(project, "double")
+    assert (project / "out.txt").stat().st_ino == before
+
+
 def test_unpacked_archive_works_and_joining_git_later_too(project: Path) -> None:
     dvc_record.commit(project, "double")
     assert "no_scm = true" in (project / ".dvc" / "config.local").read_text()
@@ -98,7 +107,7 @@ def test_missing_dvc_folder_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_failure_carries_dvcs_reason(project: Path) -> None:
-    with pytest.raises(SimicError, match=r"dvc commit -f nothing failed: .*nothing"):
+    with pytest.raises(SimicError, match=r"dvc commit --no-relink -f nothing failed: .*nothing"):
         dvc_record.commit(project, "nothing")
 
 
