@@ -47,15 +47,17 @@ class Meter:
         for name, (owner, method) in WATCHED.items():
             call = getattr(owner, method)
             self._undo.append((owner, method, call))
-            setattr(owner, method, self._timed(name, call))
+            setattr(owner, method, self.timed(name, call))
         return self
 
     def __exit__(self, *_: object) -> None:
         for owner, method, call in self._undo:
             setattr(owner, method, call)
 
-    def _timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
+    def timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call, counted under that name."""
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
             wall, cpu = time.perf_counter(), time.process_time()
             try:
                 return call(*args, **kwargs)
@@ -64,7 +66,7 @@ class Meter:
                 self.cpu[name] += time.process_time() - cpu
                 self.calls[name] += 1
 
-        return timed
+        return counted
 
 
 def measure(tree: params.Params) -> dict[str, Any]:

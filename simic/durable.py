@@ -50,13 +50,21 @@ def _checksum(content: dict[str, Any]) -> str:
 
 def write_synced(path: Path, content: bytes) -> None:
     """Writes a new file and waits until its bytes are on disk; OSError as the system reports it, naming the file."""
+    with naming(path), path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError gets the name of what could not be written where it has none: a full disk is reported without."""
     try:
-        with path.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:  # a full disk is reported without saying where
-        raise OSError(error.errno, error.strerror, error.filename or str(path)) from None
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -102,8 +110,9 @@ def new_directory(target: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
     temporary.chmod(0o755)  # mkdtemp's 0700 would follow the files into a shared workspace
     try:
-        yield temporary
-        _sync_tree(temporary)
+        with naming(target):
+            yield temporary
+            _sync_tree(temporary)
         _replace(temporary, target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -190,7 +199,8 @@ def locked(path: Path, doing: str, patience_seconds: float = 0.0) -> Iterator[No
             looks -= 1  # its holder has it since just now, and is about to write its name
             time.sleep(NAMELESS_SECONDS)
     try:
-        path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+        with naming(path):
+            path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
         yield
     finally:
         # While it is still held: filelock notices when it has locked a file that has no name any more.

@@ -1,5 +1,6 @@
 """A directory is either whole in place or not there; a lock is held by one process and leaves nothing."""
 
+import errno
 import fcntl
 import os
 
@@ -41,6 +42,28 @@ def test_what_a_killed_writer_left_is_cleared(tmp_path):
     with durable.new_directory(tmp_path / "target"):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == [".target2.abc.tmp", "target"]
+
+
+def test_a_disk_that_is_full_is_named_by_what_could_not_be_written(tmp_path):
+    """The system says at a write that the disk is full, and not of which file."""
+
+    def fills(path, name):
+        with durable.naming(path):
+            raise OSError(errno.ENOSPC, "No space left on device", name)
+
+    def fills_in_a_new_directory():
+        with durable.new_directory(tmp_path / "new"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    for work, named in (
+        (lambda: fills(tmp_path / "file", None), tmp_path / "file"),
+        (lambda: fills(tmp_path / "file", "other"), "other"),
+        (fills_in_a_new_directory, tmp_path / "new"),
+    ):
+        with pytest.raises(OSError, match="No space") as full:
+            work()
+        assert (full.value.filename, full.value.errno) == (str(named), errno.ENOSPC)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lock_names_its_holder_and_its_file_goes_with_it(tmp_path):

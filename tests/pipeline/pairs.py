@@ -57,8 +57,8 @@ def make_project(folder: Path) -> None:
     copy_checkout(folder)
     edit(Workspace(folder), tree("audit={certify: false, canary: false}").model_dump(mode="json"))
     rng = np.random.default_rng(0)
-    labels = np.arange(90) % 3
-    np.savez(folder / "mine.npz", x=rng.random((90, 1, 8, 8), np.float32) + labels[:, None, None, None], y=labels)
+    labels = np.arange(240) % 3
+    np.savez(folder / "mine.npz", x=rng.random((240, 1, 8, 8), np.float32) + labels[:, None, None, None], y=labels)
     command = folder / "bin" / "simic"
     command.parent.mkdir()
     command.write_text(f"#!{PYTHON}\nfrom simic.cli import main\nmain()\n")

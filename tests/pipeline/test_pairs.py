@@ -143,7 +143,7 @@ def assert_whole(workspace: Workspace, expected: dict[str, bytes]) -> None:
 def assert_every_point_once(workspace: Workspace) -> None:
     client, experiment_id = mlflow_store.connect(workspace)
     for run in client.search_runs([experiment_id]):
-        points = [point.step for point in client.get_metric_history(run.info.run_id, "update/loss")]
+        points = [point.step for point in client.get_metric_history(run.info.run_id, "iteration")]
         assert points == list(range(3)) and run.info.status == "FINISHED", run.info.run_name
 
 
