@@ -1,5 +1,6 @@
 """Is a stage's record true, and record it: DVC as a command, in projects of a few lines."""
 
+import errno
 import subprocess
 import sys
 import time
@@ -89,6 +90,39 @@ def test_a_record_that_was_cut_short_takes_no_other_stage_with_it(project: Path)
         assert dvc_record.is_recorded(project, "double"), end
         assert not kept.exists()
     assert dvc_record.is_stale(project, "after") is not dvc_record.is_recorded(project, "after")
+
+
+@pytest.mark.parametrize("room", [True, False], ids=["room", "no-room"])
+@pytest.mark.parametrize("earlier", [True, False], ids=["recorded", "new"])
+def test_a_disk_that_is_full_while_dvc_writes_its_lock_costs_no_record(
+    project: Path, earlier: bool, room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DVC empties dvc.lock before it writes it; empty, it can read it no more. To put it back needs room too."""
+    dvc_record.adopt_scm(project)
+    lock, replace, written = project / "dvc.lock", dvc_record.durable.replace_file, list[Path]()
+    if earlier:
+        dvc_record.commit(project, "double")
+    before = lock.read_bytes() if earlier else None
+
+    def full(*_: object) -> str:
+        lock.write_bytes(b"")
+        raise SimicError("dvc commit failed: No space left on device")
+
+    def write(path: Path, content: bytes) -> None:
+        written.append(path)
+        if path == lock and not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dvc_record, "_patiently", full)
+        patch.setattr(dvc_record.durable, "replace_file", write)
+        with pytest.raises(SimicError, match="No space left"):
+            dvc_record.commit(project, "double")
+    assert (lock in written) is earlier  # else there was none, which needs no room
+    assert dvc_record.is_recorded(project, "double") is earlier
+    assert (lock.read_bytes() if lock.exists() else None) == before
+    assert list((project / ".simic").iterdir()) == []
 
 
 def test_a_record_that_failed_leaves_nothing_to_put_back(project: Path) -> None:
