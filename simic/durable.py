@@ -1,5 +1,7 @@
 """Files that are either whole on disk or not there: synced writes, directories moved into place; locks; checksums."""
 
+import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -15,6 +17,8 @@ from typing import Any
 import filelock
 
 from simic.errors import SimicError
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of linux/fcntl.h and linux/fs.h
 
 
 def sha256(path: Path) -> str:
@@ -102,7 +106,7 @@ def new_directory(target: Path) -> Iterator[Path]:
     """A temporary sibling to fill, synced and renamed to ``target`` at the end; on an error it is deleted and target is
     as before.
 
-    What was at ``target`` is replaced: moved aside, then deleted. One writer per target: what a killed one left there
+    What was at ``target`` is replaced, then deleted. One writer per target: what a killed one left there
     is deleted first.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -121,17 +125,35 @@ def new_directory(target: Path) -> Iterator[Path]:
 
 
 def _replace(temporary: Path, target: Path) -> None:
+    """At no time is there nothing at ``target``, where the file system can exchange two names."""
     if not target.exists():
         temporary.rename(target)
         return
-    aside = temporary.with_suffix(".old")
-    target.rename(aside)
-    try:
-        temporary.rename(target)
-    except OSError:
-        aside.rename(target)
-        raise
+    aside = temporary
+    if not exchange(temporary, target):
+        aside = temporary.with_suffix(".old")
+        target.rename(aside)
+        try:
+            temporary.rename(target)
+        except OSError:
+            aside.rename(target)
+            raise
+    sync(target.parent)
     shutil.rmtree(aside)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Each gets the other's name, at once; False, with nothing done, where the system cannot: it is Linux's."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    if rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL):
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))
 
 
 def remove_directory(path: Path) -> None:

@@ -3,13 +3,18 @@
 import errno
 import fcntl
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 
 from simic import durable
 
 
-def test_a_new_directory_appears_whole_and_replaces_the_old_one(tmp_path):
+@pytest.mark.parametrize("exchanging", [True, False], ids=["exchanged", "renamed"])
+def test_a_new_directory_appears_whole_and_replaces_the_old_one(exchanging, tmp_path, monkeypatch):
+    if not exchanging:  # another system, or another file system
+        monkeypatch.setattr(durable, "exchange", lambda *_: False)
     target = tmp_path / "target"
     for content in (b"one", b"two"):
         with durable.new_directory(target) as folder:
@@ -17,6 +22,19 @@ def test_a_new_directory_appears_whole_and_replaces_the_old_one(tmp_path):
             assert not target.exists() or (target / "file").read_bytes() == b"one"
         assert (target / "file").read_bytes() == content
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_what_is_replaced_is_there_all_the_time(tmp_path, monkeypatch):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    if not durable.exchange(one, Path(shutil.copytree(one, other))):
+        pytest.skip("two names cannot be exchanged here")
+    with durable.new_directory(one) as folder:
+        (folder / "file").write_text("new")
+        monkeypatch.setattr(Path, "rename", lambda *_: pytest.fail("the target is moved away"))
+    assert (one / "file").read_text() == "new" and sorted(tmp_path.iterdir()) == [one, other]
+    with pytest.raises(FileNotFoundError, match=r"nothing.*one"):
+        durable.exchange(tmp_path / "nothing", one)
 
 
 def test_an_error_leaves_the_target_as_it_was(tmp_path):
