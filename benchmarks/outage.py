@@ -3,8 +3,7 @@
     python -m benchmarks.outage [--iterations 60] [--out benchmarks/results/outage.json] [-S KEY=VALUE]
 
 Runs of small hosts in one process, one after the other: with a sound store; and with a store that another connection
-holds locked, a port where nobody listens, and a server that takes requests and never answers, each from the start to
-the end and for the middle third. The time inside MLflow's observer is measured apart from the rest of the same run, in
+holds locked, and with a port where nobody listens, each from the start to the end and for the middle third. The time inside MLflow's observer is measured apart from the rest of the same run, in
 wall and processor time. *Slower* is that time, less what it is with a sound store, over the time of the rest with a
 sound store: so what else the machine does meanwhile counts little. The goal is at most 10 %. Everything happens in
 clones of the last commit.
@@ -12,7 +11,6 @@ clones of the last commit.
 
 import argparse
 import os
-import socket
 import sqlite3
 import tempfile
 import time
@@ -51,17 +49,8 @@ def dead_port(place: Workspace) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def silent(place: Workspace) -> Iterator[None]:
-    """Connections are taken, and nothing is answered."""
-    with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
-        uri = f"http://127.0.0.1:{server.getsockname()[1]}"
-        with patch.dict(os.environ, MLFLOW_TRACKING_URI=uri):
-            yield
-
-
 Outage = Callable[[Workspace], AbstractContextManager[None]]
-OUTAGES: dict[str, Outage] = {"store locked": locked, "dead port": dead_port, "silent server": silent}
+OUTAGES: dict[str, Outage] = {"store locked": locked, "dead port": dead_port}
 
 
 class Third(Observer):
