@@ -2,11 +2,11 @@
 
     python -m benchmarks.outage [--iterations 60] [--out benchmarks/results/outage.json] [-S KEY=VALUE]
 
-Runs of small hosts in one process, one after the other: with a sound store; and with a store that another connection
-holds locked, and with a port where nobody listens, each from the start to the end and for the middle third. The time inside MLflow's observer is measured apart from the rest of the same run, in
-wall and processor time. *Slower* is that time, less what it is with a sound store, over the time of the rest with a
-sound store: so what else the machine does meanwhile counts little. The goal is at most 10 %. Everything happens in
-clones of the last commit.
+Runs of small hosts in one process, one after the other: with a sound store; with a store that another connection holds
+locked, and with a port where nobody listens, each from the start to the end and for the middle third. The time inside
+MLflow's observer is measured apart from the rest of the same run, in wall and processor time. *Slower* is that time,
+less what it is with a sound store, over the time of the rest with a sound store: so what else the machine does
+meanwhile counts little. The goal is at most 10 %. Everything happens in clones of the last commit.
 """
 
 import argparse

@@ -190,7 +190,7 @@ def _dvc(root: Path, *arguments: str) -> str:
         raise Busy(f"dvc is busy in {root}: {_holder(done.stderr) or reason}")
     if _NO_REPOSITORY in done.stderr:
         raise SimicError(f"{root}: not a DVC project (no .dvc folder); clone simic again, or run dvc init there")
-    raise SimicError(f"dvc {' '.join(arguments)} failed: {reason}")
+    raise SimicError(f"dvc {' '.join(arguments)} failed in {root}: {reason}")
 
 
 def _holder(stderr: str) -> str:

@@ -141,7 +141,7 @@ def test_missing_dvc_folder_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_failure_carries_dvcs_reason(project: Path) -> None:
-    with pytest.raises(SimicError, match=r"dvc commit --no-relink -f nothing failed: .*nothing"):
+    with pytest.raises(SimicError, match=r"dvc commit --no-relink -f nothing failed in .*: .*nothing"):
         dvc_record.commit(project, "nothing")
 
 

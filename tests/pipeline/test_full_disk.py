@@ -125,8 +125,9 @@ def assert_law(
     stage: Stage, at: int, who: str, disk: Path, writes: Writes, capfd: pytest.CaptureFixture[str]
 ) -> str | None:
     """The line that is said; None where the disk was not needed any more."""
-    root = disk / "project"
-    shutil.rmtree(root, ignore_errors=True)  # of a case that failed
+    for earlier_case in disk.iterdir():
+        shutil.rmtree(earlier_case)
+    root = disk / f"{stage.name}-{who}-{at}"  # MLflow keeps a store open: its place must be no other's
     workspace = Workspace(Path(shutil.copytree(stage.before, root)))
     earlier = contents(root, stage.name)
     assert earlier != stage.expected
