@@ -408,6 +408,46 @@ def _recording(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def _checkpointing(found: dict[str, Any]) -> list[str]:
+    parts = {
+        "state and manifest, synced": "save",
+        "telemetry, synced": "telemetry",
+        "hash chain": "chain",
+        "wall times": "times",
+    }
+    rows = [
+        (what, *(f"{100 * found[clock][name] / found[f'{clock}_seconds']:.2f} %" for clock in ("wall", "cpu")))
+        for what, name in parts.items()
+    ]
+    rows.append(("all", *(f"{100 * found[f'{clock}_share']:.2f} %" for clock in ("wall", "cpu"))))
+    return [
+        "## What a checkpoint in every iteration costs",
+        "",
+        f"`python -m benchmarks.checkpointing`: {found['iterations']} iterations of the default run in one process, "
+        f"{found['checkpoint_bytes'] / 1e6:.1f} MB each; shares of training.",
+        "",
+        *table(("part", "wall time", "processor time"), rows),
+    ]
+
+
+def _outage(found: dict[str, Any]) -> list[str]:
+    rows = [
+        (name, *(f"{100 * run['slower'][clock]:+.1f} %" for clock in ("wall", "cpu")))
+        for name, run in found["runs"].items()
+        if name != "none"
+    ]
+    rest = found["runs"]["none"]["rest"]["wall"]
+    return [
+        "## Training while MLflow is out of reach",
+        "",
+        f"`python -m benchmarks.outage`: {found['iterations']} iterations of small hosts, {rest:.0f} s without MLflow; "
+        f"time inside MLflow's observer beyond that with a sound store. The weights are "
+        f"{'the same in all' if found['same_models'] else 'NOT the same'}.",
+        "",
+        *table(("MLflow is", "slower by, wall time", "processor time"), rows),
+    ]
+
+
 def _mutants(found: dict[str, Any]) -> list[str]:
     rows = [
         (f"`{each['file'].removeprefix('simic/')}:{each['line']}`", f"`{_short(each['mutated'])}`", each["judgement"])
@@ -492,6 +532,8 @@ PAGES: dict[Path, tuple[str, list[str], Sections]] = {
             "speed_gate": _speed_gate,
             "host_profile": _host_profile,
             "pipeline": _pipeline,
+            "checkpointing": _checkpointing,
+            "outage": _outage,
             "mutants": _mutants,
             "calibration": _calibration,
             "canary": _canary,

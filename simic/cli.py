@@ -208,13 +208,13 @@ def run(
 @app.command()
 def stage(name: Annotated[str, typer.Argument(help="prepare, headroom, train, evaluate or audit")]) -> None:
     """Run one stage unconditionally and without recording it; dvc.yaml calls this."""
-    from simic.pipeline import engine, stages
-
-    workspace = _workspace()
-    if name not in stages.STAGES:
-        raise SimicError(f"stage {name!r}: must be one of {', '.join(stages.STAGES)}")
 
     def body() -> None:
+        from simic.pipeline import engine, stages
+
+        workspace = _workspace()
+        if name not in stages.STAGES:
+            raise SimicError(f"stage {name!r}: must be one of {', '.join(stages.STAGES)}")
         with engine.workspace_lock(workspace):
             engine.run_alone(name, workspace)
 
@@ -397,9 +397,10 @@ def _chain(
     workspace = _workspace()
     overrides = from_file(file, set_) if file else set_ or []
     params.load(workspace.params, overrides)  # refused in a millisecond, before anything heavy is imported
-    from simic.pipeline import engine
 
     def body() -> None:
+        from simic.pipeline import engine
+
         with engine.workspace_lock(workspace):
             _override(workspace, overrides)
             engine.run_chain(workspace, last, engine.Execution(fresh=fresh, allow_code_change=allow_code_change), _say)

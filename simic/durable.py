@@ -1,11 +1,14 @@
 """Files that are either whole on disk or not there: synced writes, directories moved into place; locks; checksums."""
 
+import ctypes
+import errno
 import hashlib
 import json
 import os
 import platform
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +17,8 @@ from typing import Any
 import filelock
 
 from simic.errors import SimicError
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of linux/fcntl.h and linux/fs.h
 
 
 def sha256(path: Path) -> str:
@@ -51,13 +56,21 @@ def _checksum(content: dict[str, Any]) -> str:
 
 def write_synced(path: Path, content: bytes) -> None:
     """Writes a new file and waits until its bytes are on disk; OSError as the system reports it, naming the file."""
+    with naming(path), path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError gets the name of what could not be written where it has none: a full disk is reported without."""
     try:
-        with path.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:  # a full disk is reported without saying where
-        raise OSError(error.errno, error.strerror, error.filename or str(path)) from None
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -95,7 +108,7 @@ def new_directory(target: Path) -> Iterator[Path]:
     """A temporary sibling to fill, synced and renamed to ``target`` at the end; on an error it is deleted and target is
     as before.
 
-    What was at ``target`` is replaced: moved aside, then deleted. One writer per target: what a killed one left there
+    What was at ``target`` is replaced, then deleted. One writer per target: what a killed one left there
     is deleted first.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -103,8 +116,9 @@ def new_directory(target: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
     temporary.chmod(0o755)  # mkdtemp's 0700 would follow the files into a shared workspace
     try:
-        yield temporary
-        _sync_tree(temporary)
+        with naming(target):
+            yield temporary
+            _sync_tree(temporary)
         _replace(temporary, target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -113,17 +127,35 @@ def new_directory(target: Path) -> Iterator[Path]:
 
 
 def _replace(temporary: Path, target: Path) -> None:
+    """At no time is there nothing at ``target``, where the file system can exchange two names."""
     if not target.exists():
         temporary.rename(target)
         return
-    aside = temporary.with_suffix(".old")
-    target.rename(aside)
-    try:
-        temporary.rename(target)
-    except OSError:
-        aside.rename(target)
-        raise
+    aside = temporary
+    if not exchange(temporary, target):
+        aside = temporary.with_suffix(".old")
+        target.rename(aside)
+        try:
+            temporary.rename(target)
+        except OSError:
+            aside.rename(target)
+            raise
+    sync(target.parent)
     _remove(aside)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Each gets the other's name, at once; False, with nothing done, where the system cannot: it is Linux's."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    if rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL):
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))
 
 
 def remove_directory(path: Path) -> None:
@@ -174,8 +206,11 @@ def _sync_tree(folder: Path) -> None:
     sync(folder)
 
 
+NAMELESS_LOOKS, NAMELESS_SECONDS = 50, 0.01  # at a lock whose holder has not written its name yet
+
+
 class Held(SimicError):
-    """A lock that another process holds: ``pid`` (0 where it has not written it yet)."""
+    """A lock that another process holds: ``pid`` (0 where it has not written it for a while)."""
 
     def __init__(self, message: str, pid: int = 0) -> None:
         super().__init__(message)
@@ -190,14 +225,21 @@ def locked(path: Path, doing: str, patience_seconds: float = 0.0) -> Iterator[No
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(path)
+    looks = NAMELESS_LOOKS
     while not lock.is_locked:
         try:
             lock.acquire(timeout=patience_seconds)
         except filelock.Timeout:
-            if path.exists():  # else it was given back just now
-                raise _held(path, doing) from None
+            if not path.exists():  # it was given back just now
+                continue
+            held = _held(path, doing)
+            if held.pid or not looks:
+                raise held from None
+            looks -= 1  # its holder has it since just now, and is about to write its name
+            time.sleep(NAMELESS_SECONDS)
     try:
-        path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+        with naming(path):
+            path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
         yield
     finally:
         # While it is still held: filelock notices when it has locked a file that has no name any more.

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,18 @@ import pytest
 import torch
 from scipy import stats
 
-from benchmarks import agent, agent_cells, choices, controller, host_profile, learning, page, population, scaling
+from benchmarks import (
+    agent,
+    agent_cells,
+    checkpointing,
+    choices,
+    controller,
+    host_profile,
+    learning,
+    page,
+    population,
+    scaling,
+)
 from benchmarks.agent_tasks import GRID, TASKS, Maze, PickLegal
 from simic.errors import SimicError
 from simic.evaluation import result
@@ -471,6 +483,37 @@ def test_the_page_tells_what_is_around_the_hosts() -> None:
     assert "2 iterations, of which 1.0 % is not the hosts" in text
     assert "| 2 × 1 | 20.0 |" in text
     assert "Parts were measured at abc (shares)." in text
+
+
+MEASURED = {"date": "", "revision": "", "cores": 2, "threads": 1, "load": 0.1, "torch": ""}
+
+
+def test_the_page_tells_what_checkpoints_cost() -> None:
+    wall, cpu = ({"save": 1.0, "telemetry": 0.5, "chain": 0.3, "times": 0.2}, {"save": 0.2, "telemetry": 0.1})
+    found = {"provenance": MEASURED, "iterations": 3, "checkpoint_bytes": 4_600_000, "wall": wall}
+    found |= {"cpu": {**cpu, "chain": 0.1, "times": 0.0}, "wall_seconds": 100.0, "cpu_seconds": 80.0}
+    text = page.text(page.DETAILS, {"checkpointing": found | {"wall_share": 0.02, "cpu_share": 0.005}})
+    assert "3 iterations of the default run in one process, 4.6 MB each" in text
+    assert "| state and manifest, synced | 1.00 % | 0.25 % |" in text and "| all | 2.00 % | 0.50 % |" in text
+
+
+def test_the_checkpoint_meter_counts_nothing_twice_and_leaves_all_as_it_was() -> None:
+    """A save writes a checkpoint: the seconds of both are kept, and one of them is added up."""
+    before = {name: getattr(owner, method) for name, (owner, method) in checkpointing.WATCHED.items()}
+    with checkpointing.Meter() as meter:
+        assert all(getattr(*place) is not before[name] for name, place in checkpointing.WATCHED.items())
+        meter.timed("save", lambda: meter.timed("write", lambda: time.sleep(0.01))())()
+    assert {name: getattr(*place) for name, place in checkpointing.WATCHED.items()} == before
+    assert meter.wall["save"] >= meter.wall["write"] >= 0.01 and meter.calls["save"] == meter.calls["write"] == 1
+    assert "write" not in checkpointing.APART and set(checkpointing.APART) < set(checkpointing.WATCHED)
+
+
+def test_the_page_tells_how_much_slower_a_run_is_without_mlflow() -> None:
+    runs = {"none": {"rest": {"wall": 60.0}}, "dead port, a third": {"slower": {"wall": 0.061, "cpu": -0.001}}}
+    found = {"provenance": MEASURED, "iterations": 60, "runs": runs, "same_models": True}
+    text = page.text(page.DETAILS, {"outage": found})
+    assert "60 s without MLflow" in text and "The weights are the same in all." in text
+    assert "| dead port, a third | +6.1 % | -0.1 % |" in text and "| none |" not in text
 
 
 def test_hosts_can_be_measured_where_nothing_can_be_drawn() -> None:

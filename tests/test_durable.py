@@ -1,14 +1,20 @@
 """A directory is either whole in place or not there; a lock is held by one process and leaves nothing."""
 
+import errno
 import fcntl
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 
 from simic import durable
 
 
-def test_a_new_directory_appears_whole_and_replaces_the_old_one(tmp_path):
+@pytest.mark.parametrize("exchanging", [True, False], ids=["exchanged", "renamed"])
+def test_a_new_directory_appears_whole_and_replaces_the_old_one(exchanging, tmp_path, monkeypatch):
+    if not exchanging:  # another system, or another file system
+        monkeypatch.setattr(durable, "exchange", lambda *_: False)
     target = tmp_path / "target"
     for content in (b"one", b"two"):
         with durable.new_directory(target) as folder:
@@ -16,6 +22,19 @@ def test_a_new_directory_appears_whole_and_replaces_the_old_one(tmp_path):
             assert not target.exists() or (target / "file").read_bytes() == b"one"
         assert (target / "file").read_bytes() == content
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_what_is_replaced_is_there_all_the_time(tmp_path, monkeypatch):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    if not durable.exchange(one, Path(shutil.copytree(one, other))):
+        pytest.skip("two names cannot be exchanged here")
+    with durable.new_directory(one) as folder:
+        (folder / "file").write_text("new")
+        monkeypatch.setattr(Path, "rename", lambda *_: pytest.fail("the target is moved away"))
+    assert (one / "file").read_text() == "new" and sorted(tmp_path.iterdir()) == [one, other]
+    with pytest.raises(FileNotFoundError, match=r"nothing.*one"):
+        durable.exchange(tmp_path / "nothing", one)
 
 
 def test_an_error_leaves_the_target_as_it_was(tmp_path):
@@ -43,6 +62,28 @@ def test_what_a_killed_writer_left_is_cleared(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".target2.abc.tmp", "target"]
 
 
+def test_a_disk_that_is_full_is_named_by_what_could_not_be_written(tmp_path):
+    """The system says at a write that the disk is full, and not of which file."""
+
+    def fills(path, name):
+        with durable.naming(path):
+            raise OSError(errno.ENOSPC, "No space left on device", name)
+
+    def fills_in_a_new_directory():
+        with durable.new_directory(tmp_path / "new"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    for work, named in (
+        (lambda: fills(tmp_path / "file", None), tmp_path / "file"),
+        (lambda: fills(tmp_path / "file", "other"), "other"),
+        (fills_in_a_new_directory, tmp_path / "new"),
+    ):
+        with pytest.raises(OSError, match="No space") as full:
+            work()
+        assert (full.value.filename, full.value.errno) == (str(named), errno.ENOSPC)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_lock_names_its_holder_and_its_file_goes_with_it(tmp_path):
     path = tmp_path / "new" / "lock"
     for error in (None, KeyError):
@@ -58,6 +99,26 @@ def test_a_lock_names_its_holder_and_its_file_goes_with_it(tmp_path):
             pass
         assert list(path.parent.iterdir()) == []
     assert durable.holder(path) is None
+
+
+def test_who_finds_a_lock_that_has_no_name_yet_waits_for_it(tmp_path, monkeypatch):
+    """Its holder has it since just now."""
+    path, slept = tmp_path / "lock", []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 3:
+            path.write_text(f"process {os.getpid()} on this machine")
+
+    monkeypatch.setattr(durable.time, "sleep", sleep)
+    with durable.locked(path, "trains"):
+        path.write_text("")
+        assert durable.holder(path) == os.getpid() and len(slept) == 3
+        path.write_text("")
+        slept[:] = range(3)  # nobody writes it any more
+        with pytest.raises(durable.Held, match="in use by another process"), durable.locked(path, "trains"):
+            pytest.fail("two hold it")
+        assert len(slept) == 3 + durable.NAMELESS_LOOKS
 
 
 def test_the_lock_file_of_a_killed_process_is_taken_over_or_removed(tmp_path):

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,39 +76,48 @@ def commit(root: Path, stage: str, patience_seconds: float = 60.0) -> None:
     adopt_scm(root)
     restore(root)
     kept, lock = Workspace(root).state / f"{BEFORE}{stage}", root / "dvc.lock"
-    if lock.exists():
-        kept.parent.mkdir(exist_ok=True)
-        durable.replace_file(kept, lock.read_bytes())
+    kept.parent.mkdir(exist_ok=True)
+    durable.replace_file(kept, lock.read_bytes() if lock.exists() else b"")
     try:
-        _patiently(root, patience_seconds, "commit", "-f", stage)  # not -q: that would silence the reason of a failure
+        # Not -q: that would silence the reason of a failure. Relinking takes outputs away for a moment.
+        _patiently(root, patience_seconds, "commit", "--no-relink", "-f", stage)
     except Busy as busy:
+        kept.unlink()
         # Not lost: the outputs are in place, only their record is missing.
         raise Busy(f"{busy}; stage {stage} is done but not recorded; to record it: dvc commit -f {stage}") from None
-    finally:  # DVC has ended by itself: only what is killed leaves the copy
-        kept.unlink(missing_ok=True)
+    except SimicError:
+        with suppress(OSError):  # no room for it: then the copy stays, and is put back by the next command
+            restore(root)
+        raise
+    kept.unlink()
 
 
 def restore(root: Path) -> None:
     """Puts dvc.lock back where a record that was cut short, which DVC writes in place, took other stages with it."""
+    lock = root / "dvc.lock"
     for kept in Workspace(root).state.glob(f"{BEFORE}*"):
-        stage = kept.name.removeprefix(BEFORE)
+        stage, before = kept.name.removeprefix(BEFORE), kept.read_bytes()
         try:
-            now = _stages(root / "dvc.lock")
-            lost = any(now.get(name) != entry for name, entry in _stages(kept).items() if name != stage)
+            now = _stages(lock)
+            lost = bool(before) and any(
+                now.get(name) != entry for name, entry in _stages(kept).items() if name != stage
+            )
         except ValueError:
             lost = True
-        if lost:
-            durable.replace_file(root / "dvc.lock", kept.read_bytes())
+        if lost and before:
+            durable.replace_file(lock, before)
+        elif lost:  # there was none
+            lock.unlink()
         kept.unlink()
 
 
 def _stages(lock: Path) -> dict[str, Any]:
     """What a dvc.lock has by stage; ValueError where it cannot be read."""
     try:
-        found = (yaml.safe_load(lock.read_bytes()) if lock.exists() else None) or {}
+        found = yaml.safe_load(lock.read_bytes()) if lock.exists() else {"schema": None}
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
-    stages = found.get("stages") or {} if isinstance(found, dict) else None
+    stages = found.get("stages") or {} if isinstance(found, dict) and "schema" in found else None
     if not isinstance(stages, dict):
         raise ValueError("not what DVC writes")
     return stages
@@ -180,7 +190,7 @@ def _dvc(root: Path, *arguments: str) -> str:
         raise Busy(f"dvc is busy in {root}: {_holder(done.stderr) or reason}")
     if _NO_REPOSITORY in done.stderr:
         raise SimicError(f"{root}: not a DVC project (no .dvc folder); clone simic again, or run dvc init there")
-    raise SimicError(f"dvc {' '.join(arguments)} failed: {reason}")
+    raise SimicError(f"dvc {' '.join(arguments)} failed in {root}: {reason}")
 
 
 def _holder(stderr: str) -> str:

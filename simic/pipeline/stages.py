@@ -366,7 +366,9 @@ def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
         if own is not None and isinstance(policy, str):
             train = adapting(train)
         setup = growing.GrowSetup(params.model_copy(update={"train": train}), prepared, device, network)
-        return growing.grow(setup, policy, asked.hosts, asked.out, asked.compare)
+        # Two that write to one folder would delete each other's half-written network.
+        with durable.locked(asked.out.with_name(f".{asked.out.name}.lock"), f"grows {asked.out}"):
+            return growing.grow(setup, policy, asked.hosts, asked.out, asked.compare)
 
 
 def adapting(train: Train) -> Train:

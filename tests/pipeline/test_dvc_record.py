@@ -1,5 +1,6 @@
 """Is a stage's record true, and record it: DVC as a command, in projects of a few lines."""
 
+import errno
 import subprocess
 import sys
 import time
@@ -55,6 +56,15 @@ def test_any_change_of_code_params_or_output_makes_it_stale(project: Path, file:
     assert dvc_record.is_stale(project, "double")
 
 
+def test_a_record_leaves_the_outputs_alone(project: Path) -> None:
+    """DVC would remove each, and copy it back from its cache: whoever reads it then, or a kill, finds none."""
+    before = (project / "out.txt").stat().st_ino
+    dvc_record.commit(project, "double")
+    (project / "code.py").write_text("2")
+    dvc_record.commit(project, "double")
+    assert (project / "out.txt").stat().st_ino == before
+
+
 def test_unpacked_archive_works_and_joining_git_later_too(project: Path) -> None:
     dvc_record.commit(project, "double")
     assert "no_scm = true" in (project / ".dvc" / "config.local").read_text()
@@ -82,6 +92,39 @@ def test_a_record_that_was_cut_short_takes_no_other_stage_with_it(project: Path)
     assert dvc_record.is_stale(project, "after") is not dvc_record.is_recorded(project, "after")
 
 
+@pytest.mark.parametrize("room", [True, False], ids=["room", "no-room"])
+@pytest.mark.parametrize("earlier", [True, False], ids=["recorded", "new"])
+def test_a_disk_that_is_full_while_dvc_writes_its_lock_costs_no_record(
+    project: Path, earlier: bool, room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DVC empties dvc.lock before it writes it; empty, it can read it no more. To put it back needs room too."""
+    dvc_record.adopt_scm(project)
+    lock, replace, written = project / "dvc.lock", dvc_record.durable.replace_file, list[Path]()
+    if earlier:
+        dvc_record.commit(project, "double")
+    before = lock.read_bytes() if earlier else None
+
+    def full(*_: object) -> str:
+        lock.write_bytes(b"")
+        raise SimicError("dvc commit failed: No space left on device")
+
+    def write(path: Path, content: bytes) -> None:
+        written.append(path)
+        if path == lock and not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dvc_record, "_patiently", full)
+        patch.setattr(dvc_record.durable, "replace_file", write)
+        with pytest.raises(SimicError, match="No space left"):
+            dvc_record.commit(project, "double")
+    assert (lock in written) is earlier  # else there was none, which needs no room
+    assert dvc_record.is_recorded(project, "double") is earlier
+    assert (lock.read_bytes() if lock.exists() else None) == before
+    assert list((project / ".simic").iterdir()) == []
+
+
 def test_a_record_that_failed_leaves_nothing_to_put_back(project: Path) -> None:
     """Else a lock that someone else has written since would be undone."""
     dvc_record.commit(project, "double")
@@ -98,7 +141,7 @@ def test_missing_dvc_folder_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_failure_carries_dvcs_reason(project: Path) -> None:
-    with pytest.raises(SimicError, match=r"dvc commit -f nothing failed: .*nothing"):
+    with pytest.raises(SimicError, match=r"dvc commit --no-relink -f nothing failed in .*: .*nothing"):
         dvc_record.commit(project, "nothing")
 
 

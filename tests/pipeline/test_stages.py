@@ -1,5 +1,6 @@
 """The composition root: fingerprint, grow, the names it shares with dvc.yaml."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from simic import params
+from simic import durable, params
 from simic.errors import SimicError
 from simic.evaluation import controllers
 from simic.growth.export import load_grown
@@ -92,6 +93,15 @@ def test_what_grow_cannot_do_is_one_line(
     with pytest.raises(SimicError, match=words) as caught:
         stages.grow(tree(), Workspace(images.parent), asked(images, **change))
     assert "\n" not in str(caught.value)
+
+
+def test_two_do_not_grow_into_one_folder(images: Path) -> None:
+    """The second would delete what the first has half written."""
+    request = asked(images)
+    said = f"in use by process {os.getpid()} on .*, which grows .*grown; wait"
+    with durable.locked(images.parent / ".grown.lock", "grows"), pytest.raises(durable.Held, match=said):
+        stages.grow(tree(), Workspace(images.parent), request)
+    assert not request.out.exists()
 
 
 OWN = """

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
-from simic import cli, seals
+from simic import cli, durable, params, pipeline, seals
 from simic.errors import EXIT_INTERRUPTED
 from simic.pipeline import dvc_record, engine, mlflow_observer, stages
 from simic.pipeline.paths import Workspace
 from simic.training.interrupts import Interrupted
-from tests.helpers import ROOT, Toys, toy_project
+from tests.helpers import ROOT, Toys, some, toy_project
 from tests.pipeline.small_suite import tree
 
 # What each stage calls when most of its work is done and some of it may be written.
@@ -35,8 +35,8 @@ LATE = {
 def workspace(suite_run: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A finished run that may be spoilt."""
     copied = Workspace(Path(shutil.copytree(suite_run.root, tmp_path / "copied")))
-    params = tree("audit={certify: false, canary: false}").model_dump(mode="json")
-    copied.params.write_text(yaml.safe_dump(params, sort_keys=False))
+    written = tree("audit={certify: false, canary: false}").model_dump(mode="json")
+    copied.params.write_text(yaml.safe_dump(written, sort_keys=False))
     shutil.copy(ROOT / "dvc.yaml", copied.root)
     monkeypatch.chdir(copied.root)
     return copied
@@ -80,6 +80,95 @@ def test_a_stage_that_was_stopped_leaves_what_was_there(
     assert "Traceback" not in error
     assert files(workspace) == before
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+@pytest.mark.parametrize("command", [["stage", "audit"], ["audit"]])
+def test_a_stop_while_the_program_is_still_loading_is_no_traceback(
+    command: list[str], workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Signal:
+        """Comes when the engine is imported, which takes seconds."""
+
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "simic.pipeline.engine":
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    before = files(workspace)
+    monkeypatch.delitem(sys.modules, "simic.pipeline.engine")
+    monkeypatch.delattr(pipeline, "engine")
+    monkeypatch.setattr(sys, "meta_path", [Signal(), *sys.meta_path])
+    monkeypatch.setattr(sys, "argv", ["simic", *command])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == EXIT_INTERRUPTED
+    assert capfd.readouterr().err.startswith("simic: stopped in ")
+    assert files(workspace) == before
+
+
+@pytest.mark.parametrize("stage", some(["prepare", "evaluate"], "prepare"))
+def test_a_second_signal_while_a_stopped_stage_tidies_up_spoils_nothing(
+    stage: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What it leaves is hidden, and the next run removes it."""
+    before = files(workspace)
+    place, number = LATE[stage]
+    again = []
+
+    def impatient(*given: Any, **named: Any) -> None:
+        again.append(given)
+        os.kill(os.getpid(), number)
+
+    def stopped_once() -> None:
+        monkeypatch.setattr(durable.shutil, "rmtree", impatient)
+        os.kill(os.getpid(), number)
+
+    with monkeypatch.context() as patch:
+        module, name = place.split(":")
+        patch.setattr(f"{module}.{name}", lambda *_, **__: stopped_once())
+        patch.setattr(sys, "argv", ["simic", "stage", stage])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+    monkeypatch.undo()
+    assert stopped.value.code == EXIT_INTERRUPTED and "Traceback" not in capfd.readouterr().err
+    after = files(workspace)
+    assert again and {name: after[name] for name in after if "/." not in name} == before
+    monkeypatch.chdir(workspace.root)
+    stages.STAGES[stage](params.load(workspace.params), workspace)
+    assert sorted(files(workspace)) == sorted(before)
+
+
+def seconds_of(stage: str, workspace: Workspace) -> float:
+    """Of a process that does it undisturbed."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "simic", "stage", stage]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=workspace.root, env=environment, check=True, capture_output=True)
+    return time.monotonic() - began
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stage", LATE)
+def test_a_process_that_is_stopped_at_any_moment_says_so_and_spoils_nothing(
+    stage: str, number: int, workspace: Workspace
+) -> None:
+    """From when it has begun to load; before that nothing is begun, and it dies as any program does."""
+    taken, command = seconds_of(stage, workspace), [sys.executable, "-m", "simic", "stage", stage]
+    before, environment = files(workspace), os.environ | {"PYTHONPATH": str(ROOT)}
+    for turn in range(10):
+        with subprocess.Popen(command, cwd=workspace.root, env=environment, stderr=subprocess.PIPE, text=True) as child:
+            time.sleep(taken * (0.15 + 0.085 * turn))
+            child.send_signal(number)
+            _, error = child.communicate(timeout=120)
+        where = f"{stage}, after {turn} of 10: {child.returncode} {error}"
+        after = files(workspace)
+        assert child.returncode in (EXIT_INTERRUPTED, 0), where
+        if child.returncode:
+            assert error.splitlines()[-1].startswith("simic: stopped in "), where
+        assert "Traceback" not in error, where
+        assert {name for name in after if "/." not in name} == set(before), where
+        changed = [name for name in before if after[name] != before[name] and not name.endswith((".html", ".md"))]
+        assert not changed or child.returncode == 0, (where, changed)
 
 
 SLOW = """
