@@ -212,11 +212,10 @@ def stage(name: Annotated[str, typer.Argument(help="prepare, headroom, train, ev
     def body() -> None:
         from simic.pipeline import engine, stages
 
-        workspace = _workspace()
         if name not in stages.STAGES:
             raise SimicError(f"stage {name!r}: must be one of {', '.join(stages.STAGES)}")
-        with engine.workspace_lock(workspace):
-            engine.run_alone(name, workspace)
+        with engine.workspace_lock(_workspace()):
+            engine.run_alone(name, _workspace())
 
     _interruptible(body, name)
 

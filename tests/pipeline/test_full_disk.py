@@ -114,7 +114,7 @@ def begin(workspace: Workspace, store: bytes) -> None:
 
 def watch_dvc(patch: pytest.MonkeyPatch, root: Path, at: int) -> Path:
     """The file in which DVC's process says how many writes there were."""
-    count = root.parent / "writes-of-dvc"
+    count = root.parents[1] / "writes-of-dvc"  # not on the disk
     patch.setenv("PYTHONPATH", f"{ROOT}:{Path(filling.__file__).parent}")
     for name, value in (("AT", at), ("BELOW", root), ("COUNT", count)):
         patch.setenv(f"FULL_DVC_{name}", str(value))
