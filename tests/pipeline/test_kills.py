@@ -2,6 +2,7 @@
 again. Real stages, DVC and MLflow; the machine's power is what is simulated, by SIGKILL.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from simic.training.observers import Observer
 from simic.training.session import open_session
 from tests.helpers import ROOT, some
 from tests.pipeline.hook import sitecustomize as hook
+from tests.pipeline.killed_chain import points
 from tests.pipeline.small_suite import tree
 
 OUTPUTS = ("checkpoints", "models", "telemetry", "reports/seals/train.json")
@@ -72,8 +74,10 @@ def refresh(workspace: Workspace) -> int:
 
 
 def contents(workspace: Workspace) -> dict[str, bytes]:
+    """Of a published run; of MLflow every step and value as often as it has them."""
     files = [file for name in OUTPUTS[:3] for file in (workspace.root / name).rglob("*") if file.is_file()]
-    return {str(f.relative_to(workspace.root)): f.read_bytes() for f in files if f.name not in DIFFER}
+    found = {str(f.relative_to(workspace.root)): f.read_bytes() for f in files if f.name not in DIFFER}
+    return found | {"mlflow": json.dumps(points(workspace), sort_keys=True).encode()}
 
 
 def killed_at(change: int, workspace: Workspace, where: str) -> int:
@@ -97,6 +101,7 @@ def undisturbed(finished: Workspace) -> tuple[dict[str, bytes], dict[str, int]]:
     """What is published, and how many changes of files that takes, of this process and of DVC."""
     found = Workspace(Path(shutil.copytree(finished.root, finished.root.with_name("undisturbed"))))
     assert killed_at(0, found, "dvc") == 0
+    assert points(found), "MLflow has been told"
     return contents(found), {
         name: int(found.root.with_name(f"undisturbed-changes-of-{name}").read_text()) for name in ("simic", "dvc")
     }

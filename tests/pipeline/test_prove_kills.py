@@ -4,6 +4,7 @@ random kills, of training and of each program: SIMIC_KILLS=10,2.
 """
 
 import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -78,6 +79,30 @@ def test_training_that_is_killed_at_random_loses_nothing(own: Workspace, proved:
         assert parting.differing_bytes == 0, parting.differing
     assert tally.retrained == 0
     assert sum(tally.kills.values()) == RANDOM_KILLS
+
+
+@pytest.mark.parametrize("where", ["checkpoint", "record", "publication"])
+def test_a_training_that_is_killed_at_any_change_of_a_file_comes_to_the_same(
+    where: lives.Where, own: Workspace, proved: Certificate
+) -> None:
+    """Each in a training of its own, which is then left in peace."""
+    twin = copy(own, "twin")
+    whole = lives.live(twin.root, None, 0)
+    expected = verify_resume.contents(twin)
+    assert whole.counts[where] > 5
+    for change in range(1, whole.counts[where] + 1):
+        child = copy(own, f"{where}-{change}")
+        first = lives.live(child.root, Moment(where, change), 0)
+        assert first.killed, first.said
+        second = lives.live(child.root, None, 1)
+        assert second.exitcode == 0, second.said
+        proved.kills[f"any change, {where}"] += 1
+        again = max(0, len({*first.begun} & {*second.begun}) - 1)
+        proved.retrained += again
+        parting = verify_resume.apart(expected, verify_resume.contents(child))
+        proved.add(parting)
+        assert (parting.differing_bytes, again) == (0, 0), (change, parting.differing)
+        shutil.rmtree(child.root)
 
 
 def test_an_evaluation_that_is_killed_at_any_change_is_done_again(own: Workspace, proved: Certificate) -> None:

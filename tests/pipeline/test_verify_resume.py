@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from simic import cli
-from simic.audit import resume_certificate
+from simic.audit import report, resume_certificate
 from simic.audit.provenance import trace
 from simic.audit.resume_certificate import ResumeCertificate, ResumeSubject
 from simic.errors import SimicError
-from simic.pipeline import engine, lives, verify_resume
+from simic.pipeline import dvc_record, engine, lives, stages, verify_resume
 from simic.pipeline.paths import Workspace
 from tests.pipeline.small_suite import tree
 
@@ -185,3 +185,33 @@ def test_a_report_without_the_newest_certificate_is_out_of_date(project: Workspa
     assert engine.tried_since(project)
     project.resume.write_bytes(b"{}")
     assert engine.tried_since(project)
+
+
+def test_the_audit_is_done_again_for_a_newer_certificate_and_else_it_is_up_to_date(
+    project: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = list[str]()
+    monkeypatch.setattr(dvc_record, "is_stale", lambda *_: False)
+    monkeypatch.setattr(dvc_record, "commit", lambda *_: None)
+    monkeypatch.setattr(engine, "perform", lambda name, *_: ran.append(name))
+
+    def refresh(name: str) -> None:
+        engine.refresh(name, project, engine.Execution(), lambda line: None)
+
+    refresh("audit")
+    assert ran == []
+    project.resume.write_bytes(certificate().to_json())
+    refresh("evaluate")
+    assert ran == []
+    refresh("audit")
+    assert ran == ["audit"]
+
+
+def test_the_audit_puts_the_certificate_into_the_report(project: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported = list[Any]()
+    monkeypatch.setattr(report, "write_report", lambda run, folder: reported.append(run.certificate.resume))
+    quiet = tree("audit={certify: false, canary: false}")
+    stages.audit(quiet, project)
+    project.resume.write_bytes(certificate().to_json())
+    stages.audit(quiet, project)
+    assert reported == [None, certificate()]
