@@ -54,6 +54,7 @@ def proof(project: Workspace, monkeypatch: pytest.MonkeyPatch) -> Any:
         script_of = iter([Scripted(), *script])
         contents = iter([{"a": b"123"}, *([left] if left is not None else []), *[{"a": b"123"}] * 9])
         monkeypatch.setattr(lives, "live", lambda *given: next(script_of))
+        shutil.rmtree(project.root.with_name("twin"), ignore_errors=True)  # of a tally before
         said = list[str]()
         return verify_resume.Proof(project, kills, 1, said.append, left=lambda _: next(contents)).run()
 
