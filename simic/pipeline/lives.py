@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from simic import params
 from simic.errors import told_in_one_line
-from simic.pipeline import killing
+from simic.pipeline import killing, stages
 from simic.pipeline.paths import Workspace
 from simic.training.observers import Observer
 
@@ -67,9 +68,6 @@ class Life:
 
 def train(workspace: Workspace, watching: Observer) -> None:
     """The stage, from where an earlier life stopped to its publication."""
-    from simic import params
-    from simic.pipeline import stages
-
     stages.train(params.load(workspace.params), workspace, (watching,))
 
 

@@ -29,7 +29,7 @@ def examine(folder: Path) -> Iterator[Answer]:
     name = f"work {recorder.run_name(folder.name)}"
     store = CheckpointStore(folder / CHECKPOINTS, 1)
     try:
-        found = Work(name, store, Chain.of(folder / recorder.FOLDER))
+        found = StoredWork(name, store, Chain.of(folder / recorder.FOLDER))
     except SimicError as error:
         yield Answer(f"{name}, checkpoints", False, f"not usable: {error}")
     else:
@@ -39,7 +39,7 @@ def examine(folder: Path) -> Iterator[Answer]:
     yield from _rest(name, folder)
 
 
-class Work:
+class StoredWork:
     """Checkpoints and log of one training, and from which of them it goes on."""
 
     def __init__(self, name: str, store: CheckpointStore, chain: Chain):

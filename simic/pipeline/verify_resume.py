@@ -48,7 +48,7 @@ class Parting(NamedTuple):
 
 
 @dataclass
-class Tally:
+class KillTally:
     """What all killed trainings came to."""
 
     kills: Counter[str] = field(default_factory=Counter)
@@ -138,14 +138,14 @@ class Proof:
         self.begun, self.kills, self.say, self.work, self.left = begun, kills, say, work, left or contents
         self.iterations = params.load(begun.params).train.iterations
         self.random = random.Random(seed)
-        self.tally = Tally()
+        self.tally = KillTally()
         self.twin = self._copy("twin")
         self.whole = lives.live(self.twin.root, None, 0, work)
         if self.whole.exitcode:
             raise SimicError(f"the training that nobody kills fails: {self.whole.said}")
         self.expected = self.left(self.twin)
 
-    def run(self) -> Tally:
+    def run(self) -> KillTally:
         """Until there are as many kills as were asked for, or a training has failed."""
         while sum(self.tally.kills.values()) < self.kills and not self.tally.failures:
             self._training()

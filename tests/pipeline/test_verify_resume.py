@@ -50,10 +50,11 @@ def project(suite_run: Workspace, tmp_path: Path) -> Workspace:
 def proof(project: Workspace, monkeypatch: pytest.MonkeyPatch) -> Any:
     """How trainings are tallied whose lives are as scripted; what they leave is a file."""
 
-    def tally(kills: int, *script: Scripted, left: dict[str, bytes] | None = None) -> verify_resume.Tally:
+    def tally(kills: int, *script: Scripted, left: dict[str, bytes] | None = None) -> verify_resume.KillTally:
         script_of = iter([Scripted(), *script])
         contents = iter([{"a": b"123"}, *([left] if left is not None else []), *[{"a": b"123"}] * 9])
         monkeypatch.setattr(lives, "live", lambda *given: next(script_of))
+        shutil.rmtree(project.root.with_name("twin"), ignore_errors=True)  # of a tally before
         said = list[str]()
         return verify_resume.Proof(project, kills, 1, said.append, left=lambda _: next(contents)).run()
 
@@ -136,8 +137,8 @@ def test_code_that_changes_meanwhile_is_certified_by_nobody(
         def __init__(self, begun: Workspace, *_: Any) -> None:
             self.twin = project
 
-        def run(self) -> verify_resume.Tally:
-            return verify_resume.Tally()
+        def run(self) -> verify_resume.KillTally:
+            return verify_resume.KillTally()
 
     hashes = iter([{"code_sha256": "a"}, {"code_sha256": "b"}])
     monkeypatch.setattr(verify_resume, "Proof", Done)
