@@ -41,6 +41,7 @@ class Purpose(IntEnum):
     TASK = 15
     INSTANCE = 16
     PERMUTED = 17
+    KILL = 18
 
 
 def _signed(value: int) -> int:

@@ -6,6 +6,7 @@ the stage itself; and because a run can be checked where there is no DVC.
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -230,3 +231,18 @@ def content_hash(place: Path, pattern: str = "*") -> str:
     files = sorted(path for path in place.rglob(pattern) if path.is_file() and path.name not in APART)
     listed = "".join(f"{durable.sha256(path)} {path.relative_to(place).as_posix()}\n" for path in files)
     return hashlib.sha256(listed.encode()).hexdigest()
+
+
+@contextmanager
+def damage_told(root: Path, params: Params) -> Iterator[None]:
+    """What cannot be computed from files that are not as they were sealed is told as their damage; SimicError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        damaged, _ = broken(root, params)
+        if not damaged:
+            raise
+        raise SimicError(
+            f"{root}: {damaged[0]}, and no report can be made of what is there ({type(error).__name__}); "
+            "dvc checkout brings back what was recorded, or run that stage again"
+        ) from error

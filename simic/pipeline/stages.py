@@ -5,8 +5,8 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -219,7 +219,7 @@ def audit(params: Params, workspace: Workspace) -> None:
     from simic.audit.certificate import Certificate
     from simic.audit.report import write_report
 
-    with damage_told(params, workspace):
+    with seals.damage_told(workspace.root, params):
         run = recorded(params, workspace)
         certificate = _certified(run, workspace) if params.audit.certify else Certificate()
         if params.audit.canary:
@@ -230,23 +230,8 @@ def audit(params: Params, workspace: Workspace) -> None:
 
 def certify(params: Params, workspace: Workspace) -> "Certificate":
     """What an independent reference says of the published run; nothing is written."""
-    with damage_told(params, workspace):
+    with seals.damage_told(workspace.root, params):
         return _certified(recorded(params, workspace), workspace)
-
-
-@contextmanager
-def damage_told(params: Params, workspace: Workspace) -> Iterator[None]:
-    """What cannot be computed from files that are not as they were sealed is told as their damage; SimicError."""
-    try:
-        yield
-    except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
-        broken, _ = seals.broken(workspace.root, params)
-        if not broken:
-            raise
-        raise SimicError(
-            f"{workspace.root}: {broken[0]}, and no report can be made of what is there ({type(error).__name__}); "
-            "dvc checkout brings back what was recorded, or run that stage again"
-        ) from error
 
 
 def recorded(params: Params, workspace: Workspace) -> "RunRecord":
@@ -288,8 +273,11 @@ def findings(workspace: Workspace) -> "Verdict":
 
 
 def unchanged(workspace: Workspace, path: Path) -> Path:
-    """A file or folder that a stage made, as it made it; SimicError where it is another now."""
-    seals.refuse_changed(workspace.root, path.relative_to(workspace.root).as_posix())
+    """A file or folder that a stage made, as it made it; SimicError where it is another now. Of one that is not there
+    its reader says so.
+    """
+    if path.exists():
+        seals.refuse_changed(workspace.root, path.relative_to(workspace.root).as_posix())
     return path
 
 

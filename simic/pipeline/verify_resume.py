@@ -3,18 +3,17 @@ moments and resumed until they are done, each held byte for byte against one tha
 """
 
 import json
-import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple, TypeVar, get_args
 
 import numpy as np
 
-from simic import durable, params, seals
+from simic import durable, params, rng, seals
 from simic.audit.resume_certificate import ResumeCertificate, ResumeSubject
 from simic.audit.small_training import composed, thinned
 from simic.data.batches import data_hash
@@ -27,6 +26,7 @@ from simic.training import checkpoint, machine
 from simic.training.resume import Identity
 from simic.training.session import layout
 
+T = TypeVar("T")
 Say = Callable[[str], None]
 Contents = Callable[[Workspace], Mapping[str, bytes]]
 PUBLISHED = ("checkpoints", "models", "telemetry")
@@ -137,7 +137,7 @@ class Proof:
     ):
         self.begun, self.kills, self.say, self.work, self.left = begun, kills, say, work, left or contents
         self.iterations = params.load(begun.params).train.iterations
-        self.random = random.Random(seed)
+        self.seed, self.draws = seed, 0
         self.tally = KillTally()
         self.twin = self._copy("twin")
         self.whole = lives.live(self.twin.root, None, 0, work)
@@ -184,13 +184,21 @@ class Proof:
     def _moment(self, begun: int) -> Moment:
         """In this iteration or early in the next; at any change of publication where there is no next."""
         finishing = begun >= self.iterations - 1
-        where = self.random.choice((*TRAINING, *FINISHING) if finishing else TRAINING)
+        where = self._one_of((*TRAINING, *FINISHING) if finishing else TRAINING)
         if where == "any time":
-            return Moment(where, self.random.uniform(0, REACH * self.whole.seconds / self.iterations))
+            return Moment(where, self._drawn() * REACH * self.whole.seconds / self.iterations)
         counted = self.whole.counts[where]
         most = counted if where == "publication" else int(REACH * counted / self.iterations)
-        late = self.random.choice((0.0, self.random.uniform(0, LATE_SECONDS)))
-        return Moment(where, self.random.randint(1, max(1, most)), late)
+        late = self._one_of((0.0, self._drawn() * LATE_SECONDS))
+        return Moment(where, self._one_of(range(1, 1 + max(1, most))), late)
+
+    def _one_of(self, choices: Sequence[T]) -> T:
+        return choices[int(self._drawn() * len(choices))]
+
+    def _drawn(self) -> float:
+        """The next of this seed, at least 0 and less than 1."""
+        self.draws += 1
+        return float(rng.uniform(rng.key(self.seed, rng.Purpose.KILL, self.draws)))
 
     def _copy(self, name: str) -> Workspace:
         return Workspace(Path(shutil.copytree(self.begun.root, self.begun.root.with_name(name))))

@@ -17,6 +17,7 @@ from torch import Tensor
 from simic import durable
 from simic.evaluation import endpoints, result
 from simic.evaluation.evaluate import comparisons, summary
+from simic.growth import export
 from simic.params_file import read_tree
 from simic.pipeline.paths import Workspace
 from simic.telemetry import publish
@@ -87,9 +88,12 @@ def raise_metrics(workspace: Workspace, donor: Workspace) -> None:
 
 
 def change_grown(workspace: Workspace, donor: Workspace) -> None:
-    """All weights of the exported network."""
-    path = workspace.grown / "weights.safetensors"
+    """All weights of the exported network, with checksums that fit."""
+    path, structure = workspace.grown / export.WEIGHTS, workspace.grown / export.STRUCTURE
     save_file({name: tensor + NUDGE for name, tensor in load_file(path).items()}, path)
+    found = durable.checked(structure.read_bytes())
+    found["sha256"][path.name] = durable.sha256(path)
+    structure.write_bytes(durable.with_checksum(found))
 
 
 def _rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:

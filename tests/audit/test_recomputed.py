@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from simic import params
+from simic import durable, params
 from simic.audit import audit, certify
 from simic.audit.certificate import Certificate
 from simic.audit.certify_world import certify_world
@@ -18,6 +18,7 @@ from simic.audit.provenance import trace
 from simic.audit.record import RunRecord, Table
 from simic.data.batches import load_split, read_meta
 from simic.evaluation import result
+from simic.growth.export import STRUCTURE
 from simic.growth.life.vocabulary import Op, Stage
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
@@ -349,6 +350,10 @@ def test_an_exported_network_that_was_changed_is_not_certified(run, workspace, t
     weights = copy.grown / "weights.safetensors"
     tensors = load_file(weights)
     save_file({name: tensor * 0.5 for name, tensor in tensors.items()}, weights)
+    assert "its sha256" in certify.grown_network(copy.grown, copy.prepared, run).reason
+    forged = durable.checked((copy.grown / STRUCTURE).read_bytes())
+    forged["sha256"][weights.name] = durable.sha256(weights)
+    (copy.grown / STRUCTURE).write_bytes(durable.with_checksum(forged))
     grown = certify.grown_network(copy.grown, copy.prepared, run)
     assert "accuracy of the exported weights" in [line.what for line in grown.differences]
 

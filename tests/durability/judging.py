@@ -13,7 +13,7 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from simic import durable
+from simic import durable, seals
 from simic.agent import export
 from simic.audit.audit import examine
 from simic.audit.findings import Verdict
@@ -239,7 +239,7 @@ def known(learned: Learned) -> Any:
 
 
 def audit(tree: Params, workspace: Workspace) -> Verdict:
-    with stages.damage_told(tree, workspace):
+    with seals.damage_told(workspace.root, tree):
         return examine(stages.recorded(tree, workspace), "run")
 
 

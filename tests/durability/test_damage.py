@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from simic import seals
 from simic.audit import certify
 from simic.errors import SimicError
 from simic.pipeline import stages
@@ -94,12 +95,12 @@ def test_who_reads_what_another_stage_made_holds_it_against_its_seal(
 def test_what_no_report_can_be_made_of_is_told_as_damage_and_a_defect_is_not(
     finished: Finished, tmp_path: Path
 ) -> None:
-    with pytest.raises(KeyError), stages.damage_told(finished.params, finished.workspace):
+    with pytest.raises(KeyError), seals.damage_told(finished.workspace.root, finished.params):
         raise KeyError("a defect of ours")
     workspace = Workspace(copied(finished.workspace.root, tmp_path / "project"))
     (workspace.reports / "metrics.json").write_text("{}")
     said = r"metrics\.json has changed since, and no report can be made .* dvc checkout"
-    with pytest.raises(SimicError, match=said), stages.damage_told(finished.params, workspace):
+    with pytest.raises(SimicError, match=said), seals.damage_told(workspace.root, finished.params):
         raise KeyError("missing")
 
 

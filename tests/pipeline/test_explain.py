@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simic import cli
+from simic import cli, seals
 from simic.evaluation import result
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
@@ -98,6 +98,8 @@ def test_what_there_is_not_is_refused_in_one_line(explain: Asked, task: str, ste
 def test_only_what_was_evaluated_is_explained(copied: Workspace, explain: Asked) -> None:
     tested = json.loads(copied.evaluation.read_text())
     copied.evaluation.write_text(json.dumps({**tested, "data_sha256": "0" * 64}))
+    assert explain(TASK, "1") == 2 and "is not what evaluate made" in explain.error
+    seals.write(copied.root, "evaluate", tree())
     assert explain(TASK, "1") == 2 and "of another policy or other data; run simic evaluate first" in explain.error
     copied.evaluation.unlink()
     assert explain(TASK, "1") == 2 and "no such file; run simic evaluate first" in explain.error

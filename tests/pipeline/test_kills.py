@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from simic import params
-from simic.pipeline import dvc_record, engine, stages
+from simic.pipeline import continuing, dvc_record, engine, stages
 from simic.pipeline.paths import Workspace
 from simic.training import trainer
 from simic.training.observers import Observer
@@ -50,6 +50,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, initialised: bytes) -> Wo
     dvc_record.adopt_scm(found.root)
     loaded = params.load(found.params)
     stages.prepare(loaded, found)
+    continuing.begin(loaded, found, fresh=False, allow_code_change=False)
     with open_session(loaded, found.work(stages.fingerprint(loaded, found)), found.prepared) as session:
         trainer.train(session)
     return found

@@ -98,7 +98,7 @@ class ExactResume(Check):
         "an iteration trained again beyond the one that a kill cut short"
     )
     source = "ours: bit for bit is what a resume promises"
-    fix = "Do not resume runs of this code, or not on this machine; simic diff names where two of them part."
+    fix = "Do not resume runs of this code, or not on this machine; simic diff names where they part."
     passes_when = f"nothing differs after at least {ENOUGH_KILLS} kills"
 
     def examine(self, run: RunRecord) -> Outcome:

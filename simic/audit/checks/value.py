@@ -22,6 +22,7 @@ from simic.audit.checks.shared import (
 )
 from simic.audit.findings import number, percent
 from simic.audit.record import RunRecord
+from simic.evaluation.statistics import CONFIDENCE
 
 # Below which explained variance means that the critic has collapsed, by how much of PPO's updates is done (up to).
 PHASES = ((0.1, -0.5), (0.25, -0.2), (0.75, 0.0), (1.0, 0.1))
@@ -39,7 +40,7 @@ def explained_together(explained: Values, variance: Values) -> Values:
     share = unexplained.sum(axis=1) / total
     residual = unexplained - share[:, None] * variance
     error = np.sqrt((residual**2).sum(axis=1) * width / (width - 1)) / total
-    return 1.0 - share + stats.t.ppf(0.975, width - 1) * error
+    return 1.0 - share + stats.t.ppf((1.0 + CONFIDENCE) / 2.0, width - 1) * error
 
 
 @check
@@ -57,8 +58,9 @@ class ExplainedVariance(Check):
     LASTING, LATE, ENOUGH, FIRST = 10, 0.5, 10, 5
     threshold = (
         f"of updates whose returns deviate by {ADVANTAGE_SIGMA_FLOOR:g} or more, taken together, the upper end of the "
-        f"95 % interval: of {LASTING} (of all where there are fewer) < {CONSTANT:g}; of the last {percent(LATE)} of "
-        f"PPO's, if {ENOUGH}, < {LOW:g}: medium; unexplained < {PERFECT:g} within the first {FIRST}: low"
+        f"{percent(CONFIDENCE)} interval: of {LASTING} (of all where there are fewer) < {CONSTANT:g}; of the last "
+        f"{percent(LATE)} of PPO's, if {ENOUGH}, < {LOW:g}: medium; unexplained < {PERFECT:g} within the first "
+        f"{FIRST}: low"
     )
     source = "Stable-Baselines3 logger (0 = a constant, < 0 worse); other numbers " + OURS
     fix = "Check the scale of returns (V2) and the gradients (G1); raise ppo.value_coef."

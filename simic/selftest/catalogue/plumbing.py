@@ -14,10 +14,10 @@ FAULTS = (
         "The policy's memory goes on from the last episode into the next one.",
         Patch(
             ROLLOUT,
-            "return Position(observation, policy.initial_state(env.num_envs), starts)",
-            'return Position(observation, getattr(env, "memory", policy.initial_state(env.num_envs)), starts)',
+            "return cls(observation, policy.initial_state(env.num_envs), starts)",
+            'return cls(observation, getattr(env, "memory", policy.initial_state(env.num_envs)), starts)',
         ),
-        Patch(ROLLOUT, "position.state.zeroed(starts), torch.ones_like", "position.state, torch.ones_like"),
+        Patch(ROLLOUT, "state = position.state.zeroed(position.starts)", "state = position.state"),
         Patch(
             ROLLOUT,
             "    return rollout, Position(observation, state, starts)",
