@@ -383,6 +383,7 @@ def test_any_number_of_processes_goes_on_inside_an_iteration(prepared, tmp_path)
     assert own.manifest.scalars == theirs.manifest.scalars
 
 
+@pytest.mark.slow
 def test_a_killed_process_costs_its_episode_also_where_steps_are_saved(prepared, tmp_path):
     """The one that goes on inside an iteration plays it again from its reset."""
     from test_sharing import workers
