@@ -19,7 +19,7 @@ from prefect.states import Completed
 from simic.errors import printable
 from simic.evaluation import result
 from simic.pipeline.paths import Workspace
-from simic.pipeline.stages import Told
+from simic.pipeline.told import Told
 from simic.telemetry.columns import Columns
 from simic.telemetry.rows import UpdateRow
 from simic.training.observers import Observer, RunInfo

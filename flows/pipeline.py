@@ -15,7 +15,7 @@ from prefect.runtime import flow_run
 from flows import artifacts, interruptible, recovery
 from flows.overrides import Overrides
 from simic.errors import printable
-from simic.pipeline import engine, stages
+from simic.pipeline import engine, stages, told
 from simic.pipeline import overrides as writer
 from simic.pipeline.paths import Workspace
 
@@ -54,4 +54,4 @@ def simic(overrides: Overrides | None = None) -> State:
             run_stage.with_options(name=name)(name)
     if overrides:
         logger.info("params.yaml now holds the overrides; to undo them: git checkout params.yaml")
-    return artifacts.end_state(stages.verdict(workspace))
+    return artifacts.end_state(told.of(workspace))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simic import cli_care
-from simic.errors import EXIT_INTERRUPTED, SimicError, printable, told_in_one_line
+from simic.errors import EXIT_INTERRUPTED, AuditFailed, SimicError, printable, told_in_one_line
 from simic.terminal import interruptible as _interruptible
 from simic.terminal import say as _say
 from simic.terminal import workspace as _workspace
@@ -102,7 +102,7 @@ def audit(
 
         _say(plant(chosen([]), processes, None))
         return
-    _chain("audit", set_, params)
+    _to_the_audit(set_, params)
 
 
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder, or its findings.json.", show_default=False)]
@@ -195,12 +195,7 @@ def run(
     set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False, allow_code_change: AllowCodeChange = False
 ) -> None:
     """Run prepare, headroom, train, evaluate and audit; stages that are up to date are skipped."""
-    _chain("audit", set_, params, fresh, allow_code_change)
-    from simic.pipeline import stages
-
-    for line in stages.verdict(_workspace()).lines:
-        _say(line)
-    _say(f"report   {_workspace().reports / 'report.html'}")
+    _to_the_audit(set_, params, fresh, allow_code_change)
     _say("runs     mlflow ui   then http://127.0.0.1:5000/#/experiments?workflowType=machine_learning")
     _say("all UIs  simic up    (activate the environment first: . .venv/bin/activate)")
 
@@ -272,6 +267,8 @@ def grow(
     ] = False,
 ) -> None:
     """Grow a network on your own data with a trained controller or a baseline, and save it."""
+    if data is None and task is None:  # said before anything heavy is imported
+        raise SimicError("grow: needs an .npz file with arrays x and y, or --task NAME; see simic grow --help")
     from simic import params
     from simic.pipeline import stages
 
@@ -283,6 +280,8 @@ def grow(
     _say(f"grown    {found.path}: host {found.host} of {n}")
     _say(f"size     {found.params} parameters (the host alone {found.host_params})")
     _say(f"accuracy {found.val_accuracy_pct:.1f} % validation, {found.test_accuracy_pct:.1f} % test")
+    if found.bare_test_accuracy_pct is not None:
+        _say(f"alone    {found.bare_test_accuracy_pct:.1f} % test, the same host trained as long without seeds")
     if found.compared is not None:
         _say(f"\n{found.compared.table()}\n")
     _say(f"card     {found.path / 'README.md'}")
@@ -385,6 +384,27 @@ def autotune(
     for device, thresholds in table.thresholds.items():
         _say(f"{device}: {thresholds}")
     _say(f"wrote {out}; to use it: -S runtime.backend={out}")
+
+
+def _to_the_audit(
+    set_: list[str] | None, params: Path | None, fresh: bool = False, allow_code_change: bool = False
+) -> None:
+    """The result is told whatever ``audit.fail_on`` makes of it."""
+    try:
+        _chain("audit", set_, params, fresh, allow_code_change)
+    except AuditFailed:
+        _tell_result()
+        raise
+    _tell_result()
+
+
+def _tell_result() -> None:
+    from simic.pipeline import told
+
+    found = told.of(_workspace())
+    for line in found.lines:
+        _say(line, alarming=found.alarming)
+    _say(f"report   {_workspace().reports / 'report.html'}")
 
 
 def _chain(

@@ -52,3 +52,16 @@ def verify_resume(
     terminal.say(f"written    {workspace.resume}; simic audit puts it into the report")
     if not found.sound:
         raise typer.Exit(1)
+
+
+@app.command()
+def show() -> None:
+    """Open the report in a browser, and print where it is."""
+    import webbrowser
+
+    report = terminal.workspace().reports / "report.html"
+    if not report.exists():
+        raise SimicError(f"{report}: there is no report yet; simic run makes one")
+    terminal.say(str(report))
+    if not webbrowser.open(report.resolve().as_uri()):
+        terminal.say("no browser was found here; open that file in one, or set BROWSER to a program")

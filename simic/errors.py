@@ -18,6 +18,10 @@ class SimicError(Exception):
         super().__init__(printable(message))
 
 
+class AuditFailed(SimicError):
+    """The audit is written, and what it found is as grave as ``audit.fail_on``."""
+
+
 class DecisionFault(SimicError):
     """The masks leave no choice, the policy's logits are not finite, or an action was played that the masks forbid."""
 

@@ -1,5 +1,6 @@
 """How commands speak to a terminal, and where they run."""
 
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -33,7 +34,12 @@ def workspace() -> "Workspace":
     return paths.Workspace(Path.cwd())
 
 
-def say(text: str) -> None:
-    """At once, with what a terminal would obey made visible."""
+RED, PLAIN = "\x1b[1;31m", "\x1b[0m"
+
+
+def say(text: str, alarming: bool = False) -> None:
+    """At once, with what a terminal would obey made visible; in red on a terminal where it is ``alarming``."""
+    coloured = alarming and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for line in text.split("\n"):
-        print(printable(line), flush=True)
+        before, after = (RED, PLAIN) if coloured else ("", "")
+        print(before + printable(line) + after, flush=True)

@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from simic import cli, params
+from simic import cli, params, terminal
 from simic.audit.findings import Verdict
 from simic.growth.batch import autotune, thresholds
 from simic.growth.batch.population import Population
@@ -225,3 +225,50 @@ def test_what_changed_between_two_audited_runs(simic: Command) -> None:
 def test_a_name_that_acts_on_a_terminal_is_shown_and_does_not_act(simic: Command) -> None:
     said = simic.refuses("audit", "diff", "a\x1b[2J\nb", "c")
     assert said.startswith(r"simic: a\x1b[2J\nb: neither") and said.strip().isprintable()
+
+
+def test_grow_without_data_is_refused_before_anything_heavy_is_imported() -> None:
+    code = """
+import sys
+from simic.cli import main
+sys.argv = ["simic", "grow"]
+try:
+    main()
+except SystemExit as stopped:
+    print(stopped.code, "torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "2 False"
+    assert done.stderr == "simic: grow: needs an .npz file with arrays x and y, or --task NAME; see simic grow --help\n"
+
+
+def test_show_opens_the_report_in_the_browser_or_says_where_it_is(
+    simic: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "there is no report yet; simic run makes one" in simic.refuses("show")
+    report = simic.folder / "reports" / "report.html"
+    report.parent.mkdir()
+    report.write_text("<p>a report")
+    opened = simic.folder / "opened"
+    browser = simic.folder / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(browser))
+    monkeypatch.delitem(sys.modules, "webbrowser", raising=False)  # it reads BROWSER once
+    assert simic("show") == 0 and str(report) in simic.out
+    assert opened.read_text().strip() == report.as_uri()
+    monkeypatch.setattr("webbrowser.open", lambda url: False)
+    assert simic("show") == 0 and "no browser was found here" in simic.out
+
+
+def test_an_alarming_result_is_red_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal.say("quiet\x1b[2J", alarming=True)
+    assert capsys.readouterr().out == "quiet\\x1b[2J\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    terminal.say("loud", alarming=True)
+    terminal.say("calm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal.say("plain", alarming=True)
+    assert capsys.readouterr().out == "\x1b[1;31mloud\x1b[0m\ncalm\nplain\n"

@@ -20,7 +20,7 @@ from simic.audit.record import RunRecord
 from simic.audit.resume_certificate import COMMAND
 from simic.audit.sarif import to_sarif
 from simic.audit.summary import label
-from simic.errors import SimicError, printable
+from simic.errors import AuditFailed, SimicError, printable
 from simic.evaluation.page import GROUPS
 from simic.evaluation.result import Evaluation, Importance
 from simic.evaluation.statistics import CONFIDENCE, Interval
@@ -33,13 +33,13 @@ UNNAMED = "not recorded"
 
 
 def write_report(run: RunRecord, folder: Path) -> Verdict:
-    """Audits a run and writes its reports; SimicError afterwards where findings reach ``audit.fail_on``."""
+    """Audits a run and writes its reports; AuditFailed afterwards where findings reach ``audit.fail_on``."""
     name = run.provenance.origin.name if run.provenance else None
     verdict = audit.examine(run, name or UNNAMED)
     write(run, verdict, folder)
     grave = failing(verdict.results, run.params.audit.fail_on)
     if grave:
-        raise SimicError(
+        raise AuditFailed(
             f"audit.fail_on = {run.params.audit.fail_on!r}: {len(grave)} findings, worst {worst(grave)}; "
             f"see {folder / 'report.html'}"
         )

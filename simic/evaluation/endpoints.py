@@ -155,8 +155,9 @@ def said(found: Evaluation) -> tuple[str, str]:
     if learned is None:
         return "the learned policy was not evaluated", "not measured"
     common, oracle = primary.policies[COMMON].score.estimate, primary.policies[ORACLE_TASK].score.estimate
+    low, high = learned.score.low, learned.score.high
     reached = (
-        f"{learned.score.estimate:.1f} points on {primary.tasks} held-out tasks "
+        f"{learned.score.estimate:.1f} points [{low:.1f}, {high:.1f}] on {primary.tasks} held-out tasks "
         f"(best common schedule {common:.1f}, oracle per task {oracle:.1f})"
     )
     if learned.share is None:

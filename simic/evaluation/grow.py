@@ -1,5 +1,6 @@
 """A controller let loose on a user's own data: several hosts grow, the best by validation leaves as a plain network."""
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +15,10 @@ from simic.envs.play import Actor, play
 from simic.errors import SimicError
 from simic.evaluation.compare import compare
 from simic.evaluation.controllers import Controller
+from simic.evaluation.grid import Hosts, Splits, grid
 from simic.evaluation.history import Histories
-from simic.evaluation.page import progress
 from simic.evaluation.policies import BASELINES, refuse_other_host
+from simic.evaluation.schedules import Schedule
 from simic.evaluation.take_home import Grown, best_host, export_best
 from simic.growth.batch.shards import recovered
 from simic.growth.networks.own import own_host
@@ -38,7 +40,14 @@ class GrowSetup:
     own: tuple[str, nn.Module] | None = None  # a network of the user's own in place of the host, and its name
 
 
-def grow(setup: GrowSetup, policy: str | Controller, hosts: int, out: Path, compared: bool = False) -> Grown:
+def grow(
+    setup: GrowSetup,
+    policy: str | Controller,
+    hosts: int,
+    out: Path,
+    compared: bool = False,
+    told: Callable[[str, int, int], None] = lambda what, done, count: None,
+) -> Grown:
     """Grows ``hosts`` networks side by side and exports the one with the best committed validation accuracy,
     ``compared`` with what else one can do or not.
 
@@ -50,15 +59,25 @@ def grow(setup: GrowSetup, policy: str | Controller, hosts: int, out: Path, comp
     held_out = load_held_out(setup.prepared, setup.device)
     env = _environment(setup, held_out, torch.arange(hosts))
     name, common = (f"the policy {policy}", None) if isinstance(policy, str) else (policy.name, policy.common)
-    told = progress(setup.params.runtime.progress, "grow")
     everyone = slice(0, hosts)
     with closing(env):
         histories = recovered(env.population, lambda: _played(env, policy))
-        found = None
+        best, found, bare = best_host(env, everyone), None, None
+        if setup.own is None:
+            bare = _bare(setup, held_out, best, env)
         if compared:
-            best = best_host(env, everyone)
             found = compare(setup.params, env, held_out.test, best, name, common, partial(told, "comparison"))
-        return export_best(env, everyone, histories, held_out, setup.prepared, name, out, found)
+        return export_best(env, everyone, histories, held_out, setup.prepared, name, out, found, bare)
+
+
+def _bare(setup: GrowSetup, held_out: HeldOut, best: int, env: GrowthEnv) -> float:
+    """Test accuracy in points of the host that is exported, trained as long without any seed."""
+    hosts = Hosts(torch.zeros(1, dtype=torch.int64), torch.tensor([best]), GROW_ITERATION)
+    splits = Splits(held_out.train, held_out.val, held_out.test)
+    static = Schedule.named("static", (), env.host.slots)
+    reached = grid(setup.params, splits, hosts, [static], setup.device).test_accuracy_pct
+    assert reached is not None
+    return float(reached[0, 0])
 
 
 def _environment(setup: GrowSetup, held_out: HeldOut, env_ids: Tensor) -> GrowthEnv:

@@ -1,14 +1,9 @@
-"""Headroom in words and tables: the page of a suite, and how far its measurement has come."""
+"""Headroom in words and tables: the page of a suite."""
 
-import time
-from collections.abc import Callable
-
-from simic.errors import printable
 from simic.evaluation.endpoints import COMMON, ORACLE_KIND, ORACLE_TASK
 from simic.evaluation.result import HeadroomReport, Standings
 from simic.evaluation.statistics import Interval
 
-SECONDS_BETWEEN_LINES = 10.0
 GROUPS = {
     "train": "its test split",
     "held_out": "held-out tasks of known kinds",
@@ -16,19 +11,6 @@ GROUPS = {
 }
 SEARCHES = (1, 2, 4, 8, 16)  # trainings
 LEAST_GAP_PCT = 5.0  # a suite below it has nothing to decide
-
-
-def progress(kind: str, command: str = "headroom") -> Callable[[str, int, int], None]:
-    """Prints a line of the ``command`` now and then, unless ``kind`` is none."""
-    last = [0.0]
-
-    def told(what: str, done: int, rows: int) -> None:
-        now = time.monotonic()
-        if kind != "none" and (done == rows or now - last[0] > SECONDS_BETWEEN_LINES):
-            last[0] = now
-            print(printable(f"{command}: {what}: {done} of {rows} host trainings"), flush=True)
-
-    return told
 
 
 def page(found: HeadroomReport, title: str) -> str:

@@ -31,6 +31,7 @@ class Grown:
     host_params: int
     params: int
     compared: GrowthComparison | None
+    bare_test_accuracy_pct: float | None  # of the same host without seeds; None where it was not trained
 
 
 def best_host(env: GrowthEnv, rows: slice) -> int:
@@ -50,10 +51,12 @@ def export_best(
     policy: str,
     out: Path,
     compared: GrowthComparison | None = None,
+    bare: float | None = None,
 ) -> Grown:
     """Writes the host with the best committed validation accuracy among some rows to the new directory ``out``.
 
-    ``policy`` says in words what grew them; what it was ``compared`` with is added. SimicError when ``out`` exists.
+    ``policy`` says in words what grew them; what it was ``compared`` with is added, and the test accuracy of the
+    ``bare`` host in points. SimicError when ``out`` exists.
     """
     best = best_host(env, rows)
     row = rows.start + best
@@ -68,6 +71,7 @@ def export_best(
         host_params=env.host.params,
         params=network.structure.params,
         compared=compared,
+        bare_test_accuracy_pct=bare,
     )
     meta, task = read_meta(prepared), held.tasks[int(env.tasks[row])]
     history: list[JsonValue] = [{"preprocessing": _preprocessing(meta, task)}] if task.mean else []
@@ -133,7 +137,7 @@ Samples: {meta.samples["train"]} train, {meta.samples["val"]} validation, {meta.
 |---|---|
 | validation (chose this host) | {found.val_accuracy_pct:.2f} % |
 | test, with its 95 % interval over {tested} samples | {found.test_accuracy_pct:.2f} % \
-[{100 * test.low:.2f}, {100 * test.high:.2f}] |
+[{100 * test.low:.2f}, {100 * test.high:.2f}] |{_bare(found)}
 {_compared(found.compared)}
 {_use(structure, load)}
 
@@ -196,6 +200,12 @@ def _inputs(structure: Structure, task: TaskMeta) -> tuple[str, str]:
 
 def _compared(compared: GrowthComparison | None) -> str:
     return f"\n{compared.page()}\n" if compared else ""
+
+
+def _bare(found: Grown) -> str:
+    if found.bare_test_accuracy_pct is None:
+        return ""
+    return f"\n| test, the same host trained as long without seeds | {found.bare_test_accuracy_pct:.2f} % |"
 
 
 def _own(env: GrowthEnv) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from simic.params import Params, digest
 from simic.pipeline import recipe
 from simic.pipeline.paths import Workspace
 from simic.pipeline.recipe import Changes, Kept, TrainingRecipe
-from simic.telemetry.recorder import run_name
+from simic.telemetry.naming import run_name
 from simic.telemetry.rows import FindingRow
 from simic.training import seams
 from simic.training.checkpoint import MANIFEST_FILE, CheckpointStore, Damaged, read_manifest

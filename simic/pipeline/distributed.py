@@ -16,9 +16,9 @@ from pathlib import Path
 
 from simic import params
 from simic.errors import EXIT_INTERRUPTED, printable, told_in_one_line
-from simic.pipeline import continuing, dvc_record, engine, stages
+from simic.pipeline import continuing, display, dvc_record, engine, stages
 from simic.pipeline.paths import Workspace
-from simic.training import progress, trainer
+from simic.training import trainer
 from simic.training.interrupts import Interrupted, stop_on_signals
 from simic.training.ranks import joined
 from simic.training.session import open_session
@@ -44,7 +44,8 @@ def _train(tree: params.Params, workspace: Workspace, fresh: bool) -> None:
         ranks.from_first(lambda: held.enter_context(engine.workspace_lock(workspace)))
         ranks.from_first(lambda: continuing.begin(tree, workspace, fresh, allow_code_change=False))
         session = held.enter_context(open_session(tree, work, workspace.prepared, fresh, ranks, code))
-        watching = (*progress.choose(tree.runtime.progress), *engine.observers(tree, workspace)) if ranks.leads else ()
+        shown = display.of_training(tree.runtime.progress, stages.floors(tree, workspace))
+        watching = (*shown, *engine.observers(tree, workspace)) if ranks.leads else ()
         trainer.train(session, watching, stop)
 
 

@@ -148,13 +148,13 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
             f"restore the old values and run dvc commit -f {name}, or run again with the new ones"
         )
     if name == "audit":
-        from simic.pipeline import mlflow_observer
+        from simic.pipeline import mlflow_observer, told
 
         found = stages.findings(workspace)
         tags = provenance(workspace) | {
             "simic.certified": "yes" if found.certified else "no",
             "simic.refuted": ", ".join(found.refuted),
-            "mlflow.note.content": "  \n".join(stages.verdict(workspace).lines),  # what MLflow shows as the description
+            "mlflow.note.content": "  \n".join(told.of(workspace).lines),  # what MLflow shows as the description
         }
         mlflow_observer.log_report(workspace, found.run, tags, sound=not found.refuted)
 

@@ -11,7 +11,7 @@ from simic.params import Params
 from simic.pipeline import continuing, recipe, stages
 from simic.pipeline.paths import Workspace
 from simic.pipeline.recipe import Changes, TrainingRecipe
-from simic.telemetry.recorder import run_name
+from simic.telemetry.naming import run_name
 from simic.training.checkpoint import CheckpointStore, read_manifest
 from simic.training.places import CHECKPOINTS
 from simic.training.resume import HARMLESS, Identity, differences

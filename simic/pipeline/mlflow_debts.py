@@ -10,7 +10,7 @@ from simic import durable
 from simic.pipeline import mlflow_store
 from simic.pipeline.mlflow_store import MlflowRun, Point, RunIdentity
 from simic.pipeline.paths import Workspace
-from simic.telemetry.recorder import run_name
+from simic.telemetry.naming import run_name
 from simic.training.observers import EndStatus
 
 FOLDER = "mlflow-owed"

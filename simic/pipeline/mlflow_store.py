@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import socket
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 
 # Read when mlflow is imported. Nothing leaves the machine, and a server that is gone costs seconds, not minutes.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -31,7 +33,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from simic import durable
 from simic.errors import printable
 from simic.pipeline.paths import Workspace
-from simic.telemetry import recorder
+from simic.telemetry import naming, recorder
 from simic.telemetry.columns import Columns
 from simic.telemetry.rows import SEVERITIES, UpdateRow
 from simic.training.observers import EndStatus
@@ -48,6 +50,7 @@ END_STATUS: dict[EndStatus, str] = {"finished": "FINISHED", "interrupted": "KILL
 FINDING_COLUMNS = ("check", "severity", "title", "measured", "threshold", "fix")
 MOST_DESCRIBED = 5000  # characters of a description that MLflow's tables have room for
 LOCK_SECONDS = 1.0  # that another process may hold a local store before it counts as out of reach
+DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306}  # where they listen unless the URI says otherwise
 BATCH_METRICS = 1000  # MLflow's limit of one log_batch, which is one transaction
 TROUBLE = (MlflowException, SQLAlchemyError, OSError, durable.Held)
 
@@ -81,10 +84,14 @@ def store_uri(workspace: Workspace) -> str:
 
 
 def refuse_unusable(workspace: Workspace) -> None:
-    """OSError where a store that is a file cannot be written, after ``LOCK_SECONDS``; MLflow would wait 20 seconds at
-    every query, and print a traceback.
+    """OSError where a store that is a file cannot be written, or a database server does not answer, within
+    ``LOCK_SECONDS``; MLflow would wait 20 seconds at every query of the one, and an hour for the other.
     """
     uri = store_uri(workspace)
+    address = urlsplit(uri)
+    port = DATABASE_PORTS.get(address.scheme.partition("+")[0])
+    if port is not None:
+        socket.create_connection((address.hostname or "localhost", address.port or port), LOCK_SECONDS).close()
     file = Path(uri.removeprefix("sqlite:///"))
     if not uri.startswith("sqlite:///") or not file.exists():
         return
@@ -124,7 +131,7 @@ class MlflowRun:
 
     def _create(self, identity: RunIdentity) -> str:
         tags = {"simic.fingerprint": identity.fingerprint, **identity.tags}
-        name = recorder.run_name(identity.fingerprint)
+        name = naming.run_name(identity.fingerprint)
         run_id = self.client.create_run(self.experiment_id, run_name=name, tags=tags).info.run_id
         params = [Param(key, value) for key, value in identity.params.items()]
         self.client.log_batch(run_id, params=params)

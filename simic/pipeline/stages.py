@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -54,7 +55,8 @@ def train(
     checkpoints/, models/, telemetry/. Raises ``Interrupted`` when asked to stop. The work directory stays until the
     result is recorded (``discard_work``): training that is finished is published again, not done again.
     """
-    from simic.training import progress, trainer
+    from simic.pipeline import display
+    from simic.training import trainer
     from simic.training.interrupts import stop_on_signals
     from simic.training.session import open_session
 
@@ -62,11 +64,28 @@ def train(
     work, prepared = workspace.work(fingerprint(params, workspace)), workspace.prepared
     code = dvc_record.code_revision(workspace.root)
     with stop_on_signals(asked), open_session(params, work, prepared, fresh, code=code) as session:
-        watching = (*progress.choose(params.runtime.progress), *observers)
+        watching = (*display.of_training(params.runtime.progress, floors(params, workspace)), *observers)
         counters = trainer.train(session, watching, asked)
         best = counters.best_iteration or counters.iteration
         _publish(session, workspace, best, counters.iteration)
         seals.write(workspace.root, "train", params)
+
+
+def floors(params: Params, workspace: Workspace) -> dict[str, float]:
+    """Scores on the held-out tasks that a live view of training shows, as headroom measured them for these params and
+    data; none where it did not.
+    """
+    from simic.evaluation import endpoints, result
+    from simic.pipeline import display
+
+    if not display.is_live(params.runtime.progress) or not workspace.headroom.exists():
+        return {}
+    found = result.read_headroom(workspace.headroom)
+    if (found.data_sha256, found.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
+        return {}
+    reached = next(iter(found.standings.values())).policies
+    shown = ("static", endpoints.COMMON, endpoints.ORACLE_TASK)
+    return {name: reached[name].score.estimate for name in shown if name in reached}
 
 
 def discard_work(params: Params, workspace: Workspace) -> None:
@@ -126,10 +145,11 @@ def headroom(params: Params, workspace: Workspace) -> None:
 
 def _measured(params: Params, prepared: Path) -> "HeadroomReport":
     from simic.evaluation.headroom import measure
-    from simic.evaluation.page import progress
+    from simic.pipeline.display import shown
     from simic.training import machine
 
-    return measure(params, prepared, machine.configure(params.runtime), progress(params.runtime.progress))
+    with shown(params.runtime.progress, "headroom") as told:
+        return measure(params, prepared, machine.configure(params.runtime), told)
 
 
 def suite_overrides(name: str) -> tuple[str, ...]:
@@ -162,6 +182,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     from simic.evaluation.policies import actors, names
     from simic.evaluation.scoring import EvaluationSetup, Performance
     from simic.evaluation.take_home import export_best
+    from simic.pipeline.display import shown
     from simic.training import checkpoint, machine
     from simic.training.learned import Learned
 
@@ -183,10 +204,16 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     trainings = params.train.envs * (iterations + -(-iterations // every))
     scale = reward_scale(kept, params.train.ppo.gamma)
     subject = evaluation.Subject(params.evaluate.checkpoint, kept.manifest.iteration, trainings, scale)
-    with durable.new_directory(workspace.grown) as grown, closing(setup.env):
+    ended = count(1)
+    with (
+        durable.new_directory(workspace.grown) as grown,
+        closing(setup.env),
+        shown(params.runtime.progress, "evaluate", "policies") as told,
+    ):
 
         def take_home(name: str, done: Performance) -> None:
             """Of the first policy named, the trained one by default."""
+            told("played to the end", next(ended), len(players) + len(permuted) + len(departing))
             if name == policies[0]:
                 grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
                 histories = done.histories(setup.env)
@@ -218,12 +245,18 @@ def audit(params: Params, workspace: Workspace) -> None:
     from simic.audit.canary import canaries
     from simic.audit.certificate import Certificate
     from simic.audit.report import write_report
+    from simic.pipeline.display import shown
 
-    with seals.damage_told(workspace.root, params):
-        run = recorded(params, workspace)
-        certificate = _certified(run, workspace) if params.audit.certify else Certificate()
+    steps = params.audit.certify + params.audit.canary
+    with seals.damage_told(workspace.root, params), shown(params.runtime.progress, "audit", "steps") as told:
+        run, done = recorded(params, workspace), count(1)
+        certificate = Certificate()
+        if params.audit.certify:
+            certificate = _certified(run, workspace)
+            told("derived again by the reference", next(done), steps)
         if params.audit.canary:
             certificate = certificate.model_copy(update={"canaries": canaries(run.params.train)})
+            told("canary trained", next(done), steps)
         certificate = certificate.model_copy(update={"resume": resume_certificate.read(workspace.resume)})
         write_report(replace(run, certificate=certificate), workspace.reports)
 
@@ -281,34 +314,6 @@ def unchanged(workspace: Workspace, path: Path) -> Path:
     return path
 
 
-class Told(NamedTuple):
-    """What a run came to, each in words."""
-
-    score: str
-    gap: str
-    verdict: str
-    run: str
-
-    @property
-    def lines(self) -> list[str]:
-        """For a terminal."""
-        return [f"{name:<8} {said}" for name, said in self._asdict().items()]
-
-
-def verdict(workspace: Workspace) -> Told:
-    """What a run came to."""
-    from simic.evaluation import endpoints, result
-
-    found = findings(workspace)
-    grave = sum(found.counts()[severity] for severity in ("critical", "high"))
-    said = f"{grave or 'no'} critical or high finding{'s' * (grave > 1)}, {'' if found.certified else 'not '}certified"
-    if found.refuted:
-        score = gap = f"withheld: the record does not hold ({', '.join(found.refuted)})"
-    else:
-        score, gap = endpoints.said(result.read(unchanged(workspace, workspace.evaluation)))
-    return Told(score, gap, said, found.run)
-
-
 @dataclass(frozen=True)
 class Growth:
     """What `grow` is asked for; null = as the policy was trained, or as params.yaml says.
@@ -334,6 +339,7 @@ def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
     from simic.data import prepare as data
     from simic.evaluation import grow as growing
     from simic.growth.networks.own import load_network
+    from simic.pipeline.display import shown
     from simic.training import machine
 
     device = machine.configure(params.runtime)
@@ -355,8 +361,9 @@ def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
             train = adapting(train)
         setup = growing.GrowSetup(params.model_copy(update={"train": train}), prepared, device, network)
         # Two that write to one folder would delete each other's half-written network.
-        with durable.locked(asked.out.with_name(f".{asked.out.name}.lock"), f"grows {asked.out}"):
-            return growing.grow(setup, policy, asked.hosts, asked.out, asked.compare)
+        alone = durable.locked(asked.out.with_name(f".{asked.out.name}.lock"), f"grows {asked.out}")
+        with alone, shown(params.runtime.progress, "grow") as told:
+            return growing.grow(setup, policy, asked.hosts, asked.out, asked.compare, told)
 
 
 def adapting(train: Train) -> Train:

@@ -9,7 +9,7 @@ from pathlib import Path
 from simic.errors import SimicError
 from simic.pipeline import recipe
 from simic.pipeline.answers import Answer, damaged, sound
-from simic.telemetry import recorder, starts, timing
+from simic.telemetry import naming, recorder, starts, timing
 from simic.telemetry.recorder import Chain, path_of
 from simic.training import resume, seams
 from simic.training.checkpoint import CheckpointStore, Damaged, Manifest, read_manifest
@@ -26,7 +26,7 @@ def is_work(folder: Path) -> bool:
 
 def examine(folder: Path) -> Iterator[Answer]:
     """Checkpoints, log, wall times, starts, recipe; and what killed processes or damage have left."""
-    name = f"work {recorder.run_name(folder.name)}"
+    name = f"work {naming.run_name(folder.name)}"
     store = CheckpointStore(folder / CHECKPOINTS, 1)
     try:
         found = StoredWork(name, store, Chain.of(folder / recorder.FOLDER))

@@ -26,13 +26,7 @@ from simic.telemetry.columns import EPISODES, EVENTS, STEPS, Columns, EventColum
 from simic.telemetry.rows import FindingRow, TimingRow, UpdateRow
 
 FOLDER, SUFFIX = "telemetry", ".safetensors"
-_NAME_CHARACTERS = 12
 _METADATA = "log"  # one entry: several would be written in any order
-
-
-def run_name(fingerprint: str) -> str:
-    """What a run is called wherever it is shown: the start of its fingerprint, which its work directory is named by."""
-    return fingerprint[:_NAME_CHARACTERS]
 
 
 class Extent(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from simic.params import Params
 from simic.telemetry.columns import Columns
-from simic.telemetry.recorder import run_name
+from simic.telemetry.naming import run_name
 from simic.telemetry.rows import FindingRow, UpdateRow
 
 EndStatus = Literal["finished", "interrupted", "failed"]

@@ -1,27 +1,11 @@
-"""Progress on the terminal: a live bar where there is one, plain lines elsewhere. An observer of training."""
+"""Progress of training in plain lines. An observer of training."""
 
-import importlib.util
-import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
 
-from simic.errors import printable
 from simic.telemetry.columns import Array, Columns
 from simic.telemetry.rows import FindingRow, UpdateRow
 from simic.training.observers import EndStatus, Observer, RunInfo
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
-
-def choose(style: Literal["auto", "rich", "plain", "none"]) -> list[Observer]:
-    """The observers for ``runtime.progress``; auto is rich on a terminal, if it is installed."""
-    if style == "none":
-        return []
-    if style == "rich" or (style == "auto" and sys.stdout.isatty() and importlib.util.find_spec("rich")):
-        return [Bar()]
-    return [Lines(lambda line: print(printable(line), flush=True))]
 
 
 def summary(update: UpdateRow, episode: Columns) -> str:
@@ -77,44 +61,3 @@ class Lines(Observer):
     def on_end(self, status: EndStatus) -> None:
         if status != "finished":
             self._say(f"train: {status} after {duration(self._clock() - self._started)}")
-
-
-class Bar(Observer):
-    """A rich progress bar that moves with every step."""
-
-    def __init__(self) -> None:
-        self._progress: Progress | None = None
-
-    def on_start(self, info: RunInfo) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._steps = info.params.train.episode_steps
-        columns = (
-            f"train {info.name}",
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}"),
-        )
-        self._progress = Progress(*columns)
-        self._progress.start()
-        total = info.params.train.iterations
-        self._task = self._progress.add_task("", total=total, completed=info.start_iteration)
-
-    def on_step(self, iteration: int, step: int) -> None:
-        self._bar.update(self._task, completed=iteration + step / (self._steps + 1))
-
-    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
-        self._bar.update(self._task, completed=update.iteration + 1, description=summary(update, episode))
-
-    def on_finding(self, finding: FindingRow) -> None:
-        self._bar.print(printable(f"{finding.severity} finding {finding.check}: {finding.message}"), markup=False)
-
-    def on_end(self, status: EndStatus) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    @property
-    def _bar(self) -> "Progress":
-        assert self._progress is not None  # on_start comes first
-        return self._progress

@@ -25,7 +25,8 @@ from simic.errors import SimicError
 from simic.growth.batch.shards import Layout
 from simic.params import Params, Train
 from simic.telemetry import starts
-from simic.telemetry.recorder import FOLDER, NOTHING, Recorder, Silent, run_name
+from simic.telemetry.naming import run_name
+from simic.telemetry.recorder import FOLDER, NOTHING, Recorder, Silent
 from simic.telemetry.rows import FindingRow, StartRow
 from simic.training import machine, needs, resume, seams, sharing
 from simic.training.checkpoint import STATE_FILE, CheckpointStore, Damaged, Manifest, read_manifest

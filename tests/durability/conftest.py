@@ -76,7 +76,7 @@ def finished(suite_run: Workspace) -> Finished:  # noqa: F811
 @pytest.fixture(scope="session")
 def parted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Its best checkpoint is another than its latest."""
-    params = tree(*SMALL, "train.iterations=3", "audit={certify: false, canary: false}")
+    params = tree(*SMALL, "train.iterations=3", "audit.certify=false")
 
     def make(folder: Path) -> None:
         for stage in stages.STAGES.values():

@@ -24,6 +24,7 @@ from simic.evaluation.promotion import Entrant
 from simic.growth.export import load_grown
 from simic.params import Params
 from simic.pipeline import continuing, parting, stages
+from simic.pipeline import told as results
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
 from simic.training import checkpoint, needs, session
@@ -244,7 +245,7 @@ def audit(tree: Params, workspace: Workspace) -> Verdict:
 
 
 def told(tree: Params, workspace: Workspace) -> Any:
-    return stages.verdict(workspace).lines
+    return results.of(workspace).lines
 
 
 def explained(tree: Params, workspace: Workspace) -> Any:

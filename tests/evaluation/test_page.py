@@ -92,18 +92,3 @@ def test_the_setting_says_what_was_measured_at_what_cost():
         assert words in setting
     assert "any number of seeds" in page.page(headroom(max_seeds=None), "x")
     assert "Networks that nobody grew" not in page.page(headroom(floors={}), "x")
-
-
-def test_progress_prints_the_first_the_last_and_at_most_one_line_in_ten_seconds(monkeypatch, capsys):
-    clock = iter([100.0, 101.0, 109.9, 110.1, 111.0, 112.0])
-    monkeypatch.setattr(page.time, "monotonic", lambda: next(clock))
-    told = page.progress("plain")
-    for done in range(1, 7):
-        told("hosts", done, 6)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"headroom: hosts: {done} of 6 host trainings" for done in (1, 4, 6)]
-
-
-def test_progress_none_is_silent(capsys):
-    page.progress("none")("hosts", 6, 6)
-    assert capsys.readouterr().out == ""

@@ -17,9 +17,8 @@ from flows import artifacts, pipeline
 from flows.overrides import Overrides
 from simic.errors import SimicError
 from simic.evaluation import result
-from simic.pipeline import stages
+from simic.pipeline import told
 from simic.pipeline.paths import Workspace
-from simic.pipeline.stages import Told
 from tests.helpers import Toys, episode, update
 from tests.pipeline.test_mlflow_store import info_of
 
@@ -31,7 +30,8 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """The toys' evaluation.json is no real one; the table has a test of its own."""
     monkeypatch.setattr(result, "read", lambda path: None)
     monkeypatch.setattr(artifacts, "evaluation_rows", lambda evaluation: [{"policy": "learned"}])
-    monkeypatch.setattr(stages, "verdict", lambda workspace: Told("81", "none", "no finding, certified", "abc"))
+    of_the_toys = told.Told("81", "none", "no finding, certified", "abc", "go on", alarming=False)
+    monkeypatch.setattr(told, "of", lambda workspace: of_the_toys)
 
 
 def last_state() -> State:

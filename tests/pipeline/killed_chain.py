@@ -30,7 +30,7 @@ def make(root: Path, store: bytes) -> Workspace:
     (root / "bin" / "simic").write_text(f"#!{sys.executable}\nfrom simic.cli import main\nmain()\n")
     (root / "bin" / "simic").chmod(0o755)
     (root / "mlflow.db").write_bytes(store)
-    small = tree("audit={certify: false, canary: false}").model_dump(mode="json")
+    small = tree("audit.certify=false").model_dump(mode="json")
     workspace.params.write_text(yaml.safe_dump(small))
     with engine.workspace_lock(workspace):
         engine.run_chain(workspace, "headroom", engine.Execution(), print)

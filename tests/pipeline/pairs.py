@@ -55,7 +55,7 @@ DVC_BUSY = re.compile(r"(?:\(PID (\d+)\): |Unable to acquire lock)")
 def make_project(folder: Path) -> None:
     """A checkout with params of seconds, data to grow on, and `simic` as a command."""
     copy_checkout(folder)
-    edit(Workspace(folder), tree("audit={certify: false, canary: false}").model_dump(mode="json"))
+    edit(Workspace(folder), tree("audit.certify=false").model_dump(mode="json"))
     rng = np.random.default_rng(0)
     labels = np.arange(240) % 3
     np.savez(folder / "mine.npz", x=rng.random((240, 1, 8, 8), np.float32) + labels[:, None, None, None], y=labels)

@@ -10,6 +10,7 @@ TINY = [
     "train.batches_per_epoch=2", "train.envs=4", "train.twins=2", "train.iterations=3", "train.survey=1",
     "train.warm_start=1", "train.policy.core_units=16", "train.ppo.epochs=1", "train.price=2.0",
     "evaluate.eval_seeds=4", "runtime.processes=1", "runtime.threads=1", "runtime.progress=none",
+    "audit.canary=false",  # half a minute; tests/audit/test_canary.py trains it
 ]  # fmt: skip
 
 

@@ -90,10 +90,10 @@ def test_numbers_of_a_record_that_does_not_hold_are_withheld(suite_run: Workspac
     found = json.loads(copy.evaluation.read_bytes())
     found["rows"][0] = found["rows"][-1]
     copy.evaluation.write_text(json.dumps(found))
-    stages.audit(tree("audit={certify: false, canary: false}"), copy)
+    stages.audit(tree("audit.certify=false"), copy)
     text = copy.model_card.read_text(encoding="utf-8")
     assert "Withheld: the record does not hold (" in text and "not certified" in text
     assert numbers(metadata(text)) == []
     (copy.checkpoints / "best" / "state.safetensors").write_bytes(b"")
-    stages.audit(tree("audit={certify: false, canary: false}"), copy)
+    stages.audit(tree("audit.certify=false"), copy)
     assert copy.model_card.read_text().startswith("# No model card\n")

@@ -12,7 +12,7 @@ import yaml
 from simic import cli, seals
 from simic.errors import SimicError
 from simic.params import Params
-from simic.pipeline import continuing, engine, leftovers, recipe, stages
+from simic.pipeline import continuing, engine, leftovers, recipe, stages, told
 from simic.pipeline.paths import Workspace
 from simic.pipeline.recipe import TrainingRecipe
 from simic.telemetry import starts
@@ -224,7 +224,7 @@ def test_the_flag_reaches_the_engine(copy: Workspace, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         engine, "run_chain", lambda _, __, execution, ___: asked.append(execution.allow_code_change) or []
     )
-    monkeypatch.setattr(stages, "verdict", lambda _: stages.Told("", "", "", ""))  # nothing has run
+    monkeypatch.setattr(told, "of", lambda _: told.Told("", "", "", "", "", alarming=False))  # nothing has run
     monkeypatch.chdir(copy.root)
     for flags in ([], ["--allow-code-change"]):
         monkeypatch.setattr(sys, "argv", ["simic", command, *flags])

@@ -46,7 +46,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, initialised: bytes) -> Wo
     shutil.copy(ROOT / ".dvc" / "config", found.root / ".dvc")
     (found.root / "dvc.yaml").write_text(yaml.safe_dump(DVC_YAML))
     (found.root / "mlflow.db").write_bytes(initialised)
-    found.params.write_text(yaml.safe_dump(tree("audit={certify: false, canary: false}").model_dump(mode="json")))
+    found.params.write_text(yaml.safe_dump(tree("audit.certify=false").model_dump(mode="json")))
     dvc_record.adopt_scm(found.root)
     loaded = params.load(found.params)
     stages.prepare(loaded, found)

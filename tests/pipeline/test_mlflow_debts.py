@@ -11,7 +11,7 @@ import pytest
 from simic.pipeline import mlflow_debts, mlflow_observer, mlflow_store
 from simic.pipeline.mlflow_observer import MlflowObserver
 from simic.pipeline.paths import Workspace
-from simic.telemetry.recorder import run_name
+from simic.telemetry.naming import run_name
 from simic.telemetry.rows import FindingRow
 from tests.pipeline.test_mlflow_store import (
     FINGERPRINT,

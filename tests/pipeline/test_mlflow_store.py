@@ -11,7 +11,8 @@ import pytest
 from simic import durable, params
 from simic.pipeline import mlflow_observer, mlflow_store
 from simic.pipeline.paths import Workspace
-from simic.telemetry.recorder import Extent, Recorder, run_name
+from simic.telemetry.naming import run_name
+from simic.telemetry.recorder import Extent, Recorder
 from simic.telemetry.rows import FindingRow
 from simic.training.observers import RunInfo
 from tests.helpers import ROOT, episode, iteration, update

@@ -100,7 +100,7 @@ def project(tmp_path: Path, suite_run: Workspace, initialised: bytes) -> Workspa
         shutil.copy(suite_run.reports / f"{name}.json", found.reports)
     shutil.copy(ROOT / "dvc.yaml", found.root)
     (found.root / "mlflow.db").write_bytes(initialised)
-    params = tree("audit={certify: false, canary: false}").model_dump(mode="json")
+    params = tree("audit.certify=false").model_dump(mode="json")
     found.params.write_text(yaml.safe_dump(params, sort_keys=False))
     return found
 

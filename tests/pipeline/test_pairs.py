@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ from prefect.settings import PREFECT_API_URL
 
 from simic.errors import EXIT_REFUSED
 from simic.growth import load_grown
-from simic.pipeline import mlflow_store
+from simic.pipeline import dvc_record, mlflow_store, stages
 from simic.pipeline.paths import Workspace
 from simic.training import checkpoint
 from simic.training.learned import Learned
@@ -36,40 +37,44 @@ SOME = [pytest.param(pair, marks=[] if pair is CHOSEN[1] else [pytest.mark.slow]
 DIFFER = {"timing.jsonl", "run.json", "train.json", "report.html", "report.md"}  # between equal runs
 
 
+@dataclass(frozen=True)
+class Undisturbed:
+    """What a run alone makes of an edit, and the seconds that it takes."""
+
+    contents: dict[str, bytes]
+    seconds: float
+
+
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory, initialised: bytes) -> tuple[Path, float]:
-    """A project with a finished run, and the seconds that it took. MLflow knows nothing of it: its places are others in
-    a copy.
-    """
+def finished(tmp_path_factory: pytest.TempPathFactory, suite_run: Workspace, initialised: bytes) -> Path:
+    """A project with a finished run that is recorded. MLflow knows nothing of it: its places are others in a copy."""
 
     def make(folder: Path) -> None:
         pairs.make_project(folder)
-        ended = alone(Workspace(folder), "run")
+        for name in ("data", "checkpoints", "models", "telemetry", "reports"):
+            shutil.copytree(suite_run.root / name, folder / name)
         (folder / "mlflow.db").write_bytes(initialised)
-        shutil.rmtree(folder / "mlruns", ignore_errors=True)
-        folder.with_name("took").write_text(str(ended.seconds))
+        dvc_record.adopt_scm(folder)
+        for name in stages.STAGES:
+            dvc_record.commit(folder, name)
 
-    folder = made_once(tmp_path_factory, "finished-project", make)
-    return folder, float(folder.with_name("took").read_text())
+    return made_once(tmp_path_factory, "finished-project", make)
 
 
 @pytest.fixture(scope="session")
-def undisturbed(
-    finished: tuple[Path, float], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], dict[str, bytes]]:
-    """What a run alone makes of an edit."""
-
+def undisturbed(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Undisturbed]:
     @cache
-    def contents_of(change: str) -> dict[str, bytes]:
+    def alone_with(change: str) -> Undisturbed:
         def make(folder: Path) -> None:
             folder.rmdir()
-            workspace = pairs.copied(finished[0], folder)
+            workspace = pairs.copied(finished, folder)
             pairs.edit(workspace, CHANGES[change])
-            alone(workspace, "run")
+            folder.with_name(f"took-{change}").write_text(str(alone(workspace, "run").seconds))
 
-        return contents(made_once(tmp_path_factory, f"undisturbed-{change}", make))
+        folder = made_once(tmp_path_factory, f"undisturbed-{change}", make)
+        return Undisturbed(contents(folder), float(folder.with_name(f"took-{change}").read_text()))
 
-    return contents_of
+    return alone_with
 
 
 def alone(workspace: Workspace, name: str) -> Ended:
@@ -150,8 +155,8 @@ def assert_every_point_once(workspace: Workspace) -> None:
 
 def assert_law(
     pair: Pair,
-    finished: tuple[Path, float],
-    undisturbed: Callable[[str], dict[str, bytes]],
+    finished: Path,
+    undisturbed: Callable[[str], Undisturbed],
     folder: Path,
     request: pytest.FixtureRequest,
 ) -> None:
@@ -160,10 +165,11 @@ def assert_law(
         request.getfixturevalue("prefect_server")
         more["PREFECT_API_URL"] = str(PREFECT_API_URL.value())
     expected = undisturbed(pair.change)
-    workspace = pairs.copied(finished[0], folder / "project")
+    workspace = pairs.copied(finished, folder / "project")
     pairs.edit(workspace, CHANGES[pair.change])
+    takes = undisturbed("everything").seconds if pair.first == "fresh" else expected.seconds
     with Watcher(workspace.root) as watcher:
-        first, second = pairs.together(pair, workspace, folder / "notes", finished[1], **more)
+        first, second = pairs.together(pair, workspace, folder / "notes", takes, **more)
     notes = pairs.read_notes(folder / "notes")
     holds = pairs.holds(notes)
     for mine, ended, other in (("first", first, second), ("second", second, first)):
@@ -172,7 +178,7 @@ def assert_law(
     assert_one_at_a_time(notes, holds)
     assert_nothing_was_away(watcher, notes)
     assert_readable(workspace.root)
-    assert_whole(workspace, expected)
+    assert_whole(workspace, expected.contents)
     assert_every_point_once(workspace)
     shutil.rmtree(workspace.root)
 

@@ -71,7 +71,13 @@ def assert_runs_alone(grown: Path, x: torch.Tensor, folder: Path) -> None:
 def test_grown_network_runs_as_a_plain_module_and_without_simic(images: Path) -> None:
     found = stages.grow(tree(), Workspace(images.parent), asked(images, host="cnn/baseline"))
     assert found.params > found.host_params
+    assert f"without seeds | {found.bare_test_accuracy_pct:.2f} % |" in (found.path / "README.md").read_text()
     assert_runs_alone(found.path, torch.linspace(-1, 1, 5 * 64).view(5, 1, 8, 8), images.parent)
+
+
+def test_the_host_alone_is_the_same_host_without_seeds(images: Path) -> None:
+    alone = stages.grow(tree(), Workspace(images.parent), asked(images, host="cnn/baseline", policy="static"))
+    assert alone.params == alone.host_params and alone.test_accuracy_pct == alone.bare_test_accuracy_pct
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ LATE = {
 def workspace(suite_run: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A finished run that may be spoilt."""
     copied = Workspace(Path(shutil.copytree(suite_run.root, tmp_path / "copied")))
-    written = tree("audit={certify: false, canary: false}").model_dump(mode="json")
+    written = tree("audit.certify=false").model_dump(mode="json")
     copied.params.write_text(yaml.safe_dump(written, sort_keys=False))
     shutil.copy(ROOT / "dvc.yaml", copied.root)
     monkeypatch.chdir(copied.root)

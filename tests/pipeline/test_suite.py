@@ -21,7 +21,7 @@ from simic.envs.patient import Patient
 from simic.errors import SimicError, told_in_one_line
 from simic.evaluation import result
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
-from simic.pipeline import engine, stages
+from simic.pipeline import engine, stages, told
 from simic.pipeline.paths import Workspace
 from simic.selftest.catalogue import BY_ID
 from simic.selftest.fault import Fault
@@ -108,28 +108,36 @@ def test_metrics_are_flat_few_and_those_of_the_standings(finished: Workspace) ->
 
 
 def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Workspace) -> None:
-    score, gap, verdict, name = stages.verdict(finished)
+    found = told.of(finished)
+    score, gap, verdict, name = found.score, found.gap, found.verdict, found.run
     standings = result.read(finished.evaluation).standings["held_out"]
-    assert score.startswith(f"{standings.policies['learned'].score.estimate:.1f} points on 3 held-out tasks")
+    reached = standings.policies["learned"].score
+    assert score.startswith(
+        f"{reached.estimate:.1f} points [{reached.low:.1f}, {reached.high:.1f}] on 3 held-out tasks"
+    )
     assert "% closed" in gap or "not defined" in gap
     assert verdict.endswith(", certified")
     [start] = starts.read(finished.telemetry / "run.json")
     assert name == start.name
-    assert stages.verdict(finished).lines[2:] == [f"verdict  {verdict}", f"run      {name}"]
+    assert found.lines[2:] == [f"verdict  {verdict}", f"run      {name}", f"next     {found.next}"]
+    assert "simic grow" in found.next and not found.alarming
     assert "to be tried one after the other" in (finished.reports / "report.md").read_text()  # found while it trained
-    found = durable.checked((finished.reports / "findings.json").read_bytes())
+    audited = durable.checked((finished.reports / "findings.json").read_bytes())
 
-    def told(check: str, severity: str) -> stages.Told:
+    def with_finding(check: str, severity: str) -> told.Told:
         """Of that check alone, as a finding."""
         chosen = [
-            one | {"status": "finding", "severity": severity} for one in found["results"] if one["check"] == check
+            one | {"status": "finding", "severity": severity} for one in audited["results"] if one["check"] == check
         ]
-        (copied.reports / "findings.json").write_bytes(durable.with_checksum({**found, "results": chosen}))
-        return stages.verdict(copied)
+        (copied.reports / "findings.json").write_bytes(durable.with_checksum({**audited, "results": chosen}))
+        return told.of(copied)
 
-    assert told("H1", "medium").verdict == "no critical or high finding, not certified"
-    assert told("H1", "high").verdict == "1 critical or high finding, not certified"
-    assert told("C3", "critical").score == "withheld: the record does not hold (C3)"
+    medium, high = with_finding("H1", "medium"), with_finding("H1", "high")
+    assert medium.verdict == "no critical or high finding, not certified" and "simic certify" in medium.next
+    assert high.verdict == "1 critical or high finding, not certified" and "findings at the top" in high.next
+    refuted = with_finding("C3", "critical")
+    assert refuted.score == "withheld: the record does not hold (C3)" and "simic doctor" in refuted.next
+    assert [each.alarming for each in (medium, high, refuted)] == [False, False, True]
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:

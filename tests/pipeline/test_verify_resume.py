@@ -211,7 +211,7 @@ def test_the_audit_is_done_again_for_a_newer_certificate_and_else_it_is_up_to_da
 def test_the_audit_puts_the_certificate_into_the_report(project: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     reported = list[Any]()
     monkeypatch.setattr(report, "write_report", lambda run, folder: reported.append(run.certificate.resume))
-    quiet = tree("audit={certify: false, canary: false}")
+    quiet = tree("audit.certify=false")
     stages.audit(quiet, project)
     project.resume.write_bytes(certificate().to_json())
     stages.audit(quiet, project)

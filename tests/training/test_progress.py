@@ -1,13 +1,11 @@
 """Progress says what was measured, in plain lines where there is no terminal."""
 
-import io
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
-from small_runs import run, small_params
+from small_runs import small_params
 
-from simic.telemetry.recorder import run_name
+from simic.telemetry.naming import run_name
 from simic.telemetry.rows import FindingRow
 from simic.training import progress
 from simic.training.observers import RunInfo
@@ -39,20 +37,6 @@ def test_a_line_has_the_means_over_hosts_and_the_time_left(tmp_path):
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (61, "1:01"), (3661, "1:01:01")])
 def test_durations(seconds, text):
     assert progress.duration(seconds) == text
-
-
-def test_style_none_is_silent_and_no_terminal_is_plain(capsys):
-    assert progress.choose("none") == []
-    assert isinstance(progress.choose("auto")[0], progress.Lines)
-    assert isinstance(progress.choose("rich")[0], progress.Bar)
-
-
-def test_the_bar_follows_a_real_run_to_its_end(prepared, tmp_path, monkeypatch):
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=160)
-    monkeypatch.setattr("rich.progress.get_console", lambda: console)
-    run(tmp_path, prepared, [progress.Bar()], params=small_params(iterations=1))
-    assert "1/1" in screen.getvalue() and "return" in screen.getvalue()
 
 
 @pytest.mark.parametrize("start", [0, 2])

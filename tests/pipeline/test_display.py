@@ -1,0 +1,53 @@
+"""A stage says how far it has come: in lines, as a bar, or not at all."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from simic.pipeline import display
+from simic.pipeline.live import LiveView
+from simic.training.progress import Lines
+
+
+def test_lines_are_the_first_the_last_and_at_most_one_in_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([100.0, 101.0, 109.9, 110.1, 111.0, 112.0])
+    monkeypatch.setattr(display.time, "monotonic", lambda: next(clock))
+    with display.shown("plain", "headroom") as told:
+        for done in range(1, 7):
+            told("hosts", done, 6)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"headroom: hosts: {done} of 6 host trainings" for done in (1, 4, 6)]
+
+
+def test_none_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    with display.shown("none", "headroom") as told:
+        told("hosts", 6, 6)
+    assert capsys.readouterr().out == ""
+
+
+def test_of_a_bar_stays_a_line_for_each_part_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr("rich.progress.get_console", lambda: Console(file=screen, force_terminal=True, width=100))
+    with display.shown("rich", "evaluate", "policies") as told:
+        told("played", 1, 2)
+        told("played", 2, 2)
+        told("[red]more\x1b", 1, 1)
+    lines = [line for line in screen.getvalue().splitlines() if " of " in line]
+    assert [line[line.index("evaluate") :] for line in lines] == [
+        "evaluate: played: 2 of 2 policies",
+        "evaluate: [red]more\\x1b: 1 of 1 policies",
+    ]
+
+
+def test_training_is_shown_live_on_a_terminal_in_lines_elsewhere_and_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert display.of_training("none", {}) == []
+    assert isinstance(display.of_training("auto", {})[0], Lines)
+    assert isinstance(display.of_training("rich", {})[0], LiveView)
+    monkeypatch.setattr(display.sys.stdout, "isatty", lambda: True)
+    assert isinstance(display.of_training("auto", {})[0], LiveView)
+    assert isinstance(display.of_training("plain", {})[0], Lines)
