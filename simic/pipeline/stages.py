@@ -213,7 +213,7 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Expl
 
 
 def audit(params: Params, workspace: Workspace) -> None:
-    """Checks the run and writes the reports, the model card, findings.json, findings.sarif and certificate.json."""
+    """Checks the run and writes the reports, the model card, findings, their numbers and certificate.json."""
     from simic.audit import resume_certificate
     from simic.audit.canary import canaries
     from simic.audit.certificate import Certificate

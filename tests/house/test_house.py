@@ -18,11 +18,13 @@ from simic import params, seals
 from simic.evaluation import endpoints
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
+from simic.telemetry import curves
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
-DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+DVC_FILE = yaml.safe_load((ROOT / "dvc.yaml").read_text())
+DVC = DVC_FILE["stages"]
 WORKSPACE = Workspace(Path())
 
 # No dependency of any record: recorded params hold the values and what is valid, DVC knows outputs by their
@@ -108,6 +110,21 @@ def test_outputs_are_where_the_code_puts_them() -> None:
     assert outputs("headroom") == {str(WORKSPACE.headroom)}
     assert outputs("evaluate") == {str(WORKSPACE.evaluation), str(WORKSPACE.grown), str(WORKSPACE.metrics)}
     assert {Path(out).parent for out in outputs("audit")} == {WORKSPACE.reports}
+
+
+def test_what_dvc_shows_of_a_run_is_what_the_stages_write() -> None:
+    """Every column of the curves has a plot, and every stage that learns or judges has its numbers."""
+    assert DVC_FILE["metrics"] == [str(WORKSPACE.telemetry / curves.METRICS_FILE)]
+    assert [place for name in DVC for each in DVC[name].get("metrics", []) for place in each] == [
+        str(WORKSPACE.metrics),
+        str(WORKSPACE.reports / "audit_metrics.json"),
+    ]
+    figures, *drawn = DVC_FILE["plots"]
+    assert figures == str(WORKSPACE.reports / "figures")
+    places = [(name, plot["x"], plot["y"]) for each in drawn for name, plot in each.items()]
+    across, *columns = curves.COLUMNS
+    file = str(WORKSPACE.telemetry / curves.CURVES_FILE)
+    assert places == [(name, across, {file: name}) for name in columns]
 
 
 def test_every_output_that_a_stage_reads_is_its_dependency() -> None:
