@@ -1,4 +1,5 @@
-"""The Prefect flow `simic`: the stages of dvc.yaml as tasks, with overrides, artifacts, cancel and crash recovery.
+"""The Prefect flow `simic`: the stages of dvc.yaml as tasks, with overrides, artifacts, cancel and crash recovery. Last
+the results go to the store that DVC has as default remote.
 
 Postponed annotations must stay out of this file: Prefect resolves the parameter's model from the signature.
 """
@@ -15,9 +16,10 @@ from prefect.runtime import flow_run
 from flows import artifacts, interruptible, recovery
 from flows.overrides import Overrides
 from simic.errors import printable
-from simic.pipeline import engine, stages
+from simic.pipeline import dvc_record, engine, stages
 from simic.pipeline import overrides as writer
 from simic.pipeline.paths import Workspace
+from simic.training.progress import Lines
 
 
 @task(
@@ -26,22 +28,31 @@ from simic.pipeline.paths import Workspace
 def run_stage(name: str) -> bool:
     """Runs and records one stage unless its record still holds; returns whether it ran."""
     workspace, logger = Workspace(Path.cwd()), get_run_logger()
-    observers = (artifacts.ProgressArtifact(),) if name == "train" else ()
+
+    def say(line: str) -> None:
+        logger.info(printable(line))
+
+    observers = (artifacts.ProgressArtifact(), Lines(say)) if name == "train" else ()
 
     def work(stop: threading.Event) -> bool:
-        return engine.refresh(
-            name, workspace, engine.Execution(observers, stop), lambda line: logger.info(printable(line))
-        ).ran
+        return engine.refresh(name, workspace, engine.Execution(observers, stop), say).ran
 
     ran = interruptible.run(work)
     artifacts.publish(name, workspace)
     return ran
 
 
+@task(cache_policy=NO_CACHE)
+def push(remote: str) -> None:
+    """Sends what the run recorded to DVC's default remote; SimicError with DVC's reason where that fails."""
+    get_run_logger().info("%s files sent to %s", dvc_record.push(Path.cwd()), remote)
+
+
 @flow(name="simic", on_crashed=[recovery.put_back])
 def simic(overrides: Overrides | None = None) -> State:
     """Prepare, headroom, train, evaluate, audit; the run ends in a state that says the verdict. Overrides are written
-    into params.yaml; None means as it stands.
+    into params.yaml; None means as it stands. Results that could not be pushed are no failure of the run: its verdict
+    stands, and they are here.
     """
     workspace, logger = Workspace(Path.cwd()), get_run_logger()
     run_id = UUID(flow_run.get_id())
@@ -52,6 +63,14 @@ def simic(overrides: Overrides | None = None) -> State:
             logger.info("params.yaml: %s", printable(change))
         for name in stages.STAGES:
             run_stage.with_options(name=name)(name)
+        told = stages.verdict(workspace)
+        artifacts.publish_verdict(told, workspace)
+        for line in told.lines:
+            logger.info(printable(line))
+        remote = dvc_record.default_remote(workspace.root)
+        pushed = remote is None or push(remote, return_state=True).is_completed()
     if overrides:
         logger.info("params.yaml now holds the overrides; to undo them: git checkout params.yaml")
-    return artifacts.end_state(stages.verdict(workspace))
+    if not pushed:
+        logger.error("the results are not in %s; to send them: dvc push", remote)
+    return artifacts.end_state(told, pushed)

@@ -54,7 +54,7 @@ def train(
     checkpoints/, models/, telemetry/. Raises ``Interrupted`` when asked to stop. The work directory stays until the
     result is recorded (``discard_work``): training that is finished is published again, not done again.
     """
-    from simic.training import progress, trainer
+    from simic.training import trainer
     from simic.training.interrupts import stop_on_signals
     from simic.training.session import open_session
 
@@ -62,11 +62,18 @@ def train(
     work, prepared = workspace.work(fingerprint(params, workspace)), workspace.prepared
     code = dvc_record.code_revision(workspace.root)
     with stop_on_signals(asked), open_session(params, work, prepared, fresh, code=code) as session:
-        watching = (*progress.choose(params.runtime.progress), *observers)
-        counters = trainer.train(session, watching, asked)
+        counters = trainer.train(session, _watching(params, observers), asked)
         best = counters.best_iteration or counters.iteration
         _publish(session, workspace, best, counters.iteration)
         seals.write(workspace.root, "train", params)
+
+
+def _watching(params: Params, observers: Sequence["Observer"]) -> Sequence["Observer"]:
+    """With progress on the terminal, unless one of them says it elsewhere."""
+    from simic.training import progress
+
+    said = any(isinstance(each, progress.Lines) for each in observers)
+    return observers if said else (*progress.choose(params.runtime.progress), *observers)
 
 
 def discard_work(params: Params, workspace: Workspace) -> None:
