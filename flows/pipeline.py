@@ -15,6 +15,7 @@ from prefect.runtime import flow_run
 
 from flows import artifacts, interruptible, recovery
 from flows.overrides import Overrides
+from simic import params
 from simic.errors import printable
 from simic.pipeline import dvc_record, engine, stages
 from simic.pipeline import overrides as writer
@@ -56,17 +57,22 @@ def simic(overrides: Overrides | None = None) -> State:
     """
     workspace, logger = Workspace(Path.cwd()), get_run_logger()
     run_id = UUID(flow_run.get_id())
+
+    def say(line: str) -> None:
+        logger.info(printable(line))
+
     with recovery.alive(workspace.root, run_id), engine.workspace_lock(workspace):
         recovery.close_dead_tasks(run_id)
-        changes = writer.write(workspace.params, writer.from_model(overrides)) if overrides else []
-        for change in changes:
-            logger.info("params.yaml: %s", printable(change))
-        for name in stages.STAGES:
+        first, *rest = stages.STAGES
+        with engine.overridden(workspace, writer.from_model(overrides) if overrides else [], say):
+            run_stage.with_options(name=first)(first)
+            stages.refuse_too_large(params.load(workspace.params), workspace)
+        for name in rest:
             run_stage.with_options(name=name)(name)
         told = stages.verdict(workspace)
         artifacts.publish_verdict(told, workspace)
         for line in told.lines:
-            logger.info(printable(line))
+            say(line)
         remote = dvc_record.default_remote(workspace.root)
         pushed = remote is None or push(remote, return_state=True).is_completed()
     if overrides:

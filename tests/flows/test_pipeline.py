@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -182,6 +183,14 @@ def test_flow_refuses_rules_over_several_keys_before_anything_runs(workspace: Wo
     with pytest.raises(SimicError, match=r"multiple of ppo\.minibatches"):
         pipeline.simic(Overrides.model_validate({"train": {"envs": 33}}))
     assert toys.ran == []
+    assert workspace.params.read_bytes() == before
+
+
+def test_a_run_that_is_refused_leaves_params_as_they_were(workspace: Workspace, toys: Any) -> None:
+    before, toys.most = workspace.params.read_bytes(), 200
+    with pytest.raises(SimicError, match=r"train\.envs = 240: too large"):
+        pipeline.simic(Overrides.model_validate({"train": {"envs": 240}}))
+    assert toys.ran == ["prepare"]
     assert workspace.params.read_bytes() == before
 
 

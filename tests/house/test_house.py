@@ -307,6 +307,19 @@ def test_only_what_changed_is_installed_and_an_interrupted_or_broken_environment
     assert make("install") == [venv.name, pipeline]
 
 
+def test_make_serve_takes_ports() -> None:
+    def command(*given: str) -> str:
+        """What it would run."""
+        done = ["make", "-n", "--no-print-directory", "serve", *given]
+        told = subprocess.run(
+            done, cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "MAKEFLAGS": ""}
+        )
+        return told.stdout.splitlines()[-1].strip()
+
+    assert command() == "simic up"
+    assert command("PORT=4300", "MLFLOW_PORT=5100") == "simic up --port 4300 --mlflow-port 5100"
+
+
 def test_dvc_has_one_door_and_mlflow_two() -> None:
     """Who names the command or the library in code (words in comments aside)."""
     doors: dict[str, set[str]] = {"dvc": set(), "mlflow": set()}
