@@ -67,16 +67,17 @@ def simic(overrides: Overrides | None = None) -> State:
         with engine.overridden(workspace, writer.from_model(overrides) if overrides else [], say):
             run_stage.with_options(name=first)(first)
             stages.refuse_too_large(params.load(workspace.params), workspace)
+        held = [writer.HELD] if overrides else []
+        for line in held:
+            say(line)
         for name in rest:
             run_stage.with_options(name=name)(name)
         told = stages.verdict(workspace)
         artifacts.publish_verdict(told, workspace)
-        for line in told.lines:
-            say(line)
         remote = dvc_record.default_remote(workspace.root)
         pushed = remote is None or push(remote, return_state=True).is_completed()
-    if overrides:
-        logger.info("params.yaml now holds the overrides; to undo them: git checkout params.yaml")
     if not pushed:
         logger.error("the results are not in %s; to send them: dvc push", remote)
+    for line in (*told.lines, *held):
+        say(line)
     return artifacts.end_state(told, pushed)

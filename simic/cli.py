@@ -388,7 +388,7 @@ def _chain(
     last: str, set_: list[str] | None, file: Path | None, fresh: bool = False, allow_code_change: bool = False
 ) -> None:
     from simic import params
-    from simic.pipeline.overrides import from_file
+    from simic.pipeline.overrides import HELD, from_file
 
     workspace = _workspace()
     overrides = from_file(file, set_) if file else set_ or []
@@ -406,4 +406,4 @@ def _chain(
         _interruptible(body, "this run")
     finally:
         if overrides and workspace.params.read_bytes() != before:
-            _say("params.yaml now holds the overrides; to undo them: git checkout params.yaml")
+            _say(HELD)

@@ -101,7 +101,8 @@ def page() -> str:
         "",
         "With the highest severity, and what a finding means. *Live* checks also run in training and can stop it",
         "(`train.stop_on`).",
-        "The report has each limit, its source, and the number beside it.",
+        "The report has each limit, its source, and the number beside it; `reports/audit_metrics.json` counts",
+        "findings.",
         "`C1` and following (critical) recompute what was recorded; any difference is a finding.",
         "",
         *(

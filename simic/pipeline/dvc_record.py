@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -147,6 +148,11 @@ def _patiently(root: Path, patience_seconds: float, *arguments: str) -> str:
             if time.monotonic() > deadline:
                 raise
             time.sleep(1.0)
+
+
+def experiment() -> str | None:
+    """The name of the experiment (`dvc exp run`) that this process is part of."""
+    return os.environ.get("DVC_EXP_NAME")
 
 
 def lock_digest(root: Path) -> str:

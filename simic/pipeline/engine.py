@@ -204,7 +204,9 @@ def observers(tree: params.Params, workspace: Workspace) -> tuple["Observer", "M
 def provenance(workspace: Workspace) -> dict[str, str]:
     """Which code and which records, for the tags of a tracked run."""
     root = workspace.root
-    return {"simic.code": dvc_record.code_revision(root), "simic.dvc_lock": dvc_record.lock_digest(root)}
+    found = {"simic.code": dvc_record.code_revision(root), "simic.dvc_lock": dvc_record.lock_digest(root)}
+    experiment = dvc_record.experiment()
+    return found if experiment is None else {**found, "simic.experiment": experiment}
 
 
 def recorded_params(name: str, workspace: Workspace) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from simic import params
 from simic.errors import SimicError
 from simic.evaluation import result
 from simic.pipeline import dvc_record, stages
-from simic.pipeline.overrides import from_model
+from simic.pipeline.overrides import HELD, from_model
 from simic.pipeline.paths import Workspace
 from simic.pipeline.stages import Told
 from tests.helpers import ROOT, Toys, episode, update
@@ -86,10 +86,11 @@ def task_runs() -> dict[str, StateType | None]:
 
 
 def assert_the_log_has_every_iteration_and_the_verdict() -> None:
-    lines = last_log("no finding, certified")
+    lines = last_log("run      abc")
     told = [line.partition("return")[0].strip() for line in lines if "committed" in line]
     assert told == ["train: 1/3", "train: 2/3", "train: 3/3"]
     assert {"score    81", "gap      none", "verdict  no finding, certified", "run      abc"} <= {*lines}
+    assert lines.count(HELD) == 2  # before training, which may fail, and last
 
 
 def assert_the_verdict_stands_first_and_says_where_the_report_is(workspace: Workspace) -> None:

@@ -84,6 +84,14 @@ def test_changed_params_run_what_depends_on_them_and_no_more(workspace: Workspac
     assert chain(workspace) == []  # how to run is no part of what was computed
 
 
+def test_a_run_of_an_experiment_bears_its_name(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That `dvc exp show` has: it is found in MLflow by it."""
+    monkeypatch.delenv("DVC_EXP_NAME", raising=False)
+    assert "simic.experiment" not in engine.provenance(workspace)
+    monkeypatch.setenv("DVC_EXP_NAME", "brave-mole")
+    assert engine.provenance(workspace)["simic.experiment"] == "brave-mole"
+
+
 def refused(workspace: Workspace, *overrides: str) -> tuple[str, list[str]]:
     """Why, and what was said before."""
     said = list[str]()
