@@ -117,10 +117,11 @@ class Project:
                 if process.poll() is None:
                     process.send_signal(signal.SIGINT)
 
-    def submit(self, iterations: int) -> None:
+    def submit(self, iterations: int) -> subprocess.Popen[bytes]:
+        """The command that watches the run."""
         overrides = f'overrides={{"train": {{"iterations": {iterations}}}}}'
-        command = [sys.executable, "-m", "prefect", "deployment", "run", "simic/train", "-p", overrides]
-        subprocess.run(command, cwd=self.root, env=self.env, check=True, capture_output=True)
+        command = [sys.executable, "-m", "prefect", "deployment", "run", "simic/train", "--watch", "-p", overrides]
+        return subprocess.Popen(command, cwd=self.root, env=self.env, stdout=subprocess.DEVNULL)
 
     def run(self) -> FlowRun:
         """The one that started last."""
@@ -161,12 +162,13 @@ def test_killed_runs_resume_and_everything_stops_together(tmp_path: Path) -> Non
         assert other.returncode == 2
         assert b"which runs simic up" in other.stderr
 
-        # kill -9 of the run: it goes on from where it was
-        project.submit(iterations=40)
+        # kill -9 of the run: it goes on from where it was, unwatched
+        watching = project.submit(iterations=40)
         wait(lambda: project.saved() >= 3)
         os.kill(project.flow_pids()[0], signal.SIGKILL)
         wait(lambda: len(project.starts()) == 2)
         assert project.starts()[1] >= 3
+        assert watching.wait(timeout=30) != 0
 
         # Ctrl-C with a run in progress: saved, to be resumed
         wait(lambda: project.saved() >= project.starts()[1] + 3)
@@ -192,13 +194,14 @@ def test_killed_runs_resume_and_everything_stops_together(tmp_path: Path) -> Non
         assert (tmp_path / "checkpoints" / "x").read_text() == "40"
 
         # cancel is not a crash: saved and not resumed
-        project.submit(iterations=1000)
+        watching = project.submit(iterations=1000)
         wait(lambda: project.saved() >= 3)
         run = project.run()
         cancel = [sys.executable, "-m", "prefect", "flow-run", "cancel", str(run.id)]
         subprocess.run(cancel, cwd=project.root, env=project.env, check=True, capture_output=True)
         wait(lambda: project.run().state_name == "Cancelled")
         assert project.saved() >= 3
+        assert watching.wait(timeout=30) != 0
 
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=10) == 0  # under 3 s on an idle machine
