@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:
 	@echo 'make run      prepare, train, evaluate, audit; ends with where the report is'
 	@echo 'make test     the tests            make check    lint, types, import contracts'
-	@echo 'make format   rewrite formatting   make serve    Prefect server and runner, MLflow UI (simic up)'
+	@echo 'make format   rewrite formatting   make serve    Prefect server and runner, MLflow UI (PORT=, MLFLOW_PORT=)'
 	@echo 'make prove    the long demonstrations (and make test-slow)    make clean    remove .venv and caches'
 	@echo 'make mutants  small defects put into the code: which do the tests notice? (an hour)'
 
@@ -50,8 +50,9 @@ $(DEV): pyproject.toml constraints.txt
 run: $(PIPELINE)
 	@simic run
 
+# Other ports: make serve PORT=4300 MLFLOW_PORT=5100
 serve: $(PIPELINE)
-	@simic up
+	@simic up $(if $(PORT),--port $(PORT)) $(if $(MLFLOW_PORT),--mlflow-port $(MLFLOW_PORT))
 
 test: $(DEV)
 	@python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder

@@ -6,7 +6,6 @@ from uuid import UUID
 
 import httpx
 from prefect.artifacts import (
-    create_link_artifact,
     create_markdown_artifact,
     create_progress_artifact,
     create_table_artifact,
@@ -80,9 +79,10 @@ def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float
     ]
 
 
-def end_state(told: Told) -> State:
+def end_state(told: Told, pushed: bool = True) -> State:
     """Of a run that came to this; the verdict names the state."""
-    return Completed(name=told.verdict.capitalize(), message=f"{told.score}; {told.gap}; run {told.run}")
+    name = told.verdict.capitalize() + ("" if pushed else ", not pushed")
+    return Completed(name=name, message=f"{told.score}; {told.gap}; run {told.run}")
 
 
 def publish(stage: str, workspace: Workspace) -> None:
@@ -95,6 +95,14 @@ def publish(stage: str, workspace: Workspace) -> None:
             description="Held-out tasks, test splits; gap: from the best common schedule to the oracle per task",
         )
     if stage == "audit":
-        report = workspace.reports / "report.html"
-        create_markdown_artifact((workspace.reports / "report.md").read_text(encoding="utf-8"), key="verdict")
-        create_link_artifact(report.resolve().as_uri(), "report.html", key="report")
+        create_markdown_artifact((workspace.reports / "report.md").read_text(encoding="utf-8"), key="report")
+
+
+def publish_verdict(told: Told, workspace: Workspace) -> None:
+    """For the flow itself: its artifacts stand above those of its tasks. A browser opens no file from another page, so
+    the page with figures is given as a path.
+    """
+    said = [f"- **{name}** {printable(text)}" for name, text in told.said.items()]
+    report = (workspace.reports / "report.html").resolve()
+    where = f"The report is the artifact `report`; with figures it is `{report}`, and a file of the run in MLflow."
+    create_markdown_artifact("\n".join([*said, "", where]), key="verdict", description="What the run came to")

@@ -1,4 +1,5 @@
-"""The Prefect flow `simic`: the stages of dvc.yaml as tasks, with overrides, artifacts, cancel and crash recovery.
+"""The Prefect flow `simic`: the stages of dvc.yaml as tasks, with overrides, artifacts, cancel and crash recovery. Last
+the results go to the store that DVC has as default remote.
 
 Postponed annotations must stay out of this file: Prefect resolves the parameter's model from the signature.
 """
@@ -14,10 +15,12 @@ from prefect.runtime import flow_run
 
 from flows import artifacts, interruptible, recovery
 from flows.overrides import Overrides
+from simic import params
 from simic.errors import printable
-from simic.pipeline import engine, stages, told
+from simic.pipeline import dvc_record, engine, stages, told
 from simic.pipeline import overrides as writer
 from simic.pipeline.paths import Workspace
+from simic.training.progress import Lines
 
 
 @task(
@@ -26,32 +29,55 @@ from simic.pipeline.paths import Workspace
 def run_stage(name: str) -> bool:
     """Runs and records one stage unless its record still holds; returns whether it ran."""
     workspace, logger = Workspace(Path.cwd()), get_run_logger()
-    observers = (artifacts.ProgressArtifact(),) if name == "train" else ()
+
+    def say(line: str) -> None:
+        logger.info(printable(line))
+
+    observers = (artifacts.ProgressArtifact(), Lines(say)) if name == "train" else ()
 
     def work(stop: threading.Event) -> bool:
-        return engine.refresh(
-            name, workspace, engine.Execution(observers, stop), lambda line: logger.info(printable(line))
-        ).ran
+        return engine.refresh(name, workspace, engine.Execution(observers, stop), say).ran
 
     ran = interruptible.run(work)
     artifacts.publish(name, workspace)
     return ran
 
 
+@task(cache_policy=NO_CACHE)
+def push(remote: str) -> None:
+    """Sends what the run recorded to DVC's default remote; SimicError with DVC's reason where that fails."""
+    get_run_logger().info("%s files sent to %s", dvc_record.push(Path.cwd()), remote)
+
+
 @flow(name="simic", on_crashed=[recovery.put_back])
 def simic(overrides: Overrides | None = None) -> State:
     """Prepare, headroom, train, evaluate, audit; the run ends in a state that says the verdict. Overrides are written
-    into params.yaml; None means as it stands.
+    into params.yaml; None means as it stands. Results that could not be pushed are no failure of the run: its verdict
+    stands, and they are here.
     """
     workspace, logger = Workspace(Path.cwd()), get_run_logger()
     run_id = UUID(flow_run.get_id())
+
+    def say(line: str) -> None:
+        logger.info(printable(line))
+
     with recovery.alive(workspace.root, run_id), engine.workspace_lock(workspace):
         recovery.close_dead_tasks(run_id)
-        changes = writer.write(workspace.params, writer.from_model(overrides)) if overrides else []
-        for change in changes:
-            logger.info("params.yaml: %s", printable(change))
-        for name in stages.STAGES:
+        first, *rest = stages.STAGES
+        with engine.overridden(workspace, writer.from_model(overrides) if overrides else [], say):
+            run_stage.with_options(name=first)(first)
+            stages.refuse_too_large(params.load(workspace.params), workspace)
+        held = [writer.HELD] if overrides else []
+        for line in held:
+            say(line)
+        for name in rest:
             run_stage.with_options(name=name)(name)
-    if overrides:
-        logger.info("params.yaml now holds the overrides; to undo them: git checkout params.yaml")
-    return artifacts.end_state(told.of(workspace))
+        found = told.of(workspace)
+        artifacts.publish_verdict(found, workspace)
+        remote = dvc_record.default_remote(workspace.root)
+        pushed = remote is None or push(remote, return_state=True).is_completed()
+    if not pushed:
+        logger.error("the results are not in %s; to send them: dvc push", remote)
+    for line in (*found.lines, *held):
+        say(line)
+    return artifacts.end_state(found, pushed)

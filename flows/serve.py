@@ -8,6 +8,9 @@ import signal
 import time
 from pathlib import Path
 
+from prefect import get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.exceptions import ObjectNotFound
 from prefect.runner import Runner
 from prefect.types.entrypoint import EntrypointType
 
@@ -28,10 +31,22 @@ async def register(runner: Runner) -> None:
         description="prepare, train, evaluate, audit; overrides change params.yaml",
         tags=["simic"],
         entrypoint_type=EntrypointType.MODULE_PATH,
+        schedules=await _schedules(f"{simic.name}/train"),
     )
     deployment.work_pool_name = None  # explicit: takes back a work pool that `prefect deploy` may have set
     deployment.work_queue_name = None
     await runner.aadd_deployment(deployment)
+
+
+async def _schedules(name: str) -> list[DeploymentScheduleCreate]:
+    """Those that a user has given the deployment; to register it without them would remove them."""
+    async with get_client() as client:
+        try:
+            deployment = await client.read_deployment_by_name(name)
+        except ObjectNotFound:
+            return []
+    kept = {"schedule", "active", "max_scheduled_runs", "parameters", "slug"}
+    return [DeploymentScheduleCreate(**{key: getattr(each, key) for key in kept}) for each in deployment.schedules]
 
 
 async def _serve() -> None:

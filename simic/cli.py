@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from simic.errors import EXIT_INTERRUPTED, AuditFailed, SimicError, printable, t
 from simic.terminal import interruptible as _interruptible
 from simic.terminal import say as _say
 from simic.terminal import workspace as _workspace
-
-if TYPE_CHECKING:
-    from simic.pipeline.paths import Workspace
 
 app = typer.Typer(
     name="simic",
@@ -411,27 +408,22 @@ def _chain(
     last: str, set_: list[str] | None, file: Path | None, fresh: bool = False, allow_code_change: bool = False
 ) -> None:
     from simic import params
-    from simic.pipeline.overrides import from_file
+    from simic.pipeline.overrides import HELD, from_file
 
     workspace = _workspace()
     overrides = from_file(file, set_) if file else set_ or []
     params.load(workspace.params, overrides)  # refused in a millisecond, before anything heavy is imported
+    before = workspace.params.read_bytes()
 
     def body() -> None:
         from simic.pipeline import engine
 
+        execution = engine.Execution(fresh=fresh, allow_code_change=allow_code_change)
         with engine.workspace_lock(workspace):
-            _override(workspace, overrides)
-            engine.run_chain(workspace, last, engine.Execution(fresh=fresh, allow_code_change=allow_code_change), _say)
+            engine.run_chain(workspace, last, execution, _say, overrides)
 
-    _interruptible(body, "this run")
-    if overrides:
-        _say("params.yaml now holds the overrides")
-
-
-def _override(workspace: "Workspace", overrides: list[str]) -> None:
-    if overrides:
-        from simic.pipeline import overrides as writer
-
-        for change in writer.write(workspace.params, overrides):
-            _say(f"params.yaml: {change}")
+    try:
+        _interruptible(body, "this run")
+    finally:
+        if overrides and workspace.params.read_bytes() != before:
+            _say(HELD)

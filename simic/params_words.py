@@ -1,9 +1,9 @@
 """What pydantic finds wrong with params, in words: the key, its value, what is allowed, its default."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -24,7 +24,7 @@ def described(problems: Iterable[ErrorDetails], model: type[BaseModel]) -> list[
     for problem in problems:
         key, hint, default = _place(problem["loc"], model)
         if not any(each.startswith(f"{key}.") for each in told):  # of a list that is wrong by one of its values
-            told.setdefault(key, _sentence(problem, key, hint, default))
+            told.setdefault(key, _sentence(problem, key, hint, default, model))
     texts = list(told.values())
     return texts[:SHOWN] + ([f"and {len(texts) - SHOWN} more"] if len(texts) > SHOWN else [])
 
@@ -59,9 +59,9 @@ def _behind(loc: tuple[int | str, ...], overrides: Sequence[str]) -> list[str]:
     return exact[-1:] or [each for each, key in keys if all(a == b for a, b in zip(key, place, strict=False))]
 
 
-def _sentence(problem: ErrorDetails, key: str, hint: Any, default: Any) -> str:
+def _sentence(problem: ErrorDetails, key: str, hint: Any, default: Any, model: type[BaseModel]) -> str:
     if problem["type"] == "extra_forbidden":
-        return _unknown(key, list(hint.model_fields))
+        return _unknown(key, list(hint.model_fields), model)
     value = f"{key} = {short(problem['input'])}"
     if problem["type"] == "value_error" and not _kinds(hint):  # a rule of ours, over several keys or values
         message = problem["msg"].removeprefix("Value error, ")
@@ -72,10 +72,21 @@ def _sentence(problem: ErrorDetails, key: str, hint: Any, default: Any) -> str:
     return f"{value}: must be {allowed(hint)}{known}"
 
 
-def _unknown(key: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(key.rpartition(".")[2], known, 1)
-    meant = f"did you mean {close[0]}? " if close else ""
+def _unknown(key: str, known: list[str], model: type[BaseModel]) -> str:
+    section, _, name = key.rpartition(".")
+    prefix = f"{section}." if section else ""
+    elsewhere = [each for each in keys(model) if each.rpartition(".")[2] == name]
+    likely = elsewhere or [prefix + each for each in difflib.get_close_matches(name, known, 1)]
+    meant = f"did you mean {' or '.join(likely)}? " if likely else ""
     return f"{key}: unknown key; {meant}known here are {', '.join(known)}"
+
+
+def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Every key of a tree of sections, sections too, as dotted names."""
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        if _section(field.annotation):
+            yield from keys(field.annotation, f"{prefix}{name}.")
 
 
 def _place(loc: Sequence[int | str], model: type[BaseModel]) -> tuple[str, Any, Any]:
@@ -97,7 +108,7 @@ def _place(loc: Sequence[int | str], model: type[BaseModel]) -> tuple[str, Any, 
     return ".".join(names), hint, default
 
 
-def _section(hint: Any) -> bool:
+def _section(hint: Any) -> TypeGuard[type[BaseModel]]:
     return isinstance(hint, type) and issubclass(hint, BaseModel)
 
 

@@ -14,6 +14,7 @@ import yaml
 
 from simic import cli, params, terminal
 from simic.audit.findings import Verdict
+from simic.errors import SimicError
 from simic.growth.batch import autotune, thresholds
 from simic.growth.batch.population import Population
 from simic.growth.batch.statistics import TrainStats
@@ -111,6 +112,21 @@ def test_bad_override_changes_nothing(simic: Command) -> None:
     error = simic.refuses("train", "-S", "train.envs=32", "-S", "train.ppo.lr=1")
     assert "train.ppo.lr: unknown key" in error
     assert simic.params.read_bytes() == (ROOT / "params.yaml").read_bytes()
+
+
+def test_a_run_that_changed_params_says_how_to_undo_it_however_it_ends(
+    simic: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(workspace: Workspace, last: str, execution: engine.Execution, say: Any, overrides: list[str]) -> None:
+        with engine.overridden(workspace, overrides, say):
+            pass
+        raise SimicError("no room")
+
+    monkeypatch.setattr(engine, "run_chain", failing)
+    simic.refuses("run", "-S", "train.envs=24")
+    assert simic.out.endswith("params.yaml now holds the overrides; to undo them: git checkout params.yaml\n")
+    simic.refuses("run", "-S", "train.envs=24")
+    assert simic.out == ""  # it held them before
 
 
 def test_second_run_in_a_workspace_names_the_holder(simic: Command) -> None:

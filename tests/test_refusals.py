@@ -282,7 +282,10 @@ def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path: Path, case:
 
 OVERRIDES = {
     "-S train.ppo.lr=1": "-S train.ppo.lr=1: train.ppo.lr: unknown key; ",
-    "-S train.ppo.learing_rate=1": "did you mean learning_rate?",
+    "-S train.ppo.learing_rate=1": "did you mean train.ppo.learning_rate?",
+    "-S train.learning_rate=1": "did you mean train.host_optimizer.learning_rate or train.ppo.learning_rate?",
+    "-S ppo.gamma=1": "-S ppo.gamma=1: ppo: unknown key; did you mean train.ppo?",
+    "-S trian.iterations=3": "did you mean train?",
     "-S train.envs=0": "-S train.envs=0: train.envs = 0: must be an integer from 1 to 1000000; the default is 64",
     "-S train.ppo.learning_rate=1e30": "must be a number from 1e-12 to 10",
     "-S runtime.threads=1000000": "must be an integer from 1 to 256",

@@ -17,6 +17,8 @@ OUTPUTS = (
     "checkpoints/latest/state.safetensors",
     "models/policy/weights.safetensors",
     "telemetry/steps.parquet",
+    "telemetry/curves.csv",
+    "telemetry/metrics.json",
     "telemetry/timing.jsonl",
     "telemetry/run.json",
     "reports/grown/weights.safetensors",

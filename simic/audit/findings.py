@@ -156,6 +156,11 @@ class Verdict(Frozen):
         """Number of findings by severity, the worst first."""
         return {s: sum(f.severity == s for f in self.findings) for s in reversed(SEVERITIES)}
 
+    def metrics(self) -> str:
+        """As flat JSON: findings by severity, checks that were not evaluated, and 1 for what is certified."""
+        counted = {**self.counts(), "not_evaluated": len(self.with_status(Status.NOT_EVALUATED))}
+        return json.dumps({**counted, "certified": int(self.certified)}, indent=2) + "\n"
+
     def to_json(self) -> str:
         """Canonical JSON, with a checksum."""
         content = json.loads(json.dumps(self.model_dump(mode="json"), sort_keys=True))

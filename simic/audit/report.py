@@ -1,4 +1,6 @@
-"""report.html, report.md, findings.json, findings.sarif: one file each, no network, the same bytes for the same run."""
+"""report.html, report.md, findings.json, findings.sarif, audit_metrics.json: one file each, no network, the same bytes
+for the same run.
+"""
 
 import base64
 import hashlib
@@ -56,6 +58,7 @@ def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
         "report.md": markdown(run, verdict),
         "findings.json": verdict.to_json(),
         "findings.sarif": to_sarif(verdict),
+        "audit_metrics.json": verdict.metrics(),
         card.FILE: card.model_card(run, verdict),
         **{f"figures/{panel.name}.svg": panel.document for panel in panels},
     }

@@ -130,9 +130,10 @@ def inside(data_dir: Path, source: str) -> Path:
     return path
 
 
-def read_file(path: Path) -> bytes:
-    """All bytes, or a SimicError that says which file to put where."""
-    return reading.read_file(path, machine_bytes() // COPIES, "put it there, or set SIMIC_DATA_DIR to its folder")
+def read_file(path: Path, example: str = "") -> bytes:
+    """All bytes, or a SimicError that says which file to put where, and where to get one."""
+    missing = f"put it there{example}, or set SIMIC_DATA_DIR to its folder"
+    return reading.read_file(path, machine_bytes() // COPIES, missing)
 
 
 def complete(source: Source) -> Source:

@@ -11,6 +11,8 @@ from simic.errors import SimicError
 from simic.params import Prepare
 from simic.rng import Purpose, bits, key
 
+EXAMPLE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+
 
 def read_text(data_dir: Path, params: Prepare, rng_seed: int) -> Source:
     """Windows ``x [N, L]`` and, one byte on, ``y [N, L]`` uint8, with L = ``params.context``.
@@ -47,7 +49,7 @@ def read_text(data_dir: Path, params: Prepare, rng_seed: int) -> Source:
 
 def read_utf8(path: Path) -> bytes:
     """All bytes; SimicError naming the file where it is missing or not UTF-8."""
-    content = read_file(path)
+    content = read_file(path, f" (any UTF-8 text; for example {EXAMPLE})")
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -28,6 +28,12 @@ def of_training(style: Style, floors: Mapping[str, float]) -> list[Observer]:
     if style == "none":
         return []
     return [LiveView(floors) if is_live(style) else Lines(lambda line: print(printable(line), flush=True))]
+
+
+def beside(observers: Sequence[Observer], style: Style, floors: Mapping[str, float]) -> Sequence[Observer]:
+    """The observers, and who shows the training on the terminal unless one of them says the lines elsewhere."""
+    said = any(isinstance(each, Lines) for each in observers)
+    return observers if said else (*of_training(style, floors), *observers)
 
 
 @contextmanager

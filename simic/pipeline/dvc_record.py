@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -92,6 +94,20 @@ def commit(root: Path, stage: str, patience_seconds: float = 60.0) -> None:
     kept.unlink()
 
 
+def default_remote(root: Path) -> str | None:
+    """The name of the store that `dvc push` sends to; None where none is set."""
+    adopt_scm(root)
+    named = [line for line in _dvc(root, "config", "--list").splitlines() if line.startswith("core.remote=")]
+    return named[-1].partition("=")[2] if named else None
+
+
+def push(root: Path, patience_seconds: float = 60.0) -> int:
+    """Sends what dvc.lock records to the default remote; how many files were not there yet."""
+    adopt_scm(root)
+    sent = re.search(r"(\d+) files? pushed", _patiently(root, patience_seconds, "push"))
+    return int(sent[1]) if sent else 0
+
+
 def restore(root: Path) -> None:
     """Puts dvc.lock back where a record that was cut short, which DVC writes in place, took other stages with it."""
     lock = root / "dvc.lock"
@@ -132,6 +148,11 @@ def _patiently(root: Path, patience_seconds: float, *arguments: str) -> str:
             if time.monotonic() > deadline:
                 raise
             time.sleep(1.0)
+
+
+def experiment() -> str | None:
+    """The name of the experiment (`dvc exp run`) that this process is part of."""
+    return os.environ.get("DVC_EXP_NAME")
 
 
 def lock_digest(root: Path) -> str:

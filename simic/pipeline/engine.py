@@ -3,8 +3,8 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from simic import durable, params
 from simic.errors import SimicError, printable
 from simic.params_file import read_tree
 from simic.pipeline import continuing, dvc_record, stages
+from simic.pipeline import overrides as writer
 from simic.pipeline.paths import Workspace
 from simic.training.interrupts import Interrupted, stop_at_once, stop_on_signals
 
@@ -49,14 +50,35 @@ def workspace_lock(workspace: Workspace) -> AbstractContextManager[None]:
     return durable.locked(workspace.state / "workspace.lock", "runs stages")
 
 
-def run_chain(workspace: Workspace, last: str, execution: Execution, say: Say) -> list[StageOutcome]:
+def run_chain(
+    workspace: Workspace, last: str, execution: Execution, say: Say, overrides: Sequence[str] = ()
+) -> list[StageOutcome]:
     """Every stage up to ``last`` that is out of date, in order, each recorded with DVC; the caller holds the lock."""
-    order, done = list(stages.STAGES), list[StageOutcome]()
-    for name in order[: order.index(last) + 1]:
-        if name == "headroom" != last:  # known now, and better said before it is measured
+    order = list(stages.STAGES)
+    first, *rest = order[: order.index(last) + 1]
+    with overridden(workspace, overrides, say):
+        done = [refresh(first, workspace, execution, say)]
+        if "headroom" in rest[:-1]:  # known now, and better said before it is measured
             stages.refuse_too_large(params.load(workspace.params), workspace)
-        done.append(refresh(name, workspace, execution, say))
-    return done
+    return done + [refresh(name, workspace, execution, say) for name in rest]
+
+
+@contextmanager
+def overridden(workspace: Workspace, overrides: Sequence[str], say: Say) -> Iterator[None]:
+    """The overrides are in params.yaml from here on. What is refused inside, where data are read and sizes are looked
+    at and nothing is measured or trained yet, leaves it as it was.
+    """
+    before = workspace.params.read_bytes()
+    for change in writer.write(workspace.params, list(overrides)):
+        say(f"params.yaml: {change}")
+    written = workspace.params.read_bytes()
+    try:
+        yield
+    except SimicError:
+        if written != before and workspace.params.read_bytes() == written:  # else a hand has changed it meanwhile
+            durable.replace_file(workspace.params, before)
+            say("params.yaml: is again as it was before this run")
+        raise
 
 
 def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> StageOutcome:
@@ -182,7 +204,9 @@ def observers(tree: params.Params, workspace: Workspace) -> tuple["Observer", "M
 def provenance(workspace: Workspace) -> dict[str, str]:
     """Which code and which records, for the tags of a tracked run."""
     root = workspace.root
-    return {"simic.code": dvc_record.code_revision(root), "simic.dvc_lock": dvc_record.lock_digest(root)}
+    found = {"simic.code": dvc_record.code_revision(root), "simic.dvc_lock": dvc_record.lock_digest(root)}
+    experiment = dvc_record.experiment()
+    return found if experiment is None else {**found, "simic.experiment": experiment}
 
 
 def recorded_params(name: str, workspace: Workspace) -> dict[str, Any]:

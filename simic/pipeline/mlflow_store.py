@@ -78,9 +78,19 @@ class RunIdentity(BaseModel, frozen=True):
     data_sha256: str
 
 
+def keeper(workspace: Workspace) -> Workspace:
+    """Whose store is used: the workspace's own; of a copy in which DVC runs an experiment (``--temp``, ``--queue``)
+    and which it removes afterwards, that of the project that was copied.
+    """
+    root, project = workspace.root.resolve(), os.environ.get("DVC_ROOT", "")
+    if "DVC_EXP_NAME" in os.environ and root.is_relative_to(Path(project).resolve() / ".dvc" / "tmp"):
+        return Workspace(Path(project).resolve())
+    return Workspace(root)
+
+
 def store_uri(workspace: Workspace) -> str:
     """The server named by MLFLOW_TRACKING_URI, else the stock store of this project by absolute path."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{workspace.root.resolve() / 'mlflow.db'}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{keeper(workspace).root / 'mlflow.db'}"
 
 
 def refuse_unusable(workspace: Workspace) -> None:
@@ -108,13 +118,14 @@ def connect(workspace: Workspace) -> tuple[MlflowClient, str]:
 
     The first initialisation from several processes at once destroys the database (mlflow #19943), hence the lock.
     """
-    with durable.locked(workspace.state / "mlflow.lock", "opens MLflow's store", 60):
+    project = keeper(workspace)
+    with durable.locked(project.state / "mlflow.lock", "opens MLflow's store", 60):
         client = MlflowClient(tracking_uri=store_uri(workspace), registry_uri=store_uri(workspace))
         experiment = client.get_experiment_by_name(EXPERIMENT)
         if experiment is not None:
             return client, experiment.experiment_id
         local = "MLFLOW_TRACKING_URI" not in os.environ
-        location = (workspace.root.resolve() / "mlruns" / EXPERIMENT).as_uri() if local else None
+        location = (project.root / "mlruns" / EXPERIMENT).as_uri() if local else None
         tags = {"mlflow.experimentKind": "custom_model_development"}
         return client, client.create_experiment(EXPERIMENT, artifact_location=location, tags=tags)
 

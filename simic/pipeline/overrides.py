@@ -13,6 +13,8 @@ from simic import durable, params
 from simic.errors import SimicError
 from simic.params_file import parse, read_tree
 
+HELD = "params.yaml now holds the overrides; to undo them: git checkout params.yaml"
+
 
 def write(path: Path, overrides: list[str]) -> list[str]:
     """Changes the file in place, comments kept, after checking the result; returns ``key: old -> new`` lines.

@@ -64,7 +64,7 @@ def train(
     work, prepared = workspace.work(fingerprint(params, workspace)), workspace.prepared
     code = dvc_record.code_revision(workspace.root)
     with stop_on_signals(asked), open_session(params, work, prepared, fresh, code=code) as session:
-        watching = (*display.of_training(params.runtime.progress, floors(params, workspace)), *observers)
+        watching = display.beside(observers, params.runtime.progress, floors(params, workspace))
         counters = trainer.train(session, watching, asked)
         best = counters.best_iteration or counters.iteration
         _publish(session, workspace, best, counters.iteration)
@@ -240,7 +240,7 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Expl
 
 
 def audit(params: Params, workspace: Workspace) -> None:
-    """Checks the run and writes the reports, the model card, findings.json, findings.sarif and certificate.json."""
+    """Checks the run and writes the reports, the model card, findings, their numbers and certificate.json."""
     from simic.audit import resume_certificate
     from simic.audit.canary import canaries
     from simic.audit.certificate import Certificate

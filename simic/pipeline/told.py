@@ -21,9 +21,14 @@ class Told:
     alarming: bool
 
     @property
+    def said(self) -> dict[str, str]:
+        """By what each is called."""
+        return {"score": self.score, "gap": self.gap, "verdict": self.verdict, "run": self.run, "next": self.next}
+
+    @property
     def lines(self) -> list[str]:
         """For a terminal."""
-        return [f"{name:<8} {getattr(self, name)}" for name in ("score", "gap", "verdict", "run", "next")]
+        return [f"{name:<8} {text}" for name, text in self.said.items()]
 
 
 def of(workspace: Workspace) -> Told:

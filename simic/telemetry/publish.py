@@ -1,4 +1,5 @@
-"""The finished log as tables: one parquet file per kind, the same bytes for the same log; wall times apart.
+"""The finished log as tables: one parquet file per kind, and the learning curves; the same bytes for the same log; wall
+times apart.
 
 Steps and episodes become one table row per host. Nested values are columns of their own, joined by "/":
 ``components/rent``, ``entropy_by_head/op``.
@@ -18,6 +19,7 @@ from simic import durable
 from simic.errors import SimicError
 from simic.telemetry import starts, timing
 from simic.telemetry.columns import EPISODES, EVENTS, STEPS, Array, Columns, EventColumns, empty, published
+from simic.telemetry.curves import CURVES_FILE, METRICS_FILE, Curves
 from simic.telemetry.recorder import FOLDER, Chain, Extent, LogFile, path_of
 from simic.telemetry.rows import FindingRow, UpdateRow
 from simic.telemetry.starts import RUN_FILE
@@ -36,10 +38,13 @@ def publish(work_dir: Path, extent: Extent, out_dir: Path) -> None:
     if damage is not None:
         raise SimicError(f"{damage}; run the same command again: it goes on from what is good and says what is lost")
     with durable.new_directory(out_dir) as folder:
+        curves = Curves()
         with ExitStack() as files:
             tables = {name: files.enter_context(TableWriter(folder / name, table)) for name, table in _empty().items()}
             for number in range(extent.files):
-                _append(LogFile(path_of(log, number)), tables)
+                _append(LogFile(path_of(log, number)), tables, curves)
+        (folder / CURVES_FILE).write_text(curves.csv(), encoding="utf-8")
+        (folder / METRICS_FILE).write_text(curves.metrics(), encoding="utf-8")
         for name in (TIMING_FILE, RUN_FILE):
             if (work_dir / name).exists():  # a log without a session has no starts
                 shutil.copyfile(work_dir / name, folder / name)
@@ -66,12 +71,13 @@ def _damage(work_dir: Path, extent: Extent) -> str | None:
     return None if rows >= iterations else f"{times}: wall times of {rows} iterations, there were {iterations}"
 
 
-def _append(file: LogFile, tables: "dict[str, TableWriter]") -> None:
+def _append(file: LogFile, tables: "dict[str, TableWriter]", curves: Curves) -> None:
     tables[FINDINGS_FILE].append(findings_table(file.findings))
     update = file.update
     if update is None:
         return
     tables[UPDATES_FILE].append(updates_table([update]))
+    curves.append(update, file.columns("train"))
     steps, number = file.columns("steps"), update.iteration
     tables[STEPS_FILE].append(steps_table(number, steps), hosts=steps["op"].shape[1])
     for split in ("validation", "train"):  # in the order in which they were recorded

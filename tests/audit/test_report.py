@@ -397,6 +397,9 @@ def test_write_makes_every_file_and_findings_round_trip(clean, verdict, tmp_path
     text = (tmp_path / "reports" / "findings.json").read_bytes()
     assert Verdict.from_json(text) == verdict
     assert json.loads(text)["schema_version"] == 3
+    numbers = json.loads((tmp_path / "reports" / "audit_metrics.json").read_text())
+    unknown = len(verdict.with_status(Status.NOT_EVALUATED))
+    assert numbers == {**verdict.counts(), "not_evaluated": unknown, "certified": int(verdict.certified)}
 
 
 def test_a_place_that_cannot_be_written_is_named(clean, verdict, tmp_path):

@@ -254,9 +254,9 @@ def test_a_file_truncated_or_damaged_anywhere_is_refused_or_read_whole(tmp_path)
         prepare(params, 1, tmp_path / "out", tmp_path)
 
 
-@pytest.mark.parametrize("task", ["npz", "text"])
-def test_a_missing_file_says_where_to_put_it(tmp_path, task):
-    with pytest.raises(SimicError, match="absent: no such file; put it there, or set SIMIC_DATA_DIR"):
+@pytest.mark.parametrize(("task", "example"), [("npz", ""), ("text", r" \(any UTF-8 text; for example https://.*\)")])
+def test_a_missing_file_says_where_to_put_it_and_where_there_is_one(tmp_path, task, example):
+    with pytest.raises(SimicError, match=f"absent: no such file; put it there{example}, or set SIMIC_DATA_DIR"):
         prepare(Prepare(task=task, source="absent"), 1, tmp_path / "out", tmp_path)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from prefect.testing.utilities import prefect_test_harness
 
+from simic.errors import SimicError
 from simic.params import Params
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
@@ -16,7 +17,13 @@ from tests.pipeline.test_mlflow_store import info_of, publish_files
 
 
 class ObservedToys(Toys):
-    """Training tells its observers."""
+    """Training tells its observers; more hosts than ``most`` are too large."""
+
+    most = 10_000
+
+    def refuse_too_large(self, params: Params, workspace: Workspace) -> None:
+        if params.train.envs > self.most:
+            raise SimicError(f"train.envs = {params.train.envs}: too large")
 
     def train(self, params: Params, workspace: Workspace, observers: Sequence[Any] = (), **_: Any) -> None:
         super().train(params, workspace)
@@ -42,6 +49,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 def toys(monkeypatch: pytest.MonkeyPatch) -> Toys:
     replaced = ObservedToys()
     monkeypatch.setattr(stages, "STAGES", {name: getattr(replaced, name) for name in stages.STAGES})
+    monkeypatch.setattr(stages, "refuse_too_large", replaced.refuse_too_large)
     return replaced
 
 

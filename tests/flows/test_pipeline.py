@@ -1,25 +1,42 @@
 """The flow on a real Prefect server, a real DVC and a real MLflow store; only the stages are toys."""
 
+import asyncio
+import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from prefect import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
-from prefect.client.schemas.objects import State, StateType
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterKey,
+    FlowRunFilter,
+    FlowRunFilterId,
+    LogFilter,
+    LogFilterFlowRunId,
+)
+from prefect.client.schemas.objects import Artifact, FlowRun, State, StateType
+from prefect.client.schemas.schedules import CronSchedule
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import PrefectHTTPStatusError
+from prefect.runner import Runner
+from prefect.settings import PREFECT_API_URL
 from prefect.types.entrypoint import EntrypointType
 
-from flows import artifacts, pipeline
+from flows import artifacts, pipeline, serve
 from flows.overrides import Overrides
+from simic import params
 from simic.errors import SimicError
 from simic.evaluation import result
-from simic.pipeline import told
+from simic.pipeline import dvc_record, told
+from simic.pipeline.overrides import HELD, from_model
 from simic.pipeline.paths import Workspace
-from tests.helpers import Toys, episode, update
+from tests.helpers import ROOT, Toys, episode, update
 from tests.pipeline.test_mlflow_store import info_of
 
 pytestmark = [pytest.mark.usefixtures("prefect_server")]
@@ -34,17 +51,59 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(told, "of", lambda workspace: of_the_toys)
 
 
-def last_state() -> State:
+def last_run() -> FlowRun:
     with get_client(sync_client=True) as client:
-        state = client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC)[0].state
+        return client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC)[0]
+
+
+def last_state() -> State:
+    state = last_run().state
     assert state is not None
     return state
 
 
-def artifact(key: str) -> Any:
+def last_log(until: str) -> list[str]:
+    """What the log of the last run says, once a line with ``until`` has arrived; it is sent every two seconds."""
+    this, deadline = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[last_run().id])), time.monotonic() + 30
+    while True:
+        with get_client(sync_client=True) as client:
+            lines = [log.message for log in client.read_logs(this)]
+        if any(until in line for line in lines):
+            return lines
+        assert time.monotonic() < deadline, lines
+        time.sleep(0.3)
+
+
+def artifact(key: str) -> Artifact:
     with get_client(sync_client=True) as client:
         found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
-    return found[-1].data
+    return found[-1]
+
+
+def task_runs() -> dict[str, StateType | None]:
+    """Of the last run."""
+    this = FlowRunFilter(id=FlowRunFilterId(any_=[last_run().id]))
+    with get_client(sync_client=True) as client:
+        return {each.name.rpartition("-")[0]: each.state_type for each in client.read_task_runs(flow_run_filter=this)}
+
+
+def assert_the_log_has_every_iteration_and_the_verdict() -> None:
+    lines = last_log("run      abc")
+    told = [line.partition("return")[0].strip() for line in lines if "committed" in line]
+    assert told == ["train: 1/3", "train: 2/3", "train: 3/3"]
+    assert {"score    81", "gap      none", "verdict  no finding, certified", "run      abc"} <= {*lines}
+    assert lines.count(HELD) == 2  # before training, which may fail, and last
+
+
+def assert_the_verdict_stands_first_and_says_where_the_report_is(workspace: Workspace) -> None:
+    """What belongs to the run itself stands above what belongs to its tasks; a link to a file opens in no browser."""
+    verdict = artifact("verdict")
+    assert verdict.flow_run_id == last_run().id and verdict.task_run_id is None
+    assert artifact("report").task_run_id is not None
+    text = str(verdict.data)
+    assert "- **verdict** no finding, certified" in text and f"`{workspace.reports.resolve()}/report.html`" in text
+    with get_client(sync_client=True) as client:
+        assert not [each for each in client.read_artifacts() if "file://" in str(each.data)]
 
 
 def test_flow_runs_records_and_shows_and_then_does_nothing(workspace: Workspace, toys: Toys) -> None:
@@ -61,10 +120,65 @@ def test_flow_runs_records_and_shows_and_then_does_nothing(workspace: Workspace,
     status = [sys.executable, "-m", "dvc", "status"]
     done = subprocess.run(status, cwd=workspace.root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "Data and pipelines are up to date."
-    assert artifact("verdict") == "# Verdict: sound\n"
-    assert artifact("training") == 100.0
+    assert artifact("report").data == "# Verdict: sound\n"
+    assert artifact("training").data == 100.0
+    assert "push" not in task_runs()  # there is nowhere to
+    assert_the_log_has_every_iteration_and_the_verdict()
+    assert_the_verdict_stands_first_and_says_where_the_report_is(workspace)
     pipeline.simic()
     assert toys.ran == ["prepare", "headroom", "train", "evaluate", "audit"]
+
+
+def default_remote(workspace: Workspace, store: Path) -> None:
+    add = [sys.executable, "-m", "dvc", "remote", "add", "-q", "-d", "results", str(store)]
+    dvc_record.adopt_scm(workspace.root)
+    subprocess.run(add, cwd=workspace.root, check=True)
+
+
+def test_results_are_pushed_where_a_default_remote_is_set(workspace: Workspace, toys: Toys, tmp_path: Path) -> None:
+    default_remote(workspace, tmp_path / "store")
+    pipeline.simic()
+    assert len([path for path in (tmp_path / "store").rglob("*") if path.is_file()]) >= 5
+    assert last_state().name == "No finding, certified" and task_runs()["push"] == StateType.COMPLETED
+
+
+def test_a_push_that_fails_is_told_and_loses_no_verdict(workspace: Workspace, toys: Toys, tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("no folder")
+    default_remote(workspace, tmp_path / "store")
+    pipeline.simic()
+    state = last_state()
+    assert (state.type, state.name) == (StateType.COMPLETED, "No finding, certified, not pushed")
+    assert "the results are not in results; to send them: dvc push" in last_log("dvc push")
+    assert task_runs()["push"] == StateType.FAILED
+
+
+def test_schedules_stay_when_the_deployment_is_registered_again(workspace: Workspace) -> None:
+    """`simic up` does that at every start; Prefect would remove them."""
+    asyncio.run(serve.register(Runner(name="first")))
+    monthly = DeploymentScheduleCreate(
+        schedule=CronSchedule(cron="0 3 1 * *", timezone="Europe/Paris"), active=False, parameters={"overrides": None}
+    )
+    nightly = DeploymentScheduleCreate(schedule=CronSchedule(cron="0 3 * * *"))
+    with get_client(sync_client=True) as client:
+        deployment_id = client.read_deployment_by_name("simic/train").id
+        client.create_deployment_schedules(deployment_id, [nightly, monthly])
+        before = client.read_deployment_schedules(deployment_id)
+        asyncio.run(serve.register(Runner(name="second")))
+        after = client.read_deployment_schedules(deployment_id)
+    told = {"schedule", "active", "parameters"}
+    old, new = (sorted(str(each.model_dump(include=told)) for each in found) for found in (before, after))
+    assert new == old and len(new) == 2
+
+
+def test_what_prefect_yaml_deploys_is_this_flow_with_overrides_that_it_takes() -> None:
+    """And no limit that a killed worker would go on holding: how many runs at a time is the worker's matter."""
+    [declared] = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+    assert declared["entrypoint"] == "flows.pipeline.simic"
+    assert "concurrency_limit" not in declared and declared["work_pool"] == {"name": "local"}
+    [schedule] = declared["schedules"]
+    assert not schedule["active"] and CronSchedule(cron=schedule["cron"], timezone=schedule["timezone"])
+    given = from_model(Overrides.model_validate(schedule["parameters"]["overrides"]))
+    params.load(ROOT / "params.yaml", given)
 
 
 def test_flow_refuses_rules_over_several_keys_before_anything_runs(workspace: Workspace, toys: Toys) -> None:
@@ -72,6 +186,29 @@ def test_flow_refuses_rules_over_several_keys_before_anything_runs(workspace: Wo
     with pytest.raises(SimicError, match=r"multiple of ppo\.minibatches"):
         pipeline.simic(Overrides.model_validate({"train": {"envs": 33}}))
     assert toys.ran == []
+    assert workspace.params.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_prefect_deploys_it_with_a_schedule_that_is_off() -> None:
+    """By the commands that prefect.yaml and deploy/README.md give."""
+    environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value() or ""}
+    for command in ("work-pool create local --type process", "--no-prompt deploy --all"):
+        done = [sys.executable, "-m", "prefect", *command.split()]
+        subprocess.run(done, cwd=ROOT, env=environment, check=True, capture_output=True)
+    with get_client(sync_client=True) as client:
+        found = client.read_deployment_by_name("simic/train")
+    assert (found.work_pool_name, found.entrypoint) == ("local", "flows.pipeline.simic")
+    assert found.global_concurrency_limit is None
+    [schedule] = found.schedules
+    assert not schedule.active and schedule.parameters["overrides"]["rng_seed"] == 1
+
+
+def test_a_run_that_is_refused_leaves_params_as_they_were(workspace: Workspace, toys: Any) -> None:
+    before, toys.most = workspace.params.read_bytes(), 200
+    with pytest.raises(SimicError, match=r"train\.envs = 240: too large"):
+        pipeline.simic(Overrides.model_validate({"train": {"envs": 240}}))
+    assert toys.ran == ["prepare"]
     assert workspace.params.read_bytes() == before
 
 

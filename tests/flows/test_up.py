@@ -12,15 +12,19 @@ from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 
-from tests.helpers import copy_checkout, free_port
+from tests.helpers import DVC_YAML, copy_checkout, free_port
 
+# In place of what stands before it in the file.
 STAGES = """
 import time
 import types
 from simic.training.interrupts import in_training
+
+def refuse_too_large(params, workspace): ...
+def discard_work(params, workspace): ...
 
 def prepare(params, workspace):
     workspace.prepared.mkdir(parents=True, exist_ok=True)
@@ -54,25 +58,29 @@ def evaluate(params, workspace):
     workspace.metrics.write_text("{}")
 
 def audit(params, workspace):
-    for name in ("report.html", "report.md", "findings.json"):
-        (workspace.reports / name).write_text("-")
-    (workspace.reports / "figures").mkdir(exist_ok=True)
+    (workspace.reports / "report.md").write_text("-")
 
 def findings(workspace):
-    return types.SimpleNamespace(certified=True, refuted=())
+    return types.SimpleNamespace(certified=True, refuted=(), run="x")
 
 def verdict(workspace):
-    return "score    1", "gap      2", "verdict  none"
+    return Told("1", "2", "no finding", "x")
 
 STAGES = {"prepare": prepare, "headroom": headroom, "train": train, "evaluate": evaluate, "audit": audit}
 """
-# What looks into the stages' real outputs is left out with them.
 TRACKING = """
 class MlflowObserver:
     def __init__(self, *_): ...
     def __getattr__(self, name): return lambda *_: None
 def log_report(*_): ...
 """
+# What looks into the stages' real outputs is left out with them.
+REPLACED = {
+    "simic/pipeline/stages.py": STAGES,
+    "simic/pipeline/mlflow_observer.py": TRACKING,
+    "simic/pipeline/continuing.py": "\ndef begin(*_): ...\n",
+    "flows/artifacts.py": "\ndef publish(*_): ...\n",
+}
 
 
 class Project:
@@ -81,11 +89,10 @@ class Project:
     def __init__(self, root: Path):
         self.root, self.port, self.mlflow_port = root, free_port(), free_port()
         copy_checkout(root)
-        (root / "simic" / "pipeline" / "stages.py").write_text(STAGES)
-        store = root / "simic" / "pipeline" / "mlflow_store.py"
-        store.write_text(store.read_text().partition("\nclass MlflowObserver")[0] + TRACKING)
-        artifacts = root / "flows" / "artifacts.py"
-        artifacts.write_text(artifacts.read_text().partition("\ndef publish")[0] + "\ndef publish(*_): ...\n")
+        for file, more in REPLACED.items():
+            with (root / file).open("a") as module:
+                module.write(more)
+        (root / "dvc.yaml").write_text(DVC_YAML)
         self.env = {**os.environ, "PYTHONPATH": str(root), "PREFECT_API_URL": self.api}
 
     @property
@@ -110,10 +117,11 @@ class Project:
                 if process.poll() is None:
                     process.send_signal(signal.SIGINT)
 
-    def submit(self, iterations: int) -> None:
+    def submit(self, iterations: int) -> subprocess.Popen[bytes]:
+        """The command that watches the run."""
         overrides = f'overrides={{"train": {{"iterations": {iterations}}}}}'
-        command = [sys.executable, "-m", "prefect", "deployment", "run", "simic/train", "-p", overrides]
-        subprocess.run(command, cwd=self.root, env=self.env, check=True, capture_output=True)
+        command = [sys.executable, "-m", "prefect", "deployment", "run", "simic/train", "--watch", "-p", overrides]
+        return subprocess.Popen(command, cwd=self.root, env=self.env, stdout=subprocess.DEVNULL)
 
     def run(self) -> FlowRun:
         """The one that started last."""
@@ -154,12 +162,13 @@ def test_killed_runs_resume_and_everything_stops_together(tmp_path: Path) -> Non
         assert other.returncode == 2
         assert b"which runs simic up" in other.stderr
 
-        # kill -9 of the run: it goes on from where it was
-        project.submit(iterations=40)
+        # kill -9 of the run: it goes on from where it was, unwatched
+        watching = project.submit(iterations=40)
         wait(lambda: project.saved() >= 3)
         os.kill(project.flow_pids()[0], signal.SIGKILL)
         wait(lambda: len(project.starts()) == 2)
         assert project.starts()[1] >= 3
+        assert watching.wait(timeout=30) != 0
 
         # Ctrl-C with a run in progress: saved, to be resumed
         wait(lambda: project.saved() >= project.starts()[1] + 3)
@@ -179,18 +188,20 @@ def test_killed_runs_resume_and_everything_stops_together(tmp_path: Path) -> Non
         process.wait()
 
     with project.up() as process:
-        wait(lambda: project.run().state_name == "Completed")
+        wait(lambda: project.run().state_type == StateType.COMPLETED)
+        assert project.run().state_name == "No finding"
         assert project.starts()[3] > saved
         assert (tmp_path / "checkpoints" / "x").read_text() == "40"
 
         # cancel is not a crash: saved and not resumed
-        project.submit(iterations=1000)
+        watching = project.submit(iterations=1000)
         wait(lambda: project.saved() >= 3)
         run = project.run()
         cancel = [sys.executable, "-m", "prefect", "flow-run", "cancel", str(run.id)]
         subprocess.run(cancel, cwd=project.root, env=project.env, check=True, capture_output=True)
         wait(lambda: project.run().state_name == "Cancelled")
         assert project.saved() >= 3
+        assert watching.wait(timeout=30) != 0
 
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=10) == 0  # under 3 s on an idle machine

@@ -18,11 +18,13 @@ from simic import params, seals
 from simic.evaluation import endpoints
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
+from simic.telemetry import curves
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
-DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+DVC_FILE = yaml.safe_load((ROOT / "dvc.yaml").read_text())
+DVC = DVC_FILE["stages"]
 WORKSPACE = Workspace(Path())
 
 # No dependency of any record: recorded params hold the values and what is valid, DVC knows outputs by their
@@ -109,6 +111,21 @@ def test_outputs_are_where_the_code_puts_them() -> None:
     assert outputs("headroom") == {str(WORKSPACE.headroom)}
     assert outputs("evaluate") == {str(WORKSPACE.evaluation), str(WORKSPACE.grown), str(WORKSPACE.metrics)}
     assert {Path(out).parent for out in outputs("audit")} == {WORKSPACE.reports}
+
+
+def test_what_dvc_shows_of_a_run_is_what_the_stages_write() -> None:
+    """Every column of the curves has a plot, and every stage that learns or judges has its numbers."""
+    assert DVC_FILE["metrics"] == [str(WORKSPACE.telemetry / curves.METRICS_FILE)]
+    assert [place for name in DVC for each in DVC[name].get("metrics", []) for place in each] == [
+        str(WORKSPACE.metrics),
+        str(WORKSPACE.reports / "audit_metrics.json"),
+    ]
+    figures, *drawn = DVC_FILE["plots"]
+    assert figures == str(WORKSPACE.reports / "figures")
+    places = [(name, plot["x"], plot["y"]) for each in drawn for name, plot in each.items()]
+    across, *columns = curves.COLUMNS
+    file = str(WORKSPACE.telemetry / curves.CURVES_FILE)
+    assert places == [(name, across, {file: name}) for name in columns]
 
 
 def test_every_output_that_a_stage_reads_is_its_dependency() -> None:
@@ -289,6 +306,19 @@ def test_only_what_changed_is_installed_and_an_interrupted_or_broken_environment
     assert make("install") == [pipeline]
     (venv / "bin" / "python").unlink()
     assert make("install") == [venv.name, pipeline]
+
+
+def test_make_serve_takes_ports() -> None:
+    def command(*given: str) -> str:
+        """What it would run."""
+        done = ["make", "-n", "--no-print-directory", "serve", *given]
+        told = subprocess.run(
+            done, cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "MAKEFLAGS": ""}
+        )
+        return told.stdout.splitlines()[-1].strip()
+
+    assert command() == "simic up"
+    assert command("PORT=4300", "MLFLOW_PORT=5100") == "simic up --port 4300 --mlflow-port 5100"
 
 
 def test_dvc_has_one_door_and_mlflow_two() -> None:

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from simic.pipeline import display
 from simic.pipeline.live import LiveView
+from simic.training.observers import Observer
 from simic.training.progress import Lines
 
 
@@ -51,3 +52,10 @@ def test_training_is_shown_live_on_a_terminal_in_lines_elsewhere_and_not_at_all(
     monkeypatch.setattr(display.sys.stdout, "isatty", lambda: True)
     assert isinstance(display.of_training("auto", {})[0], LiveView)
     assert isinstance(display.of_training("plain", {})[0], Lines)
+
+
+def test_what_says_the_lines_elsewhere_takes_the_place_of_the_terminal() -> None:
+    others = [Observer()]
+    assert [type(each) for each in display.beside(others, "plain", {})] == [Lines, Observer]
+    elsewhere = [Lines(print), *others]
+    assert display.beside(elsewhere, "plain", {}) == elsewhere

@@ -84,6 +84,56 @@ def test_changed_params_run_what_depends_on_them_and_no_more(workspace: Workspac
     assert chain(workspace) == []  # how to run is no part of what was computed
 
 
+def test_a_run_of_an_experiment_bears_its_name(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That `dvc exp show` has: it is found in MLflow by it."""
+    monkeypatch.delenv("DVC_EXP_NAME", raising=False)
+    assert "simic.experiment" not in engine.provenance(workspace)
+    monkeypatch.setenv("DVC_EXP_NAME", "brave-mole")
+    assert engine.provenance(workspace)["simic.experiment"] == "brave-mole"
+
+
+def refused(workspace: Workspace, *overrides: str) -> tuple[str, list[str]]:
+    """Why, and what was said before."""
+    said = list[str]()
+    with pytest.raises(SimicError) as caught:
+        engine.run_chain(workspace, "train", engine.Execution(), said.append, overrides)
+    return str(caught.value), said
+
+
+def test_a_run_that_is_refused_leaves_params_as_they_were(workspace: Workspace) -> None:
+    """With the real stages: there are no such data, and one could be had there."""
+    before = workspace.params.read_bytes()
+    reason, said = refused(workspace, "prepare.task=text", "prepare.source=nowhere.txt")
+    assert "nowhere.txt: no such file; put it there (any UTF-8 text; for example https://" in reason
+    assert workspace.params.read_bytes() == before
+    assert said[0] == 'params.yaml: prepare.task: "suite" -> "text"'
+    assert said[-1] == "params.yaml: is again as it was before this run"
+
+
+def test_what_is_too_large_is_refused_before_anything_is_measured(
+    workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(tree: Params, workspace: Workspace) -> None:
+        raise SimicError(f"{tree.train.envs} hosts are too large")
+
+    before = workspace.params.read_bytes()
+    monkeypatch.setitem(stages.STAGES, "headroom", toys.headroom)
+    monkeypatch.setattr(stages, "STAGES", {name: stages.STAGES[name] for name in ("prepare", "headroom", "train")})
+    monkeypatch.setattr(stages, "refuse_too_large", too_large)
+    assert refused(workspace, "train.envs=240")[0] == "240 hosts are too large"
+    assert workspace.params.read_bytes() == before and toys.ran == ["prepare"]
+
+
+def test_what_a_hand_changes_meanwhile_is_not_undone(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def edit(*_: Any) -> None:
+        workspace.params.write_text("mine")
+        raise SimicError("no data")
+
+    monkeypatch.setattr(stages, "STAGES", {"prepare": edit, "train": edit})
+    refused(workspace, "train.envs=240")
+    assert workspace.params.read_text() == "mine"
+
+
 @pytest.mark.slow
 def test_fresh_trains_again_and_prepares_nothing(workspace: Workspace, toys: StoppableToys) -> None:
     chain(workspace)

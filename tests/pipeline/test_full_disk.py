@@ -29,7 +29,13 @@ OUTPUTS = {
     "headroom": ("reports/headroom.json",),
     "train": ("checkpoints", "models", "telemetry"),
     "evaluate": ("reports/grown", "reports/evaluation.json", "reports/metrics.json"),
-    "audit": ("reports/findings.json", "reports/findings.sarif", "reports/certificate.json", "reports/figures"),
+    "audit": (
+        "reports/findings.json",
+        "reports/findings.sarif",
+        "reports/audit_metrics.json",
+        "reports/certificate.json",
+        "reports/figures",
+    ),
 }
 DIFFER = ("timing.jsonl", "run.json")  # between equal runs
 

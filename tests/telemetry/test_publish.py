@@ -107,7 +107,8 @@ def test_updates_are_those_that_were_recorded_and_absent_is_null(published, tmp_
 
 
 def test_every_table_exists_and_an_empty_one_has_its_columns(published, tmp_path):
-    assert sorted(path.name for path in published.iterdir()) == sorted([*TABLES, "timing.jsonl"])
+    others = ("curves.csv", "metrics.json", "timing.jsonl")
+    assert sorted(path.name for path in published.iterdir()) == sorted([*TABLES, *others])
     with Recorder(tmp_path / "empty"):
         pass
     publish(tmp_path / "empty", NOTHING, tmp_path / "none")

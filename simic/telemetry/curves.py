@@ -1,0 +1,60 @@
+"""The learning curves of a run, a row per iteration, and its few last numbers: what `dvc plots` and `dvc metrics` show.
+
+A measurement that was not made is an empty cell, and no key.
+"""
+
+import csv
+import io
+import json
+import math
+
+import numpy as np
+
+from simic.telemetry.columns import Array, Columns
+from simic.telemetry.rows import UpdateRow
+
+CURVES_FILE, METRICS_FILE = "curves.csv", "metrics.json"
+OF_EPISODES = {"return": "return", "committed_accuracy": "committed_accuracy", "kept_seeds": "fossilized"}
+OF_UPDATES = ("entropy", "value_loss", "explained_variance", "approx_kl")
+COLUMNS = ("iterations", "validation_score", *OF_EPISODES, *OF_UPDATES)
+
+
+class Curves:
+    """Rows in the order of the iterations."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, dict[str, int | float]] = {}  # by iterations done
+        self._last: UpdateRow | None = None
+
+    def append(self, update: UpdateRow, episodes: Columns) -> None:
+        """One iteration, with the episodes that it learned from; means are over the hosts that were measured."""
+        done = update.iteration + 1
+        row = {"iterations": done, "validation_score": update.validation_accuracy}
+        row |= {name: _mean(episodes[column]) for name, column in OF_EPISODES.items()}
+        row |= {name: update.metrics.get(name, math.nan) for name in OF_UPDATES}
+        self._rows[done], self._last = row, update
+
+    def csv(self) -> str:
+        """A header and a row for each iteration."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for row in self._rows.values():
+            writer.writerow([value if math.isfinite(value) else "" for value in row.values()])
+        return text.getvalue()
+
+    def metrics(self) -> str:
+        """As JSON: the last iteration, and the best validation so far with the iterations done then."""
+        found: dict[str, int | float] = {"iterations": 0}
+        if self._last is not None:
+            last, best = self._rows[self._last.iteration + 1], self._last.best_iteration
+            found = {name: value for name, value in last.items() if name != "validation_score"}
+            found["env_steps"] = self._last.env_steps
+            if best in self._rows:
+                found |= {"best_iterations": best, "best_validation_score": self._rows[best]["validation_score"]}
+        return json.dumps({name: value for name, value in found.items() if math.isfinite(value)}, indent=2) + "\n"
+
+
+def _mean(values: Array) -> float:
+    measured = values[np.isfinite(values)].tolist()
+    return sum(measured) / len(measured) if measured else math.nan
