@@ -5,11 +5,12 @@ waits in mlflow_debts until the store is back.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from simic import durable, params
-from simic.pipeline import mlflow_debts, mlflow_store
+from simic.pipeline import mlflow_debts, mlflow_models, mlflow_store
+from simic.pipeline.mlflow_datasets import DescribedSplit
 from simic.pipeline.mlflow_debts import Ended, Owed, Report
 from simic.pipeline.mlflow_store import TROUBLE, MlflowRun, Point, RunIdentity, in_one_line, warn
 from simic.pipeline.paths import Workspace
@@ -24,8 +25,14 @@ PAUSE = 20.0  # times what a failed attempt took, until the next: at most a twen
 class MlflowObserver(Observer):
     """Of one training run; a failure of MLflow is reported, never raised."""
 
-    def __init__(self, workspace: Workspace, tree: params.Params, tags: Mapping[str, str]):
-        self._workspace, self._tree, self._tags = workspace, tree, tags
+    def __init__(
+        self,
+        workspace: Workspace,
+        tree: params.Params,
+        tags: Mapping[str, str],
+        splits: Sequence[DescribedSplit] = (),
+    ):
+        self._workspace, self._tree, self._tags, self._splits = workspace, tree, tags, tuple(splits)
         self._identity: RunIdentity | None = None
         self._name = ""
         self._report: Callable[[FindingRow], None] | None = None
@@ -46,6 +53,7 @@ class MlflowObserver(Observer):
             tags=self._tags,
             dataset=self._tree.prepare.task,
             data_sha256=info.data_sha256,
+            splits=self._splits,
         )
 
         def first() -> None:
@@ -80,7 +88,7 @@ class MlflowObserver(Observer):
         owed = self._owed().training
         assert self._identity is not None
         ended = owed or Ended(identity=self._identity, points=(), status="finished")
-        self._owe(ended.model_copy(update={"published": mlflow_store.checkpoint_digest(self._workspace)}))
+        self._owe(ended.model_copy(update={"published": mlflow_models.checkpoint_digest(self._workspace)}))
         self._attempt(lambda: mlflow_debts.settle_run(self._workspace, self._name))
 
     def _owed(self) -> Owed:
