@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.entities import Dataset, DatasetInput, Experiment, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from pydantic import BaseModel
 from sqlalchemy.exc import SQLAlchemyError
@@ -43,6 +43,7 @@ NOTE = """One run for each training, and one for each cell of a study.
 | `importance/…` | points lost when a group of observations is shuffled |
 | `test/…` | mean test accuracy of each policy, points |
 | `update/…` | the PPO update of an iteration |
+| `system/…` | processor and memory since the last checkpoint; not told later |
 | `validation/…` | score of the validation episodes |
 """
 PUBLISHED_TAG = "simic.checkpoint"  # of a run: what its published checkpoints are
@@ -101,7 +102,8 @@ def refuse_unusable(workspace: Workspace) -> None:
 
 
 def connect(workspace: Workspace) -> tuple[MlflowClient, str]:
-    """A client and the id of the experiment, both made on first use.
+    """A client and the id of the experiment, both made on first use; OSError where the store of this project keeps its
+    files in another.
 
     The first initialisation from several processes at once destroys the database (mlflow #19943), hence the lock.
     """
@@ -112,7 +114,20 @@ def connect(workspace: Workspace) -> tuple[MlflowClient, str]:
         if experiment is None:
             tags = {"mlflow.experimentKind": "custom_model_development", NOTE_TAG: NOTE}
             return client, client.create_experiment(EXPERIMENT, artifact_location=own, tags=tags)
+    if own is not None:
+        _refuse_foreign(experiment, own, workspace)
     return client, experiment.experiment_id
+
+
+def _refuse_foreign(experiment: Experiment, own: str, workspace: Workspace) -> None:
+    """MLflow keeps absolute paths: a copied project would write into the first one, a moved one to where it was."""
+    if experiment.artifact_location != own:
+        raise OSError(
+            f"{workspace.root.resolve() / 'mlflow.db'} keeps its files in {experiment.artifact_location}: the project "
+            "was copied or moved. To go on here, with what was logged still to be seen, run in its folder: "
+            f"mlflow experiments rename --experiment-id {experiment.experiment_id} "
+            f"--new-name {EXPERIMENT}-{experiment.experiment_id}"
+        )
 
 
 def origin(code: str) -> dict[str, str]:
