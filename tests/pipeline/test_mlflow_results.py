@@ -13,10 +13,11 @@ from simic.pipeline import mlflow_models, mlflow_observer, mlflow_store, splits
 from simic.pipeline.mlflow_datasets import DescribedSplit
 from simic.pipeline.mlflow_observer import MlflowObserver
 from simic.pipeline.paths import Workspace
-from tests.pipeline.test_mlflow_debts import failing
+from tests.pipeline.test_mlflow_debts import GONE, failing
 from tests.pipeline.test_mlflow_store import ITERATIONS, NAME, info_of, publish_files, run_of, steps, train
 
 CODE = "c0ffee" * 6 + "abcd"
+CPU = "system/cpu_utilization_percentage"
 
 
 def split(name: str, context: str) -> DescribedSplit:
@@ -185,3 +186,25 @@ def test_digests_are_those_of_the_data_and_nothing_prepared_is_no_data_set(
     shutil.copytree(prepared, elsewhere.prepared)
     assert splits.described(elsewhere) == first
     assert not any(str(workspace.root) in each.model_dump_json() for each in first)
+
+
+def test_the_load_of_the_machine_comes_with_checkpoints(workspace: Workspace) -> None:
+    watcher = observer(workspace)
+    train(watcher, workspace, range(3))
+    watcher.on_end("finished")
+    assert steps(workspace, CPU) == [0, 1, 2]
+    client, _, run_id = run_of(workspace)
+    found = client.get_run(run_id).data.metrics
+    assert 0 <= found[CPU] <= 100 and found["system/process_memory_megabytes"] > 1
+    assert found["system/process_memory_megabytes"] < found["system/system_memory_usage_megabytes"] * 2
+
+
+def test_the_load_of_the_machine_is_not_looked_at_while_mlflow_is_left_alone(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = list[None]()
+    monkeypatch.setattr(mlflow_observer, "machine_load", lambda: looked.append(None) or {})
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", GONE)
+    watcher = observer(workspace)
+    train(watcher, workspace, range(5))
+    assert looked == []
