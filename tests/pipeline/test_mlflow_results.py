@@ -9,7 +9,7 @@ import pytest
 
 from simic import params
 from simic.data.batches import read_meta
-from simic.pipeline import mlflow_models, mlflow_observer, mlflow_store, splits
+from simic.pipeline import engine, mlflow_models, mlflow_observer, mlflow_store, splits
 from simic.pipeline.mlflow_datasets import DescribedSplit
 from simic.pipeline.mlflow_observer import MlflowObserver
 from simic.pipeline.paths import Workspace
@@ -154,8 +154,7 @@ def test_a_run_says_what_it_is_and_where_it_comes_from(code: str, commit: str | 
 
 def test_every_split_is_a_data_set_with_schema_and_profile(workspace: Workspace, prepared: Path) -> None:
     shutil.copytree(prepared, workspace.prepared)
-    found, meta = splits.described(workspace), read_meta(workspace.prepared)
-    watcher = MlflowObserver(workspace, params.Params(), {}, found)
+    meta, (_, watcher) = read_meta(workspace.prepared), engine.observers(params.Params(), workspace)
     watcher.on_start(info_of(workspace))
     client, _, run_id = run_of(workspace)
     given = client.get_run(run_id).inputs.dataset_inputs
