@@ -21,7 +21,7 @@ from simic.pipeline.mlflow_store import PUBLISHED_TAG, MlflowRun, measure
 from simic.pipeline.paths import Workspace
 
 REGISTERED_MODEL = "simic-policy"
-REGISTERED_NOTE = """Controllers of growth, greedy. With torch alone, without simic:
+REGISTERED_NOTE = """Controllers of growth, greedy. With torch and numpy, without simic:
 
     mlflow.pyfunc.load_model("models:/simic-policy@champion")
 """
@@ -183,16 +183,16 @@ def package(policy: Path, folder: Path, model: LoggedModel) -> None:
 
 def signature(described: Mapping[str, Any]) -> ModelSignature:
     """Of a program by its description: every tensor by name, the batch of any size."""
-    inputs, heads = described["inputs"], described["heads"]
-    memory, size = (-1, *inputs["h"]["shape"][1:]), inputs["h"]["dtype"]
+    heads = described["heads"]
+    given = {name: (each["dtype"], (-1, *each["shape"][1:])) for name, each in described["inputs"].items()}
+    real = given["h"][0]
     outputs = {
         "actions": ("int64", (-1, len(heads))),
-        "op_logits": (size, (-1, heads[0]["size"])),
-        "value": (size, (-1,)),
-        "h": (size, memory),
-        "c": (size, memory),
+        "op_logits": (real, (-1, heads[0]["size"])),
+        "value": (real, (-1,)),
+        "h": given["h"],
+        "c": given["c"],
     }
-    given = {name: (each["dtype"], (-1, *each["shape"][1:])) for name, each in inputs.items()}
     return ModelSignature(inputs=_schema(given), outputs=_schema(outputs))
 
 

@@ -107,7 +107,8 @@ def connect(workspace: Workspace) -> tuple[MlflowClient, str]:
 
     The first initialisation from several processes at once destroys the database (mlflow #19943), hence the lock.
     """
-    own = None if "MLFLOW_TRACKING_URI" in os.environ else (workspace.root.resolve() / "mlruns" / EXPERIMENT).as_uri()
+    server = os.environ.get("MLFLOW_TRACKING_URI")  # which keeps its files wherever it likes
+    own = None if server else (workspace.root.resolve() / "mlruns" / EXPERIMENT).as_uri()
     with durable.locked(workspace.state / "mlflow.lock", "opens MLflow's store", 60):
         client = MlflowClient(tracking_uri=store_uri(workspace), registry_uri=store_uri(workspace))
         experiment = client.get_experiment_by_name(EXPERIMENT)

@@ -17,11 +17,14 @@ import pytest
 import torch
 
 from simic import seals
+from simic.agent.export import export_policy
 from simic.envs.play import play
 from simic.evaluation.scoring import EvaluationSetup
 from simic.pipeline import mlflow_models, mlflow_store
 from simic.pipeline.paths import Workspace
+from simic.pipeline.simic_policy import ServedPolicy
 from simic.training.learned import Learned
+from tests.agent.worlds import SMALL, make_policy
 from tests.helpers import free_port
 from tests.pipeline.small_suite import tree
 from tests.pipeline.test_promote import track
@@ -176,6 +179,19 @@ def test_the_model_is_whole_and_the_same_for_the_same_policy(registered: Workspa
     assert [pin.partition("==")[0] for pin in pins] == ["mlflow", "numpy", "torch"] and not any(
         "+" in pin for pin in pins
     )
+
+
+@pytest.mark.parametrize(("core", "precision"), [("none", "float32"), ("gru", "float32"), ("lstm", "bfloat16")])
+def test_what_comes_out_is_what_the_signature_says(core: str, precision: str, tmp_path: Path) -> None:
+    sizes = SMALL.model_copy(update={"precision": precision})
+    described = export_policy(make_policy(core, sizes=sizes), None, tmp_path / "program")
+    signature = mlflow_models.signature(described)
+    given = {spec.name: np.zeros((5, *spec.shape[1:]), spec.type) for spec in signature.inputs.inputs}
+    given |= {name: np.ones_like(mask) for name, mask in given.items() if name.startswith("mask_")}
+    done = ServedPolicy(tmp_path / "program").predict(given)
+    assert list(done) == signature.outputs.input_names()
+    for spec in signature.outputs.inputs:
+        assert (done[spec.name].dtype, done[spec.name].shape) == (spec.type, (5, *spec.shape[1:])), spec.name
 
 
 def ask(url: str, content: bytes | None = None) -> bytes:
