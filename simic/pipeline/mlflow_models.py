@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 import platform
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +31,7 @@ CHECKPOINT = "checkpoint-"  # how the names of the others begin
 VERSIONS_TAG = "mlflow.modelVersions"  # of a model: by it MLflow's pages lead to its versions
 DATA_TAG = "simic.data_sha256"  # of a version: the data that it was trained on
 COMPARE = "compare/"  # sorts before every other group of metrics, as MLflow sorts them: by the name
+AS_A_WHOLE = 0  # the step of what is compared: what has only that one MLflow draws as bars, a run beside the other
 OF_CHECKPOINTS = ("episode/", "validation/")  # metrics of training that say what a checkpoint is worth
 MOST_DESCRIBED = 5000  # characters of a description that MLflow's tables have room for
 LOADER = Path(__file__).with_name("simic_policy.py")
@@ -48,13 +49,14 @@ def publish(run: MlflowRun, workspace: Workspace) -> None:
     """
     done = dict[str, int]()
     for path in sorted(workspace.checkpoints.glob("*/manifest.json")):
-        manifest = json.loads(path.read_bytes())
-        name, done[path.parent.name] = path.parent.name, manifest["iteration"]
+        name, manifest = path.parent.name, json.loads(path.read_bytes())
+        done[name] = manifest["iteration"]
+        model = _published_checkpoint(run, path.parent, done[name])
         if name == "best":
-            _say_score(run, manifest["scalars"]["best_score"], done[name])
-        _publish_checkpoint(run, path.parent, done[name])
+            _say_score(run, manifest["scalars"]["best_score"])
+            link(run.client, run.run_id, model, {_SCORE: AS_A_WHOLE})
     policy = _added(run, POLICY, done["best"], lambda model: _upload_policy(run, workspace, model))
-    link(run.client, run.run_id, policy, done["best"], [_SCORE])
+    link(run.client, run.run_id, policy, {_SCORE: AS_A_WHOLE})
     _register(run, policy)
     run.tag({PUBLISHED_TAG: checkpoint_digest(workspace)})
 
@@ -62,20 +64,20 @@ def publish(run: MlflowRun, workspace: Workspace) -> None:
 _SCORE = f"{COMPARE}validation_score"
 
 
-def _say_score(run: MlflowRun, score: float | None, iteration: int) -> None:
+def _say_score(run: MlflowRun, score: float | None) -> None:
     """By which a checkpoint was chosen as the best; once, and not where there were no validation episodes."""
     if score is not None and not run.client.get_metric_history(run.run_id, _SCORE):
-        measure(run.client, run.run_id, {_SCORE: score}, iteration)
+        measure(run.client, run.run_id, {_SCORE: score}, AS_A_WHOLE)
 
 
-def _publish_checkpoint(run: MlflowRun, folder: Path, done: int) -> None:
+def _published_checkpoint(run: MlflowRun, folder: Path, done: int) -> LoggedModel:
     model = _added(
         run, CHECKPOINT + folder.name, done, lambda made: run.client.log_model_artifacts(made.model_id, str(folder))
     )
     measured = run.client.get_run(run.run_id).data.metrics
     last = done - 1  # iterations are counted from 0
-    link(run.client, run.run_id, model, last, [key for key in measured if key.startswith(OF_CHECKPOINTS)])
-    link(run.client, run.run_id, model, done, [_SCORE])
+    link(run.client, run.run_id, model, {key: last for key in measured if key.startswith(OF_CHECKPOINTS)})
+    return model
 
 
 def _added(run: MlflowRun, name: str, done: int, upload: Callable[[LoggedModel], None]) -> LoggedModel:
@@ -105,17 +107,16 @@ def link(
     client: MlflowClient,
     run_id: str,
     model: LoggedModel,
-    step: int,
-    keys: Collection[str],
+    steps: Mapping[str, int],
     data: Dataset | None = None,
 ) -> None:
-    """What a run has measured at a step counts for a model too, with the data it was measured on.
+    """What a run has measured at some step, by the metric, counts for a model too, with the data it was measured on.
 
     MLflow takes a point with the value, step and time of one that is there for the same, so the run has it once.
     """
     known = {(each.key, each.step, each.value) for each in client.get_logged_model(model.model_id).metrics or ()}
     metrics = list[Metric]()
-    for key in keys:
+    for key, step in steps.items():
         points = [point for point in client.get_metric_history(run_id, key) if point.step == step]
         if points and (key, step, (newest := max(points, key=lambda point: point.timestamp)).value) not in known:
             metrics.append(_of_model(newest, model, data, run_id))

@@ -9,6 +9,7 @@ from mlflow.entities import LoggedModel, RunTag
 
 from simic.pipeline.mlflow_datasets import used_for
 from simic.pipeline.mlflow_models import (
+    AS_A_WHOLE,
     CHECKPOINT,
     COMPARE,
     POLICY,
@@ -87,12 +88,14 @@ def log_evaluation(
     if workspace.metrics.exists():
         compared |= json.loads(workspace.metrics.read_bytes())
     accuracies = {f"test/{name}": row["test_accuracy_pct"]["estimate"] for name, row in evaluation["policies"].items()}
-    own = {f"{COMPARE}{name}": value for name, value in compared.items()}
-    own |= {f"importance/{name}": row["lost"]["estimate"] for name, row in evaluation["importance"].items()}
-    measure(client, run_id, {**own, **accuracies}, step)
+    importance = {f"importance/{name}": row["lost"]["estimate"] for name, row in evaluation["importance"].items()}
+    whole = {f"{COMPARE}{name}": value for name, value in compared.items()}
+    measure(client, run_id, {**accuracies, **importance}, step)
+    measure(client, run_id, whole, AS_A_WHOLE)
     data = used_for(client, run_id, "testing")
+    steps = dict.fromkeys(whole, AS_A_WHOLE) | dict.fromkeys((*importance, LEARNED), step)
     for model in evaluated:
-        link(client, run_id, model, step, [*own, LEARNED], data)
+        link(client, run_id, model, steps, data)
 
 
 def _findings(workspace: Workspace) -> list[dict[str, str]]:

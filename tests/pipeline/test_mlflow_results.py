@@ -71,8 +71,8 @@ def test_every_checkpoint_has_what_training_measured_of_it_and_the_run_has_that_
     before = {key: client.get_metric_history(run_id, key) for key in client.get_run(run_id).data.metrics}
     best, latest = measured(workspace, "checkpoint-best"), measured(workspace, "checkpoint-latest")
     assert best["episode/return"] == (1, 1.5) and latest["episode/return"] == (3, 1.5)  # of the last iteration before
-    assert best["compare/validation_score"] == (2, 77.5) and "compare/validation_score" not in latest
-    assert measured(workspace, "policy") == {"compare/validation_score": (2, 77.5)}
+    assert best["compare/validation_score"] == (0, 77.5) and "compare/validation_score" not in latest
+    assert measured(workspace, "policy") == {"compare/validation_score": (0, 77.5)}
     assert not [key for key in best if key.startswith(("update/", "system/")) or key == mlflow_store.MARKER]
     watcher.publish()
     for key, history in before.items():
@@ -102,8 +102,8 @@ def test_what_evaluation_measured_counts_for_model_and_test_data(workspace: Work
     client, experiment_id, run_id = run_of(workspace)
     for name in ("checkpoint-best", "policy"):
         found = measured(workspace, name)
-        assert found["compare/score"] == (2, 80.0) and found["test/learned"] == (2, 81.0)
-        assert found["importance/time"] == (2, 1.5) and found["compare/grave_findings"] == (2, 1.0)
+        assert found["compare/score"] == (0, 80.0) and found["test/learned"] == (2, 81.0)
+        assert found["importance/time"] == (2, 1.5) and found["compare/grave_findings"] == (0, 1.0)
         [model] = mlflow_models.models(client, experiment_id, run_id, name)
         of_data = {each.key: (each.dataset_name, each.dataset_digest) for each in model.metrics or []}
         assert of_data["compare/score"] == of_data["test/learned"] == ("digits-test", "test" * 9)
@@ -122,8 +122,8 @@ def test_a_model_that_was_not_told_of_its_evaluation_is_told_later(workspace: Wo
     with failing("get_logged_model"):
         mlflow_observer.log_report(workspace, NAME, {}, sound=True)
     mlflow_observer.log_report(workspace, NAME, {}, sound=True)
-    assert measured(workspace, "policy")["compare/score"] == (2, 80.0)
-    assert steps(workspace, "compare/score") == [2]
+    assert measured(workspace, "policy")["compare/score"] == (0, 80.0)
+    assert steps(workspace, "compare/score") == [0]
 
 
 def test_what_is_compared_stands_before_all_else(workspace: Workspace) -> None:
@@ -136,6 +136,7 @@ def test_what_is_compared_stands_before_all_else(workspace: Workspace) -> None:
     assert compared == names[: len(compared)]
     assert {"score", "gap_closed", "validation_score", "grave_findings"} == {name.split("/")[1] for name in compared}
     assert sorted({name.partition("/")[0] for name in names})[0] == "compare"
+    assert {point.step for name in compared for point in client.get_metric_history(run_id, name)} == {0}  # bars
 
 
 @pytest.mark.parametrize(("code", "commit"), [(CODE, CODE), (f"{CODE}-dirty", CODE), ("", None)])

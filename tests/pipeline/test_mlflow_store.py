@@ -182,7 +182,7 @@ def test_report_findings_and_verdict_are_on_the_run_of_the_checkpoints(workspace
     assert [(m.step, m.value) for m in client.get_metric_history(run_id, "test/learned")] == [(2, 81.0)]
     assert [(m.step, m.value) for m in client.get_metric_history(run_id, "importance/time")] == [(2, 1.5)]
     for name, value in (("score", 80.0), ("gap_closed", 0.25)):
-        assert [(m.step, m.value) for m in client.get_metric_history(run_id, f"compare/{name}")] == [(2, value)]
+        assert [(m.step, m.value) for m in client.get_metric_history(run_id, f"compare/{name}")] == [(0, value)]
     tags = client.get_run(run_id).data.tags
     assert tags["simic.verdict"] == "high"  # the critical check passed
     assert (tags["simic.findings.high"], tags["simic.findings.critical"]) == ("1", "0")
