@@ -23,6 +23,7 @@ from unittest.mock import patch
 from benchmarks import page
 from benchmarks.pipeline import ONE_CORE, perform, workspace
 from simic import seals
+from simic.pipeline import mlflow_store
 from simic.pipeline.mlflow_observer import MlflowObserver
 from simic.pipeline.paths import Workspace
 from simic.telemetry.columns import Columns
@@ -109,6 +110,8 @@ def measure(folder: Path, iterations: int, changes: list[str]) -> dict[str, Any]
     changes = [*SMALL, f"train.iterations={iterations}", *changes]
     connected = workspace(folder / "first", [*changes, "rng_seed=99"])  # a store with its tables
     train(connected, nullcontext(), ())
+    client, experiment_id = mlflow_store.connect(connected)
+    client.rename_experiment(experiment_id, "template")  # it keeps its files in that project
     store = (connected.root / "mlflow.db").read_bytes()
 
     def place(name: str) -> Workspace:

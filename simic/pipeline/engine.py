@@ -196,9 +196,10 @@ def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> N
 def observers(tree: params.Params, workspace: Workspace) -> tuple["Observer", "MlflowObserver"]:
     """Who watches every training run: the live audit and MLflow's record."""
     from simic.audit.live import LiveAudit
-    from simic.pipeline import mlflow_observer
+    from simic.pipeline import mlflow_observer, splits
 
-    return LiveAudit(), mlflow_observer.MlflowObserver(workspace, tree, provenance(workspace))
+    described = splits.described(workspace)
+    return LiveAudit(), mlflow_observer.MlflowObserver(workspace, tree, provenance(workspace), described)
 
 
 def provenance(workspace: Workspace) -> dict[str, str]:

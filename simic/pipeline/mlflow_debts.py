@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from simic import durable
-from simic.pipeline import mlflow_store
+from simic.pipeline import mlflow_models, mlflow_results
 from simic.pipeline.mlflow_store import MlflowRun, Point, RunIdentity
 from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
@@ -99,7 +99,7 @@ def settle_run(workspace: Workspace, name: str) -> None:
 def _report(workspace: Workspace, name: str, report: Report) -> None:
     findings = workspace.reports / "findings.json"
     if findings.exists() and durable.sha256(findings) == report.sha256:
-        mlflow_store.send_report(workspace, report.tags, report.sound)
+        mlflow_results.send_report(workspace, report.tags, report.sound)
     else:
         _log.warning("MLflow will not have the report of run %s: reports/ are those of another audit now", name)
 
@@ -110,8 +110,8 @@ def _tell(workspace: Workspace, ended: Ended) -> None:
     run.ended(ended.status)
     if ended.published is None:
         return
-    if ended.published == mlflow_store.checkpoint_digest(workspace):
-        mlflow_store.publish(run, workspace)
+    if ended.published == mlflow_models.checkpoint_digest(workspace):
+        mlflow_models.publish(run, workspace)
     else:
         name = run_name(ended.identity.fingerprint)
         _log.warning("MLflow will not have the policy of run %s: checkpoints/ are those of another run now", name)

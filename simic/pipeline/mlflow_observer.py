@@ -5,11 +5,14 @@ waits in mlflow_debts until the store is back.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from simic import durable, params
-from simic.pipeline import mlflow_debts, mlflow_store
+from simic.pipeline import mlflow_debts, mlflow_models, mlflow_store
+from simic.pipeline.mlflow_datasets import DescribedSplit
 from simic.pipeline.mlflow_debts import Ended, Owed, Report
 from simic.pipeline.mlflow_store import TROUBLE, MlflowRun, Point, RunIdentity, in_one_line, warn
 from simic.pipeline.paths import Workspace
@@ -19,13 +22,20 @@ from simic.telemetry.rows import FindingRow, UpdateRow
 from simic.training.observers import EndStatus, Observer, RunInfo
 
 PAUSE = 20.0  # times what a failed attempt took, until the next: at most a twentieth of the time goes into trying
+MEGABYTE = 1_000_000
 
 
 class MlflowObserver(Observer):
     """Of one training run; a failure of MLflow is reported, never raised."""
 
-    def __init__(self, workspace: Workspace, tree: params.Params, tags: Mapping[str, str]):
-        self._workspace, self._tree, self._tags = workspace, tree, tags
+    def __init__(
+        self,
+        workspace: Workspace,
+        tree: params.Params,
+        tags: Mapping[str, str],
+        splits: Sequence[DescribedSplit] = (),
+    ):
+        self._workspace, self._tree, self._tags, self._splits = workspace, tree, tags, tuple(splits)
         self._identity: RunIdentity | None = None
         self._name = ""
         self._report: Callable[[FindingRow], None] | None = None
@@ -46,7 +56,9 @@ class MlflowObserver(Observer):
             tags=self._tags,
             dataset=self._tree.prepare.task,
             data_sha256=info.data_sha256,
+            splits=self._splits,
         )
+        psutil.cpu_percent()  # from here on it says how busy the machine was since it was last asked
 
         def first() -> None:
             mlflow_debts.settle(self._workspace)
@@ -60,6 +72,9 @@ class MlflowObserver(Observer):
 
     def on_checkpoint(self, path: Path, iteration: int) -> None:
         if time.monotonic() >= self._not_before:
+            if self._pending:
+                last = self._pending.pop()
+                self._pending.append(last.model_copy(update={"metrics": {**last.metrics, **machine_load()}}))
             self._attempt(self._flush)
 
     def on_end(self, status: EndStatus) -> None:
@@ -80,7 +95,7 @@ class MlflowObserver(Observer):
         owed = self._owed().training
         assert self._identity is not None
         ended = owed or Ended(identity=self._identity, points=(), status="finished")
-        self._owe(ended.model_copy(update={"published": mlflow_store.checkpoint_digest(self._workspace)}))
+        self._owe(ended.model_copy(update={"published": mlflow_models.checkpoint_digest(self._workspace)}))
         self._attempt(lambda: mlflow_debts.settle_run(self._workspace, self._name))
 
     def _owed(self) -> Owed:
@@ -127,6 +142,20 @@ class MlflowObserver(Observer):
             message = f"logging to MLflow failed: {in_one_line(error)}"
             finding = FindingRow(iteration=self._iteration, check="tracking_gone", severity="low", message=message)
             self._report(finding)
+
+
+def machine_load() -> dict[str, float]:
+    """How busy the machine was since the last checkpoint and how full its memory is, by MLflow's own names.
+
+    Told with the points of a checkpoint and never owed: it is of no use later, and equal runs differ in it.
+    """
+    memory, own = psutil.virtual_memory(), psutil.Process().memory_info().rss
+    return {
+        "system/cpu_utilization_percentage": psutil.cpu_percent(),
+        "system/system_memory_usage_megabytes": memory.used / MEGABYTE,
+        "system/system_memory_usage_percentage": memory.percent,
+        "system/process_memory_megabytes": own / MEGABYTE,
+    }
 
 
 def log_report(workspace: Workspace, name: str, tags: Mapping[str, str], sound: bool) -> None:

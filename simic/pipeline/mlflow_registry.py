@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from simic.errors import SimicError
 from simic.pipeline import mlflow_debts, mlflow_store
-from simic.pipeline.mlflow_store import CHALLENGER, CHAMPION, DATA_TAG, REGISTERED_MODEL
+from simic.pipeline.mlflow_models import CHALLENGER, CHAMPION, DATA_TAG, REGISTERED_MODEL, aliases
 from simic.pipeline.paths import Workspace
 
 
@@ -39,7 +39,7 @@ class Registry:
     def holder(self, alias: str) -> PolicyVersion | None:
         """The version with that alias; None where nobody has it."""
         with _answering():
-            number = mlflow_store.aliases(self._client).get(alias)
+            number = aliases(self._client).get(alias)
             if number is None:
                 return None
             found = self._client.get_model_version(REGISTERED_MODEL, number)

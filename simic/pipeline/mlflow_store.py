@@ -1,54 +1,58 @@
-"""The only file that imports mlflow: one run per fingerprint, every step exactly once, and training needs none of it.
+"""MLflow's store: one run per fingerprint, every step exactly once, and training needs none of it.
 
 The run directory is the record; MLflow gets a copy. What is told when is in mlflow_observer, what waits while MLflow is
-out of reach in mlflow_debts.
+out of reach in mlflow_debts; models are in mlflow_models, what evaluation and audit found in mlflow_results.
 """
 
-import json
+import getpass
 import logging
 import math
 import os
 import socket
 import sqlite3
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
-# Read when mlflow is imported. Nothing leaves the machine, and a server that is gone costs seconds, not minutes.
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-
 import numpy as np
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModel, LoggedModelStatus, Metric, Param, RunTag
+from mlflow.entities import Dataset, DatasetInput, Experiment, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from pydantic import BaseModel
 from sqlalchemy.exc import SQLAlchemyError
 
 from simic import durable
 from simic.errors import printable
+from simic.pipeline.mlflow_datasets import CONTEXT_TAG, DIGEST_CHARACTERS, DescribedSplit, inputs
 from simic.pipeline.paths import Workspace
 from simic.telemetry import naming, recorder
 from simic.telemetry.columns import Columns
-from simic.telemetry.rows import SEVERITIES, UpdateRow
+from simic.telemetry.rows import UpdateRow
 from simic.training.observers import EndStatus
 
 EXPERIMENT = "simic"
-REGISTERED_MODEL = "simic-policy"
-CHAMPION, CHALLENGER = "champion", "challenger"  # aliases of its versions
-POLICY = "policy"  # the model that is registered
-DATA_TAG = "simic.data_sha256"  # of a version: the data that it was trained on
+NOTE_TAG = "mlflow.note.content"  # what MLflow shows as the description
+NOTE = """One run for each training, and one for each cell of a study.
+
+| metrics | what |
+|---|---|
+| `compare/…` | what runs are compared by |
+| `episode/…` | means over the hosts of an iteration |
+| `importance/…` | points lost when a group of observations is shuffled |
+| `test/…` | mean test accuracy of each policy, points |
+| `update/…` | the PPO update of an iteration |
+| `system/…` | processor and memory since the last checkpoint; not told later |
+| `validation/…` | score of the validation episodes |
+"""
 PUBLISHED_TAG = "simic.checkpoint"  # of a run: what its published checkpoints are
+CODE_TAG = "simic.code"  # of a run: the revision of its code
 MARKER = "iteration"  # logged with every point: its largest step is what MLflow already has
-FINDING_TABLE = "findings_table.json"
 END_STATUS: dict[EndStatus, str] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
-FINDING_COLUMNS = ("check", "severity", "title", "measured", "threshold", "fix")
-MOST_DESCRIBED = 5000  # characters of a description that MLflow's tables have room for
+MOST_SAID = 500  # characters of a command
 LOCK_SECONDS = 1.0  # that another process may hold a local store before it counts as out of reach
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306}  # where they listen unless the URI says otherwise
 BATCH_METRICS = 1000  # MLflow's limit of one log_batch, which is one transaction
@@ -76,6 +80,7 @@ class RunIdentity(BaseModel, frozen=True):
     tags: Mapping[str, str]
     dataset: str
     data_sha256: str
+    splits: tuple[DescribedSplit, ...] = ()
 
 
 def keeper(workspace: Workspace) -> Workspace:
@@ -114,20 +119,51 @@ def refuse_unusable(workspace: Workspace) -> None:
 
 
 def connect(workspace: Workspace) -> tuple[MlflowClient, str]:
-    """A client and the id of the experiment, both made on first use.
+    """A client and the id of the experiment, both made on first use; OSError where the store of this project keeps its
+    files in another.
 
     The first initialisation from several processes at once destroys the database (mlflow #19943), hence the lock.
     """
+    server = os.environ.get("MLFLOW_TRACKING_URI")  # which keeps its files wherever it likes
     project = keeper(workspace)
+    own = None if server else (project.root / "mlruns" / EXPERIMENT).as_uri()
     with durable.locked(project.state / "mlflow.lock", "opens MLflow's store", 60):
         client = MlflowClient(tracking_uri=store_uri(workspace), registry_uri=store_uri(workspace))
         experiment = client.get_experiment_by_name(EXPERIMENT)
-        if experiment is not None:
-            return client, experiment.experiment_id
-        local = "MLFLOW_TRACKING_URI" not in os.environ
-        location = (project.root / "mlruns" / EXPERIMENT).as_uri() if local else None
-        tags = {"mlflow.experimentKind": "custom_model_development"}
-        return client, client.create_experiment(EXPERIMENT, artifact_location=location, tags=tags)
+        if experiment is None:
+            tags = {"mlflow.experimentKind": "custom_model_development", NOTE_TAG: NOTE}
+            return client, client.create_experiment(EXPERIMENT, artifact_location=own, tags=tags)
+    if own is not None:
+        _refuse_foreign(experiment, own, project)
+    return client, experiment.experiment_id
+
+
+def _refuse_foreign(experiment: Experiment, own: str, project: Workspace) -> None:
+    """MLflow keeps absolute paths: a copied project would write into the first one, a moved one to where it was."""
+    if experiment.artifact_location != own:
+        raise OSError(
+            f"{project.root / 'mlflow.db'} keeps its files in {experiment.artifact_location}: the project "
+            "was copied or moved. To go on here, with what was logged still to be seen, run in its folder: "
+            f"mlflow experiments rename --experiment-id {experiment.experiment_id} "
+            f"--new-name {EXPERIMENT}-{experiment.experiment_id}"
+        )
+
+
+def origin(code: str) -> dict[str, str]:
+    """MLflow's own tags of where a run comes from: command, user, and the commit of a revision ``code``."""
+    command = " ".join((Path(sys.argv[0]).name, *sys.argv[1:]))
+    tags = {"mlflow.source.type": "LOCAL", "mlflow.source.name": command[:MOST_SAID], "mlflow.user": _user()}
+    if not code:
+        return tags
+    commit = code.removesuffix("-dirty")
+    return {**tags, "mlflow.source.git.commit": commit, "mlflow.source.git.dirty": str(code != commit).lower()}
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # containers run under numbers that nobody has given a name
+        return str(os.getuid())
 
 
 class MlflowRun:
@@ -135,20 +171,19 @@ class MlflowRun:
 
     def __init__(self, workspace: Workspace, identity: RunIdentity):
         self.client, self.experiment_id = connect(workspace)
-        self._identity = identity
+        self.identity = identity
         found = find_run(self.client, self.experiment_id, "simic.fingerprint", identity.fingerprint)
         self.run_id = found or self._create(identity)
         self.last_iteration = self._last_logged()
 
     def _create(self, identity: RunIdentity) -> str:
-        tags = {"simic.fingerprint": identity.fingerprint, **identity.tags}
+        own = {"simic.fingerprint": identity.fingerprint, NOTE_TAG: _described(identity)}
+        tags = {**own, **origin(identity.tags.get(CODE_TAG, "")), **identity.tags}
         name = naming.run_name(identity.fingerprint)
         run_id = self.client.create_run(self.experiment_id, run_name=name, tags=tags).info.run_id
         params = [Param(key, value) for key, value in identity.params.items()]
         self.client.log_batch(run_id, params=params)
-        data = Dataset(identity.dataset, identity.data_sha256[:36], "local", "data/prepared")
-        used_for = [InputTag("mlflow.data.context", "training")]
-        self.client.log_inputs(run_id, [DatasetInput(data, used_for)])
+        self.client.log_inputs(run_id, inputs(identity.splits) or [_whole(identity)])
         return run_id
 
     def started(self) -> None:
@@ -187,56 +222,19 @@ class MlflowRun:
     def tag(self, tags: Mapping[str, str]) -> None:
         self.client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
-    def add_model(self, name: str, folder: Path, params: dict[str, str]) -> LoggedModel:
-        """A folder of files as a LoggedModel of the run, unless the run has a whole one of this name already."""
-        for model in _models(self.client, self.experiment_id, self.run_id, name):
-            return model
-        model = self.client.create_logged_model(self.experiment_id, name, self.run_id, params=params)
-        self.client.log_model_artifacts(model.model_id, str(folder))
-        return self.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
 
-    def score(self, model: LoggedModel, key: str, value: float | None, step: int) -> None:
-        """One measurement of a model, once; None where it was not made."""
-        if value is not None and not self.client.get_metric_history(self.run_id, key):
-            stamp = time.time_ns() // 1_000_000
-            metric = Metric(key, value, stamp, step, model_id=model.model_id, run_id=self.run_id)
-            self.client.log_batch(self.run_id, metrics=[metric])
-
-    def register(self, model: LoggedModel) -> None:
-        """The next version of the registered policy; once per run. It has no alias before its audit."""
-        if not self.client.search_registered_models(f"name = '{REGISTERED_MODEL}'"):
-            self.client.create_registered_model(REGISTERED_MODEL)
-        if self.client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{self.run_id}'"):
-            return
-        # not models:/id, which MLflow would look up in the default store instead of this client's
-        source, tags = model.artifact_location, {DATA_TAG: self._identity.data_sha256}
-        self.client.create_model_version(REGISTERED_MODEL, source, self.run_id, tags=tags, model_id=model.model_id)
+def _whole(identity: RunIdentity) -> DatasetInput:
+    """The data where nothing is known of splits."""
+    data = Dataset(identity.dataset, identity.data_sha256[:DIGEST_CHARACTERS], "local", "data/prepared")
+    return DatasetInput(data, [InputTag(CONTEXT_TAG, "training")])
 
 
-def audited(client: MlflowClient, run_id: str, sound: bool) -> None:
-    """Of a run that was audited: its policy is the challenger where the audit is ``sound``, and is not where it is not.
-    A champion is no challenger.
-    """
-    holders = aliases(client)
-    for version in client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{run_id}'"):
-        number = str(version.version)
-        if sound and holders.get(CHAMPION) != number:
-            client.set_registered_model_alias(REGISTERED_MODEL, CHALLENGER, number)
-        elif not sound and holders.get(CHALLENGER) == number:
-            client.delete_registered_model_alias(REGISTERED_MODEL, CHALLENGER)
-
-
-def aliases(client: MlflowClient) -> dict[str, str]:
-    """The version of the registered policy that has each alias."""
-    models = client.search_registered_models(f"name = '{REGISTERED_MODEL}'")
-    return {alias: str(number) for model in models for alias, number in model.aliases.items()}
-
-
-def _models(client: MlflowClient, experiment_id: str, run_id: str, name: str) -> list[LoggedModel]:
-    """Whole ones of a run."""
-    mine = f"source_run_id = '{run_id}' AND name = '{name}'"
-    found = client.search_logged_models([experiment_id], filter_string=mine)
-    return [model for model in found if model.status == LoggedModelStatus.READY]
+def _described(identity: RunIdentity) -> str:
+    """What a run is, until its audit says what it came to."""
+    has = identity.params
+    hosts = f"{has['train.iterations']} iterations of {has['train.envs']} {has['train.host.family']} hosts"
+    preset, seed = has["train.host.preset"], has["rng_seed"]
+    return f"A controller trained on {identity.dataset}: {hosts} ({preset}), rng_seed {seed}. Not audited yet."
 
 
 def find_run(client: MlflowClient, experiment_id: str, tag: str, value: str) -> str | None:
@@ -281,85 +279,11 @@ def recorded_points(log: Path) -> Iterator[Point]:
             yield point(update, file.columns("train"))
 
 
-def publish(run: MlflowRun, workspace: Workspace) -> None:
-    """The published checkpoints and the policy as LoggedModels, the policy registered; what is there already stays."""
-    manifests = sorted(workspace.checkpoints.glob("*/manifest.json"))
-    for path in manifests:
-        manifest = json.loads(path.read_bytes())
-        model = run.add_model(f"checkpoint-{path.parent.name}", path.parent, {"iteration": str(manifest["iteration"])})
-        if path.parent.name == "best":
-            run.score(model, "validation/best_score", manifest["scalars"]["best_score"], manifest["iteration"])
-    run.register(run.add_model(POLICY, workspace.models, {}))
-    run.tag({PUBLISHED_TAG: checkpoint_digest(workspace)})
-
-
-def checkpoint_digest(workspace: Workspace) -> str:
-    """What the published checkpoints are, and so how their run is found again; empty when there are none."""
-    manifest = workspace.checkpoints / "latest" / "manifest.json"
-    return durable.sha256(manifest) if manifest.exists() else ""
-
-
-def send_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> None:
-    """Report, findings and verdict to the run of the published checkpoints. Its policy is the challenger from now on
-    where the audit is ``sound``: not refuted.
-    """
-    client, experiment_id = connect(workspace)
-    run_id = find_run(client, experiment_id, PUBLISHED_TAG, checkpoint_digest(workspace))
-    if run_id is None:
-        _log.warning("MLflow has no run of these checkpoints, so the report is not logged there")
-        return
-    for file in sorted(set(workspace.reports.glob("*.*")) - {workspace.promotion}):
-        client.log_artifact(run_id, str(file))
-    log_evaluation(client, run_id, workspace)
-    findings = _findings(workspace)
-    table = {
-        "columns": FINDING_COLUMNS,
-        "data": [[finding[key] for key in FINDING_COLUMNS] for finding in findings],
-    }
-    client.log_dict(run_id, table, FINDING_TABLE)
-    counted = {f"simic.findings.{s}": str(sum(f["severity"] == s for f in findings)) for s in SEVERITIES}
-    worst = max((f["severity"] for f in findings), key=SEVERITIES.index, default="none")
-    shown = {"mlflow.loggedArtifacts": json.dumps([{"path": FINDING_TABLE, "type": "table"}])}
-    described = [RunTag(key, value) for key, value in {**tags, **counted, **shown, "simic.verdict": worst}.items()]
-    client.log_batch(run_id, tags=described)
-    audited(client, run_id, sound)
-    _log_card(client, experiment_id, run_id, workspace)
-
-
-def _log_card(client: MlflowClient, experiment_id: str, run_id: str, workspace: Workspace) -> None:
-    """Beside the files of the policy, and as the description of its version."""
-    if not workspace.model_card.exists():
-        return
-    text = workspace.model_card.read_text(encoding="utf-8")
-    for version in client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{run_id}'"):
-        described = text.partition("\n---\n")[2].strip() or text  # without the front matter
-        client.update_model_version(REGISTERED_MODEL, str(version.version), described[:MOST_DESCRIBED])
-    for model in _models(client, experiment_id, run_id, POLICY):
-        with TemporaryDirectory() as folder:
-            (Path(folder) / "README.md").write_text(text, encoding="utf-8")
-            client.log_model_artifacts(model.model_id, folder)
-
-
-def log_evaluation(client: MlflowClient, run_id: str, workspace: Workspace) -> None:
-    """Mean test accuracy of every policy and the importance of observations, in points, and the numbers of
-    metrics.json; a value that is there already is not logged again.
-    """
-    if not workspace.evaluation.exists():
-        return
-    evaluation = json.loads(workspace.evaluation.read_bytes())
-    known, step = client.get_run(run_id).data.metrics, evaluation["checkpoint_iteration"] or 0
-    measured = {f"test/{name}": row["test_accuracy_pct"]["estimate"] for name, row in evaluation["policies"].items()}
-    measured |= {f"importance/{name}": row["lost"]["estimate"] for name, row in evaluation["importance"].items()}
-    if workspace.metrics.exists():
-        measured |= {f"suite/{name}": value for name, value in json.loads(workspace.metrics.read_bytes()).items()}
-    stamp = time.time_ns() // 1_000_000
+def measure(client: MlflowClient, run_id: str, measured: Mapping[str, float], step: int) -> None:
+    """Numbers of a run as a whole; a value that is there already is not logged again."""
+    known, stamp = client.get_run(run_id).data.metrics, time.time_ns() // 1_000_000
     new = [Metric(key, value, stamp, step) for key, value in measured.items() if known.get(key) != value]
     client.log_batch(run_id, metrics=new)
-
-
-def _findings(workspace: Workspace) -> list[dict[str, str]]:
-    results = json.loads((workspace.reports / "findings.json").read_bytes())["results"]
-    return [result for result in results if result["status"] == "finding"]
 
 
 def warn(error: Exception) -> None:

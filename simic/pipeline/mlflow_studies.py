@@ -6,7 +6,9 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import Param
 
-from simic.pipeline.mlflow_store import END_STATUS, TROUBLE, connect, find_run, log_evaluation, warn
+from simic.pipeline.dvc_record import code_revision
+from simic.pipeline.mlflow_results import log_evaluation
+from simic.pipeline.mlflow_store import END_STATUS, NOTE_TAG, TROUBLE, connect, find_run, origin, warn
 from simic.pipeline.paths import Workspace
 from simic.training.observers import EndStatus
 
@@ -26,7 +28,8 @@ class StudyRecord:
             client, experiment_id, parent = self._parent()
             if find_run(client, experiment_id, "simic.cell", fingerprint) is not None:
                 return
-            tags = {"mlflow.parentRunId": parent, "simic.study_name": self._name}
+            note = {NOTE_TAG: f"A cell of the study {self._name}: {name}."}
+            tags = {"mlflow.parentRunId": parent, "simic.study_name": self._name, **note, **self._origin()}
             run_id = client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
             client.log_batch(run_id, params=[Param(key, value) for key, value in values.items()])
             log_evaluation(client, run_id, own)
@@ -49,9 +52,13 @@ class StudyRecord:
         client, experiment_id = connect(self._workspace)
         found = find_run(client, experiment_id, "simic.study", self._name)
         if found is None:
-            tags = {"simic.study": self._name}
+            note = {NOTE_TAG: f"The study {self._name}, a nested run for each of its cells."}
+            tags = {"simic.study": self._name, **note, **self._origin()}
             found = client.create_run(experiment_id, run_name=self._name, tags=tags).info.run_id
         return client, experiment_id, found
+
+    def _origin(self) -> dict[str, str]:
+        return origin(code_revision(self._workspace.root))
 
     def _attempt(self, send: Callable[[], None]) -> None:
         if not self._lost:

@@ -73,6 +73,11 @@ class Workspace:
         return self.reports / "model_card.md"
 
     @property
+    def figures(self) -> Path:
+        """Of the report, each a file."""
+        return self.reports / "figures"
+
+    @property
     def promotion(self) -> Path:
         """The last decision of `simic promote`."""
         return self.reports / "promotion.json"

@@ -10,8 +10,8 @@ from simic.errors import SimicError
 from simic.evaluation.promotion import CHALLENGER, CHAMPION, Contest, Entrant, contest
 from simic.evaluation.result import Frozen
 from simic.params import Params
+from simic.pipeline.mlflow_models import REGISTERED_MODEL
 from simic.pipeline.mlflow_registry import PolicyVersion, Registry
-from simic.pipeline.mlflow_store import REGISTERED_MODEL
 from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import Severity
 

@@ -37,7 +37,10 @@ inputs = json.loads(Path("program/policy.json").read_text())["inputs"].values()
 given = [torch.ones(2, *each["shape"][1:], dtype=getattr(torch, each["dtype"])) for each in inputs]
 features, categories, *masks, h, c = given  # masks: true where a choice is allowed
 actions, op_logits, value, h, c = program(features, categories, tuple(masks), 0 * h, 0 * c)
-```"""
+```
+
+The memory `h` and `c` is zero at the start of an episode; what comes out goes in with the next step. MLflow's
+`models:/simic-policy` is this program with the same names of inputs, for `mlflow.pyfunc.load_model`."""
 
 
 class Measured(NamedTuple):

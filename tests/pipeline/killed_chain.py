@@ -78,13 +78,15 @@ def _recorded(workspace: Workspace) -> dict:
 
 
 def points(workspace: Workspace) -> dict[str, list]:
-    """Every step and value of every metric, as often as MLflow has it; of the one run."""
+    """Every step and value of every metric, as often as MLflow has it; of the one run. The load of the machine is of no
+    run.
+    """
     client, experiment_id = mlflow_store.connect(workspace)
     runs = client.search_runs([experiment_id])
     assert len(runs) == 1, [run.info.run_name for run in runs]
     assert runs[0].info.status == "FINISHED"
     found = {}
-    for name in runs[0].data.metrics:
+    for name in [each for each in runs[0].data.metrics if not each.startswith("system/")]:
         history = client.get_metric_history(runs[0].info.run_id, name)
         found[name] = sorted((each.step, repr(each.value)) for each in history)
     return found

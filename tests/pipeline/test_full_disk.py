@@ -86,8 +86,8 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 class Chain:
     """Every stage once, undisturbed, on the disk, after an earlier run with another seed; made when it is asked for."""
 
-    def __init__(self, root: Path, kept: Path, writes: Writes) -> None:
-        self._workspace, self._kept, self._writes = Workspace(root), kept, writes
+    def __init__(self, root: Path, kept: Path, writes: Writes, store: bytes) -> None:
+        self._workspace, self._kept, self._writes, self._store = Workspace(root), kept, writes, store
         self._found: dict[str, Stage] = {}
 
     def __getitem__(self, name: str) -> Stage:
@@ -100,6 +100,8 @@ class Chain:
     def _run(self, name: str) -> Stage:
         root = self._workspace.root
         before = Path(shutil.copytree(root, self._kept / name))
+        (before / "mlflow.db").write_bytes(self._store)  # its own would keep its files on the disk
+        shutil.rmtree(before / "mlruns", ignore_errors=True)
         with pytest.MonkeyPatch.context() as patch:
             count = watch_dvc(patch, root, 0)
             self._writes.begin(root, 0)
@@ -113,7 +115,7 @@ def chain(
 ) -> Chain:
     root = disk / "undisturbed"
     begin(Workspace(Path(shutil.copytree(suite_run.root, root))), initialised)
-    return Chain(root, tmp_path_factory.mktemp("before"), writes)
+    return Chain(root, tmp_path_factory.mktemp("before"), writes, initialised)
 
 
 def begin(workspace: Workspace, store: bytes) -> None:

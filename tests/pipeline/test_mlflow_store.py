@@ -116,6 +116,12 @@ def train(
             watcher.on_checkpoint(Path(), number + 1)
 
 
+SHAPES = {"features": [5], "categories": [2], "mask_op": [4], "h": [3], "c": [3]}
+DTYPES = {"categories": "int64", "mask_op": "bool"}
+INPUTS = {name: {"shape": ["batch", *shape], "dtype": DTYPES.get(name, "float32")} for name, shape in SHAPES.items()}
+HEADS = [{"name": "op", "size": 4}, {"name": "slot", "size": 2}]
+
+
 def publish_files(workspace: Workspace) -> None:
     for name, done in (("best", 2), ("latest", 4)):
         folder = workspace.checkpoints / name
@@ -123,7 +129,9 @@ def publish_files(workspace: Workspace) -> None:
         (folder / "manifest.json").write_text(json.dumps({"iteration": done, "scalars": {"best_score": 77.5}}))
         (folder / "state.safetensors").write_bytes(b"weights")
     (workspace.models / "policy").mkdir(parents=True)
-    (workspace.models / "policy" / "policy.json").write_text("{}")
+    (workspace.models / "policy" / "weights.safetensors").write_bytes(b"weights")
+    (workspace.models / "program").mkdir()
+    (workspace.models / "program" / "policy.json").write_text(json.dumps({"inputs": INPUTS, "heads": HEADS}))
     workspace.reports.mkdir(exist_ok=True)
     told = dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix", "passes_when"), "")
     kinds = (("high", "finding"), ("critical", "pass"))
@@ -133,13 +141,17 @@ def publish_files(workspace: Workspace) -> None:
     (workspace.reports / "findings.json").write_bytes(durable.with_checksum(found))
     workspace.model_card.write_text("---\nlibrary_name: simic\n---\n\n# A controller\n")
     (workspace.reports / "report.html").write_text("<html></html>")
+    workspace.figures.mkdir(exist_ok=True)
+    (workspace.figures / "learning.svg").write_text("<svg/>")
     policies = {"learned": {"test_accuracy_pct": {"estimate": 81.0}}}
     measured = {"importance": {"time": {"lost": {"estimate": 1.5}}}}
-    workspace.evaluation.write_text(json.dumps({"checkpoint_iteration": 2, "policies": policies} | measured))
+    evaluated = {"checkpoint": "best", "checkpoint_iteration": 2, "policies": policies}
+    workspace.evaluation.write_text(json.dumps(evaluated | measured))
     workspace.metrics.write_text(json.dumps({"score": 80.0, "gap_closed": 0.25}))
 
 
-MODELS = {"checkpoint-best", "checkpoint-latest", "policy"}
+ITERATIONS = {"checkpoint-best": "2", "checkpoint-latest": "4", "policy": "2"}
+MODELS = set(ITERATIONS)
 
 
 def test_published_files_are_models_and_the_policy_is_registered_without_an_alias(workspace: Workspace) -> None:
@@ -151,14 +163,12 @@ def test_published_files_are_models_and_the_policy_is_registered_without_an_alia
     client, experiment_id, run_id = run_of(workspace)
     models = client.search_logged_models([experiment_id])
     assert sorted(model.name for model in models) == sorted(MODELS)
-    assert {model.params.get("iteration") for model in models} == {"2", "4", None}
-    best = client.get_logged_model(next(model.model_id for model in models if model.name == "checkpoint-best"))
-    assert best.metrics is not None
-    assert [(m.key, m.step, m.value) for m in best.metrics] == [("validation/best_score", 2, 77.5)]
+    assert {model.name: model.params["iteration"] for model in models} == ITERATIONS
+    assert all(model.params["train.ppo.gamma"] == str(params.PPOParams().gamma) for model in models)
     [version] = client.search_model_versions("name = 'simic-policy'")
     assert (str(version.version), version.run_id, list(version.aliases)) == ("1", run_id, [])
     assert version.tags == {"simic.data_sha256": "d" * 64}
-    files = list((workspace.root / "mlruns").rglob("policy.json"))
+    files = list((workspace.root / "mlruns").rglob("weights.safetensors"))
     assert len(files) == 1
     assert version.source is not None
     assert files[0].as_uri().startswith(version.source)
@@ -175,12 +185,13 @@ def test_report_findings_and_verdict_are_on_the_run_of_the_checkpoints(workspace
     assert [(m.step, m.value) for m in client.get_metric_history(run_id, "test/learned")] == [(2, 81.0)]
     assert [(m.step, m.value) for m in client.get_metric_history(run_id, "importance/time")] == [(2, 1.5)]
     for name, value in (("score", 80.0), ("gap_closed", 0.25)):
-        assert [(m.step, m.value) for m in client.get_metric_history(run_id, f"suite/{name}")] == [(2, value)]
+        assert [(m.step, m.value) for m in client.get_metric_history(run_id, f"compare/{name}")] == [(0, value)]
     tags = client.get_run(run_id).data.tags
     assert tags["simic.verdict"] == "high"  # the critical check passed
     assert (tags["simic.findings.high"], tags["simic.findings.critical"]) == ("1", "0")
     assert tags["simic.dvc_lock"] == "77"
     names = {artifact.path for artifact in client.list_artifacts(run_id)}
+    assert [drawn.path for drawn in client.list_artifacts(run_id, "figures")] == ["figures/learning.svg"]
     assert {"report.html", "findings.json", "findings_table.json"} <= names
     version = client.get_model_version_by_alias("simic-policy", "challenger")
     assert (version.run_id, version.description) == (run_id, "# A controller")

@@ -151,7 +151,9 @@ def assert_everything_is_known_once(workspace: Workspace) -> None:
     client, experiment_id = mlflow_store.connect(workspace)
     (run,) = client.search_runs([experiment_id])
     run_id = run.info.run_id
-    assert {"iteration", "episode/return"} < set(run.data.metrics)
+    assert {"iteration", "episode/return", "compare/score", "compare/grave_findings"} < set(run.data.metrics)
+    uses = {each.tags[0].value for each in run.inputs.dataset_inputs}
+    assert uses == {"training", "validation", "testing"}
     for metric in run.data.metrics:
         steps = [point.step for point in client.get_metric_history(run_id, metric)]
         assert steps == sorted(set(steps)), metric

@@ -1,0 +1,260 @@
+"""Checkpoints and policy of a run as MLflow's models, and the versions of the policy in its registry."""
+
+import importlib.metadata
+import json
+import platform
+import shutil
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from mlflow import MlflowClient
+from mlflow.entities import Dataset, LoggedModel, LoggedModelOutput, LoggedModelStatus, Metric
+from mlflow.models import Model, ModelSignature
+from mlflow.types import Schema, TensorSpec
+
+from simic import durable
+from simic.pipeline.mlflow_store import PUBLISHED_TAG, MlflowRun, measure
+from simic.pipeline.paths import Workspace
+
+REGISTERED_MODEL = "simic-policy"
+REGISTERED_NOTE = """Controllers of growth, greedy. With torch and numpy, without simic:
+
+    mlflow.pyfunc.load_model("models:/simic-policy@champion")
+"""
+CHAMPION, CHALLENGER = "champion", "challenger"  # aliases of its versions
+POLICY = "policy"  # the model that is registered
+CHECKPOINT = "checkpoint-"  # how the names of the others begin
+VERSIONS_TAG = "mlflow.modelVersions"  # of a model: by it MLflow's pages lead to its versions
+DATA_TAG = "simic.data_sha256"  # of a version: the data that it was trained on
+COMPARE = "compare/"  # sorts before every other group of metrics, as MLflow sorts them: by the name
+AS_A_WHOLE = 0  # the step of what is compared: what has only that one MLflow draws as bars, a run beside the other
+OF_CHECKPOINTS = ("episode/", "validation/")  # metrics of training that say what a checkpoint is worth
+MOST_DESCRIBED = 5000  # characters of a description that MLflow's tables have room for
+LOADER = Path(__file__).with_name("simic_policy.py")
+LOADS_WITH, BUILDS_WITH = ("mlflow", "numpy", "torch"), "pip, setuptools, wheel"
+MILLISECONDS = 1000.0  # in a second
+# As MLflow names the parts of a model.
+CODE, ENVIRONMENT = "code", "python_env.yaml"
+EXAMPLE = {"artifact_path": "input_example.json", "serving_input_path": "serving_input_example.json", "type": "ndarray"}
+EXAMPLE_ROWS = 2  # of one a reader could not tell what the batch is
+
+
+def publish(run: MlflowRun, workspace: Workspace) -> None:
+    """The published checkpoints and the policy as models with params and metrics, the policy registered; what is there
+    already stays.
+    """
+    done = dict[str, int]()
+    for path in sorted(workspace.checkpoints.glob("*/manifest.json")):
+        name, manifest = path.parent.name, json.loads(path.read_bytes())
+        done[name] = manifest["iteration"]
+        model = _published_checkpoint(run, path.parent, done[name])
+        if name == "best":
+            _say_score(run, manifest["scalars"]["best_score"])
+            link(run.client, run.run_id, model, {_SCORE: AS_A_WHOLE})
+    policy = _added(run, POLICY, done["best"], lambda model: _upload_policy(run, workspace, model))
+    link(run.client, run.run_id, policy, {_SCORE: AS_A_WHOLE})
+    _register(run, policy)
+    run.tag({PUBLISHED_TAG: checkpoint_digest(workspace)})
+
+
+_SCORE = f"{COMPARE}validation_score"
+
+
+def _say_score(run: MlflowRun, score: float | None) -> None:
+    """By which a checkpoint was chosen as the best; once, and not where there were no validation episodes."""
+    if score is not None and not run.client.get_metric_history(run.run_id, _SCORE):
+        measure(run.client, run.run_id, {_SCORE: score}, AS_A_WHOLE)
+
+
+def _published_checkpoint(run: MlflowRun, folder: Path, done: int) -> LoggedModel:
+    model = _added(
+        run, CHECKPOINT + folder.name, done, lambda made: run.client.log_model_artifacts(made.model_id, str(folder))
+    )
+    measured = run.client.get_run(run.run_id).data.metrics
+    last = done - 1  # iterations are counted from 0
+    link(run.client, run.run_id, model, {key: last for key in measured if key.startswith(OF_CHECKPOINTS)})
+    return model
+
+
+def _added(run: MlflowRun, name: str, done: int, upload: Callable[[LoggedModel], None]) -> LoggedModel:
+    """The whole model of this name that the run has put out, made where there is none yet."""
+    found = models(run.client, run.experiment_id, run.run_id, name)
+    if found:
+        model = found[0]
+    else:
+        params = {**run.identity.params, "iteration": str(done)}
+        made = run.client.create_logged_model(run.experiment_id, name, run.run_id, params=params)
+        upload(made)
+        model = run.client.finalize_logged_model(made.model_id, LoggedModelStatus.READY)
+    outputs = run.client.get_run(run.run_id).outputs
+    if model.model_id not in [each.model_id for each in (outputs.model_outputs if outputs else ())]:
+        run.client.log_outputs(run.run_id, [LoggedModelOutput(model.model_id, done)])
+    return model
+
+
+def models(client: MlflowClient, experiment_id: str, run_id: str, name: str) -> list[LoggedModel]:
+    """Whole ones of a run."""
+    mine = f"source_run_id = '{run_id}' AND name = '{name}'"
+    found = client.search_logged_models([experiment_id], filter_string=mine)
+    return [model for model in found if model.status == LoggedModelStatus.READY]
+
+
+def link(
+    client: MlflowClient,
+    run_id: str,
+    model: LoggedModel,
+    steps: Mapping[str, int],
+    data: Dataset | None = None,
+) -> None:
+    """What a run has measured at some step, by the metric, counts for a model too, with the data it was measured on.
+
+    MLflow takes a point with the value, step and time of one that is there for the same, so the run has it once.
+    """
+    known = {(each.key, each.step, each.value) for each in client.get_logged_model(model.model_id).metrics or ()}
+    metrics = list[Metric]()
+    for key, step in steps.items():
+        points = [point for point in client.get_metric_history(run_id, key) if point.step == step]
+        if points and (key, step, (newest := max(points, key=lambda point: point.timestamp)).value) not in known:
+            metrics.append(_of_model(newest, model, data, run_id))
+    if metrics:
+        client.log_batch(run_id, metrics=metrics)
+
+
+def _of_model(point: Metric, model: LoggedModel, data: Dataset | None, run_id: str) -> Metric:
+    return Metric(
+        point.key,
+        point.value,
+        point.timestamp,
+        point.step,
+        model_id=model.model_id,
+        dataset_name=data.name if data else None,
+        dataset_digest=data.digest if data else None,
+        run_id=run_id,
+    )
+
+
+def _upload_policy(run: MlflowRun, workspace: Workspace, model: LoggedModel) -> None:
+    with TemporaryDirectory() as folder:
+        package(workspace.models, Path(folder) / POLICY, model)
+        run.client.log_model_artifacts(model.model_id, str(Path(folder) / POLICY))
+
+
+def package(policy: Path, folder: Path, model: LoggedModel) -> None:
+    """A copy of a policy with what makes an MLflow model of it: MLmodel, loader, requirements, an example.
+
+    Nothing is pickled, and the same policy and model make the same bytes. mlflow.pyfunc.save_model would do it too, but
+    its import takes seconds and warns of types inside MLflow.
+    """
+    shutil.copytree(policy, folder)
+    described = json.loads((folder / "program" / "policy.json").read_bytes())
+    (folder / CODE).mkdir()
+    shutil.copy(LOADER, folder / CODE)
+    pins = [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in LOADS_WITH]
+    python = platform.python_version()
+    example = {name: tensor.tolist() for name, tensor in _example(described["inputs"]).items()}
+    files = {
+        "requirements.txt": "\n".join(pins) + "\n",
+        ENVIRONMENT: f"python: {python}\nbuild_dependencies: [{BUILDS_WITH}]\ndependencies: [-r requirements.txt]\n",
+        EXAMPLE["artifact_path"]: json.dumps(example),
+        EXAMPLE["serving_input_path"]: json.dumps({"inputs": example}),
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    written = Model(
+        model_id=model.model_id,
+        model_uuid=model.model_id,
+        run_id=model.source_run_id,
+        utc_time_created=str(datetime.fromtimestamp(model.creation_timestamp / MILLISECONDS, UTC).replace(tzinfo=None)),
+        signature=signature(described),
+        saved_input_example_info=EXAMPLE,
+    )
+    written.add_flavor(
+        "python_function",
+        loader_module=LOADER.stem,
+        python_version=python,
+        code=CODE,
+        env={"virtualenv": ENVIRONMENT},
+    )
+    written.save(str(folder / "MLmodel"))
+
+
+def signature(described: Mapping[str, Any]) -> ModelSignature:
+    """Of a program by its description: every tensor by name, the batch of any size."""
+    heads = described["heads"]
+    given = {name: (each["dtype"], (-1, *each["shape"][1:])) for name, each in described["inputs"].items()}
+    real = given["h"][0]
+    outputs = {
+        "actions": ("int64", (-1, len(heads))),
+        "op_logits": (real, (-1, heads[0]["size"])),
+        "value": (real, (-1,)),
+        "h": given["h"],
+        "c": given["c"],
+    }
+    return ModelSignature(inputs=_schema(given), outputs=_schema(outputs))
+
+
+def _schema(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> Schema:
+    return Schema([TensorSpec(np.dtype(dtype), shape, name) for name, (dtype, shape) in tensors.items()])
+
+
+def _example(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Hosts at the start of an episode that may do anything."""
+    shapes = {name: (EXAMPLE_ROWS, *each["shape"][1:]) for name, each in inputs.items()}
+    return {name: np.full(shapes[name], name.startswith("mask_"), each["dtype"]) for name, each in inputs.items()}
+
+
+def _register(run: MlflowRun, model: LoggedModel) -> None:
+    """The next version of the registered policy; once per run. It has no alias before its audit."""
+    client = run.client
+    if not client.search_registered_models(f"name = '{REGISTERED_MODEL}'"):
+        client.create_registered_model(REGISTERED_MODEL, description=REGISTERED_NOTE)
+    found = list(client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{run.run_id}'"))
+    if not found:
+        # not models:/id, which MLflow would look up in the default store instead of this client's
+        source, tags = model.artifact_location, {DATA_TAG: run.identity.data_sha256}
+        found = [client.create_model_version(REGISTERED_MODEL, source, run.run_id, tags=tags, model_id=model.model_id)]
+    known_as = [{"name": REGISTERED_MODEL, "version": version.version} for version in found]
+    client.set_logged_model_tags(model.model_id, {VERSIONS_TAG: json.dumps(known_as)})
+
+
+def audited(client: MlflowClient, run_id: str, sound: bool) -> None:
+    """Of a run that was audited: its policy is the challenger where the audit is ``sound``, and is not where it is not.
+    A champion is no challenger.
+    """
+    holders = aliases(client)
+    for version in client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{run_id}'"):
+        number = str(version.version)
+        if sound and holders.get(CHAMPION) != number:
+            client.set_registered_model_alias(REGISTERED_MODEL, CHALLENGER, number)
+        elif not sound and holders.get(CHALLENGER) == number:
+            client.delete_registered_model_alias(REGISTERED_MODEL, CHALLENGER)
+
+
+def aliases(client: MlflowClient) -> dict[str, str]:
+    """The version of the registered policy that has each alias."""
+    found = client.search_registered_models(f"name = '{REGISTERED_MODEL}'")
+    return {alias: str(number) for model in found for alias, number in model.aliases.items()}
+
+
+def log_card(client: MlflowClient, experiment_id: str, run_id: str, workspace: Workspace) -> None:
+    """Beside the files of the policy, and as the description of its version."""
+    if not workspace.model_card.exists():
+        return
+    text = workspace.model_card.read_text(encoding="utf-8")
+    for version in client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{run_id}'"):
+        described = text.partition("\n---\n")[2].strip() or text  # without the front matter
+        client.update_model_version(REGISTERED_MODEL, str(version.version), described[:MOST_DESCRIBED])
+    for model in models(client, experiment_id, run_id, POLICY):
+        with TemporaryDirectory() as folder:
+            (Path(folder) / "README.md").write_text(text, encoding="utf-8")
+            client.log_model_artifacts(model.model_id, folder)
+
+
+def checkpoint_digest(workspace: Workspace) -> str:
+    """What the published checkpoints are, and so how their run is found again; empty when there are none."""
+    manifest = workspace.checkpoints / "latest" / "manifest.json"
+    return durable.sha256(manifest) if manifest.exists() else ""

@@ -1,0 +1,105 @@
+"""What evaluation and audit found, for the run of the published checkpoints, its models and its test data."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+
+from mlflow import MlflowClient
+from mlflow.entities import LoggedModel, RunTag
+
+from simic.pipeline.mlflow_datasets import used_for
+from simic.pipeline.mlflow_models import (
+    AS_A_WHOLE,
+    CHECKPOINT,
+    COMPARE,
+    POLICY,
+    audited,
+    checkpoint_digest,
+    link,
+    log_card,
+    models,
+)
+from simic.pipeline.mlflow_store import PUBLISHED_TAG, connect, find_run, measure
+from simic.pipeline.paths import Workspace
+from simic.telemetry.rows import SEVERITIES
+
+FINDING_TABLE = "findings_table.json"
+FINDING_COLUMNS = ("check", "severity", "title", "measured", "threshold", "fix")
+GRAVE = ("critical", "high")
+LEARNED = "test/learned"
+
+_log = logging.getLogger(__name__)
+
+
+def send_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> None:
+    """Report, findings and verdict to the run of the published checkpoints. Its policy is the challenger from now on
+    where the audit is ``sound``: not refuted.
+    """
+    client, experiment_id = connect(workspace)
+    run_id = find_run(client, experiment_id, PUBLISHED_TAG, checkpoint_digest(workspace))
+    if run_id is None:
+        _log.warning("MLflow has no run of these checkpoints, so the report is not logged there")
+        return
+    for file in sorted(set(workspace.reports.glob("*.*")) - {workspace.promotion}):
+        client.log_artifact(run_id, str(file))
+    if workspace.figures.exists():
+        client.log_artifacts(run_id, str(workspace.figures), workspace.figures.name)
+    findings = _findings(workspace)
+    counted = {severity: sum(each["severity"] == severity for each in findings) for severity in SEVERITIES}
+    grave = {"grave_findings": float(sum(counted[severity] for severity in GRAVE))}
+    log_evaluation(client, run_id, workspace, _evaluated(client, experiment_id, run_id, workspace), grave)
+    table = {
+        "columns": FINDING_COLUMNS,
+        "data": [[finding[key] for key in FINDING_COLUMNS] for finding in findings],
+    }
+    client.log_dict(run_id, table, FINDING_TABLE)
+    numbers = {f"simic.findings.{severity}": str(count) for severity, count in counted.items()}
+    worst = max((each["severity"] for each in findings), key=SEVERITIES.index, default="none")
+    shown = {"mlflow.loggedArtifacts": json.dumps([{"path": FINDING_TABLE, "type": "table"}])}
+    described = [RunTag(key, value) for key, value in {**tags, **numbers, **shown, "simic.verdict": worst}.items()]
+    client.log_batch(run_id, tags=described)
+    audited(client, run_id, sound)
+    log_card(client, experiment_id, run_id, workspace)
+
+
+def _evaluated(client: MlflowClient, experiment_id: str, run_id: str, workspace: Workspace) -> list[LoggedModel]:
+    """The checkpoint that was evaluated, and the policy where it is of that one."""
+    if not workspace.evaluation.exists():
+        return []
+    checkpoint = json.loads(workspace.evaluation.read_bytes())["checkpoint"]
+    names = [f"{CHECKPOINT}{checkpoint}", *([POLICY] if checkpoint == "best" else [])]
+    return [model for name in names for model in models(client, experiment_id, run_id, name)]
+
+
+def log_evaluation(
+    client: MlflowClient,
+    run_id: str,
+    workspace: Workspace,
+    evaluated: Sequence[LoggedModel] = (),
+    more: Mapping[str, float] | None = None,
+) -> None:
+    """Mean test accuracy of every policy and the importance of observations, in points, and the numbers of
+    metrics.json, with ``more``; a value that is there already is not logged again. What was measured of the learned
+    policy counts for its models too.
+    """
+    if not workspace.evaluation.exists():
+        return
+    evaluation = json.loads(workspace.evaluation.read_bytes())
+    step = evaluation["checkpoint_iteration"] or 0
+    compared = dict(more or {})
+    if workspace.metrics.exists():
+        compared |= json.loads(workspace.metrics.read_bytes())
+    accuracies = {f"test/{name}": row["test_accuracy_pct"]["estimate"] for name, row in evaluation["policies"].items()}
+    importance = {f"importance/{name}": row["lost"]["estimate"] for name, row in evaluation["importance"].items()}
+    whole = {f"{COMPARE}{name}": value for name, value in compared.items()}
+    measure(client, run_id, {**accuracies, **importance}, step)
+    measure(client, run_id, whole, AS_A_WHOLE)
+    data = used_for(client, run_id, "testing")
+    steps = dict.fromkeys(whole, AS_A_WHOLE) | dict.fromkeys((*importance, LEARNED), step)
+    for model in evaluated:
+        link(client, run_id, model, steps, data)
+
+
+def _findings(workspace: Workspace) -> list[dict[str, str]]:
+    results = json.loads((workspace.reports / "findings.json").read_bytes())["results"]
+    return [result for result in results if result["status"] == "finding"]

@@ -1,0 +1,43 @@
+"""What MLflow loads a registered policy with: this file travels with the model, and needs torch and numpy alone.
+
+    policy = mlflow.pyfunc.load_model("models:/simic-policy@champion")
+    done = policy.predict({"features": ..., "categories": ..., "mask_op": ..., "h": ..., "c": ...})
+
+Nothing is remembered between two calls, so that one loaded policy serves any number of episodes at once: the memory
+``h`` and ``c`` goes in, zero where an episode begins, and comes out, to be given with the next step. The signature has
+the shapes of all inputs; masks are true where a choice is allowed. Of a batch every row is a host of its own.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+OUTPUTS = ("actions", "op_logits", "value", "h", "c")
+
+
+class ServedPolicy:
+    """The exported greedy policy of a folder with policy.pt2 and policy.json."""
+
+    def __init__(self, folder: Path) -> None:
+        described = json.loads((folder / "policy.json").read_text(encoding="utf-8"))
+        self._dtypes = {name: getattr(torch, each["dtype"]) for name, each in described["inputs"].items()}
+        self._program = torch.export.load(folder / "policy.pt2").module()
+
+    def predict(self, model_input: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The likeliest action of each row ``[batch, heads]``, what led to it, and the memory for the next step."""
+        given = [torch.tensor(np.asarray(model_input[name]), dtype=dtype) for name, dtype in self._dtypes.items()]
+        features, categories, *masks, h, c = given
+        with torch.no_grad():
+            done = self._program(features, categories, tuple(masks), h, c)
+        return {name: self._array(tensor) for name, tensor in zip(OUTPUTS, done, strict=True)}
+
+    def _array(self, tensor: torch.Tensor) -> np.ndarray:
+        """numpy has no bfloat16; what is wider loses nothing."""
+        return (tensor.to(self._dtypes["h"]) if tensor.is_floating_point() else tensor).numpy()
+
+
+def _load_pyfunc(path: str) -> ServedPolicy:
+    """MLflow calls it by this name, with the folder of the model."""
+    return ServedPolicy(Path(path) / "program")

@@ -1,0 +1,289 @@
+"""The registered policy is a model that anybody with MLflow can load and serve, without simic."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from simic import seals
+from simic.agent.export import export_policy
+from simic.envs.play import play
+from simic.evaluation.scoring import EvaluationSetup
+from simic.pipeline import mlflow_models, mlflow_store
+from simic.pipeline.paths import Workspace
+from simic.pipeline.simic_policy import ServedPolicy
+from simic.training.learned import Learned
+from tests.agent.worlds import SMALL, make_policy
+from tests.helpers import free_port
+from tests.pipeline.small_suite import tree
+from tests.pipeline.test_promote import track
+
+PATIENCE_SECONDS = 120.0
+# simic cannot be imported.
+BARE = """
+import sys
+
+class Closed:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "simic":
+            raise ImportError(f"{name} is closed here")
+
+sys.meta_path.insert(0, Closed())
+try:
+    import simic
+except ImportError as error:
+    assert "closed here" in str(error)
+else:
+    raise SystemExit("simic can be imported")
+import mlflow
+"""
+# Replays an episode with several versions of the registry, loaded at the same time.
+REPLAY = (
+    BARE
+    + """
+import numpy as np
+
+episode, out, *models = sys.argv[1:]
+episode, found = np.load(episode), {}
+policies = {name: mlflow.pyfunc.load_model(f"models:/simic-policy@{name}") for name in models}
+for alias, policy in policies.items():
+    names = policy.metadata.get_input_schema().input_names()
+    outputs = policy.metadata.get_output_schema().input_names()
+    memory = {name: np.zeros_like(episode[name][0]) for name in "hc"}
+    steps = []
+    for step in range(len(episode["features"])):
+        seen = {name: episode[name][step] for name in names if name not in memory}
+        steps.append(policy.predict({**seen, **memory}))
+        assert list(steps[-1]) == outputs
+        memory = {name: steps[-1][name] for name in memory}
+    found |= {f"{alias}/{name}": np.stack([step[name] for step in steps]) for name in outputs}
+    assert policy.input_example.keys() == set(names)
+    policy.predict(policy.input_example)
+np.savez(out, **found)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def registered(suite_run: Workspace, initialised: bytes, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A finished run whose policy is challenger and champion; read only."""
+    folder = tmp_path_factory.mktemp("registered") / "project"
+    for place in ("models", "checkpoints", "reports", "data", str(seals.FOLDER)):
+        shutil.copytree(suite_run.root / place, folder / place, dirs_exist_ok=True)
+    workspace = Workspace(folder)
+    (folder / "mlflow.db").write_bytes(initialised)
+    track(workspace, "a" * 16)
+    client, _ = mlflow_store.connect(workspace)
+    for alias in (mlflow_models.CHAMPION, mlflow_models.CHALLENGER):
+        client.set_registered_model_alias(mlflow_models.REGISTERED_MODEL, alias, "1")
+    return workspace
+
+
+def bare(workspace: Workspace, program: str, *arguments: str) -> str:
+    """What a program says in a process that has no simic, in a folder of its own."""
+    folder = workspace.root.with_name("elsewhere")
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=folder,
+        env=environment(workspace),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def environment(workspace: Workspace) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return kept | {"MLFLOW_TRACKING_URI": mlflow_store.store_uri(workspace), "MLFLOW_DISABLE_TELEMETRY": "true"}
+
+
+class Episode:
+    """What the policy saw, decided and remembered at each step of a whole episode of all hosts."""
+
+    def __init__(self, workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
+        learned = Learned.load(workspace.models / "policy")
+        act, self.steps, self.alive = learned.policy.act, list[dict[str, np.ndarray]](), list[np.ndarray]()
+        decisions: list[Any] = []
+
+        def watched(*given: Any, **named: Any) -> Any:
+            decisions.append(act(*given, **named))
+            return decisions[-1]
+
+        monkeypatch.setattr(learned.policy, "act", watched)
+        setup = EvaluationSetup.open(tree(), workspace.prepared)
+        with closing(setup.env):
+
+            def on_step(situation: Any, *_: object) -> None:
+                seen, done = situation.observation, decisions[-1]
+                masks = {f"mask_{name}": seen.masks[name] for name in setup.env.masked}
+                given = {"features": seen.features, "categories": seen.categories, **masks}
+                came = {"actions": done.actions, "value": done.value, "h": done.state.h, "c": done.state.c}
+                self.steps.append({name: tensor.numpy().copy() for name, tensor in (given | came).items()})
+                self.alive.append(situation.alive.numpy().copy())
+
+            play(setup.env, learned.actor(greedy=True), 5, on_step)
+
+    def save(self, file: Path) -> None:
+        np.savez(file, **{name: np.stack([step[name] for step in self.steps]) for name in self.steps[0]})
+
+
+def test_champion_and_challenger_decide_like_the_policy_over_a_whole_episode_without_simic(
+    registered: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    episode, aliases = Episode(registered, monkeypatch), (mlflow_models.CHAMPION, mlflow_models.CHALLENGER)
+    files = tmp_path / "episode.npz", tmp_path / "replayed.npz"
+    episode.save(files[0])
+    said = bare(registered, REPLAY, *map(str, files), *aliases)
+    assert "mismatch" not in said  # between requirements and what is installed
+    replayed = np.load(files[1])
+    assert len({tuple(row) for step in episode.steps for row in step["actions"]}) > 1  # it does not always do the same
+    for alias in aliases:
+        found = {name: replayed[f"{alias}/{name}"] for name in ("actions", "value", "h")}
+        assert len(episode.steps) == tree().train.episode_steps == len(found["actions"])
+        for done, (step, alive) in enumerate(zip(episode.steps, episode.alive, strict=True)):
+            assert (found["actions"][done][alive] == step["actions"][alive]).all(), done
+            for name in ("value", "h"):
+                assert np.allclose(found[name][done][alive], step[name][alive], atol=1e-5), (done, name)
+
+
+def test_the_model_is_whole_and_the_same_for_the_same_policy(registered: Workspace, tmp_path: Path) -> None:
+    client, experiment_id = mlflow_store.connect(registered)
+    version = client.get_model_version_by_alias("simic-policy", "champion")
+    [model] = mlflow_models.models(client, experiment_id, version.run_id or "", mlflow_models.POLICY)
+    assert json.loads(model.tags["mlflow.modelVersions"]) == [{"name": "simic-policy", "version": version.version}]
+    for name in ("one", "two"):
+        mlflow_models.package(registered.models, tmp_path / name, model)
+    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
+    names = {path.as_posix() for path in files}
+    assert {"MLmodel", "requirements.txt", "python_env.yaml", "code/simic_policy.py", "input_example.json"} <= names
+    assert not [name for name in names if name.endswith((".pkl", ".pyc"))]
+    stored = Path((version.source or "").removeprefix("file://"))
+    for path in files:
+        content = (tmp_path / "one" / path).read_bytes()
+        assert content == (tmp_path / "two" / path).read_bytes()
+        assert path.name == "README.md" or content == (stored / path).read_bytes()  # the audit writes another card
+    pins = (stored / "requirements.txt").read_text().split()
+    assert [pin.partition("==")[0] for pin in pins] == ["mlflow", "numpy", "torch"] and not any(
+        "+" in pin for pin in pins
+    )
+
+
+@pytest.mark.parametrize(("core", "precision"), [("none", "float32"), ("gru", "float32"), ("lstm", "bfloat16")])
+def test_what_comes_out_is_what_the_signature_says(core: str, precision: str, tmp_path: Path) -> None:
+    sizes = SMALL.model_copy(update={"precision": precision})
+    described = export_policy(make_policy(core, sizes=sizes), None, tmp_path / "program")
+    signature = mlflow_models.signature(described)
+    given = {spec.name: np.zeros((5, *spec.shape[1:]), spec.type) for spec in signature.inputs.inputs}
+    given |= {name: np.ones_like(mask) for name, mask in given.items() if name.startswith("mask_")}
+    done = ServedPolicy(tmp_path / "program").predict(given)
+    assert list(done) == signature.outputs.input_names()
+    for spec in signature.outputs.inputs:
+        assert (done[spec.name].dtype, done[spec.name].shape) == (spec.type, (5, *spec.shape[1:])), spec.name
+
+
+def ask(url: str, content: bytes | None = None) -> bytes:
+    request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+        return answer.read()
+
+
+def answers(url: str, process: subprocess.Popen) -> None:
+    """Waits until there is a server."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            ask(f"{url}/ping")
+            return
+        except (urllib.error.URLError, OSError):
+            assert process.poll() is None and time.monotonic() < until
+            time.sleep(0.2)
+
+
+@pytest.mark.slow
+def test_mlflow_serves_the_champion(registered: Workspace, tmp_path: Path) -> None:
+    port = free_port()
+    url, model = f"http://127.0.0.1:{port}", "models:/simic-policy@champion"
+    command = ["models", "serve", "-m", model, "--env-manager", "local", "-h", "127.0.0.1", "-p", str(port)]
+    with (
+        (tmp_path / "said").open("w") as said,
+        subprocess.Popen(
+            [sys.executable, "-m", "mlflow", *command],
+            cwd=tmp_path,
+            env=environment(registered),
+            stdout=said,
+            stderr=said,
+        ) as process,
+    ):
+        try:
+            answers(url, process)
+            assert_answer(registered, json.loads(ask(f"{url}/invocations", example(registered)))["predictions"])
+        finally:
+            process.terminate()
+
+
+SERVED = (
+    BARE
+    + """
+from pathlib import Path
+from fastapi.testclient import TestClient
+from mlflow.pyfunc import scoring_server
+
+kind = {"Content-Type": "application/json"}
+app = scoring_server.init(mlflow.pyfunc.load_model(sys.argv[1]))
+with TestClient(app) as client:
+    answer = client.post("/invocations", content=Path(sys.argv[2]).read_bytes(), headers=kind)
+    assert answer.status_code == 200, answer.text
+    Path(sys.argv[3]).write_text(answer.text)
+    broken = client.post("/invocations", content=b'{"inputs": {"h": [[0.0]]}}', headers=kind)
+    assert broken.status_code == 400 and "features" in broken.text, broken.text
+"""
+)
+
+
+def test_mlflows_scoring_server_answers_for_it_and_refuses_what_is_not_an_observation(
+    registered: Workspace, tmp_path: Path
+) -> None:
+    (tmp_path / "example.json").write_bytes(example(registered))
+    bare(
+        registered,
+        SERVED,
+        "models:/simic-policy@champion",
+        str(tmp_path / "example.json"),
+        str(tmp_path / "answer.json"),
+    )
+    assert_answer(registered, json.loads((tmp_path / "answer.json").read_bytes())["predictions"])
+
+
+def example(workspace: Workspace) -> bytes:
+    """The request that came with the model."""
+    client, _ = mlflow_store.connect(workspace)
+    source = client.get_model_version_by_alias("simic-policy", "champion").source or ""
+    return (Path(source.removeprefix("file://")) / "serving_input_example.json").read_bytes()
+
+
+def assert_answer(workspace: Workspace, found: dict[str, Any]) -> None:
+    """What the exported program says to the same."""
+    described = json.loads((workspace.models / "program" / "policy.json").read_bytes())["inputs"]
+    inputs = json.loads(example(workspace))["inputs"]
+    given = [torch.tensor(inputs[name], dtype=getattr(torch, each["dtype"])) for name, each in described.items()]
+    features, categories, *masks, h, c = given
+    program = torch.export.load(workspace.models / "program" / "policy.pt2").module()
+    expected = dict(
+        zip(("actions", "op_logits", "value", "h", "c"), program(features, categories, tuple(masks), h, c), strict=True)
+    )
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert np.allclose(found[name], tensor.detach().numpy(), atol=1e-6), name
