@@ -73,17 +73,15 @@ def canary(**changes):
 
 
 def versus(other, low, high):
-    """The learned policy against another with this interval."""
+    """The learned policy gains so much over another, on every second task the one and on the others the other."""
 
     def damage(p):
         old = p.run.evaluation
-        changed = tuple(
-            c.model_copy(update={"difference_pct": interval((low + high) / 2, (high - low) / 2)})
-            if c.second == other
-            else c
-            for c in old.comparisons
-        )
-        return p.attribute(evaluation=old.model_copy(update={"comparisons": changed}))
+        learned, others = old.policies["learned"], old.policies[other].per_seed.test_accuracy_pct
+        gained = tuple(value + (high if task % 2 else low) for value, task in zip(others, old.rows, strict=True))
+        seeds = learned.per_seed.model_copy(update={"test_accuracy_pct": gained})
+        changed = {**old.policies, "learned": learned.model_copy(update={"per_seed": seeds})}
+        return p.attribute(evaluation=old.model_copy(update={"policies": changed}))
 
     return damage
 

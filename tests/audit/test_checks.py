@@ -205,3 +205,26 @@ def test_what_a_critic_explains_is_judged_beyond_its_noise(plant):
     assert late in result(same(noisy).run, "V1").measured
     steady = update("explained_variance", slice(None), -0.16)
     assert late not in result(same(steady(plant)).run, "V1").measured
+
+
+def test_hosts_of_one_task_count_together(clean):
+    """Twenty hosts that all lose are no proof where it was one of few tasks that was lost."""
+    old = clean.evaluation
+    few = tuple(task % 3 for task in old.rows)
+
+    def judged(rows, gains):
+        static = old.policies["static"].per_seed.test_accuracy_pct
+        reached = tuple(value + gains[task] for value, task in zip(static, rows, strict=True))
+        seeds = old.policies["learned"].per_seed.model_copy(update={"test_accuracy_pct": reached})
+        learned = old.policies["learned"].model_copy(update={"per_seed": seeds})
+        changed = {"policies": {**old.policies, "learned": learned}, "rows": rows}
+        [check] = [each for each in audit.checks() if each.id == "F1"]
+        return check.run(replace(clean, evaluation=old.model_copy(update=changed)))
+
+    one_of_three = judged(few, {0: -9.0, 1: 0.0, 2: 0.0})
+    assert (one_of_three.severity, one_of_three.status) == ("low", Status.FINDING)
+    assert "on 3 tasks" in one_of_three.measured
+    all_three = judged(few, {0: -3.0, 1: -3.1, 2: -2.9})
+    assert (all_three.severity, all_three.status) == ("critical", Status.FINDING)
+    alone = judged((0,) * len(old.rows), {0: -3.0})
+    assert (alone.severity, alone.status) == ("critical", Status.FINDING) and "20 hosts of one task" in alone.measured

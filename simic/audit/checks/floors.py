@@ -8,27 +8,26 @@ from simic.audit.checks.shared import OURS
 from simic.audit.findings import Evidence, percent
 from simic.audit.record import RunRecord
 from simic.evaluation import statistics
-from simic.evaluation.result import LEARNED, Interval, PolicyComparison
+from simic.evaluation.result import LEARNED, Evaluation, Interval
 from simic.telemetry.rows import Severity
 
 BASELINES_FIRST = "Schulman, Nuts and Bolts (run baselines first); mesozoic-labs#487"
 INTERVAL = f"paired {percent(statistics.CONFIDENCE)} interval"
 
 
-def _said(comparison: PolicyComparison) -> str:
-    d = comparison.difference_pct
-    return (
-        f"{d.estimate:+.2f} points [{d.low:+.2f}, {d.high:+.2f}] vs {comparison.second}, p = {comparison.p_value:.3g}"
-    )
-
-
-def _evidence(comparison: PolicyComparison) -> Evidence:
-    d = comparison.difference_pct
-    return {"versus": comparison.second, "difference_pct": d.estimate, "low": d.low, "high": d.high}
+def _over_tasks(evaluation: Evaluation, other: str) -> tuple[Interval, int]:
+    """Learned − other with its interval, and over how many tasks. Hosts of one task are alike and count once, together;
+    where there is one task only, each stands for itself.
+    """
+    first, second = (np.array(evaluation.policies[name].per_seed.test_accuracy_pct) for name in (LEARNED, other))
+    rows = np.array(evaluation.rows)
+    tasks = np.unique(rows)
+    gains = [float((first - second)[rows == task].mean()) for task in tasks]
+    return statistics.mean_interval(gains if len(tasks) > 1 else first - second), len(tasks)
 
 
 def _not_better(severity: Severity) -> str:
-    return f"upper end of the {INTERVAL} <= 0: {severity}; interval contains 0: low"
+    return f"upper end of the {INTERVAL} over tasks <= 0: {severity}; interval contains 0: low"
 
 
 def _placed(gain: Interval, said: str, evidence: Evidence) -> Outcome:
@@ -42,7 +41,7 @@ def _placed(gain: Interval, said: str, evidence: Evidence) -> Outcome:
 
 
 class Floor(Check):
-    """The learned policy against one other, paired by evaluation seed."""
+    """The learned policy against one other, paired by host."""
 
     needs = ("evaluation",)
     other: str
@@ -53,7 +52,14 @@ class Floor(Check):
         comparison = run.evaluation and run.evaluation.comparison(LEARNED, self.other)
         if comparison is None:
             return undecided(f"the evaluation does not compare {LEARNED} with {self.other}").of(0)
-        return _placed(comparison.difference_pct, _said(comparison), _evidence(comparison)).of(comparison.seeds)
+        assert run.evaluation is not None
+        gain, tasks = _over_tasks(run.evaluation, self.other)
+        where = f"{tasks} tasks" if tasks > 1 else f"{comparison.seeds} hosts of one task"
+        said = f"{gain.estimate:+.2f} points [{gain.low:+.2f}, {gain.high:+.2f}] vs {self.other} on {where}"
+        evidence: Evidence = {
+            "versus": self.other, "difference_pct": gain.estimate, "low": gain.low, "high": gain.high
+        }  # fmt: skip
+        return _placed(gain, said, evidence).of(comparison.seeds)
 
 
 @check
