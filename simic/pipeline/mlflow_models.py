@@ -31,6 +31,7 @@ CHECKPOINT = "checkpoint-"  # how the names of the others begin
 VERSIONS_TAG = "mlflow.modelVersions"  # of a model: by it MLflow's pages lead to its versions
 DATA_TAG = "simic.data_sha256"  # of a version: the data that it was trained on
 COMPARE = "compare/"  # sorts before every other group of metrics, as MLflow sorts them: by the name
+VALIDATION_SCORE = f"{COMPARE}validation_score"
 AS_A_WHOLE = 0  # the step of what is compared: what has only that one MLflow draws as bars, a run beside the other
 OF_CHECKPOINTS = ("episode/", "validation/")  # metrics of training that say what a checkpoint is worth
 MOST_DESCRIBED = 5000  # characters of a description that MLflow's tables have room for
@@ -57,18 +58,15 @@ def publish(run: MlflowRun, workspace: Workspace) -> None:
     best = manifests["best"]
     policy = _added(run, POLICY, best["iteration"], lambda model: _upload_policy(run, workspace, model))
     _say_score(run, best["scalars"]["best_score"])
-    link(run.client, run.run_id, [made["best"], policy], {_SCORE: AS_A_WHOLE})
+    link(run.client, run.run_id, [made["best"], policy], {VALIDATION_SCORE: AS_A_WHOLE})
     _register(run, policy)
     run.tag({PUBLISHED_TAG: checkpoint_digest(workspace)})
 
 
-_SCORE = f"{COMPARE}validation_score"
-
-
 def _say_score(run: MlflowRun, score: float | None) -> None:
     """By which a checkpoint was chosen as the best; once, and not where there were no validation episodes."""
-    if score is not None and not run.client.get_metric_history(run.run_id, _SCORE):
-        measure(run.client, run.run_id, {_SCORE: score}, {_SCORE: AS_A_WHOLE})
+    if score is not None and not run.client.get_metric_history(run.run_id, VALIDATION_SCORE):
+        measure(run.client, run.run_id, {VALIDATION_SCORE: score}, {VALIDATION_SCORE: AS_A_WHOLE})
 
 
 def _published_checkpoint(run: MlflowRun, folder: Path, done: int) -> LoggedModel:
