@@ -17,7 +17,7 @@ from mlflow.models import Model, ModelSignature
 from mlflow.types import Schema, TensorSpec
 
 from simic import durable
-from simic.pipeline.mlflow_store import PUBLISHED_TAG, MlflowRun, measure
+from simic.pipeline.mlflow_store import CODE_TAG, PUBLISHED_TAG, MlflowRun, measure, origin
 from simic.pipeline.paths import Workspace
 
 REGISTERED_MODEL = "simic-policy"
@@ -86,7 +86,8 @@ def _added(run: MlflowRun, name: str, done: int, upload: Callable[[LoggedModel],
         model = found[0]
     else:
         params = {**run.identity.params, "iteration": str(done)}
-        made = run.client.create_logged_model(run.experiment_id, name, run.run_id, params=params)
+        tags = origin(run.identity.tags.get(CODE_TAG, ""))
+        made = run.client.create_logged_model(run.experiment_id, name, run.run_id, tags, params)
         upload(made)
         model = run.client.finalize_logged_model(made.model_id, LoggedModelStatus.READY)
     outputs = run.client.get_run(run.run_id).outputs
