@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 import platform
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,7 @@ from mlflow.models import Model, ModelSignature
 from mlflow.types import Schema, TensorSpec
 
 from simic import durable
-from simic.pipeline.mlflow_store import PUBLISHED_TAG, MlflowRun, measure
+from simic.pipeline.mlflow_store import CODE_TAG, PUBLISHED_TAG, MlflowRun, measure, origin
 from simic.pipeline.paths import Workspace
 
 REGISTERED_MODEL = "simic-policy"
@@ -31,6 +31,7 @@ CHECKPOINT = "checkpoint-"  # how the names of the others begin
 VERSIONS_TAG = "mlflow.modelVersions"  # of a model: by it MLflow's pages lead to its versions
 DATA_TAG = "simic.data_sha256"  # of a version: the data that it was trained on
 COMPARE = "compare/"  # sorts before every other group of metrics, as MLflow sorts them: by the name
+VALIDATION_SCORE = f"{COMPARE}validation_score"
 AS_A_WHOLE = 0  # the step of what is compared: what has only that one MLflow draws as bars, a run beside the other
 OF_CHECKPOINTS = ("episode/", "validation/")  # metrics of training that say what a checkpoint is worth
 MOST_DESCRIBED = 5000  # characters of a description that MLflow's tables have room for
@@ -47,27 +48,25 @@ def publish(run: MlflowRun, workspace: Workspace) -> None:
     """The published checkpoints and the policy as models with params and metrics, the policy registered; what is there
     already stays.
     """
-    done = dict[str, int]()
-    for path in sorted(workspace.checkpoints.glob("*/manifest.json")):
-        name, manifest = path.parent.name, json.loads(path.read_bytes())
-        done[name] = manifest["iteration"]
-        model = _published_checkpoint(run, path.parent, done[name])
-        if name == "best":
-            _say_score(run, manifest["scalars"]["best_score"])
-            link(run.client, run.run_id, model, {_SCORE: AS_A_WHOLE})
-    policy = _added(run, POLICY, done["best"], lambda model: _upload_policy(run, workspace, model))
-    link(run.client, run.run_id, policy, {_SCORE: AS_A_WHOLE})
+    manifests = {
+        path.parent.name: json.loads(path.read_bytes()) for path in workspace.checkpoints.glob("*/manifest.json")
+    }
+    made = {
+        name: _published_checkpoint(run, workspace.checkpoints / name, manifests[name]["iteration"])
+        for name in sorted(manifests)
+    }
+    best = manifests["best"]
+    policy = _added(run, POLICY, best["iteration"], lambda model: _upload_policy(run, workspace, model))
+    _say_score(run, best["scalars"]["best_score"])
+    link(run.client, run.run_id, [made["best"], policy], {VALIDATION_SCORE: AS_A_WHOLE})
     _register(run, policy)
     run.tag({PUBLISHED_TAG: checkpoint_digest(workspace)})
 
 
-_SCORE = f"{COMPARE}validation_score"
-
-
 def _say_score(run: MlflowRun, score: float | None) -> None:
     """By which a checkpoint was chosen as the best; once, and not where there were no validation episodes."""
-    if score is not None and not run.client.get_metric_history(run.run_id, _SCORE):
-        measure(run.client, run.run_id, {_SCORE: score}, AS_A_WHOLE)
+    if score is not None and not run.client.get_metric_history(run.run_id, VALIDATION_SCORE):
+        measure(run.client, run.run_id, {VALIDATION_SCORE: score}, {VALIDATION_SCORE: AS_A_WHOLE})
 
 
 def _published_checkpoint(run: MlflowRun, folder: Path, done: int) -> LoggedModel:
@@ -76,7 +75,7 @@ def _published_checkpoint(run: MlflowRun, folder: Path, done: int) -> LoggedMode
     )
     measured = run.client.get_run(run.run_id).data.metrics
     last = done - 1  # iterations are counted from 0
-    link(run.client, run.run_id, model, {key: last for key in measured if key.startswith(OF_CHECKPOINTS)})
+    link(run.client, run.run_id, [model], {key: last for key in measured if key.startswith(OF_CHECKPOINTS)})
     return model
 
 
@@ -87,7 +86,8 @@ def _added(run: MlflowRun, name: str, done: int, upload: Callable[[LoggedModel],
         model = found[0]
     else:
         params = {**run.identity.params, "iteration": str(done)}
-        made = run.client.create_logged_model(run.experiment_id, name, run.run_id, params=params)
+        tags = origin(run.identity.tags.get(CODE_TAG, ""))
+        made = run.client.create_logged_model(run.experiment_id, name, run.run_id, tags, params)
         upload(made)
         model = run.client.finalize_logged_model(made.model_id, LoggedModelStatus.READY)
     outputs = run.client.get_run(run.run_id).outputs
@@ -106,22 +106,27 @@ def models(client: MlflowClient, experiment_id: str, run_id: str, name: str) -> 
 def link(
     client: MlflowClient,
     run_id: str,
-    model: LoggedModel,
+    made: Sequence[LoggedModel],
     steps: Mapping[str, int],
     data: Dataset | None = None,
 ) -> None:
-    """What a run has measured at some step, by the metric, counts for a model too, with the data it was measured on.
+    """What a run has measured at some step, by the metric, counts for models too, with the data it was measured on.
 
     MLflow takes a point with the value, step and time of one that is there for the same, so the run has it once.
     """
-    known = {(each.key, each.step, each.value) for each in client.get_logged_model(model.model_id).metrics or ()}
-    metrics = list[Metric]()
-    for key, step in steps.items():
-        points = [point for point in client.get_metric_history(run_id, key) if point.step == step]
-        if points and (key, step, (newest := max(points, key=lambda point: point.timestamp)).value) not in known:
-            metrics.append(_of_model(newest, model, data, run_id))
-    if metrics:
-        client.log_batch(run_id, metrics=metrics)
+    found = {key: _newest(client, run_id, key, step) for key, step in steps.items()}
+    points = [point for point in found.values() if point is not None]
+    for model in made:
+        told = client.get_logged_model(model.model_id).metrics or ()
+        known = {(each.key, each.step, each.value) for each in told}
+        missing = [point for point in points if (point.key, point.step, point.value) not in known]
+        if missing:
+            client.log_batch(run_id, metrics=[_of_model(point, model, data, run_id) for point in missing])
+
+
+def _newest(client: MlflowClient, run_id: str, key: str, step: int) -> Metric | None:
+    points = [point for point in client.get_metric_history(run_id, key) if point.step == step]
+    return max(points, key=lambda point: point.timestamp, default=None)
 
 
 def _of_model(point: Metric, model: LoggedModel, data: Dataset | None, run_id: str) -> Metric:

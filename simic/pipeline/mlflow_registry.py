@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
@@ -51,7 +53,13 @@ class Registry:
         )
 
     def fetch(self, version: PolicyVersion, folder: Path) -> Path:
-        """Its files, copied to a new folder."""
+        """Its files, copied to a new folder; SimicError where they are no more where MLflow says."""
+        place = urlsplit(version.source)
+        if place.scheme == "file" and not Path(url2pathname(place.path)).exists():
+            raise SimicError(
+                f"{REGISTERED_MODEL} version {version.version}: its files are not in {version.source} any more: bring "
+                "them back, or take its alias away in MLflow"
+            )
         folder.mkdir()
         with _answering():
             return Path(download_artifacts(version.source, dst_path=str(folder), tracking_uri=self._uri))

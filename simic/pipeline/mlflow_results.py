@@ -92,12 +92,11 @@ def log_evaluation(
     accuracies = {f"test/{name}": row["test_accuracy_pct"]["estimate"] for name, row in evaluation["policies"].items()}
     importance = {f"importance/{name}": row["lost"]["estimate"] for name, row in evaluation["importance"].items()}
     whole = {f"{COMPARE}{name}": value for name, value in compared.items()}
-    measure(client, run_id, {**accuracies, **importance}, step)
-    measure(client, run_id, whole, AS_A_WHOLE)
-    data = used_for(client, run_id, "testing")
-    steps = dict.fromkeys(whole, AS_A_WHOLE) | dict.fromkeys((*importance, LEARNED), step)
-    for model in evaluated:
-        link(client, run_id, model, steps, data)
+    steps = dict.fromkeys(whole, AS_A_WHOLE) | dict.fromkeys((*importance, *accuracies), step)
+    measure(client, run_id, {**whole, **importance, **accuracies}, steps)
+    if evaluated:
+        own = {key: steps[key] for key in steps if key == LEARNED or key not in accuracies}
+        link(client, run_id, evaluated, own, used_for(client, run_id, "testing"))
 
 
 def _findings(workspace: Workspace) -> list[dict[str, str]]:

@@ -279,10 +279,10 @@ def recorded_points(log: Path) -> Iterator[Point]:
             yield point(update, file.columns("train"))
 
 
-def measure(client: MlflowClient, run_id: str, measured: Mapping[str, float], step: int) -> None:
-    """Numbers of a run as a whole; a value that is there already is not logged again."""
+def measure(client: MlflowClient, run_id: str, measured: Mapping[str, float], steps: Mapping[str, int]) -> None:
+    """Numbers of a run, and the step of each; a value that is there already is not logged again."""
     known, stamp = client.get_run(run_id).data.metrics, time.time_ns() // 1_000_000
-    new = [Metric(key, value, stamp, step) for key, value in measured.items() if known.get(key) != value]
+    new = [Metric(key, value, stamp, steps[key]) for key, value in measured.items() if known.get(key) != value]
     client.log_batch(run_id, metrics=new)
 
 

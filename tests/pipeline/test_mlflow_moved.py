@@ -75,6 +75,21 @@ def test_a_registry_of_another_project_is_one_line(
         Registry.open(copy)
 
 
+def test_a_champion_whose_files_stayed_behind_is_one_line(workspace: Workspace, tmp_path: Path) -> None:
+    whole(workspace)
+    client, _ = mlflow_store.connect(workspace)
+    client.set_registered_model_alias("simic-policy", "champion", "1")
+    registry = Registry.open(workspace)
+    champion = registry.holder("champion")
+    assert champion is not None
+    assert (registry.fetch(champion, tmp_path / "there") / "MLmodel").is_file()
+    shutil.rmtree(workspace.root / "mlruns")
+    with pytest.raises(
+        SimicError, match=r"version 1: its files are not in file://.* or take its alias away in MLflow$"
+    ):
+        registry.fetch(champion, tmp_path / "gone")
+
+
 def test_a_server_keeps_its_files_wherever_it_likes(
     workspace: Workspace, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,8 @@ def test_every_checkpoint_has_what_training_measured_of_it_and_the_run_has_that_
         assert client.get_metric_history(run_id, key) == history
     outputs = client.get_run(run_id).outputs.model_outputs
     assert sorted(each.step for each in outputs) == sorted(map(int, ITERATIONS.values()))
+    for each in outputs:
+        assert client.get_logged_model(each.model_id).tags["mlflow.source.git.commit"] == CODE
 
 
 def test_a_model_that_was_not_told_all_is_told_the_rest(workspace: Workspace) -> None:
