@@ -26,14 +26,17 @@ def _over_tasks(evaluation: Evaluation, other: str) -> tuple[Interval, int]:
     return statistics.mean_interval(gains if len(tasks) > 1 else first - second), len(tasks)
 
 
-def _not_better(severity: Severity) -> str:
-    return f"upper end of the {INTERVAL} over tasks <= 0: {severity}; interval contains 0: low"
+def _not_better(severity: Severity, least: str = "<=") -> str:
+    return f"upper end of the {INTERVAL} over tasks {least} 0: {severity}; interval contains 0: low"
 
 
-def _placed(gain: Interval, said: str, evidence: Evidence) -> Outcome:
-    """By where an interval lies: below 0 the check's own finding, around it a low one."""
+def _placed(gain: Interval, said: str, evidence: Evidence, equal_is_low: bool) -> Outcome:
+    """By where an interval lies: below 0 the check's own finding, around it a low one, as where it is 0 if
+    ``equal_is_low``.
+    """
     upper = Reading(limits.BETTER, gain.high).statistic
-    if gain.high <= limits.BETTER:
+    equal = gain.low == gain.high == limits.BETTER
+    if gain.high <= limits.BETTER and not (equal and equal_is_low):
         return found(said, None, (evidence,)).showing(upper)
     if gain.low <= limits.BETTER:
         return found(f"not shown to be better: {said}", "low", (evidence,)).showing(upper)
@@ -47,6 +50,7 @@ class Floor(Check):
     other: str
     source = OURS
     passes_when = "the whole interval lies above 0"
+    equal_is_low = False  # who does what never growing does, or chance, has learned nothing
 
     def examine(self, run: RunRecord) -> Outcome:
         comparison = run.evaluation and run.evaluation.comparison(LEARNED, self.other)
@@ -59,7 +63,7 @@ class Floor(Check):
         evidence: Evidence = {
             "versus": self.other, "difference_pct": gain.estimate, "low": gain.low, "high": gain.high
         }  # fmt: skip
-        return _placed(gain, said, evidence).of(comparison.seeds)
+        return _placed(gain, said, evidence, self.equal_is_low).of(comparison.seeds)
 
 
 @check
@@ -99,7 +103,8 @@ class RuleByHand(Floor):
     severity = "medium"
     other = "patient"
     question = "Is the learned policy better than the patient rule, on the test split?"
-    threshold = _not_better(severity)
+    threshold = _not_better(severity, "<")
+    equal_is_low = True  # it is as good
     fix = "Train longer; see in the report where it lost."
 
 
@@ -113,7 +118,7 @@ class CommonSchedule(Check):
     question = "Is the learned policy better than the best common schedule, on the test splits of held-out tasks?"
     needs = ("evaluation",)
     counted = "held-out task"
-    threshold = _not_better(severity)
+    threshold = _not_better(severity, "<")
     source = OURS
     fix = "Train longer; see in the report where it lost."
     passes_when = "the whole interval lies above 0"
@@ -128,7 +133,7 @@ class CommonSchedule(Check):
         gain = standings.policies[LEARNED].over_common
         said = f"{gain.estimate:+.2f} points [{gain.low:+.2f}, {gain.high:+.2f}] on {standings.tasks} tasks"
         evidence: Evidence = {"gain_pct": gain.estimate, "low": gain.low, "high": gain.high}
-        return _placed(gain, said, evidence).of(standings.tasks)
+        return _placed(gain, said, evidence, equal_is_low=True).of(standings.tasks)  # it may play that very schedule
 
 
 @check
