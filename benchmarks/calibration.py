@@ -1,13 +1,14 @@
 """Limits of the audit's symptoms that no publication has, from clean runs: the worst that they showed, times 1.5,
 but no stricter than judged.
 
-    python -m benchmarks.calibration RUN [RUN …] [--out benchmarks/results/calibration.json] [--write]
+    python -m benchmarks.calibration RUN [RUN …] [--out benchmarks/results/calibration.json] [--write] [--more]
 
 RUN is the folder of a finished run (with ``reports/findings.json``) of this code, of whatever settings the limits are
 to hold for. A run whose record is refuted, or that was trained by other code than the first, is no clean run and is
 refused. Printed is how each number is distributed over the runs, and the limit that follows; findings of a run by
 limits as they are now are false alarms. ``--write`` puts the limits of 30 runs or more into
-``simic/audit/limits.py``.
+``simic/audit/limits.py``. With ``--more`` these runs are others than those behind the present limits, of which
+none gets stricter.
 """
 
 import argparse
@@ -53,33 +54,39 @@ def code_of(folder: Path) -> dict[str, str]:
         raise SimicError(f"{path}: no seal of a training") from None
 
 
-def summary(verdicts: dict[str, Verdict]) -> dict[str, Any]:
-    """Of runs by name: each number of ours over them with its limit, and what the present limits find in each."""
+def summary(verdicts: dict[str, Verdict], more: bool = False) -> dict[str, Any]:
+    """Of runs by name: each number of ours over them with its limit, and what the present limits find in each; with
+    ``more`` beside the runs behind those.
+    """
     named = {limit.name: limit for limit in limits.every() if limit.ours}
     values: dict[str, list[float]] = {}
     for verdict in verdicts.values():
         for each in (statistic for result in verdict.results for statistic in result.statistics):
             if each.name in named and each.value is not None:
                 values.setdefault(each.name, []).append(each.value)
-    found = {name: distribution(named[name], values[name]) for name in named if name in values}
+    found = {name: distribution(named[name], values[name], more) for name in named if name in values}
     alarms = {
         name: {r.check: r.severity for r in verdict.with_status(Status.FINDING) if r.layer == "symptom"}
         for name, verdict in verdicts.items()
     }
     unmeasured = [name for name in named if name not in values]
-    return {"runs": len(verdicts), "statistics": found, "not_measured": unmeasured, "findings": alarms}
+    earlier = limits.CLEAN_RUNS if more else 0
+    return {"runs": len(verdicts) + earlier, "statistics": found, "not_measured": unmeasured, "findings": alarms}
 
 
-def distribution(limit: Limit, values: list[float]) -> dict[str, float]:
-    """Over runs: how many measured it, median, 99th percentile and extreme of the worse side, and what follows."""
+def distribution(limit: Limit, values: list[float], more: bool = False) -> dict[str, float]:
+    """Over runs: how many measured it, median, 99th percentile and extreme of the worse side, and what follows; with
+    ``more`` nothing that is stricter than now.
+    """
     side = max if limit.above else min
     worst = float(side(values))
+    follows = limit.calibrated(worst)
     return {
         "runs": len(values),
         "median": float(np.median(values)),
         "p99": float(np.percentile(values, PERCENTILE if limit.above else 100.0 - PERCENTILE)),
         "worst": worst,
-        "limit": limit.calibrated(worst),
+        "limit": side(follows, float(limit)) if more else follows,
         "now": float(limit),
     }
 
@@ -127,9 +134,10 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("--out", type=Path, default=RESULT)
     parser.add_argument("--write", action="store_true", help=f"put the limits into {LIMITS}")
+    parser.add_argument("--more", action="store_true", help="beside the runs behind the present limits")
     given = parser.parse_args()
     try:
-        keep(summary(clean(given.folders)), given.out, given.write)
+        keep(summary(clean(given.folders), given.more), given.out, given.write)
     except SimicError as error:
         parser.error(str(error))
 

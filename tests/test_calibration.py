@@ -69,6 +69,18 @@ def test_the_worst_is_of_the_side_that_is_worse_and_runs_without_a_number_do_not
     assert found["findings"] == {**{str(n): {} for n in range(8, 13)}, "6": {"R7": "high"}}
 
 
+def test_more_runs_loosen_limits_and_never_tighten_them():
+    wild, tame = 2 * float(JUMP) / limits.ROOM, 0.5 * float(JUMP) / limits.ROOM
+    for value, expected in ((wild, 2 * float(JUMP)), (tame, float(JUMP))):
+        found = calibration.summary({"a": verdict(**{JUMP.name: value})}, more=True)
+        assert found["statistics"][JUMP.name]["limit"] == pytest.approx(expected, rel=0.01)
+        assert found["runs"] == 1 + limits.CLEAN_RUNS
+    low = float(LEAST) * limits.ROOM
+    for value, expected in ((0.5 * low, 0.5 * float(LEAST)), (2 * low, float(LEAST))):
+        found = calibration.summary({"a": verdict(**{LEAST.name: value})}, more=True)
+        assert found["statistics"][LEAST.name]["limit"] == pytest.approx(expected, rel=0.01)
+
+
 def test_runs_are_read_from_their_folders_and_the_result_is_kept(tmp_path, capsys):
     folders = [run_of(tmp_path / str(n), verdict(**{JUMP.name: float(n)})) for n in range(1, 4)]
     found = calibration.summary(calibration.clean(folders))

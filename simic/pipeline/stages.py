@@ -55,7 +55,7 @@ def train(
     checkpoints/, models/, telemetry/. Raises ``Interrupted`` when asked to stop. The work directory stays until the
     result is recorded (``discard_work``): training that is finished is published again, not done again.
     """
-    from simic.pipeline import display
+    from simic.pipeline.display import beside
     from simic.training import trainer
     from simic.training.interrupts import stop_on_signals
     from simic.training.session import open_session
@@ -64,7 +64,7 @@ def train(
     work, prepared = workspace.work(fingerprint(params, workspace)), workspace.prepared
     code = dvc_record.code_revision(workspace.root)
     with stop_on_signals(asked), open_session(params, work, prepared, fresh, code=code) as session:
-        watching = display.beside(observers, params.runtime.progress, floors(params, workspace))
+        watching = beside(observers, params.runtime.progress, floors(params, workspace))
         counters = trainer.train(session, watching, asked)
         best = counters.best_iteration or counters.iteration
         _publish(session, workspace, best, counters.iteration)
@@ -76,9 +76,9 @@ def floors(params: Params, workspace: Workspace) -> dict[str, float]:
     data; none where it did not.
     """
     from simic.evaluation import endpoints, result
-    from simic.pipeline import display
+    from simic.pipeline.display import is_live
 
-    if not display.is_live(params.runtime.progress) or not workspace.headroom.exists():
+    if not is_live(params.runtime.progress) or not workspace.headroom.exists():
         return {}
     found = result.read_headroom(workspace.headroom)
     if (found.data_sha256, found.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):

@@ -222,7 +222,7 @@ def test_that_every_checkpoint_is_lost_is_said(unfinished: Workspace) -> None:
 def test_the_flag_reaches_the_engine(copy: Workspace, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(
-        engine, "run_chain", lambda _, __, execution, ___: asked.append(execution.allow_code_change) or []
+        engine, "run_chain", lambda _, __, execution, ___, ____: asked.append(execution.allow_code_change) or []
     )
     monkeypatch.setattr(told, "of", lambda _: told.Told("", "", "", "", "", alarming=False))  # nothing has run
     monkeypatch.chdir(copy.root)

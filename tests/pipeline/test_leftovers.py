@@ -11,6 +11,7 @@ from simic import cli, seals
 from simic.pipeline import doctor, dvc_record, engine, leftovers, recipe, stages
 from simic.pipeline.paths import Workspace
 from simic.pipeline.recipe import Kept, TrainingRecipe
+from simic.telemetry.naming import run_name
 from simic.training import seams
 from simic.training.places import CHECKPOINTS
 from tests.pipeline.small_suite import tree
@@ -106,8 +107,8 @@ def test_clean_removes_what_is_left_and_nothing_else(
     recipe.write(own.path.with_name("0" * 16), Kept(recipe=changed))
     shutil.copytree(own.path, begun.finished / ("1" * 16))
     assert simic(monkeypatch, begun, "clean") == 0
-    assert "removed unfinished run 000000000000: 3 iterations" in capsys.readouterr().out
+    assert f"removed unfinished run {run_name('0' * 16)}: 3 iterations" in capsys.readouterr().out
     assert [each.path for each in leftovers.found(begun)] == [own.path]
     assert simic(monkeypatch, begun, "clean", "--all") == 0
-    assert "removed finished run 111111111111, put by to be made longer" in capsys.readouterr().out
+    assert f"removed finished run {run_name('1' * 16)}, put by to be made longer" in capsys.readouterr().out
     assert leftovers.found(begun) == [] == [*begun.finished.iterdir()]

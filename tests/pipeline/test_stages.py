@@ -19,7 +19,6 @@ from simic.growth.export import load_grown
 from simic.growth.networks.own import load_network
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
-from simic.training.progress import Lines
 
 ROOT = Path(__file__).parents[2]
 ALONE = """
@@ -215,13 +214,6 @@ def test_an_extension_is_part_of_what_training_is_known_by(tmp_path: Path) -> No
     assert first != stages.fingerprint(tree(), workspace)
     (tmp_path / "extensions" / "mine_for_fingerprint.py").write_text("X = 2\n")
     assert first != stages.fingerprint(named, workspace)
-
-
-def test_progress_is_said_once() -> None:
-    """To a terminal, or in Prefect's log."""
-    plain, elsewhere = tree("runtime.progress=plain"), Lines(lambda line: None)
-    assert [type(each) for each in stages._watching(plain, ())] == [Lines]
-    assert stages._watching(plain, (elsewhere,)) == (elsewhere,)
 
 
 def test_missing_data_says_what_to_run(tmp_path: Path) -> None:

@@ -17,10 +17,12 @@ from simic.pipeline import doctor, mlflow_debts
 from simic.pipeline.answers import Answer
 from simic.pipeline.mlflow_debts import Owed, Report
 from simic.pipeline.paths import Workspace
+from simic.telemetry.naming import run_name
 from simic.training.session import open_session
 from tests.pipeline.small_suite import tree
 from tests.training.small_runs import small_params
 
+NAME = run_name("0123456789abcdef")
 Spoil = Callable[[Path], None]
 
 
@@ -217,7 +219,7 @@ def test_the_command_says_it_line_by_line_and_ends_with_2_where_something_is_dam
         return stopped.value.code, capfd.readouterr().out
 
     code, said = call()
-    assert code == 0 and "ok   work 0123456789ab, checkpoint 4: sound: training goes on from it" in said
+    assert code == 0 and f"ok   work {NAME}, checkpoint 4: sound: training goes on from it" in said
     flipped(work / "checkpoints" / "000004" / "state.safetensors")
     code, said = call()
-    assert code == 2 and "BAD  work 0123456789ab, checkpoint 4: damaged: " in said
+    assert code == 2 and f"BAD  work {NAME}, checkpoint 4: damaged: " in said

@@ -23,6 +23,7 @@ from simic.data.prepare import prepare
 from simic.errors import SimicError
 from simic.params import Prepare
 from simic.telemetry import starts, timing
+from simic.telemetry.naming import run_name
 from simic.training import resume
 from simic.training.checkpoint import read
 from simic.training.machine import Machine
@@ -74,7 +75,7 @@ def test_the_start_of_a_run_has_its_name_and_its_command(started_as, said, prepa
         with open_session(small_params(), work, prepared):
             pass
     for start in starts.read(work / "run.json"):
-        assert (start.name, start.command) == ("0123456789ab", said)
+        assert (start.name, start.command) == (run_name(work.name), said)
 
 
 def test_two_damaged_ones_are_passed_over(copied, finished, prepared):
