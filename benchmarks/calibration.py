@@ -7,8 +7,8 @@ RUN is the folder of a finished run (with ``reports/findings.json``) of this cod
 to hold for. A run whose record is refuted, or that was trained by other code than the first, is no clean run and is
 refused. Printed is how each number is distributed over the runs, and the limit that follows; findings of a run by
 limits as they are now are false alarms. ``--write`` puts the limits of 30 runs or more into
-``simic/audit/limits.py``. With ``--more`` these runs are others than those behind the present limits, of which
-none gets stricter.
+``simic/audit/limits.py``. With ``--more`` they count beside the runs of the result that is there, of which the worst
+values are kept; median and percentile are of the new ones.
 """
 
 import argparse
@@ -54,9 +54,9 @@ def code_of(folder: Path) -> dict[str, str]:
         raise SimicError(f"{path}: no seal of a training") from None
 
 
-def summary(verdicts: dict[str, Verdict], more: bool = False) -> dict[str, Any]:
-    """Of runs by name: each number of ours over them with its limit, and what the present limits find in each; with
-    ``more`` beside the runs behind those.
+def summary(verdicts: dict[str, Verdict], earlier: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Of runs by name: each number of ours over them with its limit, and what the present limits find in each; beside
+    the runs of an ``earlier`` summary.
     """
     named = {limit.name: limit for limit in limits.every() if limit.ours}
     values: dict[str, list[float]] = {}
@@ -64,29 +64,37 @@ def summary(verdicts: dict[str, Verdict], more: bool = False) -> dict[str, Any]:
         for each in (statistic for result in verdict.results for statistic in result.statistics):
             if each.name in named and each.value is not None:
                 values.setdefault(each.name, []).append(each.value)
-    found = {name: distribution(named[name], values[name], more) for name in named if name in values}
+    known = earlier["statistics"] if earlier else {}
+    found = {
+        name: distribution(named[name], values[name], known.get(name)) if name in values else known[name]
+        for name in named
+        if name in values or name in known
+    }
     alarms = {
         name: {r.check: r.severity for r in verdict.with_status(Status.FINDING) if r.layer == "symptom"}
         for name, verdict in verdicts.items()
     }
-    unmeasured = [name for name in named if name not in values]
-    earlier = limits.CLEAN_RUNS if more else 0
-    return {"runs": len(verdicts) + earlier, "statistics": found, "not_measured": unmeasured, "findings": alarms}
+    unmeasured = [name for name in named if name not in found]
+    return {
+        "runs": len(verdicts) + (earlier["runs"] if earlier else 0),
+        "statistics": found,
+        "not_measured": unmeasured,
+        "findings": alarms,
+    }
 
 
-def distribution(limit: Limit, values: list[float], more: bool = False) -> dict[str, float]:
-    """Over runs: how many measured it, median, 99th percentile and extreme of the worse side, and what follows; with
-    ``more`` nothing that is stricter than now.
+def distribution(limit: Limit, values: list[float], earlier: dict[str, float] | None = None) -> dict[str, float]:
+    """Over runs: how many measured it, median, 99th percentile and extreme of the worse side, and what follows; how
+    many and the extreme count ``earlier`` ones too.
     """
     side = max if limit.above else min
-    worst = float(side(values))
-    follows = limit.calibrated(worst)
+    worst = float(side([*values, *([earlier["worst"]] if earlier else [])]))
     return {
-        "runs": len(values),
+        "runs": len(values) + int(earlier["runs"] if earlier else 0),
         "median": float(np.median(values)),
         "p99": float(np.percentile(values, PERCENTILE if limit.above else 100.0 - PERCENTILE)),
         "worst": worst,
-        "limit": side(follows, float(limit)) if more else follows,
+        "limit": limit.calibrated(worst),
         "now": float(limit),
     }
 
@@ -134,10 +142,11 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("--out", type=Path, default=RESULT)
     parser.add_argument("--write", action="store_true", help=f"put the limits into {LIMITS}")
-    parser.add_argument("--more", action="store_true", help="beside the runs behind the present limits")
+    parser.add_argument("--more", action="store_true", help="beside the runs of the result that is there")
     given = parser.parse_args()
     try:
-        keep(summary(clean(given.folders), given.more), given.out, given.write)
+        earlier = json.loads(given.out.read_bytes()) if given.more else None
+        keep(summary(clean(given.folders), earlier), given.out, given.write)
     except SimicError as error:
         parser.error(str(error))
 

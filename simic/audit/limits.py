@@ -9,7 +9,7 @@ number has one line for each.
 import math
 from typing import Self
 
-CLEAN_RUNS = 30  # behind the limits of ours; none: they are by judgement
+CLEAN_RUNS = 57  # behind the limits of ours; none: they are by judgement
 ENOUGH_RUNS = 30  # fewer calibrate nothing
 ROOM = 1.5  # times the worst of them
 
@@ -98,8 +98,8 @@ def source() -> str:
 
 # R: how far an update moves the policy
 LARGEST_MEAN_RATIO = published("largest mean ratio", 10.0)
-LARGEST_RATIO = ours("largest ratio", 17.6, judged=5.0)
-SMALLEST_RATIO = at_least("smallest ratio", 0.0275, 0.0, judged=0.1)
+LARGEST_RATIO = ours("largest ratio", 19, judged=5.0)
+SMALLEST_RATIO = at_least("smallest ratio", 0.0123, 0.0, judged=0.1)
 SUSTAINED_KL = published("sustained KL", 0.02)
 HIGH_KL = published("sustained KL", 0.05)
 CRITICAL_KL = published("sustained KL", 0.1)
@@ -117,7 +117,7 @@ LARGEST_LOG_PROBABILITY = published("largest |log-probability|", 100.0)
 LEAST_ENTROPY = at_least("least entropy early on", 0.05, 0.0, judged=0.05)
 SWING_OF_ENTROPY = ours("swing of entropy", 0.478, 1.0, judged=0.3)
 FROM_UNIFORM = at_least("distance of entropy from its maximum at the end", 0.05, 0.0, judged=0.05)
-LOSS_OF_ENTROPY = ours("loss of entropy within the window", 0.604, 1.0, judged=0.5)
+LOSS_OF_ENTROPY = ours("loss of entropy within the window", 0.813, 1.0, judged=0.5)
 EFFECTIVE_COEFFICIENT = published("effective over configured entropy coefficient", 2.0)
 OTHER_OPS = at_least("share of other ops", 0.02, 0.0, judged=0.02)
 GREW = at_least("share of validation episodes with a seed", 0.02, 0.0, judged=0.02)
@@ -158,7 +158,7 @@ TAUGHT_CANARY = canary("points above chance of a controller that was taught", 9.
 PPO_CANARY = canary("points above chance of a controller trained by PPO", 9.03)
 
 # P, N, M, S: rewards, scales, environment
-SHARE_OF_SHAPING = ours("share of a shaping component, kept up", 0.892, 1.0, judged=0.8)
+SHARE_OF_SHAPING = ours("share of a shaping component, kept up", 0.896, 1.0, judged=0.8)
 RETURN_AGAINST_OBJECTIVE = ours("rise of returns that the objective does not follow", 0.5, 1.0, judged=0.5)
 HARMFUL_SEEDS = ours("share of fossilizations that harmed the host", 0.2, 1.0, judged=0.2)
 ANY_HARMFUL_SEED = published("fossilizations that harmed the host", 0.0)

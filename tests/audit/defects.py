@@ -201,7 +201,7 @@ DEFECTS = {
            ("medium", update("entropy_by_head.op", slice(None), 0.99)),
            ("low", update("entropy_by_head.style", slice(None), 0.99))],
     "E2": [("high", two(lambda p: p.column("episodes", "return", everywhere(5.0)),
-                        update("entropy_by_head.slot", slice(14, None), 0.3)))],
+                        update("entropy_by_head.slot", slice(14, None), 0.1)))],
     "E3": [("medium", update("entropy_bonus", 5, 1.0))],
     "E4": [("medium", lambda p: p.column("steps", "op", everywhere(int(Op.WAIT))))],
     "V1": [("medium", update("explained_variance", slice(0, 12), -0.4)),
