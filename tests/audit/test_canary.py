@@ -44,8 +44,12 @@ def test_a_canary_that_cannot_be_trained_says_why(monkeypatch):
     assert (found.won_pct, found.reason) == (None, "no row of the mask is open")
 
 
-def test_what_is_taught_is_learned_unless_the_survey_takes_the_worst(monkeypatch):
+def test_what_is_taught_is_learned():
     assert won("taught") > LIMITS["taught"]
+
+
+@pytest.mark.slow
+def test_where_the_survey_takes_the_worst_nothing_is_learned(monkeypatch):
     best = survey.best_sequence
     monkeypatch.setattr(survey, "best_sequence", lambda curves, tries: best(-curves, tries))
     assert won("taught") < LIMITS["taught"]

@@ -43,6 +43,7 @@ def twin(begun: Workspace) -> Workspace:
     return found
 
 
+@pytest.mark.slow  # test_verify_resume.py kills one in CI
 def test_a_training_killed_in_every_way_comes_to_the_same_bytes(begun: Workspace, twin: Workspace) -> None:
     child, lived = copy(begun, "killed"), list[list[int]]()
     for number, moment in enumerate(MOMENTS):

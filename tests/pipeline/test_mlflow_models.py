@@ -253,6 +253,7 @@ with TestClient(app) as client:
 )
 
 
+@pytest.mark.slow
 def test_mlflows_scoring_server_answers_for_it_and_refuses_what_is_not_an_observation(
     registered: Workspace, tmp_path: Path
 ) -> None:

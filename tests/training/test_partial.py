@@ -369,6 +369,7 @@ def shared(processes: int, **runtime: int):
     return small_params({"processes": processes, **EVERY, **runtime}, envs=8, iterations=2)
 
 
+@pytest.mark.slow  # test_sharing.py has whole iterations
 def test_any_number_of_processes_goes_on_inside_an_iteration(prepared, tmp_path):
     """Two groups of hosts, in two processes, in one, in two again."""
     run(tmp_path / "whole", prepared, params=shared(2, checkpoint_steps=0))
