@@ -14,11 +14,11 @@ import yaml
 
 from simic import cli, params, terminal
 from simic.audit.findings import Verdict
-from simic.errors import SimicError
+from simic.errors import AuditFailed, SimicError
 from simic.growth.batch import autotune, thresholds
 from simic.growth.batch.population import Population
 from simic.growth.batch.statistics import TrainStats
-from simic.pipeline import engine, stages
+from simic.pipeline import engine, stages, told
 from simic.pipeline.paths import Workspace
 from tests.helpers import some
 
@@ -288,3 +288,21 @@ def test_an_alarming_result_is_red_on_a_terminal_alone(
     monkeypatch.setenv("NO_COLOR", "1")
     terminal.say("plain", alarming=True)
     assert capsys.readouterr().out == "\x1b[1;31mloud\x1b[0m\ncalm\nplain\n"
+
+
+def test_what_the_audit_fails_on_is_told_before_it_is_refused(simic: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def chain(*_: Any) -> None:
+        raise AuditFailed("audit.fail_on = 'high': 1 findings")
+
+    monkeypatch.setattr(engine, "run_chain", chain)
+    monkeypatch.setattr(told, "of", lambda _: told.Told("80 points", "none", "1 high", "x", "read it", alarming=True))
+    for command in ("run", "audit"):
+        assert "audit.fail_on = 'high'" in simic.refuses(command)
+        assert [line.split()[0] for line in simic.out.splitlines()] == [
+            "score",
+            "gap",
+            "verdict",
+            "run",
+            "next",
+            "report",
+        ]

@@ -140,6 +140,15 @@ def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Work
     assert [each.alarming for each in (medium, high, refuted)] == [False, False, True]
 
 
+def test_the_live_view_has_what_headroom_measured_for_these_params_alone(finished: Workspace) -> None:
+    reached = result.read_headroom(finished.headroom).standings["held_out"].policies
+    names = ("static", "best common schedule", "oracle per task")
+    shown = stages.floors(tree("runtime.progress=rich"), finished)
+    assert shown == {name: reached[name].score.estimate for name in names}
+    assert stages.floors(tree("runtime.progress=rich", "train.price=1.0"), finished) == {}
+    assert stages.floors(tree("runtime.progress=plain"), finished) == {}
+
+
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     monkeypatch.setattr(sys, "argv", ["simic", *arguments])
     with pytest.raises(SystemExit) as stopped:
