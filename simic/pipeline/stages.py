@@ -191,6 +191,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
     device = machine.configure(params.runtime)
     kept = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
+    unchanged(workspace, workspace.checkpoints)  # nor are they another run's
     policies = params.evaluate.policies
     groups = GROUPS if params.evaluate.importance and result.LEARNED in policies else ()
     learned = Learned.of(kept, device)

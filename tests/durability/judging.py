@@ -279,7 +279,7 @@ SEALS = tuple(f"reports/seals/{stage}.json" for stage in ("prepare", "headroom",
 OF_EVALUATION = ("reports/evaluation.json", SEALS[3])
 # By name: what reads, and what it reads.
 READERS: dict[str, tuple[Callable[[Params, Workspace], Any], tuple[str, ...]]] = {
-    "evaluate": (evaluate, ("data/prepared", "checkpoints", "reports/headroom.json", SEALS[1])),
+    "evaluate": (evaluate, ("data/prepared", "checkpoints", "reports/headroom.json", SEALS[1], SEALS[2])),
     "audit": (audit, ("data/prepared", "checkpoints", "models", "telemetry", "reports")),
     "told": (told, ("reports/findings.json", *OF_EVALUATION)),
     "explain": (explained, ("data/prepared", "checkpoints", *OF_EVALUATION)),

@@ -75,6 +75,7 @@ def test_a_finished_run_with_one_damage_of_each_kind(kind: str, finished: Finish
 @pytest.mark.parametrize(
     ("name", "file", "words"),
     [
+        ("evaluate", "checkpoints/latest/manifest.json", "checkpoints: is not what train made"),
         ("evaluate", "reports/headroom.json", "headroom.json: is not what headroom made"),
         ("told", "reports/evaluation.json", "evaluation.json: is not what evaluate made"),
         ("explain", "reports/evaluation.json", "evaluation.json: is not what evaluate made"),
