@@ -5,6 +5,7 @@ import time
 from uuid import UUID
 
 import httpx
+from prefect import get_client
 from prefect.artifacts import (
     create_markdown_artifact,
     create_progress_artifact,
@@ -13,6 +14,7 @@ from prefect.artifacts import (
 )
 from prefect.client.schemas.objects import State
 from prefect.exceptions import PrefectException
+from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from simic.errors import printable
@@ -55,6 +57,7 @@ class ProgressArtifact(Observer):
                 created = create_progress_artifact(percent, key="training", description=description)
                 assert isinstance(created, UUID)  # a coroutine only where an event loop runs
                 self._artifact = created
+                _name_run(self._name)
             else:
                 update_progress_artifact(self._artifact, percent, description=description)
             self._reachable = True
@@ -62,6 +65,12 @@ class ProgressArtifact(Observer):
             if self._reachable:
                 _log.warning("Prefect does not answer, training continues without it: %s", printable(str(error)))
             self._reachable = False
+
+
+def _name_run(name: str) -> None:
+    """Calls this flow run as terminal, report and MLflow call what it trains."""
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(UUID(flow_run.get_id()), name=name)
 
 
 def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float]]:
@@ -102,6 +111,7 @@ def publish_verdict(told: Told, workspace: Workspace) -> None:
     """For the flow itself: its artifacts stand above those of its tasks. A browser opens no file from another page, so
     the page with figures is given as a path.
     """
+    _name_run(told.run)
     said = [f"- **{name}** {printable(text)}" for name, text in told.said.items()]
     report = (workspace.reports / "report.html").resolve()
     where = f"The report is the artifact `report`; with figures it is `{report}`, and a file of the run in MLflow."

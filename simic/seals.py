@@ -244,5 +244,5 @@ def damage_told(root: Path, params: Params) -> Iterator[None]:
             raise
         raise SimicError(
             f"{root}: {damaged[0]}, and no report can be made of what is there ({type(error).__name__}); "
-            "dvc checkout brings back what was recorded, or run that stage again"
+            f"dvc checkout brings back what was recorded, or run simic {damaged[0].partition(':')[0]} again"
         ) from error

@@ -115,6 +115,7 @@ def test_flow_runs_records_and_shows_and_then_does_nothing(workspace: Workspace,
         "No finding, certified",
         "81; none; run abc",
     )
+    assert last_run().name == "abc"
     assert toys.ran == ["prepare", "headroom", "train", "evaluate", "audit"]
     assert yaml.safe_load(workspace.params.read_text())["train"]["iterations"] == 3
     status = [sys.executable, "-m", "dvc", "status"]
