@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from simic import params
@@ -38,7 +37,7 @@ def repeated(telemetry: Path, times: int, target: Path) -> None:
         at = table.column_names.index("iteration")
         column = table.column("iteration")
         copies = [
-            table.set_column(at, "iteration", pc.add(column, pa.scalar(iterations * copy, column.type)))
+            table.set_column(at, "iteration", pa.array(column.to_numpy() + iterations * copy, column.type))
             for copy in range(times)
         ]
         pq.write_table(pa.concat_tables(copies), target / name)

@@ -87,8 +87,8 @@ def distribution(limit: Limit, values: list[float], earlier: dict[str, float] | 
     """Over runs: how many measured it, median, 99th percentile and extreme of the worse side, and what follows; how
     many and the extreme count ``earlier`` ones too.
     """
-    side = max if limit.above else min
-    worst = float(side([*values, *([earlier["worst"]] if earlier else [])]))
+    whole = [*values, *([earlier["worst"]] if earlier else [])]
+    worst = float(max(whole) if limit.above else min(whole))
     return {
         "runs": len(values) + int(earlier["runs"] if earlier else 0),
         "median": float(np.median(values)),

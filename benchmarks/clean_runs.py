@@ -110,7 +110,8 @@ def main() -> None:
         parser.error("FOLDER: where the runs are to be")
     wanted = [(name, seed) for seed in range(given.first, given.first + given.seeds) for name in SETTINGS]
     with ThreadPoolExecutor(given.processes) as pool:
-        for line in pool.map(lambda each: attempt(*each, given.folder / f"{each[0]}-{each[1]}", given.again), wanted):
+        begun = [pool.submit(attempt, *each, given.folder / f"{each[0]}-{each[1]}", given.again) for each in wanted]
+        for line in (each.result() for each in begun):
             print(line, flush=True)
 
 

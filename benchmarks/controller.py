@@ -44,9 +44,10 @@ def summary(headroom: result.HeadroomReport, found: list[result.Evaluation]) -> 
     tables: dict[str, dict[str, object]] = {}
     for group in headroom.standings:
         rows: dict[str, object] = {}
+        _, common, oracle = endpoints.over_seeds(headroom, [found[0].policies["learned"].per_seed], group)
         for name in [policy for policy in POLICIES if policy in found[0].policies]:
             trained = [each.policies[name].per_seed for each in found]
-            reached, common, oracle = endpoints.over_seeds(headroom, trained, group)
+            reached, *_ = endpoints.over_seeds(headroom, trained, group)
             closed = gap.gap_closed(reached, common, oracle)
             rows[name] = {
                 "score_by_seed": reached.mean(axis=1).round(2).tolist(),

@@ -41,12 +41,13 @@ def main() -> None:
     machine.configure(tree.runtime.model_copy(update={"threads": 1, "device": "cpu"}))
     with tempfile.TemporaryDirectory() as folder:
         prepare(tree.prepare, tree.rng_seed, Path(folder) / "prepared", Path(folder))
-        data = [load_split(Path(folder) / "prepared", split) for split in ("train", "val")]
+        training, checked = (load_split(Path(folder) / "prepared", split) for split in ("train", "val"))
     sizes = [given.hosts // parts for parts in (1, 2, 4, 8, 16) if given.hosts >= 4 * parts]
     for _ in range(given.turns):
         for group in sizes:
             compose = partial(Shards, layout=Layout(given.hosts, group, 1), setup=time.time)
-            env = GrowthEnv(tree.train, tree.rng_seed, *data, torch.arange(given.hosts), compose=compose)
+            hosts = torch.arange(given.hosts)
+            env = GrowthEnv(tree.train, tree.rng_seed, training, checked, hosts, compose=compose)
             print(f"{given.hosts} hosts in groups of {group}: {episode(env):.1f} s", flush=True)
 
 

@@ -71,6 +71,7 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
         starts.append(starts[-1] + len(row))
     found = []
     for node, lines, new in _changes(ast.parse(source), range(1, 2)):
+        assert node.end_lineno is not None and node.end_col_offset is not None  # as in all that is parsed
         first, last = starts[node.lineno - 1], starts[node.end_lineno]
         begin, end = first + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
         changed = source[first:begin] + new.encode() + source[end:last]
@@ -90,7 +91,7 @@ def _changes(node: ast.AST, lines: range) -> Iterator[tuple[ast.expr | ast.stmt,
         return
     if isinstance(node, ast.stmt):
         body = getattr(node, "body", None)
-        lines = range(node.lineno, max(node.lineno + 1, body[0].lineno) if body else node.end_lineno + 1)
+        lines = range(node.lineno, max(node.lineno + 1, body[0].lineno) if body else (node.end_lineno or 0) + 1)
     if isinstance(node, ast.expr | ast.stmt):
         yield from ((node, lines, new) for new in _replacements(node))
     if isinstance(node, ast.If | ast.IfExp):

@@ -75,7 +75,8 @@ class Meter:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        with patch.multiple(MlflowObserver, **{name: self._timed(getattr(MlflowObserver, name)) for name in METHODS}):
+        timed: dict[str, Any] = {name: self._timed(getattr(MlflowObserver, name)) for name in METHODS}
+        with patch.multiple(MlflowObserver, **timed):
             yield
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -394,7 +394,19 @@ def _pipeline(found: dict[str, Any]) -> list[str]:
         "",
         *table(("command", "seconds"), [(f"`{name}`", f"{value:.2f}") for name, value in found["commands"].items()]),
         "",
+        *(_chain(found["chain"]) if "chain" in found else []),
         "Parts were measured at " + ", ".join(f"{at} ({name})" for name, at in found["revisions"].items()) + ".",
+    ]
+
+
+def _chain(found: dict[str, float]) -> list[str]:
+    alone = found["the stages alone"]
+    rows = [(f"`{name}`", f"{seconds:.1f}", f"{seconds - alone:+.1f}") for name, seconds in found.items()]
+    return [
+        "A small run from nothing by each command:",
+        "",
+        *table(("command", "seconds", "beyond the stages alone"), rows),
+        "",
     ]
 
 

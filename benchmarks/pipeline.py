@@ -9,7 +9,8 @@ small hosts, a quarter as long and in full: seconds of an iteration early and la
 MLflow calls, seconds of the publication of telemetry and of the audit with its report. Recording: processor seconds of
 recording one iteration of very many hosts and of judging it live, against collecting it, which is measured with few of
 these hosts and multiplied. Processes: an iteration of the default run in one process and in one per core, in turns.
-Commands: with nothing to do, after a small run; best of three. Everything happens in clones of the last commit; every
+Commands: with nothing to do, after a small run; best of three. Chain: the small run whole by each of these, in turns,
+and its stages alone, called one after the other; median. Everything happens in clones of the last commit; every
 part is kept when it is done, and the same command goes on from there.
 """
 
@@ -41,7 +42,8 @@ from simic.agent.rollout import StepRecord, collect
 from simic.audit.live import LiveAudit
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.batch.population import Population
-from simic.pipeline import engine, mlflow_store, overrides
+from simic.pipeline import engine, overrides
+from simic.pipeline.mlflow_observer import MlflowObserver
 from simic.pipeline.paths import Workspace
 from simic.telemetry import publish, timing
 from simic.telemetry.columns import EPISODES, STEPS, Columns
@@ -49,7 +51,7 @@ from simic.telemetry.recorder import FOLDER, Iteration, Recorder, path_of
 from simic.telemetry.rows import UpdateRow
 from simic.training import episodes, trainer
 from simic.training.checkpoint import CheckpointStore
-from simic.training.observers import RunInfo
+from simic.training.observers import Observer, RunInfo
 from simic.training.session import compose
 from simic.training.state import TrainState
 
@@ -71,6 +73,7 @@ SMALL = [
     "train.ppo.minibatches=1",
     FEW_EPISODES,
 ]
+SHORT = [*SMALL, "train.iterations=2"]
 FLOW = """
 from prefect.testing.utilities import prefect_test_harness
 from flows.pipeline import simic
@@ -84,6 +87,16 @@ COMMANDS = {
     "Prefect flow, server included": [sys.executable, "-c", FLOW],
 }
 
+ALONE = """
+from pathlib import Path
+from simic import params
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
+place = Workspace(Path.cwd())
+for stage in stages.STAGES.values():
+    stage(params.load(place.params), place)
+"""
+
 
 def workspace(folder: Path, changes: list[str]) -> Workspace:
     """A clone of the last commit with these params."""
@@ -93,7 +106,7 @@ def workspace(folder: Path, changes: list[str]) -> Workspace:
     return found
 
 
-def perform(place: Workspace, name: str, observers: Sequence[object] = ()) -> float:
+def perform(place: Workspace, name: str, observers: Sequence[Observer] = ()) -> float:
     """Seconds of one stage."""
     started = time.perf_counter()
     engine.perform(name, place, engine.Execution(observers))
@@ -123,7 +136,7 @@ def watched() -> Clock:
         clock.watch(owner, method, "telemetry")
     clock.watch(CheckpointStore, "write", "checkpoints")
     clock.watch(TrainState, "link", "checkpoints")
-    for owner, name in ((mlflow_store.MlflowObserver, "MLflow"), (LiveAudit, "live audit")):
+    for owner, name in ((MlflowObserver, "MLflow"), (LiveAudit, "live audit")):
         for method in ("on_start", "on_rollout", "on_iteration", "on_checkpoint", "on_end"):
             clock.watch(owner, method, name)
     return clock
@@ -160,7 +173,7 @@ def _bytes(folder: Path) -> int:
 # --- growth ---
 
 
-class Diary:
+class Diary(Observer):
     """When each iteration ended, and how much memory was held."""
 
     def __init__(self) -> None:
@@ -171,11 +184,6 @@ class Diary:
         self.times.append(time.perf_counter())
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         self.megabytes.append(pages * resource.getpagesize() / 2**20)
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        if not name.startswith("on_"):
-            raise AttributeError(name)
-        return lambda *args: None
 
 
 def growth(folder: Path, iterations: int) -> dict[str, Any]:
@@ -287,12 +295,25 @@ def commands(place: Workspace) -> dict[str, float]:
     return found
 
 
+def chain(folder: Path, repeats: int) -> dict[str, float]:
+    """Seconds of a small run from nothing by each command."""
+    lines = {"the stages alone": [sys.executable, "-c", ALONE]}
+    lines |= {name: line for name, line in COMMANDS.items() if name != "simic --help"}
+    taken: dict[str, list[float]] = {name: [] for name in lines}
+    for turn, (name, line) in product(range(repeats), lines.items()):
+        place = workspace(folder / f"{turn}-{name.replace(' ', '-')}", SHORT)
+        started = time.perf_counter()
+        subprocess.run(line, cwd=place.root, check=True, capture_output=True)
+        taken[name].append(time.perf_counter() - started)
+    return {name: median(seconds) for name, seconds in taken.items()}
+
+
 def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=1000)
     parser.add_argument("--shares", type=int, default=12, metavar="ITERATIONS")
-    parser.add_argument("--repeats", type=int, default=2, help="of the runs in several processes")
+    parser.add_argument("--repeats", type=int, default=2, help="of the runs in several processes, and of the chain")
     parser.add_argument("--hosts", type=int, default=4096, help="of the iteration that is recorded")
     parser.add_argument("--fresh", action="store_true", help="measure again what is in the file")
     parser.add_argument("--out", type=Path, default=RESULT)
@@ -306,7 +327,8 @@ def main() -> None:
             "growth": lambda: [growth(folder / str(n), n) for n in (given.iterations // 4, given.iterations)],
             "recording": lambda: recording(workspace(folder / "recording", ONE_CORE), given.hosts),
             "processes": lambda: together(folder / "together", given.repeats),
-            "commands": lambda: commands(workspace(folder / "commands", [*SMALL, "train.iterations=2"])),
+            "commands": lambda: commands(workspace(folder / "commands", SHORT)),
+            "chain": lambda: chain(folder / "chain", given.repeats),
         }
         for name, measure in parts.items():
             if name not in found:

@@ -143,7 +143,8 @@ def plain(case: Case, envs: int, device: torch.device, memory: torch.memory_form
     networks = [nn.Sequential(*segments, head) for segments, head in (case.build().modules() for _ in range(envs))]
     images = len(case.shape) == 3
     networks = [
-        network.to(device=device, memory_format=memory) if images else network.to(device) for network in networks
+        network.to(device=device, memory_format=memory) if images else network.to(device)  # pyright: ignore[reportCallIssue]
+        for network in networks
     ]
     optimizers = [torch.optim.SGD(network.parameters(), 1e-3, momentum=0.9) for network in networks]
     data, order = case.data(case.training, device), orders(case, envs, device)
@@ -166,7 +167,7 @@ def convolutions(case: Case, envs: int, device: torch.device) -> Callable[[], ob
     for layer in layers:
         if isinstance(layer, nn.Conv2d):
             x = torch.randn(case.batch, *shape, device=device).contiguous(memory_format=torch.channels_last)
-            layer = layer.to(device=device, memory_format=torch.channels_last)
+            layer = layer.to(device=device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
             y = layer(x)
             todo.append((layer, x.requires_grad_(bool(len(todo))), torch.ones_like(y)))
             shape = tuple(y.shape[1:])
@@ -295,6 +296,7 @@ def phases(name: str, envs: int, device: torch.device, steps: int, seeds: bool) 
     )
     bare = plain(case, 1, device, torch.channels_last)
     epochs = [plain_epoch(case, bare, device)]
+    started = collected = ended = 0.0
     for iteration in range(2):
         if iteration:
             clock.watch(population, "train_epoch", "host training")

@@ -444,7 +444,7 @@ def _own_problems(path: Path) -> list[ErrorDetails]:
     return []
 
 
-def digest(*trees: BaseModel | dict[str, Any] | str | int) -> str:
+def digest(*trees: BaseModel | dict[str, Any] | list[str] | str | int) -> str:
     """sha256 (hex) of the canonical JSON of the given sections."""
     plain = [tree.model_dump(mode="json") if isinstance(tree, BaseModel) else tree for tree in trees]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

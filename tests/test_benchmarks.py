@@ -470,6 +470,7 @@ def test_the_page_tells_what_is_around_the_hosts() -> None:
         "recording": {**recording, "record_seconds": 0.2, "live_audit_seconds": 0.1},
         "processes": {"1 × 2": 30.0, "2 × 1": 20.0},
         "commands": {"dvc repro": 1.5},
+        "chain": {"the stages alone": 20.0, "dvc repro": 31.5},
         "revisions": {"shares": "abc"},
     }
     text = page.text(page.DETAILS, {"pipeline": found})
@@ -477,6 +478,7 @@ def test_the_page_tells_what_is_around_the_hosts() -> None:
         "| hosts | 99.0 % |",
         "| 1,000 | 100.0 | 110.0 | 800, 801, 801, 801, 801 | 1,020 | 1.2 | 2.0 |",
         "| `dvc repro` | 1.50 |",
+        "| `dvc repro` | 31.5 | +11.5 |",
         "an iteration of 4,096 hosts and 25 steps takes 0.20 s of the processor, 0.2 % of playing it (measured with 64",
     ):
         assert line in text

@@ -92,7 +92,7 @@ class _Killer(Observer):
 
     def __init__(self, root: str, moment: Moment | None, trace: str):
         self.root, self.moment, self.counts = root, moment, dict.fromkeys(get_args(Where), 0)
-        self.trace = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.trace = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self.started = time.monotonic()
         if moment is not None and moment.where == "any time":
             self._die_after(moment.at)
@@ -145,7 +145,7 @@ def _die() -> None:
 
 def _run(work: Work, root: str, moment: Moment | None, trace: str, output: str) -> None:
     """In the child."""
-    sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(sink, 1)
     os.dup2(sink, 2)
     killer = _Killer(root, moment, trace)

@@ -44,7 +44,7 @@ def serve() -> None:
 
 def _run(source: Path, job: Path) -> None:
     """The job with the package in ``source``; what it prints goes beside it. Never returns."""
-    output = os.open(job.with_name("output.txt"), os.O_WRONLY | os.O_CREAT)
+    output = os.open(job.with_name("output.txt"), os.O_WRONLY | os.O_CREAT, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
     signal.alarm(PATIENCE_SECONDS)
