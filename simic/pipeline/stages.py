@@ -390,8 +390,9 @@ def _asked_policy(
         shipped = PUBLISHED / name
         return Controller.load(shipped if shipped.is_dir() else Path(name), device)
     models, own = workspace.models, None
+    seals.refuse_changed(workspace.root, models.name)  # nobody's else takes the place of one that is lost
     if (models / "policy").exists():
-        own = Controller.own(unchanged(workspace, models), unchanged(workspace, workspace.headroom), device)
+        own = Controller.own(models, unchanged(workspace, workspace.headroom), device)
     return choose(own, host, params.train.host, read_meta(prepared), device)
 
 

@@ -249,7 +249,7 @@ def _migrated(file: Path, content: dict[str, Any]) -> dict[str, Any]:
         if found not in MIGRATIONS:
             raise SimicError(
                 f"{file}: format version {found}, this version reads {FORMAT_VERSION}: use the version that wrote it, "
-                "or start over with --fresh"
+                "or run simic train --fresh"
             )
         content = {**MIGRATIONS[found](content), "format_version": found + 1}
     return content

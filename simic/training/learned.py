@@ -108,7 +108,7 @@ class Learned:
             card = json.loads(written)
             if card["format_version"] != FORMAT_VERSION:
                 raise SimicError(
-                    f"{path}: format version {card['format_version']}: must be {FORMAT_VERSION}; train again"
+                    f"{path}: format version {card['format_version']}: must be {FORMAT_VERSION}; run simic train again"
                 )
             card = durable.checked(written)
             if card["sha256"] != durable.sha256_of(content):

@@ -93,6 +93,13 @@ def test_who_reads_what_another_stage_made_holds_it_against_its_seal(
     assert found.word == "found" and words in found.said, found
 
 
+def test_no_other_policy_takes_the_place_of_one_that_is_lost(finished: Finished, tmp_path: Path) -> None:
+    workspace = Workspace(copied(finished.workspace.root, tmp_path / "project"))
+    shutil.rmtree(workspace.models)
+    found = judging.judge_reader("grow", finished, workspace)
+    assert found.word == "found" and "models: is not what train made" in found.said, found
+
+
 def test_what_no_report_can_be_made_of_is_told_as_damage_and_a_defect_is_not(
     finished: Finished, tmp_path: Path
 ) -> None:

@@ -89,5 +89,5 @@ def test_a_policy_of_another_format_is_refused_by_name(learned, tmp_path):
     learned.save(tmp_path)
     card = json.loads((tmp_path / "policy.json").read_bytes())
     (tmp_path / "policy.json").write_text(json.dumps({**card, "format_version": 1, "train": {"unknown": 1}}))
-    with pytest.raises(SimicError, match="format version 1: must be 3; train again"):
+    with pytest.raises(SimicError, match="format version 1: must be 3; run simic train again"):
         Learned.load(tmp_path)
