@@ -19,6 +19,7 @@ from prefect.states import Completed
 
 from simic.errors import printable
 from simic.evaluation import result
+from simic.pipeline import mlflow_results
 from simic.pipeline.paths import Workspace
 from simic.pipeline.told import Told
 from simic.telemetry.columns import Columns
@@ -114,5 +115,7 @@ def publish_verdict(told: Told, workspace: Workspace) -> None:
     _name_run(told.run)
     said = [f"- **{name}** {printable(text)}" for name, text in told.said.items()]
     report = (workspace.reports / "report.html").resolve()
-    where = f"The report is the artifact `report`; with figures it is `{report}`, and a file of the run in MLflow."
+    mlflow = mlflow_results.address(workspace)
+    there = f"[the run in MLflow]({mlflow})" if mlflow else "the run in MLflow"
+    where = f"The report is the artifact `report`; with figures it is `{report}`, and a file of {there}."
     create_markdown_artifact("\n".join([*said, "", where]), key="verdict", description="What the run came to")

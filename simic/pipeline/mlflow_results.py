@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
 
 from mlflow import MlflowClient
@@ -19,8 +20,8 @@ from simic.pipeline.mlflow_models import (
     log_card,
     models,
 )
-from simic.pipeline.mlflow_store import PUBLISHED_TAG, connect, find_run, measure
-from simic.pipeline.paths import Workspace
+from simic.pipeline.mlflow_store import PUBLISHED_TAG, TROUBLE, connect, find_run, measure, warn
+from simic.pipeline.paths import UI_VARIABLE, Workspace
 from simic.telemetry.rows import SEVERITIES
 
 FINDING_TABLE = "findings_table.json"
@@ -60,6 +61,18 @@ def send_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> N
     client.log_batch(run_id, tags=described)
     audited(client, run_id, sound)
     log_card(client, experiment_id, run_id, workspace)
+
+
+def address(workspace: Workspace) -> str | None:
+    """Of the published checkpoints' run in MLflow's UI; None where MLflow does not have it, or does not answer."""
+    try:
+        client, experiment_id = connect(workspace)
+        run_id = find_run(client, experiment_id, PUBLISHED_TAG, checkpoint_digest(workspace))
+    except TROUBLE as error:
+        warn(error)
+        return None
+    ui = os.environ.get(UI_VARIABLE, "http://127.0.0.1:5000")
+    return run_id and f"{ui}/#/experiments/{experiment_id}/runs/{run_id}"
 
 
 def _evaluated(client: MlflowClient, experiment_id: str, run_id: str, workspace: Workspace) -> list[LoggedModel]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+UI_VARIABLE = "SIMIC_MLFLOW_UI"  # address of MLflow's UI, where simic up has started one
+
 
 @dataclass(frozen=True)
 class Workspace:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from simic import durable
 from simic.errors import SimicError, printable
-from simic.pipeline.paths import Workspace
+from simic.pipeline.paths import UI_VARIABLE, Workspace
 
 HOST = "127.0.0.1"
 MLFLOW_PORT = 5000
@@ -119,6 +119,7 @@ class Supervisor:
             "DO_NOT_TRACK": "1",
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            UI_VARIABLE: f"http://{HOST}:{self.mlflow_port}",
             "PYTHONUNBUFFERED": "1",
         }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import time
@@ -102,6 +103,7 @@ def assert_the_verdict_stands_first_and_says_where_the_report_is(workspace: Work
     assert artifact("report").task_run_id is not None
     text = str(verdict.data)
     assert "- **verdict** no finding, certified" in text and f"`{workspace.reports.resolve()}/report.html`" in text
+    assert re.search(r"\[the run in MLflow\]\(http://127\.0\.0\.1:5000/#/experiments/1/runs/[0-9a-f]{32}\)", text)
     with get_client(sync_client=True) as client:
         assert not [each for each in client.read_artifacts() if "file://" in str(each.data)]
 

@@ -115,7 +115,7 @@ def test_an_evaluation_that_is_killed_at_any_change_is_done_again(own: Workspace
     assert changes > 5
     for change in range(1, changes + 1):
         shutil.rmtree(trained.root)
-        copy_to(kept, trained.root)
+        killed_chain.copy_to(kept, trained.root)
         assert lives.live(trained.root, Moment("publication", change), change, evaluate_stage).killed
         proved.kills["evaluation"] += 1
         parting = verify_resume.apart(expected, left(trained))
