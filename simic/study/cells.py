@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from simic import durable, params, seals
 from simic.audit.live import LiveAudit
@@ -140,7 +140,7 @@ def run(cell: Cell, folder: Path) -> None:
         stages.evaluate(tree, own)
         spent = _training_seconds(own) + time.monotonic() - started
         done = CellResult(rows=_rows(tree, own), seconds=spent)
-        durable.replace_file(own.root / RESULT, done.model_dump_json().encode())
+        durable.replace_file(own.root / RESULT, durable.with_checksum(done.model_dump(mode="json")))
 
 
 def shared(folder: Path, cell: Cell) -> dict[str, Workspace]:
@@ -201,8 +201,8 @@ def finished(cell: Cell, folder: Path) -> CellResult | None:
     """What a cell came to; None while it is not done. SimicError where its file is damaged."""
     path = folder / cell.fingerprint / RESULT
     try:
-        return CellResult.model_validate_json(path.read_bytes())
+        return CellResult.model_validate_json(json.dumps(durable.checked(path.read_bytes())))
     except FileNotFoundError:
         return None
-    except (OSError, ValidationError) as error:
+    except (OSError, ValueError) as error:
         raise SimicError(f"{path}: not readable: {str(error).splitlines()[0]}; remove it to compute it again") from None

@@ -1,12 +1,11 @@
 """Cells are computed once, in folders named by what decides their content, and share what does not differ."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from simic import seals
+from simic import durable, seals
 from simic.errors import SimicError
 from simic.evaluation import result
 from simic.pipeline import stages
@@ -36,6 +35,17 @@ def test_a_finished_cell_is_not_computed_again(whole: StudyPlan) -> None:
     for cell in whole.cells:
         cells.run(cell, whole.folder)
     assert contents(whole.folder) == before
+
+
+def test_a_digit_changed_in_a_result_is_noticed(whole: StudyPlan, tmp_path: Path) -> None:
+    cell = whole.cells[0]
+    written = (whole.folder / cell.fingerprint / cells.RESULT).read_text()
+    for changed in (written.replace("1", "2", 1), written[:-9], ""):
+        file = tmp_path / cell.fingerprint / cells.RESULT
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(changed)
+        with pytest.raises(SimicError, match=r"not readable: .*; remove it to compute it again"):
+            cells.finished(cell, tmp_path)
 
 
 @pytest.mark.slow
@@ -91,7 +101,7 @@ def test_cost_is_what_cells_took_and_unknown_before(whole: StudyPlan, tmp_path: 
     assert fresh.cost(2) == "nothing is left to do"
     for cell, seconds in zip(fresh.cells[:2], (100.0, 300.0), strict=True):
         file = fresh.folder / cell.fingerprint / cells.RESULT
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"seconds": seconds}))
+        file.write_bytes(durable.with_checksum(durable.checked(file.read_bytes()) | {"seconds": seconds}))
     for cell in fresh.cells[2:]:
         (fresh.folder / cell.fingerprint / cells.RESULT).unlink()
     # two cells of 200 s, one after the other or side by side
