@@ -391,7 +391,7 @@ def _asked_policy(
         return Controller.load(shipped if shipped.is_dir() else Path(name), device)
     models, own = workspace.models, None
     seals.refuse_changed(workspace.root, models.name)  # nobody's else takes the place of one that is lost
-    if (models / "policy").exists():
+    if models.exists():
         own = Controller.own(models, unchanged(workspace, workspace.headroom), device)
     return choose(own, host, params.train.host, read_meta(prepared), device)
 

@@ -93,11 +93,17 @@ def test_who_reads_what_another_stage_made_holds_it_against_its_seal(
     assert found.word == "found" and words in found.said, found
 
 
-def test_no_other_policy_takes_the_place_of_one_that_is_lost(finished: Finished, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sealed", "words"), [(True, "models: is not what train made"), (False, "No such file")])
+def test_no_other_policy_takes_the_place_of_one_that_is_lost(
+    sealed: bool, words: str, finished: Finished, tmp_path: Path
+) -> None:
     workspace = Workspace(copied(finished.workspace.root, tmp_path / "project"))
     shutil.rmtree(workspace.models)
+    if not sealed:
+        seals.path_of(workspace.root, "train").unlink()
+        workspace.models.mkdir()
     found = judging.judge_reader("grow", finished, workspace)
-    assert found.word == "found" and "models: is not what train made" in found.said, found
+    assert found.word == "found" and words in found.said, found
 
 
 def test_what_no_report_can_be_made_of_is_told_as_damage_and_a_defect_is_not(
