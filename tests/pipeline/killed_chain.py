@@ -119,20 +119,23 @@ def program(workspace: Workspace, command: list[str], seconds: float | None, env
 
 def killed_program(
     begun: Workspace, command: list[str], kills: int, seed: int, env: dict[str, str] | None = None
-) -> tuple[int, Workspace, Workspace]:
-    """How often it was killed, at moments all over its time; the project of which that was, and one left in peace."""
-    twin, child, drawn = copy(begun, "twin"), copy(begun, "killed"), random.Random(seed)
+) -> tuple[Workspace, list[Workspace]]:
+    """One project in which it is left in peace, and as many as it takes to kill it so often, at moments all over its
+    time; in each it is started again until it is done.
+    """
+    twin, drawn, children, done = copy(begun, "twin"), random.Random(seed), list[Workspace](), 0
     started = time.monotonic()
     assert program(twin, command, None, env) == 0, said(twin)
-    seconds, done = time.monotonic() - started, 0
-    for _ in range(kills):
-        status = program(child, command, drawn.uniform(0.2 * seconds, 1.1 * seconds), env)
-        assert status in (0, -signal.SIGKILL), said(child)
-        if status == 0:
-            break
-        done += 1
-    assert program(child, command, None, env) == 0, said(child)
-    return done, twin, child
+    seconds = time.monotonic() - started
+    while done < kills:
+        children.append(copy(begun, f"killed-{len(children)}"))
+        status = -signal.SIGKILL
+        while status:
+            seconds_to_live = None if done == kills else drawn.uniform(0.2 * seconds, 1.1 * seconds)
+            status = program(children[-1], command, seconds_to_live, env)
+            assert status in (0, -signal.SIGKILL), said(children[-1])
+            done += status != 0
+    return twin, children
 
 
 def said(workspace: Workspace) -> str:
