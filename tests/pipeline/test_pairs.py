@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from prefect.settings import PREFECT_API_URL
 
+from simic import params
 from simic.errors import EXIT_REFUSED
 from simic.growth import load_grown
 from simic.pipeline import dvc_record, mlflow_store, stages
@@ -53,6 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, suite_run: Workspace, ini
         pairs.make_project(folder)
         for name in ("data", "checkpoints", "models", "telemetry", "reports"):
             shutil.copytree(suite_run.root / name, folder / name)
+        stages.audit(params.load(folder / "params.yaml"), Workspace(folder))  # by the params of this project
         (folder / "mlflow.db").write_bytes(initialised)
         dvc_record.adopt_scm(folder)
         for name in stages.STAGES:
