@@ -14,6 +14,12 @@ class Interrupted(Exception):
     """Somebody asked to stop; the message says what is kept, what is done again and how to go on."""
 
 
+class _Stop(KeyboardInterrupt):
+    """Not KeyboardInterrupt itself: where that one has left an ``exec``, as of a module that is being imported, Python
+    dies of SIGINT at its exit though it was caught (CPython's ``unhandled_keyboard_interrupt``).
+    """
+
+
 def in_training(saved: int, begun: int, steps: int = 0, more: bool = False) -> Interrupted:
     """``saved`` iterations are on disk, ``begun`` were begun; and ``steps`` of the next one, if any, which had come to
     ``more`` or not.
@@ -43,7 +49,7 @@ def stop_at_once(doing: str) -> Iterator[None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         _restore(former)
-        raise KeyboardInterrupt
+        raise _Stop
 
     for number in SIGNALS:
         signal.signal(number, handle)

@@ -2,11 +2,24 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from simic.training.interrupts import in_training, stop_on_signals
+from tests.helpers import ROOT
+
+IN_EXEC = """
+import sys
+from simic.training.interrupts import Interrupted, stop_at_once
+try:
+    with stop_at_once("it"):
+        exec("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
+except Interrupted:
+    sys.exit(3)
+"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -84,3 +97,10 @@ AGAIN = "was not saved and will be done again; "
 def test_and_says_how_far_into_an_iteration_it_was_saved(begun, more, lost):
     said = str(in_training(7, begun, 3, more))
     assert said == f"stopped with 7 iterations and 3 steps of iteration 8 saved; {lost}to resume: simic train"
+
+
+def test_a_stop_in_the_midst_of_an_exec_ends_with_our_exit_code(tmp_path):
+    """Modules run one as they are imported, and after a KeyboardInterrupt out of it ``python -m`` dies of SIGINT."""
+    (tmp_path / "stopped.py").write_text(IN_EXEC)
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    assert subprocess.run([sys.executable, "-m", "stopped"], env=environment, check=False).returncode == 3

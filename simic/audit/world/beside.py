@@ -1,8 +1,9 @@
 """A host of the environment beside its reference: weights, answers and all that is told of a step, compared."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -12,9 +13,9 @@ from simic.audit.reference.world import life
 from simic.audit.reference.world.host import ReferenceHost, Told
 from simic.audit.reference.world.masks import Masks
 from simic.audit.reference.world.networks import part_of
-from simic.audit.reference.world.parts import Part
-from simic.audit.reference.world.training import Memory
 from simic.audit.reference.world.validation import Answers, On
+from simic.audit.world import rounding
+from simic.audit.world.blocks import VALUES, Flat, Parts, flattened, remembered, unpacked
 from simic.audit.world.ledger import Ledger
 from simic.audit.world.witness import WorldWitness
 from simic.envs.observations import columns
@@ -44,7 +45,7 @@ class Beside:
 
     # --- weights ---
 
-    def blocks(self) -> Iterator[tuple[str, str, list[tuple[str, Part]]]]:
+    def blocks(self) -> Iterator[tuple[str, str, Parts]]:
         """Every block that there is: its name here and in a snapshot, and the parts whose parameters it holds."""
         body, host = self.host.world.body, self.host
         parts = [*((f"segments.{k}.", part) for k, part in enumerate(body.segments)), ("head.", body.head)]
@@ -63,38 +64,45 @@ class Beside:
     def trained(self, before: Snapshot, after: Snapshot, known: set[str]) -> None:
         """Compare one epoch, from ``before`` on for the blocks that were ``known`` then, and take over its result."""
         learning = self.host.learning()
+        shaken = cache(lambda: rounding.trained(self.host, self.place, [*self.blocks()], before.stores, known))
         for name, store, parts in self.blocks():
             if store not in after.stores:
                 self.ledger.note("weights that there should be", f"{self.where}, {name}", math.inf)
             elif name in known and store in before.stores:
                 moves = learning.get(name, False)
-                self._epoch(name, before.stores[store], after.stores[store], parts, moves)
+                self._epoch(name, (before.stores[store], after.stores[store]), parts, moves, shaken)
             else:
                 self._first(name, after.stores[store], parts)
 
-    def _first(self, name: str, rows: Rows, parts: list[tuple[str, Part]]) -> None:
+    def _first(self, name: str, rows: Rows, parts: Parts) -> None:
         kind, slot = _split(name)
         where = f"{self.where}{slot}"
-        self.ledger.tensors(f"first weights of the {kind}", where, rows.param[self.place], self._flat(name))
+        own = flattened(self.host.block(name), self.host.memories[name])[VALUES]
+        self.ledger.tensors(f"first weights of the {kind}", where, rows.param[self.place], own)
         for moment in rows.moments.values():
             self.ledger.note(f"fresh optimiser of the {kind}", where, float(moment[self.place].abs().max()))
         self._adopt(name, rows, parts)
 
-    def _epoch(self, name: str, before: Rows, after: Rows, parts: list[tuple[str, Part]], moves: bool) -> None:
-        kind, slot = _split(name)
-        where, own = f"{self.where}{slot}", self._flat(name)
-        start, found = before.param[self.place].double(), after.param[self.place].double()
-        memory = self.host.memories[name]
-        faint = self._faint(name)
-        scale = max(float((own - start).norm()), LEAST_SHARE * float(start.norm())) / faint
-        what = f"change of the {kind} in an epoch" if moves else f"{kind}s that stay"
-        groups = self._groups(name)
-        self.ledger.tensors(what, where, found, own, scale, groups)
-        for moment, values in memory.moments.items():
-            flat = torch.cat([value.flatten() for value in values.values()])
-            what = f"optimiser's {moment} of the {kind}" if moves else f"optimisers that stay: {moment} of the {kind}"
-            theirs = after.moments[moment][self.place]
-            self.ledger.tensors(what, where, theirs, flat, (float(flat.norm()) or 1.0) / faint, groups)
+    def _epoch(
+        self,
+        name: str,
+        rows: tuple[Rows, Rows],
+        parts: Parts,
+        moves: bool,
+        shaken: Callable[[], dict[str, Flat]],
+    ) -> None:
+        (before, after), (kind, slot) = rows, _split(name)
+        where, groups, faint = f"{self.where}{slot}", self._groups(name), self._faint(name)
+        memory, start = self.host.memories[name], before.param[self.place].double()
+        for part, own in flattened(self.host.block(name), memory).items():
+            if part == VALUES:
+                theirs = after.param[self.place]
+                size = max(float((own - start).norm()), LEAST_SHARE * float(start.norm()))
+                what = f"change of the {kind} in an epoch" if moves else f"{kind}s that stay"
+            else:
+                theirs, size = after.moments[part][self.place], float(own.norm()) or 1.0
+                what = f"optimiser's {part} of the {kind}" if moves else f"optimisers that stay: {part} of the {kind}"
+            self.ledger.tensors(what, where, theirs, own, size / faint, groups, lambda part=part: shaken()[name][part])
         self.ledger.number(f"optimiser's steps of the {kind}", where, float(after.step[self.place]), memory.steps)
         self._adopt(name, after, parts)
 
@@ -120,13 +128,9 @@ class Beside:
         kinds = [list(self.host.world.body.blueprints[k])[slots[k].seed.blueprint] for k in places]
         return [*stages, *kinds]
 
-    def _flat(self, name: str) -> Tensor:
-        return torch.cat([value.flatten() for value in self.host.block(name).values()])
-
-    def _adopt(self, name: str, rows: Rows, parts: list[tuple[str, Part]]) -> None:
+    def _adopt(self, name: str, rows: Rows, parts: Parts) -> None:
         self.host.block(name).update(unpacked(rows.param[self.place], parts))
-        moments = {kind: unpacked(moment[self.place], parts) for kind, moment in rows.moments.items()}
-        self.host.memories[name] = Memory(moments, int(rows.step[self.place]))
+        self.host.memories[name] = remembered(rows, self.place, parts)
 
     # --- answers ---
 
@@ -152,15 +156,22 @@ class Beside:
         found = vars(info)
         for name, expected in told.numbers.items():
             if name != "reward":
-                self.ledger.number(name, self.where, float(found[name][self.place]), float(expected))
+                self._numbers(name, [float(found[name][self.place])], [float(expected)])
         for name, values in told.per_slot.items():
-            self.ledger.numbers(name, self.where, found[name][self.place].tolist(), values)
+            self._numbers(name, found[name][self.place].tolist(), values)
         self.ledger.note("hosts that the governor rolled back", self.where, float(info.panicked[self.place]))
         self.ledger.note("rows that are no experience", self.where, float(~info.valid[self.place]))
         self._features(told, observation)
         self._masks(told.masks, observation)
         if paid is not None:
             self._paid(told, info, paid)
+
+    def _numbers(self, name: str, found: list[float], expected: list[float]) -> None:
+        """Norms of gradients, which may be large, are compared relative to themselves where they are above 1."""
+        scales = [max(1.0, value) if name.endswith("_grad_norm") else 1.0 for value in expected]
+        if len(found) == len(expected):
+            found, expected = ([v / s for v, s in zip(values, scales, strict=True)] for values in (found, expected))
+        self.ledger.numbers(name, self.where, found, expected)
 
     def _features(self, told: Told, observation: Observation) -> None:
         found = observation.features[self.place].tolist()
@@ -197,13 +208,3 @@ def _split(name: str) -> tuple[str, str]:
     """``host``, ``seed`` or ``gate``, and the slot in words."""
     kind, _, slot = name.partition(".")
     return kind, f", slot {slot}" if slot else ""
-
-
-def unpacked(row: Tensor, parts: list[tuple[str, Part]]) -> dict[str, Tensor]:
-    """The parameters by name, in float64, of a row that holds those of all parts."""
-    pieces = row.double().split([part.params for _, part in parts])
-    return {
-        lead + name: value.clone()
-        for (lead, part), piece in zip(parts, pieces, strict=True)
-        for name, value in part.unflatten(piece).items()
-    }

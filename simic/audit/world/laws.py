@@ -14,7 +14,8 @@ from simic.audit.reference.world.bank import Samples
 from simic.audit.reference.world.exported import Exported
 from simic.audit.reference.world.life import FOSSILIZED
 from simic.audit.reference.world.validation import points
-from simic.audit.world.beside import CLOSE_CALL, Beside, unpacked
+from simic.audit.world.beside import CLOSE_CALL, Beside
+from simic.audit.world.blocks import unpacked
 from simic.audit.world.ledger import Ledger
 from simic.audit.world.witness import WorldWitness
 from simic.envs.growth_env import GrowthEnv

@@ -1,7 +1,7 @@
 """Collects comparisons: of each thing that is compared many times, the worst one."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import median
 
 import torch
@@ -11,13 +11,15 @@ from simic.audit.comparison import Comparison
 
 ALL = "all"
 ENOUGH, OF_FEW = 3, 3.0  # comparisons for a median to say something; how much more a group's may be than that of all
+TIMES = 10.0  # what rounding does by itself: so much may a deviation be where that is more than what is typical
 
 
 class Ledger:
     """``allowed`` is the bound of each thing by name; what it does not name must agree exactly.
 
     Some things agree closely nearly always and less so now and then, where a value lies on a kink of the network:
-    their medians are compared too, of all and of groups of alike ones, with the bound in ``typical``.
+    their medians are compared too, of all and of groups of alike ones, with the bound in ``typical``. Where many values
+    lie on kinks, ``rounding`` tells how far apart rounding alone brings two results, and the deviation counts for less.
     """
 
     def __init__(self, allowed: Mapping[str, float], typical: Mapping[str, float]) -> None:
@@ -25,10 +27,21 @@ class Ledger:
         self._worst: dict[str, Comparison] = {}
         self._all: dict[str, dict[str, list[float]]] = {what: {} for what in typical}
 
-    def note(self, what: str, where: str, deviation: float, groups: Collection[str] = ()) -> None:
+    def note(
+        self,
+        what: str,
+        where: str,
+        deviation: float,
+        groups: Collection[str] = (),
+        rounding: Callable[[], float] | None = None,
+    ) -> None:
         """One more; the first one out of bounds is what is told, else the worst."""
-        for group in (ALL, *groups) if what in self._all else ():
-            self._all[what].setdefault(group, []).append(deviation)
+        if what in self._all:
+            counts = deviation
+            if rounding is not None and self._typical[what] < deviation < math.inf:
+                counts *= min(1.0, self._typical[what] / (TIMES * rounding() or self._typical[what]))
+            for group in (ALL, *groups):
+                self._all[what].setdefault(group, []).append(counts)
         found = Comparison(what, where, deviation, self._allowed.get(what, 0.0))
         known = self._worst.get(what)
         if known is None or (known.ok and not deviation <= known.deviation):
@@ -53,13 +66,17 @@ class Ledger:
         expected: Tensor,
         scale: float = 1.0,
         groups: Collection[str] = (),
+        rounded: Callable[[], Tensor] | None = None,
     ) -> None:
-        """Two tensors, by the norm of their difference over ``scale``."""
+        """Two tensors, by the norm of their difference over ``scale``; ``rounded`` is what rounding alone makes of the
+        expected one.
+        """
         if found.shape != expected.shape:
             self.note(what, f"{where}: shape {tuple(found.shape)}, not {tuple(expected.shape)}", math.inf)
             return
-        difference = float(torch.linalg.vector_norm(found.double() - expected.double()))
-        self.note(what, where, difference / scale if difference else 0.0, groups)
+        difference = _distance(found, expected)
+        rounding = None if rounded is None else lambda: _distance(rounded(), expected) / scale
+        self.note(what, where, difference / scale if difference else 0.0, groups, rounding)
 
     def comparisons(self) -> tuple[Comparison, ...]:
         """In the order in which things were first compared, then the medians."""
@@ -78,6 +95,10 @@ class Ledger:
             if group == ALL or len(deviations) >= ENOUGH
         ]
         return max(found, key=lambda comparison: (not comparison.ok, comparison.deviation / comparison.allowed))
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    return float(torch.linalg.vector_norm(a.double() - b.double()))
 
 
 def _apart(a: float, b: float) -> float:

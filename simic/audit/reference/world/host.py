@@ -4,10 +4,11 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from simic.audit.reference.world import bank, masks, rewards, streams
@@ -124,6 +125,12 @@ class ReferenceHost:
             self._plant(chosen.slot)
         self.epoch = self._learner().epoch(minibatches(self.training, self._order(), self._settings.batch_size))
 
+    def train_again(self, weights: Weights, memories: dict[str, Memory], dtype: torch.dtype) -> None:
+        """The epoch that was trained last, from weights of that type, which are changed in place."""
+        learner = replace(self._learner(), weights=weights, memories=memories)
+        samples = minibatches(self.training, self.order, self._settings.batch_size)
+        learner.epoch([(x.to(dtype), y) for x, y in samples])
+
     def measure(self, judged: Judged | None = None) -> Told:
         """Validate, remember, pay. ``judged`` may settle answers that are too close to call."""
         found, epoch = self._validated(judged), self.epoch
@@ -149,12 +156,7 @@ class ReferenceHost:
 
     def block(self, name: str) -> dict[str, Tensor]:
         """Parameters by name of ``host``, ``seed.0``, ``gate.0``, …"""
-        kind, _, slot = name.partition(".")
-        values = (
-            self.weights.host if kind == "host" else (self.weights.seeds, self.weights.gates)[kind == "gate"][int(slot)]
-        )
-        assert values is not None
-        return values
+        return self.weights.block(name)
 
     def seed_params(self) -> list[int]:
         """Of each slot, with its gate where it has one."""

@@ -21,6 +21,13 @@ class Weights:
     seeds: list[dict[str, Tensor] | None]
     gates: list[dict[str, Tensor] | None]
 
+    def block(self, name: str) -> dict[str, Tensor]:
+        """Of ``host``, ``seed.0``, ``gate.0``, …"""
+        kind, _, slot = name.partition(".")
+        found = self.host if kind == "host" else (self.seeds, self.gates)[kind == "gate"][int(slot)]
+        assert found is not None
+        return found
+
 
 def of_part(weights: dict[str, Tensor], lead: str) -> dict[str, Tensor]:
     """The parameters of one part of the host."""
