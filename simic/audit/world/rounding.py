@@ -28,10 +28,11 @@ def trained(
     """
     weights, memories = Weights({}, [None] * len(host.slots), [None] * len(host.slots)), dict[str, Memory]()
     for name, store, parts in blocks:
-        if name not in known or store not in before:
-            continue
-        values = _coarse(unpacked(before[store].param[place], parts))
-        memory = remembered(before[store], place, parts)
+        values, memory = host.block(name), host.memories[name]
+        if name in known and store in before:
+            values = unpacked(before[store].param[place], parts)
+            memory = remembered(before[store], place, parts)
+        values = _coarse(values)
         kind, _, slot = name.partition(".")
         if kind == "host":
             weights.host.update(values)
