@@ -19,6 +19,7 @@ from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
 from simic.agent.rollout import collect
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
+from tests.helpers import some
 
 from .test_losses import RefusingBandit
 from .worlds import WorldInfo
@@ -219,7 +220,7 @@ def decide(policy: ActorCritic, env: OneDecision, blind: bool = False) -> float:
     return right.float().mean().item()
 
 
-@pytest.mark.parametrize("ratio", ["joint", "per_head"])
+@pytest.mark.parametrize("ratio", some(["joint", "per_head"], "joint"))
 def test_one_decision_that_needs_memory_masks_and_the_hierarchy(ratio: str) -> None:
     env = OneDecision(256)
     policy = ActorCritic(env.SPEC, env.SEEN, SIZES, rng_seed=1)

@@ -44,6 +44,7 @@ def test_a_canary_that_cannot_be_trained_says_why(monkeypatch):
     assert (found.won_pct, found.reason) == (None, "no row of the mask is open")
 
 
+@pytest.mark.slow
 def test_what_is_taught_is_learned():
     assert won("taught") > LIMITS["taught"]
 

@@ -145,6 +145,7 @@ def test_results_are_pushed_where_a_default_remote_is_set(workspace: Workspace, 
     assert last_state().name == "No finding, certified" and task_runs()["push"] == StateType.COMPLETED
 
 
+@pytest.mark.slow
 def test_a_push_that_fails_is_told_and_loses_no_verdict(workspace: Workspace, toys: Toys, tmp_path: Path) -> None:
     (tmp_path / "store").write_text("no folder")
     default_remote(workspace, tmp_path / "store")
