@@ -442,6 +442,24 @@ def _checkpointing(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def _outage(found: dict[str, Any]) -> list[str]:
+    rows = [
+        (name, *(f"{100 * run['slower'][clock]:+.1f} %" for clock in ("wall", "cpu")))
+        for name, run in found["runs"].items()
+        if name != "none"
+    ]
+    rest = found["runs"]["none"]["rest"]["wall"]
+    return [
+        "## Training while MLflow is out of reach",
+        "",
+        f"`python -m benchmarks.outage`: {found['iterations']} iterations of small hosts, {rest:.0f} s without MLflow; "
+        f"time inside MLflow's observer beyond that with a sound store. The weights are "
+        f"{'the same in all' if found['same_models'] else 'NOT the same'}.",
+        "",
+        *table(("MLflow is", "slower by, wall time", "processor time"), rows),
+    ]
+
+
 def _mutants(found: dict[str, Any]) -> list[str]:
     rows = [
         (f"`{each['file'].removeprefix('simic/')}:{each['line']}`", f"`{_short(each['mutated'])}`", each["judgement"])
@@ -527,6 +545,7 @@ PAGES: dict[Path, tuple[str, list[str], Sections]] = {
             "host_profile": _host_profile,
             "pipeline": _pipeline,
             "checkpointing": _checkpointing,
+            "outage": _outage,
             "mutants": _mutants,
             "calibration": _calibration,
             "canary": _canary,

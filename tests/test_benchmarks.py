@@ -510,6 +510,14 @@ def test_the_checkpoint_meter_counts_nothing_twice_and_leaves_all_as_it_was() ->
     assert "write" not in checkpointing.APART and set(checkpointing.APART) < set(checkpointing.WATCHED)
 
 
+def test_the_page_tells_how_much_slower_a_run_is_without_mlflow() -> None:
+    runs = {"none": {"rest": {"wall": 60.0}}, "dead port, a third": {"slower": {"wall": 0.061, "cpu": -0.001}}}
+    found = {"provenance": MEASURED, "iterations": 60, "runs": runs, "same_models": True}
+    text = page.text(page.DETAILS, {"outage": found})
+    assert "60 s without MLflow" in text and "The weights are the same in all." in text
+    assert "| dead port, a third | +6.1 % | -0.1 % |" in text and "| none |" not in text
+
+
 def test_hosts_can_be_measured_where_nothing_can_be_drawn() -> None:
     code = "import sys; sys.modules['matplotlib'] = None; import benchmarks.population, benchmarks.host_profile"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
