@@ -21,6 +21,7 @@ from benchmarks import (
     host_profile,
     learning,
     page,
+    pipeline,
     population,
     scaling,
 )
@@ -452,6 +453,12 @@ def test_what_a_host_weighs_is_counted() -> None:
     kept = scaling.kept_bytes(case)
     inputs = 4 * case.batch * 64
     assert inputs < kept < 100 * inputs
+
+
+def test_every_part_of_training_that_is_timed_is_there() -> None:
+    clock = pipeline.watched()
+    clock.stop()
+    assert clock.seconds == {}
 
 
 def test_the_page_tells_what_is_around_the_hosts() -> None:

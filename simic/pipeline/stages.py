@@ -191,7 +191,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
     device = machine.configure(params.runtime)
     kept = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
-    unchanged(workspace, workspace.checkpoints)  # nor are they another run's
+    unchanged(workspace, workspace.checkpoints)  # they may be those of another run
     policies = params.evaluate.policies
     groups = GROUPS if params.evaluate.importance and result.LEARNED in policies else ()
     learned = Learned.of(kept, device)
@@ -390,7 +390,7 @@ def _asked_policy(
         shipped = PUBLISHED / name
         return Controller.load(shipped if shipped.is_dir() else Path(name), device)
     models, own = workspace.models, None
-    seals.refuse_changed(workspace.root, models.name)  # nobody's else takes the place of one that is lost
+    seals.refuse_changed(workspace.root, models.name)  # no other takes the place of one that is lost
     if models.exists():
         own = Controller.own(models, unchanged(workspace, workspace.headroom), device)
     return choose(own, host, params.train.host, read_meta(prepared), device)

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import yaml
@@ -36,7 +37,7 @@ from simic.errors import SimicError
 from simic.evaluation import result
 from simic.pipeline import dvc_record, told
 from simic.pipeline.overrides import HELD, from_model
-from simic.pipeline.paths import Workspace
+from simic.pipeline.paths import UI_VARIABLE, Workspace
 from tests.helpers import ROOT, Toys, episode, update
 from tests.pipeline.test_mlflow_store import info_of
 
@@ -103,12 +104,15 @@ def assert_the_verdict_stands_first_and_says_where_the_report_is(workspace: Work
     assert artifact("report").task_run_id is not None
     text = str(verdict.data)
     assert "- **verdict** no finding, certified" in text and f"`{workspace.reports.resolve()}/report.html`" in text
-    assert re.search(r"\[the run in MLflow\]\(http://127\.0\.0\.1:5000/#/experiments/1/runs/[0-9a-f]{32}\)", text)
+    assert re.search(r"\[the run in MLflow\]\(http://127\.0\.0\.1:5100/#/experiments/1/runs/[0-9a-f]{32}\)", text)
     with get_client(sync_client=True) as client:
         assert not [each for each in client.read_artifacts() if "file://" in str(each.data)]
 
 
-def test_flow_runs_records_and_shows_and_then_does_nothing(workspace: Workspace, toys: Toys) -> None:
+def test_flow_runs_records_and_shows_and_then_does_nothing(
+    workspace: Workspace, toys: Toys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(UI_VARIABLE, "http://127.0.0.1:5100")
     overrides = Overrides.model_validate({"train": {"iterations": 3}})
     pipeline.simic(overrides)
     state = last_state()
@@ -230,6 +234,16 @@ def test_deployment_refuses_bad_overrides_at_submission_and_takes_good_ones(work
         for overrides in ({"train": {"iterations": 50}}, {"train": {"ppo": {"target_kl": None}}}, None):
             client.create_flow_run_from_deployment(deployment_id, parameters={"overrides": overrides})
         assert client.read_deployment(deployment_id).entrypoint == "flows.pipeline.simic"
+
+
+def test_a_flow_run_bears_its_name_from_the_start_of_training(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named, info = [], info_of(workspace)
+    monkeypatch.setattr(artifacts, "create_progress_artifact", lambda *_, **__: uuid4())
+    monkeypatch.setattr(artifacts, "_name_run", named.append)
+    artifacts.ProgressArtifact().on_start(info)
+    assert named == [info.name]
 
 
 def test_progress_without_a_server_costs_one_line_and_no_error(

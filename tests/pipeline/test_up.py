@@ -16,6 +16,8 @@ import pytest
 from simic import durable
 from simic.errors import SimicError
 from simic.pipeline import up
+from simic.pipeline.paths import UI_VARIABLE
+from simic.pipeline.up import Supervisor
 
 ROOT = Path(__file__).parents[2]
 
@@ -148,3 +150,7 @@ def test_children_of_a_killed_supervisor_are_stopped_and_strangers_are_not(tmp_p
     reaper.join(timeout=5)
     assert (tmp_path / "ended").read_text() == "runner "
     assert not (tmp_path / ".prefect" / "up.children").exists()
+
+
+def test_children_know_where_mlflow_is_shown(tmp_path: Path) -> None:
+    assert Supervisor(tmp_path, 4300, 5100)._environment()[UI_VARIABLE] == "http://127.0.0.1:5100"
