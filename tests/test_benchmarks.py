@@ -20,12 +20,14 @@ from benchmarks import (
     controller,
     host_profile,
     learning,
+    outage,
     page,
     pipeline,
     population,
     scaling,
 )
 from benchmarks.agent_tasks import GRID, TASKS, Maze, PickLegal
+from simic import params
 from simic.errors import SimicError
 from simic.evaluation import result
 from simic.pipeline.paths import Workspace
@@ -459,6 +461,11 @@ def test_every_part_of_training_that_is_timed_is_there() -> None:
     clock = pipeline.watched()
     clock.stop()
     assert clock.seconds == {}
+
+
+def test_the_runs_that_are_timed_are_the_shipped_params_with_changes_they_allow() -> None:
+    for changes in (pipeline.ONE_CORE, pipeline.SHORT, outage.SMALL):
+        params.load(ROOT / "params.yaml", changes)
 
 
 def test_the_page_tells_what_is_around_the_hosts() -> None:
