@@ -62,7 +62,13 @@ ONE_CORE = [*PLAIN, "runtime.threads=1", "runtime.processes=1"]
 SMALL = [
     *PLAIN,
     "runtime.threads=1",
+    "prepare.suite.instances={train: 3, val: 1, held_out: 3, held_out_kinds: 1}",
+    "headroom.policies=[static]",
+    "headroom.search_tasks=2",
+    "headroom.floors=false",
+    "audit.canary=false",
     "train.host.family=mlp",
+    "train.actions={}",
     "train.envs=4",
     "train.twins=1",
     "train.survey=0",
@@ -193,6 +199,7 @@ def growth(folder: Path, iterations: int) -> dict[str, Any]:
     """A run of small hosts, looked at early (from a tenth on) and late, and its audit."""
     place = workspace(folder, [*SMALL, f"train.iterations={iterations}", f"train.validate_every={iterations}"])
     perform(place, "prepare")
+    perform(place, "headroom")
     diary, clock = Diary(), Clock()
     for method in (name for name, value in vars(MlflowClient).items() if isfunction(value) and name[0] != "_"):
         clock.watch(MlflowClient, method, "MLflow")
