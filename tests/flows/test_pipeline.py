@@ -27,7 +27,7 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.runner import Runner
-from prefect.settings import PREFECT_API_URL
+from prefect.settings import PREFECT_API_URL, get_current_settings
 from prefect.types.entrypoint import EntrypointType
 
 from flows import artifacts, pipeline, serve
@@ -36,7 +36,7 @@ from simic import params
 from simic.errors import SimicError
 from simic.evaluation import result
 from simic.pipeline import dvc_record, told
-from simic.pipeline.overrides import HELD, from_model
+from simic.pipeline.overrides import from_model
 from simic.pipeline.paths import UI_VARIABLE, Workspace
 from tests.helpers import ROOT, Toys, episode, update
 from tests.pipeline.test_mlflow_store import info_of
@@ -94,7 +94,9 @@ def assert_the_log_has_every_iteration_and_the_verdict() -> None:
     told = [line.partition("return")[0].strip() for line in lines if "committed" in line]
     assert told == ["train: 1/3", "train: 2/3", "train: 3/3"]
     assert {"score    81", "gap      none", "verdict  no finding, certified", "run      abc"} <= {*lines}
-    assert lines.count(HELD) == 2  # before training, which may fail, and last
+    assert (
+        sum(line.startswith("params.yaml now holds") for line in lines) == 2
+    )  # before training, which may fail, and last
 
 
 def assert_the_verdict_stands_first_and_says_where_the_report_is(workspace: Workspace) -> None:
@@ -182,11 +184,17 @@ def test_what_prefect_yaml_deploys_is_this_flow_with_overrides_that_it_takes() -
     """And no limit that a killed worker would go on holding: how many runs at a time is the worker's matter."""
     [declared] = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
     assert declared["entrypoint"] == "flows.pipeline.simic"
-    assert "concurrency_limit" not in declared and declared["work_pool"] == {"name": "local"}
+    assert "concurrency_limit" not in declared
+    assert declared["work_pool"] == {"name": "local", "job_variables": {"working_dir": "."}}
+    assert [*declared["pull"][0].values()] == [{"directory": "."}]  # of the worker, not of who deployed
     [schedule] = declared["schedules"]
     assert not schedule["active"] and CronSchedule(cron=schedule["cron"], timezone=schedule["timezone"])
     given = from_model(Overrides.model_validate(schedule["parameters"]["overrides"]))
     params.load(ROOT / "params.yaml", given)
+
+
+def test_the_server_is_waited_for_while_its_database_is_away() -> None:
+    assert 500 in get_current_settings().client.retry_extra_codes
 
 
 def test_flow_refuses_rules_over_several_keys_before_anything_runs(workspace: Workspace, toys: Toys) -> None:

@@ -63,9 +63,6 @@ def audit(params, workspace):
 def findings(workspace):
     return types.SimpleNamespace(certified=True, refuted=(), run="x")
 
-def verdict(workspace):
-    return Told("1", "2", "no finding", "x")
-
 STAGES = {"prepare": prepare, "headroom": headroom, "train": train, "evaluate": evaluate, "audit": audit}
 """
 TRACKING = """
@@ -79,7 +76,8 @@ REPLACED = {
     "simic/pipeline/stages.py": STAGES,
     "simic/pipeline/mlflow_observer.py": TRACKING,
     "simic/pipeline/continuing.py": "\ndef begin(*_): ...\n",
-    "flows/artifacts.py": "\ndef publish(*_): ...\n",
+    "simic/pipeline/told.py": "\ndef of(_): return Told('1', '2', 'no finding', 'x', 'nothing', False)\n",
+    "flows/artifacts.py": "\ndef publish(*_): ...\ndef publish_verdict(*_): ...\n",
 }
 
 

@@ -3,13 +3,10 @@ and in the end every point is there once. The server is a real one, of the machi
 """
 
 import os
-import pwd
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,10 +16,10 @@ from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT, free_port
 from tests.pipeline.test_mlflow_debts import owed
 from tests.pipeline.test_mlflow_store import info_of, run_of, steps, tracker, train
+from tests.postgres import Postgres, a_postgres
 
 POINTS = 150
 FINGERPRINTS = ("1" * 16, "2" * 16)
-BIN = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 WRITER = """
 import sys, time
 from pathlib import Path
@@ -43,48 +40,15 @@ with Recorder(info.work_dir, Extent(0, "")) as log:
 """
 
 
-@dataclass(frozen=True)
-class Postgres:
-    """A cluster in a folder; only root can start it, as the user whose name the packages use."""
-
-    folder: Path
-    port: int
-
-    @property
-    def uri(self) -> str:
-        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
-
-    def control(self, *arguments: str) -> None:
-        log = self.folder.with_name("postgres.log")
-        command = [str(BIN[0] / "pg_ctl"), "-D", str(self.folder), "-l", str(log), "-w", *arguments]
-        subprocess.run(["runuser", "-u", "postgres", "--", *command], check=True, stdout=subprocess.DEVNULL)
-
-    def start(self) -> None:
-        # The cluster is thrown away: what it has said is written need not survive the machine.
-        self.control("-o", f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -F", "start")
-
-
 @pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    pytest.importorskip("psycopg", reason="needs simic[postgres]")
-    if not BIN or os.geteuid() != 0:
-        pytest.skip("needs a Postgres of the machine's packages, and root to start it as its user")
-    folder = Path("/tmp") / f"simic-postgres-{os.getpid()}"  # pytest's own folders are closed to other users
-    folder.mkdir()
-    shutil.chown(folder, "postgres", pwd.getpwnam("postgres").pw_gid)
-    found = Postgres(folder / "data", free_port())
-    try:
-        found.control("-o", "-A trust -U postgres", "init")
-        found.start()
+def postgres() -> Iterator[Postgres]:
+    with a_postgres() as found:
         yield found
-        found.control("-m", "immediate", "stop")
-    finally:
-        shutil.rmtree(folder)
 
 
 @pytest.fixture
 def workspace(tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", postgres.uri)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", postgres.uri())
     monkeypatch.chdir(tmp_path)  # MLflow's folder of artifacts
     return Workspace(tmp_path)
 
