@@ -1,5 +1,5 @@
 # Everything runs inside .venv, which is built once and again only when pyproject.toml or constraints.txt change.
-# After the install no target needs a network.
+# After the install no target needs a network. pip compiles nothing: most modules are never imported.
 
 VENV := .venv
 # Each says that an installation came to its end. A .venv without any is what an interrupted one left: it is built anew.
@@ -34,7 +34,7 @@ define installed
 	@echo 'installing into $(VENV) (once, about 2 GB, a few minutes) ...'
 	@test -e $(PIPELINE) -o -e $(DEV) && $(VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@rm -f $(PIPELINE) $(DEV)
-	@$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[$1]'
+	@$(VENV)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e '.[$1]'
 	@touch $2
 endef
 

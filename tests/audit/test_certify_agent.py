@@ -63,7 +63,7 @@ def failed(found: tuple[Comparison, ...]) -> list[str]:
     return [f"{each.what}, {each.where}: {each.deviation:.3g}" for each in found if not each.ok]
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", some([*SETTINGS], "taught"))
 def test_clean_training_is_the_reference(name, prepared, tmp_path):
     found = certify_agent(SETTINGS[name], prepared, tmp_path)
     assert failed(found) == []
@@ -81,7 +81,7 @@ def test_clean_training_is_the_reference_with_other_seeds(name, rng_seed, prepar
     assert failed(found) == []
 
 
-@pytest.mark.parametrize("name", some([*FAULTS], *[*FAULTS][1::12]))
+@pytest.mark.parametrize("name", some([*FAULTS], *[*FAULTS][1::24]))
 def test_a_fault_is_caught(name, prepared, tmp_path, monkeypatch):
     setting, tries, plant = FAULTS[name]
     monkeypatch.setattr(small_training, "TRIES", tries)

@@ -180,6 +180,7 @@ def test_a_comparison_with_a_network_of_ones_own_is_refused_at_once(images: Path
 MNIST = ROOT.parent / "shared" / "data"
 
 
+@pytest.mark.slow  # on a drawn task above
 @pytest.mark.skipif(not (MNIST / "mnist").is_dir(), reason="needs MNIST's test images in ../shared/data")
 def test_a_network_grown_on_mnist_predicts_the_same_with_torch_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -146,6 +146,7 @@ def newest(work: Path) -> tuple[int, int]:
     return done, max((step for step in store.steps() if store.read(step).manifest.iteration == done), default=0)
 
 
+@pytest.mark.slow  # kills at changes of files are below
 def test_a_kill_costs_no_saved_step(prepared, tmp_path):
     changes = {"episode_steps": 12, "iterations": 3}
     work, store = tmp_path / "killed", PartialStore(tmp_path / "killed" / "partial")
