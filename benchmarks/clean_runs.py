@@ -2,10 +2,11 @@
 
     python -m benchmarks.clean_runs FOLDER [--seeds 10] [--first 1] [--processes 2] [--again]
 
-Three settings, each of a few minutes of one core and with something to win, each with so many seeds: ``default`` (the
-suite of the default run, its warm start and PPO after it), ``planted`` (a generated task, PPO alone) and ``text`` (a
-transformer on $SIMIC_DATA_DIR/tinyshakespeare.txt, warm start and PPO). All stages run, watched by the live audit,
-with the certificate. Runs that are there already are not done again. Then: python -m benchmarks.calibration FOLDER/*
+Four settings, each of a few minutes of one core and with something to win, each with so many seeds: ``default`` (the
+suite of the default run, its warm start and PPO after it), ``planted`` (a generated task, PPO alone), ``text`` (a
+transformer on $SIMIC_DATA_DIR/tinyshakespeare.txt, warm start and PPO) and ``large`` (images of 28 x 28, of
+$SIMIC_DATA_DIR/mnist, under SGD). All stages run, watched by the live audit, with the certificate. Runs that are there
+already are not done again. Then: python -m benchmarks.calibration FOLDER/*
 """
 
 import argparse
@@ -54,6 +55,12 @@ SETTINGS: dict[str, list[str]] = {
         "train.iterations=13", "train.envs=12", "train.twins=2", "train.episode_steps=14",
         "train.lifecycle.param_budget=4.0",
         "train.actions={slot: [0, 1], blueprint: [norm, attention], style: [linear_add], alpha_target: [1.0]}",
+    ],
+    "large": [
+        "prepare.task=mnist", "prepare.samples=1500", *SHORT, "train.host={family: cnn, preset: impaired}",
+        "train.batches_per_epoch=4", "train.host_optimizer={name: sgd, learning_rate: 0.05}", "train.survey=1",
+        "train.warm_start=2", "train.iterations=13", "train.envs=12", "train.twins=2", "train.episode_steps=14",
+        "train.actions={slot: [0, 1], blueprint: [norm, depthwise], style: [linear_add], alpha_target: [1.0]}",
     ],
 }  # fmt: skip
 

@@ -17,6 +17,7 @@ from benchmarks import (
     agent_cells,
     checkpointing,
     choices,
+    clean_runs,
     controller,
     host_profile,
     learning,
@@ -463,9 +464,12 @@ def test_every_part_of_training_that_is_timed_is_there() -> None:
     assert clock.seconds == {}
 
 
-def test_the_runs_that_are_timed_are_the_shipped_params_with_changes_they_allow() -> None:
+def test_the_runs_that_are_measured_have_params_that_are_allowed(tmp_path: Path) -> None:
     for changes in (pipeline.ONE_CORE, pipeline.SHORT, outage.SMALL):
         params.load(ROOT / "params.yaml", changes)
+    (tmp_path / "params.yaml").write_text("{}")
+    for name in clean_runs.SETTINGS:
+        params.load(tmp_path / "params.yaml", clean_runs.settings(name, 1), whole=False)
 
 
 def test_the_page_tells_what_is_around_the_hosts() -> None:
