@@ -17,13 +17,14 @@ export DVC_NO_ANALYTICS := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install run serve test test-slow check format prove mutants constraints clean
+.PHONY: help install run serve test test-slow check format prove bench mutants constraints clean
 
 help:
 	@echo 'make run      prepare, train, evaluate, audit; ends with where the report is'
 	@echo 'make test     the tests            make check    lint, types, import contracts'
 	@echo 'make format   rewrite formatting   make serve    Prefect server and runner, MLflow UI (PORT=, MLFLOW_PORT=)'
 	@echo 'make prove    the long demonstrations (and make test-slow)    make clean    remove .venv and caches'
+	@echo 'make bench    how fast hosts train on this machine, beside plain loops (some minutes)'
 	@echo 'make mutants  small defects put into the code: which do the tests notice? (an hour)'
 
 install: $(PIPELINE)
@@ -62,6 +63,10 @@ test-slow: $(DEV)
 
 prove: $(DEV)
 	@python -m pytest -q -m prove
+
+# The reference case alone, beside the results that are kept: all of it is python -m benchmarks.population
+bench: $(DEV)
+	@python -m benchmarks.population --cases reference --envs 1 8 32 --phases 16 --fresh --out .simic/bench.json
 
 # Other defects: make mutants RNG_SEED=2
 mutants: $(DEV)

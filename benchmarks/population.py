@@ -353,6 +353,7 @@ def main() -> None:
         record.add("rows", partial(row, name, envs, given.repeats, device, threads), case=name, envs=envs)
     for envs, seeds in product(given.phases, (False, True)):
         record.add("phases", partial(phases, PHASED, envs, device, given.steps, seeds), envs=envs, seeds=seeds)
+    print(page.text(page.DETAILS, {"population": json.loads(given.out.read_bytes())}))
 
 
 class Record:
