@@ -67,7 +67,7 @@ def simic(overrides: Overrides | None = None) -> State:
         with engine.overridden(workspace, writer.from_model(overrides) if overrides else [], say):
             run_stage.with_options(name=first)(first)
             stages.refuse_too_large(params.load(workspace.params), workspace)
-        held = [writer.held(workspace.params)] if overrides else []
+        held = [engine.held(workspace)] if overrides else []
         for line in held:
             say(line)
         for name in rest:

@@ -408,7 +408,7 @@ def _chain(
     last: str, set_: list[str] | None, file: Path | None, fresh: bool = False, allow_code_change: bool = False
 ) -> None:
     from simic import params
-    from simic.pipeline.overrides import from_file, held
+    from simic.pipeline.overrides import from_file
 
     workspace = _workspace()
     overrides = from_file(file, set_) if file else set_ or []
@@ -426,4 +426,6 @@ def _chain(
         _interruptible(body, "this run")
     finally:
         if overrides and workspace.params.read_bytes() != before:
-            _say(held(workspace.params))
+            from simic.pipeline import engine
+
+            _say(engine.held(workspace))

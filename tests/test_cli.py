@@ -19,7 +19,6 @@ from simic.growth.batch import autotune, thresholds
 from simic.growth.batch.population import Population
 from simic.growth.batch.statistics import TrainStats
 from simic.pipeline import engine, stages, told
-from simic.pipeline.overrides import held
 from simic.pipeline.paths import Workspace
 from tests.helpers import some
 
@@ -125,7 +124,7 @@ def test_a_run_that_changed_params_says_how_to_undo_it_however_it_ends(
 
     monkeypatch.setattr(engine, "run_chain", failing)
     simic.refuses("run", "-S", "train.envs=24")
-    assert simic.out.endswith(f"{held(simic.params)}\n")
+    assert simic.out.endswith(f"{engine.held(Workspace(simic.params.parent))}\n")
     simic.refuses("run", "-S", "train.envs=24")
     assert simic.out == ""  # it held them before
 

@@ -37,7 +37,21 @@ def is_stale(root: Path, stage: str, patience_seconds: float = 60.0) -> bool:
     """
     adopt_scm(root)
     restore(root)
+    if _outdated(root / "dvc.lock", stage):  # DVC would say the same, after a second or two
+        return True
     return bool(json.loads(_patiently(root, patience_seconds, "status", "--json", stage)))
+
+
+def _outdated(lock: Path, stage: str) -> bool:
+    """Whether the record of other stages says that one is stale: it has none, or one of what they made before."""
+    try:
+        recorded = _stages(lock)
+    except ValueError:
+        return False  # DVC says what is wrong with it
+    if stage not in recorded:
+        return bool(recorded)  # else DVC has done nothing here yet, and is asked whether it can
+    made = {out["path"]: out.get("md5") for found in recorded.values() for out in found.get("outs", [])}
+    return any(dep.get("md5") != made.get(dep["path"], dep.get("md5")) for dep in recorded[stage].get("deps", []))
 
 
 def is_recorded(root: Path, stage: str) -> bool:
@@ -165,7 +179,7 @@ def code_revision(root: Path) -> str:
     """The commit of the checkout, with ``-dirty`` where code differs from it: results and their records, which a run
     writes itself, do not count. The empty string outside git.
     """
-    if not _in_git(root) or shutil.which("git") is None:
+    if not in_git(root) or shutil.which("git") is None:
         return ""
     commit = _git(root, "rev-parse", "HEAD")
     return f"{commit}-dirty" if commit and _git(root, "status", "--porcelain", "--", *CODE) else commit
@@ -181,11 +195,12 @@ def adopt_scm(root: Path) -> None:
     """Tells DVC in its local config that there is no git (an unpacked archive); undoes that once there is."""
     local = root / ".dvc" / "config.local"
     told = local.exists() and "no_scm = true" in local.read_text(encoding="utf-8")
-    if told == _in_git(root) and (root / ".dvc").is_dir():
+    if told == in_git(root) and (root / ".dvc").is_dir():
         _dvc(root, "config", "--local", *(("--unset", "core.no_scm") if told else ("core.no_scm", "true")))
 
 
-def _in_git(root: Path) -> bool:
+def in_git(root: Path) -> bool:
+    """Whether a folder is inside of a git repository."""
     return any((folder / ".git").exists() for folder in (root.resolve(), *root.resolve().parents))
 
 

@@ -81,6 +81,12 @@ def overridden(workspace: Workspace, overrides: Sequence[str], say: Say) -> Iter
         raise
 
 
+def held(workspace: Workspace) -> str:
+    """Says that params.yaml holds overrides now, and how to undo that: without git, by the old values, said above."""
+    undo = ": git checkout params.yaml" if dvc_record.in_git(workspace.root) else ", put back the old values said above"
+    return f"params.yaml now holds the overrides; to undo them{undo}"
+
+
 def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> StageOutcome:
     """Runs and records one stage unless DVC's record of it still holds; the caller holds the lock."""
     started = time.monotonic()

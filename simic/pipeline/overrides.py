@@ -14,13 +14,6 @@ from simic.errors import SimicError
 from simic.params_file import parse, read_tree
 
 
-def held(path: Path) -> str:
-    """Says that the file holds overrides now, and how to undo that: without git, by the old values ``write`` gave."""
-    kept = any((folder / ".git").exists() for folder in path.resolve().parents)
-    undo = ": git checkout params.yaml" if kept else ", put back the old values, which the log names"
-    return f"params.yaml now holds the overrides; to undo them{undo}"
-
-
 def write(path: Path, overrides: list[str]) -> list[str]:
     """Changes the file in place, comments kept, after checking the result; returns ``key: old -> new`` lines.
 

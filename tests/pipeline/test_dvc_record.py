@@ -1,6 +1,7 @@
 """Is a stage's record true, and record it: DVC as a command, in projects of a few lines."""
 
 import errno
+import json
 import subprocess
 import sys
 import time
@@ -54,6 +55,28 @@ def test_any_change_of_code_params_or_output_makes_it_stale(project: Path, file:
     else:
         (project / file).write_text(content)
     assert dvc_record.is_stale(project, "double")
+
+
+def test_what_the_records_of_others_say_needs_no_dvc(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage that is not recorded, and one that read what another has made anew since; each as DVC has it."""
+    after = "  after: {cmd: exit 9, deps: [out.txt], outs: [other.txt]}"
+    (project / "dvc.yaml").write_text(DVC_YAML + after)
+    (project / "other.txt").write_text("5")
+    dvc_record.commit(project, "double")
+
+    def assert_stale_also_without_dvc() -> None:
+        assert json.loads(dvc(project, "status", "--json", "after").stdout)
+        with monkeypatch.context() as patch:
+            patch.setattr(dvc_record, "_dvc", None)
+            assert dvc_record.is_stale(project, "after")
+
+    dvc_record.adopt_scm(project)
+    assert_stale_also_without_dvc()
+    dvc_record.commit(project, "after")
+    assert not dvc_record.is_stale(project, "after")
+    (project / "out.txt").write_text("6")
+    dvc_record.commit(project, "double")
+    assert_stale_also_without_dvc()
 
 
 def test_a_record_leaves_the_outputs_alone(project: Path) -> None:

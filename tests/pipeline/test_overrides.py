@@ -35,12 +35,6 @@ def test_only_the_overridden_lines_change(path: Path) -> None:
     ]
 
 
-def test_undoing_names_git_only_where_there_is_git(path: Path) -> None:
-    assert overrides.held(path).endswith("to undo them, put back the old values, which the log names")
-    (path.parent / ".git").mkdir()
-    assert overrides.held(path).endswith("to undo them: git checkout params.yaml")
-
-
 def test_a_params_file_gives_every_value_and_defaults_for_what_it_leaves_out(path: Path, tmp_path: Path) -> None:
     overrides.write(path, ["train.envs=24", "rng_seed=9"])
     other = tmp_path / "other.yaml"
