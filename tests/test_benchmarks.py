@@ -266,7 +266,7 @@ def test_every_case_can_be_measured(case, tmp_path, monkeypatch) -> None:
     """A dry run of what is asked of a GPU, with little of everything."""
     little = replace(population.CASES[case], training=8, validation=8, batch=4)
     monkeypatch.setitem(population.CASES, case, little)
-    monkeypatch.setattr(population, "limits", lambda device: {"gflops": 1.0})
+    monkeypatch.setattr(population, "limits", lambda device: {"gflops": 1.0, "gigabytes_per_second": 1.0})
     monkeypatch.setattr(population, "TIMED_BATCHES", 1)
     command = f"population --device cpu --cases {case} --envs 2 --phases --repeats 1 --fresh --out"
     monkeypatch.setattr("sys.argv", [*command.split(), str(tmp_path / "found.json")])
