@@ -1,13 +1,16 @@
 """Ctrl-C and SIGTERM ask a run to stop; a second one ends the process at once."""
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)
+AGAIN_SECONDS = 0.01
 
 
 class Interrupted(Exception):
@@ -45,14 +48,23 @@ def stop_at_once(doing: str) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = {number: signal.getsignal(number) for number in SIGNALS}
+    former, reported = {number: signal.getsignal(number) for number in SIGNALS}, sys.unraisablehook
 
     def handle(number: int, frame: FrameType | None) -> None:
-        _restore(former)
-        raise _Stop
+        _set(former)
+        raise _Stop(number)
 
-    for number in SIGNALS:
-        signal.signal(number, handle)
+    def ask_again(ignored: Any) -> None:
+        """Python drops what is raised in a finalizer or a weak reference's callback: asked again once that is over."""
+        if not isinstance(ignored.exc_value, _Stop):
+            reported(ignored)
+            return
+        _set(ours)
+        threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), ignored.exc_value.args[0])).start()
+
+    ours = dict.fromkeys(SIGNALS, handle)
+    sys.unraisablehook = ask_again
+    _set(ours)
     try:
         yield
     except KeyboardInterrupt:
@@ -60,7 +72,8 @@ def stop_at_once(doing: str) -> Iterator[None]:
             f"stopped in {doing}: no output is left half-written; the same command does it again"
         ) from None
     finally:
-        _restore(former)
+        _set(former)
+        sys.unraisablehook = reported
 
 
 @contextmanager
@@ -81,7 +94,7 @@ def stop_on_signals(stop: threading.Event) -> Iterator[None]:
             asked.set()
             stop.set()
             return
-        _restore(former)
+        _set(former)
         signal.raise_signal(number)
 
     for number in SIGNALS:
@@ -89,9 +102,9 @@ def stop_on_signals(stop: threading.Event) -> Iterator[None]:
     try:
         yield
     finally:
-        _restore(former)
+        _set(former)
 
 
-def _restore(former: Mapping[signal.Signals, Any]) -> None:
-    for number, handler in former.items():
+def _set(handlers: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
         signal.signal(number, handler)

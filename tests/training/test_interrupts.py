@@ -20,6 +20,19 @@ try:
 except Interrupted:
     sys.exit(3)
 """
+IN_FINALIZER = """
+import os, signal, sys, time
+from simic.training.interrupts import Interrupted, stop_at_once
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+try:
+    with stop_at_once("it"):
+        Last()
+        time.sleep(60)
+except Interrupted:
+    sys.exit(3)
+"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -104,3 +117,11 @@ def test_a_stop_in_the_midst_of_an_exec_ends_with_our_exit_code(tmp_path):
     (tmp_path / "stopped.py").write_text(IN_EXEC)
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     assert subprocess.run([sys.executable, "-m", "stopped"], env=environment, check=False).returncode == 3
+
+
+def test_a_stop_in_a_finalizer_where_python_drops_it_is_not_lost():
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", IN_FINALIZER], env=environment, check=False, capture_output=True, timeout=50
+    )
+    assert (done.returncode, done.stderr) == (3, b"")
