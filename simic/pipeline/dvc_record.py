@@ -221,6 +221,8 @@ def _dvc(root: Path, *arguments: str) -> str:
     if done.returncode == 0:
         return done.stdout
     lines = [line.removeprefix("ERROR: ").strip() for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    if len(lines) > 2:  # one for each file
+        lines = [f"{lines[-1]} ({len(lines) - 1} more like it)"]
     reason = " ".join(lines) or done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
     if any(phrase in done.stderr for phrase in _BUSY_PHRASES):
         raise Busy(f"dvc is busy in {root}: {_holder(done.stderr) or reason}")

@@ -176,6 +176,7 @@ def assert_law(
         assert code == EXIT_REFUSED, where
         line = said.splitlines()[-1]
         assert line.startswith("simic: ") and str(root) in line and "No space left on device" in line, where
+        assert len(line) < 600, where  # DVC has a line for every file
     else:
         assert found == stage.expected, where
     (root / filling.BALLAST).unlink(missing_ok=True)
