@@ -128,7 +128,7 @@ def test_no_room_to_publish_keeps_the_training(
     again.on_end = lambda status: None  # type: ignore[method-assign]
     stages.train(tree(), workspace, [again])
     assert (watcher.iterations, again.iterations) == (3, 0), "published, not trained again"
-    assert sorted(path.name for path in workspace.models.iterdir()) == ["policy", "program"]
+    assert sorted(path.name for path in workspace.models.iterdir()) == ["README.md", "policy", "program"]
 
 
 @pytest.mark.slow

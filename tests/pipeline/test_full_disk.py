@@ -75,9 +75,9 @@ def writes() -> Writes:
 
 @pytest.fixture(scope="session")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A small file system."""
+    """A small file system, with room for what MLflow's open stores hold of projects that are gone."""
     folder = tmp_path_factory.mktemp("small-disk")
-    if not mount("-t", "tmpfs", "-o", "size=64m", "none", str(folder)):
+    if not mount("-t", "tmpfs", "-o", "size=256m", "none", str(folder)):
         pytest.skip("only root can mount a file system of a few megabytes")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
