@@ -38,6 +38,10 @@ def test_nothing_depends_on_the_salt_of_hash_or_on_what_happens_to_be_defined() 
     assert [at(name, node) for name, node in called if not (dotted(node.func) == "vars" and node.args)] == []
 
 
+# Set while a stage may be stopped, and put back: there is no other way to see what Python drops.
+SWITCHED = ("simic/training/interrupts.py", "sys.unraisablehook")
+
+
 def test_no_switch_of_the_process_can_be_turned() -> None:
     """A module's variables are constants; libraries are configured in one place."""
     assert [at(name, node) for name, node in every(ast.Global)] == []
@@ -47,7 +51,7 @@ def test_no_switch_of_the_process_can_be_turned() -> None:
         imported |= {a.asname or a.name for n, x in every(ast.ImportFrom, name) for a in x.names}
         for node in ast.walk(tree):
             stored = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-            if stored and dotted(node).split(".")[0] in imported:
+            if stored and dotted(node).split(".")[0] in imported and (name, dotted(node)) != SWITCHED:
                 places.add(name)
     assert places <= {"simic/training/machine.py"}
 
