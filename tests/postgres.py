@@ -23,8 +23,8 @@ class Postgres:
     folder: Path
     port: int
 
-    def uri(self, scheme: str = "postgresql", database: str = "postgres") -> str:
-        return f"{scheme}://postgres@127.0.0.1:{self.port}/{database}"
+    def uri(self, scheme: str = "postgresql") -> str:
+        return f"{scheme}://postgres@127.0.0.1:{self.port}/postgres"
 
     def control(self, *arguments: str) -> None:
         log = self.folder.with_name("postgres.log")

@@ -262,7 +262,7 @@ def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, mo
 
 
 @pytest.mark.parametrize("case", some([case for case in population.CASES if case != "small"], "default"))  # see above
-def test_every_case_can_be_measured(case, tmp_path, monkeypatch) -> None:
+def test_every_case_can_be_measured(case, tmp_path, monkeypatch, capsys) -> None:
     """A dry run of what is asked of a GPU, with little of everything."""
     little = replace(population.CASES[case], training=8, validation=8, batch=4)
     monkeypatch.setitem(population.CASES, case, little)
@@ -273,6 +273,7 @@ def test_every_case_can_be_measured(case, tmp_path, monkeypatch) -> None:
     population.main()
     [row] = json.loads((tmp_path / "found.json").read_text())["rows"]
     assert (row["case"], row["envs"], row["speedup"].keys()) == (case, 2, set(population.BACKENDS))
+    assert f"### {case}\n" in capsys.readouterr().out
 
 
 def test_operations_are_told_by_their_kind() -> None:

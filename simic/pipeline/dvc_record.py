@@ -43,7 +43,7 @@ def is_stale(root: Path, stage: str, patience_seconds: float = 60.0) -> bool:
 
 
 def _outdated(lock: Path, stage: str) -> bool:
-    """Whether the record of other stages says that one is stale: it has none, or one of what they made before."""
+    """Whether dvc.lock alone shows that a stage is stale: it is missing there, or its inputs have been made anew."""
     try:
         recorded = _stages(lock)
     except ValueError:
@@ -220,15 +220,20 @@ def _dvc(root: Path, *arguments: str) -> str:
     )
     if done.returncode == 0:
         return done.stdout
-    lines = [line.removeprefix("ERROR: ").strip() for line in done.stderr.splitlines() if line.startswith("ERROR")]
-    if len(lines) > 2:  # one for each file
-        lines = [f"{lines[-1]} ({len(lines) - 1} more like it)"]
-    reason = " ".join(lines) or done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+    reason = _reason(done.stderr) or f"exit code {done.returncode}"
     if any(phrase in done.stderr for phrase in _BUSY_PHRASES):
         raise Busy(f"dvc is busy in {root}: {_holder(done.stderr) or reason}")
     if _NO_REPOSITORY in done.stderr:
         raise SimicError(f"{root}: not a DVC project (no .dvc folder); clone simic again, or run dvc init there")
     raise SimicError(f"dvc {' '.join(arguments)} failed in {root}: {reason}")
+
+
+def _reason(stderr: str) -> str:
+    """What DVC calls an error, else its last line; where every file has an error, the last of them and their number."""
+    lines = [line.removeprefix("ERROR: ").strip() for line in stderr.splitlines() if line.startswith("ERROR")]
+    if len(lines) > 2:
+        return f"{lines[-1]} ({len(lines) - 1} more errors)"
+    return " ".join(lines) or stderr.strip().rpartition("\n")[2]
 
 
 def _holder(stderr: str) -> str:

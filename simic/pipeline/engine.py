@@ -82,8 +82,10 @@ def overridden(workspace: Workspace, overrides: Sequence[str], say: Say) -> Iter
 
 
 def held(workspace: Workspace) -> str:
-    """Says that params.yaml holds overrides now, and how to undo that: without git, by the old values, said above."""
-    undo = ": git checkout params.yaml" if dvc_record.in_git(workspace.root) else ", put back the old values said above"
+    """Says that params.yaml holds overrides now, and how to undo that: by the old values, listed above, without git."""
+    undo = (
+        ": git checkout params.yaml" if dvc_record.in_git(workspace.root) else ", restore the old values listed above"
+    )
     return f"params.yaml now holds the overrides; to undo them{undo}"
 
 

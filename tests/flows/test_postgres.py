@@ -16,7 +16,7 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun, StateType
 
-from tests.flows.test_up import Project, wait
+from tests.flows.test_up import Project, answers, wait
 from tests.helpers import ROOT
 from tests.postgres import Postgres, a_postgres
 
@@ -80,7 +80,7 @@ def test_two_workers_in_two_checkouts_take_a_run_each(tmp_path: Path, postgres: 
     first.env["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = postgres.uri("postgresql+asyncpg")
     with contextlib.ExitStack() as stack:
         stack.enter_context(child(first, "server", "start", "--port", str(first.port)))
-        wait(lambda: _answers(first))
+        wait(lambda: answers(first.port))
         call(first, "work-pool", "create", "local", "--type", "process")
         call(first, "--no-prompt", "deploy", "--all")
         for project in (first, second):
@@ -91,9 +91,3 @@ def test_two_workers_in_two_checkouts_take_a_run_each(tmp_path: Path, postgres: 
         assert [each.wait(timeout=120) for each in watching] == [0, 0]
         wait(lambda: [run.state_type for run in runs(first)] == [StateType.COMPLETED] * 2)
     assert [project.starts() for project in (first, second)] == [[0], [0]]
-
-
-def _answers(project: Project) -> bool:
-    with contextlib.suppress(Exception), SyncPrefectClient(project.api) as client:
-        return client.api_healthcheck() is None
-    return False

@@ -163,6 +163,19 @@ def test_missing_dvc_folder_is_one_clear_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("stderr", "said"),
+    [
+        ("WARNING: x\nERROR: a\nERROR: b\n", "a b"),
+        ("ERROR: a - no space\nERROR: b - no space\nERROR: no space\n", "no space (2 more errors)"),
+        ("first\nlast\n", "last"),
+        ("", ""),
+    ],
+)
+def test_errors_of_many_files_are_one_line(stderr: str, said: str) -> None:
+    assert dvc_record._reason(stderr) == said
+
+
 def test_failure_carries_dvcs_reason(project: Path) -> None:
     with pytest.raises(SimicError, match=r"dvc commit --no-relink -f nothing failed in .*: .*nothing"):
         dvc_record.commit(project, "nothing")

@@ -192,6 +192,6 @@ def test_a_users_file_that_was_edited_is_prepared_again(
 
 
 def test_undoing_overrides_names_git_only_where_there_is_git(tmp_path: Path) -> None:
-    assert engine.held(Workspace(tmp_path)).endswith("to undo them, put back the old values said above")
+    assert engine.held(Workspace(tmp_path)).endswith("to undo them, restore the old values listed above")
     (tmp_path / ".git").mkdir()
     assert engine.held(Workspace(tmp_path)).endswith("to undo them: git checkout params.yaml")

@@ -5,10 +5,11 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from simic.training.interrupts import in_training, stop_on_signals
+from simic.training.interrupts import in_training, stop_at_once, stop_on_signals
 from tests.helpers import ROOT
 
 IN_EXEC = """
@@ -125,3 +126,12 @@ def test_a_stop_in_a_finalizer_where_python_drops_it_is_not_lost():
         [sys.executable, "-c", IN_FINALIZER], env=environment, check=False, capture_output=True, timeout=50
     )
     assert (done.returncode, done.stderr) == (3, b"")
+
+
+def test_what_python_drops_else_is_reported_and_the_hook_is_put_back(monkeypatch):
+    reported, dropped = [], SimpleNamespace(exc_value=ValueError())
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    former = sys.unraisablehook
+    with stop_at_once("it"):
+        sys.unraisablehook(dropped)
+    assert (reported, sys.unraisablehook) == ([dropped], former)
