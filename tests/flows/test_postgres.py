@@ -86,7 +86,7 @@ def test_two_workers_in_two_checkouts_take_a_run_each(tmp_path: Path, postgres: 
         for project in (first, second):
             stack.enter_context(child(project, "worker", "start", "--pool", "local", "--limit", "1"))
         watching = [project.submit(iterations=60) for project in (first, second)]
-        wait(lambda: all(project.saved() >= 3 for project in (first, second)))
+        wait(lambda: all((project.root / "starts").exists() for project in (first, second)))
         restart(postgres)
         assert [each.wait(timeout=120) for each in watching] == [0, 0]
         wait(lambda: [run.state_type for run in runs(first)] == [StateType.COMPLETED] * 2)

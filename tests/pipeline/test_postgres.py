@@ -35,7 +35,7 @@ with Recorder(info.work_dir, Extent(0, "")) as log:
         watcher.on_iteration(update(number), episode())
         watcher.on_checkpoint(info.work_dir, number)
         print(number, flush=True)
-        time.sleep(0.05)
+        time.sleep(0.1)
     watcher.on_end("finished")
 """
 
