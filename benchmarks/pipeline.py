@@ -10,8 +10,8 @@ MLflow calls, seconds of the publication of telemetry and of the audit with its 
 recording one iteration of very many hosts and of judging it live, against collecting it, which is measured with few of
 these hosts and multiplied. Processes: an iteration of the default run in one process and in one per core, in turns.
 Commands: with nothing to do, after a small run; best of three. Chain: the small run whole by each of these, in turns,
-and its stages alone, called one after the other; median. Everything happens in clones of the last commit; every
-part is kept when it is done, and the same command goes on from there.
+and its stages alone, called one after the other; median. Prefect's server runs before either. Everything happens in
+clones of the last commit; every part is kept when it is done, and the same command goes on from there.
 """
 
 import argparse
@@ -45,6 +45,7 @@ from simic.growth.batch.population import Population
 from simic.pipeline import engine, overrides
 from simic.pipeline.mlflow_observer import MlflowObserver
 from simic.pipeline.paths import Workspace
+from simic.study import server
 from simic.telemetry import publish, timing
 from simic.telemetry.columns import EPISODES, STEPS, Columns
 from simic.telemetry.recorder import FOLDER, Iteration, Recorder, path_of
@@ -83,17 +84,11 @@ SMALL = [
     FEW_EPISODES,
 ]
 SHORT = [*SMALL, "train.iterations=2"]
-FLOW = """
-from prefect.testing.utilities import prefect_test_harness
-from flows.pipeline import simic
-with prefect_test_harness():
-    simic()
-"""
 COMMANDS = {
     "simic --help": [str(Path(sys.executable).with_name("simic")), "--help"],
     "simic run": [str(Path(sys.executable).with_name("simic")), "run"],
     "dvc repro": [sys.executable, "-m", "dvc", "repro"],
-    "Prefect flow, server included": [sys.executable, "-c", FLOW],
+    "Prefect flow": [sys.executable, "-c", "from flows.pipeline import simic; simic()"],
 }
 
 ALONE = """
@@ -340,12 +335,13 @@ def main() -> None:
             "commands": lambda: commands(workspace(folder / "commands", SHORT)),
             "chain": lambda: chain(folder / "chain", given.repeats),
         }
-        for name, measure in parts.items():
-            if name not in found:
-                found[name] = measure()
-                found.setdefault("revisions", {})[name] = page.provenance()["revision"]
-                print(json.dumps({name: found[name]}), flush=True)
-                page.write_result(given.out, found)
+        with server.named(Workspace(folder), folder / "prefect"):
+            for name, measure in parts.items():
+                if name not in found:
+                    found[name] = measure()
+                    found.setdefault("revisions", {})[name] = page.provenance()["revision"]
+                    print(json.dumps({name: found[name]}), flush=True)
+                    page.write_result(given.out, found)
 
 
 if __name__ == "__main__":

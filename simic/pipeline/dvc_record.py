@@ -8,7 +8,9 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,15 @@ def is_stale(root: Path, stage: str, patience_seconds: float = 60.0) -> bool:
     if _outdated(root / "dvc.lock", stage):  # DVC would say the same, after a second or two
         return True
     return bool(json.loads(_patiently(root, patience_seconds, "status", "--json", stage)))
+
+
+def current(root: Path, stages: Sequence[str], patience_seconds: float = 60.0) -> list[str]:
+    """The first of these stages, as many as are not stale: what ``is_stale`` says of each, for the price of one."""
+    adopt_scm(root)
+    restore(root)
+    asked = list(takewhile(lambda stage: not _outdated(root / "dvc.lock", stage), stages))
+    stale = json.loads(_patiently(root, patience_seconds, "status", "--json", *asked)) if asked else {}
+    return list(takewhile(lambda stage: stage not in stale, asked))
 
 
 def _outdated(lock: Path, stage: str) -> bool:

@@ -57,10 +57,14 @@ def run_chain(
     order = list(stages.STAGES)
     first, *rest = order[: order.index(last) + 1]
     with overridden(workspace, overrides, say):
-        done = [refresh(first, workspace, execution, say)]
-        if "headroom" in rest[:-1]:  # known now, and better said before it is measured
+        current = dvc_record.current(workspace.root, [first, *rest])
+        done = [refresh(first, workspace, execution, say, first not in current)]
+        if "headroom" in rest[:-1] and "headroom" not in current:  # known now, and better said before it is measured
             stages.refuse_too_large(params.load(workspace.params), workspace)
-    return done + [refresh(name, workspace, execution, say) for name in rest]
+    for name in rest:
+        stale = None if any(outcome.ran for outcome in done) else name not in current
+        done.append(refresh(name, workspace, execution, say, stale))
+    return done
 
 
 @contextmanager
@@ -89,11 +93,14 @@ def held(workspace: Workspace) -> str:
     return f"params.yaml now holds the overrides; to undo them{undo}"
 
 
-def refresh(name: str, workspace: Workspace, execution: Execution, say: Say) -> StageOutcome:
-    """Runs and records one stage unless DVC's record of it still holds; the caller holds the lock."""
+def refresh(name: str, workspace: Workspace, execution: Execution, say: Say, stale: bool | None = None) -> StageOutcome:
+    """Runs and records one stage unless DVC's record of it still holds, which DVC is asked where ``stale`` does not say
+    it; the caller holds the lock.
+    """
     started = time.monotonic()
     forced = execution.fresh and name == "train"
-    stale = forced or dvc_record.is_stale(workspace.root, name)
+    if forced or stale is None:
+        stale = forced or dvc_record.is_stale(workspace.root, name)
     if not stale and name == "prepare" and (changed := changed_source(workspace)) is not None:
         say(f"{name}: {changed} has changed")
         stale = True
