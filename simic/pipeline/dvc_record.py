@@ -37,17 +37,14 @@ def is_stale(root: Path, stage: str, patience_seconds: float = 60.0) -> bool:
     """Whether code, params, inputs or outputs of the stage differ from dvc.lock, or it records nothing of the stage;
     waits for another DVC process, such as one that a killed run left behind.
     """
-    adopt_scm(root)
-    restore(root)
-    if _outdated(root / "dvc.lock", stage):  # DVC would say the same, after a second or two
-        return True
-    return bool(json.loads(_patiently(root, patience_seconds, "status", "--json", stage)))
+    return not current(root, [stage], patience_seconds)
 
 
 def current(root: Path, stages: Sequence[str], patience_seconds: float = 60.0) -> list[str]:
-    """The first of these stages, as many as are not stale: what ``is_stale`` says of each, for the price of one."""
+    """The stages before the first that is stale, of these, by one question to DVC."""
     adopt_scm(root)
     restore(root)
+    # What dvc.lock alone shows to be stale DVC would say too, after a second or two.
     asked = list(takewhile(lambda stage: not _outdated(root / "dvc.lock", stage), stages))
     stale = json.loads(_patiently(root, patience_seconds, "status", "--json", *asked)) if asked else {}
     return list(takewhile(lambda stage: stage not in stale, asked))

@@ -59,7 +59,8 @@ def run_chain(
     with overridden(workspace, overrides, say):
         current = dvc_record.current(workspace.root, [first, *rest])
         done = [refresh(first, workspace, execution, say, first not in current)]
-        if "headroom" in rest[:-1] and "headroom" not in current:  # known now, and better said before it is measured
+        due = done[0].ran or "train" not in current
+        if due and "headroom" in rest[:-1]:  # known now, and better said before it is measured
             stages.refuse_too_large(params.load(workspace.params), workspace)
     for name in rest:
         stale = None if any(outcome.ran for outcome in done) else name not in current
@@ -94,13 +95,10 @@ def held(workspace: Workspace) -> str:
 
 
 def refresh(name: str, workspace: Workspace, execution: Execution, say: Say, stale: bool | None = None) -> StageOutcome:
-    """Runs and records one stage unless DVC's record of it still holds, which DVC is asked where ``stale`` does not say
-    it; the caller holds the lock.
-    """
+    """Runs and records one stage if it is ``stale``; None: DVC is asked. The caller holds the lock."""
     started = time.monotonic()
     forced = execution.fresh and name == "train"
-    if forced or stale is None:
-        stale = forced or dvc_record.is_stale(workspace.root, name)
+    stale = forced or (dvc_record.is_stale(workspace.root, name) if stale is None else stale)
     if not stale and name == "prepare" and (changed := changed_source(workspace)) is not None:
         say(f"{name}: {changed} has changed")
         stale = True

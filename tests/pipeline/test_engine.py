@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from simic.params import Params
 from simic.pipeline import engine, mlflow_observer, stages
 from simic.pipeline.paths import Workspace
 from tests.helpers import Toys, toy_project
+
+MUCH = "much data"
 
 
 class Stopped(Exception):
@@ -110,18 +113,70 @@ def test_a_run_that_is_refused_leaves_params_as_they_were(workspace: Workspace) 
     assert said[-1] == "params.yaml: is again as it was before this run"
 
 
-def test_what_is_too_large_is_refused_before_anything_is_measured(
-    workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def too_large(tree: Params, workspace: Workspace) -> None:
-        raise SimicError(f"{tree.train.envs} hosts are too large")
+@pytest.fixture
+def little_room(toys: StoppableToys, monkeypatch: pytest.MonkeyPatch) -> StoppableToys:
+    """With a headroom stage, and memory for 100 hosts and little data."""
 
-    before = workspace.params.read_bytes()
-    monkeypatch.setitem(stages.STAGES, "headroom", toys.headroom)
-    monkeypatch.setattr(stages, "STAGES", {name: stages.STAGES[name] for name in ("prepare", "headroom", "train")})
+    def too_large(tree: Params, workspace: Workspace) -> None:
+        if tree.train.envs > 100:
+            raise SimicError(f"{tree.train.envs} hosts are too large")
+        if (workspace.prepared / "x").read_text() == MUCH:
+            raise SimicError("the data are too large")
+
+    monkeypatch.setattr(stages, "STAGES", {"prepare": toys.prepare, "headroom": toys.headroom, "train": toys.train})
     monkeypatch.setattr(stages, "refuse_too_large", too_large)
+    return toys
+
+
+def test_what_is_too_large_is_refused_before_anything_is_measured(
+    workspace: Workspace, little_room: StoppableToys
+) -> None:
+    before = workspace.params.read_bytes()
     assert refused(workspace, "train.envs=240")[0] == "240 hosts are too large"
-    assert workspace.params.read_bytes() == before and toys.ran == ["prepare"]
+    assert workspace.params.read_bytes() == before and little_room.ran == ["prepare"]
+
+
+def test_training_that_is_too_large_after_a_finished_run_is_refused_before_params_are_kept(
+    workspace: Workspace, little_room: StoppableToys
+) -> None:
+    """Headroom does not depend on the number of hosts, so it stays up to date."""
+    chain(workspace)
+    before = workspace.params.read_bytes()
+    assert refused(workspace, "train.envs=240")[0] == "240 hosts are too large"
+    assert workspace.params.read_bytes() == before
+
+
+@pytest.fixture
+def changed_source(toys: StoppableToys, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """From the call on, the user's file has other content than was prepared."""
+
+    def change(content: str) -> None:
+        def prepare(_: Params, workspace: Workspace) -> None:
+            (workspace.prepared / "x").write_text(content)
+
+        monkeypatch.setattr(engine, "changed_source", lambda _: Path("mine.npz"))
+        monkeypatch.setitem(stages.STAGES, "prepare", prepare)
+
+    return change
+
+
+def test_a_changed_source_runs_what_was_up_to_date_before_prepare(
+    workspace: Workspace, changed_source: Callable[[str], None]
+) -> None:
+    """DVC, asked at the start, knows nothing of the source: what depends on it is asked for again."""
+    chain(workspace)
+    changed_source("other data")
+    assert chain(workspace) == ["prepare", "train"]
+
+
+def test_a_changed_source_that_is_too_large_is_refused_before_anything_is_measured(
+    workspace: Workspace, little_room: StoppableToys, changed_source: Callable[[str], None]
+) -> None:
+    chain(workspace)
+    little_room.ran.clear()
+    changed_source(MUCH)
+    assert refused(workspace)[0] == "the data are too large"
+    assert little_room.ran == []
 
 
 def test_what_a_hand_changes_meanwhile_is_not_undone(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
