@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -234,15 +236,39 @@ def test_validation_episodes_are_neither_training_nor_evaluation_episodes():
     assert VALIDATION_ITERATION != EVALUATION_ITERATION
 
 
-def test_nothing_draws_from_a_global_generator(prepared, tmp_path, no_global_rng):
-    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+def test_nothing_draws_from_torchs_generator(prepared, tmp_path, no_global_rng):
     with open_session(small_params(iterations=1), tmp_path, prepared) as session, no_global_rng():
         train(session)
         with pytest.raises(AssertionError, match="random generator"):
             torch.rand(1)
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert np.random.get_state()[1].tolist() == before[1]
-    assert random.getstate() == before[2]
+
+
+def generators():
+    return {
+        "torch": torch.get_rng_state().tolist(),
+        "numpy": np.random.get_state()[1].tolist(),
+        "python": random.getstate(),
+    }
+
+
+def moved_by_training(prepared, folder):
+    """The global generators whose state is another after a run, and after one more draw."""
+    before = generators()
+
+    def moved():
+        return [name for name, state in generators().items() if state != before[name]]
+
+    with open_session(small_params(iterations=1), folder, prepared) as session:
+        train(session)
+    trained = moved()
+    random.random()
+    return trained, moved()
+
+
+def test_no_global_generator_is_moved(prepared, tmp_path):
+    """In a process of its own: threads that other tests left may draw here."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        assert pool.submit(moved_by_training, prepared, tmp_path).result() == ([], ["python"])
 
 
 def test_a_clock_that_goes_backwards_changes_nothing_but_the_timing(finished, prepared, tmp_path, monkeypatch):
