@@ -97,7 +97,7 @@ def outputs(processes: list[subprocess.Popen], timeout: float = 120) -> list[str
 
 def copy_checkout(target: Path) -> None:
     """As from an unpacked archive: what runs the stages, without git."""
-    ignore = shutil.ignore_patterns("__pycache__", "tmp", "cache", "config.local")
+    ignore = shutil.ignore_patterns("tmp", "cache", "config.local")
     for name in FOLDERS:
         shutil.copytree(ROOT / name, target / name, ignore=ignore)
     for name in FILES:
