@@ -78,7 +78,7 @@ check: $(DEV)
 	@ruff format --check .
 	@ruff check .
 	@lint-imports
-	@pyright --pythonpath $(VENV)/bin/python
+	@pyright --threads 2 --pythonpath $(VENV)/bin/python
 
 format: $(DEV)
 	@ruff format .

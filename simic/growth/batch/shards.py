@@ -63,14 +63,16 @@ class Recipe:
     classes: int
     weights: Mapping[str, Tensor] | None
     frozen: bool
+    counts: tuple[int, int]
     rng_seed: int
     optimizer: HostOptimizer
     backend: str
 
     def build(self, env_ids: Tensor) -> "Group":
-        host = replace(build_host(self.host, self.input_shape, self.classes, self.weights), frozen=self.frozen)
-        blueprints = blueprints_of(self.host.family)
-        return Group(Population(host, blueprints, env_ids, self.rng_seed, self.optimizer, "cpu", self.backend))
+        """Nothing is counted or tried here: for that torch imports its compiler, which takes 2 seconds."""
+        host = build_host(self.host, self.input_shape, self.classes, self.weights, self.counts)
+        host, kinds = replace(host, frozen=self.frozen), blueprints_of(self.host.family)
+        return Group(Population(host, kinds, env_ids, self.rng_seed, self.optimizer, "cpu", self.backend, checked=True))
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,8 @@ class Shards:
             raise SimicError(
                 f"host {host.preset}: a network of the user's own stays in one process: runtime.processes=1"
             )
-        what = host.config, host.input_shape, host.classes, host.weights, host.frozen
+        counts = host.params, host.flops_per_sample
+        what = host.config, host.input_shape, host.classes, host.weights, host.frozen, counts
         self._recipe = Recipe(setup, *what, rng_seed, optimizer, backend)
         starts = range(0, len(env_ids), layout.group)
         self._hosts = [slice(start, min(start + layout.group, len(env_ids))) for start in starts]
@@ -176,13 +179,19 @@ class Shards:
             worker.submit(_build, _packed((self._recipe, own)))
             for worker, own in zip(self._workers, groups[1:], strict=True)
         ]
-        self._own = {index: self._recipe.build(ids) for index, ids in groups[0].items()}
+        self._own = {index: self._first(ids) for index, ids in groups[0].items()}
         try:
             for future in waiting:
                 _result(future)
         except BaseException:
             self.close()
             raise
+
+    def _first(self, env_ids: Tensor) -> Group:
+        recipe = self._recipe
+        return Group(
+            Population(self.host, self.blueprints, env_ids, recipe.rng_seed, recipe.optimizer, "cpu", recipe.backend)
+        )
 
     def restart(self) -> None:
         """New processes for lost ones; every host has to be reset."""

@@ -67,9 +67,15 @@ class HostSpec:
         return segments, head
 
 
-def build_host(host: Host, input_shape: Shape, classes: int, weights: Mapping[str, Tensor] | None = None) -> HostSpec:
+def build_host(
+    host: Host,
+    input_shape: Shape,
+    classes: int,
+    weights: Mapping[str, Tensor] | None = None,
+    counts: tuple[int, int] | None = None,
+) -> HostSpec:
     """The host of ``params`` for inputs ``(C, H, W)`` or ``(L,)``, or with ``weights`` the trained and frozen one that
-    has them; SimicError names what does not fit.
+    has them; SimicError names what does not fit. ``counts``: its parameters and FLOPs, where they are known.
     """
     family = family_of(host.family)
     if strays := families_with_blueprints() - set(families()):
@@ -88,11 +94,11 @@ def build_host(host: Host, input_shape: Shape, classes: int, weights: Mapping[st
         raise SimicError(f"train.host.preset = {host.preset!r}: family {host.family} has {', '.join(family.presets)}")
     anatomy = family.build(host, input_shape, classes)
     if len(anatomy.slot_shapes) != len(anatomy.segments):
-        counts = f"{len(anatomy.segments)} segments and {len(anatomy.slot_shapes)} slot shapes"
-        raise SimicError(f"host family {host.family}: {counts}: must be as many")
+        parts = f"{len(anatomy.segments)} segments and {len(anatomy.slot_shapes)} slot shapes"
+        raise SimicError(f"host family {host.family}: {parts}: must be as many")
     for slot, shape in enumerate(anatomy.slot_shapes):
         check_norm(shape[-1:] if anatomy.features_last else shape, f"host {host.family}/{host.preset}, slot {slot}")
-    params, flops = _count(anatomy, input_shape, classes)
+    params, flops = _count(anatomy, input_shape, classes) if counts is None else counts
     found = HostSpec(
         family=host.family,
         preset=host.preset,
