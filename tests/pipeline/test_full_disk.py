@@ -186,7 +186,10 @@ def assert_law(
     return said.splitlines()[-1] if code else None
 
 
-@pytest.mark.parametrize(("name", "share"), some([("train", 0.5), ("evaluate", 0.8), ("audit", 0.6)], ("train", 0.5)))
+SHARES = [("prepare", 0.5), ("train", 0.5), ("evaluate", 0.8), ("audit", 0.6)]
+
+
+@pytest.mark.parametrize(("name", "share"), some(SHARES, SHARES[0]))
 def test_a_disk_that_is_full_costs_nothing_but_time(name, share, chain, disk, writes, capfd) -> None:
     stage = chain[name]
     assert assert_law(stage, max(1, int(share * stage.writes)), "simic", disk, writes, capfd) is not None

@@ -66,6 +66,7 @@ def forgetful(workspace: Workspace, watching: Observer) -> None:
     lives.train(workspace, watching)
 
 
+@pytest.mark.slow
 def test_what_a_resume_forgets_is_seen(begun: Workspace, twin: Workspace) -> None:
     child = copy(begun, "forgetful")
     assert lives.live(child.root, Moment("step", 2 * STEPS + 1), 0, forgetful).killed
