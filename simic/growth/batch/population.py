@@ -86,11 +86,12 @@ class Population:
         self.env_ids = env_ids.to(self.device)
         thresholds = thresholds_of(backend, self.device)
         self.templates = Templates.of(host, blueprints, thresholds, optimizer.precision, checked)
-        self._counts = [] if checked else self._count()
         self.host_params, self.host_flops = host.params, host.flops_per_sample
         self.learning_rate = torch.full((len(env_ids),), optimizer.learning_rate, device=self.device)
         self.group = len(env_ids)
         self._run = choose_backend(backend, thresholds)
+        if not checked:
+            self._seed_params, self._seed_flops, self._gate_params, self._gate_flops = self._counts()
         self._closing = [
             [template.columns(item.closing).to(device) for template, item in zip(kinds, blueprints, strict=True)]
             for kinds in self.templates.seeds
@@ -297,27 +298,25 @@ class Population:
 
     def seed_params(self, slots: Slots) -> Tensor:
         """Parameters of each seed, with its gate where it has one ``[E, K]`` int64; 0 where there is no seed."""
-        return self._weigh(slots, *self._counts[:2])
+        return self._weigh(slots, self._seed_params, self._gate_params)
 
     def seed_flops(self, slots: Slots) -> Tensor:
         """FLOPs per sample of each seed, with its gate where it has one ``[E, K]`` int64; 0 where there is no seed."""
-        return self._weigh(slots, *self._counts[2:])
+        return self._weigh(slots, self._seed_flops, self._gate_flops)
 
     def _weigh(self, slots: Slots, seeds: Tensor, gates: Tensor) -> Tensor:
         columns = torch.arange(self.host.slots, device=self.device)
         weight = seeds[columns, slots.blueprint.clamp(min=0)] + gates * (slots.operator == Blend.GATE)
         return weight * in_stages(slots.stage, LIVE_STAGES)
 
-    def _count(self) -> list[Tensor]:
-        """Parameters of the blueprints ``[K, P]`` and of the gates ``[K]``, then FLOPs of both."""
-        shapes, gates = self.host.slot_shapes, self.templates.gates
-        tables = [
-            [[b.params(shape) for b in self.blueprints] for shape in shapes],
-            [gate.params for gate in gates],
-            [[b.flops(shape) for b in self.blueprints] for shape in shapes],
-            [count_flops(gate.module, shape) for gate, shape in zip(gates, shapes, strict=True)],
-        ]
-        return [torch.tensor(table, device=self.device) for table in tables]
+    def _counts(self) -> list[Tensor]:
+        """Parameters and FLOPs of the blueprints ``[K, P]`` and of the gates ``[K]``."""
+        shapes = self.host.slot_shapes
+        seeds = [[[b.params(shape) for b in self.blueprints] for shape in shapes]]
+        seeds.append([[b.flops(shape) for b in self.blueprints] for shape in shapes])
+        gates = [[template.params for template in self.templates.gates]]
+        gates.append([count_flops(t.module, shape) for t, shape in zip(self.templates.gates, shapes, strict=True)])
+        return [torch.tensor(table, device=self.device) for table in (*seeds, *gates)]
 
     # --- saving ---
 
