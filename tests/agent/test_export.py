@@ -9,11 +9,14 @@ import torch
 from simic.agent.export import DESCRIPTION, PROGRAM, export_policy, masked_heads
 from simic.agent.normalization import ObservationNormalizer
 from simic.agent.spec import ObservationSpec
+from tests.helpers import some
 
 from .worlds import FEATURES, SEEN, SMALL, TensorWorld, make_policy
 
+CORES = [("lstm", 1), ("lstm", 5), ("gru", 5), ("none", 5)]
 
-@pytest.mark.parametrize(("core", "envs"), [("lstm", 1), ("lstm", 5), ("gru", 5), ("none", 5)])
+
+@pytest.mark.parametrize(("core", "envs"), some(CORES, ("lstm", 5), ("none", 5)))
 def test_the_program_decides_like_the_policy_over_a_whole_episode(core: str, envs: int, tmp_path: Path) -> None:
     policy = make_policy(core)
     normalizer = ObservationNormalizer(ObservationSpec(FEATURES, raw=(False, True) + (False,) * 3))

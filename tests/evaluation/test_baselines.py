@@ -14,6 +14,7 @@ from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import Action, Op, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Lifecycle
+from tests.helpers import some
 
 STEPS = 25
 
@@ -111,8 +112,10 @@ class ScalarHeuristic:
         return Op.FOSSILIZE if c > 0.5 else Op.PRUNE
 
 
-@pytest.mark.parametrize("family", ["cnn", "mlp"])
-@pytest.mark.parametrize("min_prune_age", [0, 3])
+RULED = [("cnn", 0), ("cnn", 3), ("mlp", 0), ("mlp", 3)]
+
+
+@pytest.mark.parametrize(("family", "min_prune_age"), some(RULED, *RULED[1:3]))
 def test_heuristic_equals_the_scalar_rules(family, min_prune_age):
     # A short embargo of the slots lets several germinations fit into one history.
     world = World(

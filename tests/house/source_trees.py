@@ -14,14 +14,15 @@ SOURCES: dict[str, str] = {
     for path in sorted((ROOT / folder).rglob("*.py"))
 }
 TREES: dict[str, ast.Module] = {name: ast.parse(text) for name, text in SOURCES.items()}
+NODES: dict[str, list[ast.AST]] = {name: list(ast.walk(tree)) for name, tree in TREES.items()}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def every(kind: type[Node] | tuple[type[Node], ...], *folders: str) -> Iterator[tuple[str, Node]]:
     """Each node of a kind with its file, in all files or in those of the given folders."""
-    for name, tree in TREES.items():
+    for name, nodes in NODES.items():
         if not folders or name.startswith(folders):
-            for node in ast.walk(tree):
+            for node in nodes:
                 if isinstance(node, kind):
                     yield name, node
 

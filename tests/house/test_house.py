@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,16 @@ def test_every_output_that_a_stage_reads_is_its_dependency() -> None:
         made |= outputs(name)
 
 
+@cache
+def parsed(file: str) -> ast.Module:
+    return ast.parse((ROOT / file).read_text())
+
+
+@cache
+def imported_by(file: str) -> set[str]:
+    return imported(parsed(file))
+
+
 def imported(tree: ast.AST) -> set[str]:
     """Files of simic that a piece of code imports, directly."""
     names: set[str] = set()
@@ -149,7 +160,7 @@ def imported(tree: ast.AST) -> set[str]:
     files = {
         place + ending for place in places for ending in (".py", "/__init__.py") if (ROOT / (place + ending)).exists()
     }
-    return {file for file in files if len(ast.parse((ROOT / file).read_text()).body) > 1}  # more than a sentence
+    return {file for file in files if len(parsed(file).body) > 1}  # more than a sentence
 
 
 def closure(files: set[str]) -> set[str]:
@@ -158,7 +169,7 @@ def closure(files: set[str]) -> set[str]:
     while files:
         file = files.pop()
         seen.add(file)
-        files |= imported(ast.parse((ROOT / file).read_text())) - seen
+        files |= imported_by(file) - seen
     return seen
 
 

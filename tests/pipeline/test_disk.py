@@ -22,7 +22,7 @@ from simic.errors import EXIT_REFUSED, told_in_one_line
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.training.observers import Observer
-from tests.helpers import ROOT
+from tests.helpers import ROOT, some
 from tests.pipeline.small_suite import tree
 
 MOUNTS = os.geteuid() == 0 and shutil.which("mount") is not None
@@ -164,7 +164,7 @@ def test_a_read_only_state_folder_is_named(
     assert ".simic" in error and ("make it writable" in error or "make it accessible" in error), error
 
 
-@pytest.mark.parametrize("text", ["train: {envs: 0}", "a: [", ""], ids=["range", "syntax", "empty"])
+@pytest.mark.parametrize("text", some(["train: {envs: 0}", "a: [", ""], "a: ["))
 def test_torchruns_program_says_what_is_wrong_in_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "params.yaml").write_text(text)
     command = [sys.executable, "-m", "simic.pipeline.distributed"]
