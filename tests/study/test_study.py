@@ -149,7 +149,8 @@ def test_a_process_of_the_pool_that_is_killed_costs_no_finished_cell(tmp_path: P
 
 def kill_a_worker(session: int) -> None:
     """Of those that compute, the one that has used most time."""
-    listed = subprocess.run(["ps", "-eo", "sid=,pid=,times=,args="], capture_output=True, text=True, check=True).stdout
+    command = ["ps", "-e", "-ww", "-o", "sid=,pid=,times=,args="]  # else as wide as COLUMNS says
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = [line.split(maxsplit=3) for line in listed.splitlines()]
     workers = [
         (int(spent), int(pid))
