@@ -224,7 +224,7 @@ def _is_ours(pid: int, name: str) -> bool:
 
 def _command(pid: int) -> str:
     """The command line of a process; empty when there is none, or only its exit status waits to be collected."""
-    ask = ["ps", "-o", "stat=,command=", "-p", str(pid)]
+    ask = ["ps", "-ww", "-o", "stat=,command=", "-p", str(pid)]  # else as wide as COLUMNS says
     stat, _, command = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip().partition(" ")
     return "" if stat.startswith("Z") else command.strip()
 
