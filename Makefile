@@ -16,7 +16,7 @@ export DO_NOT_TRACK := 1
 export DVC_NO_ANALYTICS := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Else every process would compile what it imports: 9 seconds more for each command and each child of a test.
+# Else every process would compile what it imports: up to 9 seconds more for each.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install run serve test test-slow check format prove bench mutants constraints clean

@@ -53,7 +53,7 @@ def configure(runtime: Runtime) -> torch.device:
         torch.set_num_threads(runtime.threads)
     # Read by cuBLAS when its first handle is made; deterministic algorithms demand it.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # Not use_deterministic_algorithms: that sets inductor, which nothing here uses, and takes 2 seconds to import it.
+    # Not use_deterministic_algorithms: that imports inductor, which nothing here uses and which takes 2 seconds.
     torch.set_deterministic_debug_mode("error")
     # It would write NaN into every new buffer to show reads before writes: memory traffic without effect on results.
     # setattr: a property that torch puts on its module when it is imported, unknown to type checkers.

@@ -332,6 +332,14 @@ def test_make_serve_takes_ports() -> None:
     assert command("PORT=4300", "MLFLOW_PORT=5100") == "simic up --port 4300 --mlflow-port 5100"
 
 
+def test_commands_of_make_write_bytecode_whatever_the_shell_says(tmp_path: Path) -> None:
+    (tmp_path / "show.mk").write_text("show:\n\t@echo [$$PYTHONDONTWRITEBYTECODE]\n")
+    command = ["make", "--no-print-directory", "-f", "Makefile", "-f", str(tmp_path / "show.mk"), "show"]
+    environment = {**os.environ, "MAKEFLAGS": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_dvc_has_one_door_and_mlflow_six() -> None:
     """Who names the command or the library in code (words in comments aside)."""
     doors: dict[str, set[str]] = {"dvc": set(), "mlflow": set()}

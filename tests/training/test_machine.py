@@ -4,8 +4,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
-from simic.training.machine import keep_freed_memory
+from simic.params import Runtime
+from simic.training.machine import configure, keep_freed_memory
 
 # Blocks above what glibc would learn to keep by itself (32 MiB).
 SCRIPT = """
@@ -22,6 +24,13 @@ for _ in range(8):
     torch.ones(12 * 2**20)
 print(faults() - before)
 """
+
+
+def test_an_operation_with_other_results_each_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    configure(Runtime(device="cpu", threads=1))
+    assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 @pytest.mark.slow
