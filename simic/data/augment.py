@@ -3,7 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,11 +28,11 @@ class CropFlip:
     env_ids: Tensor
     step: int
 
-    def __call__(self, x: Tensor, batch: int, hosts: slice) -> Tensor:
+    def __call__(self, x: Tensor, batch: int, hosts: slice | NDArray[np.int64]) -> Tensor:
         env_ids = self.env_ids[hosts]
         return crop_flip(x, augment_stream(self.rng_seed, self.iteration, env_ids, self.step, batch))
 
-    def of(self, hosts: slice) -> Self:
+    def of(self, hosts: slice | NDArray[np.int64]) -> Self:
         """The same for some hosts alone."""
         return replace(self, env_ids=self.env_ids[hosts])
 

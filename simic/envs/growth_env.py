@@ -200,7 +200,7 @@ class GrowthEnv(VectorEnv):
         if refused.any():
             raise self._refusal(actions, int(refused[:, 0].argmax()))
         self._step += 1
-        self.population.germinate(slots, germinated, read)
+        self.population.germinate(slots, germinated, self.training_data, read)
         stats = self._train_epoch(slots, read, before.alive)
         slots, measured, vitals, cause = self._measure(slots, read, stats, before)
         self._state = EpisodeState(

@@ -29,13 +29,14 @@ class Budget:
     runs: Tensor
 
     def fits(self, slots: Slots) -> Tensor:
-        """Bool ``[E, K, P]``: live seeds plus this candidate stay within the limit."""
+        """Bool ``[E, K, P]``: the live seeds of other slots plus this candidate stay within the limit."""
         envs, count = slots.stage.shape
         live = slots.blueprint >= 0
         by_slot = self.reserve.expand(envs, count, -1)
         held = by_slot.gather(2, slots.blueprint.clamp(min=0)[:, :, None])[:, :, 0]
-        total = torch.where(live, held, 0).sum(dim=1)
-        return (total[:, None, None] + self.reserve <= self.limit) & self.runs
+        held = torch.where(live, held, 0)
+        elsewhere = held.sum(dim=1, keepdim=True) - held
+        return (elsewhere[:, :, None] + self.reserve <= self.limit) & self.runs
 
 
 def action_masks(
@@ -70,7 +71,7 @@ def seed_budget(
     with torch.device("meta"):
         gates = [count_params(host.gate(shape)) for shape in host.slot_shapes]
     reserve = [
-        [item.params(shape) + gate for item in blueprints] for shape, gate in zip(host.slot_shapes, gates, strict=True)
+        [item.params(shape) + gate for item in blueprints] for shape, gate in zip(host.seed_shapes, gates, strict=True)
     ]
     runs = torch.tensor([item.unavailable(device) is None for item in blueprints], device=device)
     runs = runs if left_open is None else runs & left_open

@@ -58,7 +58,7 @@ def adapted(params: Params, regime: Regime, device: torch.device) -> dict[str, F
     host = build_host(params.train.host, regime.data.shape, regime.data.classes, regime.data.host)
     found = {FINE_TUNED: static_network(params, regime, replace(host, frozen=False), device)}
     for kind, item in enumerate(blueprints_of(host.family)):
-        if sum(item.params(shape) for shape in host.slot_shapes) <= params.train.lifecycle.param_budget * host.params:
+        if sum(item.params(shape) for shape in host.seed_shapes) <= params.train.lifecycle.param_budget * host.params:
             found[EVERYWHERE.format(item.name)] = static_network(params, regime, host, device, kind)
     return found
 

@@ -62,16 +62,28 @@ class Structure(Record):
 
 
 class GraftedSeed(nn.Module):
-    """A seed with what joins it to the features, ``[B, C, …] → [B, C, …]``."""
+    """A seed with what joins it to the features, ``[B, C, …] → [B, C, …]``; one that ``reads_input`` reads the sample
+    and is added to them.
+    """
 
-    def __init__(self, seed: nn.Module, gate: nn.Module | None, operator: Blend, alpha: float) -> None:
+    def __init__(
+        self, seed: nn.Module, gate: nn.Module | None, operator: Blend, alpha: float, reads_input: bool = False
+    ) -> None:
         super().__init__()
-        self.seed, self.gate, self.operator = seed, gate, operator
+        self.seed, self.gate, self.operator, self.reads_input = seed, gate, operator, reads_input
         self.register_buffer("alpha", torch.tensor([alpha]), persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, sample: Tensor) -> Tensor:
         gate = None if self.gate is None else self.gate(x)[None]
-        return blend(self.operator, x[None], self.seed(x)[None], x[None], self.get_buffer("alpha"), gate)[0]
+        grown = x + self.seed(sample) if self.reads_input else self.seed(x)
+        return blend(self.operator, x[None], grown[None], x[None], self.get_buffer("alpha"), gate)[0]
+
+
+class NoSeed(nn.Module):
+    """Where nothing grew: the features as they are."""
+
+    def forward(self, x: Tensor, sample: Tensor) -> Tensor:
+        return x
 
 
 class GrownNetwork(nn.Module):
@@ -98,15 +110,16 @@ class GrownNetwork(nn.Module):
         return {name: tensor for name, tensor in self.state_dict().items() if name not in self.tied}
 
     def forward(self, x: Tensor) -> Tensor:
+        sample = x
         for segment, joint in zip(self.segments, self.joints, strict=True):
-            x = joint(segment(x))
+            x = joint(segment(x), sample)
         return self.head(x)
 
 
 def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
     record = next((seed for seed in seeds if seed.slot == slot), None)
     if record is None:
-        return nn.Identity()
+        return NoSeed()
     by_name = {item.name: item for item in blueprints_of(host.family)}
     if record.blueprint not in by_name:
         raise SimicError(
@@ -115,7 +128,8 @@ def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
         )
     operator, shape = Blend[record.operator], host.slot_shapes[slot]
     gate = host.gate(shape) if operator is Blend.GATE else None
-    return GraftedSeed(by_name[record.blueprint].portable().build(shape), gate, operator, record.alpha)
+    seed = by_name[record.blueprint].portable().build(host.seed_shapes[slot])
+    return GraftedSeed(seed, gate, operator, record.alpha, host.reads_input)
 
 
 def grown_network(population: Population | Shards, slots: Slots, row: int, committed: bool = False) -> GrownNetwork:

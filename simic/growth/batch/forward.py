@@ -34,6 +34,7 @@ class Templates:
     gates: tuple[Template, ...]  # [slot]
     lenders: tuple[int, ...] = ()  # which parameters of the first segment the head borrows
     map_entries: int = 0  # of a sample's largest feature map at a slot; 0 where features are not maps
+    reads_input: bool = False  # seeds read the sample
 
     @classmethod
     def of(
@@ -50,27 +51,30 @@ class Templates:
         head = template(host.head, "host head", borrowed=tuple(host.tied))
         seeds = tuple(
             tuple(template(partial(item.build, shape), f"blueprint {item.name} at slot {k}") for item in blueprints)
-            for k, shape in enumerate(host.slot_shapes)
+            for k, shape in enumerate(host.seed_shapes)
         )
         gates = [template(partial(host.gate, shape), f"gate at slot {k}") for k, shape in enumerate(host.slot_shapes)]
         if not checked:
             _check(host, blueprints, seeds)
         lenders = tuple(segments[0].names.index(name) for name in host.tied.values())
         entries = max((math.prod(shape) for shape in host.slot_shapes if len(shape) == MAP_DIMS), default=0)
-        return cls((*segments, head), seeds, tuple(gates), lenders, entries)
+        return cls((*segments, head), seeds, tuple(gates), lenders, entries, host.reads_input)
 
-    def unpack_host(self, rows: Tensor) -> list[list[Tensor]]:
-        """Rows ``[E, params]`` as the parameter tensors of each segment and the head."""
-        parts = rows.split([template.params for template in self.host], 1)
-        tensors = [template.unpack(part) for template, part in zip(self.host, parts, strict=True)]
-        tensors[-1] += [tensors[0][index] for index in self.lenders]
-        return tensors
+    def of_host(self, tensors: list[Tensor]) -> list[list[Tensor]]:
+        """The tensors of a row of the host as those of each segment and the head."""
+        rest = iter(tensors)
+        parts = [[next(rest) for _ in template.names] for template in self.host]
+        parts[-1] += [parts[0][index] for index in self.lenders]
+        return parts
 
 
 def _check(host: HostSpec, blueprints: tuple[Blueprint, ...], seeds: tuple[tuple[Template, ...], ...]) -> None:
     """A seed keeps its features' shape and has something to learn."""
-    for shape, kinds in zip(host.slot_shapes, seeds, strict=True):
+    for shape, kinds in zip(host.seed_shapes, seeds, strict=True):
         for item, template in zip(blueprints, kinds, strict=True):
+            if item.reads_input is not host.reads_input:
+                what = "the sample" if host.reads_input else "features"
+                raise SimicError(f"{template.name}: a seed of family {host.family} must read {what}")
             if template.params == 0:
                 raise SimicError(f"{template.name}: has no parameters, so nothing of it could learn")
             item.check(template.name, shape)
@@ -106,23 +110,38 @@ def batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Te
         if parents is not None:
             h = h.index_select(0, parents)
         if groups is not None:
-            h = _graft(templates, weights, groups, k, h)
+            h = _graft(templates, weights, groups, k, h, x)
     return h
 
 
-def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, h: Tensor) -> Tensor:
-    """The features after slot ``slot``: every seed there has read its stream and joined it."""
-    h, x = fork(h, groups.streams, groups.open)
+def _graft(
+    templates: Templates, weights: Weights, groups: SlotGroups, slot: int, h: Tensor, samples: Tensor
+) -> Tensor:
+    """The features after slot ``slot``: every seed there has read its stream, or its host's samples, and joined it."""
+    if templates.reads_input:
+        seen = samples.index_select(0, groups.hosts)
+        if groups.added is not None:
+            grown = _grown(templates, weights, groups, slot, seen)
+            return h.index_add(0, groups.streams, grown * groups.added.view(-1, 1, 1))
+        h, x = fork(h, groups.streams, groups.open)
+        s = x + _grown(templates, weights, groups, slot, seen)
+    else:
+        h, x = fork(h, groups.streams, groups.open)
+        s = _grown(templates, weights, groups, slot, x)
+    gated, gate = groups.gated(), None
+    if gated:
+        gate = templates.gates[slot].run(weights.gates[slot], x.index_select(0, gated.positions))
+    return join(h, s, x, gate, groups)
+
+
+def _grown(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, x: Tensor) -> Tensor:
+    """What the seeds of a slot make of what they see, ``[R, B, …]``."""
     parts = x.split([last - first for _, first, last in groups.blueprints])
     outputs = [
         templates.seeds[slot][kind].run(weights.seeds[slot, kind], part)
         for (kind, _, _), part in zip(groups.blueprints, parts, strict=True)
     ]
-    s = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    gated, gate = groups.gated(), None
-    if gated:
-        gate = templates.gates[slot].run(weights.gates[slot], x.index_select(0, gated.positions))
-    return join(h, s, x, gate, groups)
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
 def loop(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
@@ -138,15 +157,15 @@ def loop(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tenso
         if parents is not None:
             features = [features[parent] for parent in parents.tolist()]
         if groups is not None:
-            _graft_one_by_one(templates, weights, groups, k, features)
+            _graft_one_by_one(templates, weights, groups, k, features, x)
     return torch.cat(features)
 
 
 def _graft_one_by_one(
-    templates: Templates, weights: Weights, groups: SlotGroups, slot: int, features: list[Tensor]
+    templates: Templates, weights: Weights, groups: SlotGroups, slot: int, features: list[Tensor], samples: Tensor
 ) -> None:
     """Replace the features of each stream that has a seed."""
-    streams, open_positions = groups.streams.tolist(), set(groups.open.tolist())
+    streams, hosts, open_positions = groups.streams.tolist(), groups.hosts.tolist(), set(groups.open.tolist())
     how = {position: (item, row) for item in groups.blended for row, position in enumerate(item.positions.tolist())}
     gates = by_row(weights.gates[slot], 0) if slot in weights.gates else []
     for kind, first, last in groups.blueprints:
@@ -154,7 +173,10 @@ def _graft_one_by_one(
         for position in range(first, last):
             h = features[streams[position]]
             x = h if position in open_positions else h.detach()
-            s = templates.seeds[slot][kind].run_one(seeds[position - first], x)
+            if templates.reads_input:
+                s = x + templates.seeds[slot][kind].run_one(seeds[position - first], samples[hosts[position], None])
+            else:
+                s = templates.seeds[slot][kind].run_one(seeds[position - first], x)
             if position not in how:
                 h = straight_through(h, s)
             else:

@@ -30,17 +30,18 @@ class SlotState:
     operator: Integers
     frozen: Flags  # a down-ramp: forward as ever, parameters fixed
     silent: Flags  # alpha is 0
+    age: Integers  # epochs since germination: seeds of one age have trained equally long
     noted: tuple[Flags, ...] = ()  # what else came with the read
 
     @classmethod
     def read(cls, slots: Slots, *flags: Tensor) -> Self:
         """Copy what grouping needs, and any further ``flags [E, K]`` bool, in one transfer."""
-        own = (slots.stage, slots.blueprint, slots.operator, slots.ramp == Ramp.DOWN, slots.alpha <= 0)
-        stage, blueprint, operator, *rest = torch.stack((*own, *flags)).cpu().numpy()
+        own = (slots.stage, slots.blueprint, slots.operator, slots.age, slots.ramp == Ramp.DOWN, slots.alpha <= 0)
+        stage, blueprint, operator, age, *rest = torch.stack((*own, *flags)).cpu().numpy()
         frozen, silent, *noted = (values.astype(bool) for values in rest)
-        return cls(stage, blueprint, operator, frozen, silent, tuple(noted))
+        return cls(stage, blueprint, operator, frozen, silent, age, tuple(noted))
 
-    def of(self, rows: slice) -> Self:
+    def of(self, rows: slice | Integers) -> Self:
         """The slots of some hosts."""
         parts = {name: values[rows] for name, values in vars(self).items() if name != "noted"}
         return replace(self, **parts, noted=tuple(flags[rows] for flags in self.noted))
@@ -59,6 +60,12 @@ class SlotState:
     def acting(self) -> Flags:
         """Seeds that change the host's output."""
         return self.active & (self.stage != Stage.TRAINING) & ~self.silent
+
+
+def alike(state: SlotState) -> Integers:
+    """All hosts, those whose seeds are alike side by side: by the blueprints and ages of the seeds that run."""
+    keys = [np.where(state.active[:, slot], values[:, slot], -1) for slot in range(state.stage.shape[1]) for values in (state.age, state.blueprint)]
+    return np.lexsort(keys)
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,7 @@ class SlotGroups:
     open: Tensor  # positions that are not isolated
     blended: tuple[Blended, ...]
     frozen: Flags  # [R] parameters do not move
+    added: Tensor | None = None  # [R] amplitudes, where all seeds act by ADD in the order of their positions
 
     def gated(self) -> Blended | None:
         """The seeds that have a gate."""
@@ -137,7 +145,8 @@ def _group(
     streams = np.flatnonzero(runs)
     if not len(streams):
         return None
-    streams = streams[np.argsort(state.blueprint[owner[streams], slot], kind="stable")]
+    of_stream = owner[streams]
+    streams = streams[np.lexsort((state.age[of_stream, slot], state.blueprint[of_stream, slot]))]
     hosts = owner[streams]
     stage = state.stage[hosts, slot]
     operator = np.where(stage == Stage.TRAINING, -1, state.operator[hosts, slot])
@@ -150,7 +159,9 @@ def _group(
             still = state.frozen[hosts[positions], slot]
             where = _index(positions, alpha), _index(streams[positions], alpha)
             blended.append(Blended(kind, *where, amplitude, still))
+    every = blended[0] if len(blended) == 1 and len(blended[0].positions) == len(streams) else None
     return SlotGroups(
+        added=every.alpha if every is not None and every.operator is Blend.ADD else None,
         streams=_index(streams, alpha),
         hosts=_index(hosts, alpha),
         blueprints=tuple(zip(kinds.tolist(), first.tolist(), [*first[1:].tolist(), len(streams)], strict=True)),

@@ -1,7 +1,8 @@
 """SGD with momentum and AdamW over many networks at once, in place, with their own learning rate, step count and clip.
 
-Everything is elementwise, a row for each host, seed or gate, so a row never sees another. The tests hold both to
-torch.optim, row by row.
+Everything is elementwise, a row for each host, seed or gate, so a row never sees another. Rows of equal step and rate
+go through torch's fused kernels (``apply_fused``); ``apply`` takes any mixture. The tests hold both to torch.optim, row
+by row.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from simic.params import HostOptimizer
 
-ADAM_BETAS = (0.9, 0.999)
+ADAM_BETAS = (0.9, 0.99)  # hosts train for a hundred steps: 0.999 would remember them all
 ADAM_EPS = 1e-8
 CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_
 
@@ -29,6 +30,46 @@ class Update:
     learning_rate: Tensor
     weight_decay: float
     active: Tensor | None = None
+
+
+@dataclass
+class Run:
+    """Some neighbouring rows of a block that share step and rate: views ``[rows, *shape]`` of its tensors."""
+
+    rows: slice
+    params: list[Tensor]
+    moments: list[list[Tensor]]  # in the order of MOMENTS
+    step: Tensor  # float32, updates done
+    learning_rate: float
+    weight_decay: float
+
+
+@torch.no_grad()
+def apply_fused(runs: list[list[Run]], grads: list[list[Tensor]], optimizer: HostOptimizer) -> None:
+    """One optimizer step of the runs of all blocks, in place; ``grads[block][tensor]`` are of whole blocks."""
+    calls: dict[tuple[float, float], list[tuple[Run, list[Tensor]]]] = {}
+    for own, of_block in zip(runs, grads, strict=True):
+        for run in own:
+            run.step += 1
+            parts = [grad[run.rows].contiguous() for grad in of_block]
+            calls.setdefault((run.learning_rate, run.weight_decay), []).append((run, parts))
+    for (rate, decay), parts in calls.items():
+        params = [tensor for run, _ in parts for tensor in run.params]
+        flat = [grad for _, own in parts for grad in own]
+        moments = [
+            [tensor for run, _ in parts for tensor in run.moments[k]] for k in range(len(MOMENTS[optimizer.name]))
+        ]
+        if optimizer.name == "sgd":
+            torch._fused_sgd_(  # noqa: SLF001 - what torch.optim.SGD(fused=True) calls
+                params, flat, moments[0], weight_decay=decay, momentum=optimizer.momentum, lr=rate, dampening=0.0,
+                nesterov=False, maximize=False, is_first_step=False,
+            )  # fmt: skip
+            continue
+        steps = [run.step for run, _ in parts for _ in run.params]
+        torch._fused_adamw_(  # noqa: SLF001 - what torch.optim.AdamW(fused=True) calls
+            params, flat, moments[0], moments[1], [], steps, lr=rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1],
+            weight_decay=decay, eps=ADAM_EPS, amsgrad=False, maximize=False,
+        )  # fmt: skip
 
 
 def apply(update: Update, optimizer: HostOptimizer) -> None:

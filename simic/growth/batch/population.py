@@ -8,15 +8,16 @@ from typing import Protocol, Self, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from simic import rng
 from simic.data.batches import Dataset
-from simic.growth.batch.arena import Arena, Block
+from simic.errors import SimicError
+from simic.growth.batch.arena import Arena, Block, Columns
 from simic.growth.batch.forward import Templates, Weights, choose_backend
-from simic.growth.batch.groups import Flags, Plan, SlotState, evaluation_plan, training_plan
+from simic.growth.batch.groups import Flags, Integers, Plan, SlotState, alike, evaluation_plan, training_plan
 from simic.growth.batch.optimizers import MOMENTS
 from simic.growth.batch.rows import Rows, named, store_names
+from simic.growth.batch.scoring import score
 from simic.growth.batch.statistics import SeedNorms, TrainStats, train_statistics
 from simic.growth.batch.template import Template, channels_last
 from simic.growth.batch.thresholds import of as thresholds_of
@@ -26,9 +27,11 @@ from simic.growth.networks.blueprints import Blueprint, count_flops
 from simic.growth.networks.hosts import HostSpec
 from simic.params import HostOptimizer
 from simic.rng import Purpose
-from simic.transfer import upload
+from simic.transfer import CPU, upload
 
+ALIKE_HOSTS = 64  # of hosts for tables, a part at a time: their features stay in cache too
 EVALUATION_POSITIONS = 192  # samples (of sequences: tokens) per pass, so that features stay in cache
+FITTED_SAMPLES = 512  # of the training split, which is in random order
 SEED_MODULE, GATE_MODULE = 0, 1  # last counter of the initialisation keys
 
 T = TypeVar("T")
@@ -37,11 +40,11 @@ T = TypeVar("T")
 class Augment(Protocol):
     """How the samples of a minibatch are changed."""
 
-    def __call__(self, x: Tensor, batch: int, hosts: slice) -> Tensor:
+    def __call__(self, x: Tensor, batch: int, hosts: slice | Integers) -> Tensor:
         """Samples ``x [G, B, …]`` of the minibatch of that number, of some hosts."""
         ...
 
-    def of(self, hosts: slice) -> Self:
+    def of(self, hosts: slice | Integers) -> Self:
         """The same for some hosts alone."""
         ...
 
@@ -99,6 +102,7 @@ class Population:
         self.iteration = -1
         self.tasks = torch.zeros_like(self.env_ids)
         self._stores: dict[str, Rows] = {}
+        self._known_columns: dict[str, Columns] = {}
 
     def __len__(self) -> int:
         return len(self.env_ids)
@@ -120,9 +124,12 @@ class Population:
         self._stores = {}
         self._store("host").start(torch.arange(len(self), device=self.device), torch.cat(rows, 1))
 
-    def germinate(self, slots: Slots, rows: Tensor | Flags, state: SlotState | None = None) -> None:
+    def germinate(
+        self, slots: Slots, rows: Tensor | Flags, data: Dataset | None = None, state: SlotState | None = None
+    ) -> None:
         """Initialise the seeds and gates of ``rows [E, K]`` bool by hash of (iteration, env id, slot, nth germination);
-        moments and steps are zero. Under MULTIPLY the blueprint's closing parameters start at zero.
+        moments and steps are zero. Under MULTIPLY the blueprint's closing parameters start at zero. What a blueprint
+        fits to data is fitted to the first samples of the host's task in ``data``, the training split.
 
         Here as below, ``state`` is what was read of ``slots``, if it was.
         """
@@ -130,13 +137,18 @@ class Population:
         for slot in np.flatnonzero(chosen.any(0)).tolist():
             for kind in np.unique(state.blueprint[chosen[:, slot], slot]).tolist():
                 which = np.flatnonzero(chosen[:, slot] & (state.blueprint[:, slot] == kind))
-                self._germinate(slots, slot, kind, upload(which, self.device))
+                self._germinate(slots, slot, kind, upload(which, self.device), data)
 
-    def _germinate(self, slots: Slots, slot: int, kind: int, hosts: Tensor) -> None:
+    def _germinate(self, slots: Slots, slot: int, kind: int, hosts: Tensor, data: Dataset | None) -> None:
         key = partial(rng.key, self.rng_seed, Purpose.SEED_INIT, self.iteration, self.env_ids[hosts], slot)
         germination = slots.germinations[hosts, slot]
         template, gate = self.templates.seeds[slot][kind], self.templates.gates[slot]
         param = template.draw(key(germination, SEED_MODULE, device=self.device))
+        if template.fits:
+            if data is None:
+                raise SimicError(f"{template.name}: is fitted to data, and was germinated without any")
+            samples = data.of_tasks(self.tasks[hosts], slice(FITTED_SAMPLES))[0]
+            param = template.fitted(param, samples.flatten(2))
         closed = (slots.operator[hosts, slot] == Blend.MULTIPLY)[:, None] & self._closing[slot][kind]
         self._store(_seed_name(slot, kind)).start(hosts, param.masked_fill(closed, 0.0))
         gate_param = gate.draw(key(germination, GATE_MODULE, device=self.device))
@@ -154,25 +166,29 @@ class Population:
     ) -> TrainStats:
         """One pass over ``order [E, n, B]`` (rows of the data); hosts and learning seeds are updated in place."""
         state = state or SlotState.read(slots)
-        parts = self._in_groups(lambda hosts: self._train(hosts, state.of(hosts), slots.alpha, data, order, augment))
-        stats = TrainStats(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+        parts, places = self._in_groups(
+            state, lambda hosts: self._train(hosts, state.of(hosts), slots.alpha, data, order, augment)
+        )
+        columns = {name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])}
+        stats = TrainStats(**{name: column if places is None else column[places] for name, column in columns.items()})
         return replace(stats, finite=stats.finite & self._stores["host"].param.isfinite().all(1))
 
     def _train(
-        self, hosts: slice, state: SlotState, alpha: Tensor, data: Dataset, order: Tensor, augment: Augment | None
+        self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, order: Tensor, augment: Augment | None
     ) -> TrainStats:
         """The epoch of some hosts; nothing is written before its end."""
-        plan = training_plan(state, alpha[hosts], self.host.isolated)
-        blocks, names = self._blocks(plan, hosts)
+        chosen = upload(hosts, self.device)
+        plan = training_plan(state, alpha[chosen], self.host.isolated)
+        blocks, names, owners = self._blocks(plan, chosen)
         arena = Arena(blocks, self.learning_rate, self.optimizer)
-        weights = self._unpack(arena.params, names)
-        leaves = [[tensor.requires_grad_() for tensor in tensors] for tensors in _by_block(weights, names)]
+        leaves = arena.leaves()
+        weights = self._weights(arena.params, names)
         losses, corrects, norms = [], [], []
-        lacking = self._lacking(data, hosts)
-        for number, batch in enumerate(order[hosts].unbind(1)):
-            x, y = data.x[batch], data.y[batch]
+        lacking = self._lacking(data, chosen)
+        for number, batch in enumerate(order[chosen].unbind(1)):
+            x, y = (part.index_select(0, batch.flatten()).unflatten(0, batch.shape) for part in (data.x, data.y))
             x = channels_last(augment(x, number, hosts) if augment else x)
-            loss, correct = _score(self._run(self.templates, weights, plan, x), y, lacking)
+            loss, correct = score(self._run(self.templates, weights, plan, x), y, lacking)
             loss = loss.mean(1)
             # A sum over hosts: each host's gradient is its own loss's.
             norms.append(arena.update(_gradients(loss.sum(), leaves)))
@@ -181,8 +197,8 @@ class Population:
         arena.scatter()
         per_block = [torch.stack(block) for block in zip(*norms, strict=True)]
         seeds = [
-            SeedNorms(int(name.split(".")[1]), block.hosts - hosts.start, norm, block.store.param.shape[1])
-            for name, block, norm in zip(names, blocks, per_block, strict=True)
+            SeedNorms(int(name.split(".")[1]), own, norm, block.columns.params)
+            for name, block, own, norm in zip(names, blocks, owners, per_block, strict=True)
             if name.startswith("seed.")
         ]
         return train_statistics(
@@ -195,53 +211,62 @@ class Population:
             self.optimizer.max_grad_norm,
         )
 
-    def _in_groups(self, work: Callable[[slice], T]) -> list[T]:
-        """``work`` on all hosts, ``group`` at a time; where memory does not suffice, the group is halved for good."""
+    def _in_groups(self, state: SlotState, work: Callable[[Integers], T]) -> tuple[list[T], Tensor | None]:
+        """``work`` on all hosts, ``group`` at a time; where memory does not suffice, the group is halved for good. Small
+        hosts go in parts of ``ALIKE_HOSTS`` with like seeds; then also the place of each host among the results.
+        """
+        small = self.host.reads_input and self.device == CPU
+        hosts = alike(state) if small else np.arange(len(self))
+        most = min(ALIKE_HOSTS, self.group) if small else self.group
         done, results = 0, []
         while done < len(self):
-            hosts = slice(done, min(done + self.group, len(self)))
+            part = hosts[done : done + most]
             try:
-                results.append(work(hosts))
+                results.append(work(part))
             except torch.OutOfMemoryError:
-                if hosts.stop - hosts.start == 1:
+                if len(part) == 1:
                     raise
-                self.group = (hosts.stop - hosts.start + 1) // 2
+                self.group = most = (len(part) + 1) // 2
                 continue
-            done = hosts.stop
-        return results
+            done += len(part)
+        return results, upload(np.argsort(hosts), self.device) if small else None
 
-    def _blocks(self, plan: Plan, hosts: slice) -> tuple[list[Block], list[str]]:
-        """What trains: the hosts, then per slot the groups of seeds and the gates of gated seeds."""
-        everyone = torch.arange(hosts.start, hosts.stop, device=self.device)
+    def _blocks(self, plan: Plan, everyone: Tensor) -> tuple[list[Block], list[str], list[Tensor]]:
+        """What trains: the hosts, then per slot the groups of seeds and the gates of gated seeds; their names, and whose
+        they are by place in ``everyone``.
+        """
         still = np.full(len(everyone), self.host.frozen)
-        blocks = [Block(self._stores["host"], everyone, still, self.optimizer.weight_decay)]
-        names = ["host"]
+        blocks = [Block(self._stores["host"], everyone, still, self.optimizer.weight_decay, self._columns("host"))]
+        names, owners = ["host"], [torch.arange(len(everyone), device=self.device)]
         for slot, groups in enumerate(plan.slots):
             if groups is None:
                 continue
-            decay = self.optimizer.seed_weight_decay
             for kind, first, last in groups.blueprints:
                 names.append(_seed_name(slot, kind))
-                owners = everyone[groups.hosts[first:last]]
-                blocks.append(Block(self._stores[names[-1]], owners, groups.frozen[first:last], decay))
+                owners.append(groups.hosts[first:last])
+                blocks.append(self._block(names[-1], everyone[owners[-1]], groups.frozen[first:last]))
             if gated := groups.gated():
                 names.append(_gate_name(slot))
-                owners = everyone[groups.hosts[gated.positions]]
-                blocks.append(Block(self._stores[names[-1]], owners, gated.frozen, decay))
-        return blocks, names
+                owners.append(groups.hosts[gated.positions])
+                blocks.append(self._block(names[-1], everyone[owners[-1]], gated.frozen))
+        return blocks, names, owners
 
-    def _unpack(self, rows: list[Tensor], names: list[str]) -> Weights:
-        """Blocks of rows as parameter tensors."""
-        by_name = dict(zip(names, rows, strict=True))
-        host = self.templates.unpack_host(by_name.pop("host"))
+    def _block(self, name: str, owners: Tensor, frozen: Flags) -> Block:
+        decay = self.optimizer.seed_weight_decay
+        return Block(self._stores[name], owners, frozen, decay, self._columns(name))
+
+    def _weights(self, tensors: list[list[Tensor]], names: list[str]) -> Weights:
+        """Blocks of tensors by what they are of."""
+        by_name = dict(zip(names, tensors, strict=True))
+        host = self.templates.of_host(by_name.pop("host"))
         seeds: dict[tuple[int, int], list[Tensor]] = {}
         gates: dict[int, list[Tensor]] = {}
         for name, block in by_name.items():
             kind, slot, *rest = name.split(".")
             if kind == "seed":
-                seeds[int(slot), int(rest[0])] = self.templates.seeds[int(slot)][int(rest[0])].unpack(block)
+                seeds[int(slot), int(rest[0])] = block
             else:
-                gates[int(slot)] = self.templates.gates[int(slot)].unpack(block)
+                gates[int(slot)] = block
         return Weights(host, seeds, gates)
 
     # --- evaluation ---
@@ -252,47 +277,47 @@ class Population:
         all samples, in one pass that shares what configurations have in common.
         """
         state, flags = state or SlotState.read(slots), flags_of(off)
-        parts = self._in_groups(
-            lambda hosts: self._evaluate(hosts, state.of(hosts), slots.alpha[hosts], data, flags[:, hosts])
+        parts, places = self._in_groups(
+            state, lambda hosts: self._evaluate(hosts, state.of(hosts), slots.alpha, data, flags[:, hosts])
         )
-        correct, loss = zip(*parts, strict=True)
-        return Answers(torch.cat(correct, 1), torch.cat(loss, 1))
+        correct, loss = (torch.cat(part, 1) for part in zip(*parts, strict=True))
+        return Answers(correct, loss) if places is None else Answers(correct[:, places], loss[:, places])
 
     def _evaluate(
-        self, hosts: slice, state: SlotState, alpha: Tensor, data: Dataset, off: Flags
+        self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, off: Flags
     ) -> tuple[Tensor, Tensor]:
         """Correct answers ``[Cfg, hosts, N]`` and mean loss ``[Cfg, hosts]``."""
         correct, loss = [], []
-        plan, stream_of = evaluation_plan(state, off, alpha)
-        weights = self._evaluation_weights(plan, hosts)
+        chosen = upload(hosts, self.device)
+        plan, stream_of = evaluation_plan(state, off, alpha[chosen])
+        weights = self._evaluation_weights(plan, chosen)
         chunk = max(1, EVALUATION_POSITIONS // data.y[0].numel())
-        owner, lacking = plan.hosts[-1], self._lacking(data, hosts)
+        owner, lacking = plan.hosts[-1], self._lacking(data, chosen)
         if owner is not None and lacking is not None:
             lacking = lacking[owner]
         for start in range(0, len(data), chunk):
-            x, y = self._samples(data, hosts, slice(start, start + chunk))
+            x, y = self._samples(data, chosen, slice(start, start + chunk))
             logits = self._run(self.templates, weights, plan, x)
-            scored = _score(logits, y if owner is None else y[owner], lacking)
+            scored = score(logits, y if owner is None else y[owner], lacking)
             loss.append(scored[0])
             correct.append(scored[1])
         return torch.cat(correct, 1)[stream_of], torch.cat(loss, 1).mean(1)[stream_of]
 
-    def _samples(self, data: Dataset, hosts: slice, samples: slice) -> tuple[Tensor, Tensor]:
+    def _samples(self, data: Dataset, hosts: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
         """Of the task of each of some hosts: ``x [G, n, …]``, ``y [G, n, …]``."""
         if data.tasks > 1:
             x, y = data.of_tasks(self.tasks[hosts], samples)
             return channels_last(x), y
         x, y = channels_last(data.x[None, samples]), data.y[None, samples]
-        envs = hosts.stop - hosts.start
-        return x.expand(envs, *x.shape[1:]), y.expand(envs, *y.shape[1:])
+        return x.expand(len(hosts), *x.shape[1:]), y.expand(len(hosts), *y.shape[1:])
 
-    def _lacking(self, data: Dataset, hosts: slice) -> Tensor | None:
+    def _lacking(self, data: Dataset, hosts: Tensor) -> Tensor | None:
         """Which classes the tasks of some hosts do not have, bool ``[G, classes]``; None where none lacks any."""
         return None if data.lacking is None else data.lacking[self.tasks[hosts]]
 
-    def _evaluation_weights(self, plan: Plan, hosts: slice) -> Weights:
-        blocks, names = self._blocks(plan, hosts)
-        return self._unpack([block.store.param[block.hosts] for block in blocks], names)
+    def _evaluation_weights(self, plan: Plan, hosts: Tensor) -> Weights:
+        blocks, names, _ = self._blocks(plan, hosts)
+        return self._weights([block.gathered() for block in blocks], names)
 
     # --- what it weighs ---
 
@@ -311,9 +336,9 @@ class Population:
 
     def _counts(self) -> list[Tensor]:
         """Parameters and FLOPs of the blueprints ``[K, P]`` and of the gates ``[K]``."""
-        shapes = self.host.slot_shapes
-        seeds = [[[b.params(shape) for b in self.blueprints] for shape in shapes]]
-        seeds.append([[b.flops(shape) for b in self.blueprints] for shape in shapes])
+        shapes, own = self.host.slot_shapes, self.host.seed_shapes
+        seeds = [[[b.params(shape) for b in self.blueprints] for shape in own]]
+        seeds.append([[b.flops(shape) for b in self.blueprints] for shape in own])
         gates = [[template.params for template in self.templates.gates]]
         gates.append([count_flops(t.module, shape) for t, shape in zip(self.templates.gates, shapes, strict=True)])
         return [torch.tensor(table, device=self.device) for table in (*seeds, *gates)]
@@ -341,7 +366,7 @@ class Population:
     def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
         """Parameters of host ``row`` and all its seeds, as copies on the CPU, named as in ``export.GrownNetwork``."""
         owners: list[tuple[str, Template, Tensor]] = []
-        segments = self._stores["host"].param[row].split([template.params for template in self.templates.host])
+        segments = self._stores["host"].param[row].split([template.width for template in self.templates.host])
         for k, (template, flat) in enumerate(zip(self.templates.host, segments, strict=True)):
             owners.append((f"segments.{k}" if k < self.host.slots else "head", template, flat))
         for slot in in_stages(slots.stage[row], LIVE_STAGES).nonzero().flatten().tolist():
@@ -378,11 +403,21 @@ class Population:
     def _stores_of(self, state: dict[str, Tensor]) -> dict[str, Rows]:
         return {name: self._new_store(name).fill(name, state) for name in store_names(state)}
 
-    def _width(self, name: str) -> int:
-        kind, *place = name.split(".")
-        if kind == "seed":
-            return self.templates.seeds[int(place[0])][int(place[1])].params
-        return self.templates.gates[int(place[0])].params if kind == "gate" else self.host.params
+    def _columns(self, name: str) -> Columns:
+        """What a row of the store of this name holds."""
+        if name not in self._known_columns:
+            kind, *place = name.split(".")
+            if kind == "host":
+                templates = self.templates.host
+            elif kind == "seed":
+                templates = (self.templates.seeds[int(place[0])][int(place[1])],)
+            else:
+                templates = (self.templates.gates[int(place[0])],)
+            self._known_columns[name] = Columns(
+                [shape for template in templates for shape in template.shapes],
+                [trains for template in templates for trains in template.trained],
+            )
+        return self._known_columns[name]
 
     def _store(self, name: str) -> Rows:
         """The rows of this name, allocated at first use."""
@@ -391,27 +426,14 @@ class Population:
         return self._stores[name]
 
     def _new_store(self, name: str) -> Rows:
-        return Rows.zeros(len(self), self._width(name), MOMENTS[self.optimizer.name], self.device)
+        return Rows.zeros(len(self), self._columns(name).width, MOMENTS[self.optimizer.name], self.device)
 
 
-def _by_block(weights: Weights, names: list[str]) -> list[list[Tensor]]:
-    """The tensors of each block in the order of its columns; a borrowed one is its owner's."""
-    found = []
-    for name in names:
-        kind, *place = name.split(".")
-        if kind == "host":
-            found.append(list({id(tensor): tensor for part in weights.host for tensor in part}.values()))
-        else:
-            slot = int(place[0])
-            found.append(weights.seeds[slot, int(place[1])] if kind == "seed" else weights.gates[slot])
-    return found
-
-
-def _gradients(loss: Tensor, leaves: list[list[Tensor]]) -> list[Tensor]:
-    """Of each block, as its rows are."""
+def _gradients(loss: Tensor, leaves: list[list[Tensor]]) -> list[list[Tensor]]:
+    """Of the leaves of each block."""
     flat = [tensor for tensors in leaves for tensor in tensors]
     grads = iter(torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True))
-    return [torch.cat([next(grads).flatten(1) for _ in tensors], 1) for tensors in leaves]
+    return [[next(grads) for _ in tensors] for tensors in leaves]
 
 
 def _seed_name(slot: int, kind: int) -> str:
@@ -425,19 +447,3 @@ def _gate_name(slot: int) -> str:
 def flags_of(values: Tensor | Flags) -> Flags:
     """On the CPU."""
     return values.cpu().numpy() if isinstance(values, Tensor) else values
-
-
-def _score(logits: Tensor, y: Tensor, lacking: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Cross-entropy and whether the answer is right, per sample: ``[R, B, classes], [R, B] → [R, B], [R, B]`` bool;
-    of sequences, ``[R, B, L, classes], [R, B, L]``, the means over their tokens, both float. What a task is
-    ``lacking [R, classes]`` is no answer.
-    """
-    finite = logits.detach().isfinite().all(-1)
-    if lacking is not None:
-        among = lacking.view(len(lacking), *[1] * (logits.dim() - 2), -1)
-        logits = logits.masked_fill(among, -torch.inf)
-    loss = F.cross_entropy(logits.float().flatten(0, -2), y.reshape(-1), reduction="none").view(y.shape)
-    right = (logits.detach().argmax(-1) == y) & finite
-    if y.dim() == 2:
-        return loss, right
-    return loss.flatten(2).mean(2), right.flatten(2).float().mean(2)

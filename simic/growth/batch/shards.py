@@ -97,8 +97,8 @@ class Group:
         self.population.rng_seed = rng_seed
         self.population.reset(iteration, tasks, env_ids)
 
-    def germinate(self, slots: Slots, rows: Flags, state: SlotState) -> None:
-        self.population.germinate(slots, rows, state)
+    def germinate(self, slots: Slots, rows: Flags, data: int | None, state: SlotState) -> None:
+        self.population.germinate(slots, rows, None if data is None else self.data[data], state)
 
     def train_epoch(
         self, slots: Slots, data: int, order: Tensor, augment: Augment | None, state: SlotState
@@ -215,11 +215,14 @@ class Shards:
             lambda hosts: (self.rng_seed, iteration, *(None if each is None else each[hosts] for each in given)),
         )
 
-    def germinate(self, slots: Slots, rows: Tensor | Flags, state: SlotState | None = None) -> None:
+    def germinate(
+        self, slots: Slots, rows: Tensor | Flags, data: Dataset | None = None, state: SlotState | None = None
+    ) -> None:
         """As ``Population.germinate``."""
         state, chosen = state or SlotState.read(slots), flags_of(rows)
+        name = None if data is None else self._name_of(data)
         if chosen.any():
-            self._all("germinate", lambda hosts: (_part(slots, hosts), chosen[hosts], state.of(hosts)))
+            self._all("germinate", lambda hosts: (_part(slots, hosts), chosen[hosts], name, state.of(hosts)))
 
     def train_epoch(
         self,

@@ -23,7 +23,8 @@ from simic.transfer import upload
 
 
 class Template:
-    """Names, shapes and initial distribution of a module's parameters, and how to run it for many rows at once.
+    """Names, shapes and initial distribution of a module's parameters, and how to run it for many rows at once; a row
+    has ``width`` columns, of which ``params`` train: the others are fitted to data once.
 
     ``features_last``: the module takes and gives features in the last dimension. ``borrowed`` parameters are not in the
     row: who runs it hands them in. Many rows run as one batch through stacked layers where all parts of the module have
@@ -48,11 +49,13 @@ class Template:
                 f"{name}: modules with buffers (running statistics, constants) cannot be stacked over hosts"
             )
         own = {key: parameter for key, parameter in first.named_parameters() if key not in borrowed}
+        self.trained = [parameter.requires_grad for parameter in own.values()]
         self.name = name
         self.names, self.borrowed = list(own), list(borrowed)
         self.shapes = [parameter.shape for parameter in own.values()]
         self.sizes = [shape.numel() for shape in self.shapes]
-        self.params = sum(self.sizes)
+        self.width = sum(self.sizes)
+        self.params = sum(size for size, trains in zip(self.sizes, self.trained, strict=True) if trains)
         other = dict(second.named_parameters())
         constant = [torch.equal(parameter, other[key]) for key, parameter in own.items()]
         self._start, self._bound = _initial(first, own, constant, name)
@@ -67,13 +70,26 @@ class Template:
         self._foreign = any(not type(m).__module__.startswith(("torch.nn.", "simic.")) for m in first.modules())
 
     def draw(self, streams: Tensor) -> Tensor:
-        """Fresh parameter rows ``[R, params]`` from the keys ``[R]``."""
+        """Fresh parameter rows ``[R, width]`` from the keys ``[R]``; what is to be fitted is 0."""
         if self._start.device != streams.device:
             self._start, self._bound = (upload(row, streams.device) for row in (self._start, self._bound))
-        return self._start + self._bound * (2 * uniform(streams, (self.params,)) - 1)
+        return self._start + self._bound * (2 * uniform(streams, (self.width,)) - 1)
+
+    @property
+    def fits(self) -> bool:
+        """Whether something of it is fitted to data."""
+        return not all(self.trained)
+
+    @torch.no_grad()
+    def fitted(self, rows: Tensor, samples: Tensor) -> Tensor:
+        """Rows ``[R, width]`` with all that is fitted, to ``samples [R, n, D]``."""
+        assert self._stacked is not None, "what is fitted is fitted for many networks at once"
+        found = self._stacked.get_submodule("").fit(samples)  # pyright: ignore[reportCallIssue]
+        parts = rows.split(self.sizes, 1)
+        return torch.cat([found[name].flatten(1) if name in found else part for name, part in zip(self.names, parts, strict=True)], 1)
 
     def columns(self, names: Sequence[str]) -> Tensor:
-        """Bool ``[params]``: which columns of a row belong to the named parameters."""
+        """Bool ``[width]``: which columns of a row belong to the named parameters."""
         unknown = set(names) - set(self.names)
         if unknown:
             raise SimicError(f"{self.name}: no parameter {sorted(unknown)}; it has {self.names}")
@@ -81,7 +97,7 @@ class Template:
         return torch.cat(flags) if flags else torch.zeros(0, dtype=torch.bool)
 
     def unpack(self, rows: Tensor) -> list[Tensor]:
-        """Rows ``[R, params]`` as one tensor ``[R, *shape]`` per parameter, views."""
+        """Rows ``[R, width]`` as one tensor ``[R, *shape]`` per parameter, views."""
         columns = rows.split(self.sizes, 1) if self.sizes else ()
         return [column.view(-1, *shape) for column, shape in zip(columns, self.shapes, strict=True)]
 

@@ -25,11 +25,13 @@ def gate_passes(slots: Slots, params: Lifecycle) -> dict[Stage, Tensor]:
     Unmeasured (NaN) fails every comparison it is part of.
     """
     strict = params.gates == "strict"
-    blending = (slots.dwell >= params.training_dwell) & slots.gradient_healthy
+    # A seed that skips TRAINING has no epoch whose gradients could be healthy.
+    blending = (slots.dwell >= params.training_dwell) & (slots.gradient_healthy | (params.training_dwell == 0))
     holding = (slots.ramp == Ramp.HOLD) & (slots.alpha_target >= 1 - ALPHA_TOLERANCE)
     holding &= (slots.alpha - slots.alpha_target).abs() <= ALPHA_TOLERANCE
     fossilized = slots.contribution.isfinite() & slots.gradient_healthy
     if strict:
+        blending &= slots.gradient_healthy
         blending &= slots.accuracy - slots.stage_accuracy >= params.min_improvement_pct - TIE_PCT
         blending &= slots.gradient_ratio >= params.min_gradient_ratio
         holding &= slots.dwell >= params.blending_dwell

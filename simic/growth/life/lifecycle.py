@@ -2,7 +2,9 @@
 
 One environment step is ``advance`` (gates on the last measurements → op → alpha tick → automatic transitions), then the
 host trains an epoch and validates, then ``record`` stores what was measured. A slot makes at most one transition per
-step. Semantics: docs/glossary.md; the independent scalar machine that holds this one to its word is in the tests.
+step, except through stages that take no time: with ``training_dwell`` 0 a seed blends in the step in which it
+germinates, at tempo 0 it holds in the step in which it blends, and with ``embargo_steps`` and ``reset_steps`` 0 a slot
+is free in the step in which its seed is pruned, so that GERMINATE may replace a seed. Semantics: docs/glossary.md; the independent scalar machine that holds this one to its word is in the tests.
 """
 
 from dataclasses import dataclass, replace
@@ -91,19 +93,33 @@ def in_stages(stage: Tensor, stages: frozenset[Stage]) -> Tensor:
 def legal_ops(slots: Slots, params: Lifecycle) -> Tensor:
     """Bool ``[E, O, K]``: which op is physically possible on which slot; WAIT always is, on every slot."""
     stage, held = slots.stage, slots.ramp == Ramp.HOLD
-    seeds = in_stages(stage, LIVE_STAGES).sum(1, keepdim=True)
-    room = seeds < (params.max_seeds or stage.shape[1])
+    prunable = in_stages(stage, PRUNABLE_STAGES) & held & (slots.age >= params.min_prune_age)
+    free = stage == Stage.DORMANT
+    if free_at_once(params):
+        free |= (stage == Stage.PRUNED) | prunable
+    live = in_stages(stage, LIVE_STAGES)
+    room = _elsewhere(live) < (params.max_seeds or stage.shape[1])
     if params.sequential_development:
-        room &= ~in_stages(stage, SEQUENTIAL_BLOCKERS).any(1, keepdim=True)
+        room &= _elsewhere(in_stages(stage, SEQUENTIAL_BLOCKERS)) == 0
     by_op = {
         Op.WAIT: torch.ones_like(held),
-        Op.GERMINATE: (stage == Stage.DORMANT) & room,
+        Op.GERMINATE: free & room,
         Op.SET_ALPHA_TARGET: in_stages(stage, RETARGETABLE_STAGES) & held,
-        Op.PRUNE: in_stages(stage, PRUNABLE_STAGES) & held & (slots.age >= params.min_prune_age),
+        Op.PRUNE: prunable,
         Op.FOSSILIZE: in_stages(stage, FOSSILIZABLE_STAGES),
         Op.ADVANCE: in_stages(stage, ADVANCEABLE_STAGES) & (not params.auto_advance),
     }
     return torch.stack([by_op[op] for op in Op], 1)
+
+
+def free_at_once(params: Lifecycle) -> bool:
+    """Whether a slot can take the next seed in the step in which it loses one."""
+    return params.embargo_steps == 0 and params.reset_steps == 0
+
+
+def _elsewhere(flags: Tensor) -> Tensor:
+    """How many of the other slots of a host have the flag ``[E, K]``."""
+    return flags.sum(1, keepdim=True) - flags.long()
 
 
 def advance(slots: Slots, action: Action, params: Lifecycle, live_accuracy: Tensor) -> tuple[Slots, Events]:
@@ -126,18 +142,19 @@ def advance(slots: Slots, action: Action, params: Lifecycle, live_accuracy: Tens
 
     accuracy = live_accuracy[:, None].to(slots.accuracy.dtype).expand_as(slots.accuracy)
     op = effective[:, None]
-    slots = _germinate(slots, chosen & (op == Op.GERMINATE), action, accuracy)
+    germinated = chosen & (op == Op.GERMINATE)
+    slots = _germinate(slots, germinated, action, accuracy)
     forward = chosen & ((op == Op.ADVANCE) | (op == Op.FOSSILIZE))
     slots = _enter(slots, forward, torch.where(forward, target, slots.stage), accuracy)
     slots = _set_alpha(slots, chosen & (op == Op.SET_ALPHA_TARGET), action, accuracy)
     slots = _prune(slots, chosen & (op == Op.PRUNE), action, accuracy)
     slots = _tick_alpha(slots, accuracy)
-    slots = _transition_automatically(slots, before, params, accuracy)
+    slots = _transition_automatically(slots, (slots.stage == before) & ~germinated, params, accuracy)
     events = Events(
         effective_op=effective,
         gate=asked,
         gate_passed=passed & (asked != NO_GATE),
-        germinated=chosen & (op == Op.GERMINATE),
+        germinated=germinated,
     )
     return slots, events
 
@@ -270,9 +287,10 @@ def _tick_alpha(slots: Slots, accuracy: Tensor) -> Slots:
     return _remove(slots, slots.prune_scheduled & (slots.ramp == Ramp.HOLD))
 
 
-def _transition_automatically(slots: Slots, before: Tensor, params: Lifecycle, accuracy: Tensor) -> Slots:
-    """PRUNED → EMBARGOED → RESETTING → DORMANT, each after at least one tick; with auto_advance the gates G1–G3."""
-    settled = slots.stage == before  # one transition per step
+def _transition_automatically(slots: Slots, settled: Tensor, params: Lifecycle, accuracy: Tensor) -> Slots:
+    """PRUNED → EMBARGOED → RESETTING → DORMANT, each after at least one tick; with auto_advance the gates G1–G3, of
+    slots that are ``settled [E, K]``: one transition per step, but for stages that take no time.
+    """
     waiting = settled & in_stages(slots.stage, FAILURE_STAGES)
     slots = _set(slots, waiting, dwell=slots.dwell + 1)
     least = {Stage.EMBARGOED: params.embargo_steps, Stage.RESETTING: params.reset_steps}
@@ -281,10 +299,18 @@ def _transition_automatically(slots: Slots, before: Tensor, params: Lifecycle, a
     slots = _enter(slots, due, following, torch.full_like(accuracy, torch.nan))
     if not params.auto_advance:
         return slots
-    target = _look_up(_NEXT_STAGE, slots.stage)
-    ready = settled & in_stages(slots.stage, ADVANCEABLE_STAGES) & ~slots.prune_scheduled
-    ready &= _gate_of_target(gate_passes(slots, params), target)
-    return _enter(slots, ready, target, accuracy)
+    for _ in ADVANCEABLE_STAGES:
+        target = _look_up(_NEXT_STAGE, slots.stage)
+        ready = (settled | _takes_no_time(slots, params)) & in_stages(slots.stage, ADVANCEABLE_STAGES)
+        ready &= ~slots.prune_scheduled & _gate_of_target(gate_passes(slots, params), target)
+        slots, settled = _enter(slots, ready, target, accuracy), settled & ~ready
+    return slots
+
+
+def _takes_no_time(slots: Slots, params: Lifecycle) -> Tensor:
+    """Bool ``[E, K]``: the seed may leave its stage in the step in which it entered it."""
+    untrained = in_stages(slots.stage, frozenset({Stage.GERMINATED, Stage.TRAINING})) & (params.training_dwell == 0)
+    return untrained | ((slots.stage == Stage.BLENDING) & (slots.tempo_steps == 0) & (slots.dwell == 0))
 
 
 _NEXT_OF_FAILURE = tuple(TRANSITIONS[stage][0] if stage in FAILURE_STAGES else stage for stage in Stage)

@@ -71,7 +71,7 @@ STYLES: tuple[tuple[Blend, Curve], ...] = (
     (Blend.GATE, Curve.LINEAR),
 )
 STYLE_NAMES = ("linear_add", "linear_multiply", "sigmoid_add", "linear_gate")
-TEMPO_STEPS = (3, 5, 8)
+TEMPO_STEPS = (0, 3, 5, 8)  # 0 = at once
 ALPHA_TARGETS = (0.5, 0.7, 1.0)
 ALPHA_SPEED_STEPS = (0, 3, 5, 8)  # 0 = at once
 

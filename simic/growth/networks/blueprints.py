@@ -37,8 +37,8 @@ SE_SCALE_BIAS = 3.0  # sigmoid(3) ≈ 0.95: a squeeze-excitation seed starts as 
 
 
 def count_params(module: nn.Module) -> int:
-    """Trainable parameters."""
-    return sum(parameter.numel() for parameter in module.parameters())
+    """Trainable parameters; those that are fitted to data once and never trained do not count."""
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
 def count_flops(module: nn.Module, shape: Shape, dtype: torch.dtype = torch.float32) -> int:
@@ -95,8 +95,17 @@ class Blueprint:
         """Exact FLOPs per sample at a slot of this feature shape (``count_flops``)."""
         return _flops(self.portable(), shape)
 
+    @property
+    def reads_input(self) -> bool:
+        """Whether it reads the sample, ``shape`` being (values of a sample, features), and not the features."""
+        return getattr(self.build, "reads_input", False)
+
+    def shapes(self, shape: Shape) -> tuple[Shape, Shape]:
+        """What it takes and what it gives, where it is built for ``shape``."""
+        return (shape[:1], shape[1:]) if self.reads_input else (shape, shape)
+
     def check(self, name: str, shape: Shape) -> None:
-        """SimicError, by this name, unless it keeps the shape of its features."""
+        """Raise SimicError, by this name, unless it gives what the slot needs."""
         if self.twin is None:  # else its kernel may not run here; its twin is checked
             _probed(self, name, shape)
 
@@ -105,12 +114,12 @@ class Blueprint:
 # longer than all else of that.
 @cache
 def _flops(item: Blueprint, shape: Shape) -> int:
-    return count_flops(_on_meta(item, shape), shape)
+    return count_flops(_on_meta(item, shape), item.shapes(shape)[0])
 
 
 @cache
 def _probed(item: Blueprint, name: str, shape: Shape) -> None:
-    probe(_on_meta(item, shape), name, shape, shape)
+    probe(_on_meta(item, shape), name, *item.shapes(shape))
 
 
 def _on_meta(item: Blueprint, shape: Shape) -> nn.Module:

@@ -6,7 +6,8 @@ A user adds a family by writing a function that returns plain modules::
     def tower(host: Host, input_shape: Shape, classes: int) -> Anatomy:
         ...
 
-``seeds`` names the family whose blueprints it grows, its own by default.
+``seeds`` names the family whose blueprints it grows, its own by default. With ``reads_input`` a seed reads the sample
+itself, ``[B, …]``, and what it gives is added to the features at its slot.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,6 +58,7 @@ class Family:
     presets: tuple[str, ...]
     isolated: frozenset[Stage] = ISOLATED
     gate: Callable[[Shape], nn.Module] = Gate
+    reads_input: bool = False
 
 
 _FAMILIES: dict[str, Family] = {}
@@ -68,13 +70,14 @@ def host_family(
     seeds: str | None = None,
     isolated: frozenset[Stage] = ISOLATED,
     gate: Callable[[Shape], nn.Module] = Gate,
+    reads_input: bool = False,
 ) -> Callable[[Build], Build]:
     """Decorator: register a function that builds the hosts of a family."""
 
     def register(build: Build) -> Build:
         if name in _FAMILIES:
             raise SimicError(f"host family {name!r} is registered already")
-        _FAMILIES[name] = Family(name, build, presets, isolated, gate)
+        _FAMILIES[name] = Family(name, build, presets, isolated, gate, reads_input)
         if seeds is not None:
             share_blueprints(name, seeds)
         registry.add(registry.FAMILY, name)

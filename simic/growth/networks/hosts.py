@@ -1,6 +1,7 @@
 """Hosts: the networks to be grown, as an ordered list of segments with a slot after each, and a head."""
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Stage
-from simic.growth.networks import adapters, cnn, mlp, transformer  # noqa: F401 - adapters register themselves
+from simic.growth.networks import adapters, cnn, mlp, tables, transformer  # noqa: F401 - adapters register themselves
 from simic.growth.networks.blueprints import count_flops, count_params, families_with_blueprints, probe
 from simic.growth.networks.family import Anatomy, Builder, Shape, families, family_of
 from simic.growth.networks.layers import check_norm
@@ -21,10 +22,11 @@ PRESETS: dict[str, tuple[str, ...]] = {
     "cnn": tuple(cnn.PRESETS),
     "adapted_cnn": tuple(cnn.PRESETS),
     "mlp": tuple(mlp.PRESETS),
+    "tables": tuple(tables.PRESETS),
     "transformer": tuple(transformer.PRESETS),
 }
 _INPUTS = {1: "tokens (context,)", 3: "images (channels, height, width)"}
-_DIMENSIONS = {"cnn": (3,), "adapted_cnn": (3,), "mlp": (3,), "transformer": (1,)}  # of a user's family: any
+_DIMENSIONS = {"cnn": (3,), "adapted_cnn": (3,), "mlp": (3,), "tables": (3,), "transformer": (1,)}  # of a user's family: any
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,19 @@ class HostSpec:
     config: Host | None
     weights: Mapping[str, Tensor] | None = None  # that it came with, by the names of an exported network
     frozen: bool = False  # it does not train: seeds alone learn
+    reads_input: bool = False  # seeds read the sample and are added to the features
 
     @property
     def slots(self) -> int:
         """K."""
         return len(self.segments)
+
+    @property
+    def seed_shapes(self) -> tuple[Shape, ...]:
+        """What a blueprint is built for at each slot: the features' shape, or (values of a sample, features)."""
+        if not self.reads_input:
+            return self.slot_shapes
+        return tuple((math.prod(self.input_shape), *shape) for shape in self.slot_shapes)
 
     def modules(self) -> tuple[list[nn.Module], nn.Module]:
         """A fresh host as plain modules, segments and head, with their tied parameters shared."""
@@ -88,7 +98,7 @@ def build_host(
         raise SimicError(f"input shape {input_shape}: family {host.family} takes {expected}, each at least 1")
     if classes < 2:
         raise SimicError(f"classes = {classes}: must be at least 2")
-    if host.kernel_size is not None and host.family in ("mlp", "transformer"):
+    if host.kernel_size is not None and host.family in ("mlp", "tables", "transformer"):
         raise SimicError(f"train.host.kernel_size = {host.kernel_size}: must be null for family {host.family}")
     if host.preset not in family.presets:
         raise SimicError(f"train.host.preset = {host.preset!r}: family {host.family} has {', '.join(family.presets)}")
@@ -114,6 +124,7 @@ def build_host(
         params=params,
         flops_per_sample=flops,
         config=anatomy.config,
+        reads_input=family.reads_input,
     )
     return found if weights is None else _trained(found, weights)
 

@@ -1,0 +1,339 @@
+"""Hosts for tables: a plain MLP, and seeds that read the standardised row and add to its first pre-activation.
+
+A seed is φ(row) · B with B = 0 at germination, so that germinating changes nothing. What a map φ takes from data
+(quantiles, centres, the scale of its features) is fitted once, at germination, to the first rows of the host's training
+split, and never trained. Fixed features are centred, divided by their standard deviation and weighted by
+min(1, √(16 / width)), so that many features do not learn faster than few.
+
+Modules here work for one network, ``x [B, …]`` with parameters as they are declared, and for R networks at once,
+``x [R · B, …]`` with parameters ``[R, …]`` (``layers.Samplewise``). Fixed features are computed column by column,
+``[F, R, B]``: each operation then runs over long rows, about five times as fast as over the short ones of a sample.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from simic.growth.networks.blueprints import blueprint
+from simic.growth.networks.family import Anatomy, Shape, host_family
+from simic.growth.networks.layers import Samplewise
+from simic.params import Host
+
+WIDTH = 32  # of both hidden layers
+FEATURES_AT_FULL_WEIGHT = 16
+LEAST_STD, LEAST_EXPONENT = 1e-6, -20.0
+SHARPNESS = 40.0  # of equality: two values 0.13 apart count half
+FREQUENCIES, BASE_FREQUENCY, SPREAD = 2, 4.0, 0.75
+CENTRES, BINS, KNOTS = 48, 12, 24
+GATE_PULL = 0.002  # towards 0, in units of the loss; ours, docs/history/experiments.md
+
+PRESETS = {"baseline": (WIDTH, WIDTH)}
+
+
+class Columns(Samplewise):
+    """Linear over the row; ``[B, …] → [B, width]``."""
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.flatten(1))
+
+
+def _head(first: int, second: int, classes: int) -> nn.Module:
+    return nn.Sequential(nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, classes))
+
+
+@host_family("tables", presets=tuple(PRESETS), reads_input=True)
+def tables(host: Host, input_shape: Shape, classes: int) -> Anatomy:
+    """D → 32 → ReLU → 32 → ReLU → classes; the slot is the first pre-activation."""
+    first, second = host.widths or PRESETS[host.preset]
+    segments = (partial(Columns, math.prod(input_shape), first),)
+    config = host.model_copy(update={"widths": (first, second)})
+    return Anatomy(segments, partial(_head, first, second, classes), ((first,),), config)
+
+
+# --- seeds: shape = (values of a row, width of the first hidden layer) ------------------------------------------------
+
+
+class RowSeed(Samplewise):
+    """φ(row) · B; a subclass says what φ is."""
+
+    reads_input = True
+
+    def __init__(self, shape: Shape, features: int) -> None:
+        super().__init__()
+        self.out = nn.Parameter(torch.zeros(features, shape[1]))
+
+    def many(self, parameter: Tensor) -> Tensor:
+        """A parameter of R networks ``[R, …]``; of one alone, R = 1."""
+        return parameter if self.out.dim() == 3 else parameter[None]
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.many(self.out)
+        return self.added(x.flatten(1).unflatten(0, (len(out), -1)), out).flatten(0, 1)
+
+    def added(self, x: Tensor, out: Tensor) -> Tensor:
+        """φ · B of rows ``[R, B, D]``, ``[R, B, width]``."""
+        return torch.bmm(self.features(x), out)
+
+    def features(self, x: Tensor) -> Tensor:
+        """φ ``[R, B, F]`` of rows ``[R, B, D]``."""
+        raise NotImplementedError
+
+    def dense(self, layer: nn.Module, x: Tensor) -> Tensor:
+        """A linear layer of each network on its rows ``[R, B, D]``."""
+        return layer(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+def fixed(*shape: int) -> nn.Parameter:
+    """A tensor that is fitted at germination and never trained."""
+    return nn.Parameter(torch.zeros(*shape), requires_grad=False)
+
+
+def columns_first(rows: Tensor) -> Tensor:
+    """``[R, B, D]`` as contiguous ``[D, R, B]``."""
+    return rows.permute(2, 0, 1).contiguous()
+
+
+class FixedSeed(RowSeed):
+    """A seed whose features have nothing to learn; they are centred and scaled by the rows it was fitted to."""
+
+    def __init__(self, shape: Shape, features: int) -> None:
+        super().__init__(shape, features)
+        self.mean, self.scale = fixed(features), fixed(features)
+
+    def added(self, x: Tensor, out: Tensor) -> Tensor:
+        raw = self.raw(columns_first(x), self.constants()).permute(1, 2, 0)
+        # ((raw − mean) ⊙ scale) B = raw (scale ⊙ B) − (mean ⊙ scale) B: nothing of the size of raw is made again.
+        scale = self.many(self.scale)[..., None]
+        weight = scale * out
+        return torch.baddbmm(-(self.many(self.mean)[:, None] @ weight), raw, weight)
+
+    def constants(self) -> dict[str, Tensor]:
+        """What was fitted beside mean and scale, of R networks."""
+        return {}
+
+    def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
+        """Features ``[F, R, B]`` of columns ``[D, R, B]`` before they are scaled."""
+        raise NotImplementedError
+
+    def fit(self, rows: Tensor) -> dict[str, Tensor]:
+        """Return what is fitted to rows ``[R, n, D]`` of R tasks, by name of parameter, ``[R, …]``."""
+        columns = columns_first(rows)
+        found = self.prepare(columns)
+        raw = self.raw(columns, found)
+        weight = min(1.0, math.sqrt(FEATURES_AT_FULL_WEIGHT / len(raw)))
+        std = raw.std(dim=-1, correction=0).T
+        # A feature that does not vary says nothing: it stays 0.
+        scale = torch.where(std > LEAST_STD, weight / std.clamp(min=LEAST_STD), 0.0)
+        return found | {"mean": raw.mean(dim=-1).T, "scale": scale}
+
+    def prepare(self, columns: Tensor) -> dict[str, Tensor]:
+        """Return what ``raw`` needs of columns ``[D, R, n]``."""
+        return {}
+
+
+class _PairSeed(FixedSeed):
+    """One feature for each pair of columns i < j: a function of xᵢ − xⱼ."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, shape[0] * (shape[0] - 1) // 2)
+
+    def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
+        return self.of_difference(torch.cat([x[i] - x[i + 1 :] for i in range(len(x) - 1)]))
+
+    def of_difference(self, difference: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@blueprint("mlp", "tables", closing=("out",))
+class ResidualUnits(RowSeed, Samplewise):
+    """relu(W x + b) with 32 units."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, shape[1])
+        self.hidden = nn.Linear(shape[0], shape[1])
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.dense(self.hidden, x).relu()
+
+
+@blueprint("equality", "tables", closing=("out",))
+class Equality(_PairSeed, Samplewise):
+    """exp(−40 (xᵢ − xⱼ)²): do two columns hold the same value?"""
+
+    def of_difference(self, difference: Tensor) -> Tensor:
+        # Not below e^−20: products of denormal numbers take a hundred times as long.
+        return difference.square_().mul_(-SHARPNESS).clamp_(min=LEAST_EXPONENT).exp_()
+
+
+@blueprint("periodic", "tables", closing=("out",))
+class Periodic(RowSeed, Samplewise):
+    """sin and cos of each column at two learned frequencies, which start around 4."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, 2 * FREQUENCIES * shape[0])
+        self.log_frequency = nn.Parameter(torch.randn(FREQUENCIES, shape[0]))
+
+    def features(self, x: Tensor) -> Tensor:
+        # Drawn uniformly in ±1/√D (batch/template.py); times √D · SPREAD it is log-uniform in 4 · e^±SPREAD.
+        log_frequency = self.many(self.log_frequency)
+        frequency = BASE_FREQUENCY * torch.exp(SPREAD * x.shape[-1] ** 0.5 * log_frequency)
+        angle = (x[:, :, None] * frequency[:, None]).flatten(2)
+        return torch.cat((angle.sin(), angle.cos()), -1)
+
+
+@blueprint("gated", "tables", closing=("out",))
+class Gated(RowSeed, Samplewise):
+    """(W x + b) ⊙ (V x + c) with 32 units: products of columns (bilinear GLU, Shazeer 2020, arXiv 2002.05202)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, shape[1])
+        self.hidden = nn.Linear(shape[0], 2 * shape[1])
+
+    def features(self, x: Tensor) -> Tensor:
+        value, gate = self.dense(self.hidden, x).chunk(2, -1)
+        return value * gate
+
+
+@blueprint("rbf", "tables", closing=("out",))
+class Radial(FixedSeed, Samplewise):
+    """exp(−‖x − c‖² / s²) around 48 rows c; s² is their mean squared distance."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, CENTRES)
+        self.centres, self.width = fixed(CENTRES, shape[0]), fixed(1)
+
+    def constants(self) -> dict[str, Tensor]:
+        return {"centres": self.many(self.centres), "width": self.many(self.width)}
+
+    def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
+        centres, width = fitted["centres"], fitted["width"]
+        product = torch.bmm(centres, x.transpose(0, 1))  # [R, centres, B]
+        distance = x.square().sum(0)[:, None] + centres.square().sum(-1, keepdim=True) - 2 * product
+        return torch.exp((distance / -width[:, None]).clamp_(LEAST_EXPONENT, 0.0)).transpose(0, 1)
+
+    def prepare(self, columns: Tensor) -> dict[str, Tensor]:
+        centres = columns[:, :, :CENTRES].permute(1, 2, 0).contiguous()
+        # The mean over all ordered pairs is twice the variance.
+        spread = 2 * centres.var(dim=1, correction=0).sum(-1, keepdim=True)
+        return {"centres": centres, "width": spread.clamp(min=LEAST_STD)}
+
+
+class _Pull(Function):
+    """The identity; its gradient has a constant added that pulls towards 0."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: object, *grads: Tensor) -> Tensor:
+        return grads[0] + GATE_PULL
+
+
+@blueprint("gate", "tables", closing=("out",))
+class ColumnGate(RowSeed, Samplewise):
+    """relu(W (g ⊙ x) + b) with a learned scale g ≥ 0 for each column that is pulled towards 0: few columns matter."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, shape[1])
+        self.gate = nn.Parameter(torch.ones(shape[0]))
+        self.hidden = nn.Linear(shape[0], shape[1])
+
+    def features(self, x: Tensor) -> Tensor:
+        gate: Tensor = _Pull.apply(self.many(self.gate).relu())
+        return self.dense(self.hidden, x * gate[:, None]).relu()
+
+
+@blueprint("bins", "tables", closing=("out",))
+class Bins(FixedSeed, Samplewise):
+    """Which of 12 quantile bins each column lies in, one-hot."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, BINS * shape[0])
+        self.edges = fixed(BINS - 1, shape[0])
+
+    def constants(self) -> dict[str, Tensor]:
+        return {"edges": self.many(self.edges)}
+
+    def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
+        above = [torch.ones_like(x)]
+        above += [(x >= edge.T[..., None]).to(x.dtype) for edge in fitted["edges"].unbind(1)]
+        above += [torch.zeros_like(x)]
+        return torch.cat([lower - upper for lower, upper in pairwise(above)])
+
+    def prepare(self, columns: Tensor) -> dict[str, Tensor]:
+        ranks = torch.arange(1, BINS, device=columns.device) * columns.shape[-1] // BINS
+        return {"edges": _at_ranks(columns, ranks)}
+
+
+@blueprint("quantile", "tables", closing=("out",))
+class NormalScores(FixedSeed, Samplewise):
+    """Normal scores: Φ⁻¹ of each value's rank among 24 quantiles of its column."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, shape[0])
+        self.knots = fixed(KNOTS, shape[0])
+
+    def constants(self) -> dict[str, Tensor]:
+        return {"knots": self.many(self.knots)}
+
+    def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
+        below = torch.full_like(x, 0.5)
+        for knot in fitted["knots"].unbind(1):
+            below += x >= knot.T[..., None]
+        return math.sqrt(2.0) * torch.erfinv(below.mul_(2 / (KNOTS + 1)).sub_(1.0))
+
+    def prepare(self, columns: Tensor) -> dict[str, Tensor]:
+        ranks = ((torch.arange(KNOTS, device=columns.device) + 0.5) * columns.shape[-1] / KNOTS).long()
+        return {"knots": _at_ranks(columns, ranks)}
+
+
+def _at_ranks(columns: Tensor, ranks: Tensor) -> Tensor:
+    """Values that occur at these ranks of each column ``[D, R, n]``, ``[R, ranks, D]``."""
+    return columns.sort(dim=-1).values[..., ranks].permute(1, 2, 0).contiguous()
+
+
+@blueprint("sort", "tables", closing=("out",))
+class Sorted(FixedSeed, Samplewise):
+    """The row's values in ascending order."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, shape[0])
+
+    def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
+        # Odd-even transposition: as many rounds as there are columns, each over all pairs of neighbours at once.
+        for turn in range(len(x)):
+            first = turn % 2
+            last = first + (len(x) - first) // 2 * 2
+            pairs = x[first:last].unflatten(0, (-1, 2))
+            ordered = torch.stack((pairs.amin(1), pairs.amax(1)), 1).flatten(0, 1)
+            x = torch.cat((x[:first], ordered, x[last:]))
+        return x
+
+
+@blueprint("compare", "tables", closing=("out",))
+class Compare(_PairSeed, Samplewise):
+    """tanh(3 (xᵢ − xⱼ)): which of two columns is larger."""
+
+    def of_difference(self, difference: Tensor) -> Tensor:
+        return difference.mul_(3.0).tanh_()
+
+
+@blueprint("norm", "tables", closing=("out",))
+class Direction(FixedSeed, Samplewise):
+    """The row over its length."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, shape[0])
+
+    def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
+        return x / x.square().sum(0).sqrt().clamp(min=LEAST_STD)
