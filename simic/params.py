@@ -281,9 +281,6 @@ class Train(Tree):
     iterations: Steps = 8
     horizon: Count | None = None  # iterations over which ppo.entropy_coef falls; null: all of them
     envs: Count = 64
-    twins: Count = 1  # environments with the same host and task, whose decisions alone differ
-    survey: Steps = 0  # first iterations: every opening is tried alone, to find what to try one after the other
-    warm_start: Steps = 0  # iterations after them, in which that is tried and the policy clones what won among twins
     episode_steps: Count = 25
     batches_per_epoch: Count | Literal["all"] = "all"
     batch_size: Count = 64
@@ -302,27 +299,12 @@ class Train(Tree):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for name, parts in (("ppo.minibatches", self.ppo.minibatches), ("twins", self.twins)):
-            if self.envs % parts:
-                raise ValueError(f"envs ({self.envs}) must be a multiple of {name} ({parts})")
-        if self.warm_start and self.twins == 1:
-            raise ValueError(
-                "warm_start needs twins: what won is measured against hosts that differ by decisions alone"
-            )
-        if bool(self.warm_start) != bool(self.survey):
-            raise ValueError(
-                f"survey ({self.survey}) and warm_start ({self.warm_start}) must both be 0 or both be positive: what "
-                "is shown in the warm start follows from the survey"
-            )
+        if self.envs % self.ppo.minibatches:
+            raise ValueError(f"envs ({self.envs}) must be a multiple of ppo.minibatches ({self.ppo.minibatches})")
         return self
 
-    @property
-    def taught(self) -> int:
-        """First iterations, in which the policy learns from what the explorer does."""
-        return self.survey + self.warm_start
 
-
-RuleName = Literal["static", "random_legal", "patient", "gradient", "heuristic", "fixed_schedule"]
+RuleName = Literal["static", "random_legal", "patient", "heuristic", "fixed_schedule"]
 
 
 class Headroom(Tree):

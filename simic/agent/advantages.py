@@ -35,21 +35,6 @@ def gae(
     return advantages, torch.where(valid, advantages + values, 0.0)
 
 
-def over_twins(rewards: Tensor, valid: Tensor, twins: int) -> Tensor:
-    """Rewards ``[T, E]`` less their mean over each group of ``twins`` environments with consecutive ids.
-
-    What twins share is then no part of the return: a baseline without a critic's error (Shao et al. 2024, arXiv
-    2402.03300, group by group; here step by step). It is unbiased up to the factor 1 − 1 / twins, since a twin's reward
-    does not depend on the actions of another. A twin that ended early has what the others still got deducted in its
-    last ``valid`` step, so that its return, too, is what it got more than they.
-    """
-    groups = rewards.unflatten(1, (-1, twins))
-    centred = (groups - groups.mean(dim=2, keepdim=True)).flatten(1)
-    last = valid & ~torch.cat((valid[1:], torch.zeros_like(valid[:1])))
-    missed = torch.where(valid, 0.0, centred).sum(dim=0)
-    return torch.where(valid, centred, 0.0) + torch.where(last, missed, 0.0)
-
-
 def with_advantages(rollout: Rollout, rewards: Tensor, gamma: float, gae_lambda: float) -> Rollout:
     """The rollout with its advantages and returns, computed from the scaled ``rewards [T, E]``."""
     ends = rollout.terminated, rollout.truncated, rollout.valid

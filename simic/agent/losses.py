@@ -147,8 +147,8 @@ def floor_pull(entropy: Tensor, floors: Tensor, coefficient: float) -> Tensor:
 def terms(
     seen: Replayed, batch: Rollout, used: Usage, settings: params.PPOParams, entropy_coef: float | Tensor
 ) -> Terms:
-    """Loss = policy + c_v · value − Σ_k c_k · mean normalised entropy of head k, as sums scaled by minibatches / N; of
-    demonstrations the policy's part is their weighted −ln π.
+    """Return loss = policy + c_v · value − Σ_k c_k · mean normalised entropy of head k, as sums scaled by
+    minibatches / N, with the sums and peaks that are reported.
 
     ``entropy_coef`` is one number for all heads, or one for each ``[heads]``.
     """
@@ -161,12 +161,8 @@ def terms(
     def over_rows(x: Tensor) -> Tensor:
         return scale * torch.where(batch.valid, x, 0.0).sum()
 
-    if batch.weights is None:
-        weights = head_weights(used, settings)
-        objective = policy_objective(log_ratio, used.relevant, batch.advantages, settings, weights)
-    else:
-        objective = batch.weights * torch.where(used.relevant, seen.log_probs, 0.0).sum(dim=-1)
-    policy = -over_rows(objective)
+    weights = head_weights(used, settings)
+    policy = -over_rows(policy_objective(log_ratio, used.relevant, batch.advantages, settings, weights))
     value = over_rows(0.5 * (seen.values - batch.returns).square())
     entropy = mean_entropy(seen, used)
     bonus = (entropy_coef * entropy).sum() if isinstance(entropy_coef, Tensor) else entropy_coef * entropy.sum()

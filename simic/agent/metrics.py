@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
@@ -17,7 +17,7 @@ from simic.agent.losses import Terms
 class UpdateMetrics:
     """One PPO update; plain Python numbers, NaN where nothing was measured. ``…_by_head`` maps names of heads."""
 
-    policy_loss: Annotated[float, "Negative clipped objective (demonstrations: weighted −ln π), mean over minibatches."]
+    policy_loss: Annotated[float, "Negative clipped objective, mean over minibatches."]
     value_loss: Annotated[float, "½ mean squared error of V against the returns, in units of scaled reward."]
     entropy: Annotated[float, "Mean over heads of the normalised entropy H / ln(#legal); 1 is uniform."]
     entropy_by_head: Annotated[dict[str, float], "Normalised entropy where the head mattered and had a choice."]
@@ -77,7 +77,6 @@ class UpdateMetrics:
 
 
 RANK_SHARE = 0.99
-RATIOS = ("ratio_mean", "ratio_min", "ratio_max", "first_ratio_deviation")
 HEALTH = ("hidden_norm", "hidden_growth", "hidden_saturated", "dormant_units", "feature_gram")
 ACTING = ("normalizer_deviation", "start_state", "cell_norm", "cell_saturated")
 SCALES = ("advantage_mean", "advantage_std", "advantage_max_abs", "return_mean", "return_std", "return_max_abs")
@@ -96,16 +95,6 @@ ONCE = (
     "max_second_moment",
     "learning_rate",
 )
-
-
-def without_ratios(metrics: UpdateMetrics) -> UpdateMetrics:
-    """NaN for what compares the policy with the one that acted."""
-    names = [name for name in explanations() if "kl" in name or "clip_fraction" in name or name in RATIOS]
-    values = {name: getattr(metrics, name) for name in names}
-    unknown = {
-        n: dict.fromkeys(value, math.nan) if isinstance(value, dict) else math.nan for n, value in values.items()
-    }
-    return replace(metrics, **unknown)
 
 
 def explanations() -> dict[str, str]:

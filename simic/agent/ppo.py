@@ -4,7 +4,7 @@ To be read from top to bottom: update, minibatches, replay, losses, step, stop.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from simic import params, rng
 from simic.agent.losses import Terms, Usage, floor_pull, mean_entropy, normalized, terms, usage
-from simic.agent.metrics import Log, Names, UpdateMetrics, summarize, without_ratios
+from simic.agent.metrics import Log, Names, UpdateMetrics, summarize
 from simic.agent.normalization import Reduce
 from simic.agent.optimizer import Adam, refuse_mismatch
 from simic.agent.policy import ActorCritic, Replayed
@@ -21,21 +21,9 @@ from simic.transfer import upload
 
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
 RATIO_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 5e-2}
-# Over all demonstrations after every iteration that adds some, and after the last; ours.
-IMITATION_EPOCHS, LAST_IMITATION_EPOCHS, IMITATION_MINIBATCHES = 2, 24, 8
 # After rsl_rl (Rudin et al. 2022, arXiv 2109.11978), which moves its rate at every minibatch and ends no update early:
 # here once per update, since the first minibatches' divergence is always small and would raise the rate.
 RATE_FACTOR, RATE_BAND, RATE_MIN, RATE_MAX = 1.5, 2.0, 1e-5, 1e-2
-
-
-@dataclass(frozen=True)
-class Passes:
-    """How often an update goes over its rows, the divergence at which it ends, and the weight of entropy."""
-
-    epochs: int
-    minibatches: int
-    limit: float
-    entropy_coef: float
 
 
 class UpdateObserver(Protocol):
@@ -115,28 +103,6 @@ class PPO:
         target = self.settings.target_kl
         limit = torch.inf if target is None else EARLY_STOP * target
         entropy_coef = self.entropy_coef()
-        course = Passes(self.settings.epochs, self.settings.minibatches, limit, entropy_coef)
-        return self._passes(rollout, own, everyone, iteration, course, observer)
-
-    def imitate(
-        self, rollout: Rollout, everyone: Tensor, iteration: int, last: bool, observer: UpdateObserver | None = None
-    ) -> UpdateMetrics:
-        """Clone demonstrations whose rows ``everyone`` names, over all processes, without entropy bonus and without a
-        limit on the divergence. Ratios and divergences, which belong to PPO's steps, are NaN.
-        """
-        epochs = LAST_IMITATION_EPOCHS if last else IMITATION_EPOCHS
-        course = Passes(epochs, IMITATION_MINIBATCHES, torch.inf, 0.0)
-        return without_ratios(self._passes(rollout, rollout.env_ids.cpu(), everyone, iteration, course, observer))
-
-    def _passes(
-        self,
-        rollout: Rollout,
-        own: Tensor,
-        everyone: Tensor,
-        iteration: int,
-        course: Passes,
-        observer: UpdateObserver | None,
-    ) -> UpdateMetrics:
         if not self.policy.remembers:
             # Steps of one episode resemble each other; a minibatch of steps from everywhere has a better gradient.
             own, everyone = (single_step_ids(ids, len(rollout.valid)) for ids in (own, everyone))
@@ -146,28 +112,28 @@ class PPO:
         if observer is not None:
             observer.before(rollout)
         batch = replace(rollout, advantages=normalized(rollout.advantages, rollout.valid, self.reduce))
-        used = usage(self.policy, rollout, min(course.minibatches, len(everyone)), self.reduce)
+        used = usage(self.policy, rollout, min(self.settings.minibatches, len(everyone)), self.reduce)
         log = Log()
         alive = torch.ones((), dtype=torch.bool, device=batch.valid.device)  # until the divergence ends the update
         last_kl = batch.values.new_zeros(())  # of those looked at while alive
-        for epoch, envs in self._minibatches(own, everyone.sort().values, iteration, course.epochs, used.minibatches):
+        for epoch, envs in self._minibatches(own, everyone.sort().values, iteration, used.minibatches):
             pieces = upload(envs, batch.valid.device).tensor_split(self.settings.gradient_accumulation)
-            coefs = self._entropy_coefs(batch, used, pieces, course.entropy_coef)
+            coefs = self._entropy_coefs(batch, used, pieces, entropy_coef)
             gradients, found = self._gradients(batch, used, pieces, coefs, None if log.epochs else observer)
             (norms, by_layer), found = self._take(gradients), found.reduced(self.reduce)
-            kl, diverged, finite = self._verdict(found, norms[-1], course.limit)
+            kl, diverged, finite = self._verdict(found, norms[-1], limit)
             self._step(norms[-1], alive & finite & ~diverged)
             log.add(epoch, found, norms, by_layer, torch.stack((diverged, finite)))
             last_kl = torch.where(alive, kl, last_kl)
             alive = alive & ~(diverged & finite)
             if self.reads_are_free and not alive:
                 break  # elsewhere asking would make the host wait: the rest is computed in vain, and skipped
-        adaptive = self.settings.learning_rate_schedule == "adaptive" and course.limit < torch.inf
-        if adaptive and course.epochs * used.minibatches > 1:
+        several = self.settings.epochs * used.minibatches > 1
+        if several and self.settings.learning_rate_schedule == "adaptive":
             self._adapt(last_kl)
         log.once |= {"samples": used.rows, "samples_by_head": used.open_rows, "learning_rate": self.learning_rate}
         log.once |= {} if observer is None else observer.after()
-        return self._report(log, course.entropy_coef)
+        return self._report(log, entropy_coef)
 
     def _on_host(self, env_ids: Tensor) -> Tensor:
         """The same tensor in every rollout is fetched once."""
@@ -176,10 +142,10 @@ class PPO:
         return self._known_ids[1]
 
     def _minibatches(
-        self, env_ids: Tensor, everyone: Tensor, iteration: int, epochs: int, parts: int
+        self, env_ids: Tensor, everyone: Tensor, iteration: int, parts: int
     ) -> Iterator[tuple[int, Tensor]]:
         """Epoch and positions in ``env_ids``; the order is a hash, the same for every grouping of environments."""
-        for epoch in range(epochs):
+        for epoch in range(self.settings.epochs):
             order = rng.permutation(rng.key(self.rng_seed, rng.Purpose.MINIBATCH, iteration, epoch), len(everyone))
             for chosen in everyone[order].tensor_split(parts):
                 yield epoch, torch.isin(env_ids, chosen).nonzero().flatten()

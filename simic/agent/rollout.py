@@ -76,7 +76,6 @@ class Rollout:
     starts_inside: bool  # any start after the first step
     advantages: Tensor | None = None  # [T, E]
     returns: Tensor | None = None  # [T, E]
-    weights: Tensor | None = None  # [T, E] of demonstrations: how much they are worth cloning
 
     @classmethod
     def empty(cls, steps: int, env_ids: Tensor, seen: Observation, state: RecurrentState, heads: int) -> Self:
@@ -221,15 +220,13 @@ def collect(
     steps: int,
     on_step: Callable[[StepRecord], None] | None = None,
     position: Position | None = None,
-    teacher: Callable[[int, Observation], Tensor] | None = None,
     unfinished: Unfinished | None = None,
 ) -> tuple[Rollout, Position]:
     """Act for ``steps`` steps with frozen normalisers and return the rollout and where it ended.
 
     Without a ``position`` the environments are reset and nothing is remembered; with one the episodes go on. The noise
-    of each draw is keyed by (iteration, global env, step), so grouping and history do not matter. A ``teacher`` decides
-    in the policy's place: from step and observation the actions ``[E, heads]``. An ``unfinished`` rollout is finished
-    as it would have been, in environments that are where it left them.
+    of each draw is keyed by (iteration, global env, step), so grouping and history do not matter. An ``unfinished``
+    rollout is finished as it would have been, in environments that are where it left them.
     """
     if unfinished is None:
         position = position or Position.first(env, policy, env.reset(options={"iteration": iteration})[0])
@@ -242,8 +239,7 @@ def collect(
     for t in range(unfinished.steps, steps):
         seen = normalizers.see(observation)
         rollout.record_seen(t, observation, seen, starts, valid)
-        taught = None if teacher is None else teacher(t, observation)
-        step = policy.act(seen, state, noise[t], valid=valid, actions=taught)
+        step = policy.act(seen, state, noise[t], valid=valid)
         observation, reward, terminated, truncated, info = env.step(step.actions)
         rollout.record_done(t, step, reward, terminated, truncated)
         state, ended = step.state, terminated | truncated

@@ -1,7 +1,6 @@
 """The canary: a controller trained by this code on a task whose best growth decision is known, since it was put there.
 
-Settings, task and seed are fixed, so only code and machine can change what comes out. It trains in the ways that the
-run trained: taught by what was tried, by PPO, or both, each on its own.
+Settings, task and seed are fixed, so only code and machine can change what comes out.
 """
 
 import tempfile
@@ -10,14 +9,14 @@ from pathlib import Path
 import torch
 
 from simic import params as params_module
-from simic.audit.certificate import Canary, Learning
+from simic.audit.certificate import Canary
 from simic.data import prepare as data
 from simic.data.synthetic import PLANTED
 from simic.errors import SimicError
 from simic.evaluation import planted
 from simic.evaluation.result import PlantedGrade
 from simic.growth.pretrained import train_host
-from simic.params import Params, Train
+from simic.params import Params
 from simic.training import trainer
 from simic.training.learned import Learned
 from simic.training.session import open_session
@@ -29,6 +28,8 @@ SETTINGS = (
     *TASK.overrides,
     "train.batches_per_epoch=4",
     "train.episode_steps=12",
+    "train.iterations=14",
+    "train.envs=32",
     "train.stop_on=never",
     "train.lifecycle.training_dwell=1",
     "train.lifecycle.blending_dwell=1",
@@ -41,33 +42,23 @@ SETTINGS = (
     "train.ppo={minibatches: 2, learning_rate: 0.003, target_kl: 0.03}",
     "runtime={device: cpu, processes: 1, progress: none}",
 )
-WAYS: dict[Learning, tuple[str, ...]] = {
-    "taught": ("train.survey=1", "train.warm_start=2", "train.iterations=3", "train.envs=24", "train.twins=2"),
-    "PPO": ("train.survey=0", "train.warm_start=0", "train.iterations=14", "train.envs=32"),
-}
 
 
-def canaries(train: Train) -> tuple[Canary, ...]:
-    """Of each way in which a run trained."""
-    ways: dict[Learning, bool] = {"taught": train.taught > 0, "PPO": train.iterations > train.taught}
-    return tuple(canary(way) for way, used in ways.items() if used)
-
-
-def canary(way: Learning, rng_seed: int = RNG_SEED) -> Canary:
-    """What a controller won that was trained so, or why it could not be trained."""
+def canary(rng_seed: int = RNG_SEED) -> Canary:
+    """Return what a controller won, or why it could not be trained."""
     try:
         with tempfile.TemporaryDirectory(prefix="simic-canary-") as scratch:
-            grade = _grade(_settings(way, rng_seed, Path(scratch)), Path(scratch))
+            grade = _grade(_settings(rng_seed, Path(scratch)), Path(scratch))
     except SimicError as error:
-        return Canary(learning=way, reason=str(error))
-    return Canary(learning=way, won_pct=grade.score.estimate - CHANCE_PCT, first=grade.first, kept=grade.kept)
+        return Canary(reason=str(error))
+    return Canary(won_pct=grade.score.estimate - CHANCE_PCT, first=grade.first, kept=grade.kept)
 
 
-def _settings(way: Learning, rng_seed: int, scratch: Path) -> Params:
+def _settings(rng_seed: int, scratch: Path) -> Params:
     file = scratch / "params.yaml"
     file.write_text("{}\n")
     threads = torch.get_num_threads()  # as many as there are, since a session sets those of the whole process
-    own = (*SETTINGS, *WAYS[way], f"rng_seed={rng_seed}", f"runtime.threads={threads}")
+    own = (*SETTINGS, f"rng_seed={rng_seed}", f"runtime.threads={threads}")
     return params_module.load(file, list(own), whole=False)
 
 

@@ -8,9 +8,8 @@ from typing import Literal
 from simic.audit.resume_certificate import ResumeCertificate
 from simic.evaluation.result import Frozen
 
-FORMAT = 3
+FORMAT = 4
 Part = Literal["learner", "world", "episodes", "evaluation", "grown network"]
-Learning = Literal["taught", "PPO"]
 
 
 class Line(Frozen):
@@ -40,7 +39,6 @@ class Certified(Frozen):
 class Canary(Frozen):
     """A controller trained on a planted task; where it could not be, it says why."""
 
-    learning: Learning
     won_pct: float | None = None  # points of the hosts it grew above chance, on the validation split
     first: float = 0.0  # share of hosts in which it germinated the planted seed first
     kept: float = 0.0  # share of hosts that kept it
@@ -50,9 +48,9 @@ class Canary(Frozen):
 class Certificate(Frozen):
     """All parts."""
 
-    format: Literal[3] = FORMAT
+    format: Literal[4] = FORMAT
     parts: tuple[Certified, ...] = ()
-    canaries: tuple[Canary, ...] = ()
+    canary: Canary | None = None  # null: none was trained
     resume: ResumeCertificate | str | None = None  # text: why it cannot be read
 
     def to_json(self) -> str:

@@ -33,12 +33,12 @@ def certify(params: Params, prepared: Path, grown: Path, run: RunRecord) -> Cert
 
 
 def episodes(params: Params, prepared: Path, run: RunRecord) -> Certified:
-    """One host of the first iteration after the survey, and one of the last, played again."""
+    """Play one host of the first iteration and one of the last again."""
 
     def compare() -> Sequence[Comparison]:
         iterations = run.steps.column("iteration")
         found: list[Comparison] = []
-        for iteration in sorted({params.train.survey, int(iterations[-1])} & {*iterations.tolist()}):
+        for iteration in sorted({int(iterations[0]), int(iterations[-1])} if len(iterations) else set[int]()):
             rows = np.flatnonzero(iterations == iteration)
             place = iteration % run.steps.column("op").shape[1]
             steps = {name: values[rows][:, place] for name, values in run.steps.columns.items() if values.ndim > 1}

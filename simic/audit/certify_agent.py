@@ -1,8 +1,8 @@
 """Certifies the learner: a small training by the code of the run, and every number of it derived again.
 
 The reference (``simic.audit.reference.agent``) shares no code with what it checks, works in float64 with one
-environment after the other, and starts every iteration from the checkpoint before it. What the environments gave, and
-what a teacher decided, is taken as it was.
+environment after the other, and starts every iteration from the checkpoint before it. What the environments gave is
+taken as it was.
 """
 
 import math
@@ -14,18 +14,17 @@ import torch
 from torch import Tensor
 
 from simic.audit.comparison import Comparison
-from simic.audit.reference.agent import chain, iteration, survey
+from simic.audit.reference.agent import chain, iteration
 from simic.audit.reference.agent.acting import Acted
 from simic.audit.reference.agent.initial import initial_weights
 from simic.audit.reference.agent.interface import Interface
-from simic.audit.reference.agent.iteration import FIRST, POLICY, SECOND, AgentState, Givens, Rescaled, Taught64
+from simic.audit.reference.agent.iteration import FIRST, POLICY, SECOND, AgentState, Givens, Rescaled, Updated64
 from simic.audit.reference.agent.scales import Tally64
 from simic.audit.reference.agent.trail import Stray
 from simic.audit.reference.agent.transcript import Transcript
 from simic.audit.reference.agent.update import Learned64
 from simic.audit.small_training import composed, thinned
 from simic.audit.witness import Lived, Witness
-from simic.envs.observations import columns
 from simic.envs.rewards import MODES
 from simic.errors import SimicError
 from simic.params import Params
@@ -47,16 +46,14 @@ MEASURED = {
     "initial weights": 1.3e-6,
     "features seen": 5.5e-7,
     "log-probabilities acting": 7.6e-7,
-    "log-probabilities learned from": 7.6e-7,
     "values acting": 1.6e-6,
     "values that follow": 1.6e-6,
-    "rewards over twins": 1.7e-7,
+    "rewards kept": 1.7e-7,
     "running returns": 2.0e-7,
     "scale of observations": 1.4e-15,
     "scale of rewards": 1.5e-7,
     "advantages": 8.2e-7,
     "returns": 3.4e-7,
-    "worth of demonstrations": 3.5e-6,
     "weights": 1.6e-7,
     "first moments": 2.4e-4,
     "second moments": 4.2e-5,
@@ -79,7 +76,7 @@ MEASURED = {
     "value_mean": 1.8e-7,
 }
 # Where none of those runs deviated: a probability as log-probabilities do, the rest as float64 does.
-UNMEASURED = {"actions sampled": 2.0e-7, "actions greedy": 2.0e-7, "survey": 1e-15, "learning rate": 1e-15}
+UNMEASURED = {"actions sampled": 2.0e-7, "actions greedy": 2.0e-7, "learning rate": 1e-15}
 ROOM = 10.0  # times what was measured; what is in neither table must be equal
 ALLOWED = {what: ROOM * deviation for what, deviation in (MEASURED | UNMEASURED).items()}
 
@@ -117,10 +114,7 @@ class Certifier:
         specs = describe_specs(env.action_spec, env.observation_spec)
         clipped = "shaping" not in MODES[tree.train.reward.mode]
         self.known = Givens(Interface.of(specs), tree.train, tree.rng_seed, clipped)
-        self.openings = env.openings.nonzero().tolist()
-        self.accuracy = [name for name, _ in columns(env.host.slots)].index("accuracy_lag_0")
         self.earlier: Checkpoint | None = None
-        self.shown: list[tuple[Transcript, Tensor]] = []
         self.iterations, self.env_steps = 0, 0
 
     def begun(self, witness: Witness) -> Iterator[Comparison]:
@@ -136,35 +130,20 @@ class Certifier:
     def compared(self, lived: Lived) -> Iterator[Comparison]:
         """Everything of one iteration."""
         self.earlier = lived.after
-        where, settings = f"iteration {lived.number + 1}", self.known.train
-        taught = lived.number < settings.taught
-        transcript, state = lived.episodes[0], AgentState.of(lived.before, settings)
+        where = f"iteration {lived.number + 1}"
+        transcript, state = lived.episodes[0], AgentState.of(lived.before, self.known.train)
         yield from _kept(where, lived, transcript)
-        acted = iteration.act(self.known, state, transcript, "taught" if taught else "sampled")
+        acted = iteration.act(self.known, state, transcript, "sampled")
         yield from _acted(where, lived, transcript, acted, "actions sampled")
-        twins = len(self.openings) if lived.number < settings.survey else settings.twins
-        moved = iteration.rescale(self.known, state, transcript, twins)
+        moved = iteration.rescale(self.known, state, transcript)
         yield from _scales(where, lived, moved)
-        learned = self._imitated(lived, state, moved) if taught else self._reinforced(lived, state, acted, moved)
+        learned = iteration.reinforce(self.known, state, transcript, acted, moved, lived.trail)
         yield from _given(where, lived, learned, moved.unit(transcript))
         yield from _reported(where, lived, learned, moved.unit(transcript))
         yield from _left(where, lived, learned.learned)
         yield from self._told(where, lived, transcript)
-        if lived.number + 1 == settings.survey:
-            yield self._surveyed(where, lived)
-        if lived.number + 1 in (settings.survey, settings.taught):
-            self.shown = []
         for played in lived.episodes[1:]:
             yield self._greedy(f"validation after {where}", lived, played)
-
-    def _reinforced(self, lived: Lived, state: AgentState, acted: Acted, moved: Rescaled) -> Taught64:
-        return iteration.reinforce(self.known, state, lived.episodes[0], acted, moved, lived.trail)
-
-    def _imitated(self, lived: Lived, state: AgentState, moved: Rescaled) -> Taught64:
-        # Rewards as they were kept, and compared above: an exponential magnifies what rounding leaves between twins.
-        self.shown.append((lived.episodes[0], lived.rollout.rewards.double()))
-        last = lived.number + 1 == self.known.train.taught
-        return iteration.imitate(self.known, state, self.shown, moved, last, lived.trail)
 
     def _told(self, where: str, lived: Lived, transcript: Transcript) -> Iterator[Comparison]:
         """Counters and the hash chain."""
@@ -175,19 +154,6 @@ class Certifier:
         yield _equal("counters", where, counted)
         link = chain.link(scalars, lived.chain_before, lived.after.tensors)
         yield _equal("state chain", where, link == scalars["chain"] == lived.update.state_chain)
-
-    def _surveyed(self, where: str, lived: Lived) -> Comparison:
-        """By how many points another sequence of openings would have ended better than the one that was found."""
-        size = len(self.openings)
-        curves: list[list[list[float]]] = []
-        for transcript, _ in self.shown:
-            valid = transcript.valid()
-            accuracy = torch.where(valid, transcript.features[:-1, :, self.accuracy], 0.0).T.tolist()
-            curves += [accuracy[first : first + size] for first in range(0, len(accuracy), size)]
-        found = lived.after.tensors["survey/sequence"].tolist()
-        chosen = [self.openings.index(opening) for opening in found]
-        lost = survey.lost_by(curves, chosen, self.known.train.lifecycle, self.known.train.episode_steps)
-        return _within("survey", where, lost)
 
     def _greedy(self, where: str, lived: Lived, played: Transcript) -> Comparison:
         state = AgentState.of(lived.after.tensors, self.known.train)
@@ -221,7 +187,7 @@ def _acted(where: str, lived: Lived, transcript: Transcript, acted: Acted, sampl
 def _scales(where: str, lived: Lived, moved: Rescaled) -> Iterator[Comparison]:
     after = lived.after.tensors
     paid = float(lived.episodes[0].rewards.abs().max())
-    yield _close("rewards over twins", where, lived.rollout.rewards, moved.rewards, paid)
+    yield _close("rewards kept", where, lived.rollout.rewards, moved.rewards, paid)
     for part, tally in (("observation", moved.observation), ("reward", moved.reward)):
         if tally is not None:
             found = {name: after[f"normalizers/{part}.{name}"] for name in ("count", "mean", "m2")}
@@ -235,26 +201,20 @@ def _named(tally: Tally64) -> dict[str, Tensor]:
     return {"count": torch.tensor(tally.count, dtype=torch.float64), "mean": tally.mean, "m2": tally.squares}
 
 
-def _given(where: str, lived: Lived, taught: Taught64, unit: float) -> Iterator[Comparison]:
+def _given(where: str, lived: Lived, updated: Updated64, unit: float) -> Iterator[Comparison]:
     """What an update learned from; ``unit`` is the largest reward."""
-    batch = lived.batch
-    assert batch.advantages is not None
-    assert batch.returns is not None
-    yield _close("log-probabilities learned from", where, batch.log_probs, taught.log_probs, 1.0)
-    yield _close("advantages", where, batch.advantages, taught.advantages, unit)
-    yield _close("returns", where, batch.returns, taught.returns, unit)
-    yield _equal("kind of update", where, (batch.weights is None) == (not taught.worth))
-    if batch.weights is not None:
-        worth = torch.tensor(taught.worth, dtype=torch.float64).expand(len(batch.weights), -1)
-        yield _close("worth of demonstrations", where, batch.weights, worth)
+    rollout = lived.rollout
+    assert rollout.advantages is not None
+    assert rollout.returns is not None
+    yield _close("advantages", where, rollout.advantages, updated.advantages, unit)
+    yield _close("returns", where, rollout.returns, updated.returns, unit)
 
 
-def _reported(where: str, lived: Lived, taught: Taught64, unit: float) -> Iterator[Comparison]:
+def _reported(where: str, lived: Lived, updated: Updated64, unit: float) -> Iterator[Comparison]:
     """Metrics: NaN where the reference has none."""
     metrics = lived.update.metrics
-    if not taught.worth:
-        yield _within("first ratio", where, metrics["first_ratio_deviation"])
-    for name, value in taught.learned.metrics.items():
+    yield _within("first ratio", where, metrics["first_ratio_deviation"])
+    for name, value in updated.learned.metrics.items():
         least = unit if name.startswith(("return", "advantage", "value_mean")) else METRIC_UNITS.get(name, 0.0)
         both = math.isnan(value) and math.isnan(metrics[name])
         found, expected = (0.0, 0.0) if both else (metrics[name], value)

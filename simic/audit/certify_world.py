@@ -29,7 +29,7 @@ from simic.growth.batch.shards import Layout
 from simic.params import Params, Train
 from simic.training.session import compose
 
-HOSTS, TWINS = 6, 2
+HOSTS = 6
 BATCHES = 2  # minibatches of an epoch
 ITERATION = 3  # of the episode: any but the first, so that it counts
 MOST_STEPS = 48
@@ -136,9 +136,7 @@ def touring(params: Params) -> Params:
     life = max(rules.training_dwell + rules.blending_dwell + 5, rules.min_prune_age)
     steps = min(MOST_STEPS, life + rules.embargo_steps + rules.reset_steps + (10 if rules.auto_advance else 16))
     ppo = params.train.ppo.model_copy(update={"minibatches": 1})
-    train = params.train.model_copy(
-        update={"envs": HOSTS, "twins": TWINS, "survey": 0, "warm_start": 0, "episode_steps": steps, "ppo": ppo}
-    )
+    train = params.train.model_copy(update={"envs": HOSTS, "episode_steps": steps, "ppo": ppo})
     runtime = params.runtime.model_copy(update={"device": "cpu", "processes": 1, "threads": 1})
     return params.model_copy(update={"train": train, "runtime": runtime})
 
@@ -158,7 +156,7 @@ def _certify(env: GrowthEnv, world: World, ledger: Ledger) -> None:
     observation, info = env.reset(options={"iteration": ITERATION})
     rows = [_row(env, world, ledger, place) for place in range(env.num_envs)]
     snapshot = witness.snapshot()
-    laws.twins_and_strangers(snapshot, rows, TWINS, world.bank.host is not None, ledger)
+    laws.strangers(snapshot, rows, world.bank.host is not None, ledger)
     for row in rows:
         laws.same_samples(env, row, ledger)
         row.drawn(snapshot)
@@ -181,10 +179,9 @@ def _compare_names(env: GrowthEnv, world: World, ledger: Ledger) -> None:
 
 
 def _row(env: GrowthEnv, world: World, ledger: Ledger, place: int) -> Beside:
-    host_id = place // TWINS
-    task = world.task_of(ITERATION, host_id)
-    ledger.number("task of a host", f"iteration {ITERATION + 1}, host {host_id}", float(env.tasks[place]), task)
-    return Beside(place, ReferenceHost(world, host_id, ITERATION, task), ledger)
+    task = world.task_of(ITERATION, place)
+    ledger.number("task of a host", f"iteration {ITERATION + 1}, host {place}", float(env.tasks[place]), task)
+    return Beside(place, ReferenceHost(world, place, ITERATION, task), ledger)
 
 
 def _tour(env: GrowthEnv, witness: WorldWitness, world: World, rows: list[Beside], ledger: Ledger) -> list[Tensor]:
@@ -192,7 +189,7 @@ def _tour(env: GrowthEnv, witness: WorldWitness, world: World, rows: list[Beside
     tour = Tour(world.params.rng_seed, rows[0].host)
     moved, played = laws.Movement(ledger), []
     for _ in range(env.steps):
-        actions = [tour.choose(row.host, keeps=row.place % TWINS == 0) for row in rows]
+        actions = [tour.choose(row.host, keeps=row.place % 2 == 0) for row in rows]
         played.append(_tensor(actions))
         before = witness.snapshot()
         observation, *paid, info = env.step(played[-1])

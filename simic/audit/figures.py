@@ -47,8 +47,6 @@ POLICIES = {
     "fixed_schedule": (PINK, "P"),
     "blind": (SKY, "d"),
     "patient": (GREEN, "^"),
-    "surveyed": (PINK, ">"),
-    "gradient": (ORANGE, "<"),
 }
 # Fill, ink on it, letter: the letter says it without colour.
 STAGES: dict[Stage, tuple[str, str, str]] = {

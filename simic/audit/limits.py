@@ -120,7 +120,6 @@ FROM_UNIFORM = at_least("distance of entropy from its maximum at the end", 0.05,
 LOSS_OF_ENTROPY = ours("loss of entropy within the window", 0.813, 1.0, judged=0.5)
 EFFECTIVE_COEFFICIENT = published("effective over configured entropy coefficient", 2.0)
 OTHER_OPS = at_least("share of other ops", 0.02, 0.0, judged=0.02)
-GREW = at_least("share of validation episodes with a seed", 0.02, 0.0, judged=0.02)
 
 # V, S, A: critic and advantages
 EXPLAINED_VARIANCE = published("explained variance kept up", 0.0, False)
@@ -154,8 +153,7 @@ DORMANT = ours("share of dormant units", 0.25, 1.0, judged=0.25)
 RANK_KEPT = at_least("rank of the features over its maximum", 0.5, 0.0, judged=0.5)
 
 # K6: below that of clean runs; benchmarks/canary.py measures it for 30 seeds
-TAUGHT_CANARY = canary("points above chance of a controller that was taught", 9.72)
-PPO_CANARY = canary("points above chance of a controller trained by PPO", 9.03)
+CANARY = canary("points above chance of a controller trained on the planted task", 9.03)
 
 # P, N, M, S: rewards, scales, environment
 SHARE_OF_SHAPING = ours("share of a shaping component, kept up", 0.896, 1.0, judged=0.8)

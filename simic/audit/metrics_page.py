@@ -30,8 +30,6 @@ PLAYERS = {
     "heuristic": "Grows where accuracy stalls, keeps what contributes.",
     "fixed_schedule": "One blueprint in every slot at fixed steps.",
     "patient": "Tries a seed, waits for its contribution, keeps or prunes it, then tries the next place.",
-    "surveyed": "`patient`, with the sequence that training's survey found: what the policy adds to it.",
-    "gradient": "Grows at the slot with the largest relative gradient.",
     COMMON: "The schedule with the best mean score on tasks of training.",
     ORACLE_KIND: "The best schedule for each kind, chosen on other hosts.",
     ORACLE_TASK: "Likewise for each task.",

@@ -180,14 +180,6 @@ class RunRecord:
                 measured &= ~np.isnan(self.updates.column(name))
         return self if measured.all() else replace(self, updates=self.updates.where(measured))
 
-    def of_ppo(self) -> Self:
-        """Without the iterations in which the policy cloned what it was shown."""
-
-        def later(table: Table) -> Table:
-            return table.where(table.column("iteration") >= self.params.train.taught) if "iteration" in table else table
-
-        return replace(self, updates=later(self.updates), steps=later(self.steps), episodes=later(self.episodes))
-
     def count(self, need: str) -> int:
         """How many measurements there are of a need: rows of a table, times hosts; of what is no table its parts."""
         source, _, column = need.partition(".")

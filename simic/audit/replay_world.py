@@ -32,18 +32,13 @@ TYPICAL = {"val_loss": 2.6e-5, "train_loss": 2e-6, "host_grad_norm": 1.2e-4}
 
 
 def replay_episode(
-    params: Params, prepared: Path, steps: Mapping[str, Array], iteration: int, place: int, twins: int | None = None
+    params: Params, prepared: Path, steps: Mapping[str, Array], iteration: int, place: int
 ) -> tuple[Comparison, ...]:
     """The training episode of environment ``place`` in one iteration: ``steps`` are its columns as telemetry publishes
-    them, ``[T]`` or ``[T, K]``. ``twins`` is how many environments shared a host then (default: ``train.twins``).
-
-    NoReference for settings that have none.
+    them, ``[T]`` or ``[T, K]``. NoReference for settings that have none.
     """
-    twins = params.train.twins if twins is None else twins
-    settings = params.train.model_copy(update={"twins": twins})
-    world = World.read(params.model_copy(update={"train": settings}), prepared)
-    host_id = place // twins
-    host = ReferenceHost(world, host_id, iteration, world.task_of(iteration, host_id))
+    world = World.read(params, prepared)
+    host = ReferenceHost(world, place, iteration, world.task_of(iteration, place))
     bounds = {**ALLOWED, **dict.fromkeys(SCORES, 100.0 * FLIPPED / len(host.validating.y) + 1e-4)}
     ledger, threads = Ledger(_named(bounds), _named(TYPICAL)), torch.get_num_threads()
     torch.set_num_threads(1)
@@ -51,7 +46,7 @@ def replay_episode(
         host.reset()
         for step in range(len(steps["op"])):
             host.train({head: int(steps[head][step]) for head in HEADS})
-            _compare(ledger, host.measure(), steps, step, f"iteration {iteration + 1}, step {step + 1}, host {host_id}")
+            _compare(ledger, host.measure(), steps, step, f"iteration {iteration + 1}, step {step + 1}, host {place}")
     finally:
         torch.set_num_threads(threads)
     return ledger.comparisons()

@@ -45,8 +45,6 @@ LABELS = {
     "fixed_schedule": "fixed schedule",
     "blind": "learned, blind",
     "patient": "patient rule",
-    "surveyed": "surveyed rule",
-    "gradient": "gradient rule",
 }
 
 

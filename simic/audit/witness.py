@@ -53,15 +53,14 @@ class Tape:
 
 @dataclass(frozen=True)
 class Lived:
-    """One iteration: its episodes (that of training first, then, if there was one, that of validation), the rollouts as
-    they were kept, what the update was given, the optimizer after each of its minibatches, what was reported, and the
+    """One iteration: its episodes (that of training first, then, if there was one, that of validation), the rollout
+    that the update was given, the optimizer after each of its minibatches, what was reported, and the
     checkpoints around it.
     """
 
     number: int
     episodes: tuple[Transcript, ...]
     rollout: Rollout
-    batch: Rollout
     trail: tuple[Optimized, ...]
     update: UpdateRow
     before: Mapping[str, Tensor]
@@ -88,7 +87,6 @@ class Witness(Observer):
         self._tapes: list[Tape] = []
         self._trail: list[Optimized] = []
         self._rollout: Rollout | None = None
-        self._batch: Rollout | None = None
         self._update: UpdateRow | None = None
 
     def _listen(self) -> None:
@@ -98,8 +96,6 @@ class Witness(Observer):
         _around(env, "step", self._on_env_step)
         _around(state.ppo.adam, "step", self._on_optimized)
         _around(state.ppo, "update", self._on_update)
-        _around(state.ppo, "imitate", self._on_update)
-        _around(state.demonstrations, "add", self._on_shown)
 
     def _on_reset(self, found: Any, *, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         assert options is not None
@@ -125,10 +121,6 @@ class Witness(Observer):
         self._trail.append(Optimized(weights, first, second, 0))
 
     def _on_update(self, _: Any, rollout: Rollout, *rest: Any, **named: Any) -> None:
-        self._batch = rollout
-        self._rollout = rollout if self._rollout is None else self._rollout
-
-    def _on_shown(self, _: Any, rollout: Rollout) -> None:
         self._rollout = rollout
 
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
@@ -136,7 +128,6 @@ class Witness(Observer):
 
     def on_checkpoint(self, path: Path, iteration: int) -> None:
         assert self._rollout is not None
-        assert self._batch is not None
         assert self._update is not None
         after = checkpoint.read(path)
         episodes = tuple(tape.transcript() for tape in self._tapes)
@@ -145,7 +136,6 @@ class Witness(Observer):
                 number=iteration - 1,
                 episodes=episodes,
                 rollout=self._rollout,
-                batch=self._batch,
                 trail=tuple(self._trail),
                 update=self._update,
                 before=self._before,

@@ -139,23 +139,6 @@ PLANTED = {
             generate=orientation,
         ),
         Planted(
-            name="radius",
-            family="mlp",
-            preset="impaired",
-            widths=(16, 8, 8),
-            param_budget=2.5,  # mlp_small in slot 0, not mlp
-            batches_per_epoch=50,
-            batch_size=64,
-            optimizer="sgd",
-            learning_rate=0.05,
-            classes=2,
-            samples=6000,
-            slot=0,
-            blueprint="mlp_small",
-            step=0,
-            generate=radius,
-        ),
-        Planted(
             name="recall",
             family="transformer",
             preset="impaired",

@@ -49,10 +49,9 @@ class GrowthEnv(VectorEnv):
     """E hosts under the control of one policy; observations, rewards and masks are tensors on the given device.
 
     ``env_ids`` name the environments for the random numbers, so that any grouping of them plays the same episodes;
-    default 0…envs-1. Each group of ``twins`` consecutive ids has the same host (task, initialisation, order of
-    samples); decisions alone differ. Another number of twins holds from the next ``reset`` on. Tasks are the first
-    ``train_tasks`` (default: all) of the bank in turn, unless ``reset`` is told which. ``host`` is what grows in place
-    of ``train.host``. ``compose`` builds the population; faults are injected by passing another one.
+    default 0…envs-1. Tasks are the first ``train_tasks`` (default: all) of the bank in turn, unless ``reset`` is told
+    which. ``host`` is what grows in place of ``train.host``. ``compose`` builds the population; faults are injected by
+    passing another one.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED, "render_modes": []}  # noqa: RUF012 - gymnasium's own form
@@ -68,7 +67,6 @@ class GrowthEnv(VectorEnv):
         backend: str = "auto",
         compose: Callable[..., Population | Shards] = Population,
         train_tasks: int | None = None,
-        twins: int = 1,
         host: HostSpec | None = None,
     ) -> None:
         if (dataset_train.classes, dataset_train.task_classes) != (dataset_val.classes, dataset_val.task_classes):
@@ -82,8 +80,8 @@ class GrowthEnv(VectorEnv):
         self.device = torch.device(device)
         self.env_ids = torch.arange(train.envs) if env_ids is None else env_ids
         self.env_ids = self.env_ids.to(self.device)
-        self.num_envs, self.twins = len(self.env_ids), twins
-        self.host_ids = self.env_ids // twins
+        self.num_envs = len(self.env_ids)
+        self.host_ids = self.env_ids
         self.training_data, self.validation_data = dataset_train, dataset_val
         self.host = host or build_host(train.host, dataset_train.shape, dataset_train.classes, dataset_train.host)
         self.blueprints = blueprints_of(self.host.family)
@@ -124,7 +122,7 @@ class GrowthEnv(VectorEnv):
     def _drawn_tasks(self) -> Tensor:
         """Those of training in turn, from one that depends on the run: a bank deals its kinds out evenly."""
         first = int(rng.bits(rng.key(self.rng_seed, Purpose.TASK))) % self.train_tasks
-        return (first + self.iteration * (self.train.envs // self.twins) + self.host_ids) % self.train_tasks
+        return (first + self.iteration * self.train.envs + self.host_ids) % self.train_tasks
 
     @property
     def openings(self) -> Tensor:
@@ -158,8 +156,8 @@ class GrowthEnv(VectorEnv):
         """Fresh hosts, one validation, the first observation; nothing has been trained.
 
         ``options["iteration"]`` names the episode (default: the next one), ``options["tasks"]`` ``[E]`` the task of
-        each host (default: drawn), ``options["host_ids"]`` ``[E]`` names the hosts of this episode (default: one for
-        each group of twins), ``seed`` replaces the run's rng_seed.
+        each host (default: drawn), ``options["host_ids"]`` ``[E]`` names the hosts of this episode (default: the
+        environments' own ids), ``seed`` replaces the run's rng_seed.
         """
         if seed is not None:
             self.rng_seed = self.population.rng_seed = seed
@@ -167,7 +165,7 @@ class GrowthEnv(VectorEnv):
         self.iteration = (options or {}).get("iteration", self.iteration + 1)
         self._step, self._all_alive = 0, True
         tasks, host_ids = (options or {}).get("tasks"), (options or {}).get("host_ids")
-        self.host_ids = self.env_ids // self.twins if host_ids is None else host_ids.to(self.device)
+        self.host_ids = self.env_ids if host_ids is None else host_ids.to(self.device)
         self._assign(self._drawn_tasks() if tasks is None else self._checked(tasks))
         self.population.reset(self.iteration, self.tasks, self.host_ids)
         slots = Slots.empty(self.num_envs, self.host.slots, self.device)

@@ -10,13 +10,14 @@ from pydantic import ValidationError
 
 from simic.data.batches import Meta
 from simic.errors import SimicError
-from simic.evaluation.policies import BASELINES, refuse_other_host
+from simic.evaluation.policies import refuse_other_host
 from simic.evaluation.result import Frozen, read_headroom
 from simic.growth.networks.hosts import build_host
 from simic.params import Host
 from simic.training.learned import CARD_FILE, Learned
 
 PUBLISHED = Path(__file__).parents[1] / "published"  # a folder for each suite
+BY_HAND = "patient"  # the rule that grows where no controller fits
 
 
 class Publication(Frozen):
@@ -71,9 +72,22 @@ class Controller:
         return ""
 
 
-def choose(own: Controller | None, host: Host | None, usual: Host, meta: Meta, device: torch.device) -> Controller:
-    """The project's own controller where it fits, else the published one that does, of several one trained on ``host``,
-    or on the ``usual`` one where that is null; SimicError naming all of them where none fits.
+@dataclass(frozen=True)
+class Rule:
+    """A baseline by its name, and why it grows in place of a controller, if it was not asked for."""
+
+    name: str
+    instead: str = ""
+
+    def __str__(self) -> str:
+        return f"the policy {self.name}" + (f", since no controller fits: {self.instead}" if self.instead else "")
+
+
+def choose(
+    own: Controller | None, host: Host | None, usual: Host, meta: Meta, device: torch.device
+) -> Controller | Rule:
+    """Return the project's own controller where it fits, else the published one that does, of several one trained on
+    ``host``, or on the ``usual`` one where that is null; where none fits, the rule by hand, which says why.
     """
     published = [Controller.load(path.parent, device) for path in sorted(PUBLISHED.glob(f"*/{CARD_FILE}"))]
     published.sort(key=lambda controller: controller.learned.train.host != (host or usual))
@@ -82,10 +96,7 @@ def choose(own: Controller | None, host: Host | None, usual: Host, meta: Meta, d
     if "" in refusals:
         return candidates[refusals.index("")]
     why = [f"{controller.name}: {refusal}" for controller, refusal in zip(candidates, refusals, strict=True)]
-    raise SimicError(
-        f"no controller fits ({'; '.join(why) or 'there is none in models/policy, and none is published'}): train one "
-        f"with simic run, or give --policy a directory or one of {', '.join(BASELINES)}"
-    )
+    return Rule(BY_HAND, "; ".join(why) or "there is none in models/policy, and none is published")
 
 
 def _form(shape: tuple[int, ...]) -> str:

@@ -14,7 +14,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, play
 from simic.errors import SimicError
 from simic.evaluation.compare import compare
-from simic.evaluation.controllers import Controller
+from simic.evaluation.controllers import Controller, Rule
 from simic.evaluation.grid import Hosts, Splits, grid
 from simic.evaluation.history import Histories
 from simic.evaluation.policies import BASELINES, refuse_other_host
@@ -42,7 +42,7 @@ class GrowSetup:
 
 def grow(
     setup: GrowSetup,
-    policy: str | Controller,
+    policy: Rule | Controller,
     hosts: int,
     out: Path,
     compared: bool = False,
@@ -51,14 +51,14 @@ def grow(
     """Grows ``hosts`` networks side by side and exports the one with the best committed validation accuracy,
     ``compared`` with what else one can do or not.
 
-    ``policy`` is a trained one or the name of a baseline. SimicError when ``out`` exists or the policy was trained for
+    ``policy`` is a trained one or a baseline. SimicError when ``out`` exists or the policy was trained for
     another family or number of slots.
     """
     if out.exists():
         raise SimicError(f"{out}: already exists; choose another --out or remove it")
     held_out = load_held_out(setup.prepared, setup.device)
     env = _environment(setup, held_out, torch.arange(hosts))
-    name, common = (f"the policy {policy}", None) if isinstance(policy, str) else (policy.name, policy.common)
+    name, common = (str(policy), None) if isinstance(policy, Rule) else (policy.name, policy.common)
     everyone = slice(0, hosts)
     with closing(env):
         histories = recovered(env.population, lambda: _played(env, policy))
@@ -93,16 +93,14 @@ def _environment(setup: GrowSetup, held_out: HeldOut, env_ids: Tensor) -> Growth
     return GrowthEnv(*what, host=host)
 
 
-def _played(env: GrowthEnv, policy: str | Controller) -> Histories:
+def _played(env: GrowthEnv, policy: Rule | Controller) -> Histories:
     histories = Histories(env, env.num_envs)
     play(env, _actor(policy, env), GROW_ITERATION, histories.add)
     return histories
 
 
-def _actor(policy: str | Controller, env: GrowthEnv) -> Actor:
+def _actor(policy: Rule | Controller, env: GrowthEnv) -> Actor:
     if isinstance(policy, Controller):
         refuse_other_host(policy.learned, env.host)
         return policy.learned.actor(greedy=True)
-    if policy not in BASELINES:
-        raise SimicError(f"policy {policy!r}: must be learned, a policy's directory, or one of {', '.join(BASELINES)}")
-    return BASELINES[policy](env)
+    return BASELINES[policy.name](env)

@@ -17,14 +17,12 @@ from simic.evaluation.baselines import (
     scheduled_blueprint,
 )
 from simic.evaluation.blind import Blind
-from simic.evaluation.gradient import Gradient
 from simic.evaluation.result import SAMPLED
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import HostSpec
 from simic.params import Params
 from simic.training.learned import Learned
 
-SURVEYED = "surveyed"
 BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
     "static": lambda env: Static(),
     "random_legal": lambda env: RandomLegal(env.action_spec),
@@ -36,23 +34,14 @@ BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
         scheduled_blueprint(env),
     ),
     "patient": lambda env: Patient(env.train.lifecycle, env.steps, tries(env.host.family, env.host.slots)),
-    "gradient": lambda env: Gradient(env, blueprint=scheduled_blueprint(env)),
 }
 
 
-def names(params: Params, learned: Learned | None) -> tuple[str, ...]:
-    """Those that ``evaluate.policies`` names, in that order; then the patient rule with the sequence that training's
-    survey found, where it had one.
-    """
-    surveyed = learned is not None and learned.sequence is not None
-    return (*params.evaluate.policies, *([SURVEYED] if surveyed else []))
-
-
 def actors(params: Params, env: GrowthEnv, learned: Learned | None) -> dict[str, Actor]:
-    """By ``names``. SimicError when there is no trained policy, or it was trained for other observations or actions, or
-    one needs a choice that ``train.actions`` closes.
+    """Return those that ``evaluate.policies`` names, in that order. SimicError when there is no trained policy, or it
+    was trained for other observations or actions, or one needs a choice that ``train.actions`` closes.
     """
-    found = {name: _actor(name, env, learned) for name in names(params, learned)}
+    found = {name: _actor(name, env, learned) for name in params.evaluate.policies}
     for actor in found.values():
         refuse_closed(env, actor)
     return found
@@ -62,9 +51,6 @@ def _actor(name: str, env: GrowthEnv, learned: Learned | None) -> Actor:
     if learned is None:
         raise SimicError(f"evaluate.policies names {name!r}: there is no trained policy; run simic train first")
     refuse_other_host(learned, env.host)
-    if name == SURVEYED:
-        assert learned.sequence is not None
-        return Patient(env.train.lifecycle, env.steps, learned.sequence)
     actor = learned.actor(greedy=name != SAMPLED)
     return Blind(actor) if name == "blind" else actor
 

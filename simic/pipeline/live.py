@@ -107,7 +107,7 @@ class LiveView(Observer):
         seconds = now - self._iteration_began
         rate = f", {played / seconds:,.0f} decisions a second" if played > 0 and seconds > 0 else ""
         return {
-            "phase": f"{phase(self._done, self._train.survey, self._train.taught)}: {self._doing}{rate}",
+            "phase": f"{self._doing}{rate}",
             "score": self._score,
             "held-out": ", ".join(f"{name} {score:.1f}" for name, score in self._floors.items()),
             "ops": self._ops,
@@ -115,13 +115,6 @@ class LiveView(Observer):
             "findings": ", ".join(f"{count} {severity}" for severity, count in self._findings.items() if count)
             or "none",
         }
-
-
-def phase(done: int, survey: int, taught: int) -> str:
-    """Of the iteration after so many: what decides and how the policy learns."""
-    if done < survey:
-        return "survey"
-    return "imitation" if done < taught else "PPO"
 
 
 def op_mix(steps: Columns) -> str:

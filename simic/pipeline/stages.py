@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from simic.audit.certificate import Certificate
     from simic.audit.findings import Verdict
     from simic.audit.record import RunRecord
-    from simic.evaluation.controllers import Controller
+    from simic.evaluation.controllers import Controller, Rule
     from simic.evaluation.explain import Explanation
     from simic.evaluation.result import HeadroomReport
     from simic.evaluation.take_home import Grown
@@ -179,7 +179,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     from simic.evaluation import evaluate as evaluation
     from simic.evaluation.counterfactual import departures, reward_scale
     from simic.evaluation.importance import GROUPS, Permuted
-    from simic.evaluation.policies import actors, names
+    from simic.evaluation.policies import actors
     from simic.evaluation.scoring import EvaluationSetup, Performance
     from simic.evaluation.take_home import export_best
     from simic.pipeline.display import shown
@@ -197,8 +197,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     learned = Learned.of(kept, device)
     asked = params.evaluate.counterfactuals if result.LEARNED in policies else 0
     departing = departures(learned.actor(greedy=True), asked)
-    together = len(names(params, learned)) + len(groups) + len(departing)
-    setup = EvaluationSetup.open(params, workspace.prepared, device, together)
+    setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies) + len(groups) + len(departing))
     players = actors(params, setup.env, learned)
     permuted = {group: Permuted(learned.actor(greedy=True), group, setup.env.host.slots) for group in groups}
     iterations, every = params.train.iterations, params.train.validate_every
@@ -243,7 +242,7 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Expl
 def audit(params: Params, workspace: Workspace) -> None:
     """Checks the run and writes the reports, the model card, findings, their numbers and certificate.json."""
     from simic.audit import resume_certificate
-    from simic.audit.canary import canaries
+    from simic.audit.canary import canary
     from simic.audit.certificate import Certificate
     from simic.audit.report import write_report
     from simic.pipeline.display import shown
@@ -256,7 +255,7 @@ def audit(params: Params, workspace: Workspace) -> None:
             certificate = _certified(run, workspace)
             told("derived again by the reference", next(done), steps)
         if params.audit.canary:
-            certificate = certificate.model_copy(update={"canaries": canaries(run.params.train)})
+            certificate = certificate.model_copy(update={"canary": canary()})
             told("canary trained", next(done), steps)
         certificate = certificate.model_copy(update={"resume": resume_certificate.read(workspace.resume)})
         write_report(replace(run, certificate=certificate), workspace.reports)
@@ -325,7 +324,7 @@ class Growth:
     data: str | None
     out: Path
     task: str | None = None
-    policy: str = "learned"  # or a baseline's name, the suite of a published controller, the directory of a policy
+    policy: str = "learned"  # or a baseline's name, a published controller's suite, a policy's directory
     host: str | None = None  # family/preset, or the user's own network, file.py:name
     hosts: int = 8
     compare: bool = False
@@ -339,6 +338,7 @@ def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
     """
     from simic.data import prepare as data
     from simic.evaluation import grow as growing
+    from simic.evaluation.controllers import Rule
     from simic.growth.networks.own import load_network
     from simic.pipeline.display import shown
     from simic.training import machine
@@ -356,9 +356,9 @@ def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
         prepared = Path(scratch) / "prepared"
         data.prepare(task, params.rng_seed, prepared, folder, as_given=own is not None)
         policy = _asked_policy(asked.policy, host, params, workspace, prepared, device)
-        train = params.train if isinstance(policy, str) else policy.learned.train
+        train = params.train if isinstance(policy, Rule) else policy.learned.train
         train = train.model_copy(update={} if host is None else {"host": host})
-        if own is not None and isinstance(policy, str):
+        if own is not None and isinstance(policy, Rule):
             train = adapting(train)
         setup = growing.GrowSetup(params.model_copy(update={"train": train}), prepared, device, network)
         # Two that write to one folder would delete each other's half-written network.
@@ -378,14 +378,14 @@ def adapting(train: Train) -> Train:
 
 def _asked_policy(
     name: str, host: Host | None, params: Params, workspace: Workspace, prepared: Path, device: "torch.device"
-) -> "str | Controller":
-    """The name of a baseline, or a controller: "learned" is the project's own or the published one that fits."""
+) -> "Rule | Controller":
+    """A baseline, or a controller: "learned" is the project's own or the published one that fits."""
     from simic.data.batches import read_meta
-    from simic.evaluation.controllers import PUBLISHED, Controller, choose
+    from simic.evaluation.controllers import PUBLISHED, Controller, Rule, choose
     from simic.evaluation.policies import BASELINES
 
     if name in BASELINES:
-        return name
+        return Rule(name)
     if name != "learned":
         shipped = PUBLISHED / name
         return Controller.load(shipped if shipped.is_dir() else Path(name), device)

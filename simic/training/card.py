@@ -158,13 +158,10 @@ def data_used(meta: Meta, data_sha256: str) -> str:
 
 
 def _training(train: Train, manifest: Manifest) -> str:
-    machine, shown = (
-        manifest.machine,
-        f", the first {train.taught} of them shown by the explorer" if train.taught else "",
-    )
+    machine = manifest.machine
     return (
-        f"One training, rng_seed {manifest.params['rng_seed']}: {train.iterations} iterations of {train.envs} hosts"
-        f"{shown}; kept is iteration {manifest.iteration}. On {machine.device}, torch {machine.libraries['torch']}."
+        f"One training, rng_seed {manifest.params['rng_seed']}: {train.iterations} iterations of {train.envs} hosts; "
+        f"kept is iteration {manifest.iteration}. On {machine.device}, torch {machine.libraries['torch']}."
     )
 
 

@@ -24,31 +24,26 @@ from simic.training.checkpoint import Checkpoint
 
 WEIGHTS_FILE = "weights.safetensors"
 CARD_FILE = "policy.json"
-SEQUENCE = "survey.sequence"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 RESTORED = "give the folder of another, or bring it back: of this project's own, dvc checkout models"
 
 
 @dataclass(frozen=True)
 class Learned:
-    """The policy in evaluation mode with what it was trained as; ``normalizers.see`` comes before ``policy.act``.
-
-    ``sequence [tries, 2]`` is what the survey of its training found best to try, where it had one.
-    """
+    """The policy in evaluation mode with what it was trained as; ``normalizers.see`` comes before ``policy.act``."""
 
     policy: ActorCritic
     normalizers: Normalizers
     specs: dict[str, Any]
     train: params.Train
     iteration: int
-    sequence: Tensor | None = None
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, device: torch.device | str = "cpu") -> Self:
         """From a verified checkpoint of training."""
         manifest = checkpoint.manifest
         train = params.Train.model_validate_json(json.dumps(manifest.params["train"]))
-        prefixes = {"ppo/policy.": "policy.", "normalizers/observation.": "observation.", "survey/": "survey."}
+        prefixes = {"ppo/policy.": "policy.", "normalizers/observation.": "observation."}
         tensors = {
             kept + name.removeprefix(prefix): tensor
             for prefix, kept in prefixes.items()
@@ -75,7 +70,7 @@ class Learned:
         normalizers = Normalizers(ObservationNormalizer(observation_spec, device) if seen else None)
         normalizers.load_state_dict(seen)
         policy = policy.to(device).eval().requires_grad_(False)
-        return cls(policy, normalizers, specs, train, iteration, tensors.get(SEQUENCE))
+        return cls(policy, normalizers, specs, train, iteration)
 
     def actor(self, greedy: bool) -> "LearnedActor":
         """The policy as a player."""
@@ -84,8 +79,7 @@ class Learned:
     def save(self, target: Path) -> None:
         """Writes ``target`` as a whole: weights.safetensors and policy.json."""
         policy = {f"policy.{name}": tensor for name, tensor in self.policy.state_dict().items()}
-        surveyed = {} if self.sequence is None else {SEQUENCE: self.sequence}
-        parts = policy | self.normalizers.state_dict() | surveyed
+        parts = policy | self.normalizers.state_dict()
         tensors = {name: tensor.cpu().contiguous() for name, tensor in parts.items()}
         content = save(tensors)
         card = {

@@ -28,11 +28,10 @@ def refuse_training(params: Params, prepared: Path, hosts: int, processes: int, 
     """SimicError where a process with so many hosts, and its other processes, would not fit."""
     train, meta = params.train, read_meta(prepared)
     spec = _spec(train, meta)
-    kept = 1 + max(train.survey, train.warm_start)  # the explorer's rollouts are learned from together
     needs = [
         *_of_hosts(train, meta, hosts),
         _of_features(params, meta, hosts, device),
-        _of_decisions(train, spec, hosts, 2 * kept),
+        _of_decisions(train, spec, hosts, 2),
         _of_policy(train, spec),
         _of_data(prepared),
         _of_saving(params, meta, hosts),

@@ -22,7 +22,7 @@ from simic.telemetry.rows import FindingRow
 from simic.training.checkpoint import MANIFEST_FILE, STATE_FILE, Checkpoint, Damaged, read_bytes
 
 FOLDER = "partial"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ASIDE = "damaged-"
 
 

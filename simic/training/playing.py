@@ -15,25 +15,22 @@ from simic.telemetry.columns import STEPS
 from simic.training.checkpoint import Damaged
 from simic.training.episodes import Collector, Tally, step_tensors
 from simic.training.partial import PartialCheckpoint
-from simic.training.teacher import Teacher
 
-TRIED = "teacher/tried"
 PARTS = ("rollout/", "env/", "steps/", "tally/")
 
 
 @dataclass(frozen=True)
 class Playing:
-    """One episode of all hosts; the ``teacher`` decides, or the policy where there is none."""
+    """One episode of all hosts."""
 
     env: GrowthEnv
-    teacher: Teacher | None
     collector: Collector
     tally: Tally
 
     @classmethod
-    def begun(cls, env: GrowthEnv, teacher: Teacher | None) -> Self:
+    def begun(cls, env: GrowthEnv) -> Self:
         """Before its first step."""
-        return cls(env, teacher, Collector(STEPS), Tally(env))
+        return cls(env, Collector(STEPS), Tally(env))
 
     def add(self, transition: StepRecord) -> None:
         """Takes in one step."""
@@ -49,8 +46,6 @@ class Playing:
         """Everything that the steps so far have moved, as copies on the CPU."""
         states = reached.state_dict(), self.env.state_dict(), self.collector.state_dict(), self.tally.state_dict()
         found = {part + name: x for part, state in zip(PARTS, states, strict=True) for name, x in state.items()}
-        if self.teacher is not None:
-            found[TRIED] = self.teacher.explorer.tried
         return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in found.items()}
 
     def resume(
@@ -67,8 +62,6 @@ class Playing:
             for t in range(step):
                 self.collector.add({name: steps[name][t] for name in found.manifest.columns})
             self.tally.load_state_dict(tally)
-            if self.teacher is not None:
-                self.teacher.explorer.tried.copy_(found.tensors[TRIED])
         except ProcessLost:
             raise
         except (SimicError, ValueError, KeyError, IndexError) as error:

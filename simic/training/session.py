@@ -216,15 +216,8 @@ def compose(
     training, validation = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
     backend, env_ids = params.runtime.backend, ranks.env_ids(train.envs)
     make = sharing.population(params.runtime, found or layout(params, device, ranks))
-    if len(env_ids) % train.twins:
-        raise SimicError(
-            f"train.twins = {train.twins}: each process has {len(env_ids)} environments, which must be a multiple of it"
-        )
     of_training = len(read_meta(prepared_dir).of_group("train"))
-    env = GrowthEnv(
-        train, params.rng_seed, training, validation, env_ids, device, backend, make, of_training, train.twins
-    )
-    _refuse_partial_survey(train, env)
+    env = GrowthEnv(train, params.rng_seed, training, validation, env_ids, device, backend, make, of_training)
     policy = ActorCritic(env.action_spec, env.observation_spec, train.policy, params.rng_seed).to(device)
     normalizers = Normalizers(
         ObservationNormalizer(env.observation_spec, device) if settings.normalize_observations else None,
@@ -239,16 +232,6 @@ def compose(
         all_env_ids=torch.arange(train.envs),
     )
     return env, TrainState(ppo, normalizers, ranks)
-
-
-def _refuse_partial_survey(train: Train, env: GrowthEnv) -> None:
-    """SimicError unless the hosts of this process make up whole groups that try every opening."""
-    openings = int(env.openings.sum())
-    if train.survey and (openings == 0 or env.num_envs % openings):
-        raise SimicError(
-            f"train.survey tries {openings} openings side by side, and each process has {env.num_envs} environments: "
-            f"must be a multiple of {openings}; change train.envs, or close choices with train.actions"
-        )
 
 
 def _clear(work_dir: Path) -> None:

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, fields
 
 from torch import Tensor
 
-from simic.agent.imitation import Demonstrations
 from simic.agent.normalization import Normalizers
 from simic.agent.ppo import PPO
 from simic.errors import SimicError
@@ -36,19 +35,13 @@ class TrainState:
 
     def __init__(self, ppo: PPO, normalizers: Normalizers, ranks: Ranks = ALONE):
         self.ppo, self.normalizers, self.ranks, self.counters = ppo, normalizers, ranks, Counters()
-        self.demonstrations = Demonstrations()
-        self.sequence: Tensor | None = None  # [tries, 2]: what the survey found best to try one after the other
 
     def tensors(self) -> dict[str, Tensor]:
-        """CPU copies, ``ppo/…``, ``normalizers/…`` and, as long as they are there, ``demonstrations/…`` and
-        ``survey/sequence``.
-        """
+        """Return CPU copies by name, ``ppo/…`` and ``normalizers/…``."""
         normalizers = self.normalizers.state_dict()
         if BY_ENVIRONMENT in normalizers:
             normalizers[BY_ENVIRONMENT] = self.ranks.whole(normalizers[BY_ENVIRONMENT])
-        shown = {name: self.ranks.whole(tensor) for name, tensor in self.demonstrations.state_dict().items()}
-        surveyed = {} if self.sequence is None else {"sequence": self.sequence}
-        parts = {"ppo": self.ppo.state_dict(), "normalizers": normalizers, "demonstrations": shown, "survey": surveyed}
+        parts = {"ppo": self.ppo.state_dict(), "normalizers": normalizers}
         return {
             f"{part}/{name}": tensor.detach().to("cpu", copy=True).contiguous()
             for part, tensors in parts.items()
@@ -61,10 +54,6 @@ class TrainState:
 
     def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Scalar]) -> None:
         """Goes on exactly from there; SimicError naming what is missing or unknown."""
-        shown = _part(tensors, "demonstrations/")
-        parts = {name: self.ranks.part(tensor) for name, tensor in shown.items()}
-        self.demonstrations.load_state_dict(parts, self.ppo.policy)
-        self.sequence = _part(tensors, "survey/").get("sequence")
         own, given = self.tensors().keys() | self.scalars().keys(), tensors.keys() | scalars.keys()
         for name in sorted(own ^ given):
             raise SimicError(f"checkpoint: {name} is {'missing' if name in own else 'unknown here'}")

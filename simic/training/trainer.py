@@ -4,23 +4,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import torch
-
-from simic.agent.advantages import over_twins, with_advantages
+from simic.agent.advantages import with_advantages
 from simic.agent.health import Health, acting
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.rollout import Rollout, StepRecord, Unfinished, collect
-from simic.envs.explorer import Tries
 from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.shards import ProcessLost, recovered
 from simic.telemetry.columns import Columns
 from simic.telemetry.recorder import Iteration
 from simic.telemetry.rows import FindingRow, Severity, TimingRow, UpdateRow
-from simic.training import episodes, survey, teacher, validation
+from simic.training import episodes, validation
 from simic.training.checkpoint import Damaged
 from simic.training.interrupts import Interrupted, in_training
 from simic.training.observers import EndStatus, Observer, Observers, RunInfo
@@ -142,7 +139,6 @@ class TrainingRun:
     def _rollout(self, iteration: int) -> tuple[Rollout, Recorded]:
         """And what is recorded of the hosts of this process."""
         env, ppo, normalizers = self.session.env, self.state.ppo, self.state.normalizers
-        env.twins = self._twins(iteration)
         unfinished, playing = self._unfinished(iteration)
         self.reached = 0 if unfinished is None else unfinished.steps
 
@@ -153,13 +149,13 @@ class TrainingRun:
             self._look_inside(playing, transition.reached)
 
         how = iteration, self.session.params.rng_seed, env.steps, on_step
-        rollout, self.end = collect(env, ppo.policy, normalizers, *how, teacher=playing.teacher, unfinished=unfinished)
+        rollout, self.end = collect(env, ppo.policy, normalizers, *how, unfinished=unfinished)
         return rollout, Recorded(playing.collector.fetched(), playing.tally.columns())
 
     def _unfinished(self, iteration: int) -> tuple[Unfinished | None, Playing]:
         """What an earlier life of this run left of the iteration, if it did; and the episode, as it is then."""
         found, self.partial = self.partial, None
-        playing = Playing.begun(self.session.env, self._teacher(iteration))
+        playing = Playing.begun(self.session.env)
         if found is None:
             return None, playing
         partials, state = self.session.partials, self.state
@@ -168,7 +164,7 @@ class TrainingRun:
         except Damaged as damage:
             self.report(partials.set_aside(found.step, iteration, damage))
             self.inside = 0
-            return None, Playing.begun(self.session.env, self._teacher(iteration))
+            return None, Playing.begun(self.session.env)
         for finding in found.findings:
             self.report(finding)
         return unfinished, playing
@@ -188,21 +184,6 @@ class TrainingRun:
         self.session.save_inside(reached.steps, playing.tensors(reached), playing.columns)
         self.inside = reached.steps
 
-    def _teacher(self, iteration: int) -> teacher.Teacher | None:
-        """Who decides in the policy's place, if anyone does."""
-        env, sequence = self.session.env, self.state.sequence
-        if iteration < self.settings.survey:
-            return teacher.surveyor(env, iteration)
-        if iteration < self.settings.taught:
-            assert sequence is not None
-            return teacher.guide(env, iteration, sequence)
-        return None
-
-    def _twins(self, iteration: int) -> int:
-        """How many environments share a host: in the survey as many as there are openings."""
-        surveys = iteration < self.settings.survey
-        return int(self.session.env.openings.sum()) if surveys else self.settings.twins
-
     def _look_at_memory(self, iteration: int) -> None:
         """Fewer hosts at once since the last look: a finding, and part of the state, as it changes the last bits."""
         population = self.session.env.population
@@ -213,11 +194,8 @@ class TrainingRun:
             self._found(iteration, "out_of_memory", "low", text, population.group)
 
     def advantages(self, rollout: Rollout) -> Rollout:
-        """The one place where the scales move, then GAE on the scaled rewards, of twins on what they differ by."""
+        """Move the scales, in this one place, then return the rollout with GAE on the scaled rewards."""
         self.whole = False
-        twins = self.session.env.twins
-        if twins > 1:
-            rollout = replace(rollout, rewards=over_twins(rollout.rewards, rollout.valid, twins))
         normalizers, ppo, reduce = self.state.normalizers, self.settings.ppo, self.ranks.reduce
         self.acted = acting(self.state.ppo.policy, rollout, self.end, normalizers, reduce)
         seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
@@ -225,12 +203,10 @@ class TrainingRun:
         return with_advantages(rollout, rewards, ppo.gamma, ppo.gae_lambda)
 
     def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
-        """One update, by imitation during the warm start and else of PPO, and the checks of it that can end a run."""
+        """Run one update of PPO, and the checks of it that can end a run."""
         ppo = self.state.ppo
-        warm = iteration < self.settings.taught
-        learn = self._imitate if warm else self._reinforce
-        metrics = self._timed("update", lambda: learn(rollout, iteration))
-        self.counters.env_steps += sum(self.ranks.gather(int(rollout.valid.sum()))) if warm else metrics.samples
+        metrics = self._timed("update", lambda: ppo.update(rollout, iteration, Health(ppo, self.acted)))
+        self.counters.env_steps += metrics.samples
         if not metrics.first_ratio_ok:
             deviation = metrics.first_ratio_deviation
             self._found(iteration, "replay_differs", "critical", f"first ratio is off 1 by {deviation:.3g}", deviation)
@@ -239,36 +215,6 @@ class TrainingRun:
             text = f"{skipped} optimizer steps had no finite loss or gradient, at most {SKIPPED_STEPS_BUDGET} may"
             self._found(iteration, "non_finite_updates", "critical", text, skipped)
         return metrics
-
-    def _reinforce(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
-        return self.state.ppo.update(rollout, iteration, Health(self.state.ppo, self.acted))
-
-    def _imitate(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
-        """Of all that the explorer has shown so far. What the survey showed is forgotten at its end, the rest after the
-        last of its iterations.
-        """
-        ppo, shown, envs, reduce = self.state.ppo, self.state.demonstrations, self.settings.envs, self.ranks.reduce
-        shown.add(rollout)
-        surveyed, last = (iteration + 1 == end for end in (self.settings.survey, self.settings.taught))
-        batch = shown.batch(ppo.policy, self.state.normalizers, self.settings.ppo.gamma, envs, reduce)
-        metrics = ppo.imitate(batch, shown.rows(torch.arange(envs), envs), iteration, last, Health(ppo, self.acted))
-        if surveyed:
-            self._conclude_survey(iteration)
-        if surveyed or last:
-            shown.clear()
-        return metrics
-
-    def _conclude_survey(self, iteration: int) -> None:
-        """From what all processes saw follows what is tried from now on."""
-        env = self.session.env
-        openings, slots = env.openings.nonzero().cpu(), env.host.slots
-        own = [survey.openings_tried(shown, len(openings), slots) for shown in self.state.demonstrations.rollouts]
-        curves = torch.cat([part for parts in self.ranks.gather(own) for part in parts])
-        found = openings[survey.best_sequence(curves, Tries.of(self.settings.lifecycle, env.steps))]
-        self.state.sequence = found
-        names = ", then ".join(f"{env.blueprints[kind].name} in slot {slot}" for slot, kind in found.tolist())
-        text = f"to be tried one after the other, by a survey of {len(curves)} tasks: {names}"
-        self._found(iteration, "survey", "info", text, len(curves))
 
     def validate(self, iteration: int) -> None:
         """Every ``validate_every`` iterations and after the last: the same greedy episodes; the best score is kept."""

@@ -38,8 +38,7 @@ def validate(
         tally.add(reward, info)
         on_step()
 
-    # Greedy twins would all do the same: here every environment has a host of its own.
-    play(env, LearnedActor(policy, normalizers, greedy=True), VALIDATION_ITERATION, add, tasks, env.env_ids)
+    play(env, LearnedActor(policy, normalizers, greedy=True), VALIDATION_ITERATION, add, tasks)
     return tally.columns()
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from simic.agent.advantages import gae, over_twins
+from simic.agent.advantages import gae
 from simic.agent.losses import normalized
 
 
@@ -89,18 +89,3 @@ def test_noise_is_not_blown_up_to_unit_size() -> None:
     advantages = torch.tensor([[1e-6, -1e-6]])
     assert torch.allclose(normalized(advantages, torch.ones(1, 2, dtype=torch.bool)), advantages / 0.1)
     assert normalized(advantages, torch.zeros(1, 2, dtype=torch.bool)).tolist() == [[0.0, 0.0]]
-
-
-def test_rewards_of_twins_are_what_they_differ_by() -> None:
-    rewards = torch.tensor([[1.0, 3.0, 10.0, 10.0], [0.0, 0.0, 5.0, 7.0]])
-    valid = torch.ones(2, 4, dtype=torch.bool)
-    assert over_twins(rewards, valid, 2).tolist() == [[-1.0, 1.0, 0.0, 0.0], [0.0, 0.0, -1.0, 1.0]]
-    assert torch.equal(over_twins(rewards, valid, 1), torch.zeros(2, 4))
-
-
-def test_a_twin_that_ended_early_does_without_what_the_other_still_gets() -> None:
-    rewards = torch.tensor([[1.0, 3.0], [-6.0, 2.0], [0.0, 4.0]])
-    valid = torch.tensor([[True, True], [True, True], [False, True]])
-    found = over_twins(rewards, valid, 2)
-    assert found.tolist() == [[-1.0, 1.0], [-6.0, 4.0], [0.0, 2.0]]
-    assert found.sum(dim=0).tolist() == [-7.0, 7.0]  # of -5 and 9, less their mean

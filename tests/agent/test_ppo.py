@@ -166,7 +166,7 @@ def test_the_reported_entropy_is_the_mean_over_the_rows_where_a_head_had_a_choic
     ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 2, "target_kl": 1e-9}))
     rollout = make_rollout(ppo.policy, episodes(6, 8, None), 8)
     mask = rollout.masks["op"].clone()
-    [first, *_] = [envs for _, envs in ppo._minibatches(rollout.env_ids, rollout.env_ids, 0, 1, 2)]
+    [first, *_] = [envs for _, envs in ppo._minibatches(rollout.env_ids, rollout.env_ids, 0, 2)]
     for env in set(range(6)) - set(first.tolist()):
         mask[:, env] = torch.nn.functional.one_hot(rollout.actions[:, env, 0], 4).bool()
     rollout = replace(rollout, masks={**rollout.masks, "op": mask})
@@ -273,7 +273,7 @@ def test_schedules_count_executed_updates_only() -> None:
 def test_every_environment_is_used_once_in_each_epoch_and_orders_differ() -> None:
     ppo = make_ppo(settings=SETTINGS.model_copy(update={"minibatches": 3, "epochs": 3}))
     env_ids = torch.tensor([14, 3, 9, 8, 20, 1, 7])
-    schedule = list(ppo._minibatches(env_ids, env_ids.sort().values, iteration=2, epochs=ppo.settings.epochs, parts=3))
+    schedule = list(ppo._minibatches(env_ids, env_ids.sort().values, iteration=2, parts=3))
     orders = []
     for epoch in range(3):
         parts = [rows for at, rows in schedule if at == epoch]
@@ -282,11 +282,7 @@ def test_every_environment_is_used_once_in_each_epoch_and_orders_differ() -> Non
         orders.append([sorted(part.tolist()) for part in parts])
     assert orders[0] != orders[1]
     assert orders != [
-        [
-            sorted(part.tolist())
-            for at, part in ppo._minibatches(env_ids, env_ids.sort().values, 3, ppo.settings.epochs, 3)
-            if at == epoch
-        ]
+        [sorted(part.tolist()) for at, part in ppo._minibatches(env_ids, env_ids.sort().values, 3, 3) if at == epoch]
         for epoch in range(3)
     ]
 

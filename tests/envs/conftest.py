@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from growth.worlds import make_tokens
+from growth.worlds import make_tokens, small
 from sklearn.datasets import load_digits
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from simic.envs import growth_env, rewards
 from simic.envs.actions import random_legal
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.life.vocabulary import Op, Slots, Stage
-from simic.params import Host, Lifecycle, PPOParams, Train
+from simic.params import Lifecycle, PPOParams, Train
 
 SlotBuilder = Callable[..., Slots]
 # Short dwells, so that a random walk of a dozen steps meets every stage.
@@ -82,9 +82,9 @@ def make_env(digits, tokens) -> Callable[..., GrowthEnv]:
     def build(
         envs: int = 6, family: str = "cnn", steps: int = 12, backend: str = "loop", rng_seed: int = 7, **changes
     ) -> GrowthEnv:
-        host = changes.pop("host", Host(family=family))
+        host = changes.pop("host", small(family))
         data = tokens if host.family == "transformer" else digits
-        keywords = {name: changes.pop(name) for name in ("env_ids", "compose", "twins") if name in changes}
+        keywords = {name: changes.pop(name) for name in ("env_ids", "compose") if name in changes}
         if validation := changes.pop("validation", None):  # so many samples of it
             data = data[0], Dataset(data[1].x[:validation], data[1].y[:validation], data[1].classes)
         train = Train(

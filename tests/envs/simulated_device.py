@@ -34,7 +34,7 @@ from simic.agent.ppo import PPO
 from simic.agent.rollout import collect
 from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
-from tests.growth.worlds import DATA, FAMILIES
+from tests.growth.worlds import DATA, FAMILIES, small
 
 aten = torch.ops.aten
 NAME = "simulated"
@@ -188,9 +188,7 @@ def course(family: str, device: torch.device) -> Course:
     """A policy without memory plays and learns twice; one with an LSTM, whose cell has no gradient here, plays once."""
     near = DATA[family]
     data = Dataset(near.x.to(device), near.y.to(device), near.classes)
-    train = params.Train(
-        envs=ENVS, episode_steps=STEPS, batch_size=32, host=params.Host(family=family), batches_per_epoch=2
-    )
+    train = params.Train(envs=ENVS, episode_steps=STEPS, batch_size=32, host=small(family), batches_per_epoch=2)
     env = GrowthEnv(train, 7, data, data, device=device)
     player, pupil = (actor_critic(env, core).to(device) for core in ("lstm", "none"))
     ppo = PPO(pupil, params.PPOParams(epochs=1, minibatches=2), 1, total_updates=2)

@@ -18,7 +18,8 @@ from simic.envs.observations import columns, ratio
 from simic.envs.rewards import Ledgers
 from simic.errors import SimicError
 from simic.growth.batch.shards import Layout, Shards
-from simic.params import Host, HostOptimizer, PPOParams, Train
+from simic.params import HostOptimizer, PPOParams, Train
+from tests.growth.worlds import small
 
 from .conftest import QUICK
 from .transitions import SETTING, transition
@@ -49,7 +50,7 @@ def bank(seeds: Iterable[int] = (0, 0, 0, 0), tasks: Iterable[int] = range(4)) -
 def make(data: tuple[Dataset, Dataset], ids: list[int], backend: str = "loop", **keywords) -> GrowthEnv:
     optimizer, envs = keywords.pop("host_optimizer", HostOptimizer()), keywords.pop("of", len(ids))
     train = Train(
-        host=Host(family=keywords.pop("family", "cnn")), envs=envs, episode_steps=STEPS, batch_size=16,
+        host=small(keywords.pop("family", "cnn")), envs=envs, episode_steps=STEPS, batch_size=16,
         batches_per_epoch=2, lifecycle=QUICK, host_optimizer=optimizer, ppo=PPOParams(minibatches=1),
     )  # fmt: skip
     return GrowthEnv(train, 7, *data, torch.tensor(ids), "cpu", backend, **keywords)
@@ -128,7 +129,7 @@ def test_tasks_are_the_same_in_one_process_and_in_shards(processes):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_hosts_of_one_id_and_task_are_twins_and_of_another_task_begin_alike(backend):
+def test_hosts_of_one_id_and_task_are_equal_and_of_another_task_begin_alike(backend):
     env = make(bank(), [5, 5, 5, 2], backend)
     env.reset(options={"iteration": 3, "tasks": torch.tensor([2, 2, 0, 2])})
     fresh = [env.population.named_parameters(env.slots, row) for row in range(4)]
@@ -171,14 +172,6 @@ def test_the_task_of_a_host_depends_on_seed_iteration_and_id_alone():
         env.reset(seed=seed, options={"iteration": 5})
         firsts.add(int(env.tasks[0]))
     assert firsts == {0, 1, 2, 3}
-
-
-def test_twins_draw_one_task_and_groups_draw_as_hosts_of_their_number_do():
-    twins, alone = make(bank(), list(range(40)), twins=2), make(bank(), list(range(20)))
-    for env in (twins, alone):
-        env.reset(options={"iteration": 5})
-    assert torch.equal(twins.tasks, alone.tasks.repeat_interleave(2))
-    assert alone.tasks.unique().tolist() == [0, 1, 2, 3]
 
 
 def test_tasks_are_those_of_training_in_turn_within_and_across_iterations():

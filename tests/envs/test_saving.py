@@ -70,7 +70,7 @@ def differing(env: GrowthEnv, other: GrowthEnv) -> set[str]:
 @pytest.fixture(scope="module", params=["in one", "in groups"])
 def make(request, make_env):
     changes = {"compose": IN_GROUPS} if request.param == "in groups" else {}
-    return partial(make_env, HOSTS, steps=STEPS, twins=2, **changes)
+    return partial(make_env, HOSTS, steps=STEPS, **changes)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from simic.training.learned import CARD_FILE, Learned, describe_specs
 
 CPU = torch.device("cpu")
 SMALL = Policy(encoder_units=4, core_units=4, head_units=4)
-IMPAIRED, DEEP, TABLES = Host(), Host(preset="deep"), Host(family="mlp", preset="impaired")
+IMPAIRED, DEEP, TABLES = Host(), Host(preset="deep"), Host(family="mlp", preset="baseline")
 USUAL = IMPAIRED
 
 
@@ -93,7 +93,7 @@ def test_of_several_the_one_that_knows_the_host(shelf):
     [
         (None, None, (64,), "suite images.*trained on images, these are tokens; .*tables.*vectors, these are tokens"),
         (None, DEEP, (1, 16, 16), "suite images.*trained on cnn/impaired, 3 slots.*this is cnn/deep"),
-        (TABLES, DEEP, (1, 16, 16), "own controller: .*mlp/impaired.*; the published controller of suite images"),
+        (TABLES, DEEP, (1, 16, 16), "own controller: .*mlp/baseline.*; the published controller of suite images"),
     ],
 )
 def test_where_none_fits_the_refusal_names_all_and_what_to_do(shipped, mine, host, shape, words):

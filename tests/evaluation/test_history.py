@@ -41,7 +41,9 @@ class Script:
 def test_every_decision_transition_and_rollback_is_in_the_account() -> None:
     draw = torch.Generator().manual_seed(0)
     data = Dataset(torch.randn(64, 1, 8, 8, generator=draw), torch.arange(64) % 4, 4)
-    overrides = {"train": {"envs": 4, "episode_steps": STEPS, "batch_size": 32, "host": {"family": "mlp"}}}
+    overrides = {
+        "train": {"envs": 4, "episode_steps": STEPS, "batch_size": 32, "host": {"family": "mlp", "preset": "baseline"}}
+    }
     env = GrowthEnv(params.validate(overrides, "").train, 1, data, data, torch.arange(2), compose=Breaks)
     histories, script = Histories(env, 2), Script()
     play(env, script, 0, histories.add)

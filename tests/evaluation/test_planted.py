@@ -82,5 +82,5 @@ def test_what_cannot_take_the_plant_is_not_graded():
     """It is closed by the settings, or the policy is for other hosts."""
     assert planted.grade(learned(train(actions={"blueprint": ["norm"]})), 1, CPU) is None
     found = learned(train())
-    other = found.train.model_copy(update={"host": Host(family="mlp")})
+    other = found.train.model_copy(update={"host": Host(family="mlp", preset="baseline")})
     assert planted.grade(replace(found, train=other), 1, CPU) is None

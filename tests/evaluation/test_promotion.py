@@ -141,7 +141,7 @@ def test_a_champion_that_grew_by_other_rules_is_refused(bank):
 
 
 def test_a_champion_of_another_space_is_refused(bank):
-    champion = entrant(bank, "champion", "b", train=tiny_train(host=Host(family="mlp")))
+    champion = entrant(bank, "champion", "b", train=tiny_train(host=Host(family="mlp", preset="baseline")))
     in_this_host = replace(champion.learned, train=TREE.train)  # its params say so, its network does not
     said = refusal(bank, entrant(bank), replace(champion, learned=in_this_host))
     assert said.startswith("champion: the policy after 3 iterations was trained on ") and "blueprints" in said

@@ -46,10 +46,17 @@ def make_order(envs: int, batches: int, batch: int, samples: int = 96, seed: int
     return torch.randint(samples, (envs, batches, batch), generator=generator(seed))
 
 
-def make_host(family: str, preset: str = "impaired") -> HostSpec:
-    if family == "transformer":
-        return build_host(Host(family=family, preset=preset), (CONTEXT,), TOKENS)
-    return build_host(Host(family=family, preset=preset), IMAGE, 4)
+def small(family: str) -> Host:
+    """The smallest host of a family."""
+    if family == "mlp":
+        return Host(family=family, preset="baseline", widths=(16, 16, 16))
+    return Host(family=family, preset="impaired")
+
+
+def make_host(family: str, preset: str | None = None) -> HostSpec:
+    """Of that preset, or the smallest."""
+    host = small(family) if preset is None else Host(family=family, preset=preset)
+    return build_host(host, (CONTEXT,), TOKENS) if family == "transformer" else build_host(host, IMAGE, 4)
 
 
 def runnable(family: str) -> tuple[Blueprint, ...]:
@@ -65,7 +72,7 @@ def make_population(
     envs: int = 8,
     backend: str = "vmap",
     optimizer: HostOptimizer | None = None,
-    preset: str = "impaired",
+    preset: str | None = None,
     kind: type[Population] = Population,
 ) -> Population:
     optimizer = optimizer or HostOptimizer()

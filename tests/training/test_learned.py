@@ -2,7 +2,6 @@
 
 import json
 from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
 import torch
@@ -44,13 +43,6 @@ def test_it_decides_as_the_policy_in_the_run(learned, copied, prepared, tmp_path
     assert loaded.train == small_params().train
 
 
-def test_what_the_survey_found_goes_with_the_policy(learned, tmp_path):
-    assert learned.sequence is None
-    replace(learned, sequence=torch.tensor([[1, 0], [0, 2]])).save(tmp_path / "policy")
-    found = Learned.load(tmp_path / "policy").sequence
-    assert found is not None and found.tolist() == [[1, 0], [0, 2]]
-
-
 def test_hosts_that_have_ended_are_not_read(learned, copied, prepared):
     with open_session(small_params(), copied, prepared) as session:
         observation, _ = session.env.reset(options={"iteration": 77})
@@ -89,5 +81,5 @@ def test_a_policy_of_another_format_is_refused_by_name(learned, tmp_path):
     learned.save(tmp_path)
     card = json.loads((tmp_path / "policy.json").read_bytes())
     (tmp_path / "policy.json").write_text(json.dumps({**card, "format_version": 1, "train": {"unknown": 1}}))
-    with pytest.raises(SimicError, match="format version 1: must be 3; run simic train again"):
+    with pytest.raises(SimicError, match="format version 1: must be 4; run simic train again"):
         Learned.load(tmp_path)

@@ -1,10 +1,8 @@
 """Scales stand still while episodes are played and move once, before the update; every phase is timed for itself."""
 
-import pytest
 import torch
 from small_runs import Watcher, events_of, small_params, steps_of
 
-from simic.agent.normalization import Normalizers
 from simic.params import Params
 from simic.telemetry import timing
 from simic.training import session as sessions
@@ -88,33 +86,10 @@ def test_a_rollback_is_in_the_telemetry_with_host_and_cause_and_ends_the_hosts_e
     assert steps[2].reward[2] == 0.0
 
 
-def test_what_is_scaled_is_what_twins_differ_by_and_one_that_ended_early_does_without_the_rest(
-    prepared, tmp_path, monkeypatch
-):
-    """Hosts 2 and 3 are twins, and 2 is rolled back in the second of three steps."""
-    scaled = []
-    update = Normalizers.update
-
-    def watched(self, raw, rewards, *rest):
-        scaled.extend(rewards.tolist())
-        return update(self, raw, rewards, *rest)
-
-    monkeypatch.setattr(sessions, "GrowthEnv", Poisoned)
-    monkeypatch.setattr(Normalizers, "update", watched)
-    with open_session(small_params(iterations=1, validate_every=9, twins=2), tmp_path, prepared) as session:
-        train(session)
-    paid = [row.reward for row in steps_of(tmp_path)]
-    expected = [[(row[host] - row[host ^ 1]) / 2 for host in range(4)] for row in paid]
-    assert abs(paid[2][3]) > 1e-3 and paid[2][2] == 0.0
-    expected[1][2] -= paid[2][3] / 2
-    expected[2][2] = 0.0
-    assert scaled == [pytest.approx(row, abs=1e-6) for row in expected]
-
-
 def test_one_host_one_slot_one_step_is_a_whole_run(prepared, tmp_path):
     tree = small_params(iterations=2).model_dump()
     tree["train"] |= {"envs": 1, "episode_steps": 1, "ppo": {**tree["train"]["ppo"], "minibatches": 1}}
-    tree["train"]["host"] |= {"family": "mlp", "widths": (8,)}
+    tree["train"]["host"] |= {"family": "mlp", "preset": "baseline", "widths": (8,)}
     with open_session(Params.model_validate(tree), tmp_path, prepared) as session:
         assert session.env.host.slots == 1
         train(session)

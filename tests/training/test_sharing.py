@@ -114,7 +114,7 @@ def compiler_is_loaded() -> bool:
 
 
 def test_the_other_processes_start_without_torchs_compiler() -> None:
-    host, kinds = build_host(Host(family="mlp"), (1, 8, 8), 10), blueprints_of("mlp")
+    host, kinds = build_host(Host(family="mlp", preset="baseline"), (1, 8, 8), 10), blueprints_of("mlp")
     compose = sharing.population(Runtime(threads=1), Layout(HOSTS, 4, 2))
     population = compose(host, kinds, torch.arange(HOSTS), 1, HostOptimizer())
     try:

@@ -29,10 +29,6 @@ UNITS = {
     "evaluation": "evaluation seed",
     "certificate": "comparison",
 }
-BY_CLONING = (
-    "none of the {iterations} iterations is one of PPO: in all of them the policy clones (train.survey and "
-    "train.warm_start); the certificate (K1) derives updates of PPO in a small training"
-)
 
 
 @dataclass(frozen=True)
@@ -118,8 +114,8 @@ class Check(ABC):
     ``needs`` are inputs such as ``updates.approx_kl`` or ``evaluation``; ``minimum`` is how many measured rows each
     column must have. Below either the result is NOT_EVALUATED. Updates that lack a needed number are left out, unless
     ``complete`` is False because a missing number is itself the defect. ``post_hoc`` checks want the whole run;
-    ``layer`` is the kind of proof. ``of_ppo``: what was cloned is left out. ``counted`` is what it looks at, one by
-    one; ``beyond_default`` says why the default run has none of it, where it has none.
+    ``layer`` is the kind of proof. ``counted`` is what it looks at, one by one; ``beyond_default``
+    says why the default run has none of it, where it has none.
     """
 
     id: ClassVar[str]
@@ -131,7 +127,6 @@ class Check(ABC):
     complete: ClassVar[bool] = True
     post_hoc: ClassVar[bool] = False
     layer: ClassVar[Layer] = "symptom"
-    of_ppo: ClassVar[bool] = False
     counted: ClassVar[str] = ""
     beyond_default: ClassVar[str] = ""
     threshold: ClassVar[str]
@@ -145,13 +140,12 @@ class Check(ABC):
 
     def run(self, run: RunRecord) -> Result:
         """The result on a run, whatever is missing."""
-        chosen = run.of_ppo() if self.of_ppo else run
-        chosen = chosen.complete(self.needs) if self.complete else chosen
+        chosen = run.complete(self.needs) if self.complete else run
         missing = chosen.missing(self.needs, self.minimum)
-        outcome = undecided(self._why(run, missing)) if missing else self.examine(chosen)
+        outcome = undecided(missing) if missing else self.examine(chosen)
         occurred = self.occurrences(chosen) if outcome.occurred is None else outcome.occurred
         if not occurred and outcome.status is Status.PASS:
-            outcome = undecided(self._why(run, f"no {self.unit} in this run"))
+            outcome = undecided(f"no {self.unit} in this run")
         return Result(
             check=self.id,
             layer=self.layer,
@@ -177,14 +171,7 @@ class Check(ABC):
     @property
     def unit(self) -> str:
         """What ``occurred`` counts."""
-        known = UNITS.get(self._main.partition(".")[0], "run")
-        return self.counted or (f"{known} of PPO" if self.of_ppo else known)
-
-    def _why(self, run: RunRecord, missing: str) -> str:
-        """What keeps it from being evaluated; of a run without PPO that it has none."""
-        train = run.params.train
-        cloned = self.of_ppo and train.taught >= train.iterations and len(run.updates)
-        return BY_CLONING.format(iterations=train.iterations) if cloned else missing
+        return self.counted or UNITS.get(self._main.partition(".")[0], "run")
 
     @property
     def live(self) -> bool:

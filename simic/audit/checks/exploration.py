@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, undecided, weighed
-from simic.audit.checks.policy_change import OfPPO
 from simic.audit.checks.shared import ENOUGH_ROWS, MOST_EVIDENCE, NOISE, OURS, Values
 from simic.audit.findings import Evidence, percent
 from simic.audit.limits import Limit
@@ -45,8 +44,8 @@ def _worst(limit: Limit, severity: Severity, values: Mapping[str, float]) -> lis
 
 
 @check
-class Entropy(OfPPO):
-    """E1: each head starts near uniform, or where cloning left it, falls, flattens above zero."""
+class Entropy(Check):
+    """E1: each head starts near uniform, falls, flattens above zero."""
 
     id = "E1"
     title = "Entropy of a head collapses, oscillates or stays at its maximum"
@@ -54,13 +53,13 @@ class Entropy(OfPPO):
     question = "Does the entropy of every head fall steadily without reaching zero too soon?"
     needs = ("updates.entropy_by_head.op", "updates.samples_by_head.op")
     minimum = WINDOW
-    counted = "update of PPO and head with enough choices"
+    counted = "update and head with enough choices"
     EARLY, COLLAPSED = 0.5, limits.LEAST_ENTROPY
     SWING, UNIFORM = limits.SWING_OF_ENTROPY, limits.FROM_UNIFORM
     threshold = (
-        f"< {COLLAPSED:g} (after a warm start: of what it was at the first update) in the first {percent(EARLY)} of "
-        f"PPO's updates: high; oscillates by > {SWING:g} around its running mean: medium; nearer than {UNIFORM:g} to "
-        f"its maximum in all of the last {percent(LATE)}: medium for the op, low for other heads"
+        f"< {COLLAPSED:g} in the first {percent(EARLY)} of the updates: high; oscillates by > {SWING:g} around its "
+        f"running mean: medium; nearer than {UNIFORM:g} to its maximum in all of the last {percent(LATE)}: medium for "
+        "the op, low for other heads"
     )
     source = "Andy Jones 2021 (near 0 collapsed, oscillation = learning rate too high); numbers " + OURS
     fix = "Collapsed: raise ppo.entropy_coef. Oscillating: lower ppo.learning_rate. Uniform: train longer."
@@ -73,15 +72,9 @@ class Entropy(OfPPO):
         heads, train = _heads(run), run.params.train
         if not heads:
             return undecided(f"no head had a choice in {ENOUGH_ROWS} rows of any update").of(0)
-        own = run.updates.column("iteration") - train.taught
-        progress = own / max(1, train.iterations - train.taught)
+        progress = run.updates.column("iteration") / max(1, train.iterations)
         early, late = progress < self.EARLY, progress >= 1 - LATE
-        begun = {name: float(v[np.isfinite(v)][0]) if train.taught else 1.0 for name, v in heads.items()}
-        least = {
-            name: float(np.nanmin(v[early])) / max(begun[name], 1e-12)
-            for name, v in heads.items()
-            if np.isfinite(v[early]).any()
-        }
+        least = {name: float(np.nanmin(v[early])) for name, v in heads.items() if np.isfinite(v[early]).any()}
         swing = {name: _swing(values) for name, values in heads.items()}
         away = {n: float((1 - v[late]).max()) for n, v in heads.items() if late.any() and np.isfinite(v[late]).all()}
         of_op = "op" in away and self.UNIFORM.broken_by(away["op"])
@@ -106,7 +99,7 @@ def _swing(values: Values) -> float:
 
 
 @check
-class EntropyDrop(OfPPO):
+class EntropyDrop(Check):
     """E2: an entropy that halves within a few updates, with nothing won yet, is going down too fast."""
 
     id = "E2"
@@ -140,7 +133,7 @@ class EntropyDrop(OfPPO):
 
 
 @check
-class EffectiveCoefficient(OfPPO):
+class EffectiveCoefficient(Check):
     """E3: summed over heads and not normalised, the bonus weighs more than what is configured."""
 
     id = "E3"
@@ -182,29 +175,21 @@ class OpShares(Check):
     question = "Does the policy use more than one op?"
     needs = ("steps.op", "steps.valid", "params")
     post_hoc = True
-    counted = "decision of the policy, or its validation episode"
-    OTHERS, GREW = limits.OTHER_OPS, limits.GREW
+    counted = "decision of the policy"
+    OTHERS = limits.OTHER_OPS
     threshold = (
         f"ops other than the commonest make up < {percent(OTHERS)} of the decisions in the last {percent(LATE)} of "
-        f"PPO's iterations; where it only cloned, < {percent(GREW)} of its validation episodes have a seed"
+        "the iterations"
     )
     source = OURS
     fix = "Compare with never growing (F1): if waiting is not better, raise ppo.entropy_coef."
-    passes_when = "other ops are used, and seeds germinate"
+    passes_when = "other ops are used"
 
     def examine(self, run: RunRecord) -> Outcome:
-        own = run.of_ppo().steps
-        if not len(own):  # what was cloned is the explorer's decision
-            return self._validated(run)
+        own = run.steps
         iterations = own.column("iteration")
         late = iterations >= np.quantile(np.unique(iterations), 1 - LATE)
         ops = own.column("op")[late][own.column("valid")[late]]
         shares = np.bincount(ops, minlength=len(Op)) / max(1, ops.size)
         evidence = tuple({"op": op.name, "share": float(shares[op])} for op in Op)
         return weighed([Reading(self.OTHERS, 1 - shares.max(), None, evidence)]).of(ops.size)
-
-    def _validated(self, run: RunRecord) -> Outcome:
-        if "germinated" not in run.validations or not len(run.validations):
-            return undecided("the policy decided nothing: it was shown all steps, and was not validated").of(0)
-        last = run.validations.column("germinated")[-1]
-        return weighed([Reading(self.GREW, (last > 0).mean())]).of(last.size)

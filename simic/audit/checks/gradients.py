@@ -36,7 +36,7 @@ class GradientNorm(Check):
     FACTOR, FIRST = 10.0, 3
     SKIPPED, SHARE, UNCLIPPED = limits.SKIPPED_STEPS, limits.LARGE_GRADIENTS, limits.UNCLIPPED_STEPS
     threshold = (
-        f"more than {SKIPPED:g} steps skipped as not finite: critical; after warm start and {FIRST} updates > "
+        f"more than {SKIPPED:g} steps skipped as not finite: critical; after {FIRST} updates > "
         f"{FACTOR:g} x the clipping norm in > {percent(SHARE)} of updates: medium; < {percent(UNCLIPPED)} of steps not "
         "clipped: low"
     )
@@ -49,7 +49,7 @@ class GradientNorm(Check):
         table, clip = run.updates, run.params.train.ppo.max_grad_norm
         norm, skipped = table.column("grad_norm_max"), table.column("skipped_steps")
         readings = [Reading(self.SKIPPED, skipped.sum(), None, where(run, "skipped_steps", skipped > 0))]
-        settled = table.column("iteration") >= run.params.train.taught + self.FIRST  # values start out wrong
+        settled = table.column("iteration") >= self.FIRST  # values start out wrong
         if settled.any():
             large = (norm > self.FACTOR * clip) & settled
             free = 1 - table.column("grad_clipped_fraction")[settled]
@@ -96,7 +96,7 @@ class HeadGradients(Check):
     SHARE, ROWS = limits.SHARE_OF_HEAD, limits.ROWS_OF_HEAD
     threshold = (
         f"< {percent(SHARE)} of the summed gradient norms of all heads in {PERSISTENT} consecutive updates, despite at "
-        f"least {ENOUGH_ROWS} rows with a choice: high; PPO with {ENOUGH_ROWS} hosts or more, < {ROWS:g} such rows in "
+        f"least {ENOUGH_ROWS} rows with a choice: high; with {ENOUGH_ROWS} hosts or more, < {ROWS:g} such rows in "
         f"{PERSISTENT} consecutive updates: low"
     )
     # Few rows are no defect by themselves: a policy that has settled asks the heads of other ops rarely.
@@ -113,15 +113,14 @@ class HeadGradients(Check):
         samples, train = run.updates.below("samples_by_head"), run.params.train
         total = np.nansum(list(norms.values()), axis=0)
         decided = {name for name, values in train.actions.items() if len(set(values)) == 1}
-        of_ppo = run.updates.column("iteration") >= train.taught  # else the explorer chooses what is shown
         shares, rows, seen = dict[str, float](), dict[str, float](), 0
         for name in sorted(norms.keys() & samples.keys() - decided):
             enough = samples[name] >= ENOUGH_ROWS
             share = np.divide(norms[name], total, out=np.zeros_like(total), where=total > 0)
             shares[name] = _kept_down(np.where(enough, share, np.inf))
             seen += int(enough.sum())
-            if train.envs >= ENOUGH_ROWS and of_ppo.sum() >= PERSISTENT:
-                rows[name] = _kept_down(samples[name][of_ppo])
+            if train.envs >= ENOUGH_ROWS:
+                rows[name] = _kept_down(samples[name])
         shares = {name: share for name, share in shares.items() if np.isfinite(share)}
         readings = _least(self.SHARE, "high", shares) + _least(self.ROWS, "low", rows)
         few = f"no head had {ENOUGH_ROWS} rows with a choice in {PERSISTENT} consecutive updates"
@@ -196,21 +195,19 @@ class GradientDrift(Check):
     FACTOR = limits.RISE_OF_GRADIENTS
     threshold = (
         f"median over {PERSISTENT} iterations > {FACTOR:g} x the moving average (decay {EMA_DECAY:g}) before them, of "
-        "the policy (of PPO's updates, where there are enough) or of the mean host"
+        "the policy or of the mean host"
     )
     source = "drift of an earlier system's gradient tracker; factor " + OURS
     fix = "Lower ppo.learning_rate, or train.host_optimizer.learning_rate; check V2 for targets that grow."
     passes_when = "neither rises that far"
 
     def examine(self, run: RunRecord) -> Outcome:
-        reinforced = run.of_ppo().updates
-        own = reinforced if len(reinforced) >= self.minimum else run.updates
         hosts = run.episodes.column("host_grad_norm")
         finite = np.isfinite(hosts)
         mean = np.where(finite, hosts, 0.0).sum(axis=1) / np.maximum(finite.sum(axis=1), 1)
-        rises = {"policy": _rise(own.column("grad_norm")), "hosts": _rise(mean)}
+        rises = {"policy": _rise(run.updates.column("grad_norm")), "hosts": _rise(mean)}
         worst = max(rises, key=lambda name: rises[name])
-        return weighed([Reading(self.FACTOR, rises[worst], None, ({"gradients of": worst},))]).of(len(own))
+        return weighed([Reading(self.FACTOR, rises[worst], None, ({"gradients of": worst},))]).of(len(run.updates))
 
 
 def _rise(norms: Values) -> float:

@@ -24,18 +24,9 @@ from simic.audit.limits import Limit
 from simic.audit.record import RunRecord
 from simic.telemetry.rows import Severity
 
-NO_PPO = "the default run clones in all of its iterations; K1 derives updates of PPO again"
-
-
-class OfPPO(Check):
-    """A check of what only updates of PPO do."""
-
-    of_ppo = True
-    beyond_default = NO_PPO
-
 
 @check
-class FirstRatio(OfPPO):
+class FirstRatio(Check):
     """R1: the update must reproduce the log-probabilities that were stored when acting."""
 
     id = "R1"
@@ -61,7 +52,7 @@ class FirstRatio(OfPPO):
 
 
 @check
-class RatioExplosion(OfPPO):
+class RatioExplosion(Check):
     """R2: single ratios far from 1 make the clipped objective meaningless."""
 
     id = "R2"
@@ -87,7 +78,7 @@ class RatioExplosion(OfPPO):
 
 
 @check
-class Divergence(OfPPO):
+class Divergence(Check):
     """R3: sustained KL means steps too large for the trust region; none at all means no learning."""
 
     id = "R3"
@@ -126,7 +117,7 @@ class Divergence(OfPPO):
 
 
 @check
-class Spike(OfPPO):
+class Spike(Check):
     """R9: one update that moved the policy far can undo what many had learned."""
 
     id = "R9"
@@ -146,7 +137,7 @@ class Spike(OfPPO):
 
 
 @check
-class KLEstimates(OfPPO):
+class KLEstimates(Check):
     """R4: a negative exact KL, or estimators that disagree beyond their noise, is a wrong ratio."""
 
     id = "R4"
@@ -186,7 +177,7 @@ class KLEstimates(OfPPO):
 
 
 @check
-class EarlyStops(OfPPO):
+class EarlyStops(Check):
     """R5: most updates ending in their first epoch waste the rollout."""
 
     id = "R5"
@@ -209,7 +200,7 @@ class EarlyStops(OfPPO):
 
 
 @check
-class ClipFraction(OfPPO):
+class ClipFraction(Check):
     """R6: much clipping with a large KL wastes data; none with all epochs run means timid steps."""
 
     id = "R6"

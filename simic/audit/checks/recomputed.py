@@ -8,15 +8,14 @@ from simic.audit.checks.base import Check, Outcome, check, found, passed, undeci
 from simic.audit.checks.shared import MOST_EVIDENCE, episodes
 from simic.audit.findings import Evidence, number
 from simic.audit.recompute import life, returns, rewards
-from simic.audit.recompute.arrays import FOSSILIZED, GERMINATE, WAIT, Array, Steps
+from simic.audit.recompute.arrays import FOSSILIZED, GERMINATE, Array, Steps
 from simic.audit.record import RunRecord
-from simic.growth.life.vocabulary import Action
 from simic.training.checkpoint import Checkpoint
 from simic.training.resume import LOST_BEST
 
 SUM = 1e-6  # relative and absolute: float64 in another order, from what was measured in float32
 SCALED = 1e-4  # relative to the largest: a float32 recursion over an episode
-LEAST_RETURN = 0.1  # scaled: where twins do the same, float32 leaves a little of what they share
+LEAST_RETURN = 0.1  # scaled
 EXPLAINED = 10.0  # size of an explained variance: a ratio of small numbers
 AT_THE_END = ("committed_accuracy", "live_accuracy", "params", "committed_params", "committed_flops")
 AGAIN = "recomputed here from the published tables"
@@ -42,17 +41,6 @@ def rollouts(run: RunRecord) -> Iterator[tuple[int, Steps]]:
 def host_params(run: RunRecord) -> int:
     """Of the bare host: no episode begins with a seed that is kept."""
     return int(run.steps.column("committed_params").min())
-
-
-def twins_of(run: RunRecord, iteration: int) -> int:
-    """How many environments shared a host: in the survey one for each opening that was tried."""
-    train = run.params.train
-    if iteration >= train.survey:
-        return train.twins
-    surveyed = run.steps.where(run.steps.column("iteration") < train.survey)
-    began = (surveyed.column("effective_op") == GERMINATE) & surveyed.column("valid")
-    openings = np.stack((surveyed.column("blueprint")[began], surveyed.column("slot")[began]))
-    return max(1, np.unique(openings, axis=1).shape[1])
 
 
 def places(bad: Array, iteration: int, what: str) -> list[Evidence]:
@@ -157,24 +145,22 @@ class AdvantagesFollow(RecomputedCheck):
     question = "Do advantages, returns, the scale of rewards and explained variance follow from the recorded rewards?"
     needs = ("checkpoints", "params", "steps.reward", "steps.value", "updates.return_mean")
     threshold = f"a moment that differs by more than {number(SCALED)} of the largest value"
-    passes_when = "twins, scale, generalised advantages and returns give the recorded moments"
+    passes_when = "scale, generalised advantages and returns give the recorded moments"
 
     def examine(self, run: RunRecord) -> Outcome:
         train = run.params.train
         problems: list[Evidence] = []
-        scale, shown, compared = returns.Scale(train.ppo.gamma), list[tuple[Steps, Array]](), 0
+        scale, compared = returns.Scale(train.ppo.gamma), 0
         rows = {int(iteration): row for row, iteration in enumerate(run.updates.column("iteration"))}
         for iteration, steps in rollouts(run):
             paid = steps["reward"].astype(np.float32).astype(np.float64)
-            paid = returns.less_twins(paid, steps["valid"], twins_of(run, iteration))
+            paid = np.where(steps["valid"], paid, 0.0)
             if train.ppo.normalize_rewards:
                 scale.take_in(paid, steps["valid"])
-            shown = self._shown(run, iteration, [*shown, (steps, paid)])
-            whole = {len(paid) for _, paid in shown} == {train.episode_steps}
-            if iteration not in rows or not whole:
+            if iteration not in rows or len(paid) != train.episode_steps:
                 problems.append({"what": "no update, or steps are missing", "iteration": iteration})
                 continue
-            for name, expected, size in self._moments(run, iteration, shown, scale):
+            for name, expected, size in self._moments(run, steps, paid, scale):
                 recorded = float(run.updates.column(name)[rows[iteration]])
                 compared += 1
                 if not close(recorded, expected, SCALED, size):
@@ -183,37 +169,22 @@ class AdvantagesFollow(RecomputedCheck):
         problems += self._state(run, scale)
         return concluded(problems, f"{compared} moments and the final scale")
 
-    def _shown(self, run: RunRecord, iteration: int, shown: list[tuple[Steps, Array]]) -> list[tuple[Steps, Array]]:
-        """What an update learns from: the demonstrations so far of its part of the warm start, else the last."""
-        survey = run.params.train.survey
-        if iteration >= run.params.train.taught:
-            return shown[-1:]
-        return shown[-(iteration + 1) :] if iteration < survey else shown[-(iteration + 1 - survey) :]
-
     def _moments(
-        self, run: RunRecord, iteration: int, shown: list[tuple[Steps, Array]], scale: returns.Scale
+        self, run: RunRecord, steps: Steps, paid: Array, scale: returns.Scale
     ) -> Iterator[tuple[str, float, float]]:
         """Name, expected value, and the size of what it is a moment of."""
         train = run.params.train
         sigma = scale.sigma if train.ppo.normalize_rewards else 1.0
         shaped = "components.shaping" in run.steps  # a clip would keep it from telescoping
         limit = np.inf if shaped or not train.ppo.normalize_rewards else returns.CLIP
-        terminates, taught = train.episode_end == "terminate", iteration < train.taught
-        if not (taught or terminates):
+        if train.episode_end != "terminate":
             return
-        found = []
-        for steps, paid in shown:
-            values = np.zeros_like(paid) if taught else steps["value"]
-            trace = 1.0 if taught else train.ppo.gae_lambda
-            scaled = np.clip(paid / sigma, -limit, limit)
-            found.append(returns.estimates(steps, scaled, values, train.ppo.gamma, trace, True))
-        valid = np.concatenate([steps["valid"] for steps, _ in shown], axis=1)
-        targets = np.concatenate([each.returns for each in found], axis=1)[valid]
+        scaled = np.clip(paid / sigma, -limit, limit)
+        estimated = returns.estimates(steps, scaled, steps["value"], train.ppo.gamma, train.ppo.gae_lambda)
+        valid = steps["valid"]
+        targets, values = estimated.returns[valid], steps["value"][valid]
         yield from _three("return", targets)
-        if taught:
-            return  # values of the weights at the update are not recorded
-        advantages, values = found[0].advantages[valid], shown[0][0]["value"][valid]
-        yield from _three("advantage", advantages)
+        yield from _three("advantage", estimated.advantages[valid])
         yield "value_mean", float(values.mean()), 1.0
         spread = float(targets.var())
         if spread > 0:
@@ -294,16 +265,13 @@ class CountsAgree(RecomputedCheck):
             "updates": (float(updates.column("updates")[-1]), float((taken > 0).sum())),
             "iterations": (float(len(updates)), float(train.iterations)),
         }
-        reinforced = updates.column("iteration") >= train.taught
-        iterations = np.array([iteration for iteration, _ in rollouts(run)])
-        played = float(valid[iterations >= train.taught].sum())
-        pairs["samples"] = (float(updates.column("samples")[reinforced].sum()), played)
+        pairs["samples"] = (float(updates.column("samples").sum()), float(valid.sum()))
         latest = run.checkpoints.get("latest")
         if latest is not None:
             pairs |= self._in_checkpoint(latest, int(taken.sum()), int(valid.sum()))
         most = train.ppo.epochs * train.ppo.minibatches
-        if reinforced.any() and train.policy.core != "none":
-            pairs["steps of an update, at most"] = (float(max(most, taken[reinforced].max())), float(most))
+        if len(taken) and train.policy.core != "none":
+            pairs["steps of an update, at most"] = (float(max(most, taken.max())), float(most))
         pairs |= self._schedules(run, taken)
         problems: list[Evidence] = [
             {"what": name, "recorded": recorded, "expected": expected}
@@ -318,7 +286,6 @@ class CountsAgree(RecomputedCheck):
         ppo, before = train.ppo, np.concatenate(([0], np.cumsum(taken > 0)[:-1]))
         done = np.minimum(1.0, before / max(1, (train.horizon or train.iterations) - 1))
         expected = ppo.entropy_coef + done * (ppo.entropy_coef_final - ppo.entropy_coef)
-        expected[updates.column("iteration") < train.taught] = 0.0
         for iteration, (recorded, own) in enumerate(zip(updates.column("entropy_coef"), expected, strict=True)):
             pairs[f"entropy bonus of iteration {iteration + 1}"] = float(recorded), float(own)
         if ppo.learning_rate_schedule == "constant":
@@ -380,7 +347,7 @@ class TasksApart(RecomputedCheck):
     title = "Training and validation tasks are mixed up"
     question = "Were training episodes played on training tasks, and validation episodes on validation tasks?"
     needs = ("checkpoints", "tasks", "params", "episodes.task", "validations.task")
-    threshold = "an episode on a task of another group; twins on different tasks"
+    threshold = "an episode on a task of another group"
     passes_when = "every episode is on a task of its group"
 
     def examine(self, run: RunRecord) -> Outcome:
@@ -393,57 +360,31 @@ class TasksApart(RecomputedCheck):
             used = np.unique(table.column("task"))
             wrong = [int(task) for task in used if not 0 <= task < len(groups) or groups[task] != group]
             problems += [{"what": f"task of a {group} episode", "task": task} for task in wrong]
-        twins = run.params.train.twins
-        later = run.episodes.column("iteration") >= run.params.train.survey
-        tasks = run.episodes.column("task")[later]
-        if twins > 1 and tasks.size and (np.diff(tasks.reshape(len(tasks), -1, twins), axis=2) != 0).any():
-            problems.append({"what": "twins on different tasks"})
         count = len(np.unique(run.episodes.column("task")))
         return concluded(problems, f"{count} training tasks, {len(np.unique(run.validations.column('task')))} others")
 
 
 @check
-class TwinsAlike(RecomputedCheck):
-    """C8: hosts with the same past measure the same, others do not."""
+class HostsDiffer(RecomputedCheck):
+    """C8: no two hosts of an iteration measure the same."""
 
     id = "C8"
-    title = "Twins differ without a cause, or other hosts are equal"
-    question = "Do twins measure the same until their decisions differ, and do hosts that are no twins differ?"
+    title = "Hosts are equal that have nothing in common"
+    question = "Do the losses of all hosts differ after their first epoch?"
     needs = ("checkpoints", "params", "steps.val_loss", "episodes.task")
-    TOLERANCE = 1e-3  # relative, of a loss: rounding of hosts that run in different groups
-    threshold = (
-        f"losses of twins with the same past that differ by more than {number(TOLERANCE)} of their size; equal "
-        "losses of hosts that are no twins"
-    )
-    passes_when = "twins are equal as long as they do the same, and all others differ"
+    threshold = "two hosts with the same loss"
+    passes_when = "all differ"
 
     def examine(self, run: RunRecord) -> Outcome:
         problems: list[Evidence] = []
-        alike = strangers = 0
+        hosts, iterations = 0, run.episodes.column("iteration").tolist()
+        trained = run.params.train.host.family == "adapted_cnn"  # those of one task have the same weights
         for iteration, steps in rollouts(run):
-            twins, loss = twins_of(run, iteration), steps["val_loss"]
-            past = _past(steps).reshape(len(loss), -1, twins)
-            same = (past == past[:, :, :1]) & steps["valid"].reshape(past.shape)
-            alike += int(same[:, :, 1:].sum())
-            apart = np.abs(loss.reshape(past.shape) - loss.reshape(past.shape)[:, :, :1])
-            bad = same & ~(apart <= self.TOLERANCE * np.abs(loss.reshape(past.shape)))
-            problems += places(bad.reshape(loss.shape), iteration, "twins with the same past differ")
-            first = loss[0, ::twins]
-            strangers += len(first)
+            first = steps["val_loss"][0]
+            if trained and iteration in iterations:
+                tasks = run.episodes.column("task")[iterations.index(iteration)]
+                first = first[np.unique(tasks, return_index=True)[1]]
+            hosts += len(first)
             if len(np.unique(first)) < len(first):
-                problems.append({"what": "hosts that are no twins are equal", "iteration": iteration})
-        return concluded(problems, f"{alike} steps of twins with the same past, {strangers} hosts that are no twins")
-
-
-MIX = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _past(steps: Steps) -> Array:
-    """A number for all that was done to a host so far, ``[T, E]``; a WAIT adds nothing."""
-    done = np.zeros(steps["op"].shape, dtype=np.uint64)
-    for name in ("effective_op", *Action._fields[1:]):
-        done = (done ^ (steps[name].astype(np.uint64) + np.uint64(1))) * MIX
-    done = np.where(steps["effective_op"] == WAIT, np.uint64(0), done)
-    for t in range(1, len(done)):
-        done[t] = done[t - 1] * MIX + done[t]
-    return done
+                problems.append({"what": "hosts with the same loss", "iteration": iteration})
+        return concluded(problems, f"{hosts} hosts")

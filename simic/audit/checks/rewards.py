@@ -7,7 +7,6 @@ import numpy as np
 from simic.agent.normalization import REWARD_CLIP, REWARD_SIGMA_FLOOR
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, judged, undecided, weighed
-from simic.audit.checks.policy_change import OfPPO
 from simic.audit.checks.shared import MOST_EVIDENCE, NOISE, OURS, TREND, episodes, spearman, sustained, where_steps
 from simic.audit.findings import Evidence, number, percent
 from simic.audit.record import RunRecord
@@ -158,7 +157,7 @@ class ComponentShare(Check):
 
 
 @check
-class Divergent(OfPPO):
+class Divergent(Check):
     """P3: a return that rises while the true objective falls is reward hacking by definition."""
 
     id = "P3"

@@ -6,7 +6,6 @@ from scipy import stats
 from simic.agent.losses import ADVANTAGE_SIGMA_FLOOR
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, undecided, weighed
-from simic.audit.checks.policy_change import OfPPO
 from simic.audit.checks.shared import (
     EMA_DECAY,
     NOISE,
@@ -59,7 +58,7 @@ class ExplainedVariance(Check):
     threshold = (
         f"of updates whose returns deviate by {ADVANTAGE_SIGMA_FLOOR:g} or more, taken together, the upper end of the "
         f"{percent(CONFIDENCE)} interval: of {LASTING} (of all where there are fewer) < {CONSTANT:g}; of the last "
-        f"{percent(LATE)} of PPO's, if {ENOUGH}, < {LOW:g}: medium; unexplained < {PERFECT:g} within the first "
+        f"{percent(LATE)}, if {ENOUGH}, < {LOW:g}: medium; unexplained < {PERFECT:g} within the first "
         f"{FIRST}: low"
     )
     source = "Stable-Baselines3 logger (0 = a constant, < 0 worse); other numbers " + OURS
@@ -78,7 +77,7 @@ class ExplainedVariance(Check):
         bad = where(run, "explained_variance", differ & (run.updates.column("explained_variance") < 0))
         readings = [Reading(self.CONSTANT, together.min(), "medium", bad)]
         train = run.params.train
-        late = iteration >= train.taught + (1 - self.LATE) * (train.iterations - train.taught)
+        late = iteration >= (1 - self.LATE) * train.iterations
         if late.sum() >= self.ENOUGH:
             readings.append(
                 Reading(self.LOW, explained_together(explained[None, late], variance[None, late])[0], "medium")
@@ -110,7 +109,7 @@ class ReturnScale(Check):
 
 
 @check
-class ValueLossTrend(OfPPO):
+class ValueLossTrend(Check):
     """V4: a value loss that climbs while returns do not change is a critic coming apart."""
 
     id = "V4"
@@ -138,7 +137,7 @@ class ValueLossTrend(OfPPO):
 
 
 @check
-class ValueCollapse(OfPPO):
+class ValueCollapse(Check):
     """V6: how bad a critic may be depends on how long it has learned."""
 
     id = "V6"
@@ -150,7 +149,7 @@ class ValueCollapse(OfPPO):
     LOSS = limits.COLLAPSED_VALUE_LOSS
     threshold = (
         f"value loss > {LOSS:g} in units of scaled reward for {PERSISTENT} updates, each with an explained variance "
-        "below " + ", ".join(f"{least:g} up to {percent(done)}" for done, least in PHASES) + " of PPO's updates"
+        "below " + ", ".join(f"{least:g} up to {percent(done)}" for done, least in PHASES) + " of the updates"
     )
     source = "phases: detector of an earlier system (its healthy updates lost 3.0 at most); number " + OURS
     fix = "Check V2 and G1; lower ppo.learning_rate; raise ppo.value_coef."
@@ -158,7 +157,7 @@ class ValueCollapse(OfPPO):
 
     def examine(self, run: RunRecord) -> Outcome:
         train = run.params.train
-        done = (run.updates.column("iteration") - train.taught + 1) / max(1, train.iterations - train.taught)
+        done = (run.updates.column("iteration") + 1) / max(1, train.iterations)
         ends, least = (np.array(column) for column in zip(*PHASES, strict=True))
         too_low = run.updates.column("explained_variance") < least[np.searchsorted(ends, np.minimum(done, 1))]
         loss = np.where(too_low, run.updates.column("value_loss"), 0.0)

@@ -1,4 +1,4 @@
-"""From rewards to what the update saw of them: twins, scale, advantages, returns; in float64."""
+"""From rewards to what the update saw of them: scale, advantages, returns; in float64."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,24 +8,6 @@ import numpy as np
 from simic.audit.recompute.arrays import Array, Steps
 
 CLIP, FLOOR = 10.0, 1e-2  # of scaled rewards; of σ, in units of reward
-
-
-def less_twins(rewards: Array, valid: Array, twins: int) -> Array:
-    """Rewards less the mean of each group of twins; of one that ended early, what the others got later is taken from
-    its last step.
-    """
-    if twins < 2:
-        return np.where(valid, rewards, 0.0)
-    paid = np.where(valid, rewards, 0.0)
-    centred = paid.copy()
-    for first in range(0, paid.shape[1], twins):
-        group = slice(first, first + twins)
-        centred[:, group] -= paid[:, group].mean(axis=1, keepdims=True)
-    last = valid.sum(axis=0) - 1
-    result = np.where(valid, centred, 0.0)
-    for host in range(paid.shape[1]):
-        result[last[host], host] += centred[last[host] + 1 :, host].sum()
-    return result
 
 
 @dataclass
@@ -69,15 +51,15 @@ class Estimates(NamedTuple):
     returns: Array
 
 
-def estimates(steps: Steps, rewards: Array, values: Array, gamma: float, trace: float, terminates: bool) -> Estimates:
-    """Generalised advantage estimation; of an episode that is cut off, the value of its last state is not recorded, so
-    ``terminates`` must be True unless all values are 0.
+def estimates(steps: Steps, rewards: Array, values: Array, gamma: float, trace: float) -> Estimates:
+    """Return generalised advantages and returns of episodes that end in a terminal state: of one that is cut off, the
+    value of its last state is not recorded.
     """
     valid, died = steps["valid"], steps["panicked"]
     advantages = np.zeros(values.shape)
     following, ahead = np.zeros(values.shape[1]), np.zeros(values.shape[1])  # A and V of the next step
     for t in reversed(range(len(values))):
-        over = died[t] | (terminates and t == len(values) - 1)
+        over = died[t] | (t == len(values) - 1)
         following, ahead = np.where(over, 0.0, following), np.where(over, 0.0, ahead)
         following = np.where(valid[t], rewards[t] + gamma * ahead - values[t] + gamma * trace * following, 0.0)
         ahead = np.where(valid[t], values[t], 0.0)

@@ -26,15 +26,14 @@ ALONE_STEPS = 9  # of the host that plays alone
 VISIBLE = 1e-6  # of a weight: a hundred times what float32 rounds away
 
 
-def twins_and_strangers(snapshot: Snapshot, rows: Sequence[Beside], twins: int, frozen: bool, ledger: Ledger) -> None:
-    """Twins start with the same weights and others do not; with a trained host that came with the data all do."""
+def strangers(snapshot: Snapshot, rows: Sequence[Beside], frozen: bool, ledger: Ledger) -> None:
+    """Hosts start with different weights; with a trained host that came with the data all start with its."""
     params = snapshot.stores["host"].param
     for row in rows:
         for other in rows[row.place + 1 :]:
             equal = bool(torch.equal(params[row.place], params[other.place]))
-            same = frozen or row.place // twins == other.place // twins
             where = f"rows {row.place} and {other.place}"
-            ledger.note("first weights of twins agree, of strangers differ", where, float(equal != same))
+            ledger.note("first weights of two hosts", where, float(equal != frozen))
 
 
 def same_samples(env: GrowthEnv, row: Beside, ledger: Ledger) -> None:
@@ -106,7 +105,7 @@ def alone(env: GrowthEnv, actions: Sequence[Tensor], iteration: int, ledger: Led
     among, single = (
         GrowthEnv(
             env.train, env.rng_seed, env.training_data, env.validation_data, ids, backend="loop",
-            train_tasks=env.train_tasks, twins=env.twins,
+            train_tasks=env.train_tasks,
         )
         for ids in (env.env_ids, env.env_ids[-1:])
     )  # fmt: skip

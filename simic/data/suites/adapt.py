@@ -65,11 +65,8 @@ suite(
         samples={"train": 512, "val": 192, "test": 384},
         overrides=(
             f"train.host={{family: adapted_cnn, preset: baseline, widths: {list(WIDTHS)}}}",
-            "train.iterations=4",
-            "train.envs=108",
-            "train.twins=3",
-            "train.survey=2",
-            "train.warm_start=2",
+            "train.iterations=8",
+            "train.envs=64",
             "train.validate_every=4",
             "train.episode_steps=40",
             "train.batches_per_epoch=8",

@@ -23,12 +23,9 @@ suite(
             "prepare.suite.instances.held_out=16",  # and four of held-out kinds: as many as evaluate.eval_seeds
             "train.host.family=cnn",
             "train.host.preset=impaired",
-            "train.iterations=6",
-            "train.envs=120",  # whole groups of the survey's twelve openings, and of three twins
-            "train.twins=3",
-            "train.survey=3",
-            "train.warm_start=3",
-            "train.validate_every=6",
+            "train.iterations=8",
+            "train.envs=64",
+            "train.validate_every=4",
             "train.episode_steps=40",
             "train.batches_per_epoch=8",
             "train.batch_size=32",

@@ -35,7 +35,7 @@ suite(
         samples={"train": 512, "val": 256, "test": 512},
         overrides=(
             "train.host.family=mlp",
-            "train.host.preset=impaired",
+            "train.host.preset=baseline",
             "train.batch_size=32",
             "train.episode_steps=40",
             "train.lifecycle.max_seeds=1",

@@ -119,17 +119,6 @@ FAULTS = (
     ),
     planted(
         "data",
-        "twins-differ",
-        "high",
-        "Twins meet their samples in different orders, so that not their decisions alone differ.",
-        Patch(
-            ENV,
-            "self.host_ids,\n            self._step,\n            len(self.training_data),",
-            "self.env_ids,\n            self._step,\n            len(self.training_data),",
-        ),
-    ),
-    planted(
-        "data",
         "same-batches-each-epoch",
         "high",
         "Every epoch of an episode has the batches of its first one.",

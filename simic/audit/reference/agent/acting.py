@@ -12,7 +12,7 @@ from simic.audit.reference.agent.scales import Tally64, seen
 from simic.audit.reference.agent.transcript import Transcript
 from simic.audit.reference.rng import Draw
 
-Mode = Literal["sampled", "greedy", "taught"]
+Mode = Literal["sampled", "greedy"]
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,7 @@ def act(
         for t in range(int(valid[:, env].sum())):
             log_probs[t, env] = network.judge(z[t], masks[t], actions[t]).log_probs
             noise = rng.uniform(rng.stream(rng_seed, draw, transcript.iteration, env_id, t), factors)
-            if mode != "taught":
-                misplaced[t, env] = _misplaced(
-                    network, z[t], masks[t], actions[t], noise if mode == "sampled" else None
-                )
+            misplaced[t, env] = _misplaced(network, z[t], masks[t], actions[t], noise if mode == "sampled" else None)
     shown = torch.where(valid[..., None], scaled[:-1], 0.0)
     return Acted(shown, log_probs, torch.where(valid, values[:-1], 0.0), torch.where(valid, values[1:], 0.0), misplaced)
 

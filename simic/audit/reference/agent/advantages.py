@@ -1,4 +1,4 @@
-"""What twins differ by, and how much better than expected it went (GAE, Schulman et al. 2016, arXiv 1506.02438)."""
+"""How much better than expected it went (GAE, Schulman et al. 2016, arXiv 1506.02438)."""
 
 import math
 
@@ -7,24 +7,6 @@ from torch import Tensor
 
 SIGMA_FLOOR = 0.1  # of advantages, in units of scaled reward
 FLAT = 1e-8  # variance of returns below which there is nothing to explain
-
-
-def above_twins(rewards: Tensor, valid: Tensor, twins: int) -> Tensor:
-    """Rewards ``[T, E]`` less the mean of each ``twins`` consecutive environments in the same step.
-
-    One that ended early pays for the steps it missed in its last one, so that its sum is what it got more than they.
-    """
-    steps, envs = rewards.shape
-    found = torch.zeros_like(rewards)
-    for env in range(envs):
-        first = env - env % twins
-        more = [
-            float(rewards[t, env]) - math.fsum(rewards[t, first : first + twins].tolist()) / twins for t in range(steps)
-        ]
-        length = int(valid[:, env].sum())
-        for t in range(length):
-            found[t, env] = more[t] if t < length - 1 else math.fsum(more[t:])
-    return found
 
 
 def generalized(

@@ -17,7 +17,7 @@ class Strand:
     """Consecutive steps of one environment, which a policy with memory needs as a whole.
 
     ``name`` is its number in the order of minibatches. Lists are by step; ``log_probs [T, factors]`` are those of
-    acting, ``advantages`` as they weigh in the loss. ``worth`` is None unless it is a demonstration.
+    acting, ``advantages`` as they weigh in the loss.
     """
 
     name: int
@@ -30,7 +30,6 @@ class Strand:
     log_probs: Tensor
     advantages: Sequence[float]
     returns: Sequence[float]
-    worth: float | None = None
 
     def single_steps(self, steps: int) -> "Iterator[Strand]":
         """Every step as a strand of its own, for a policy without memory."""
@@ -47,7 +46,6 @@ class Strand:
                 self.log_probs[here],
                 self.advantages[here],
                 self.returns[here],
-                self.worth,
             )
 
     def judged(self, network: Network64) -> tuple[list[Judged], Tensor]:

@@ -1,13 +1,13 @@
 """One iteration of the learner, part by part, from the checkpoint before it and what the environments gave."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from simic import params
-from simic.audit.reference.agent import acting, advantages, imitation, scales, update
+from simic.audit.reference.agent import acting, advantages, scales, update
 from simic.audit.reference.agent.acting import Acted, Mode
 from simic.audit.reference.agent.adam import Optimized
 from simic.audit.reference.agent.batch import Lessons, Strand
@@ -58,7 +58,7 @@ class AgentState:
 
 @dataclass(frozen=True)
 class Rescaled:
-    """The scales after an episode; what twins differ by, and that in the new scale: ``[T, E]``."""
+    """The scales after an episode; its rewards, and those in the new scale: ``[T, E]``."""
 
     observation: Tally64 | None
     reward: Tally64 | None
@@ -73,18 +73,11 @@ class Rescaled:
 
 
 @dataclass(frozen=True)
-class Taught64:
-    """What an update was made of, and what came of it.
+class Updated64:
+    """``advantages`` and ``returns`` ``[T, E]`` that an update was made of, and what came of it."""
 
-    ``log_probs [T, N, factors]``, ``values``, ``advantages`` and ``returns`` ``[T, N]`` of its rows, ``worth [N]`` of
-    demonstrations.
-    """
-
-    log_probs: Tensor
-    values: Tensor
     advantages: Tensor
     returns: Tensor
-    worth: tuple[float, ...]
     learned: Learned64
 
 
@@ -102,11 +95,10 @@ def act(known: Givens, state: AgentState, transcript: Transcript, mode: Mode) ->
     return acting.act(transcript, state.network(known), state.observation, known.rng_seed, mode)
 
 
-def rescale(known: Givens, state: AgentState, transcript: Transcript, twins: int) -> Rescaled:
+def rescale(known: Givens, state: AgentState, transcript: Transcript) -> Rescaled:
     """The scales move once, after the episode; its rewards are in the new one."""
     valid = transcript.valid()
     rewards = torch.where(valid, transcript.rewards, 0.0)
-    rewards = advantages.above_twins(rewards, valid, twins) if twins > 1 else rewards
     observation = state.observation
     if observation is not None:
         rows = [transcript.features[t, env] for t, env in valid.nonzero().tolist()]
@@ -148,75 +140,37 @@ def _over_rows(
 
 def reinforce(
     known: Givens, state: AgentState, transcript: Transcript, acted: Acted, moved: Rescaled, trail: Trail
-) -> Taught64:
+) -> Updated64:
     """An update of PPO."""
     ppo, valid = known.train.ppo, transcript.valid()
     gained, returns = _over_rows(moved.scaled, acted.values, acted.next_values, transcript, ppo.gamma, ppo.gae_lambda)
     weighed = advantages.standardized(gained, valid)
-    rows = _strands(transcript, transcript.env_ids, acted.features, acted.log_probs, weighed, returns, None)
+    rows = _strands(transcript, acted, weighed, returns)
     coefficient = update.entropy_coef(ppo, state.learner.updates, known.train.horizon or known.train.iterations)
     plan = update.reinforcing(ppo, coefficient, len(trail) or None)
     learned = _run(known, state, rows, transcript.iteration, plan, trail)
     told = advantages.summary(gained, returns, acted.values, valid)
     learned = replace(learned, metrics=learned.metrics | told)
-    return Taught64(acted.log_probs, acted.values, gained, returns, (), learned)
+    return Updated64(gained, returns, learned)
 
 
-def imitate(
-    known: Givens,
-    state: AgentState,
-    shown: Sequence[tuple[Transcript, Tensor]],
-    moved: Rescaled,
-    last: bool,
-    trail: Trail = (),
-) -> Taught64:
-    """Clone all that was shown, each with its rewards over twins, as the present scales and weights see it."""
-    worth = imitation.worth([float(total) for _, rewards in shown for total in rewards.sum(dim=0)])
-    network, scale = state.network(known), 1.0 if moved.reward is None else scales.reward_scale(moved.reward)
-    rows: list[Strand] = []
-    parts: list[tuple[Tensor, ...]] = []
-    for number, (transcript, rewards) in enumerate(shown):
-        seen = acting.act(transcript, network, moved.observation, known.rng_seed, "taught")
-        scaled = rewards if moved.reward is None else scales.scaled_rewards(rewards, scale, known.clipped)
-        nothing = torch.zeros_like(scaled)
-        _, returns = _over_rows(scaled, nothing, nothing, transcript, known.train.ppo.gamma, 1.0)
-        gained = torch.where(transcript.valid(), returns - seen.values, 0.0)
-        names = [number * known.train.envs + env_id for env_id in transcript.env_ids]
-        own = worth[len(rows) : len(rows) + transcript.envs]
-        rows += _strands(transcript, names, seen.features, seen.log_probs, gained, returns, own)
-        parts.append((seen.log_probs, seen.values, gained, returns, transcript.valid()))
-    log_probs, values, gained, returns, valid = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
-    learned = _run(known, state, rows, shown[-1][0].iteration, update.cloning(last), trail)
-    learned = replace(learned, metrics=learned.metrics | advantages.summary(gained, returns, values, valid))
-    return Taught64(log_probs, values, gained, returns, tuple(worth), learned)
-
-
-def _strands(
-    transcript: Transcript,
-    names: Sequence[int],
-    features: Tensor,
-    log_probs: Tensor,
-    gained: Tensor,
-    returns: Tensor,
-    worth: Sequence[float] | None,
-) -> list[Strand]:
+def _strands(transcript: Transcript, acted: Acted, gained: Tensor, returns: Tensor) -> list[Strand]:
     """One for each environment."""
     valid, starts = transcript.valid(), [t == 0 for t in range(transcript.steps)]
     return [
         Strand(
             name,
-            features[:, env],
+            acted.features[:, env],
             transcript.categories[:-1, env],
             transcript.masks_of(env)[:-1],
             transcript.actions[:, env].tolist(),
             valid[:, env].tolist(),
             starts,
-            log_probs[:, env],
+            acted.log_probs[:, env],
             gained[:, env].tolist(),
             returns[:, env].tolist(),
-            None if worth is None else worth[env],
         )
-        for env, name in enumerate(names)
+        for env, name in enumerate(transcript.env_ids)
     ]
 
 

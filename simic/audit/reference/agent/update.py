@@ -1,4 +1,4 @@
-"""Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347) and cloning, down to the weights."""
+"""Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347), down to the weights."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from simic import params
-from simic.audit.reference.agent import imitation
 from simic.audit.reference.agent.adam import Optimized, Rule, norm
 from simic.audit.reference.agent.batch import Lessons, Strand
 from simic.audit.reference.agent.network import Judged, Network64
@@ -91,11 +90,6 @@ def reinforcing(settings: params.PPOParams, coefficient: float, done: int | None
     """The plan of PPO."""
     limit = math.inf if settings.target_kl is None else STOP_FACTOR * settings.target_kl
     return Course64(settings.epochs, settings.minibatches, limit, coefficient, done)
-
-
-def cloning(last: bool) -> Course64:
-    """The plan of imitation: no entropy bonus, no limit."""
-    return Course64(imitation.LAST_EPOCHS if last else imitation.EPOCHS, imitation.MINIBATCHES, math.inf, 0.0)
 
 
 @dataclass(frozen=True)
@@ -195,8 +189,6 @@ class Updating:
 
     def _objective(self, strand: Strand, t: int, judged: Judged, logs: Tensor) -> Tensor:
         """What one step adds to what is maximised."""
-        if strand.worth is not None:
-            return strand.worth * judged.log_probs.sum()
         if self.train.ppo.ratio == "joint":
             joint = torch.clip(logs.sum(), -JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT)
             return self._clipped(joint, strand.advantages[t])
@@ -242,7 +234,7 @@ class Updating:
         several = [sum(one.open[k] for one in taken) for k in range(len(self.lessons.usage.open))]
         entropies = [sum(one.entropy[k] for one in taken) / n for k, n in enumerate(several) if n]
         kl = [one.divergence for one in looked]
-        found = {
+        return {
             "policy_loss": _mean([one.policy_loss for one in taken]),
             "value_loss": _mean([one.value_loss for one in taken]),
             "entropy": _mean(entropies),
@@ -252,10 +244,9 @@ class Updating:
             "samples": float(self.lessons.usage.steps),
             "epochs": float(epochs),
             "steps": float(len(taken)),
+            "approx_kl": kl[-1],
+            "approx_kl_max": max(kl),
         }
-        if self.lessons.strands[0].worth is None:
-            found |= {"approx_kl": kl[-1], "approx_kl_max": max(kl)}
-        return found
 
 
 def _total(values: Sequence[Tensor]) -> Tensor:

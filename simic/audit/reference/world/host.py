@@ -62,8 +62,7 @@ class World:
     def task_of(self, iteration: int, host_id: int) -> int:
         """Training tasks in turn, from one that depends on the run."""
         train, tasks = self.params.train, self.bank.of_training
-        groups = train.envs // train.twins
-        return (streams.first_task(self.params.rng_seed, tasks) + iteration * groups + host_id) % tasks
+        return (streams.first_task(self.params.rng_seed, tasks) + iteration * train.envs + host_id) % tasks
 
 
 @dataclass(frozen=True)

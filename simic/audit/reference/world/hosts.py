@@ -1,5 +1,6 @@
 """The hosts a second time: segments with a slot after each, and a head."""
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -10,9 +11,9 @@ from simic.audit.reference.world.parts import Part, Values, affine, conv, convol
 from simic.audit.reference.world.refusal import NoReference
 from simic.params import Host
 
-# Widths and size of the kernels; widths and whether the layers are linear.
+# Widths and size of the kernels; widths alone.
 CONVOLUTIONAL = {"baseline": ((8, 16, 32), 3), "deep": ((8, 16, 32, 64, 128), 3), "impaired": ((4, 8, 16), 1)}
-VECTOR = {"baseline": ((64,) * 3, False), "deep": ((64,) * 5, False), "impaired": ((16,) * 3, True)}
+VECTOR = {"baseline": (64,) * 3, "deep": (64,) * 5}
 SMALLEST_MAP = 2  # pixels a side, below which nothing is pooled
 
 
@@ -48,7 +49,7 @@ def anatomy(host: Host, shape: tuple[int, ...], classes: int) -> Anatomy:
     if host.family not in known or host.preset not in known[host.family]:
         raise NoReference(
             f"train.host = {host.family}/{host.preset}: the reference has only hosts of {', '.join(known)} with the "
-            f"presets {', '.join(VECTOR)}"
+            f"presets {', '.join(CONVOLUTIONAL)}"
         )
     segments, head, shapes = (_vector if host.family == "mlp" else _convolutional)(host, shape, classes)
     blueprints = [{name: build(place) for name, build in BLUEPRINTS[host.family].items()} for place in shapes]
@@ -87,13 +88,10 @@ def _block(channels: int, out: int, kernel: int, pool: bool, pixels: int) -> Par
 
 
 def _vector(host: Host, shape: tuple[int, ...], classes: int) -> Body:
-    widths, plain = VECTOR[host.preset]
-    widths = host.widths or widths
-    channels, height, width = shape
-    before = channels * width * (1 if plain else height)
-    segments, inputs = [], before
+    widths = host.widths or VECTOR[host.preset]
+    segments, inputs = [], math.prod(shape)
     for out in widths:
-        segments.append(_layer(inputs, out, plain))
+        segments.append(_layer(inputs, out))
         inputs = out
 
     def run(v: Values, x: Tensor) -> Tensor:
@@ -102,13 +100,10 @@ def _vector(host: Host, shape: tuple[int, ...], classes: int) -> Body:
     return segments, Part(dense("", inputs, classes), run, 2 * inputs * classes), [(out,) for out in widths]
 
 
-def _layer(inputs: int, out: int, plain: bool) -> Part:
-    """A linear layer, of an image's mean over its rows and without ReLU if ``plain``."""
+def _layer(inputs: int, out: int) -> Part:
+    """Linear → ReLU of a flattened image."""
 
     def run(v: Values, x: Tensor) -> Tensor:
-        if x.dim() == 4:
-            x = (x.mean(2) if plain else x).flatten(1)
-        y = linear(v, "linear", x)
-        return y if plain else F.relu(y)
+        return F.relu(linear(v, "linear", x.flatten(1)))
 
     return Part(dense("linear", inputs, out), run, 2 * inputs * out)
