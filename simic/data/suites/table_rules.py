@@ -98,12 +98,12 @@ def product(draws: Draws, columns: Columns) -> Rule:
     count = draws.whole(1, 3)
     chosen = _some(draws, 2 * count)
     first, second = chosen[:count], chosen[count:]
-    signs = (2 * draws.integers(2, count) - 1).tolist()
+    signs: list[JsonValue] = (2 * draws.integers(2, count) - 1).tolist()
 
     def score(x: Tensor) -> Tensor:
         return (x[:, first] * x[:, second] * torch.tensor(signs)).sum(1)
 
-    return Rule(score, {"first": first, "second": second, "signs": signs})
+    return Rule(score, {"first": [*first], "second": [*second], "signs": signs})
 
 
 def periodic(draws: Draws, columns: Columns) -> Rule:
@@ -147,7 +147,7 @@ def signs(draws: Draws, columns: Columns) -> Rule:
     count = 2 * draws.whole(0, 1) + 1
     chosen = _some(draws, 2 * count)
     first, second = chosen[:count], chosen[count:]
-    return Rule(lambda x: (x[:, first] * x[:, second]).sign().sum(1), {"first": first, "second": second}, (0.0,))
+    return Rule(lambda x: (x[:, first] * x[:, second]).sign().sum(1), {"first": [*first], "second": [*second]}, (0.0,))
 
 
 def band(draws: Draws, columns: Columns) -> Rule:
@@ -170,7 +170,7 @@ def spread(draws: Draws, columns: Columns) -> Rule:
         ranked = x.sort(1).values
         return ranked[:, plus].sum(1) - ranked[:, minus].sum(1)
 
-    return Rule(score, {"plus": plus, "minus": minus})
+    return Rule(score, {"plus": [*plus], "minus": [*minus]})
 
 
 def stripes(draws: Draws, columns: Columns) -> Rule:
@@ -200,7 +200,7 @@ def nearest(draws: Draws, columns: Columns) -> Rule:
     def score(x: Tensor) -> Tensor:
         return (x[:, chosen[1:]] - x[:, chosen[:1]]).abs().argmin(1).float()
 
-    return Rule(score, {"to": chosen[0], "of": chosen[1:]}, (0.5, 1.5))
+    return Rule(score, {"to": chosen[0], "of": [*chosen[1:]]}, (0.5, 1.5))
 
 
 def rank(draws: Draws, columns: Columns) -> Rule:
@@ -216,10 +216,11 @@ def cuts_of(rule: Rule, reference: Tensor, classes: int) -> tuple[float, ...]:
     """
     if rule.cuts is not None:
         return rule.cuts
-    scores = rule.score(reference).sort().values.tolist()
-    edges = [k for k in range(1, len(scores)) if scores[k - 1] < scores[k]]
-    chosen = (min(edges, key=lambda k: abs(k - len(scores) * part / classes)) for part in range(1, classes))
-    return tuple(round((scores[k - 1] + scores[k]) / 2, 6) for k in chosen)
+    scores = rule.score(reference).sort().values
+    edges = torch.nonzero(scores.diff()).flatten() + 1
+    wanted = torch.arange(1, classes) * len(scores) / classes
+    chosen = edges[(edges - wanted[:, None]).abs().argmin(1)]
+    return tuple(round(value, 6) for value in ((scores[chosen - 1] + scores[chosen]) / 2).tolist())
 
 
 # --- joins of two rules ----------------------------------------------------------------------------------------------

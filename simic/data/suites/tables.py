@@ -117,7 +117,9 @@ def _coded(draws: Draws, chosen: list[int], levels: int, codes: Callable[[Draws,
         return x[:, None, None], draws.mislabelled(y, 2, noise)
 
     parameters: dict[str, JsonValue] = {"codes": [*chosen], "levels": levels, "label_noise": noise}
-    return Problem(2, parameters | ({"columns": columns.parameters} if columns.parameters else {}), sample)
+    if columns.parameters:
+        parameters["columns"] = columns.parameters
+    return Problem(2, parameters, sample)
 
 
 # --- base kinds ------------------------------------------------------------------------------------------------------
