@@ -16,14 +16,22 @@ from simic.data.suites.kinds import Draws
 
 COLUMNS = 12
 LEVELS = 12  # of a column that is read as a category
+CODES = 6  # levels of the codes of composed kinds
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Distribution of an instance's columns: normal, but uniform where listed; with ``loadings`` on a common factor."""
+    """Distribution of an instance's columns: normal, with ``loadings`` on a common factor, or uniform where listed.
+
+    Some may hold one of ``levels`` codes each instead. ``anywhere``: all codes of a row differ, but in every other row
+    two are equal; else codes are free, but the first two columns' are equal in every other row.
+    """
 
     loadings: tuple[float, ...] = (0.0,) * COLUMNS
     uniform: tuple[int, ...] = ()
+    codes: tuple[int, ...] = ()
+    levels: int = 0
+    anywhere: bool = True
 
     def draw(self, draws: Draws, n: int) -> Tensor:
         """Return ``[n, 12]`` rows."""
@@ -32,7 +40,23 @@ class Columns:
         x = z[:, :COLUMNS] * (1 - loadings**2).sqrt() + z[:, COLUMNS:] * loadings
         for column in self.uniform:
             x[:, column] = math.sqrt(3.0) * torch.erf(x[:, column] / math.sqrt(2.0))
+        if self.codes:
+            codes = self._distinct(draws, n) if self.anywhere else self._free(draws, n)
+            x[:, self.codes] = (codes - (self.levels - 1) / 2) / math.sqrt((self.levels**2 - 1) / 12)
         return x
+
+    def _distinct(self, draws: Draws, n: int) -> Tensor:
+        count = len(self.codes)
+        codes = draws.uniform(n, self.levels).argsort(dim=1, stable=True)[:, :count]
+        first = draws.integers(count, n, 1)
+        second = (first + draws.integers(2, n, 1) * (1 + draws.integers(count - 1, n, 1))) % count
+        return codes.scatter(1, second, codes.gather(1, first))
+
+    def _free(self, draws: Draws, n: int) -> Tensor:
+        codes = draws.integers(self.levels, n, len(self.codes))
+        step = draws.integers(2, n) * (1 + draws.integers(self.levels - 1, n))
+        codes[:, 1] = (codes[:, 0] + step) % self.levels
+        return codes
 
     def level(self, x: Tensor, column: int, count: int) -> Tensor:
         """Return which of ``count`` equally likely bands a value of a column is in, int64 ``[n]``."""
@@ -48,11 +72,13 @@ class Columns:
             found["loadings"] = [*self.loadings]
         if self.uniform:
             found["uniform"] = [*self.uniform]
+        if self.codes:
+            found |= {"codes": [*self.codes], "levels": self.levels}
         return found
 
 
 def draw_columns(draws: Draws) -> Columns:
-    """Independent normal, correlated, or partly uniform ones."""
+    """Return independent normal, correlated, or partly uniform ones."""
     form = draws.whole(0, 2)
     if form == 1:
         size, sign = draws.uniform(COLUMNS), 2 * draws.integers(2, COLUMNS) - 1
@@ -130,10 +156,15 @@ def order(draws: Draws, columns: Columns) -> Rule:
     return Rule(lambda x: x.sort(1).values @ torch.tensor(weights), {"weights": [*weights]})
 
 
-def closest(draws: Draws, columns: Columns) -> Rule:
-    """How close the two closest of some columns are."""
-    chosen = draws.subset(COLUMNS, 4, 6)
-    return Rule(lambda x: -x[:, chosen].sort(1).values.diff(dim=1).min(1).values, {"columns": [*chosen]})
+def match(draws: Draws, columns: Columns) -> Rule:
+    """Whether two columns, anywhere, hold the same code."""
+    return Rule(lambda x: (x[:, columns.codes].sort(1).values.diff(dim=1) == 0).any(1).float(), {}, (0.5,))
+
+
+def twins(draws: Draws, columns: Columns) -> Rule:
+    """Whether two certain columns hold the same code."""
+    first, second = columns.codes[:2]
+    return Rule(lambda x: (x[:, first] == x[:, second]).float(), {"first": first, "second": second}, (0.5,))
 
 
 def folded(draws: Draws, columns: Columns) -> Rule:
@@ -181,13 +212,13 @@ def stripes(draws: Draws, columns: Columns) -> Rule:
 
 
 def blend(draws: Draws, columns: Columns) -> Rule:
-    """Two different rules on the same two columns, of difference, product, wave and size."""
+    """Two different rules on the same two columns, of sum, product, wave and size."""
     (a, b), (first, second) = _some(draws, 2), sorted(draws.permutation(4)[:2].tolist())
     frequency = draws.number(2.0, 4.0)
 
     def score(x: Tensor) -> Tensor:
         u, v = x[:, a], x[:, b]
-        of = (u - v, u * v, (frequency * u).sin() + (frequency * v).sin(), u.abs() - v.abs())
+        of = (u + 0.5 * v, u * v, (frequency * u).sin() + (frequency * v).sin(), u.abs() - v.abs())
         return of[first] + of[second]
 
     return Rule(score, {"a": a, "b": b, "rules": [first, second], "frequency": frequency})
@@ -231,7 +262,7 @@ SIX: dict[str, Callable[[Draws, Columns], Rule]] = {
     "periodic": periodic,
     "category": category,
     "order": order,
-    "closest": closest,
+    "match": match,
 }
 JOINS = ("sum", "gate", "xor", "max")
 
@@ -290,9 +321,9 @@ def exponentiated(draws: Draws) -> Shape:
 
 
 def powers(draws: Draws) -> Shape:
-    """Each column raised to the power 3 or 5."""
-    chosen = (3 + 2 * draws.integers(2, COLUMNS)).tolist()
-    return Shape(lambda draws, x: x ** torch.tensor(chosen), parameters={"powers": chosen})
+    """All columns raised to the power 3 or 5."""
+    power = 3 + 2 * draws.whole(0, 1)
+    return Shape(lambda draws, x: x**power, parameters={"power": power})
 
 
 def scaled(draws: Draws) -> Shape:
@@ -306,8 +337,8 @@ def scaled(draws: Draws) -> Shape:
 
 
 def rounded(draws: Draws) -> Shape:
-    """Columns rounded to steps: equal values are common."""
-    step = draws.number(0.3, 0.6)
+    """Columns rounded to steps, which are too small to make two codes of ``CODES`` levels one."""
+    step = draws.number(0.3, 0.5)
     return Shape(read=lambda x: (x / step).round() * step, parameters={"step": step})
 
 
@@ -318,7 +349,7 @@ def skewed(draws: Draws) -> Shape:
     def show(draws: Draws, x: Tensor) -> Tensor:
         steep = rate * x
         ways = torch.stack((steep.exp(), -(-steep).exp(), (1.5 * steep).sinh(), x.sign() * x.abs().sqrt()))
-        return ways[torch.tensor(forms), :, torch.arange(COLUMNS)].T
+        return ways[torch.tensor(forms), :, torch.arange(COLUMNS)].T.contiguous()
 
     return Shape(show, parameters={"forms": forms, "rate": rate})
 

@@ -6,7 +6,9 @@ and generators that were not written for this suite (group ``outside``, see ``ou
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import torch
 from pydantic import JsonValue
@@ -16,7 +18,7 @@ from simic.data.suites import table_rules as rules
 from simic.data.suites.kinds import Draws, Problem, kind
 from simic.data.suites.outside_tables import GENERATED, REAL, register
 from simic.data.suites.suites import TaskSuite, suite
-from simic.data.suites.table_rules import COLUMNS, Columns, Rule, Shape
+from simic.data.suites.table_rules import CODES, COLUMNS, Columns, Rule, Shape
 
 REFERENCE = 1024  # rows on which scores are cut
 LABEL_NOISE = (0.0, 0.03, 0.06)
@@ -101,25 +103,12 @@ def _ruled(
     rule: Callable[[Draws, Columns], Rule],
     classes: int = 2,
     shape: Callable[[Draws], Shape] = rules.plain,
+    codes: dict[str, Any] | None = None,
 ) -> Problem:
-    columns, shaped = rules.draw_columns(draws), shape(draws)
-    return _table(draws, columns, rule(draws, columns), shaped, shaped.read(columns.draw(draws, REFERENCE)), classes)
-
-
-def _coded(draws: Draws, chosen: list[int], levels: int, codes: Callable[[Draws, Tensor], Tensor]) -> Problem:
-    """Return an instance in which some columns hold codes: ``codes(draws, y)`` gives them, ``[n, len(chosen)]``."""
-    columns, noise = rules.draw_columns(draws), _noise(draws)
-    deviation = ((levels**2 - 1) / 12) ** 0.5
-
-    def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
-        y, x = draws.labels(n, 2), columns.draw(draws, n)
-        x[:, chosen] = (codes(draws, y) - (levels - 1) / 2) / deviation
-        return x[:, None, None], draws.mislabelled(y, 2, noise)
-
-    parameters: dict[str, JsonValue] = {"codes": [*chosen], "levels": levels, "label_noise": noise}
-    if columns.parameters:
-        parameters["columns"] = columns.parameters
-    return Problem(2, parameters, sample)
+    """Return an instance of one rule; ``codes`` are what ``Columns`` says of them."""
+    columns, shaped = replace(rules.draw_columns(draws), **(codes or {})), shape(draws)
+    reference = shaped.read(columns.draw(draws, REFERENCE))
+    return _table(draws, columns, rule(draws, columns), shaped, reference, classes)
 
 
 # --- base kinds ------------------------------------------------------------------------------------------------------
@@ -165,17 +154,8 @@ def order(draws: Draws) -> Problem:
 def match(draws: Draws) -> Problem:
     """Whether two columns, anywhere, hold the same code."""
     chosen = draws.subset(COLUMNS, 6, COLUMNS)
-    count = len(chosen)
-    levels = count + draws.whole(1, 4)
-
-    def codes(draws: Draws, y: Tensor) -> Tensor:
-        n = len(y)
-        distinct = draws.uniform(n, levels).argsort(dim=1, stable=True)[:, :count]
-        first = draws.integers(count, n, 1)
-        second = (first + 1 + draws.integers(count - 1, n, 1)) % count
-        return torch.where(y[:, None] == 1, distinct.scatter(1, second, distinct.gather(1, first)), distinct)
-
-    return _coded(draws, chosen, levels, codes)
+    levels = len(chosen) + draws.whole(1, 4)
+    return _ruled(draws, rules.match, codes={"codes": tuple(chosen), "levels": levels})
 
 
 @kind("tables", "skew")
@@ -197,6 +177,8 @@ def gain(draws: Draws) -> Problem:
 def _composed(first: str, join: str, second: str, shape: str) -> Callable[[Draws], Problem]:
     def composed(draws: Draws) -> Problem:
         columns, shaped = rules.draw_columns(draws), rules.SHAPES[shape](draws)
+        if "match" in (first, second):
+            columns = replace(columns, codes=tuple(draws.subset(COLUMNS, 4, CODES - 1)), levels=CODES)
         reference = shaped.read(columns.draw(draws, REFERENCE))
         pair = rules.SIX[first](draws, columns), rules.SIX[second](draws, columns)
         return _table(draws, columns, rules.joined(draws, join, pair, reference), shaped, reference)
@@ -256,16 +238,8 @@ def heavy(draws: Draws) -> Problem:
 @kind("tables", "twins")
 def twins(draws: Draws) -> Problem:
     """Whether two certain columns agree, among others that hold codes too."""
-    levels = draws.whole(4, 10)
-
-    def codes(draws: Draws, y: Tensor) -> Tensor:
-        n = len(y)
-        held = draws.integers(levels, n, COLUMNS)
-        other = (held[:, 0] + 1 + draws.integers(levels - 1, n)) % levels
-        held[:, 1] = torch.where(y == 1, held[:, 0], other)
-        return held
-
-    return _coded(draws, draws.permutation(COLUMNS).tolist(), levels, codes)
+    chosen, levels = draws.permutation(COLUMNS).tolist(), draws.whole(4, 10)
+    return _ruled(draws, rules.twins, codes={"codes": tuple(chosen), "levels": levels, "anywhere": False})
 
 
 @kind("tables", "rank")
