@@ -45,6 +45,7 @@ class Instances(Tree):
     val: Count = 16  # they choose the best checkpoint
     held_out: Count = 12  # of kinds that training knows
     held_out_kinds: Steps = 4  # of kinds that it does not
+    outside: Steps = 0  # of what was not made for the suite
 
 
 class Suite(Tree):

@@ -9,6 +9,7 @@ from torch import Tensor
 from simic.data.batches import TaskMeta
 
 SPLITS = ("train", "val", "test")
+LIMIT = 5.0  # deviations: beyond it rows of tables are cut off
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Bank:
     licence: str
     samples: dict[str, int]  # of each task
     arrays: dict[str, Tensor]
-    held_out_arrays: dict[str, Tensor]
+    held_out_arrays: dict[str, Tensor]  # those of outside tasks by width too: ``x_train/30``
     tasks: list[TaskMeta]
     held_out: list[TaskMeta]
     dropped: int = 0
@@ -31,17 +32,22 @@ Samples = Mapping[str, tuple[Tensor, Tensor]]  # x and y of each split
 
 
 def standardised(
-    samples: Samples, tokens: bool, as_given: bool = False
+    samples: Samples, tokens: bool, as_given: bool = False, table: bool = False
 ) -> tuple[dict[str, Tensor], list[float], list[float]]:
     """Arrays ``x_train``, ``y_train`` … of one task, with mean and standard deviation of its training samples taken
     out; both are empty for ``tokens``, which are not numbers and stay as they are, and for samples ``as_given``.
+    Of a ``table`` each column is standardised by itself, clipped to ±5 and rounded to float16, and y are bytes.
     """
+    if table:
+        samples = {split: (x.flatten(1), y) for split, (x, y) in samples.items()}
     nothing = torch.empty(0)
     mean, std = (nothing, nothing) if tokens or as_given else statistics(samples["train"][0])
     arrays = {}
     for split, (x, y) in samples.items():
         if not tokens:
             x = as_images(x.float() if as_given else (x - mean) / std)
+        if table:
+            x, y = x.clamp(-LIMIT, LIMIT).half(), y.to(torch.uint8)
         arrays[f"x_{split}"] = x
         arrays[f"y_{split}"] = y
     return arrays, mean.flatten().tolist(), std.flatten().tolist()

@@ -23,13 +23,13 @@ from simic import durable
 from simic.errors import SimicError
 from simic.rng import Purpose, key, permutation
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 META_FILE = "meta.json"
 TRAINVAL_FILE = "trainval.safetensors"
 TEST_FILE = "test.safetensors"
 HELD_OUT_FILE = "held_out.json"
 HOST_FILE = "host.safetensors"
-TaskGroup = Literal["train", "val", "held_out", "held_out_kinds"]
+TaskGroup = Literal["train", "val", "held_out", "held_out_kinds", "outside"]
 _CLOSED: ContextVar[str] = ContextVar("why held-out data are closed", default="")
 
 
@@ -38,7 +38,8 @@ class TaskMeta(BaseModel):
     as they came: text, and what a trained host takes as it is.
 
     Of a suite, the controller trains on the tasks of group ``train``, is chosen by those of ``val`` and evaluated on
-    those held out. A data set alone is one task of group ``train`` that serves everything.
+    those held out; tasks of group ``outside`` were not made for the suite. A data set alone is one task of group
+    ``train`` that serves everything.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,6 +83,13 @@ class Meta(BaseModel):
         """Which tasks belong to it, by their place; all where there is but one."""
         chosen = [place for place, task in enumerate(self.tasks) if task.group == group]
         return chosen if len(self.tasks) > 1 else [0]
+
+    def kinds(self) -> tuple[list[str], list[int]]:
+        """Return the kinds of group ``train``, sorted, and which of them each task is of; -1 where none, as of a kind
+        that validation alone has.
+        """
+        names = sorted({self.tasks[place].kind for place in self.of_group("train")})
+        return names, [names.index(task.kind) if task.kind in names else -1 for task in self.tasks]
 
 
 @dataclass(frozen=True)
@@ -153,13 +161,15 @@ def load_split(prepared_dir: Path, split: Literal["train", "val"], device: torch
 @dataclass(frozen=True)
 class HeldOut:
     """What headroom and evaluation score on: tasks with their splits. Of a single data set train and val are those of
-    training, of a suite those of its held-out tasks.
+    training, of a suite those of its held-out tasks. ``outside`` are tasks that were not made for the suite, a
+    record for each width of their samples.
     """
 
     tasks: list[TaskMeta]
     train: Dataset
     val: Dataset
     test: Dataset
+    outside: tuple["HeldOut", ...] = ()
 
 
 @contextmanager
@@ -183,10 +193,23 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
     if not tasks:
         train, val = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
         return HeldOut(meta.tasks, train, val, _dataset(arrays, "test", meta.classes, meta.tasks, host, device))
-    train, val, test = (
-        _dataset(arrays, split, meta.classes, tasks, host, device) for split in ("train", "val", "test")
-    )
-    return HeldOut(tasks, train, val, test)
+
+    def of(tasks: list[TaskMeta], arrays: dict[str, Tensor]) -> tuple[Dataset, Dataset, Dataset]:
+        train, val, test = (
+            _dataset(arrays, split, meta.classes, tasks, host, device) for split in ("train", "val", "test")
+        )
+        return train, val, test
+
+    widths = sorted({int(name.split("/")[1]) for name in arrays if "/" in name})
+    outside = [task for task in tasks if task.group == "outside"]
+    records = []
+    for width in widths:
+        end = f"/{width}"
+        mine = [task for task in outside if len(task.mean) == width]
+        found = {name.removesuffix(end): array for name, array in arrays.items() if name.endswith(end)}
+        records.append(HeldOut(mine, *of(mine, found)))
+    inside = [task for task in tasks if task.group != "outside"]
+    return HeldOut(inside, *of(inside, arrays), tuple(records))
 
 
 def _dataset(
@@ -199,8 +222,8 @@ def _dataset(
 ) -> Dataset:
     x, y = arrays[f"x_{split}"].to(device), arrays[f"y_{split}"].to(device)
     # Bytes are kept as bytes on disk: an eighth of the size.
-    counts = tuple(task.classes for task in tasks) if len(tasks) > 1 else ()
-    return Dataset(x if x.is_floating_point() else x.long(), y.long(), classes, counts, host)
+    counts = tuple(task.classes for task in tasks) if len(tasks) > 1 or tasks[0].classes < classes else ()
+    return Dataset(x.float() if x.is_floating_point() else x.long(), y.long(), classes, counts, host)
 
 
 def _host(prepared_dir: Path, meta: Meta) -> dict[str, Tensor] | None:

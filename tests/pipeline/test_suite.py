@@ -229,7 +229,7 @@ def test_another_suite_is_measured_with_its_own_settings_and_nothing_of_the_work
     small = [*TINY, "train.actions.blueprint=[norm]"]
     call(monkeypatch, "headroom", "tables", "--out", "all.json", *(word for each in small for word in ("-S", each)))
     page = capsys.readouterr().out
-    assert page.startswith("# Headroom of suite tables\n") and "Host mlp/impaired" in page
+    assert page.startswith("# Headroom of suite tables\n") and "Host tables/baseline" in page
     assert result.read_headroom(tmp_path / "all.json").price == 2.0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.json", "params.yaml"]
     assert (tmp_path / "params.yaml").read_bytes() == (ROOT / "params.yaml").read_bytes()
@@ -238,7 +238,7 @@ def test_another_suite_is_measured_with_its_own_settings_and_nothing_of_the_work
 def test_a_suites_own_settings_leave_nothing_of_another_suites_behind() -> None:
     tables = params.load(ROOT / "params.yaml", list(stages.suite_overrides("tables")))
     assert tables.prepare.suite.name == "tables" and tables.train.actions == {}
-    assert tables.train.batches_per_epoch == "all" and tables.train.host.family == "mlp"
+    assert tables.train.batches_per_epoch == 8 and tables.train.host.family == "tables"
     with pytest.raises(SimicError, match=r"suite 'sudoku': must be one of .*patches.*tables"):
         stages.suite_overrides("sudoku")
 

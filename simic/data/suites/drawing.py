@@ -12,8 +12,8 @@ from simic import params as params_module
 from simic.data.bank import SPLITS, Bank, standardised
 from simic.data.batches import Dataset, TaskGroup, TaskMeta
 from simic.data.sources import BYTES, COPIES
-from simic.data.suites.kinds import KINDS, Draws, Kind, Problem, Shelf
-from simic.data.suites.suites import SUITES, SourceTask
+from simic.data.suites.kinds import KINDS, OUTSIDE, Draws, Kind, Problem, Shelf
+from simic.data.suites.suites import SUITES, SourceTask, TaskSuite
 from simic.errors import SimicError
 from simic.memory import Need, refuse_too_much
 from simic.params import Host, Prepare
@@ -36,38 +36,45 @@ def many(params: Prepare, rng_seed: int, data_dir: Path, train_host: TrainHost |
     for kinds that the suite does not have and samples that do not fit.
     """
     shipped, counts = SUITES[params.suite.name], params.suite.instances
-    kinds, held = _kinds(params)
+    kinds = _kinds(params)
     samples = shipped.samples if params.samples is None else _in_proportion(shipped.samples, params.samples)
-    shelf = Shelf(data_dir)
+    shelf, apart = Shelf(data_dir), Shelf(data_dir)
 
-    def drawn(group: TaskGroup, of: dict[str, Kind], count: int) -> list[Instance]:
-        """Kinds take turns."""
+    def drawn(group: TaskGroup, count: int) -> list[Instance]:
         pool = "held_out" if group == "held_out_kinds" else group
-        names = list(of)
-        places = [(names[k % len(names)], k // len(names)) for k in range(count if names else 0)]
-        as_given = shipped.source is not None
+        of, held_by = kinds[group], apart if group == OUTSIDE else shelf
         found = list[Instance]()
-        for name, k in places:
-            found.append(_instance(of[name], Draws(rng_seed, name, pool, k, shelf), group, samples, as_given))
+        for name, k in shipped.dealt(list(of), count):
+            found.append(_instance(of[name], Draws(rng_seed, name, pool, k, held_by), group, samples, shipped))
             if len(found) == 1:
                 each = sum(array.nbytes for array in found[0].arrays.values())
                 refuse_too_much([Need(f"{count} tasks", COPIES * count * each, f"prepare.suite.instances.{group}")])
         return found
 
-    visible = drawn("train", kinds, counts.train) + drawn("val", kinds, counts.val)
-    hidden = drawn("held_out", kinds, counts.held_out) + drawn("held_out_kinds", held, counts.held_out_kinds)
+    visible = drawn("train", counts.train) + drawn("val", counts.val)
+    hidden = drawn("held_out", counts.held_out) + drawn("held_out_kinds", counts.held_out_kinds)
     _check_alike(visible + hidden)
-    sources = [shelf.sources[name] for name in sorted(shelf.sources)]
+    outside = drawn(OUTSIDE, counts.outside)
+    if shared := sorted(set(shelf.sources) & set(apart.sources)):
+        raise SimicError(
+            f"suite {shipped.name!r}: outside kinds read {shared[0]}, and so do others: must be one of both"
+        )
+    by_width = {width: [each for each in outside if len(each.task.mean) == width] for width in _widths(outside)}
+    hidden_arrays = _joined(hidden, SPLITS)
+    for width, instances in by_width.items():
+        _check_alike(instances)
+        hidden_arrays |= {f"{name}/{width}": array for name, array in _joined(instances, SPLITS).items()}
+    sources = [held.sources[name] for held in (shelf, apart) for name in sorted(held.sources)]
     return Bank(
         source=" + ".join([f"suite {shipped.name}", *(source.name for source in sources)]),
         source_sha256=params_module.digest({source.name: source.sha256 for source in sources}),
         licence="; ".join(dict.fromkeys(source.licence for source in sources)) or "generated",
         samples=samples,
         arrays=_joined(visible, VISIBLE),
-        held_out_arrays=_joined(hidden, SPLITS),
+        held_out_arrays=hidden_arrays,
         tasks=[instance.task for instance in visible],
-        held_out=[instance.task for instance in hidden],
-        dropped=shelf.dropped,
+        held_out=[instance.task for instance in hidden + outside],
+        dropped=shelf.dropped + apart.dropped,
         host=None if shipped.source is None else _host(shipped.source, rng_seed, shelf, train_host),
     )
 
@@ -81,11 +88,14 @@ def _host(source: SourceTask, rng_seed: int, shelf: Shelf, train_host: TrainHost
     return train_host(source.host, Dataset(x, y, problem.classes), rng_seed, source.epochs)
 
 
-def _kinds(params: Prepare) -> tuple[dict[str, Kind], dict[str, Kind]]:
-    """Those that training may see, and those held out entirely."""
+def _kinds(params: Prepare) -> dict[TaskGroup, dict[str, Kind]]:
+    """Return the kinds that each group of tasks has."""
     asked, known = params.suite, KINDS.get(params.suite.name, {})
-    held = SUITES[asked.name].held_out if asked.held_out_kinds is None else asked.held_out_kinds
-    kinds = asked.kinds or tuple(name for name in known if name not in held)
+    shipped = SUITES[asked.name]
+    held = shipped.held_out if asked.held_out_kinds is None else asked.held_out_kinds
+    val = tuple(name for name in shipped.val if name not in held)
+    outside = tuple(name for name in shipped.outside if name not in held)
+    kinds = asked.kinds or tuple(name for name in known if name not in (*held, *val, *outside))
     for name in (*kinds, *held):
         if name not in known:
             raise SimicError(f"prepare.suite: suite {asked.name!r} has no kind {name!r}; it has {', '.join(known)}")
@@ -94,19 +104,36 @@ def _kinds(params: Prepare) -> tuple[dict[str, Kind], dict[str, Kind]]:
             f"prepare.suite: kind {both[0]!r} is both in kinds and in held_out_kinds ({', '.join(held)}): must be in "
             "one alone; null in held_out_kinds means those that the suite holds out"
         )
+    if never := sorted(set(kinds) & {*val, *outside}):
+        raise SimicError(
+            f"prepare.suite.kinds: {never[0]!r} is for {'validation' if never[0] in val else 'evaluation'} alone in "
+            f"suite {asked.name!r}: must be another kind"
+        )
     if not kinds:
         raise SimicError(f"prepare.suite: suite {asked.name!r} has no kind that is not held out: one must be left")
-    return {name: known[name] for name in kinds}, {name: known[name] for name in held}
+    groups: dict[TaskGroup, tuple[str, ...]] = {
+        "train": kinds,
+        "val": val or kinds,
+        "held_out": kinds,
+        "held_out_kinds": held,
+        "outside": outside,
+    }
+    return {group: {name: known[name] for name in names} for group, names in groups.items()}
 
 
-def _instance(kind: Kind, draws: Draws, group: TaskGroup, samples: dict[str, int], as_given: bool) -> Instance:
+def _widths(outside: Sequence[Instance]) -> list[int]:
+    return sorted({len(instance.task.mean) for instance in outside})
+
+
+def _instance(kind: Kind, draws: Draws, group: TaskGroup, samples: dict[str, int], shipped: TaskSuite) -> Instance:
     """Its parameters come from one stream, the samples of each split from one of their own."""
     problem = kind(draws)
     if not isinstance(problem, Problem):
         raise SimicError(f"kind {draws.kind!r}: gave {type(problem).__name__}, must be a Problem")
     splits = VISIBLE if group in VISIBLE else SPLITS
     found = {split: _samples(problem, draws.of_split(split), samples[split]) for split in splits}
-    arrays, mean, std = standardised(found, found["train"][0].dtype == torch.uint8, as_given)
+    tokens = found["train"][0].dtype == torch.uint8
+    arrays, mean, std = standardised(found, tokens, shipped.source is not None, shipped.table)
     try:
         task = TaskMeta(
             name=f"{draws.kind}-{group}-{draws.instance}",

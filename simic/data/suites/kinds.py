@@ -31,8 +31,10 @@ from simic.errors import SimicError
 from simic.rng import Purpose
 
 GROUPS = ("train", "val", "held_out")
+OUTSIDE = "outside"  # a group whose finite sources no other group has: it divides them among splits alone
 GROUP_SHARES = (0.5, 0.2, 0.3)  # of the samples of a finite source, and of each group's the splits
 SPLIT_SHARES = (0.6, 0.2, 0.2)
+KEYS = 16  # of streams, made at once
 
 
 @dataclass
@@ -54,8 +56,8 @@ class Shelf:
 class Draws:
     """Random numbers of one instance, or of one of its splits: each call is a stream of its own, in the order of calls.
 
-    ``group`` says who may see the instance (train, val, held_out), ``split`` whether these are samples of its train,
-    val or test split; equal names give equal numbers.
+    ``group`` says who may see the instance (train, val, held_out, outside), ``split`` whether these are samples of its
+    train, val or test split; equal names give equal numbers.
     """
 
     def __init__(
@@ -63,16 +65,21 @@ class Draws:
     ) -> None:
         self.rng_seed, self.kind, self.group, self.instance, self.split = rng_seed, kind, group, instance, split
         self._shelf, self._calls = shelf, 0
+        self._keys: tuple[Tensor, ...] = ()
 
     def of_split(self, split: str) -> "Draws":
         """Those of one split of the same instance."""
         return Draws(self.rng_seed, self.kind, self.group, self.instance, self._shelf, split)
 
     def _stream(self) -> Tensor:
-        self._calls += 1
+        place, self._calls = self._calls % KEYS, self._calls + 1
+        if place:
+            return self._keys[place]
         split = -1 if self.split is None else SPLITS.index(self.split)
-        where = zlib.crc32(self.kind.encode()), GROUPS.index(self.group), self.instance, split, self._calls
-        return rng.key(self.rng_seed, Purpose.INSTANCE, *where)
+        where = zlib.crc32(self.kind.encode()), (*GROUPS, OUTSIDE).index(self.group), self.instance, split
+        numbers = torch.arange(self._calls, self._calls + KEYS)
+        self._keys = rng.key(self.rng_seed, Purpose.INSTANCE, *where, numbers).unbind()
+        return self._keys[0]
 
     def uniform(self, *shape: int) -> Tensor:
         """Float32 in [0, 1)."""
@@ -109,7 +116,7 @@ class Draws:
 
     def mislabelled(self, y: Tensor, classes: int, share: float) -> Tensor:
         """A share of the labels replaced by any other; those of the test split stay right."""
-        if self.split == "test":
+        if self.split == "test" or share == 0.0:
             return y
         other = (y + 1 + self.integers(classes - 1, len(y))) % classes
         return torch.where(self.uniform(len(y)) < share, other, y)
@@ -123,14 +130,17 @@ class Draws:
         ``labels`` must be the same for all kinds.
 
         By hash, each sample belongs to one group and one split, so no other sees it. All of a pool are used once before
-        any is used again.
+        any is used again. Of outside kinds each instance divides all samples among its splits anew.
         """
         assert self.split is not None
+        instance = (self.instance,) if self.group == OUTSIDE else ()
         chosen = torch.empty_like(wanted)
         for label in wanted.unique().tolist():
             members = torch.nonzero(labels == label).flatten()
-            stream = rng.key(self.rng_seed, Purpose.SPLIT, zlib.crc32(name.encode()), label)
-            mine = _part(members[rng.permutation(stream, len(members))], GROUP_SHARES, GROUPS.index(self.group))
+            stream = rng.key(self.rng_seed, Purpose.SPLIT, zlib.crc32(name.encode()), label, *instance)
+            mine = members[rng.permutation(stream, len(members))]
+            if self.group != OUTSIDE:
+                mine = _part(mine, GROUP_SHARES, GROUPS.index(self.group))
             mine = _part(mine, SPLIT_SHARES, SPLITS.index(self.split))
             if not len(mine):
                 raise SimicError(

@@ -1,5 +1,6 @@
 """The suites by name: which of their kinds are held out entirely, and how hosts are trained on them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simic import registry
@@ -24,6 +25,10 @@ class SourceTask:
 class TaskSuite:
     """``held_out`` kinds have no instance in training. ``overrides`` of params.yaml suit it: host, batches, budget.
     With a ``source`` the hosts come trained and stay as they are.
+
+    ``val`` kinds are those that choose the checkpoint alone; where there are none, those of training do. ``outside``
+    kinds, which a suite of tables alone has, may have other widths. Each of ``parts`` is dealt as many tasks of a group
+    as any other part that has kinds there; within a part kinds take turns.
     """
 
     name: str
@@ -31,6 +36,18 @@ class TaskSuite:
     samples: dict[str, int]  # of each split of each task
     overrides: tuple[str, ...]
     source: SourceTask | None = None
+    val: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+    parts: tuple[tuple[str, ...], ...] = ()
+    table: bool = False  # samples are rows [n, 1, 1, D]: standardised by column, clipped to ±5, kept as float16
+
+    def dealt(self, kinds: Sequence[str], count: int) -> list[tuple[str, int]]:
+        """Return ``count`` pairs of kind and number of its instance, of parts and kinds in turn."""
+        parts = [[name for name in part if name in kinds] for part in self.parts]
+        parts.append([name for name in kinds if not any(name in part for part in parts)])
+        parts = [part for part in parts if part]
+        turns = [(parts[k % len(parts)], k // len(parts)) for k in range(count if parts else 0)]
+        return [(part[turn % len(part)], turn // len(part)) for part, turn in turns]
 
 
 SUITES: dict[str, TaskSuite] = {}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from simic.data import idx
-from simic.data.batches import load_held_out, load_split, read_meta
+from simic.data.batches import Dataset, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.published import Site
 from simic.data.suites import kinds as kinds_module
@@ -35,7 +35,7 @@ def test_rows_are_those_of_one_task_after_another_each_standardised_by_its_own_t
     """By an oracle that draws each instance alone and standardises it with numpy."""
     meta, held_out = read_meta(bank), load_held_out(bank)
     splits = [(load_split(bank, split), split, meta.tasks) for split in ("train", "val")]
-    splits += [(data, split, held_out.tasks) for split, data in vars(held_out).items() if split != "tasks"]
+    splits += [(data, split, held_out.tasks) for split, data in vars(held_out).items() if isinstance(data, Dataset)]
     for data, split, tasks in splits:
         n = meta.samples[split]
         assert (data.tasks, len(data), len(data.x)) == (len(tasks), n, n * len(tasks))
@@ -102,7 +102,7 @@ def test_drawing_twice_gives_the_same_bytes_and_another_seed_other_ones(bank, tm
 
 @pytest.mark.parametrize("name", list(SUITES))
 def test_a_suite_is_prepared_with_its_own_kinds_and_says_what_it_is_made_of(name, files, tmp_path):
-    each = {"train": 9, "val": 2, "held_out": 2, "held_out_kinds": 3}
+    each = {"train": 9, "val": 2, "held_out": 2, "held_out_kinds": 3, "outside": 4}
     prepare(suite(40, each, name=name), 1, tmp_path / "out", files, lambda *source: {"head.weight": torch.ones(1)})
     meta, train = read_meta(tmp_path / "out"), load_split(tmp_path / "out", "train")
     assert train.tasks == 11 and train.shape == meta.shape and train.x.isfinite().all()

@@ -14,7 +14,7 @@ from simic.errors import SimicError
 
 SPLITS = ("train", "val", "test")
 ALL = [(suite, name) for suite in registry.shipped(registry.SUITE) for name in KINDS[suite]]
-SHAPES = {"patches": (1, 16, 16), "adapt": (1, 8, 8), "tables": (1, 1, 64), "images": (1, 16, 16), "texts": (24,)}
+SHAPES = {"patches": (1, 16, 16), "adapt": (1, 8, 8), "tables": (1, 1, 12), "images": (1, 16, 16), "texts": (24,)}
 
 
 def problem_of(suite, name, folder, group="train", instance=0, rng_seed=1):
@@ -38,7 +38,8 @@ def test_every_kind_gives_as_many_finite_balanced_samples_of_its_suites_shape(su
         problem, draws = problem_of(suite, name, files, group, instance)
         for split, n in zip(SPLITS, (97, 30, 61), strict=True):
             x, y = problem.sample(draws.of_split(split), n)
-            assert x.shape == (n, *SHAPES[suite]) and x.isfinite().all() and x.is_contiguous()
+            shape = x.shape[1:] if name in SUITES[suite].outside else SHAPES[suite]  # these have widths of their own
+            assert x.shape == (n, *shape) and x.isfinite().all() and x.is_contiguous()
             if suite == "texts":
                 assert x.dtype == y.dtype == torch.uint8 and problem.classes == BYTES
                 assert torch.equal(x[:, 1:], y[:, :-1]), "each byte predicts the next"
@@ -76,6 +77,9 @@ def test_every_suite_holds_out_at_least_two_kinds_of_its_own_and_has_more_to_tra
     for name, item in SUITES.items():
         assert len(item.held_out) >= 2 and set(item.held_out) < set(KINDS[name])
         assert len(KINDS[name]) >= 2 * len(item.held_out)
+        groups = (item.held_out, item.val, item.outside)
+        assert len(set().union(*groups)) == sum(map(len, groups)) < len(KINDS[name])
+        assert set().union(*groups, *item.parts) <= set(KINDS[name])
     assert len(KINDS["patches"]) >= 10 and len(SUITES["patches"].held_out) >= 3
 
 

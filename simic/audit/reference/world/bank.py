@@ -54,9 +54,12 @@ def read(folder: Path) -> Bank:
 
 
 def read_held_out(folder: Path) -> Bank:
-    """Those that evaluation scores on: of a suite with all three splits, of a data set alone its test split."""
+    """Those that evaluation scores on: of a suite with all three splits, of a data set alone its test split. Tasks from
+    outside, whose samples are in arrays of their own, are left out.
+    """
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    tasks = json.loads((folder / "held_out.json").read_text(encoding="utf-8")) or meta["tasks"]
+    hidden = json.loads((folder / "held_out.json").read_text(encoding="utf-8"))
+    tasks = [task for task in hidden if task["group"] != "outside"] or meta["tasks"]
     host = load_file(folder / "host.safetensors") if (folder / "host.safetensors").exists() else None
     return _bank(folder / "test.safetensors", meta, tasks, 0, host)
 

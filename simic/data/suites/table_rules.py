@@ -1,0 +1,369 @@
+"""Rules that label the rows of the suite ``tables``, and the distributions and distortions of its columns.
+
+A rule scores rows whose columns have mean 0 and deviation 1. A shape says which values of a row the rule reads and
+which are shown. All parameters are rounded before they are used, so that those recorded give the same labels.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor
+
+from simic.data.suites.kinds import Draws
+
+COLUMNS = 12
+LEVELS = 12  # of a column that is read as a category
+CODES = 6  # levels of the codes of composed kinds
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Distribution of an instance's columns: normal, with ``loadings`` on a common factor, or uniform where listed.
+
+    Some may hold one of ``levels`` codes each instead. ``anywhere``: all codes of a row differ, but in every other row
+    two are equal; else codes are free, but the first two columns' are equal in every other row.
+    """
+
+    loadings: tuple[float, ...] = (0.0,) * COLUMNS
+    uniform: tuple[int, ...] = ()
+    codes: tuple[int, ...] = ()
+    levels: int = 0
+    anywhere: bool = True
+
+    def draw(self, draws: Draws, n: int) -> Tensor:
+        """Return ``[n, 12]`` rows."""
+        z = draws.normal(n, COLUMNS + 1)
+        loadings = torch.tensor(self.loadings)
+        x = z[:, :COLUMNS] * (1 - loadings**2).sqrt() + z[:, COLUMNS:] * loadings
+        for column in self.uniform:
+            x[:, column] = math.sqrt(3.0) * torch.erf(x[:, column] / math.sqrt(2.0))
+        if self.codes:
+            codes = self._distinct(draws, n) if self.anywhere else self._free(draws, n)
+            x[:, self.codes] = (codes - (self.levels - 1) / 2) / math.sqrt((self.levels**2 - 1) / 12)
+        return x
+
+    def _distinct(self, draws: Draws, n: int) -> Tensor:
+        count = len(self.codes)
+        codes = draws.uniform(n, self.levels).argsort(dim=1, stable=True)[:, :count]
+        first = draws.integers(count, n, 1)
+        second = (first + draws.integers(2, n, 1) * (1 + draws.integers(count - 1, n, 1))) % count
+        return codes.scatter(1, second, codes.gather(1, first))
+
+    def _free(self, draws: Draws, n: int) -> Tensor:
+        codes = draws.integers(self.levels, n, len(self.codes))
+        step = draws.integers(2, n) * (1 + draws.integers(self.levels - 1, n))
+        codes[:, 1] = (codes[:, 0] + step) % self.levels
+        return codes
+
+    def level(self, x: Tensor, column: int, count: int) -> Tensor:
+        """Return which of ``count`` equally likely bands a value of a column is in, int64 ``[n]``."""
+        value = x[:, column]
+        share = value / math.sqrt(12.0) if column in self.uniform else torch.erf(value / math.sqrt(2.0)) / 2
+        return ((share + 0.5) * count).floor().long().clamp(0, count - 1)
+
+    @property
+    def parameters(self) -> dict[str, JsonValue]:
+        """What is recorded: nothing of columns that are independent and normal."""
+        found: dict[str, JsonValue] = {}
+        if any(self.loadings):
+            found["loadings"] = [*self.loadings]
+        if self.uniform:
+            found["uniform"] = [*self.uniform]
+        if self.codes:
+            found |= {"codes": [*self.codes], "levels": self.levels}
+        return found
+
+
+def draw_columns(draws: Draws) -> Columns:
+    """Return independent normal, correlated, or partly uniform ones."""
+    form = draws.whole(0, 2)
+    if form == 1:
+        size, sign = draws.uniform(COLUMNS), 2 * draws.integers(2, COLUMNS) - 1
+        return Columns(loadings=_rounded((0.3 + 0.5 * size) * sign))
+    return Columns(uniform=tuple(draws.subset(COLUMNS, 3, 9))) if form == 2 else Columns()
+
+
+def _rounded(values: Tensor) -> tuple[float, ...]:
+    return tuple(round(value, 3) for value in values.tolist())
+
+
+def _some(draws: Draws, count: int) -> list[int]:
+    """Return ``count`` different columns."""
+    return draws.permutation(COLUMNS)[:count].tolist()
+
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``score`` maps rows ``[n, 12]`` to ``[n]``, cut into bands of equal size or at ``cuts`` where these are given."""
+
+    score: Callable[[Tensor], Tensor]
+    parameters: dict[str, JsonValue]
+    cuts: tuple[float, ...] | None = None
+
+
+def linear(draws: Draws, columns: Columns) -> Rule:
+    """A weight for each column."""
+    weights = _rounded(draws.normal(COLUMNS))
+    return Rule(lambda x: x @ torch.tensor(weights), {"weights": [*weights]})
+
+
+def sparse(draws: Draws, columns: Columns) -> Rule:
+    """|a| + b."""
+    (a, b), weight = _some(draws, 2), draws.number(0.4, 0.8)
+    return Rule(lambda x: x[:, a].abs() + weight * x[:, b], {"a": a, "b": b, "weight": weight})
+
+
+def product(draws: Draws, columns: Columns) -> Rule:
+    """The sum of products of one to three pairs of columns."""
+    count = draws.whole(1, 3)
+    chosen = _some(draws, 2 * count)
+    first, second = chosen[:count], chosen[count:]
+    signs: list[JsonValue] = (2 * draws.integers(2, count) - 1).tolist()
+
+    def score(x: Tensor) -> Tensor:
+        return (x[:, first] * x[:, second] * torch.tensor(signs)).sum(1)
+
+    return Rule(score, {"first": [*first], "second": [*second], "signs": signs})
+
+
+def periodic(draws: Draws, columns: Columns) -> Rule:
+    """The sine of a column."""
+    column, frequency, phase = draws.whole(0, COLUMNS - 1), draws.number(3.0, 7.0), draws.number(0.0, 6.283)
+    parameters: dict[str, JsonValue] = {"column": column, "frequency": frequency, "phase": phase}
+    return Rule(lambda x: (frequency * x[:, column] + phase).sin(), parameters)
+
+
+def category(draws: Draws, columns: Columns) -> Rule:
+    """A free value for each of the levels of a column, and a little of another column."""
+    (column, other), values = _some(draws, 2), _rounded(draws.normal(LEVELS))
+
+    def score(x: Tensor) -> Tensor:
+        return torch.tensor(values)[columns.level(x, column, LEVELS)] + 0.2 * x[:, other]
+
+    return Rule(score, {"column": column, "values": [*values], "other": other})
+
+
+def order(draws: Draws, columns: Columns) -> Rule:
+    """Weights on the sorted values; their sum is 0, so that the mean of a row says nothing."""
+    drawn = draws.normal(COLUMNS)
+    weights = _rounded(drawn - drawn.mean())
+    return Rule(lambda x: x.sort(1).values @ torch.tensor(weights), {"weights": [*weights]})
+
+
+def match(draws: Draws, columns: Columns) -> Rule:
+    """Whether two columns, anywhere, hold the same code."""
+    return Rule(lambda x: (x[:, columns.codes].sort(1).values.diff(dim=1) == 0).any(1).float(), {}, (0.5,))
+
+
+def twins(draws: Draws, columns: Columns) -> Rule:
+    """Whether two certain columns hold the same code."""
+    first, second = columns.codes[:2]
+    return Rule(lambda x: (x[:, first] == x[:, second]).float(), {"first": first, "second": second}, (0.5,))
+
+
+def folded(draws: Draws, columns: Columns) -> Rule:
+    """The size of a weighted sum."""
+    rule = linear(draws, columns)
+    return Rule(lambda x: rule.score(x).abs(), rule.parameters | {"folded": True})
+
+
+def signs(draws: Draws, columns: Columns) -> Rule:
+    """The sum of the signs of products, of one pair of columns or of three."""
+    count = 2 * draws.whole(0, 1) + 1
+    chosen = _some(draws, 2 * count)
+    first, second = chosen[:count], chosen[count:]
+    return Rule(lambda x: (x[:, first] * x[:, second]).sign().sum(1), {"first": [*first], "second": [*second]}, (0.0,))
+
+
+def band(draws: Draws, columns: Columns) -> Rule:
+    """Which levels of a column are yes."""
+    column, count = draws.whole(0, COLUMNS - 1), 2 * draws.whole(4, 6)
+    yes = sorted(draws.permutation(count)[: count // 2].tolist())
+    parameters: dict[str, JsonValue] = {"column": column, "levels": count, "yes": [*yes]}
+    return Rule(lambda x: torch.isin(columns.level(x, column, count), torch.tensor(yes)).float(), parameters, (0.5,))
+
+
+def spread(draws: Draws, columns: Columns) -> Rule:
+    """The range of a row, or the sum of some of its sorted values less that of as many others."""
+    if draws.whole(0, 1):
+        return Rule(lambda x: x.amax(1) - x.amin(1), {"plus": [COLUMNS - 1], "minus": [0]})
+    count = draws.whole(1, 2)
+    ranks = _some(draws, 2 * count)
+    plus, minus = ranks[:count], ranks[count:]
+
+    def score(x: Tensor) -> Tensor:
+        ranked = x.sort(1).values
+        return ranked[:, plus].sum(1) - ranked[:, minus].sum(1)
+
+    return Rule(score, {"plus": [*plus], "minus": [*minus]})
+
+
+def stripes(draws: Draws, columns: Columns) -> Rule:
+    """Alternating intervals of a column."""
+    column, width, start = draws.whole(0, COLUMNS - 1), draws.number(0.4, 0.9), draws.number(0.0, 1.0)
+    parameters: dict[str, JsonValue] = {"column": column, "width": width, "start": start}
+    return Rule(lambda x: (x[:, column] / width + start).floor() % 2, parameters, (0.5,))
+
+
+def blend(draws: Draws, columns: Columns) -> Rule:
+    """Two different rules on the same two columns, of sum, product, wave and size."""
+    (a, b), (first, second) = _some(draws, 2), sorted(draws.permutation(4)[:2].tolist())
+    frequency = draws.number(2.0, 4.0)
+
+    def score(x: Tensor) -> Tensor:
+        u, v = x[:, a], x[:, b]
+        of = (u + 0.5 * v, u * v, (frequency * u).sin() + (frequency * v).sin(), u.abs() - v.abs())
+        return of[first] + of[second]
+
+    return Rule(score, {"a": a, "b": b, "rules": [first, second], "frequency": frequency})
+
+
+def nearest(draws: Draws, columns: Columns) -> Rule:
+    """Which of three columns is nearest to a fourth."""
+    chosen = _some(draws, 4)
+
+    def score(x: Tensor) -> Tensor:
+        return (x[:, chosen[1:]] - x[:, chosen[:1]]).abs().argmin(1).float()
+
+    return Rule(score, {"to": chosen[0], "of": [*chosen[1:]]}, (0.5, 1.5))
+
+
+def rank(draws: Draws, columns: Columns) -> Rule:
+    """Whether two pairs of columns are in the same order; the pairs may share a column."""
+    a, b, c, d = _some(draws, 4)
+    c = b if draws.whole(0, 1) else c
+    return Rule(lambda x: ((x[:, a] - x[:, b]) * (x[:, c] - x[:, d])).sign(), {"columns": [a, b, c, d]}, (0.0,))
+
+
+def cuts_of(rule: Rule, reference: Tensor, classes: int) -> tuple[float, ...]:
+    """Return the scores that part ``classes`` bands of equal size on the ``reference`` rows; never in the middle of
+    equal scores, so that no band is empty as long as there are two scores.
+    """
+    if rule.cuts is not None:
+        return rule.cuts
+    scores = rule.score(reference).sort().values
+    edges = torch.nonzero(scores.diff()).flatten() + 1
+    wanted = torch.arange(1, classes) * len(scores) / classes
+    chosen = edges[(edges - wanted[:, None]).abs().argmin(1)]
+    return tuple(round(value, 6) for value in ((scores[chosen - 1] + scores[chosen]) / 2).tolist())
+
+
+# --- joins of two rules ----------------------------------------------------------------------------------------------
+
+SIX: dict[str, Callable[[Draws, Columns], Rule]] = {
+    "linear": linear,
+    "product": product,
+    "periodic": periodic,
+    "category": category,
+    "order": order,
+    "match": match,
+}
+JOINS = ("sum", "gate", "xor", "max")
+
+
+def joined(draws: Draws, join: str, rules: tuple[Rule, Rule], reference: Tensor) -> Rule:
+    """Return a rule made of two, each centred and scaled on the ``reference`` rows before they are joined."""
+    gate = draws.whole(0, COLUMNS - 1)
+    centres = [cuts_of(rule, reference, 2)[0] for rule in rules]
+    pairs = zip(rules, centres, strict=True)
+    scales = [round(float((rule.score(reference) - centre).abs().mean()), 4) for rule, centre in pairs]
+
+    def score(x: Tensor) -> Tensor:
+        first, second = ((rules[k].score(x) - centres[k]) / scales[k] for k in range(2))
+        match join:
+            case "sum":
+                return first + second
+            case "gate":
+                return torch.where(x[:, gate] > 0, first, second)
+            case "xor":
+                return -first.sign() * second.sign()
+            case _:
+                return torch.maximum(first, second)
+
+    parameters: dict[str, JsonValue] = {
+        "first": rules[0].parameters,
+        "second": rules[1].parameters,
+        "centres": [*centres],
+        "scales": [*scales],
+    }
+    if join == "gate":
+        parameters["gate"] = gate
+    return Rule(score, parameters, (0.0,) if join == "xor" else None)
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """``read`` gives what the rule sees of drawn rows, ``show`` what a table shows of that; ``show`` may draw."""
+
+    show: Callable[[Draws, Tensor], Tensor] = lambda draws, x: x
+    read: Callable[[Tensor], Tensor] = lambda x: x
+    parameters: dict[str, JsonValue] | None = None
+
+
+def plain(draws: Draws) -> Shape:
+    """Columns as they are."""
+    return Shape()
+
+
+def exponentiated(draws: Draws) -> Shape:
+    """Each column the exponential of what the rule reads."""
+    rate = draws.number(1.0, 2.0)
+    return Shape(lambda draws, x: (rate * x).exp(), parameters={"rate": rate})
+
+
+def powers(draws: Draws) -> Shape:
+    """All columns raised to the power 3 or 5."""
+    power = 3 + 2 * draws.whole(0, 1)
+    return Shape(lambda draws, x: x**power, parameters={"power": power})
+
+
+def scaled(draws: Draws) -> Shape:
+    """The rule reads the direction of a row; its length is drawn apart."""
+    deviation = draws.number(0.8, 1.4)
+
+    def show(draws: Draws, x: Tensor) -> Tensor:
+        return x * (deviation * draws.normal(len(x), 1)).exp()
+
+    return Shape(show, lambda x: x * (math.sqrt(COLUMNS) / x.norm(dim=1, keepdim=True)), {"deviation": deviation})
+
+
+def rounded(draws: Draws) -> Shape:
+    """Columns rounded to steps, which are too small to make two codes of ``CODES`` levels one."""
+    step = draws.number(0.3, 0.5)
+    return Shape(read=lambda x: (x / step).round() * step, parameters={"step": step})
+
+
+def skewed(draws: Draws) -> Shape:
+    """Each column under a distortion of its own: exp(x), -exp(-x), sinh(x) or sign(x) √|x|, steeply."""
+    forms, rate = draws.integers(4, COLUMNS).tolist(), draws.number(1.2, 2.0)
+
+    def show(draws: Draws, x: Tensor) -> Tensor:
+        steep = rate * x
+        ways = torch.stack((steep.exp(), -(-steep).exp(), (1.5 * steep).sinh(), x.sign() * x.abs().sqrt()))
+        return ways[torch.tensor(forms), :, torch.arange(COLUMNS)].T.contiguous()
+
+    return Shape(show, parameters={"forms": forms, "rate": rate})
+
+
+def odd_powers(draws: Draws) -> Shape:
+    """Each column raised to the power 3, 5 or 7."""
+    chosen = (3 + 2 * draws.integers(3, COLUMNS)).tolist()
+    return Shape(lambda draws, x: x ** torch.tensor(chosen), parameters={"powers": chosen})
+
+
+SHAPES: dict[str, Callable[[Draws], Shape]] = {
+    "": plain,
+    "exponentiated": exponentiated,
+    "powers": powers,
+    "scaled": scaled,
+    "rounded": rounded,
+}

@@ -1,0 +1,389 @@
+"""The suite ``tables``: what its rules say, what is stored of it, and who may see which kind."""
+
+import math
+import time
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import torch
+
+from simic.data.batches import Dataset, load_held_out, load_split, read_meta
+from simic.data.prepare import prepare
+from simic.data.suites import kinds as kinds_module
+from simic.data.suites.kinds import KINDS, Draws, Problem, Shelf
+from simic.data.suites.outside_tables import GENERATED, REAL
+from simic.data.suites.suites import SUITES
+from simic.data.suites.tables import BASE, COMBINATIONS, COMPOSED, COMPOSED_VAL, HELD_OUT
+from simic.errors import SimicError
+from simic.params import Prepare
+
+FEW = {"train": 24, "val": 8, "held_out": 6, "held_out_kinds": 9, "outside": 28}
+WIDTHS = {"breast_cancer": 30, "wine": 13, "diabetes": 10, "digits": 64, "iris": 4, "hastie": 10}
+WIDTHS |= {"friedman1": 10, "friedman2": 4, "friedman3": 4}  # others: 12
+
+
+def tables(samples: int | None = 704, **instances) -> Prepare:
+    return Prepare(task="suite", samples=samples, suite={"name": "tables", "instances": FEW | instances})
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("tables")
+    prepare(tables(), 1, folder / "out", folder)
+    return folder / "out"
+
+
+def drawn(name: str, instance: int, n: int = 200) -> tuple[Problem, torch.Tensor, torch.Tensor]:
+    """Rows of a test split, whose labels are right."""
+    draws = Draws(1, name, "train", instance, Shelf(Path()))
+    problem = KINDS["tables"][name](draws)
+    x, y = problem.sample(draws.of_split("test"), n)
+    return problem, x[:, 0, 0].double(), y
+
+
+# --- the rules, once more by hand ------------------------------------------------------------------------------------
+
+
+def dot(weights, row):
+    return math.fsum(weight * value for weight, value in zip(weights, row, strict=True))
+
+
+def level(value, column, count, parameters):
+    uniform = column in parameters.get("columns", {}).get("uniform", [])
+    share = (value + math.sqrt(3)) / math.sqrt(12) if uniform else 0.5 * (1 + math.erf(value / math.sqrt(2)))
+    return min(int(share * count), count - 1)
+
+
+def undone(value, form, rate):
+    """What a column held before it was distorted."""
+    if form == 0:
+        return math.log(value) / rate
+    if form == 1:
+        return -math.log(-value) / rate
+    return math.asinh(value) / (1.5 * rate) if form == 2 else math.copysign(value * value, value)
+
+
+def undistorted(row, shape):
+    return [undone(value, form, shape["rate"]) for value, form in zip(row, shape["forms"], strict=True)]
+
+
+def rooted(row, shape):
+    return [math.copysign(abs(value) ** (1 / p), value) for value, p in zip(row, shape["powers"], strict=True)]
+
+
+def direction(row):
+    length = math.sqrt(dot(row, row))
+    return [value / length * math.sqrt(12) for value in row]
+
+
+def folded(rule, row):
+    size = dot(rule["weights"], row)
+    return abs(size) if rule.get("folded") else size
+
+
+def spread_of(rule, row):
+    ranked = sorted(row)
+    return sum(ranked[place] for place in rule["plus"]) - sum(ranked[place] for place in rule["minus"])
+
+
+def blend_of(rule, row):
+    u, v, f = row[rule["a"]], row[rule["b"]], rule["frequency"]
+    return sum(
+        (u + 0.5 * v, u * v, math.sin(f * u) + math.sin(f * v), abs(u) - abs(v))[place] for place in rule["rules"]
+    )
+
+
+def product_of(rule, row):
+    triples = zip(rule["first"], rule["second"], rule["signs"], strict=True)
+    return sum(sign * row[a] * row[b] for a, b, sign in triples)
+
+
+def signs_of(rule, row):
+    return sum(math.copysign(1, row[a] * row[b]) for a, b in zip(rule["first"], rule["second"], strict=True))
+
+
+def category_of(rule, row, parameters):
+    return rule["values"][level(row[rule["column"]], rule["column"], 12, parameters)] + 0.2 * row[rule["other"]]
+
+
+def match_of(row, parameters):
+    codes = [round(row[column], 4) for column in parameters["columns"]["codes"]]
+    return len(codes) - len(set(codes))
+
+
+def periodic_of(rule, row):
+    return math.sin(rule["frequency"] * row[rule["column"]] + rule["phase"])
+
+
+# From the row that is shown, the rule's parameters and all parameters.
+SCORES = {
+    "linear": lambda row, rule, all: dot(rule["weights"], row),
+    "sparse": lambda row, rule, all: abs(row[rule["a"]]) + rule["weight"] * row[rule["b"]],
+    "product": lambda row, rule, all: product_of(rule, row),
+    "periodic": lambda row, rule, all: periodic_of(rule, row),
+    "category": lambda row, rule, all: category_of(rule, row, all),
+    "order": lambda row, rule, all: dot(rule["weights"], sorted(row)),
+    "match": lambda row, rule, all: match_of(row, all),
+    "skew": lambda row, rule, all: dot(rule["weights"], undistorted(row, all["shape"])),
+    "gain": lambda row, rule, all: folded(rule, direction(row)),
+    "signs": lambda row, rule, all: signs_of(rule, row),
+    "band": lambda row, rule, all: level(row[rule["column"]], rule["column"], rule["levels"], all) in rule["yes"],
+    "spread": lambda row, rule, all: spread_of(rule, row),
+    "stripes": lambda row, rule, all: math.floor(row[rule["column"]] / rule["width"] + rule["start"]) % 2,
+    "blend": lambda row, rule, all: blend_of(rule, row),
+    "nearest": lambda row, rule, all: min(range(3), key=lambda k: abs(row[rule["of"][k]] - row[rule["to"]])),
+    "heavy": lambda row, rule, all: dot(rule["weights"], rooted(row, all["shape"])),
+    "rank": lambda row, rule, all: math.copysign(
+        1, (row[rule["columns"][0]] - row[rule["columns"][1]]) * (row[rule["columns"][2]] - row[rule["columns"][3]])
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_the_label_is_what_the_recorded_parameters_say(name):
+    """Rows as close to a cut as float32 is coarse are left out."""
+    for instance in range(6):
+        problem, x, y = drawn(name, instance)
+        rule, cuts = problem.parameters["rule"], problem.parameters["cuts"]
+        told = 0
+        for row, label in zip(x.tolist(), y.tolist(), strict=True):
+            score = float(SCORES[name](row, rule, problem.parameters))
+            if min(abs(score - cut) for cut in cuts) > 1e-3:
+                told += 1
+                assert sum(score > cut for cut in cuts) == label, (instance, row)
+        assert told > 180
+
+
+def test_a_match_is_two_equal_codes_anywhere_and_twins_agree_in_one_place():
+    for instance in range(6):
+        problem, x, y = drawn("match", instance)
+        chosen = problem.parameters["columns"]["codes"]
+        assert len(chosen) < problem.parameters["columns"]["levels"]
+        for row, label in zip(x.tolist(), y.tolist(), strict=True):
+            codes = [row[column] for column in chosen]
+            assert len(codes) - len(set(codes)) == label
+        problem, x, y = drawn("twins", instance)
+        first, second = problem.parameters["rule"]["first"], problem.parameters["rule"]["second"]
+        assert len(set(x.flatten().tolist())) == problem.parameters["columns"]["levels"]
+        assert ((x[:, first] == x[:, second]).long() == y).all()
+
+
+READ = {"linear", "product", "periodic", "category", "order", "match"}
+
+
+def logarithms(row, parameters):
+    return [math.log(value) / parameters["shape"]["rate"] for value in row]
+
+
+@pytest.mark.parametrize(
+    ("shape", "read"),
+    [("", lambda row, _: row), ("exponentiated", logarithms), ("scaled", lambda row, _: direction(row))],
+    ids=["plain", "exponentiated", "scaled"],
+)
+@pytest.mark.parametrize("join", ["sum", "gate", "xor", "max"])
+def test_a_composed_label_is_that_of_its_two_rules_joined(join, shape, read):
+    name, first, second = next(
+        (name, made[0], made[2])
+        for name, made in COMBINATIONS.items()
+        if made[1::2] == (join, shape) and {made[0], made[2]} <= READ and name in KINDS["tables"]
+    )
+    problem, x, y = drawn(name, 0)
+    rule, cut, told = problem.parameters["rule"], problem.parameters["cuts"][0], 0
+    for row, label in zip(x.tolist(), y.tolist(), strict=True):
+        values = read(row, problem.parameters)
+        scores = [SCORES[a](values, rule[k], problem.parameters) for a, k in ((first, "first"), (second, "second"))]
+        u, v = ((s - c) / d for s, c, d in zip(scores, rule["centres"], rule["scales"], strict=True))
+        gate = values[rule["gate"]] if join == "gate" else 1.0
+        match join:
+            case "sum":
+                score = u + v
+            case "gate":
+                score = u if gate > 0 else v
+            case "xor":
+                score = -math.copysign(1, u) * math.copysign(1, v)
+            case _:
+                score = max(u, v)
+        if min(abs(score - cut), abs(u), abs(v), abs(gate)) > 1e-3:
+            told += 1
+            assert (score > cut) == label
+    assert told > 180
+
+
+@pytest.mark.parametrize("name", [*BASE, *COMPOSED[:20], *HELD_OUT])
+def test_wrong_labels_are_as_many_as_recorded_and_none_in_a_test_split(name):
+    for instance in range(3):
+        draws = Draws(1, name, "train", instance, Shelf(Path()))
+        problem = KINDS["tables"][name](draws)
+        share = problem.parameters["label_noise"]
+        assert share in (0.0, 0.03, 0.06)
+        y = problem.sample(draws.of_split("train"), 1200)[1]
+        counts = torch.bincount(y, minlength=problem.classes)
+        even = 1200 / problem.classes
+        assert ((counts - even).abs() <= 1 + 4 * math.sqrt(share * 1200)).all()
+        if share == 0.0:
+            assert counts.max() - counts.min() <= 1
+
+
+# --- kinds -----------------------------------------------------------------------------------------------------------
+
+
+def test_kinds_are_distinct_and_no_group_has_one_of_another():
+    groups = [BASE, COMPOSED, COMPOSED_VAL, HELD_OUT, REAL, GENERATED]
+    assert [len(group) for group in groups] == [9, 111, 24, 9, 5, 9]
+    assert all(not set(a) & set(b) for a, b in combinations(groups, 2))
+    assert set().union(*groups) == set(KINDS["tables"]) and sum(map(len, groups)) == len(KINDS["tables"])
+    composed = [COMBINATIONS[name] for name in (*COMPOSED, *COMPOSED_VAL)]
+    assert len(set(composed)) == 135
+    for place in range(4):  # every rule, join and shape is trained on
+        assert {COMBINATIONS[name][place] for name in COMPOSED} == {made[place] for made in COMBINATIONS.values()}
+
+
+def test_a_bank_has_of_each_group_its_kinds_and_base_and_composed_ones_in_equal_number(bank):
+    meta, held = read_meta(bank), load_held_out(bank)
+    train = [task.kind for task in meta.tasks if task.group == "train"]
+    assert train == [name for pair in zip((*BASE, *BASE)[:12], COMPOSED[:12], strict=True) for name in pair]
+    assert [task.kind for task in meta.tasks if task.group == "val"] == [*COMPOSED_VAL[:8]]
+    assert [task.kind for task in held.tasks if task.group == "held_out_kinds"] == [*HELD_OUT]
+    assert {task.group for task in held.tasks} == {"held_out", "held_out_kinds"}
+    outside = [task for record in held.outside for task in record.tasks]
+    assert {task.group for task in outside} == {"outside"}
+    assert Counter(task.kind in REAL for task in outside) == {True: 14, False: 14}
+
+
+def test_the_kind_of_a_task_is_a_number_for_training_kinds_alone(bank):
+    meta = read_meta(bank)
+    names, kinds = meta.kinds()
+    assert names == sorted({*BASE, *COMPOSED[:12]})
+    for task, kind in zip(meta.tasks, kinds, strict=True):
+        assert (kind == -1) if task.group == "val" else (names[kind] == task.kind)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        ((COMPOSED_VAL[0],), "is for validation alone in suite 'tables'"),
+        (("linear", "iris"), "'iris' is for evaluation"),
+    ],
+)
+def test_kinds_that_are_never_trained_on_are_refused(tmp_path, kinds, message):
+    asked = Prepare(task="suite", samples=60, suite={"name": "tables", "kinds": kinds})
+    with pytest.raises(SimicError, match=message):
+        prepare(asked, 1, tmp_path / "out", tmp_path)
+
+
+def test_a_finite_source_is_of_outside_kinds_or_of_others(tmp_path, monkeypatch):
+    def mine(draws):
+        iris = KINDS["tables"]["iris"](draws)
+
+        def sample(draws, n):
+            x, y = iris.sample(draws, n)
+            return x.repeat(1, 1, 1, 3), y
+
+        return Problem(3, {}, sample)
+
+    monkeypatch.setitem(kinds_module.KINDS["tables"], "mine", mine)
+    asked = Prepare(
+        task="suite", samples=60, suite={"name": "tables", "kinds": ("mine",), "instances": FEW | {"outside": 10}}
+    )
+    with pytest.raises(SimicError, match="outside kinds read iris, and so do others"):
+        prepare(asked, 1, tmp_path / "out", tmp_path)
+
+
+# --- what is stored --------------------------------------------------------------------------------------------------
+
+
+def splits(bank: Path) -> list[Dataset]:
+    held = load_held_out(bank)
+    return [load_split(bank, "train"), load_split(bank, "val"), held.train, held.val, held.test]
+
+
+def test_columns_are_standardised_clipped_and_kept_in_half_precision(bank):
+    for data in splits(bank):
+        assert data.x.dtype == torch.float32 and data.y.dtype == torch.int64 and data.shape == (1, 1, 12)
+        assert torch.equal(data.x.half().float(), data.x) and data.x.abs().max() <= 5.0
+    meta, train = read_meta(bank), load_split(bank, "train")
+    for place, task in enumerate(meta.tasks[:24]):
+        draws = Draws(1, task.kind, "train", int(task.name.split("-")[-1]), Shelf(Path()))
+        raw, y = KINDS["tables"][task.kind](draws).sample(draws.of_split("train"), len(train))
+        wide = raw[:, 0, 0].double()
+        expected = ((wide - wide.mean(0)) / wide.std(0, correction=0)).clamp(-5, 5)
+        x = train.x[place * len(train) : (place + 1) * len(train), 0, 0].double()
+        assert (x - expected).abs().max() <= 5 * 2**-11  # half the last digit of float16 at 5, and some of float32
+        assert torch.equal(train.y[place * len(train) : (place + 1) * len(train)], y)
+        assert len(task.mean) == len(task.std) == 12
+
+
+def test_outside_tables_have_their_own_widths_each_in_a_record(bank):
+    records = load_held_out(bank).outside
+    assert [record.train.shape[-1] for record in records] == [4, 10, 12, 13, 30, 64]
+    for record in records:
+        assert {WIDTHS.get(task.kind, 12) for task in record.tasks} == {record.train.shape[-1]}
+        for data in (record.train, record.val, record.test):
+            assert data.task_classes == tuple(task.classes for task in record.tasks)
+            for place, task in enumerate(record.tasks):
+                y = data.y[place * len(data) : (place + 1) * len(data)]
+                assert y.max() == task.classes - 1
+                counts = torch.bincount(y)
+                assert counts.max() - counts.min() <= 1
+        assert record.outside == ()
+
+
+def test_a_single_outside_task_lacks_the_classes_that_others_have(tmp_path):
+    prepare(tables(60, outside=1), 1, tmp_path / "out", tmp_path)
+    held = load_held_out(tmp_path / "out")
+    (record,) = held.outside
+    assert record.train.tasks == 1 and record.train.task_classes == (2,) and held.train.classes > 2
+    assert record.train.lacking is not None and int(record.train.lacking.sum()) == held.train.classes - 2
+
+
+def test_no_row_is_in_two_splits_nor_in_two_groups(bank):
+    def rows(data):
+        return set(map(tuple, data.x.flatten(1).tolist()))
+
+    assert all(not rows(a) & rows(b) for a, b in combinations(splits(bank), 2))
+    for record in load_held_out(bank).outside:
+        assert all(not rows(a) & rows(b) for a, b in combinations((record.train, record.val, record.test), 2))
+
+
+def test_an_outside_instance_divides_a_whole_source_among_its_splits_and_another_one_otherwise():
+    labels = torch.arange(150) % 3
+
+    def pools(instance):
+        draws = [Draws(1, "iris", "outside", instance, Shelf(Path()), split) for split in ("train", "val", "test")]
+        return [set(each.of_pool("iris", labels, labels.repeat(3)).tolist()) for each in draws]
+
+    assert [len(pool) for pool in pools(0)] == [90, 30, 30] and set().union(*pools(0)) == set(range(150))
+    assert pools(0) == pools(0) != pools(1)
+
+
+def test_drawing_twice_gives_the_same_bytes(bank, tmp_path):
+    prepare(tables(), 1, tmp_path / "again", tmp_path)
+    for file in bank.iterdir():
+        assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.slow
+def test_the_whole_suite_is_small_on_disk(tmp_path, capsys):
+    whole = {"train": 1110, "val": 96, "held_out": 216, "held_out_kinds": 216, "outside": 96}
+    start = time.perf_counter()
+    prepare(tables(None, **whole), 1, tmp_path / "out", tmp_path)
+    seconds = time.perf_counter() - start
+    size = sum(file.stat().st_size for file in (tmp_path / "out").iterdir())
+    meta, held = read_meta(tmp_path / "out"), load_held_out(tmp_path / "out")
+    with capsys.disabled():
+        print(f"\ntables: {seconds:.1f} s, {size / 1e6:.0f} MB, {len(meta.tasks)} + {len(held.tasks)} tasks")
+    assert size <= 128e6
+    train = Counter(task.kind for task in meta.tasks if task.group == "train")
+    assert {train[name] for name in COMPOSED} == {5} and {train[name] for name in BASE} <= {61, 62}
+    val = Counter(task.kind for task in meta.tasks if task.group == "val")
+    assert val == dict.fromkeys(COMPOSED_VAL, 4)
+    hidden = Counter(task.kind for task in held.tasks)
+    assert {hidden[name] for name in HELD_OUT} == {24} and {hidden[name] for name in BASE} == {12}
+    assert sum(hidden[name] for name in COMPOSED) == 108 and SUITES["tables"].val == COMPOSED_VAL
+
+
+def test_the_suites_own_numbers_are_those_of_its_params():
+    line = next(line for line in SUITES["tables"].overrides if line.startswith("prepare.suite.instances"))
+    assert line.endswith("{train: 1110, val: 96, held_out: 216, held_out_kinds: 216, outside: 96}")
