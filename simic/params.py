@@ -233,7 +233,8 @@ class Policy(Tree):
     core: Literal["lstm", "gru", "none"] = "lstm"
     core_units: Units = 128
     head_units: Units = 64
-    critic: Literal["own", "shared"] = "own"  # own: its own encoder and core, which do not pull at the actor's
+    # own: with an encoder and a core of its own; detached: it reads the actor's and the observation, and pulls at neither.
+    critic: Literal["own", "detached"] = "own"
     embedding_units: Units = 4
     precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products, acting and learning alike
 
@@ -242,7 +243,8 @@ class PPOParams(Tree):
     """Proximal policy optimisation; names follow the paper (arXiv 1707.06347)."""
 
     learning_rate: LearningRate = 1e-3
-    learning_rate_schedule: Literal["constant", "adaptive"] = "constant"  # adaptive: kept where KL is near target_kl
+    # linear: falls to a fifth in the last update; adaptive: kept where KL is near target_kl
+    learning_rate_schedule: Literal["constant", "linear", "adaptive"] = "constant"
     adam_eps: Positive = 1e-5
     clip_range: Positive = 0.2
     epochs: Count = 4
@@ -282,7 +284,8 @@ class Train(Tree):
     iterations: Steps = 8
     horizon: Count | None = None  # iterations over which ppo.entropy_coef falls; null: all of them
     envs: Count = 64
-    episode_steps: Count = 25
+    # Epochs of each host and decisions about it; a range [low, high] is drawn from anew for each iteration.
+    episode_steps: Count | Annotated[tuple[Count, Count], Field(strict=False)] = 25
     batches_per_epoch: Count | Literal["all"] = "all"
     batch_size: Count = 64
     augment: Literal["none", "crop_flip"] = "none"  # crop_flip: 4 pixels of padding, random crop, horizontal flip
@@ -298,8 +301,23 @@ class Train(Tree):
     policy: Policy = Policy()
     ppo: PPOParams = PPOParams()
 
+    @property
+    def shortest_episode(self) -> int:
+        return self.episode_steps if isinstance(self.episode_steps, int) else self.episode_steps[0]
+
+    @property
+    def longest_episode(self) -> int:
+        return self.episode_steps if isinstance(self.episode_steps, int) else self.episode_steps[1]
+
+    @property
+    def middle_episode(self) -> int:
+        """The length at which the policy is validated."""
+        return (self.shortest_episode + self.longest_episode + 1) // 2
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.shortest_episode > self.longest_episode:
+            raise ValueError(f"episode_steps ({self.shortest_episode}, {self.longest_episode}): must be low, high")
         if self.envs % self.ppo.minibatches:
             raise ValueError(f"envs ({self.envs}) must be a multiple of ppo.minibatches ({self.ppo.minibatches})")
         return self

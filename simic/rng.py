@@ -42,6 +42,7 @@ class Purpose(IntEnum):
     INSTANCE = 16
     PERMUTED = 17
     KILL = 18
+    EPISODE_LENGTH = 19
 
 
 def _signed(value: int) -> int:

@@ -1,4 +1,5 @@
-"""From what is seen to what heads and value read: encoder → memory → LayerNorm, one step at a time or over whole rows.
+"""From what is seen to what heads and value read, one step at a time or over whole rows: encoder → memory → LayerNorm,
+and beside it the encoder's own output, so that what is seen now need not pass through the memory.
 
 The memory is an LSTM, a GRU or nothing.
 """
@@ -145,10 +146,10 @@ class Trunk(nn.Module):
             self.category = nn.Embedding(seen.cardinality + 1, sizes.embedding_units)
         self.encoder = nn.Linear(seen.features + seen.categories * sizes.embedding_units, sizes.encoder_units)
         self.core = Core(sizes.core, sizes.encoder_units, sizes.core_units)
-        self.width = self.core.width
+        self.width = self.core.width + (0 if sizes.core == "none" else sizes.encoder_units)
         # What enters the core is bounded by the encoder's tanh. A LayerNorm there would keep the direction of a short
         # observation and lose its length (docs/history/experiments.md); so would one right behind it without a core.
-        self.core_norm = nn.Identity() if sizes.core == "none" else nn.LayerNorm(self.width)
+        self.core_norm = nn.Identity() if sizes.core == "none" else nn.LayerNorm(self.core.width)
 
     def initial_state(self, envs: int) -> RecurrentState:
         """Nothing remembered."""
@@ -156,14 +157,19 @@ class Trunk(nn.Module):
 
     def step(self, observation: Observation, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """z ``[E, H]`` of one more observation."""
-        hidden, state = self.core.step(self._encode(observation), state)
-        return self.core_norm(hidden), state
+        encoded = self._encode(observation)
+        hidden, state = self.core.step(encoded, state)
+        return self._read(encoded, hidden), state
 
     def over(self, seen: Observation, state: RecurrentState, starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Encoder's output, core's output and z ``[T, N, ·]`` of whole rows."""
         encoded = self._encode(seen)
         hidden = self.core.over(encoded, state, starts)
-        return encoded, hidden, self.core_norm(hidden)
+        return encoded, hidden, self._read(encoded, hidden)
+
+    def _read(self, encoded: Tensor, hidden: Tensor) -> Tensor:
+        """What heads and value read."""
+        return hidden if self.core.kind == "none" else torch.cat((encoded, self.core_norm(hidden)), dim=-1)
 
     def _encode(self, observation: Observation) -> Tensor:
         x = observation.features.to(self.encoder.weight.dtype)

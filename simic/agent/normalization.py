@@ -5,7 +5,7 @@ variances"), which is exact for any split of the data.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -89,7 +89,7 @@ class ObservationNormalizer:
         return ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
 
     def see(self, observation: Observation) -> Observation:
-        return Observation(self.normalize(observation.features), observation.categories, observation.masks)
+        return replace(observation, features=self.normalize(observation.features))
 
     def update(self, features: Tensor, valid: Tensor, reduce: Reduce | None = None) -> None:
         """Take in raw rows ``[..., D]``; invalid and non-finite ones are skipped."""

@@ -1,4 +1,7 @@
-"""The recurrent actor-critic: a trunk → one head per factor of the action; a trunk of its own, or the same one → V(s).
+"""The recurrent actor-critic: a trunk → one head per factor of the action, and V(s).
+
+The value reads a trunk of its own, or (``critic: detached``) what the heads read and the observation, without a gradient
+to the trunk. What only the critic is told is embedded beside that.
 
 ``head_k(z + e_op + e_slot)``: later heads know what earlier ones chose through learned embeddings that start at zero.
 The value never depends on the action.
@@ -44,6 +47,9 @@ class Replayed:
     z: Tensor  # [T, N, H], what the heads read
 
 
+TOLD_UNITS = 16
+
+
 class HeadNetwork(nn.Module):
     """Linear → tanh → Linear."""
 
@@ -71,6 +77,10 @@ class ActorCritic(nn.Module):
         with torch.random.fork_rng(devices=[]):  # torch's constructors draw weights, which the next line replaces
             self._build(sizes)
         initialization.initialize(self, self._gains(), rng_seed)
+        with torch.no_grad():
+            for head, network in zip(action_spec.heads, self.heads, strict=True):
+                if head.lean:
+                    network.get_submodule("out").get_parameter("bias").copy_(torch.tensor(head.lean))
         self.register_buffer("relevance", action_spec.relevance_table(), persistent=False)
 
     def _build(self, sizes: params.Policy) -> None:
@@ -81,7 +91,11 @@ class ActorCritic(nn.Module):
         self.heads = nn.ModuleList(HeadNetwork(width, sizes.head_units, head.size) for head in heads)
         given = heads[:2] if len(heads) > 1 else ()
         self.given = nn.ParameterList(torch.zeros(head.size, width) for head in given)  # e_op, e_slot
-        self.value_head = HeadNetwork(width, sizes.head_units, 1)
+        seen = self.observation_spec
+        if seen.told:
+            self.told = nn.Embedding(seen.hidden + 1, TOLD_UNITS)
+        reads = width + (0 if self.critic is not None else seen.features) + seen.told * TOLD_UNITS
+        self.value_head = HeadNetwork(reads, sizes.head_units, 1)
 
     def _gains(self) -> dict[str, float]:
         """Gain by prefix of the parameter's name."""
@@ -90,7 +104,7 @@ class ActorCritic(nn.Module):
         value = {"value_head": hidden, "value_head.out": initialization.VALUE_GAIN}
         parts = {"category": 1.0, "encoder": hidden, "core_norm": 0.0}
         trunks = {f"{trunk}.{part}": gain for trunk in ("actor", "critic") for part, gain in parts.items()}
-        return {"heads": hidden, "given": 0.0, **trunks, **heads, **value}
+        return {"heads": hidden, "given": 0.0, "told": 1.0, **trunks, **heads, **value}
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by the part whose gradient is watched: encoder, core, value (with a trunk of its own, if it has
@@ -99,7 +113,7 @@ class ActorCritic(nn.Module):
         parts = {
             "encoder": ("actor.category", "actor.encoder"),
             "core": ("actor.core", "given"),
-            "value": ("critic", "value_head"),
+            "value": ("critic", "value_head", "told"),
         }
         parts |= {f"head_{head.name}": (f"heads.{k}.",) for k, head in enumerate(self.action_spec.heads)}
         named = list(self.named_parameters())
@@ -188,7 +202,7 @@ class ActorCritic(nn.Module):
             found = [trunk.over(seen, own, starts) for trunk, own in parts]
             encoded, hidden, z = found[0]
             choices = self.choose(z, seen.masks, actions=actions, valid=valid)
-            values = self.state_value(found[-1][-1])
+            values = self.state_value(self._of_value(found[-1][-1], seen))
         log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
         entropy = torch.stack([choice.normalized_entropy() for choice in choices], dim=-1)
         return Replayed(log_probs, entropy, values, encoded, hidden, z)
@@ -206,7 +220,18 @@ class ActorCritic(nn.Module):
         """One more observation: what the heads read of it and what the value reads, both ``[E, H]``, and the memory."""
         parts = zip(self._trunks(), state.split(len(self._trunks())), strict=True)
         found = [trunk.step(observation, own) for trunk, own in parts]
-        return found[0][0], found[-1][0], RecurrentState.joined([own for _, own in found])
+        of_value = self._of_value(found[-1][0], observation)
+        return found[0][0], of_value, RecurrentState.joined([own for _, own in found])
+
+    def _of_value(self, z: Tensor, observation: Observation) -> Tensor:
+        """What the value reads: ``z`` of the last trunk, the observation where that is the actor's, what it is told."""
+        parts = [z] if self.critic is not None else [z.detach(), observation.features.to(z.dtype)]
+        if self.observation_spec.told:
+            told = observation.told
+            if told is None:  # whoever acts outside training is told nothing
+                told = torch.full((*z.shape[:-1], self.observation_spec.told), -1, device=z.device)
+            parts.append(self.told(told + 1).flatten(-2))
+        return torch.cat(parts, dim=-1) if len(parts) > 1 else z
 
     def choose(
         self,

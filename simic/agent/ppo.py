@@ -23,6 +23,7 @@ EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
 RATIO_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 5e-2}
 # After rsl_rl (Rudin et al. 2022, arXiv 2109.11978), which moves its rate at every minibatch and ends no update early:
 # here once per update, since the first minibatches' divergence is always small and would raise the rate.
+LINEAR_END = 0.2  # of the learning rate, in the last update
 RATE_FACTOR, RATE_BAND, RATE_MIN, RATE_MAX = 1.5, 2.0, 1e-5, 1e-2
 
 
@@ -89,9 +90,13 @@ class PPO:
         """The entropy coefficient starts again and reaches its final value in the last of so many more updates."""
         self.annealed_from, self.total_updates = self.updates, updates
 
+    def _progress(self) -> float:
+        """Of the schedules: 0 in the first update, 1 in the last."""
+        return min(1.0, (self.updates - self.annealed_from) / max(1, self.total_updates - 1))
+
     def entropy_coef(self) -> float:
         """Linear from ``entropy_coef`` in the first update to ``entropy_coef_final`` in the last."""
-        done = min(1.0, (self.updates - self.annealed_from) / max(1, self.total_updates - 1))
+        done = self._progress()
         return self.settings.entropy_coef + done * (self.settings.entropy_coef_final - self.settings.entropy_coef)
 
     def update(self, rollout: Rollout, iteration: int, observer: UpdateObserver | None = None) -> UpdateMetrics:
@@ -103,6 +108,9 @@ class PPO:
         target = self.settings.target_kl
         limit = torch.inf if target is None else EARLY_STOP * target
         entropy_coef = self.entropy_coef()
+        if self.settings.learning_rate_schedule == "linear":
+            rate = self.settings.learning_rate * (1.0 - (1.0 - LINEAR_END) * self._progress())
+            self.learning_rate = torch.full_like(self.learning_rate, rate)
         if not self.policy.remembers:
             # Steps of one episode resemble each other; a minibatch of steps from everywhere has a better gradient.
             own, everyone = (single_step_ids(ids, len(rollout.valid)) for ids in (own, everyone))
@@ -111,8 +119,10 @@ class PPO:
             raise ValueError("the rollout has no advantages: call with_advantages first")
         if observer is not None:
             observer.before(rollout)
-        batch = replace(rollout, advantages=normalized(rollout.advantages, rollout.valid, self.reduce))
         used = usage(self.policy, rollout, min(self.settings.minibatches, len(everyone)), self.reduce)
+        # Where one action was legal nothing was decided, and the advantage says nothing about a decision.
+        decided = used.open.any(dim=-1)
+        batch = replace(rollout, advantages=normalized(rollout.advantages, decided, self.reduce))
         log = Log()
         alive = torch.ones((), dtype=torch.bool, device=batch.valid.device)  # until the divergence ends the update
         last_kl = batch.values.new_zeros(())  # of those looked at while alive

@@ -63,6 +63,7 @@ class Rollout:
     features: Tensor  # [T, E, D] normalised, as seen; 0 where not valid
     raw_features: Tensor  # [T, E, D]
     categories: Tensor  # [T, E, C] int64
+    told: Tensor  # [T, E, n] int64, what the critic alone is told; n may be 0
     masks: dict[str, Tensor]  # [T, E, ...] bool
     actions: Tensor  # [T, E, heads] int64, as sampled
     log_probs: Tensor  # [T, E, heads] when acting
@@ -96,6 +97,7 @@ class Rollout:
             features=buffer(like.shape[1]),
             raw_features=buffer(like.shape[1]),
             categories=buffer(seen.categories.shape[1], dtype=torch.int64),
+            told=buffer(0 if seen.told is None else seen.told.shape[1], dtype=torch.int64),
             masks=masks,
             actions=buffer(heads, dtype=torch.int64),
             log_probs=buffer(heads, dtype=value_type),
@@ -109,6 +111,8 @@ class Rollout:
         self.features[t] = torch.where(valid[:, None], seen.features, 0.0)
         self.raw_features[t] = raw.features
         self.categories[t] = torch.where(valid[:, None], seen.categories, -1)
+        if seen.told is not None:
+            self.told[t] = seen.told
         for name, mask in seen.masks.items():
             self.masks[name][t] = mask
         self.starts[t], self.valid[t] = starts, valid
@@ -122,7 +126,7 @@ class Rollout:
 
     def observation(self) -> Observation:
         """All steps as the policy saw them."""
-        return Observation(self.features, self.categories, self.masks)
+        return Observation(self.features, self.categories, self.masks, self.told if self.told.shape[-1] else None)
 
     def select(self, rows: Tensor) -> "Rollout":
         """The environments at these positions, whole rows."""

@@ -12,11 +12,14 @@ from simic.transfer import constant
 
 @dataclass(frozen=True)
 class Head:
-    """One factor of the action. ``mask_given`` says on which earlier head's choice its mask depends."""
+    """One factor of the action. ``mask_given`` says on which earlier head's choice its mask depends. ``lean``: logits
+    that an untrained policy adds to its choices, none where empty.
+    """
 
     name: str
     size: int
     mask_given: Literal["nothing", "op", "slot"] = "nothing"
+    lean: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,8 @@ class ActionSpec:
 class ObservationSpec:
     """``features`` floats, of which those marked in ``raw`` are flags that the normaliser leaves alone, and
     ``categories`` integer columns in ``[-1, cardinality)`` (-1 = none) for an embedding; ``version`` is checked against
-    a checkpoint's.
+    a checkpoint's. ``told`` integer columns in ``[-1, hidden)`` are for the critic alone (asymmetric actor-critic, Pinto
+    et al. 2017, arXiv 1710.06542): what acts never sees them.
     """
 
     features: int
@@ -84,6 +88,8 @@ class ObservationSpec:
     categories: int = 0
     cardinality: int = 0
     version: int = 1
+    told: int = 0
+    hidden: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,9 +97,10 @@ class Observation:
     """What the policy sees: ``features [..., D]`` float32, ``categories [..., C]`` int64 (C may be 0), and masks.
 
     Masks are by head name, bool ``[..., n]``, ``[..., ops, n]`` or ``[..., slots, n]`` by the head's ``mask_given``; a
-    head without a mask is free.
+    head without a mask is free. ``told [..., n]`` int64 is what the critic knows beside it; None: nothing.
     """
 
     features: Tensor
     categories: Tensor
     masks: dict[str, Tensor]
+    told: Tensor | None = None

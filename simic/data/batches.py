@@ -286,8 +286,10 @@ def epoch_order(
     batch_size: int,
     limit: int | Literal["all"] = "all",
 ) -> Tensor:
-    """Sample indices of one epoch of each host, ``[E, n_batches, B]`` int64: a fresh permutation per (iteration, env,
-    step); the last partial batch is dropped; ``limit`` keeps that many batches.
+    """Return the sample indices of one epoch of each host, ``[E, n_batches, B]`` int64.
+
+    A pass over all samples is a fresh permutation per (iteration, env, pass), without the last partial batch. ``limit``
+    makes an epoch that many batches: several epochs then share a pass, until too few batches of it are left.
     """
     available = samples // batch_size
     batches = available if limit == "all" else limit
@@ -296,6 +298,23 @@ def epoch_order(
             f"batches_per_epoch {limit} of batch_size {batch_size}: "
             f"the training split has {samples} samples, enough for {available} whole batches"
         )
-    stream = key(rng_seed, Purpose.BATCH_ORDER, iteration, env_ids, step, device=env_ids.device)
-    kept = permutation(stream, samples)[..., : batches * batch_size]
-    return kept.reshape(-1, batches, batch_size)
+    number, part = divmod(step, available // batches)
+    stream = key(rng_seed, Purpose.BATCH_ORDER, iteration, env_ids, number, device=env_ids.device)
+    drawn = _pass(stream, samples)[..., part * batches * batch_size : (part + 1) * batches * batch_size]
+    return drawn.reshape(-1, batches, batch_size)
+
+
+class _LastPass:
+    """The last pass that was drawn: sorting it takes longer than an epoch of small hosts."""
+
+    stream, samples, drawn = torch.empty(0), 0, torch.empty(0)
+
+
+def _pass(stream: Tensor, samples: int) -> Tensor:
+    """A permutation of the samples for each stream, ``[E, samples]``."""
+    last = _LastPass
+    if stream.device.type != "cpu":  # to compare would make the host wait
+        return permutation(stream, samples)
+    if last.samples != samples or not torch.equal(last.stream, stream):
+        last.stream, last.samples, last.drawn = stream, samples, permutation(stream, samples)
+    return last.drawn

@@ -31,10 +31,15 @@ RELEVANT: dict[Op, tuple[str, ...]] = {
 }
 
 
+# Logits that an untrained policy adds: it waits in most steps and seldom prunes, or no seed would live long enough to
+# show anything (docs/history/experiments.md).
+LEAN: dict[Op, float] = {Op.WAIT: 2.4, Op.GERMINATE: 2.4, Op.PRUNE: -1.0}
+
+
 def action_spec(slots: int, blueprints: int) -> ActionSpec:
     """Heads in the order of ``Action``'s fields for a host with so many slots and a family of so many blueprints."""
     heads = (
-        Head("op", len(Op)),
+        Head("op", len(Op), lean=tuple(LEAN.get(op, 0.0) for op in Op)),
         Head("slot", slots, "op"),
         Head("blueprint", blueprints, "slot"),
         Head("style", len(STYLES)),

@@ -5,7 +5,7 @@
 observation and masks of s'. An episode is T steps of all hosts; nothing resets by itself.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from simic.envs.attribution import COMMITTED, Attribution, attribute, configurat
 from simic.envs.governor import Cause, Vitals
 from simic.envs.masks import action_masks, seed_budget
 from simic.envs.observations import View, columns, observation_spec, observe
-from simic.envs.records import EpisodeState, Played, StepInfo, step_info, transition
+from simic.envs.records import EpisodeState, Played, StepInfo, Trials, step_info, transition
 from simic.envs.rewards import Ledgers, Setting, Transition
 from simic.envs.shapley import Shapley, shapley
 from simic.envs.tracker import Tracker
@@ -36,7 +36,7 @@ from simic.growth.batch.groups import SlotState
 from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Shards
 from simic.growth.batch.statistics import TrainStats
-from simic.growth.life.lifecycle import Events, Measurements, advance, prune_live, record
+from simic.growth.life.lifecycle import LIVE_STAGES, Events, Measurements, advance, in_stages, prune_live, record
 from simic.growth.life.vocabulary import Action, Op, Ramp, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import HostSpec, build_host
@@ -50,8 +50,11 @@ class GrowthEnv(VectorEnv):
 
     ``env_ids`` name the environments for the random numbers, so that any grouping of them plays the same episodes;
     default 0…envs-1. Tasks are the first ``train_tasks`` (default: all) of the bank in turn, unless ``reset`` is told
-    which. ``host`` is what grows in place of ``train.host``. ``compose`` builds the population; faults are injected by
-    passing another one.
+    which. ``kinds`` says of which kind each task of the bank is (-1: none), for the critic alone. ``host`` is what grows
+    in place of ``train.host``. ``compose`` builds the population; faults are injected by passing another one.
+
+    All hosts of an episode train for ``steps`` epochs, drawn anew for each iteration where ``train.episode_steps`` is a
+    range.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED, "render_modes": []}  # noqa: RUF012 - gymnasium's own form
@@ -67,6 +70,7 @@ class GrowthEnv(VectorEnv):
         backend: str = "auto",
         compose: Callable[..., Population | Shards] = Population,
         train_tasks: int | None = None,
+        kinds: Sequence[int] = (),
         host: HostSpec | None = None,
     ) -> None:
         if (dataset_train.classes, dataset_train.task_classes) != (dataset_val.classes, dataset_val.task_classes):
@@ -76,7 +80,7 @@ class GrowthEnv(VectorEnv):
             )
         if train.augment != "none" and (len(dataset_train.shape) != 3 or min(dataset_train.shape[1:]) == 1):
             raise SimicError(f"train.augment = {train.augment!r}: must be none for a task without images")
-        self.train, self.rng_seed, self.iteration, self.steps = train, rng_seed, -1, train.episode_steps
+        self.train, self.rng_seed, self.iteration, self.steps = train, rng_seed, -1, train.longest_episode
         self.device = torch.device(device)
         self.env_ids = torch.arange(train.envs) if env_ids is None else env_ids
         self.env_ids = self.env_ids.to(self.device)
@@ -89,12 +93,14 @@ class GrowthEnv(VectorEnv):
             self.host, self.blueprints, self.host_ids, rng_seed, train.host_optimizer, self.device, backend
         )
         self.tasks_in_bank = dataset_train.tasks
+        self.kinds = tuple(kinds)
+        self.kind_of = torch.tensor(self.kinds or (-1,) * self.tasks_in_bank, device=self.device)
         self.train_tasks = train_tasks or self.tasks_in_bank
         self._assign(torch.zeros_like(self.env_ids))
         self.choices = choices(self.host.slots, [item.name for item in self.blueprints])
         self.left_open = open_choices(train.actions, self.choices, self.device)
-        budget, kinds = train.lifecycle.param_budget, self.left_open.get("blueprint")
-        self.budget = seed_budget(self.host, self.blueprints, budget, self.device, kinds)
+        budget, allowed = train.lifecycle.param_budget, self.left_open.get("blueprint")
+        self.budget = seed_budget(self.host, self.blueprints, budget, self.device, allowed)
         self._describe()
         self._state: EpisodeState | None = None
         self._step = 0
@@ -104,8 +110,8 @@ class GrowthEnv(VectorEnv):
         """Specs for the policy and the spaces gymnasium asks for."""
         slots, blueprints = self.host.slots, len(self.blueprints)
         self.action_spec = action_spec(slots, blueprints)
-        self.observation_spec = observation_spec(slots, blueprints)
-        table = [row for _, row in columns(slots)]
+        self.observation_spec = observation_spec(slots, blueprints, 1 + max(self.kinds, default=-1))
+        table = [row for _, row in columns(slots, blueprints)]
         low = torch.tensor([row.low for row in table]).numpy()
         high = torch.tensor([row.high for row in table]).numpy()
         self.single_observation_space = spaces.Box(low, high)
@@ -117,7 +123,13 @@ class GrowthEnv(VectorEnv):
         """Give every host its task ``[E]``, and what depends on it."""
         self.tasks = tasks
         self.chance_loss = self.training_data.chance_loss[tasks]
-        self.setting = Setting.of(self.train, self.host.params, self.chance_loss)
+        self.setting = Setting.of(self.train, self.host.params, self.chance_loss, self.steps)
+
+    def length_of(self, iteration: int) -> int:
+        """How many steps an episode of training of that iteration has."""
+        low, high = self.train.shortest_episode, self.train.longest_episode
+        drawn = int(rng.bits(rng.key(self.rng_seed, Purpose.EPISODE_LENGTH, iteration)))
+        return low + (drawn & 0x7FFFFFFF) % (high - low + 1)
 
     def _drawn_tasks(self) -> Tensor:
         """Those of training in turn, from one that depends on the run: a bank deals its kinds out evenly."""
@@ -155,7 +167,8 @@ class GrowthEnv(VectorEnv):
     ) -> tuple[Observation, StepInfo]:
         """Fresh hosts, one validation, the first observation; nothing has been trained.
 
-        ``options["iteration"]`` names the episode (default: the next one), ``options["tasks"]`` ``[E]`` the task of
+        ``options["iteration"]`` names the episode (default: the next one), ``options["steps"]`` says how long it is
+        (default: as drawn for training), ``options["tasks"]`` ``[E]`` the task of
         each host (default: drawn), ``options["host_ids"]`` ``[E]`` names the hosts of this episode (default: the
         environments' own ids), ``seed`` replaces the run's rng_seed.
         """
@@ -163,6 +176,7 @@ class GrowthEnv(VectorEnv):
             self.rng_seed = self.population.rng_seed = seed
             self.iteration = -1
         self.iteration = (options or {}).get("iteration", self.iteration + 1)
+        self.steps = (options or {}).get("steps") or self.length_of(self.iteration)
         self._step, self._all_alive = 0, True
         tasks, host_ids = (options or {}).get("tasks"), (options or {}).get("host_ids")
         self.host_ids = self.env_ids if host_ids is None else host_ids.to(self.device)
@@ -182,9 +196,11 @@ class GrowthEnv(VectorEnv):
             succeeded=yes,
             seed_params=self.population.seed_params(slots),
             ledgers=Ledgers.start(self.host.slots, measured.loss, measured.committed_accuracy, self.chance_loss),
+            trials=Trials.none(self.num_envs, len(self.blueprints), self.device),
         )
         self._snapshot = self.population.snapshot()
-        return self._observe(), self._info(None, {}, torch.full_like(self.env_ids, Cause.NONE), yes)
+        nothing = torch.zeros_like(slots.stage, dtype=torch.bool)
+        return self._observe(), self._info(None, {}, torch.full_like(self.env_ids, Cause.NONE), yes, nothing)
 
     def step(  # pyright: ignore[reportIncompatibleMethodOverride] - a typed record instead of a dict
         self, actions: Action | Tensor
@@ -201,8 +217,9 @@ class GrowthEnv(VectorEnv):
         self.population.germinate(slots, germinated, self.training_data, read)
         stats = self._train_epoch(slots, read, before.alive)
         slots, measured, vitals, cause = self._measure(slots, read, stats, before)
+        slots = record(slots, _measurements(measured, stats))
         self._state = EpisodeState(
-            slots=record(slots, _measurements(measured, stats)),
+            slots=slots,
             tracker=tracker.update(before.tracker, measured.loss, measured.accuracy),
             vitals=vitals,
             alive=before.alive & (cause == Cause.NONE),
@@ -212,13 +229,15 @@ class GrowthEnv(VectorEnv):
             succeeded=(events.gate < 0) | events.gate_passed,
             seed_params=self.population.seed_params(slots),
             ledgers=before.ledgers,
+            trials=before.trials.after(slots, events.germinated),
         )
         paid = self._transition(before, action, events)
         self._state = replace(self.state, ledgers=rewards.advance(paid, self.setting))
         parts = rewards.components(self.train.reward.mode, paid, self.setting)
         parts = {name: torch.where(before.alive, value, 0.0) for name, value in parts.items()}
         truncated = paid.ended & ~paid.terminal
-        info = self._info(events, parts, cause, before.alive)
+        replaced = events.germinated & in_stages(before.slots.stage, LIVE_STAGES)
+        info = self._info(events, parts, cause, before.alive, replaced)
         return self._observe(), rewards.total(parts), paid.terminal, truncated, info
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -344,7 +363,7 @@ class GrowthEnv(VectorEnv):
             self.population.restore(self._snapshot, panicked)
             slots = prune_live(slots, panicked)
             measured = measured.replaced(panicked, self._validate(slots, SlotState.read(slots)))
-        self._snapshot = self.population.snapshot(self._snapshot, healthy & before.alive)
+        self.population.refresh(self._snapshot, healthy & before.alive, slots)
         return slots, measured, vitals, cause
 
     def _validate(self, slots: Slots, read: SlotState) -> Attribution:
@@ -369,13 +388,18 @@ class GrowthEnv(VectorEnv):
             seed_params=state.seed_params,
             host_params=self.host.params,
             param_budget=self.train.lifecycle.param_budget,
+            tried=state.trials.tried,
+            gained=state.trials.gained,
         )
         self._masks = action_masks(state.slots, self.train.lifecycle, self.budget, self.left_open)
-        return Observation(observe(view), state.slots.blueprint, self._masks)
+        told = self.kind_of[self.tasks][:, None] if self.kinds else None
+        return Observation(observe(view), state.slots.blueprint, self._masks, told)
 
-    def _info(self, events: Events | None, parts: dict[str, Tensor], cause: Tensor, valid: Tensor) -> StepInfo:
+    def _info(
+        self, events: Events | None, parts: dict[str, Tensor], cause: Tensor, valid: Tensor, replaced: Tensor
+    ) -> StepInfo:
         seed_flops = self.population.seed_flops(self.slots)
-        return step_info(self.state, events, parts, cause, valid, self.host, seed_flops, self.train.price)
+        return step_info(self.state, events, parts, cause, valid, replaced, self.host, seed_flops, self.train.price)
 
 
 def _measurements(measured: Attribution, stats: TrainStats) -> Measurements:

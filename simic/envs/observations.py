@@ -17,7 +17,8 @@ from simic.envs.tracker import Tracker
 from simic.growth.life.lifecycle import in_stages
 from simic.growth.life.vocabulary import TEMPO_STEPS, Blend, Op, Ramp, Slots, Stage
 
-VERSION = 2  # of the table below; a checkpoint of another version is refused
+VERSION = 3  # of the table below; a checkpoint of another version is refused
+EPOCHS_UNIT = 8.0
 HISTORY = 5  # validation results shown, the newest first
 
 
@@ -39,6 +40,13 @@ class View:
     seed_params: Tensor  # [E, K], with gates
     host_params: int
     param_budget: float
+    tried: Tensor  # [E, P] how often each blueprint has germinated in this episode
+    gained: Tensor  # [E, P] points, the last contribution measured of it; NaN = never
+
+    @property
+    def left(self) -> int:
+        """Steps of the episode that are still to come."""
+        return self.episode_steps - self.step
 
 
 @dataclass(frozen=True)
@@ -72,9 +80,9 @@ def fraction(x: Tensor) -> Tensor:
     return torch.nan_to_num(x / 100.0, nan=0.0)
 
 
-def of_episode(steps: Tensor, view: View) -> Tensor:
-    """A number of steps over the length of the episode, in [0, 1]."""
-    return (steps / view.episode_steps).clamp(0.0, 1.0)
+def epochs(steps: Tensor) -> Tensor:
+    """x/(8+x) of a number of steps, in [0, 1]: the same in episodes of any length."""
+    return ratio(steps / EPOCHS_UNIT)
 
 
 def _lags() -> list[Feature]:
@@ -113,11 +121,12 @@ def _missing(column: str) -> Callable[[View], Tensor]:
 
 BASE: tuple[Feature, ...] = (
     Feature("time", "step / episode", 0, 1, "step", lambda v: torch.full_like(v.train_loss, v.step / v.episode_steps)),
+    Feature("left", "steps, x/(8+x)", 0, 1, "step", lambda v: epochs(torch.full_like(v.train_loss, v.left))),
     *_lags(),
     Feature("accuracy_gain", "points, symlog", -1, 1, "tracker", lambda v: points(v.tracker.accuracy_delta)),
     Feature("below_best", "points, symlog", -1, 1, "tracker",
             lambda v: points(v.tracker.accuracy - v.tracker.best_accuracy)),
-    Feature("plateau", "steps / episode", 0, 1, "tracker.plateau", lambda v: of_episode(v.tracker.plateau, v)),
+    Feature("plateau", "steps, x/(8+x)", 0, 1, "tracker.plateau", lambda v: epochs(v.tracker.plateau)),
     Feature("stabilised", "flag", 0, 1, "tracker.stabilised", lambda v: v.tracker.stabilised),
     Feature("train_loss", "loss / chance, x/(1+x)", 0, 1, "train epoch", lambda v: ratio(v.train_loss / v.chance_loss)),
     Feature("train_accuracy", "fraction", 0, 1, "train epoch", lambda v: fraction(v.train_accuracy)),
@@ -145,10 +154,10 @@ SLOT: tuple[Feature, ...] = (
     Feature("first_target", "1", 0, 1, "slots.first_target", lambda v: v.slots.first_target),
     Feature("tempo", "steps / longest", 0, 1, "slots.tempo_steps",
             lambda v: (v.slots.tempo_steps / max(TEMPO_STEPS)).clamp(0.0, 1.0)),
-    Feature("ramp_left", "steps / episode", 0, 1, "slots.ramp_*",
-            lambda v: of_episode(v.slots.ramp_steps - v.slots.ramp_done, v)),
-    Feature("age", "steps / episode", 0, 1, "slots.age", lambda v: of_episode(v.slots.age, v)),
-    Feature("dwell", "steps / episode", 0, 1, "slots.dwell", lambda v: of_episode(v.slots.dwell, v)),
+    Feature("ramp_left", "steps, x/(8+x)", 0, 1, "slots.ramp_*",
+            lambda v: epochs(v.slots.ramp_steps - v.slots.ramp_done)),
+    Feature("age", "steps, x/(8+x)", 0, 1, "slots.age", lambda v: epochs(v.slots.age)),
+    Feature("dwell", "steps, x/(8+x)", 0, 1, "slots.dwell", lambda v: epochs(v.slots.dwell)),
     Feature("germinations", "count, x/(1+x)", 0, 1, "slots.germinations", lambda v: ratio(v.slots.germinations)),
     Feature("contribution", "points, symlog", -1, 1, "attribution", lambda v: points(v.slots.contribution)),
     Feature("contribution_se", "points, symlog", 0, 1, "attribution", lambda v: points(v.slots.contribution_se)),
@@ -172,24 +181,37 @@ SLOT: tuple[Feature, ...] = (
             lambda v: ratio(v.seed_params / v.host_params)),
 )  # fmt: skip
 
+# What is known of each blueprint in this episode, in whichever slot.
+KIND: tuple[Feature, ...] = (
+    Feature("tried", "flag", 0, 1, "trials", lambda v: v.tried > 0),
+    Feature("gained", "points, symlog", -1, 1, "trials", lambda v: points(v.gained)),
+    Feature("gained_missing", "flag", 0, 1, "trials", lambda v: v.gained.isnan()),
+)
 
-def columns(slots: int) -> list[tuple[str, Feature]]:
-    """Name and row of the table for every column, in order: the base, then each slot's."""
-    return [(row.name, row) for row in BASE] + [(f"slot{k}_{row.name}", row) for k in range(slots) for row in SLOT]
+
+def columns(slots: int, blueprints: int) -> list[tuple[str, Feature]]:
+    """Name and row of the table for every column, in order: the base, then each slot's, then each blueprint's."""
+    own = [(row.name, row) for row in BASE]
+    own += [(f"slot{k}_{row.name}", row) for k in range(slots) for row in SLOT]
+    return own + [(f"blueprint{k}_{row.name}", row) for k in range(blueprints) for row in KIND]
 
 
-def observation_spec(slots: int, blueprints: int) -> ObservationSpec:
-    """Layout for the policy: one category per slot, the index of its blueprint (-1 = empty)."""
-    table = columns(slots)
+def observation_spec(slots: int, blueprints: int, task_kinds: int = 0) -> ObservationSpec:
+    """Layout for the policy: one category per slot, the index of its blueprint (-1 = empty). With ``task_kinds`` the
+    critic is told which of so many kinds the host's task is.
+    """
+    table = columns(slots, blueprints)
     flags = tuple(row.flag for _, row in table)
-    return ObservationSpec(len(table), flags, categories=slots, cardinality=blueprints, version=VERSION)
+    told = 1 if task_kinds else 0
+    return ObservationSpec(len(table), flags, slots, blueprints, VERSION, told, task_kinds)
 
 
 def observe(view: View) -> Tensor:
     """Features float32 ``[E, D]`` in the order of ``columns``."""
     base = torch.stack([row.values(view).float() for row in BASE], dim=1)
     per_slot = torch.stack([row.values(view).float() for row in SLOT], dim=2)
-    return torch.cat((base, per_slot.flatten(1)), dim=1)
+    per_kind = torch.stack([row.values(view).float() for row in KIND], dim=2)
+    return torch.cat((base, per_slot.flatten(1), per_kind.flatten(1)), dim=1)
 
 
 def _kind(row: Feature) -> tuple[str, str, float, str]:
@@ -203,13 +225,19 @@ def document() -> str:
         "# Observations",
         "",
         f"Version {VERSION}. Generated by `python -m simic.envs.observations`; do not edit.",
-        f"A host with K slots gives {len(BASE)} + {len(SLOT)} K columns: the base, then the block of each slot.",
+        f"A host with K slots and P blueprints gives {len(BASE)} + {len(SLOT)} K + {len(KIND)} P columns: the base, then the",
+        "block of each slot, then that of each blueprint.",
         "Beside them the policy gets one category per slot, the index of its blueprint (-1 = empty).",
         "Flags are 0 or 1 and are not normalised. A missing value is 0 and its flag is 1.",
         "Values lie in 0…1, those marked ± in -1…1.",
         "",
     ]
-    for title, rows in (("Base", BASE), (f"Slot k, from column {len(BASE)} + {len(SLOT)} k", SLOT)):
+    parts = (
+        ("Base", BASE),
+        (f"Slot k, from column {len(BASE)} + {len(SLOT)} k", SLOT),
+        (f"Blueprint p, from column {len(BASE)} + {len(SLOT)} K + {len(KIND)} p", KIND),
+    )
+    for title, rows in parts:
         lines += [f"## {title}", "", "| index | name | unit | source |", "|---|---|---|---|"]
         for (_, unit, low, source), alike in groupby(enumerate(rows), key=lambda each: _kind(each[1])):
             places, names = zip(*((str(index), row.name) for index, row in alike), strict=True)

@@ -36,6 +36,7 @@ class Episode:
     env_ids: Tensor
     iteration: int
     rng_seed: int
+    steps: int  # decisions of this episode
     first_row: int = 0  # of the environment that is the actor's
 
     def noise(self, step: int, heads: int) -> Tensor:
@@ -86,15 +87,17 @@ def play(
     on_step: Callable[[Situation, Action, Tensor, StepInfo], None],
     tasks: Tensor | None = None,
     host_ids: Tensor | None = None,
+    steps: int | None = None,
 ) -> None:
     """One episode, which leaves the environment at its end; ``tasks`` ``[E]``, by default drawn from those of training,
-    and hosts ``host_ids`` ``[E]``, by default those of the environment.
+    and hosts ``host_ids`` ``[E]``, by default those of the environment; ``steps`` long, by default as long as any.
 
     ``on_step`` is told of every step: the situation before it, the action, the reward ``[E]``, what came of it.
     """
     refuse_closed(env, actor)
-    observation, _ = env.reset(options={"iteration": iteration, "tasks": tasks, "host_ids": host_ids})
-    actor.start(Episode(env.env_ids, iteration, env.rng_seed))
+    options = {"iteration": iteration, "tasks": tasks, "host_ids": host_ids, "steps": steps or env.train.longest_episode}
+    observation, _ = env.reset(options=options)
+    actor.start(Episode(env.env_ids, iteration, env.rng_seed, env.steps))
     for step in range(env.steps):
         situation = Situation(observation, env.slots, env.state.tracker, env.state.alive, step)
         action = actor.act(situation)

@@ -49,6 +49,32 @@ class StepInfo:
     panicked: Tensor  # rolled back in this step
     cause: Tensor  # governor.Cause of it
     valid: Tensor  # False in all steps after a rollback: such rows are no experience
+    replaced: Tensor  # bool [E, K]: a live seed made room for the one germinated in this step
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What each blueprint has shown in this episode, in whichever slot, ``[E, P]``."""
+
+    tried: Tensor  # int64, how often it germinated
+    gained: Tensor  # points, the last contribution measured; NaN = never
+
+    @classmethod
+    def none(cls, envs: int, blueprints: int, device: torch.device) -> Self:
+        """Before the first germination."""
+        tried = torch.zeros(envs, blueprints, dtype=torch.int64, device=device)
+        return cls(tried, torch.full((envs, blueprints), torch.nan, device=device))
+
+    def after(self, slots: Slots, germinated: Tensor) -> Self:
+        """With what one epoch measured of the seeds of ``slots``; ``germinated [E, K]`` bool began before it."""
+        tried, gained = self.tried, self.gained
+        for slot in range(slots.shape[1]):
+            kind = slots.blueprint[:, slot : slot + 1].clamp(min=0)
+            tried = tried.scatter_add(1, kind, germinated[:, slot : slot + 1].long())
+            measured = slots.contribution[:, slot : slot + 1]
+            known = (slots.blueprint[:, slot : slot + 1] >= 0) & measured.isfinite()
+            gained = gained.scatter(1, kind, torch.where(known, measured, gained.gather(1, kind)))
+        return replace(self, tried=tried, gained=gained)
 
 
 @dataclass(frozen=True)
@@ -65,6 +91,7 @@ class EpisodeState:
     succeeded: Tensor
     seed_params: Tensor  # [E, K]
     ledgers: Ledgers
+    trials: Trials
 
     def state_dict(self) -> dict[str, Tensor]:
         """Every tensor by its dotted name."""
@@ -107,6 +134,7 @@ def step_info(
     parts: dict[str, Tensor],
     cause: Tensor,
     valid: Tensor,
+    replaced: Tensor,
     host: HostSpec,
     seed_flops: Tensor,
     price: float,
@@ -142,6 +170,7 @@ def step_info(
         panicked=cause != Cause.NONE,
         cause=cause,
         valid=valid,
+        replaced=replaced,
     )
 
 

@@ -123,7 +123,7 @@ class Evaluated:
 
 def explain(evaluated: Evaluated, task: str, step: int) -> Explanation:
     """Of the decision in ``step`` (from 1) on a host of the evaluation; SimicError where there is none."""
-    row, steps = evaluated.row(task), evaluated.learned.train.episode_steps
+    row, steps = evaluated.row(task), evaluated.learned.train.longest_episode
     if not 1 <= step <= steps:
         raise SimicError(f"step {step}: must be 1 to {steps}, as the report counts them")
     at = step - 1

@@ -130,7 +130,7 @@ def static_network(
         slots = replace(slots, **filled)
     runtime, optimizer = params.runtime, params.train.host_optimizer
     compose = sharing.population(runtime, sharing.layout(runtime, rows, device))
-    ids, epochs = torch.arange(rows), torch.full((1, rows), params.train.episode_steps, device=device)
+    ids, epochs = torch.arange(rows), torch.full((1, rows), params.train.longest_episode, device=device)
     kinds = blueprints_of(host.family)
     with closing(compose(host, kinds, ids, params.rng_seed, optimizer, device, runtime.backend)) as population:
         [found] = regime.run(population, slots, epochs)

@@ -132,7 +132,8 @@ def _score(env: GrowthEnv, rows: slice, turns: list[Turn], accuracy: Tensor) -> 
 
 def _pruned(turn: Turn) -> Tensor:
     """Seeds ``[H]`` that one step removed."""
-    return ((turn.info.stage == Stage.PRUNED) & (turn.situation.slots.stage != Stage.PRUNED)).sum(dim=1)
+    pruned = (turn.info.stage == Stage.PRUNED) & (turn.situation.slots.stage != Stage.PRUNED)
+    return (pruned | turn.info.replaced).sum(dim=1)
 
 
 def _total(counts: Iterable[Tensor]) -> tuple[int, ...]:

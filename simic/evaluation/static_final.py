@@ -85,7 +85,7 @@ def static_final(population: Population | Shards, regime: Regime, final: Slots, 
     slots = from_the_start(final)
     flops = population.host.flops_per_sample + population.seed_flops(slots).sum(dim=1)
     affordable = (spent // (regime.epoch_flops_per_flop * flops)).clamp(min=1)
-    equal = torch.full_like(affordable, regime.train.episode_steps)
+    equal = torch.full_like(affordable, regime.train.longest_episode)
     as_long, as_dear = regime.run(population, slots, torch.stack((equal, affordable)))
     return as_long, as_dear
 

@@ -49,7 +49,7 @@ class LiveView(Observer):
         self._live.start()
 
     def on_step(self, iteration: int, step: int) -> None:
-        self._step, self._doing = step, f"playing, step {step} of {self._train.episode_steps}"
+        self._step, self._doing = step, f"playing, step {step} of {self._train.longest_episode}"
 
     def on_rollout(self, iteration: int, steps: Columns) -> None:
         self._doing = "learning"
@@ -83,7 +83,7 @@ class LiveView(Observer):
 
     def _picture(self) -> RenderableType:
         total, now = self._train.iterations, self._clock()
-        reached = self._done + self._step / (self._train.episode_steps + 1)
+        reached = self._done + self._step / (self._train.longest_episode + 1)
         head = Table.grid(padding=(0, 1))
         head.add_row(
             Text(f"train {self._name}"),
@@ -97,7 +97,7 @@ class LiveView(Observer):
         return Group(head, rows)
 
     def _left(self, reached: float, now: float) -> str:
-        done = reached - self._first - self._skipped / (self._train.episode_steps + 1)
+        done = reached - self._first - self._skipped / (self._train.longest_episode + 1)
         if done <= 0:
             return ""
         return f", {duration((now - self._began) / done * (self._train.iterations - reached))} left"

@@ -173,7 +173,7 @@ def limits(learned: Learned, shape: Sequence[int]) -> str:
     return f"""- Host family {train.host.family} with {slots} slots; trained on preset {train.host.preset} alone.
 - Trained on samples [{", ".join(map(str, shape))}] alone.
 - At most {seeds}, up to {life.param_budget:g} times the host's parameters. Actions: {_open(train.actions)}.
-- An episode is {train.episode_steps} epochs of {_batches(train)}, with {train.host_optimizer.name}, learning rate \
+- An episode is {train.longest_episode} epochs of {_batches(train)}, with {train.host_optimizer.name}, learning rate \
 {train.host_optimizer.learning_rate:g}. `simic grow` trains your hosts so too."""
 
 

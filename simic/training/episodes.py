@@ -59,7 +59,7 @@ def step_tensors(transition: StepRecord) -> dict[str, Tensor]:
     columns = dict(zip(Action._fields, transition.decision.actions.unbind(dim=1), strict=True))
     columns |= {"log_prob": transition.decision.joint, "value": transition.decision.value, "reward": transition.reward}
     columns |= {f"{COMPONENTS}/{name}": value for name, value in info.components.items()}
-    columns |= {name: value for name, value in vars(info).items() if name not in (COMPONENTS, "blueprint", "score")}
+    columns |= {name: value for name, value in vars(info).items() if name not in (COMPONENTS, "blueprint", "score", "replaced")}
     return columns | {"slot_blueprint": info.blueprint}
 
 
@@ -87,7 +87,7 @@ class Tally:
         """Takes in one step; steps after a rollback count nothing."""
         self.returns = self.returns + torch.where(info.valid, reward, 0.0)
         self.length = self.length + info.valid
-        newly = (info.stage == Stage.PRUNED) & (self.stage != Stage.PRUNED)
+        newly = ((info.stage == Stage.PRUNED) & (self.stage != Stage.PRUNED)) | info.replaced
         self.pruned = self.pruned + newly.sum(dim=1)
         self.panicked = self.panicked | info.panicked
         trained = info.valid[:, None] & ~info.seed_grad_norm.isnan()

@@ -90,8 +90,8 @@ def _of_features(params: Params, meta: Meta, hosts: int, device: torch.device) -
 
 
 def _of_decisions(train: Train, spec: ObservationSpec, hosts: int, copies: int) -> Need:
-    rows = hosts * train.episode_steps
-    what = f"what is seen in {train.episode_steps} steps of {hosts} hosts"
+    rows = hosts * train.longest_episode
+    what = f"what is seen in {train.longest_episode} steps of {hosts} hosts"
     return Need(what, rows * spec.features * FLOAT * copies, "train.envs or train.episode_steps")
 
 

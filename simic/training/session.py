@@ -216,8 +216,9 @@ def compose(
     training, validation = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
     backend, env_ids = params.runtime.backend, ranks.env_ids(train.envs)
     make = sharing.population(params.runtime, found or layout(params, device, ranks))
-    of_training = len(read_meta(prepared_dir).of_group("train"))
-    env = GrowthEnv(train, params.rng_seed, training, validation, env_ids, device, backend, make, of_training)
+    meta = read_meta(prepared_dir)
+    of_training, (_, kinds) = len(meta.of_group("train")), meta.kinds()
+    env = GrowthEnv(train, params.rng_seed, training, validation, env_ids, device, backend, make, of_training, kinds)
     policy = ActorCritic(env.action_spec, env.observation_spec, train.policy, params.rng_seed).to(device)
     normalizers = Normalizers(
         ObservationNormalizer(env.observation_spec, device) if settings.normalize_observations else None,

@@ -148,7 +148,7 @@ class TrainingRun:
             self.observers.on_step(iteration, self.reached)
             self._look_inside(playing, transition.reached)
 
-        how = iteration, self.session.params.rng_seed, env.steps, on_step
+        how = iteration, self.session.params.rng_seed, env.length_of(iteration), on_step
         rollout, self.end = collect(env, ppo.policy, normalizers, *how, unfinished=unfinished)
         return rollout, Recorded(playing.collector.fetched(), playing.tally.columns())
 

@@ -90,7 +90,7 @@ class Setting:
     chance_loss: Tensor  # [E] or [1] float64, nats: of a uniform guess
 
     @classmethod
-    def of(cls, train: Train, host_params: int, chance_loss: Tensor) -> "Setting":
+    def of(cls, train: Train, host_params: int, chance_loss: Tensor, episode_steps: int) -> "Setting":
         """The setting of a run; gamma is the agent's, or shaping would change the task (Ng, Harada, Russell 1999)."""
         budget = train.lifecycle.param_budget
-        return cls(train.reward, train.ppo.gamma, train.episode_steps, host_params, budget, train.price, chance_loss)
+        return cls(train.reward, train.ppo.gamma, episode_steps, host_params, budget, train.price, chance_loss)

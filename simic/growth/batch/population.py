@@ -22,7 +22,7 @@ from simic.growth.batch.statistics import SeedNorms, TrainStats, train_statistic
 from simic.growth.batch.template import Template, channels_last
 from simic.growth.batch.thresholds import of as thresholds_of
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
-from simic.growth.life.vocabulary import Blend, Slots
+from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import Blueprint, count_flops
 from simic.growth.networks.hosts import HostSpec
 from simic.params import HostOptimizer
@@ -103,6 +103,7 @@ class Population:
         self.tasks = torch.zeros_like(self.env_ids)
         self._stores: dict[str, Rows] = {}
         self._known_columns: dict[str, Columns] = {}
+        self._fits: dict[tuple[int, str], tuple[Dataset, Tensor, Tensor]] = {}  # by data and template
 
     def __len__(self) -> int:
         return len(self.env_ids)
@@ -147,12 +148,25 @@ class Population:
         if template.fits:
             if data is None:
                 raise SimicError(f"{template.name}: is fitted to data, and was germinated without any")
-            samples = data.of_tasks(self.tasks[hosts], slice(FITTED_SAMPLES))[0]
-            param = template.fitted(param, samples.flatten(2))
+            param = template.with_fit(param, self._fit(template, data, self.tasks[hosts]))
         closed = (slots.operator[hosts, slot] == Blend.MULTIPLY)[:, None] & self._closing[slot][kind]
         self._store(_seed_name(slot, kind)).start(hosts, param.masked_fill(closed, 0.0))
         gate_param = gate.draw(key(germination, GATE_MODULE, device=self.device))
         self._store(_gate_name(slot)).start(hosts, gate_param)
+
+    def _fit(self, template: Template, data: Dataset, tasks: Tensor) -> Tensor:
+        """What a template fits to each of some tasks ``[R]``, found once for each task of the data."""
+        name = id(data), template.name
+        if name not in self._fits:
+            known = torch.zeros(data.tasks, dtype=torch.bool, device=self.device)
+            self._fits[name] = data, known, torch.zeros(data.tasks, template.width - template.params, device=self.device)
+        _, known, values = self._fits[name]
+        new = torch.zeros_like(known)
+        new[tasks] = True
+        if len(missing := (new & ~known).nonzero().flatten()):
+            values[missing] = template.fit(data.of_tasks(missing, slice(FITTED_SAMPLES))[0].flatten(2))
+            known[missing] = True
+        return values[tasks]
 
     # --- training ---
 
@@ -345,15 +359,23 @@ class Population:
 
     # --- saving ---
 
-    def snapshot(self, previous: Snapshot | None = None, rows: Tensor | None = None) -> Snapshot:
-        """A copy of all parameters and optimizer state; with ``previous``, only of ``rows [E]`` bool, the other hosts
-        keeping what they had there.
+    def snapshot(self) -> Snapshot:
+        """A copy of all parameters and optimizer state."""
+        return Snapshot({name: store.clone() for name, store in self._stores.items()})
+
+    def refresh(self, snapshot: Snapshot, rows: Tensor, slots: Slots) -> None:
+        """Bring a snapshot up to date in ``rows [E]`` bool: their hosts and FOSSILIZED seeds, since whoever restores
+        prunes all others.
         """
-        stores = {name: store.clone() for name, store in self._stores.items()}
-        if previous is not None and rows is not None:
-            for name in stores.keys() & previous.stores.keys():
-                stores[name].copy_where(~rows, previous.stores[name])
-        return Snapshot(stores)
+        for name, store in self._stores.items():
+            kept = rows
+            if name != "host":
+                kind, slot, *which = name.split(".")
+                kept = rows & (slots.stage[:, int(slot)] == Stage.FOSSILIZED)
+                kept = kept if kind == "gate" else kept & (slots.blueprint[:, int(slot)] == int(which[0]))
+            if name not in snapshot.stores:
+                snapshot.stores[name] = self._new_store(name)
+            snapshot.stores[name].copy_where(kept, store)
 
     def restore(self, snapshot: Snapshot, rows: Tensor) -> None:
         """Host and seeds of ``rows [E]`` bool as they were, optimizer state included; all other rows untouched.

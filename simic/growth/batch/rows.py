@@ -58,9 +58,13 @@ class Rows:
 
     def copy_where(self, rows: Tensor, other: Self) -> None:
         """Take ``other``'s rows where ``rows [E]`` bool."""
+        on_host = rows.device.type == "cpu"  # elsewhere to ask which ones would make the host wait
+        chosen = rows.nonzero().flatten() if on_host else rows
         for (_, mine), (_, theirs) in zip(self.tensors(), other.tensors(), strict=True):
-            where = rows.view(-1, *[1] * (mine.dim() - 1))
-            mine.copy_(torch.where(where, theirs, mine))
+            if on_host:
+                mine[chosen] = theirs[chosen]
+            else:
+                mine.copy_(torch.where(rows.view(-1, *[1] * (mine.dim() - 1)), theirs, mine))
 
 
 def named(stores: Mapping[str, Rows]) -> dict[str, Tensor]:

@@ -33,7 +33,6 @@ from simic.growth.networks.hosts import HostSpec, build_host
 from simic.params import Host, HostOptimizer
 
 RESTARTS = 3  # of lost processes, in one episode
-SNAPSHOTS = 2  # the newest, and the one that it replaces
 
 T = TypeVar("T")
 
@@ -108,11 +107,11 @@ class Group:
     def evaluate(self, slots: Slots, data: int, off: Flags, state: SlotState) -> Answers:
         return self.population.evaluate(slots, self.data[data], off, state)
 
-    def snapshot(self, name: int, previous: int | None, rows: Tensor | None) -> None:
-        before = None if previous is None else self.snapshots[previous]
-        self.snapshots[name] = self.population.snapshot(before, rows)
-        for old in list(self.snapshots)[:-SNAPSHOTS]:
-            del self.snapshots[old]
+    def snapshot(self, name: int) -> None:
+        self.snapshots = {name: self.population.snapshot()}
+
+    def refresh(self, name: int, rows: Tensor, slots: Slots) -> None:
+        self.population.refresh(self.snapshots[name], rows, slots)
 
     def restore(self, name: int, rows: Tensor) -> None:
         self.population.restore(self.snapshots[name], rows)
@@ -252,11 +251,15 @@ class Shards:
         found = self._all("evaluate", lambda hosts: (_part(slots, hosts), name, flags[:, hosts], state.of(hosts)))
         return Answers(torch.cat([part.correct for part in found], 1), torch.cat([part.loss for part in found], 1))
 
-    def snapshot(self, previous: Snapshot | None = None, rows: Tensor | None = None) -> Snapshot:
-        """As ``Population.snapshot``."""
-        self._names, before = self._names + 1, None if previous is None else _name(previous)
-        self._all("snapshot", lambda hosts: (self._names, before, None if rows is None else rows[hosts]))
+    def snapshot(self) -> Snapshot:
+        """As ``Population.snapshot``; the one before is forgotten."""
+        self._names += 1
+        self._all("snapshot", lambda hosts: (self._names,))
         return Remembered({}, self._names)
+
+    def refresh(self, snapshot: Snapshot, rows: Tensor, slots: Slots) -> None:
+        """As ``Population.refresh``."""
+        self._all("refresh", lambda hosts: (_name(snapshot), rows[hosts], _part(slots, hosts)))
 
     def restore(self, snapshot: Snapshot, rows: Tensor) -> None:
         """As ``Population.restore``."""

@@ -81,12 +81,19 @@ class Template:
         return not all(self.trained)
 
     @torch.no_grad()
-    def fitted(self, rows: Tensor, samples: Tensor) -> Tensor:
-        """Rows ``[R, width]`` with all that is fitted, to ``samples [R, n, D]``."""
+    def fit(self, samples: Tensor) -> Tensor:
+        """What is fitted to ``samples [R, n, D]`` of R tasks, ``[R, width - params]``, in the order of the columns."""
         assert self._stacked is not None, "what is fitted is fitted for many networks at once"
-        found = self._stacked.get_submodule("").fit(samples)  # pyright: ignore[reportCallIssue]
-        parts = rows.split(self.sizes, 1)
-        return torch.cat([found[name].flatten(1) if name in found else part for name, part in zip(self.names, parts, strict=True)], 1)
+        found = self._stacked.fit(samples)  # pyright: ignore[reportCallIssue] - who has such parameters has it
+        fixed = [name for name, trains in zip(self.names, self.trained, strict=True) if not trains]
+        return torch.cat([found[name].flatten(1) for name in fixed], 1)
+
+    def with_fit(self, rows: Tensor, fitted: Tensor) -> Tensor:
+        """Rows ``[R, width]`` with what was fitted in its columns."""
+        fixed = torch.cat([torch.full((n,), not trains) for n, trains in zip(self.sizes, self.trained, strict=True)])
+        rows = rows.clone()
+        rows[:, upload(fixed, rows.device)] = fitted
+        return rows
 
     def columns(self, names: Sequence[str]) -> Tensor:
         """Bool ``[width]``: which columns of a row belong to the named parameters."""
