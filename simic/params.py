@@ -386,9 +386,7 @@ class _Extended(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    extensions: Annotated[
-        tuple[ExtensionName, ...], Field(strict=False), Once
-    ] = ()  # extensions/NAME.py, imported first
+    extensions: Annotated[tuple[ExtensionName, ...], Field(strict=False), Once] = ()  # NAME of extensions/NAME.py
 
 
 class Params(Tree, _Extended):

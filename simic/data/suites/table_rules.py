@@ -264,7 +264,8 @@ SIX: dict[str, Callable[[Draws, Columns], Rule]] = {
     "order": order,
     "match": match,
 }
-JOINS = ("sum", "gate", "xor", "max")
+# Not the exclusive or: of two such rules no single module lifts it above 58 % in 12 epochs.
+JOINS = ("sum", "gate", "max", "min")
 
 
 def joined(draws: Draws, join: str, rules: tuple[Rule, Rule], reference: Tensor) -> Rule:
@@ -281,10 +282,10 @@ def joined(draws: Draws, join: str, rules: tuple[Rule, Rule], reference: Tensor)
                 return first + second
             case "gate":
                 return torch.where(x[:, gate] > 0, first, second)
-            case "xor":
-                return -first.sign() * second.sign()
-            case _:
+            case "max":
                 return torch.maximum(first, second)
+            case _:
+                return torch.minimum(first, second)
 
     parameters: dict[str, JsonValue] = {
         "first": rules[0].parameters,
@@ -294,7 +295,7 @@ def joined(draws: Draws, join: str, rules: tuple[Rule, Rule], reference: Tensor)
     }
     if join == "gate":
         parameters["gate"] = gate
-    return Rule(score, parameters, (0.0,) if join == "xor" else None)
+    return Rule(score, parameters)
 
 
 # --- shapes ----------------------------------------------------------------------------------------------------------
