@@ -36,7 +36,6 @@ class Episode:
     env_ids: Tensor
     iteration: int
     rng_seed: int
-    first_row: int = 0  # of the environment that is the actor's
 
     def noise(self, step: int, heads: int) -> Tensor:
         """Uniforms ``[E, heads]`` of one decision."""
