@@ -1,6 +1,6 @@
 """How much of a suite's gap a controller closes: trainings with several seeds on one bank, on the same held-out hosts.
 
-    python -m benchmarks.controller --seeds 5 --work FOLDER [--out FILE.json] [--suite adapt] [-S train.iterations=20 ...]
+    python -m benchmarks.controller --seeds 5 --work FOLDER [--out FILE.json] [--suite adapt] [-S KEY=VALUE ...]
 
 The bank and its headroom are those of params.yaml's rng_seed; training alone has others. Each part is done once: the
 same command goes on where it was stopped. Greedy, sampled and blind, against the best common schedule.

@@ -93,7 +93,7 @@ def test_every_step_of_everyone_is_that_of_the_policy_alone_bit_for_bit(bank, to
 def test_policies_do_not_all_do_the_same(together):
     ops = torch.stack([turn.action.op for turn in together[1]])
     played = {tuple(ops[:, 3 * place : 3 * place + 3].flatten().tolist()) for place in range(len(PLAYERS))}
-    assert len(played) > 4
+    assert len(played) > 3
 
 
 class Told:

@@ -366,13 +366,13 @@ class TasksApart(RecomputedCheck):
 
 @check
 class HostsDiffer(RecomputedCheck):
-    """C8: no two hosts of an iteration measure the same."""
+    """C8: hosts of an iteration measure different losses."""
 
     id = "C8"
     title = "Hosts are equal that have nothing in common"
     question = "Do the losses of all hosts differ after their first epoch?"
     needs = ("checkpoints", "params", "steps.val_loss", "episodes.task")
-    threshold = "two hosts with the same loss"
+    threshold = "hosts with the same loss"
     passes_when = "all differ"
 
     def examine(self, run: RunRecord) -> Outcome:
