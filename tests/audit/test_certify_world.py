@@ -183,14 +183,6 @@ def hosts_share_weights(mp: pytest.MonkeyPatch) -> None:
     around(mp, Population, "reset", wrap)
 
 
-@fault()
-def twins_have_other_weights(mp: pytest.MonkeyPatch) -> None:
-    def wrap(real):
-        return lambda self, it, tasks=None, ids=None: real(self, it, tasks, torch.arange(len(ids)))
-
-    around(mp, Population, "reset", wrap)
-
-
 def _changed_blocks(mp: pytest.MonkeyPatch, change: Callable) -> None:
     def wrap(real):
         def blocks(self, plan, hosts):
