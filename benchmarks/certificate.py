@@ -2,8 +2,8 @@
 
     python -m benchmarks.certificate [--rng-seeds 5] [--settings lstm gru …]
 
-Settings that differ in memory, critic, ratio, schedules, rewards, twins, ends of episodes and what is taught first; a
-certificate of each for every seed. The limits of simic.audit.certify_agent are ten times what this prints.
+Settings that differ in memory, critic, ratio, schedules, rewards and ends of episodes; a certificate of each for every
+seed. The limits of simic.audit.certify_agent are ten times what this prints.
 """
 
 import argparse
@@ -16,10 +16,7 @@ from simic import params
 from simic.audit.certify_agent import certify_agent
 from simic.data.prepare import prepare
 
-PLAIN = [
-    "prepare.task=digits", "train.survey=0", "train.warm_start=0", "train.twins=1",
-    "train.reward.mode=shaped", "train.episode_end=truncate",
-]  # fmt: skip
+PLAIN = ["prepare.task=digits", "train.reward.mode=shaped", "train.episode_end=truncate"]
 BROKEN = (  # hosts that are rolled back, so that episodes end early
     "train.governor={sensitivity_sigmas: 0.01, loss_multiplier: 0.01, absolute_loss_chances: 0.9, window: 20, "
     "min_history: 2, consecutive_panics: 1, rollback_budget: 100000}"
@@ -32,20 +29,19 @@ ADAPTIVE = [
     "train.ppo.learning_rate_schedule=adaptive", "train.ppo.normalize_observations=false",
     "train.ppo.normalize_rewards=false",
 ]  # fmt: skip
-HOT = ["train.twins=2", "train.ppo.adam_eps=1e-8"]
+HOT = "train.ppo.adam_eps=1e-8"
 SETTINGS: dict[str, list[str]] = {
     "default": [],
     "default, no memory": ["train.policy.core=none", "train.policy.critic=shared"],
     "default, gru, shaped": ["train.policy.core=gru", "train.reward.mode=shaped"],
-    "taught, fast": [*HOT, "prepare.task=digits", "train.ppo.learning_rate=0.01", "train.reward.mode=shaped"],
     "lstm": PLAIN,
-    "gru, twins": [*PLAIN, "train.policy.core=gru", "train.policy.critic=shared", "train.twins=2"],
+    "gru": [*PLAIN, "train.policy.core=gru", "train.policy.critic=shared"],
     "no memory, score": [*PLAIN, "train.policy.core=none", "train.reward.mode=score"],
     "per head": [*PLAIN, *PER_HEAD],
     "adaptive, no scales": [*PLAIN, *ADAPTIVE],
     "free": [*PLAIN, "train.ppo.target_kl=null", "train.ppo.learning_rate=0.003", "train.actions={}"],
     "broken hosts": [*PLAIN, BROKEN],
-    "fast": [*PLAIN, *HOT, "train.ppo.learning_rate=0.02"],
+    "fast": [*PLAIN, HOT, "train.ppo.learning_rate=0.02"],
 }
 
 

@@ -44,22 +44,22 @@ SHORT = [
 SETTINGS: dict[str, list[str]] = {
     "default": ["train.ppo.learning_rate=0.001", "evaluate.eval_seeds=20"],
     "planted": [
-        *PLANTED["orientation"].overrides, *SHORT, "train.batches_per_epoch=4", "train.survey=0", "train.warm_start=0",
+        *PLANTED["orientation"].overrides, *SHORT, "train.batches_per_epoch=4",
         "train.iterations=24", "train.envs=32", "train.episode_steps=12",
         "train.actions={style: [linear_add], alpha_target: [1.0]}",
     ],
     "text": [
         "prepare.task=text", "prepare.source=tinyshakespeare.txt", "prepare.samples=1200", "prepare.context=16", *SHORT,
         "train.host={family: transformer, preset: impaired}", "train.batches_per_epoch=8", "train.batch_size=16",
-        "train.host_optimizer={name: adamw, learning_rate: 0.005}", "train.survey=1", "train.warm_start=2",
-        "train.iterations=13", "train.envs=12", "train.twins=2", "train.episode_steps=14",
+        "train.host_optimizer={name: adamw, learning_rate: 0.005}",
+        "train.iterations=13", "train.envs=12", "train.episode_steps=14",
         "train.lifecycle.param_budget=4.0",
         "train.actions={slot: [0, 1], blueprint: [norm, attention], style: [linear_add], alpha_target: [1.0]}",
     ],
     "large": [
         "prepare.task=mnist", "prepare.samples=1500", *SHORT, "train.host={family: cnn, preset: impaired}",
-        "train.batches_per_epoch=4", "train.host_optimizer={name: sgd, learning_rate: 0.05}", "train.survey=1",
-        "train.warm_start=2", "train.iterations=13", "train.envs=12", "train.twins=2", "train.episode_steps=14",
+        "train.batches_per_epoch=4", "train.host_optimizer={name: sgd, learning_rate: 0.05}",
+        "train.iterations=13", "train.envs=12", "train.episode_steps=14",
         "train.actions={slot: [0, 1], blueprint: [norm, depthwise], style: [linear_add], alpha_target: [1.0]}",
     ],
 }  # fmt: skip

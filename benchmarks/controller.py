@@ -1,6 +1,6 @@
 """How much of a suite's gap a controller closes: trainings with several seeds on one bank, on the same held-out hosts.
 
-    python -m benchmarks.controller --seeds 5 --work FOLDER [--out FILE.json] [--suite adapt] [-S train.survey=0 ...]
+    python -m benchmarks.controller --seeds 5 --work FOLDER [--out FILE.json] [--suite adapt] [-S KEY=VALUE ...]
 
 The bank and its headroom are those of params.yaml's rng_seed; training alone has others. Each part is done once: the
 same command goes on where it was stopped. Greedy, sampled and blind, against the best common schedule.
@@ -14,14 +14,13 @@ from pathlib import Path
 from simic import durable, params
 from simic.errors import SimicError, told_in_one_line
 from simic.evaluation import endpoints, gap, result
-from simic.evaluation.policies import SURVEYED
 from simic.evaluation.statistics import Interval
 from simic.params import Params
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 
 ROOT = Path(__file__).parents[1]
-POLICIES = ("learned", "learned_sampled", "blind", SURVEYED)  # the last where training had a survey
+POLICIES = ("learned", "learned_sampled", "blind")
 
 
 def measured(tree: Params, work: Path, seed: int, base: Workspace) -> result.Evaluation:

@@ -31,7 +31,7 @@ from simic.telemetry.rows import UpdateRow
 from simic.training.observers import Observer
 
 GOAL = 0.10
-SMALL = [*ONE_CORE, "train.envs=12", "train.survey=0", "train.warm_start=0", "train.episode_steps=10"]
+SMALL = [*ONE_CORE, "train.envs=12", "train.episode_steps=10"]
 METHODS = ("on_start", "on_iteration", "on_checkpoint", "on_end", "publish")
 
 

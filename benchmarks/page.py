@@ -480,16 +480,13 @@ def _short(code: str) -> str:
 
 
 def _canary(found: dict[str, Any]) -> list[str]:
-    rows = [
-        (way, *(f"{found[way][column]:.1f}" for column in ("worst_pct", "median_pct", "median_cpu_seconds")))
-        for way in ("taught", "PPO")
-    ]
+    row = tuple(f"{found[column]:.1f}" for column in ("worst_pct", "median_pct", "median_cpu_seconds"))
     return [
         "## What the audit's canary wins",
         "",
         f"`python -m benchmarks.canary`, {found['seeds']} seeds: points above chance on hosts it was not trained on.",
         "",
-        *table(("trained by", "least", "median", "median CPU s"), rows),
+        *table(("least", "median", "median CPU s"), [row]),
     ]
 
 

@@ -17,7 +17,6 @@ from simic.errors import SimicError, told_in_one_line
 from simic.evaluation import controllers, endpoints, result
 from simic.evaluation.controllers import Publication
 from simic.evaluation.page import GROUPS, interval
-from simic.evaluation.policies import SURVEYED
 from simic.pipeline.paths import Workspace
 from simic.telemetry import timing
 from simic.training import card, checkpoint
@@ -26,7 +25,7 @@ from simic.training.learned import CARD_FILE, WEIGHTS_FILE, Learned
 
 MOST_BYTES = 2_000_000  # of a controller with its card
 CARD = "CARD.md"
-ROWS = (result.LEARNED, endpoints.COMMON, endpoints.ORACLE_TASK, SURVEYED, "patient", "blind", "static")
+ROWS = (result.LEARNED, endpoints.COMMON, endpoints.ORACLE_TASK, "patient", "blind", "static")
 
 
 @dataclass(frozen=True)
@@ -100,8 +99,7 @@ Use: `simic grow DATA.npz --policy {publication.suite}`, or without `--policy` w
 ## Scores
 Test accuracy in points{_priced(found.headroom.price)} on tasks that it was not trained on, with 95 % intervals over
 tasks. A row costs one training of a host; the oracle per task takes the best schedule of each task, found by training
-with all of them. `surveyed` is the patient rule with the sequence that the survey of this training found, `blind` this
-controller without sight of the host.
+with all of them. `patient` is the rule by hand, `blind` this controller without sight of the host.
 
 {groups}
 
@@ -114,7 +112,7 @@ def _training(found: Finished) -> str:
     train, machine, headroom = found.learned.train, found.manifest.machine, found.headroom
     return (
         f"One training, rng_seed {found.manifest.params['rng_seed']}: {train.iterations} iterations of {train.envs} "
-        f"hosts, the first {train.taught} of them shown by the explorer; kept is iteration {found.learned.iteration}. "
+        f"hosts; kept is iteration {found.learned.iteration}. "
         f"Cost: {found.evaluation.controller_trainings} host trainings, validation included, in {found.minutes:.1f} "
         f"minutes on {machine.device} ({machine.cpu_capability}, {machine.processes} processes, torch "
         f"{machine.libraries['torch']}). The common schedule was the best of {len(headroom.schedules)} on tasks of "

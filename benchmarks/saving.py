@@ -18,8 +18,6 @@ from simic.training.trainer import train
 
 SETTINGS = (
     "train.iterations=1",
-    "train.survey=0",
-    "train.warm_start=0",
     "train.validate_every=2",
     "runtime.processes=1",
     "runtime.checkpoint_steps=1",

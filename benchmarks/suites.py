@@ -12,7 +12,7 @@ from simic.evaluation.page import GROUPS, SEARCHES, interval
 from simic.evaluation.result import read_headroom
 
 RESULTS, PAGE = Path("benchmarks/results/headroom"), Path("docs/suites.md")
-ROWS = ("static", COMMON, ORACLE_TASK, "patient", "gradient", "linear classifier", FINE_TUNED)
+ROWS = ("static", COMMON, ORACLE_TASK, "patient", "linear classifier", FINE_TUNED)
 INTRODUCTION = """# Suites
 
 Written by `python -m benchmarks.suites` from the results of `simic headroom`. Scores are points on test splits of

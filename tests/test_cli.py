@@ -161,9 +161,6 @@ def test_a_run_that_its_budget_ends_says_so_in_one_line(simic: Command, monkeypa
         return replace(stats, finite=stats.finite & False)
 
     small = [
-        "twins=1",
-        "survey=0",
-        "warm_start=0",
         "envs=4",
         "episode_steps=1",
         "batches_per_epoch=1",

@@ -21,9 +21,6 @@ from simic.growth.networks import family, hosts
 ROOT = Path(__file__).parents[1]
 SMALL = [
     "prepare.samples=200",
-    "train.twins=1",
-    "train.survey=0",
-    "train.warm_start=0",
     "train.envs=4",
     "train.episode_steps=3",
     "train.batches_per_epoch=1",

@@ -52,7 +52,7 @@ def wrong_values(path: tuple[str, ...], value: Any) -> list[Any]:
     return [*common, *HUGE, 3, 2.5, True, "banana", ["banana", "banana"]]
 
 
-COUNTS = ("envs", "twins", "episode_steps", "batch_size", "minibatches", "epochs", "core_units", "samples", "max_seeds",
+COUNTS = ("envs", "episode_steps", "batch_size", "minibatches", "epochs", "core_units", "samples", "max_seeds",
           "horizon")  # fmt: skip
 
 
@@ -287,7 +287,7 @@ OVERRIDES = {
     "-S train.envs=4 -S train={}": "-S train={}: undoes -S train.envs=4; give train once",
     "-S train.reward.score={weight: 1, weight: 2}": "found duplicate key",
     "-S train.envs=[": "not readable as YAML",
-    "-S train.twins=7": "-S train.twins=7: train: envs (120) must be a multiple of twins (7)",
+    "-S train.envs=7": "-S train.envs=7: train: envs (7) must be a multiple of ppo.minibatches (4)",
     "--params /dev/zero": "/dev/zero: is a device: must be a regular file",
     "--params .": ".: is a directory: must be a regular file",
     "--params nowhere.yaml": "nowhere.yaml: no such file",

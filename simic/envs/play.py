@@ -37,7 +37,6 @@ class Episode:
     iteration: int
     rng_seed: int
     steps: int  # decisions of this episode
-    first_row: int = 0  # of the environment that is the actor's
 
     def noise(self, step: int, heads: int) -> Tensor:
         """Uniforms ``[E, heads]`` of one decision."""

@@ -65,8 +65,8 @@ class SideBySide:
 
     def start(self, episode: Episode) -> None:
         """An episode of its own for everyone."""
-        for place, actor in enumerate(self.actors):
-            actor.start(replace(episode, env_ids=self.ids, first_row=self.rows(place).start))
+        for actor in self.actors:
+            actor.start(replace(episode, env_ids=self.ids))
 
     def act(self, situation: Situation) -> Action:
         """What each decides, one after another."""

@@ -13,9 +13,9 @@ from simic.params import Params
 RNG_SEED = 20
 # Runs without a fault: what the audit finds in one of them is no proof of a fault.
 CLEAN_SEEDS = (*range(1, 8), RNG_SEED)
-# Iterations after which training is interrupted and resumed: in the warm start, and in what PPO does.
+# Iterations after which training is interrupted and resumed.
 INTERRUPTED_AFTER = (2, 8)
-PPO_ITERATIONS = 10  # several checks need as many
+ITERATIONS = 10  # several checks need as many
 
 # Of two slots with two blueprints and four openings. Seeds germinate, blend, are pruned and are fossilized; the budget
 # holds for one depthwise convolution and one norm, and one style is closed, so that every mask forbids something.
@@ -28,11 +28,8 @@ TREE: dict[str, Any] = {
     "headroom": {"policies": ["static"], "schedules": 4, "search_tasks": 2, "floors": False},
     "train": {
         "host": {"family": "cnn", "preset": "impaired"},
-        "iterations": 3 + PPO_ITERATIONS,
-        "survey": 1,
-        "warm_start": 2,
+        "iterations": ITERATIONS,
         "envs": 8,
-        "twins": 2,
         "episode_steps": 14,
         "batches_per_epoch": 4,
         "batch_size": 16,

@@ -1,7 +1,6 @@
 """Faults of the learner, each of one line: planted in the code that trains, to be caught by the reference.
 
-Each names the setting of test_certify_agent.py in which it shows, and how many openings are tried one after the other:
-more than one takes twice as many steps.
+Each names the setting of test_certify_agent.py in which it shows.
 """
 
 from collections.abc import Callable
@@ -10,26 +9,25 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simic.agent import advantages, distributions, imitation, initialization, losses, policy, ppo, rollout
+from simic.agent import advantages, distributions, initialization, losses, policy, ppo, rollout
 from simic.agent.core import RecurrentState, Trunk
 from simic.agent.distributions import Choice
-from simic.agent.imitation import Demonstrations
 from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
 from simic.agent.optimizer import Adam
 from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
 from simic.agent.rollout import Rollout
-from simic.training import survey, trainer
+from simic.training import trainer
 from simic.training.learned import LearnedActor
 from simic.training.state import TrainState
 
 Fault = Callable[[pytest.MonkeyPatch], None]
-FAULTS: dict[str, tuple[str, int, Fault]] = {}
+FAULTS: dict[str, tuple[str, Fault]] = {}
 
 
-def fault(setting: str, tries: int = 1) -> Callable[[Fault], Fault]:
+def fault(setting: str) -> Callable[[Fault], Fault]:
     def noted(plant: Fault) -> Fault:
-        FAULTS[plant.__name__] = setting, tries, plant
+        FAULTS[plant.__name__] = setting, plant
         return plant
 
     return noted
@@ -73,11 +71,6 @@ def no_bootstrap_at_a_truncated_state(patch):
 @fault("free")
 def returns_without_the_value(patch):
     around(patch, advantages, "gae", lambda f, *rest: (f(*rest)[0],) * 2)
-
-
-@fault("free")
-def rewards_not_over_twins(patch):
-    patch.setattr(trainer, "over_twins", lambda rewards, valid, twins: rewards)
 
 
 @fault("free")
@@ -311,9 +304,10 @@ def minibatches_always_in_order(patch):
 
 @fault("free")
 def the_same_order_in_every_epoch(patch):
-    def changed(f, self, own, everyone, iteration, epochs, parts):
-        for epoch in range(epochs):
-            yield from ((epoch, rows) for _, rows in f(self, own, everyone, iteration, 1, parts))
+    def changed(f, self, *rest):
+        first = [rows for epoch, rows in f(self, *rest) if epoch == 0]
+        for epoch in range(self.settings.epochs):
+            yield from ((epoch, rows) for rows in first)
 
     around(patch, PPO, "_minibatches", changed)
 
@@ -360,34 +354,6 @@ def updates_not_counted(patch):
     around(patch, PPO, "_report", changed)
 
 
-# Imitation and survey
-
-
-@fault("taught")
-def demonstrations_weigh_the_same(patch):
-    around(patch, imitation, "weights", lambda f, *rest: torch.ones_like(f(*rest)))
-
-
-@fault("taught")
-def returns_of_demonstrations_not_discounted(patch):
-    around(patch, imitation, "gae", lambda f, *rest: f(*rest[:-2], 1.0, 1.0))
-
-
-@fault("taught")
-def demonstrations_seen_unscaled(patch):
-    around(patch, Demonstrations, "batch", lambda f, self, p, n, *rest: f(self, p, Normalizers(None, n.reward), *rest))
-
-
-@fault("taught")
-def last_cloning_cut_short(patch):
-    patch.setattr(ppo, "LAST_IMITATION_EPOCHS", 12)
-
-
-@fault("taught", tries=2)
-def one_opening_less_to_be_tried(patch):
-    around(patch, survey, "best_sequence", lambda f, curves, tries: f(curves, tries)[:1])
-
-
 # Resume and record
 
 
@@ -408,15 +374,6 @@ def updates_lost_at_a_resume(patch):
         self.updates = 0
 
     around(patch, PPO, "load_state_dict", changed)
-
-
-@fault("taught")
-def demonstrations_lost_at_a_resume(patch):
-    def changed(f, self, tensors, scalars):
-        f(self, tensors, scalars)
-        self.demonstrations.clear()
-
-    around(patch, TrainState, "load", changed)
 
 
 @fault("free")

@@ -62,12 +62,11 @@ def resumed(**changes):
 
 
 def canary(**changes):
-    """The last canary with these values."""
+    """The canary with these values."""
 
     def damage(p):
         old = p.run.certificate
-        *others, last = old.canaries
-        return p.attribute(certificate=old.model_copy(update={"canaries": (*others, last.model_copy(update=changes))}))
+        return p.attribute(certificate=old.model_copy(update={"canary": old.canary.model_copy(update=changes)}))
 
     return damage
 

@@ -41,10 +41,11 @@ FEW = (
     "prepare.suite.instances={train: 6, val: 1, held_out: 1, held_out_kinds: 1}",
     "prepare.suite.kinds=[pairs_near, same, digits]",
 )
+SMALL_MLP = "train.host={family: mlp, preset: baseline, widths: [16, 16, 16]}"
 # Much can happen in few steps, and all choices are open; values, not the shape, of a small host.
 QUICK = (
     *FEW,
-    "train.host={family: mlp, preset: impaired}",
+    SMALL_MLP,
     "train.actions={}",
     "train.lifecycle.max_seeds=2",
     "train.lifecycle.min_prune_age=4",
@@ -52,7 +53,12 @@ QUICK = (
     "train.lifecycle.blending_dwell=1",
     "train.price=2.0",
 )
-DIGITS = ("prepare.task=digits", "prepare.samples=600", "train.host.family=mlp", "train.actions={}")
+DIGITS = (
+    "prepare.task=digits",
+    "prepare.samples=600",
+    SMALL_MLP,
+    "train.actions={}",
+)
 
 
 def of(*overrides: str) -> Params:
@@ -173,14 +179,6 @@ def around(mp: pytest.MonkeyPatch, owner: object, name: str, wrap: Callable) -> 
 def hosts_share_weights(mp: pytest.MonkeyPatch) -> None:
     def wrap(real):
         return lambda self, it, tasks=None, ids=None: real(self, it, tasks, torch.zeros_like(ids))
-
-    around(mp, Population, "reset", wrap)
-
-
-@fault()
-def twins_have_other_weights(mp: pytest.MonkeyPatch) -> None:
-    def wrap(real):
-        return lambda self, it, tasks=None, ids=None: real(self, it, tasks, torch.arange(len(ids)))
 
     around(mp, Population, "reset", wrap)
 

@@ -1,11 +1,10 @@
 """Every check: PASS on the clean run, FINDING with its defect planted, NOT_EVALUATED without an input."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from simic.agent.metrics import UpdateMetrics, explanations, without_ratios
 from simic.audit import audit
 from simic.audit.checks.recomputed import RecomputedCheck
 from simic.audit.findings import Status
@@ -84,40 +83,6 @@ def test_one_missing_measurement_neither_raises_nor_alarms_nor_hides_a_defect(ch
     assert result(plant.column("updates", column, put(11, np.nan)).run, check.id).status is Status.PASS
     _, damage = DEFECTS[check.id][0]
     assert result(damage(plant).column("updates", column, put(1, np.nan)).run, check.id).status is Status.FINDING
-
-
-CLONED = 3  # updates of survey and warm start
-NOTHING = UpdateMetrics(**dict.fromkeys(explanations(), 0.0))
-UNMEASURED = [name for name, value in asdict(without_ratios(NOTHING)).items() if value != 0.0]
-
-
-def warm(plant):
-    """The first updates cloned one op alone, and measured nothing of what compares with the policy that acted."""
-    plant = params(lambda tree: tree["train"].update(twins=2, survey=1, warm_start=CLONED - 1))(plant)
-    for name in plant.run.updates.columns:
-        if name.partition(".")[0] in UNMEASURED:
-            plant = update(name, slice(0, CLONED), np.nan)(plant)
-    return update("entropy_by_head.op", slice(0, CLONED), 0.0)(plant)
-
-
-@pytest.mark.parametrize("name", ["R1", "R2", "R3", "R4", "R6", "E1", "E2"])
-def test_updates_by_imitation_neither_alarm_nor_hide_what_ppo_does(name, plant):
-    assert result(warm(plant).run, name).status is Status.PASS
-    for severity, damage in DEFECTS[name]:
-        if damage is not DEFECTS["R1"][1][1]:
-            found = result(warm(damage(plant)).run, name)
-            assert (found.status, found.severity) == (Status.FINDING, severity), found.measured
-
-
-def test_a_first_ratio_that_ppo_did_not_measure_is_found_and_that_of_an_imitation_is_none(plant):
-    """No alarm while all have cloned, nor at the first update of PPO."""
-    for rows, status in ((CLONED, Status.NOT_EVALUATED), (CLONED + 1, Status.PASS)):
-        run = warm(plant).run
-        short = replace(run, updates=run.updates.where(np.arange(len(run.updates)) < rows))
-        assert result(short, "R1").status is status
-    unmeasured = update("first_ratio_deviation", CLONED, np.nan)(warm(plant))
-    found = result(unmeasured.run, "R1")
-    assert found.status is Status.FINDING and found.evidence[0]["iteration"] == CLONED + 1
 
 
 def test_live_checks_need_only_what_training_has_recorded():

@@ -12,7 +12,6 @@ from simic.audit.checks.recomputed import RecomputedCheck
 from simic.audit.metrics_page import page
 from simic.envs.rewards import MODES
 from simic.evaluation import endpoints
-from simic.evaluation.policies import SURVEYED
 from simic.params import PolicyName, RuleName
 from simic.telemetry import columns
 
@@ -48,5 +47,5 @@ def test_nothing_is_said_of_numbers_and_policies_that_there_are_not():
     standings = found.standings["held_out"].policies
     assert set(metrics_page.EPISODES) == set(columns.EPISODES)
     assert set(metrics_page.METRICS) == {*endpoints.metrics(found), "held_out_kinds_gap_closed"}
-    named = {name.partition(",")[0] for name in (*standings, *get_args(RuleName), *get_args(PolicyName), SURVEYED)}
+    named = {name.partition(",")[0] for name in (*standings, *get_args(RuleName), *get_args(PolicyName))}
     assert set(metrics_page.PLAYERS) == named

@@ -29,7 +29,7 @@ CHECKS = [check for check in audit.checks() if isinstance(check, RecomputedCheck
 
 
 ROOT = Path(__file__).parents[2]
-# A survey, a guided iteration, two of PPO; seeds live their whole lives.
+# Seeds live their whole lives.
 SMALL = (
     "prepare.suite.instances={train: 16, val: 4, held_out: 4, held_out_kinds: 1}",
     "prepare.samples=160",
@@ -38,8 +38,6 @@ SMALL = (
     "train.batches_per_epoch=1",
     "train.iterations=4",
     "train.validate_every=2",
-    "train.survey=1",
-    "train.warm_start=1",
     "train.stop_on=never",
     "headroom.policies=[static, patient]",
     "headroom.schedules=4",

@@ -351,8 +351,8 @@ def test_a_run_of_which_a_part_is_not_certified_is_not_certified(clean):
 
 def test_what_was_found_while_it_trained_is_in_the_report(clean):
     told = Table({"iteration": np.array([-1, 4]), "severity": np.array(["info", "high"], dtype=object),
-                  "check": np.array(["survey", "R2"], dtype=object),
-                  "message": np.array(["three tries", "ratios explode"], dtype=object)})  # fmt: skip
+                  "check": np.array(["out_of_memory", "R2"], dtype=object),
+                  "message": np.array(["not enough memory", "ratios explode"], dtype=object)})  # fmt: skip
     run = replace(clean, told=told)
     verdict = examine(run, "x")
     assert "ratios explode" in report.html(run, verdict, ())

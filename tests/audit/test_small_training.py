@@ -38,21 +38,13 @@ def test_no_test_data_is_copied(bank):
 def test_what_the_learner_is_told_stays_and_its_sizes_shrink(bank):
     ppo = PPOParams(gamma=0.9, minibatches=4, ratio="per_head")
     policy = Policy(core="gru", core_units=200, head_units=8, precision="bfloat16")
-    train = Train(envs=60, twins=3, ppo=ppo, policy=policy, reward=Reward(mode="escrow"), batch_size=64, iterations=99)
+    train = Train(envs=60, ppo=ppo, policy=policy, reward=Reward(mode="escrow"), batch_size=64, iterations=99)
     small = composed(Params(rng_seed=7, train=train), bank[1]).train
-    assert (small.ppo, small.reward, small.twins) == (ppo, train.reward, 3)
+    assert (small.ppo, small.reward) == (ppo, train.reward)
     assert (small.policy.core, small.policy.core_units, small.policy.head_units) == ("gru", UNITS, 8)
     assert small.policy.precision == "float32"
-    assert (small.envs, small.iterations, small.survey, small.warm_start) == (12, 3, 0, 0)
+    assert (small.envs, small.iterations) == (8, 3)
     assert small.batch_size == SAMPLES // 2
-
-
-def test_a_run_that_is_taught_is_taught_here_too(bank):
-    """Openings: 3 slots for each of two blueprints; groups of 3 twins, 2 minibatches: 6 hosts."""
-    actions = {"blueprint": ("norm", "depthwise")}
-    train = Train(envs=6, twins=3, survey=9, warm_start=9, actions=actions, ppo=PPOParams(minibatches=2))
-    small = composed(Params(train=train), bank[1]).train
-    assert (small.envs, small.survey, small.warm_start, small.iterations) == (6, 2, 1, 5)
 
 
 def test_a_minibatch_has_more_than_one_host(bank):

@@ -39,7 +39,7 @@ def test_prepared_like_any_other_data(name, tmp_path):
     assert sum(meta.samples.values()) + meta.duplicates_dropped == 300 and meta.duplicates_dropped <= 5
     assert 177 <= meta.samples["train"] <= 180
     assert train.classes == PLANTED[name].classes
-    assert train.shape == {"orientation": (1, 8, 8), "radius": (1, 1, 16), "recall": (12,)}[name]
+    assert train.shape == {"orientation": (1, 8, 8), "recall": (12,)}[name]
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -52,9 +52,7 @@ def test_overrides_are_valid_params(name, tmp_path):
 
 
 def test_a_name_that_is_no_task_is_refused(tmp_path):
-    with pytest.raises(
-        SimicError, match=r"prepare.source = 'xor': must be a planted task: orientation, radius, recall"
-    ):
+    with pytest.raises(SimicError, match=r"prepare.source = 'xor': must be a planted task: orientation, recall"):
         prepare(Prepare(task="synthetic", source="xor"), 1, tmp_path / "out", tmp_path)
 
 

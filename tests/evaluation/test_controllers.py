@@ -1,5 +1,7 @@
 """Which controller grows a user's data: the project's own where it fits, else a published one, else none."""
 
+import re
+
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from simic.envs.actions import action_spec
 from simic.envs.observations import observation_spec
 from simic.errors import SimicError
 from simic.evaluation import controllers
-from simic.evaluation.controllers import Controller, Publication, choose
+from simic.evaluation.controllers import Controller, Publication, Rule, choose
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
 from simic.params import Host, Policy, Train
@@ -65,7 +67,9 @@ def own(host: Host = IMPAIRED) -> Controller:
 
 
 def chosen(mine: Controller | None, host: Host | None, *shape: int) -> str:
-    return choose(mine, host, USUAL, meta(*shape), CPU).name
+    found = choose(mine, host, USUAL, meta(*shape), CPU)
+    assert isinstance(found, Controller)
+    return found.name
 
 
 def test_the_projects_own_comes_first_where_it_fits(shipped):
@@ -96,16 +100,15 @@ def test_of_several_the_one_that_knows_the_host(shelf):
         (TABLES, DEEP, (1, 16, 16), "own controller: .*mlp/baseline.*; the published controller of suite images"),
     ],
 )
-def test_where_none_fits_the_refusal_names_all_and_what_to_do(shipped, mine, host, shape, words):
-    with pytest.raises(SimicError, match=words) as refused:
-        chosen(mine and own(mine), host, *shape)
-    assert "train one with simic run, or give --policy a directory or one of static" in str(refused.value)
-    assert "\n" not in str(refused.value)
+def test_where_none_fits_the_rule_by_hand_grows_and_says_why(shipped, mine, host, shape, words):
+    rule = choose(mine and own(mine), host, USUAL, meta(*shape), CPU)
+    assert isinstance(rule, Rule) and rule.name == "patient"
+    assert re.match(f"the policy patient, since no controller fits: .*{words}", str(rule)) and "\n" not in str(rule)
 
 
-def test_without_any_the_refusal_says_where_one_would_be(shelf):
-    with pytest.raises(SimicError, match="there is none in models/policy, and none is published"):
-        chosen(None, None, 1, 16, 16)
+def test_without_any_controller_the_rule_says_where_one_would_be(shelf):
+    said = str(choose(None, None, USUAL, meta(1, 16, 16), CPU))
+    assert said.endswith("no controller fits: there is none in models/policy, and none is published")
 
 
 def test_another_familys_blueprints_are_other_choices_even_where_there_are_as_many():

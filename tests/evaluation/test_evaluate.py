@@ -94,14 +94,6 @@ def rules(setup):
     return {name: alone(setup, BASELINES[name](setup.env)) for name in RULES}
 
 
-def test_twins_of_training_are_hosts_of_their_own_in_an_evaluation(prepared):
-    tree = small_params().model_dump()
-    tree["train"] |= {"twins": 2, "survey": 1, "warm_start": 1}
-    env = EvaluationSetup.open(Params.model_validate(tree), prepared).env
-    env.reset()
-    assert env.host_ids.tolist() == env.env_ids.tolist() == list(range(SEEDS))
-
-
 def test_same_checkpoint_and_seeds_give_the_same_bytes(evaluation, prepared, learned, headroom):
     fresh = EvaluationSetup.open(small_params(), prepared)
     assert evaluated(fresh, learned, headroom).to_json() == evaluation.to_json()
@@ -251,14 +243,6 @@ def test_learned_and_blind_take_the_likeliest_choice_and_learned_sampled_draws(s
     found = actors(small_params(policies=("learned", "learned_sampled", "blind")), setup.env, learned)
     inner = [actor.actor if name == "blind" else actor for name, actor in found.items()]
     assert [actor.greedy for actor in inner] == [True, False, True]
-
-
-def test_the_surveyed_rule_tries_what_the_survey_found_in_its_order(setup, learned):
-    order = [[1, 2], [0, 1]]
-    found = actors(small_params(), setup.env, replace(learned, sequence=torch.tensor(order)))
-    assert list(found) == [*small_params().evaluate.policies, "surveyed"]
-    assert found["surveyed"].order.tolist() == order
-    assert "surveyed" not in actors(small_params(), setup.env, learned)
 
 
 def test_a_learned_policy_is_needed_where_one_is_named(setup):

@@ -32,7 +32,7 @@ PLAYERS = {
     "sampled": lambda env: learned(env, greedy=False),
     "blind": lambda env: Blind(learned(env)),
     "permuted": lambda env: Permuted(learned(env), STAGES, env.host.slots),
-    **{name: BASELINES[name] for name in ("random_legal", "gradient", "patient")},
+    **{name: BASELINES[name] for name in ("random_legal", "patient")},
 }
 
 
@@ -93,7 +93,7 @@ def test_every_step_of_everyone_is_that_of_the_policy_alone_bit_for_bit(bank, to
 def test_policies_do_not_all_do_the_same(together):
     ops = torch.stack([turn.action.op for turn in together[1]])
     played = {tuple(ops[:, 3 * place : 3 * place + 3].flatten().tolist()) for place in range(len(PLAYERS))}
-    assert len(played) > 4
+    assert len(played) > 3
 
 
 class Told:
@@ -103,11 +103,9 @@ class Told:
         self.episode = episode
 
 
-def test_everyone_is_told_the_same_hosts_and_its_own_rows():
-    """The gradient rule measures the networks in those rows."""
+def test_everyone_is_told_the_same_hosts():
     actors, ids = [Told(), Told(), Told()], torch.tensor([4, 7])
     SideBySide(actors, ids).start(Episode(torch.arange(6), ITERATION, 1))
-    assert [actor.episode.first_row for actor in actors] == [0, 2, 4]
     assert all(torch.equal(actor.episode.env_ids, ids) and actor.episode.iteration == ITERATION for actor in actors)
 
 

@@ -7,8 +7,8 @@ TINY = [
     "prepare.suite.instances={train: 3, val: 1, held_out: 3, held_out_kinds: 1}", "prepare.samples=160",
     "headroom.policies=[static]", "headroom.search_tasks=2", "headroom.floors=false",
     "train.actions={slot: [0, 1]}", "train.episode_steps=10", "train.lifecycle.training_dwell=1",
-    "train.batches_per_epoch=2", "train.envs=4", "train.twins=2", "train.iterations=3", "train.survey=1",
-    "train.warm_start=1", "train.policy.core_units=16", "train.ppo.epochs=1", "train.price=2.0",
+    "train.batches_per_epoch=2", "train.envs=4", "train.iterations=3", "train.policy.core_units=16",
+    "train.ppo.epochs=1", "train.price=2.0",
     "evaluate.eval_seeds=4", "runtime.processes=1", "runtime.threads=1", "runtime.progress=none",
     "audit.canary=false",  # half a minute; tests/audit/test_canary.py trains it
 ]  # fmt: skip

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 from simic import durable
@@ -20,7 +19,7 @@ from simic.training.checkpoint import read
 from simic.training.session import LOCK_FILE, open_session
 from simic.training.trainer import train
 from tests.helpers import outputs, started
-from tests.training.small_runs import episodes_of, events_of, findings_of, run, small_params, steps_of, updates_of
+from tests.training.small_runs import episodes_of, events_of, findings_of, small_params, steps_of, updates_of
 
 MODULE = ["-m", "simic.pipeline.distributed"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -29,12 +28,6 @@ Project = Callable[[Path, Params], tuple[Workspace, Path]]
 
 def small(**changes: object) -> Params:
     return small_params({"progress": "plain", "device": "cpu"}, **changes)
-
-
-def warm() -> Params:
-    """A survey, two iterations of demonstrations and one of PPO, with a group of twins in each of two processes."""
-    actions = {"slot": (0, 1), "blueprint": ("norm",)}
-    return small(twins=2, survey=1, warm_start=2, episode_steps=12, actions=actions)
 
 
 @pytest.fixture(scope="module")
@@ -60,16 +53,6 @@ def together(project, tmp_path_factory) -> tuple[Path, str]:
     assert launcher.returncode == 0, said
     assert not list(workspace.state.rglob("*lock")), "locks go with their holders"
     return work, said
-
-
-@pytest.fixture(scope="module")
-def together_warm(project, tmp_path_factory) -> Path:
-    """The work directory of a run of two processes with a warm start."""
-    workspace, work = project(tmp_path_factory.mktemp("together_warm"), warm())
-    with started(MODULE, workspace.root) as processes:
-        said = outputs(processes, timeout=300)
-    assert [process.returncode for process in processes] == [0, 0], said
-    return work
 
 
 def test_the_first_process_writes_the_rows_of_all_hosts(together, finished) -> None:
@@ -123,38 +106,6 @@ def test_any_number_of_processes_goes_on_from_a_checkpoint(together, prepared) -
 
 
 @pytest.mark.slow
-def test_demonstrations_of_all_processes_are_kept_and_cloned_as_one_would(together_warm, prepared, tmp_path) -> None:
-    """Before the first update nothing but rounding can differ."""
-    run(tmp_path, prepared, params=warm())
-    own, theirs = (read(work / "checkpoints" / "000002").tensors for work in (together_warm, tmp_path))
-    assert own.keys() == theirs.keys()
-    first = [name for name in own if name.startswith("demonstrations/000.")]
-    assert {"demonstrations/000.masks.op", "demonstrations/000.valid", "demonstrations/000.actions"} <= set(first)
-    for name in first:
-        torch.testing.assert_close(own[name], theirs[name], rtol=0, atol=1e-3, msg=name)
-    assert own["demonstrations/000.env_ids"].tolist() == [0, 1, 2, 3]
-    assert torch.equal(own["survey/sequence"], theirs["survey/sequence"])
-    own, theirs = (updates_of(work)[0] for work in (together_warm, tmp_path))
-    assert own.env_steps == theirs.env_steps == 48
-    for name in ("policy_loss", "value_loss", "grad_norm", "return_mean", "explained_variance"):
-        assert own.metrics[name] == pytest.approx(theirs.metrics[name], rel=2e-2, abs=1e-4), name
-
-
-@pytest.mark.slow
-def test_one_process_goes_on_inside_the_imitation_of_two(together_warm, prepared, tmp_path) -> None:
-    shutil.copytree(together_warm, tmp_path, dirs_exist_ok=True)
-    for later in ("000003", "000004"):
-        shutil.rmtree(tmp_path / "checkpoints" / later)
-    shown = read(tmp_path / "checkpoints" / "000002").tensors
-    with open_session(warm(), tmp_path, prepared) as session:
-        assert session.state.counters.iteration == 2
-        loaded = session.state.tensors()
-        assert loaded.keys() == shown.keys() and all(torch.equal(loaded[name], shown[name]) for name in shown)
-        train(session)
-    assert [row.metrics["samples"] for row in updates_of(tmp_path)] == [48, 48, 96, 48]
-
-
-@pytest.mark.slow
 def test_a_signal_to_one_process_stops_all_and_saves(project, tmp_path) -> None:
     _, work = project(tmp_path, small(iterations=1000, validate_every=1000))
     with started(MODULE, tmp_path) as processes:
@@ -168,13 +119,10 @@ def test_a_signal_to_one_process_stops_all_and_saves(project, tmp_path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rank", "phase"), [(0, "ppo"), (1, "ppo"), (1, "imitation")])
-def test_torchrun_goes_on_from_the_checkpoint_when_a_process_was_killed(
-    rank, phase, together, together_warm, project, tmp_path
-) -> None:
-    """Of four iterations two are done; with a warm start the third imitates."""
-    unharmed, tree = (together[0], small()) if phase == "ppo" else (together_warm, warm())
-    workspace, work = project(tmp_path, tree)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_torchrun_goes_on_from_the_checkpoint_when_a_process_was_killed(rank, together, project, tmp_path) -> None:
+    """Of four iterations two are done."""
+    workspace, work = project(tmp_path, small())
     command = [*TORCHRUN, "--max-restarts", "2", "--monitor-interval", "0.1", *MODULE]
     with started(command, workspace.root, processes=1) as [launcher]:
         assert launcher.stdout is not None
@@ -185,7 +133,7 @@ def test_torchrun_goes_on_from_the_checkpoint_when_a_process_was_killed(
         [said] = outputs([launcher], timeout=300)
     assert launcher.returncode == 0, (seen, said)
     assert "train: resuming after iteration" in said
-    own, theirs = ((path / "checkpoints" / "000004" / "state.safetensors").read_bytes() for path in (work, unharmed))
+    own, theirs = ((path / "checkpoints" / "000004" / "state.safetensors").read_bytes() for path in (work, together[0]))
     assert own == theirs
 
 

@@ -4,11 +4,10 @@ import io
 import re
 
 import numpy as np
-import pytest
 from rich.console import Console
 
 from simic.growth.life.vocabulary import Op
-from simic.pipeline.live import LiveView, op_mix, phase
+from simic.pipeline.live import LiveView, op_mix
 from simic.telemetry.rows import FindingRow
 from simic.training.observers import RunInfo
 from tests.helpers import episode, steps, update
@@ -55,7 +54,7 @@ def test_the_picture_says_phase_rate_score_ops_entropy_findings_and_time_left(tm
     screen.now += 2.0
     screen.view.on_step(0, 2)
     played = f"{2 * train.envs / 2.0:,.0f}"
-    assert screen.picture["phase"].startswith(f"{phase(0, train.survey, train.taught)}: playing, step 2 of ")
+    assert screen.picture["phase"].startswith("playing, step 2 of ")
     assert screen.picture["phase"].rstrip().endswith(f", {played} decisions a second")
     assert screen.picture["findings"].strip() == "none"
     screen.view.on_rollout(0, steps() | {"op": np.array([[0, 0], [1, 0]]), "valid": np.ones((2, 2), bool)})
@@ -96,11 +95,6 @@ def test_ops_are_counted_where_there_was_something_to_decide():
     found = op_mix({"op": ops, "valid": valid})
     assert sorted(found.split(", ")) == ["fossilize 33%", "set alpha target 33%", "wait 33%"]
     assert op_mix({"op": ops, "valid": np.zeros_like(valid)}) == ""
-
-
-@pytest.mark.parametrize(("done", "name"), [(0, "survey"), (1, "imitation"), (2, "imitation"), (3, "PPO")])
-def test_phases(done, name):
-    assert phase(done, survey=1, taught=3) == name
 
 
 def test_it_follows_a_real_run_to_its_end(prepared, tmp_path):

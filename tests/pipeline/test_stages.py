@@ -84,7 +84,6 @@ def test_the_host_alone_is_the_same_host_without_seeds(images: Path) -> None:
     ("change", "words"),
     [
         ({"host": "vit/tiny"}, "host 'vit/tiny': must be FAMILY/PRESET"),
-        ({"policy": "learned"}, "no controller fits"),
         ({"policy": "nobody"}, "nobody"),
         ({"data": None}, "grow: needs an .npz file, or --task NAME"),
         ({"data": None, "task": "sudoku"}, "--task sudoku: .*digits, mnist"),

@@ -1,26 +1,21 @@
 """A tiny suite through the real stages, and what is refused, said and recorded of it."""
 
 import json
-import re
 import resource
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from safetensors.torch import load_file, save_file
 
 from simic import cli, durable, params, seals
 from simic.audit.record import RunRecord
-from simic.envs.patient import Patient
 from simic.errors import SimicError, told_in_one_line
 from simic.evaluation import result
-from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.pipeline import engine, stages, told
 from simic.pipeline.paths import Workspace
 from simic.selftest.catalogue import BY_ID
@@ -50,7 +45,6 @@ def test_everyone_stands_between_the_common_schedule_and_the_oracle_in_both_grou
         "learned",
         "learned_sampled",
         "blind",
-        "surveyed",
         "static_final, equal epochs",
         "static_final, equal FLOPs",
     }
@@ -59,18 +53,6 @@ def test_everyone_stands_between_the_common_schedule_and_the_oracle_in_both_grou
     assert found.policies["static"].per_seed == floors.policies["static"]
     assert found.rows == floors.rows and found.tasks == floors.tasks
     assert [row[0] for row in floors.test_pct] == list(floors.policies["static"].test_accuracy_pct)
-
-
-def test_the_surveyed_rule_plays_the_sequence_of_the_training(finished: Workspace) -> None:
-    """Played here once more, from the telemetry's finding alone."""
-    findings = pq.read_table(finished.telemetry / "findings.parquet").to_pylist()
-    [said] = [finding["message"] for finding in findings if finding["check"] == "survey"]
-    slots = [int(word) for word in re.findall(r"norm in slot (\d)", said)]
-    setup = EvaluationSetup.open(tree(), finished.prepared)
-    with closing(setup.env) as env:
-        rule = Patient(env.train.lifecycle, env.steps, [(slot, 0) for slot in slots])
-        [(_, played)] = play_for_score(setup, {"rule": rule})
-    assert played.score == result.read(finished.evaluation).policies["surveyed"].per_seed
 
 
 def test_the_controllers_cost_is_every_episode_that_was_played_while_it_was_trained(finished: Workspace) -> None:

@@ -14,7 +14,8 @@ from tests.helpers import ROOT
 BASE = [
     "prepare.task=digits", "prepare.samples=200", "headroom.schedules=2", "headroom.search_tasks=1",
     "headroom.floors=false", "evaluate.eval_seeds=2", "evaluate.static_final=false",
-    "train={envs: 4, episode_steps: 4, batches_per_epoch: 1, batch_size: 16, iterations: 3, host: {family: mlp, preset: baseline}}",
+    "train={envs: 4, episode_steps: 4, batches_per_epoch: 1, batch_size: 16, iterations: 3}",
+    "train.host={family: mlp, preset: baseline}",
     "train.ppo={epochs: 1, minibatches: 2}", "train.lifecycle.training_dwell=0",
     "train.policy={core_units: 16, encoder_units: 16, head_units: 16}",
 ]  # fmt: skip

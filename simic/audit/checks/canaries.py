@@ -6,7 +6,7 @@ from simic.audit.record import RunRecord
 
 
 @check
-class Canary(Check):
+class CanaryLearns(Check):
     """K6: a controller trained on a planted task."""
 
     id = "K6"

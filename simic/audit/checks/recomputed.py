@@ -347,8 +347,8 @@ class TasksApart(RecomputedCheck):
     title = "Training and validation tasks are mixed up"
     question = "Were training episodes played on training tasks, and validation episodes on validation tasks?"
     needs = ("checkpoints", "tasks", "params", "episodes.task", "validations.task")
-    threshold = "an episode on a task of another group"
-    passes_when = "every episode is on a task of its group"
+    threshold = "an episode on a task of another group; training tasks that are not dealt out in turn"
+    passes_when = "every episode is on a task of its group, and tasks are dealt out in turn"
 
     def examine(self, run: RunRecord) -> Outcome:
         assert run.tasks is not None
@@ -360,19 +360,23 @@ class TasksApart(RecomputedCheck):
             used = np.unique(table.column("task"))
             wrong = [int(task) for task in used if not 0 <= task < len(groups) or groups[task] != group]
             problems += [{"what": f"task of a {group} episode", "task": task} for task in wrong]
-        count = len(np.unique(run.episodes.column("task")))
+        tasks = run.episodes.column("task")
+        begun = run.episodes.column("iteration")[:, None] * tasks.shape[1]
+        if len(np.unique((tasks - begun - np.arange(tasks.shape[1])) % groups.count("train"))) > 1:
+            problems.append({"what": "tasks that are not dealt out in turn"})
+        count = len(np.unique(tasks))
         return concluded(problems, f"{count} training tasks, {len(np.unique(run.validations.column('task')))} others")
 
 
 @check
 class HostsDiffer(RecomputedCheck):
-    """C8: no two hosts of an iteration measure the same."""
+    """C8: hosts of an iteration measure different losses."""
 
     id = "C8"
     title = "Hosts are equal that have nothing in common"
     question = "Do the losses of all hosts differ after their first epoch?"
     needs = ("checkpoints", "params", "steps.val_loss", "episodes.task")
-    threshold = "two hosts with the same loss"
+    threshold = "hosts with the same loss"
     passes_when = "all differ"
 
     def examine(self, run: RunRecord) -> Outcome:

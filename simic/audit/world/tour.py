@@ -43,7 +43,7 @@ class Tour:
         action["op"] = self._least("op", [free and urgent in (None, op) for op, free in enumerate(possible)])
         for head in USED[action["op"]]:
             mask = slots[action["op"]] if head == "slot" else self._mask(head, masks, action)
-            hurried = head == "alpha_speed" and urgent == life.PRUNE and host.host_id % 2 == 0
+            hurried = head == "alpha_speed" and urgent == life.PRUNE and host.host_id // 2 % 2 == 0
             action[head] = self._least(
                 head, [free and place == 0 for place, free in enumerate(mask)] if hurried and mask[0] else mask
             )

@@ -148,28 +148,10 @@ FAULTS = (
     ),
     planted(
         "maths",
-        "baseline-of-all-hosts",
-        "high",
-        "Twins are compared with the mean of all hosts, not with each other.",
-        Patch(
-            ADVANTAGES, "groups - groups.mean(dim=2, keepdim=True)", "groups - groups.mean(dim=(1, 2), keepdim=True)"
-        ),
-        own=True,
-    ),
-    planted(
-        "maths",
         "explained-variance-of-values",
         "medium",
         "Explained variance is reported as a share of the values' variance, not of the returns'.",
         Patch("agent/health.py", "variance[3] / variance[1]", "variance[3] / variance[2]"),
-        own=True,
-    ),
-    planted(
-        "maths",
-        "worst-episodes-cloned",
-        "high",
-        "Imitation weighs the episodes most that ended worst.",
-        Patch("agent/imitation.py", "(advantage / (TEMPERATURE * sigma))", "(-advantage / (TEMPERATURE * sigma))"),
         own=True,
     ),
 )

@@ -90,25 +90,13 @@ FAULTS = (
     ),
     planted(
         "resume",
-        "demonstrations-without-rewards",
-        "high",
-        "Restored demonstrations have lost what they were paid, so all weigh the same.",
-        Patch(
-            "agent/imitation.py",
-            "**{name: found[name] for name in KEPT})",
-            '**{name: found[name] for name in KEPT if name != "rewards"})',
-        ),
-        own=True,
-    ),
-    planted(
-        "resume",
         "minibatches-counted-from-resume",
         "high",
         "The order of minibatches depends on when the process began.",
         Patch(
             TRAINER,
-            "return self.state.ppo.update(rollout, iteration, Health(self.state.ppo, self.acted))",
-            "return self.state.ppo.update(rollout, iteration - self.first, Health(self.state.ppo, self.acted))",
+            "ppo.update(rollout, iteration, Health(ppo, self.acted))",
+            "ppo.update(rollout, iteration - self.first, Health(ppo, self.acted))",
         ),
         Patch(
             TRAINER,

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from simic.audit.reference.agent.advantages import above_twins, generalized, standardized, summary
+from simic.audit.reference.agent.advantages import generalized, standardized, summary
 
 GAMMA, DECAY = 0.5, 0.5
 
@@ -34,13 +34,6 @@ def test_terminal_wins_over_truncated():
 def test_nothing_is_gained_behind_the_end():
     advantages, returns = of([False, True, False], [False] * 3, (True, True, False))
     assert advantages == [1.25, 1.0, 0.0] and returns == [1.75, 2.0, 0.0]
-
-
-def test_twins_share_what_all_of_them_get():
-    """Means 3 and 4; the second ended after one step: the others' 4 is taken from its last."""
-    rewards = torch.tensor([[2.0, 4.0], [8.0, 0.0]], dtype=torch.float64)
-    valid = torch.tensor([[True, True], [True, False]])
-    assert above_twins(rewards, valid, 2).tolist() == [[-1.0, 1.0 - 4.0], [4.0, 0.0]]
 
 
 def test_advantages_are_standardized_over_valid_steps():

@@ -9,9 +9,8 @@ import torch
 
 from simic.audit.reference.agent.adam import Optimized, Rule, norm
 from simic.audit.reference.agent.batch import Lessons
-from simic.audit.reference.agent.imitation import worth
 from simic.audit.reference.agent.trail import Strayed
-from simic.audit.reference.agent.update import cloning, entropy_coef, reinforcing
+from simic.audit.reference.agent.update import entropy_coef, reinforcing
 from simic.params import PPOParams
 
 RULE = Rule(rate=0.01, eps=1e-5, largest_norm=1.0)
@@ -77,16 +76,6 @@ def test_entropy_falls_from_the_first_update_to_the_last():
     assert entropy_coef(settings, 0, 1) == 0.5
 
 
-def test_an_update_ends_at_one_and_a_half_times_its_target_and_cloning_never_does():
+def test_an_update_ends_at_one_and_a_half_times_its_target():
     assert reinforcing(PPOParams(target_kl=0.02), 0.0, None).limit == pytest.approx(0.03)
-    assert reinforcing(PPOParams(target_kl=None), 0.0, None).limit == cloning(last=True).limit == math.inf
-    assert cloning(last=False).epochs < cloning(last=True).epochs
-
-
-def test_demonstrations_are_worth_what_they_got_more_than_twins():
-    """σ of −1 and 1 is 1: e^(1/0.3) against e^(−1/0.3), of mean 1; one that is far ahead counts e⁴ at most."""
-    low, high = worth([-1.0, 1.0])
-    assert high / low == pytest.approx(math.exp(2 / 0.3)) and low + high == pytest.approx(2.0)
-    assert worth([0.0, 0.0]) == [1.0, 1.0]
-    ahead = worth([9.0, *[-1.0] * 9])
-    assert ahead[0] / ahead[1] == pytest.approx(math.exp(min(9 / 0.9, 4.0) + 1 / 0.9))
+    assert reinforcing(PPOParams(target_kl=None), 0.0, None).limit == math.inf
