@@ -31,11 +31,12 @@ class Situation:
 
 @dataclass(frozen=True)
 class Episode:
-    """Which episode begins: ``env_ids [E]`` and ``iteration`` key every random draw."""
+    """Which episode begins, and how many decisions it has: ``env_ids [E]`` and ``iteration`` key every random draw."""
 
     env_ids: Tensor
     iteration: int
     rng_seed: int
+    steps: int
     first_row: int = 0  # of the environment that is the actor's
 
     def noise(self, step: int, heads: int) -> Tensor:
@@ -94,7 +95,7 @@ def play(
     """
     refuse_closed(env, actor)
     observation, _ = env.reset(options={"iteration": iteration, "tasks": tasks, "host_ids": host_ids})
-    actor.start(Episode(env.env_ids, iteration, env.rng_seed))
+    actor.start(Episode(env.env_ids, iteration, env.rng_seed, env.steps))
     for step in range(env.steps):
         situation = Situation(observation, env.slots, env.state.tracker, env.state.alive, step)
         action = actor.act(situation)

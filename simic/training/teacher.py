@@ -42,5 +42,5 @@ def guide(env: GrowthEnv, iteration: int, sequence: Tensor) -> Teacher:
 def _explorer(env: GrowthEnv, iteration: int, order: Tensor, keep: Tensor) -> Teacher:
     actor = Explorer(env.train.lifecycle, env.steps, order, keep)
     refuse_closed(env, actor)
-    actor.start(Episode(env.env_ids, iteration, env.rng_seed))
+    actor.start(Episode(env.env_ids, iteration, env.rng_seed, env.steps))
     return Teacher(env, actor)

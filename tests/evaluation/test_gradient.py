@@ -90,7 +90,7 @@ def test_an_actor_forgets_the_episode_before(bank):
         play(env, actor, 3, lambda s, action, r, i, ops=ops: ops.append(action.slot.tolist()), torch.arange(2))
         plans.append(ops)
     assert plans[0] == plans[1]
-    actor.start(Episode(env.env_ids, 0, 1))
+    actor.start(Episode(env.env_ids, 0, 1, env.steps))
     assert (actor.plan.blueprint == -1).all()
 
 
