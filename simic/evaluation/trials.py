@@ -177,7 +177,7 @@ class Watched(Trials):
     def start(self, episode: Episode) -> None:
         """Forget all seeds."""
         super().start(episode)
-        shape = len(self.rows), int(self.numbers["tries"].max()), int(self.numbers["patience"].max())
+        shape = len(self.rows), max(1, int(self.tries.max())), int(self.patience.max())
         self.seen = torch.full((*shape, len(SEEN)), torch.nan, device=self.rows.device)  # [E, tries, patience, F]
 
     def note(self, situation: Situation, seed: Managed, judged: Tensor) -> None:
