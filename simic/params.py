@@ -322,7 +322,7 @@ class Train(Tree):
         return self.survey + self.warm_start
 
 
-RuleName = Literal["static", "random_legal", "patient", "gradient", "heuristic", "fixed_schedule"]
+RuleName = Literal["static", "random_legal", "tuned_rule", "patient", "gradient", "heuristic", "fixed_schedule"]
 
 
 class Headroom(Tree):
@@ -333,6 +333,7 @@ class Headroom(Tree):
     # When the first seed germinates.
     steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1), Once] = (0,)
     search_tasks: Count = 8  # tasks of training on which the common schedule is chosen
+    tune: bool = False  # tuned_rule where simic knows none for these hosts and tasks; false: patient plays for it
     floors: bool = True  # a linear classifier and static networks of several sizes
 
 

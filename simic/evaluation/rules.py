@@ -1,17 +1,14 @@
-"""Hand rules of two families, and the record of those that were tuned.
+"""Hand rules of two families, and those that were tuned as an actor.
 
 *In order*: try one seed after the other, keep the first that contributes more than a threshold. *Return to the best*:
 try some, each for as long, then grow the one again that contributed most. What there is at the end is kept if it helps.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
 
 import torch
-from pydantic import Field, ValidationError
 from torch import Tensor
 
 from simic import params as params_module
@@ -19,12 +16,11 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
 from simic.evaluation.endpoints import SETTINGS
-from simic.evaluation.result import Frozen
+from simic.evaluation.result import TunedRule, TunedRules, read_rules
 from simic.evaluation.trials import NONE, Managed, Opening, Plan, Trials, possible_openings
 from simic.growth.life.vocabulary import Action
 from simic.params import Lifecycle, Params
 
-RULES_VERSION = 1
 PUBLISHED = Path(__file__).parents[1] / "published" / "rules"  # NAME.json for each setting that was tuned for
 
 
@@ -70,57 +66,13 @@ class HandRules(Trials):
 # --- tuned rules -----------------------------------------------------------------------------------------------------
 
 
-class TunedRule(Frozen):
-    """The best rule for episodes of so many epochs."""
-
-    family: Literal["in order", "return to the best"]
-    order: tuple[str, ...] = Field(min_length=1)  # BLUEPRINT at SLOT
-    patience: int = Field(ge=1)  # epochs
-    threshold: float | None  # points; null: return to the best
-    epochs: int = Field(ge=1)
-    score: float  # points, on the tasks that it was tuned on; the best of several, so a little too good
-    hosts: int  # that the score is a mean of
-
-    def rule(self, blueprints: Sequence[str], openings: Sequence[Opening]) -> Rule:
-        """Return it for a host; SimicError where the host cannot grow one of the order."""
-        named = {opening_name(opening, blueprints): opening for opening in openings}
-        unknown = [name for name in self.order if name not in named]
-        if unknown:
-            raise SimicError(f"tuned rule: {unknown[0]!r} cannot grow here: possible are {', '.join(named)}")
-        return Rule(tuple(named[name] for name in self.order), self.patience, self.threshold)
-
-    def __str__(self) -> str:
-        """As in a table."""
-        kept = "then the best again" if self.threshold is None else f"keep above {self.threshold:g} points"
-        return f"{self.family}, {self.patience} epoch(s) each, {kept}: {', '.join(self.order)}"
-
-
-class TunedRules(Frozen):
-    """One rule for each number of epochs, and what it cost to find them."""
-
-    schema_version: Literal[1] = RULES_VERSION
-    tuned_for: str  # sha256 of the suite and of all that decides how its hosts grow
-    rules: tuple[TunedRule, ...] = Field(min_length=1)
-    configurations: int
-    trainings: int  # of hosts
-
-    def of(self, epochs: int) -> TunedRule:
-        """Return the rule for episodes of so many epochs, or of the number nearest to it; of two the smaller."""
-        return min(self.rules, key=lambda rule: (abs(rule.epochs - epochs), rule.epochs))
-
-    def to_json(self) -> str:
-        """Return canonical JSON: equal rules are equal bytes."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Return the rules in a file; SimicError when it is missing or damaged."""
-        try:
-            return cls.model_validate_json(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, ValidationError) as error:
-            raise SimicError(
-                f"{path}: no tuned rules of schema {RULES_VERSION}: {str(error).splitlines()[0]}"
-            ) from None
+def rule_of(tuned: TunedRule, blueprints: Sequence[str], openings: Sequence[Opening]) -> Rule:
+    """Return a tuned rule for a host that can grow ``openings``; SimicError where it cannot grow one of the order."""
+    named = {opening_name(opening, blueprints): opening for opening in openings}
+    unknown = [name for name in tuned.order if name not in named]
+    if unknown:
+        raise SimicError(f"tuned rule: {unknown[0]!r} cannot grow here: possible are {', '.join(named)}")
+    return Rule(tuple(named[name] for name in tuned.order), tuned.patience, tuned.threshold)
 
 
 def opening_name(opening: Opening, blueprints: Sequence[str]) -> str:
@@ -142,7 +94,7 @@ def known(params: Params, folder: Path = PUBLISHED) -> TunedRules | None:
     """Return the rules in ``folder`` that were tuned for this setting; None where there are none."""
     wanted = setting(params)
     for path in sorted(folder.glob("*.json")):
-        found = TunedRules.read(path)
+        found = read_rules(path)
         if found.tuned_for == wanted:
             return found
     return None
@@ -154,7 +106,7 @@ class Tuned:
     def __init__(self, env: GrowthEnv, tuned: TunedRules) -> None:
         names, openings = [item.name for item in env.blueprints], possible_openings(env)
         lifecycle = env.train.lifecycle
-        self.by_epochs = {each.epochs: HandRules(lifecycle, [each.rule(names, openings)]) for each in tuned.rules}
+        self.by_epochs = {each.epochs: HandRules(lifecycle, [rule_of(each, names, openings)]) for each in tuned.rules}
         self.tuned = tuned
         asked = [actor.asks for actor in self.by_epochs.values()]
         self.asks = {head: tuple(sorted({index for each in asked for index in each[head]})) for head in asked[0]}

@@ -21,7 +21,8 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Episode, Situation, refuse_closed
 from simic.errors import SimicError
 from simic.evaluation.grid import ROWS_AT_ONCE
-from simic.evaluation.rules import HandRules, Rule, TunedRule, TunedRules, opening_name, setting
+from simic.evaluation.result import TunedRule, TunedRules
+from simic.evaluation.rules import HandRules, Rule, opening_name, setting
 from simic.evaluation.trials import SEEN, Opening, Plan, Trials, Watched, possible_openings
 from simic.growth.batch.shards import recovered
 from simic.params import Params

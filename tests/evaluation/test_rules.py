@@ -9,7 +9,8 @@ from simic.agent.spec import Observation
 from simic.envs.play import Situation
 from simic.errors import SimicError
 from simic.evaluation import rules, trials
-from simic.evaluation.rules import HandRules, Rule, TunedRule, TunedRules
+from simic.evaluation.result import TunedRule, TunedRules, read_rules
+from simic.evaluation.rules import HandRules, Rule, rule_of
 from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.params import Instances, Lifecycle, Params, Prepare, Suite
@@ -194,16 +195,16 @@ def test_tuned_rules_come_back_from_their_file_and_are_taken_by_the_number_of_ep
     found = TunedRules(tuned_for="f" * 64, rules=(tuned(), returning), configurations=7, trainings=900)
     path = tmp_path / "some.json"
     path.write_text(found.to_json())
-    assert TunedRules.read(path) == found
+    assert read_rules(path) == found
     # 8 is nearer to 6, 10 to 12; 9 is as near to both.
     assert [found.of(epochs).epochs for epochs in (3, 6, 8, 9, 10, 12, 40)] == [6, 6, 6, 6, 12, 12, 12]
-    rule = tuned().rule(["a", "b"], [(0, 0), (0, 1), (1, 0)])
+    rule = rule_of(tuned(), ["a", "b"], [(0, 0), (0, 1), (1, 0)])
     assert rule == Rule(((0, 1), (1, 0)), 2, 4.0)
     with pytest.raises(SimicError, match=r"'a at 1' cannot grow here: possible are a at 0, b at 0$"):
-        tuned().rule(["a", "b"], [(0, 0), (0, 1)])
+        rule_of(tuned(), ["a", "b"], [(0, 0), (0, 1)])
     path.write_text(found.to_json()[:-9])
-    with pytest.raises(SimicError, match=r"some\.json: no tuned rules of schema 1"):
-        TunedRules.read(path)
+    with pytest.raises(SimicError, match=r"some\.json: not tuned rules of schema 1: .*headroom\.tune=true"):
+        read_rules(path)
 
 
 def test_rules_are_known_by_their_tasks_and_hosts_whatever_the_length_and_number(tmp_path):
