@@ -29,7 +29,7 @@ PLAYERS = {
     "random_legal": "Any legal action, all equally likely.",
     "heuristic": "Grows where accuracy stalls, keeps what contributes.",
     "fixed_schedule": "One blueprint in every slot at fixed steps.",
-    "tuned_rule": "The best of two families of rules that try seeds one by one, tuned on tasks of training.",
+    "tuned_rule": "A rule that tries seeds in turn, tuned on tasks of training.",
     "patient": "Tries a seed, waits for its contribution, keeps or prunes it, then tries the next place.",
     "surveyed": "`patient`, with the sequence that training's survey found: what the policy adds to it.",
     "gradient": "Grows at the slot with the largest relative gradient.",

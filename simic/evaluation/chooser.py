@@ -4,7 +4,7 @@ The outcome of every opening is known on hosts of training tasks: hosts that are
 opening each. Which seeds are tried, and for how long, is searched for on the same tasks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import product
@@ -25,7 +25,7 @@ from simic.evaluation.rules import opening_name
 from simic.evaluation.trials import (
     SEEN,
     Opening,
-    Plan,
+    TrialPlan,
     Watched,
     last_decisions,
     possible_openings,
@@ -64,10 +64,10 @@ class Design:
     tries: tuple[int, ...]
     patience: int
 
-    def plan(self, openings: Sequence[Opening]) -> Plan:
+    def plan(self, openings: Sequence[Opening]) -> TrialPlan:
         """Return the plan, whose order is that of ``places``."""
         order = tuple(openings[place] for place in self.places(len(openings)))
-        return Plan(order, len(self.tries), self.patience, float("inf"), True)
+        return TrialPlan(order, len(self.tries), self.patience, float("inf"), True)
 
     def places(self, count: int) -> list[int]:
         """Return all places: those that are tried first, then the others."""
@@ -321,8 +321,8 @@ def promising(
     return [_searched(len(openings), lambda design, n=n: estimate(design, n)) for n in ground.epochs]
 
 
-def _searched(count: int, estimate: "Estimate") -> list[Design]:
-    """Return the best ``DESIGNS`` of a greedy search: the best single openings, then what is added to the best of so
+def _searched(count: int, estimate: Callable[[Design], float]) -> list[Design]:
+    """Return the best ``DESIGNS`` of a greedy search by expected gain: the best single openings, then what is added to the best of so
     many.
     """
     found = dict[Design, float]()
@@ -334,9 +334,3 @@ def _searched(count: int, estimate: "Estimate") -> list[Design]:
             best = max(longer, key=lambda design: found[design]).tries
     possible = [design for design, value in found.items() if np.isfinite(value)]
     return sorted(possible, key=lambda design: -found[design])[:DESIGNS]
-
-
-class Estimate(Protocol):
-    """Expected gain of a design in points, -inf where the episode is too short for it."""
-
-    def __call__(self, design: Design) -> float: ...

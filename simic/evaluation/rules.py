@@ -17,7 +17,7 @@ from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
 from simic.evaluation.endpoints import SETTINGS
 from simic.evaluation.result import TunedRule, TunedRules, read_rules
-from simic.evaluation.trials import NONE, Managed, Opening, Plan, Trials, possible_openings
+from simic.evaluation.trials import NONE, Managed, Opening, TrialPlan, Trials, possible_openings
 from simic.growth.life.vocabulary import Action
 from simic.params import Lifecycle, Params
 
@@ -33,11 +33,11 @@ class Rule:
     threshold: float | None
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> TrialPlan:
         """Return it as the machine of trials takes it."""
         returns = self.threshold is None
         threshold = float("inf") if self.threshold is None else self.threshold
-        return Plan(self.order, len(self.order), self.patience, threshold, returns)
+        return TrialPlan(self.order, len(self.order), self.patience, threshold, returns)
 
 
 class HandRules(Trials):

@@ -40,7 +40,7 @@ def possible_openings(env: GrowthEnv) -> list[Opening]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrialPlan:
     """How one host is to be decided: try the first ``tries`` of ``order``, each until it was ``patience`` epochs in
     HOLDING. One that contributes more than ``threshold`` points is kept at once. After the last try one of ``order`` is
     chosen if ``chooses``, else the last stays.
@@ -84,7 +84,7 @@ class Trials:
     At the last decision a seed that contributes above 0 is kept, whatever the plan.
     """
 
-    def __init__(self, lifecycle: Lifecycle, plans: Sequence[Plan]) -> None:
+    def __init__(self, lifecycle: Lifecycle, plans: Sequence[TrialPlan]) -> None:
         length = max(len(plan.order) for plan in plans)
         self.lifecycle, self.tail = lifecycle, last_decisions(lifecycle)
         self.numbers = {
@@ -168,7 +168,7 @@ class Trials:
 class Watched(Trials):
     """Records what is seen of the seeds that are tried; then grows the one it is told to."""
 
-    def __init__(self, env: GrowthEnv, plans: Sequence[Plan], choice: Tensor) -> None:
+    def __init__(self, env: GrowthEnv, plans: Sequence[TrialPlan], choice: Tensor) -> None:
         super().__init__(env.train.lifecycle, plans)
         self.choice = choice  # [E] place in the order
         names = [name for name, _ in columns(env.host.slots)]

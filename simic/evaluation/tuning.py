@@ -23,7 +23,7 @@ from simic.errors import SimicError
 from simic.evaluation.grid import ROWS_AT_ONCE
 from simic.evaluation.result import TunedRule, TunedRules
 from simic.evaluation.rules import HandRules, Rule, opening_name, setting
-from simic.evaluation.trials import SEEN, Opening, Plan, Trials, Watched, possible_openings
+from simic.evaluation.trials import SEEN, Opening, TrialPlan, Trials, Watched, possible_openings
 from simic.growth.batch.shards import recovered
 from simic.params import Params
 from simic.training import sharing
@@ -202,7 +202,7 @@ def grown_alone(
     """Grow every opening alone on every host: return scores ``[L, H, P]`` and what is seen in the first epochs
     ``[H, P, patience, F]``.
     """
-    plans = [Plan((opening,), 1, max(PATIENCE), float("inf"), True) for opening in openings]
+    plans = [TrialPlan((opening,), 1, max(PATIENCE), float("inf"), True) for opening in openings]
     rows = len(hosts) * len(openings)
 
     def make(part: Tensor) -> Watched:
@@ -217,7 +217,7 @@ def grown_alone(
 
 def never_grown(ground: Ground, openings: Sequence[Opening], hosts: Tensor) -> Tensor:
     """Return the scores ``[L, H]`` of hosts in which nothing germinates."""
-    nothing = Plan(tuple(openings), 0, 1, float("inf"), False)
+    nothing = TrialPlan(tuple(openings), 0, 1, float("inf"), False)
     scores, _ = ground.play(lambda part: Watched(ground.env, [nothing], torch.zeros_like(part)), hosts)
     return scores
 
