@@ -322,9 +322,7 @@ def promising(
 
 
 def _searched(count: int, estimate: Callable[[Design], float]) -> list[Design]:
-    """Return the best ``DESIGNS`` of a greedy search by expected gain: the best single openings, then what is added to the best of so
-    many.
-    """
+    """Return the best ``DESIGNS`` by expected gain of a greedy search: single openings, then one added to the best."""
     found = dict[Design, float]()
     for patience in PATIENCE:
         best: tuple[int, ...] = ()
