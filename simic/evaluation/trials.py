@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.observations import columns
+from simic.envs.observations import BASE
 from simic.envs.patient import steps_to_clear, steps_to_finish
 from simic.envs.play import Episode, Situation
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
@@ -21,7 +21,7 @@ from simic.params import Lifecycle
 
 Opening = tuple[int, int]  # slot, index of the blueprint
 
-# Seen of a seed after each epoch; the last two are columns of the observation.
+# Seen of a seed after each epoch; the last two are columns at the beginning of the observation.
 SEEN = ("contribution", "contribution_se", "gradient_ratio", "accuracy", "loss", "train_accuracy", "train_loss")
 TEMPO, FULL_ALPHA = TEMPO_STEPS.index(min(TEMPO_STEPS)), ALPHA_TARGETS.index(1.0)
 NONE = -1
@@ -172,7 +172,7 @@ class Watched(Trials):
     def __init__(self, env: GrowthEnv, plans: Sequence[TrialPlan], choice: Tensor) -> None:
         super().__init__(env.train.lifecycle, plans)
         self.choice = choice  # [E] place in the order
-        names = [name for name, _ in columns(env.host.slots)]
+        names = [feature.name for feature in BASE]
         self.shown = [names.index(name) for name in SEEN[-2:]]
 
     def start(self, episode: Episode) -> None:
