@@ -323,7 +323,7 @@ class Train(Tree):
         return self
 
 
-RuleName = Literal["static", "random_legal", "patient", "heuristic", "fixed_schedule"]
+RuleName = Literal["static", "random_legal", "tuned_rule", "patient", "heuristic", "fixed_schedule"]
 
 
 class Headroom(Tree):
@@ -331,9 +331,9 @@ class Headroom(Tree):
 
     policies: Annotated[tuple[RuleName, ...], Field(strict=False, min_length=1), Once] = get_args(RuleName)[:3]
     schedules: Count = 32  # at most; all with one seed are among them
-    # When the first seed germinates.
-    steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1), Once] = (0,)
+    steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1), Once] = (0,)  # when the first germinates
     search_tasks: Count = 8  # tasks of training on which the common schedule is chosen
+    tune: bool = False  # tuned_rule where simic knows none for these hosts and tasks; false: patient plays for it
     floors: bool = True  # a linear classifier and static networks of several sizes
 
 

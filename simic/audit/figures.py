@@ -46,6 +46,7 @@ POLICIES = {
     "heuristic": (GREEN, "D"),
     "fixed_schedule": (PINK, "P"),
     "blind": (SKY, "d"),
+    "tuned_rule": (GREEN, "*"),
     "patient": (GREEN, "^"),
 }
 # Fill, ink on it, letter: the letter says it without colour.
@@ -286,6 +287,7 @@ def _last(values: Values) -> float:
 GAP_MARKS = {
     COMMON: (GREY, "|", 14),
     ORACLE_TASK: (INK, "|", 14),
+    "tuned_rule": (GREEN, "*", 9),
     "patient": (GREEN, "D", 7),
     "blind": (SKY, "s", 7),
     LEARNED: (BLUE, "o", 7),

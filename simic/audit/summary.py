@@ -44,6 +44,7 @@ LABELS = {
     "random_legal": "random",
     "fixed_schedule": "fixed schedule",
     "blind": "learned, blind",
+    "tuned_rule": "tuned rule",
     "patient": "patient rule",
 }
 

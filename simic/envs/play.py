@@ -31,7 +31,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Episode:
-    """Which episode begins: ``env_ids [E]`` and ``iteration`` key every random draw."""
+    """Which episode begins, and how many decisions it has: ``env_ids [E]`` and ``iteration`` key every random draw."""
 
     env_ids: Tensor
     iteration: int

@@ -13,6 +13,7 @@ from simic.evaluation.statistics import Interval, Values, mean_interval
 from simic.params import Params
 
 COMMON, ORACLE_KIND, ORACLE_TASK = "best common schedule", "oracle per kind", "oracle per task"
+TUNED, PATIENT = "tuned_rule", "patient"  # hand rules that look at each host, the better known first
 # What decides how hosts grow and are trained, whoever controls them.
 SETTINGS = (
     "host",
@@ -83,7 +84,10 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
         )  # fmt: skip
     common, oracle = found[COMMON][0], found[ORACLE_TASK][0]
     closed = gap.gap_closed(common, common, oracle)
+    rule = next((name for name in (TUNED, PATIENT) if name in found), None)
     return Standings(
+        rule=rule,
+        rule_gap=gap.paired_difference(oracle, found[rule][0]) if rule else None,
         tasks=len(tasks),
         gap=closed.gap,
         gap_undefined=closed.undefined,

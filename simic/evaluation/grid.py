@@ -65,18 +65,33 @@ def grid(
     device: torch.device,
     told: Callable[[int, int], None] = lambda done, rows: None,
 ) -> Grid:
-    """Plays them all, many rows side by side; ``told`` hears how many of how many host trainings are done."""
+    """Play them all for ``train.episode_steps``; ``told`` hears how many of how many host trainings are done."""
+    epochs = params.train.episode_steps
+    return grids(params, splits, hosts, schedules, device, (epochs,), told)[epochs]
+
+
+def grids(
+    params: Params,
+    splits: Splits,
+    hosts: Hosts,
+    schedules: Sequence[Schedule],
+    device: torch.device,
+    epochs: Sequence[int],
+    told: Callable[[int, int], None] = lambda done, rows: None,
+) -> dict[int, Grid]:
+    """Play them all once, many rows side by side, and return a grid for each number of epochs.
+
+    A schedule does not look at what time is left, so that a run of the longest episode is also one of every shorter.
+    """
     host, schedule = (axis.reshape(-1) for axis in torch.meshgrid(
         torch.arange(len(hosts.tasks)), torch.arange(len(schedules)), indexing="ij"
     ))  # fmt: skip
-    rows = len(host)
+    rows, lengths = len(host), sorted(set(epochs))
     ids = hosts.ids.view(len(hosts.tasks), -1).expand(-1, len(schedules)).reshape(-1)
     size = min(ROWS_AT_ONCE, rows)
-    runtime = params.runtime
+    runtime, train = params.runtime, params.train.model_copy(update={"episode_steps": lengths[-1]})
     make = sharing.population(runtime, sharing.layout(runtime, size, device))
-    env = GrowthEnv(
-        params.train, params.rng_seed, splits.train, splits.val, torch.arange(size), device, runtime.backend, make
-    )
+    env = GrowthEnv(train, params.rng_seed, splits.train, splits.val, torch.arange(size), device, runtime.backend, make)
     found: list[Tensor] = []
     with closing(env):
         for first in range(0, rows, size):
@@ -84,26 +99,34 @@ def grid(
             part = torch.arange(first, first + size) % rows
             actor = OpenLoop([schedules[index] for index in schedule[part].tolist()])
             group = Hosts(hosts.tasks[host[part]], ids[part], hosts.iteration)
-            played = recovered(env.population, lambda actor=actor, group=group: _played(env, actor, group, splits.test))
-            found.append(played[:, : rows - first])
+            played = recovered(
+                env.population, lambda actor=actor, group=group: _played(env, actor, group, splits.test, lengths)
+            )
+            found.append(played[..., : rows - first])
             told(min(first + size, rows), rows)
-    val, test, *rest = torch.cat(found, 1).view(-1, len(hosts.tasks), len(schedules)).numpy()
-    return Grid(val, test if splits.test is not None else None, *rest)
+    tables = torch.cat(found, 2).view(len(lengths), -1, len(hosts.tasks), len(schedules)).numpy()
+    return {
+        length: Grid(val, test if splits.test is not None else None, *rest)
+        for length, (val, test, *rest) in zip(lengths, tables, strict=True)
+    }
 
 
-def _played(env: GrowthEnv, actor: OpenLoop, hosts: Hosts, test: Dataset | None) -> Tensor:
-    """One row per field of ``Grid``, ``[6, E]`` float64."""
-    meter = Meter.of(env, env.num_envs)
+def _played(env: GrowthEnv, actor: OpenLoop, hosts: Hosts, test: Dataset | None, lengths: Sequence[int]) -> Tensor:
+    """Return one row per field of ``Grid`` after each of so many epochs, ``[L, 6, E]`` float64."""
+    meter, found = Meter.of(env, env.num_envs), list[Tensor]()
 
     def add(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
         meter.add(info)
+        if situation.step + 1 in lengths:
+            spent = torch.stack([meter.training, meter.validation]).double().cpu()
+            found.append(torch.cat([reached(env, test), spent]))
 
     play(env, actor, hosts.iteration, add, hosts.tasks, hosts.ids)
-    return torch.cat([reached(env, test), torch.stack([meter.training, meter.validation]).double().cpu()])
+    return torch.stack(found)
 
 
 def reached(env: GrowthEnv, test: Dataset | None) -> Tensor:
-    """Of the committed networks at the end of an episode ``[4, E]`` float64: accuracy in points on validation and test
+    """Of the committed networks now ``[4, E]`` float64: accuracy in points on validation and test
     split (NaN where there is none), parameters, FLOPs per sample.
     """
     kept = env.slots.stage == Stage.FOSSILIZED

@@ -13,15 +13,19 @@ import torch
 
 from simic.data.batches import load_split, read_meta
 from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import Actor
 from simic.envs.rewards.transition import score
 from simic.evaluation import endpoints
+from simic.evaluation.endpoints import PATIENT, TUNED
 from simic.evaluation.floors import floors
 from simic.evaluation.grid import Grid, Hosts, Splits, Table, grid
 from simic.evaluation.policies import BASELINES
-from simic.evaluation.result import Cost, HeadroomReport, HostDescription, TaskRow
+from simic.evaluation.result import Cost, HeadroomReport, HostDescription, TaskRow, TunedRules
+from simic.evaluation.rules import Tuned, known
 from simic.evaluation.schedules import Schedule, every_schedule
 from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, play_for_score
 from simic.evaluation.search import best_common
+from simic.evaluation.tuning import tune
 from simic.params import Params
 
 SEARCH_ITERATION = 1 << 43  # a namespace of its own: hosts that no training or evaluation episode has seen
@@ -35,7 +39,8 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
     env = setup.env
     schedules = possible_schedules(params, env)
     with closing(env):
-        rules = {name: BASELINES[name](env) for name in params.headroom.policies}
+        tuned = known_or_tuned(params, prepared, device, told)
+        rules = hand_rules(params, env, tuned)
         policies = {name: done.score for name, done in play_for_score(setup, rules)}
     searched = _searched(params, prepared, schedules, device, told)
     host_params = env.host.params
@@ -71,10 +76,30 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
         flops_per_sample=_rows(scoring.flops_per_sample),
         grid_cost=_cost(choosing, scoring),
         policies=policies,
+        tuned=tuned,
         floors=floors(params, held_out, setup.tasks, device),
         standings={},
     )
     return found.model_copy(update={"standings": endpoints.standings(found, {})})
+
+
+def known_or_tuned(params: Params, prepared: Path, device: torch.device, told: Told) -> TunedRules | None:
+    """Return the rules that come with simic for these hosts and tasks, or tune them if ``headroom.tune`` asks for it;
+    None where there are none or nobody plays them.
+    """
+    if TUNED not in params.headroom.policies:
+        return None
+    found = known(params)
+    if found is None and params.headroom.tune:
+        found = tune(params, prepared, (params.train.episode_steps,), device, told)
+    return found
+
+
+def hand_rules(params: Params, env: GrowthEnv, tuned: TunedRules | None) -> dict[str, Actor]:
+    """Return the policies that ``headroom.policies`` names; without tuned rules the patient one stands in for them."""
+    asked = params.headroom.policies
+    names = dict.fromkeys(PATIENT if name == TUNED and tuned is None else name for name in asked)
+    return {name: Tuned(env, tuned) if name == TUNED and tuned else BASELINES[name](env) for name in names}
 
 
 def possible_schedules(params: Params, env: GrowthEnv) -> list[Schedule]:

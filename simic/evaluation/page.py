@@ -1,6 +1,6 @@
 """Headroom in words and tables: the page of a suite."""
 
-from simic.evaluation.endpoints import COMMON, ORACLE_KIND, ORACLE_TASK
+from simic.evaluation.endpoints import COMMON, ORACLE_KIND, ORACLE_TASK, PATIENT, TUNED
 from simic.evaluation.result import HeadroomReport, Standings
 from simic.evaluation.statistics import Interval
 
@@ -11,15 +11,28 @@ GROUPS = {
 }
 SEARCHES = (1, 2, 4, 8, 16)  # trainings
 LEAST_GAP_PCT = 5.0  # a suite below it has nothing to decide
+LEAST_RULE_GAP_PCT = 3.0  # a suite below it has nothing to learn
 
 
 def page(found: HeadroomReport, title: str) -> str:
     """Markdown."""
     parts = [f"# Headroom of {title}", "", _setting(found), ""]
     for group, standings in found.standings.items():
-        parts += [f"## On {GROUPS[group]}", "", verdict(standings), "", *_table(standings), "", *_search(standings), ""]
+        verdicts = [*rule_verdict(standings), verdict(standings)]
+        parts += [f"## On {GROUPS[group]}", "", " ".join(verdicts), "", *_table(standings), "", *_search(standings), ""]
         parts += [*_kinds(standings), ""]
-    return "\n".join([*parts, *_floors(found)]).rstrip() + "\n"
+    return "\n".join([*parts, *_rules(found), *_floors(found)]).rstrip() + "\n"
+
+
+def rule_verdict(standings: Standings) -> list[str]:
+    """Say what is left to learn above a hand rule, in one sentence; nothing where no such rule was played."""
+    if standings.rule is None or standings.rule_gap is None:
+        return []
+    name = "tuned rule" if standings.rule == TUNED else f"{standings.rule} rule"
+    said = f"The oracle per task is {interval(standings.rule_gap)} points above the {name}"
+    if standings.rule_gap.estimate >= LEAST_RULE_GAP_PCT:
+        return [f"{said}."]
+    return [f"{said}: less than {LEAST_RULE_GAP_PCT:.0f}, so a hand rule leaves little to learn here."]
 
 
 def verdict(standings: Standings) -> str:
@@ -74,11 +87,24 @@ def _search(standings: Standings) -> list[str]:
 
 
 def _kinds(standings: Standings) -> list[str]:
-    names = [name for name in ("static", COMMON, "patient", ORACLE_TASK) if name in standings.policies]
+    names = [name for name in ("static", COMMON, TUNED, PATIENT, ORACLE_TASK) if name in standings.policies]
     lines = [f"| kind | {' | '.join(names)} |", f"|---|{'--:|' * len(names)}"]
     for kind, scores in standings.by_kind.items():
         lines.append(f"| {kind} | {' | '.join(f'{scores[name]:.1f}' for name in names)} |")
     return lines
+
+
+def _rules(found: HeadroomReport) -> list[str]:
+    if found.tuned is None:
+        return []
+    lines = [
+        "## The tuned rule",
+        "",
+        f"The best of {found.tuned.configurations} configurations on tasks of training "
+        f"({found.tuned.trainings} host trainings), for each number of epochs:",
+        "",
+    ]
+    return [*lines, *(f"- {rule.epochs}: {rule}" for rule in found.tuned.rules), ""]
 
 
 def _floors(found: HeadroomReport) -> list[str]:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from simic.data.batches import TaskGroup, TaskMeta
 from simic.errors import SimicError
@@ -14,6 +14,7 @@ from simic.growth.networks.hosts import HostSpec
 
 SCHEMA_VERSION = 4
 HEADROOM_VERSION = 1
+RULES_VERSION = 1
 LEARNED, SAMPLED = "learned", "learned_sampled"  # names of the trained policy among those evaluated: greedy, sampled
 PRIMARY_ENDPOINT = (
     "share of the gap from the best common schedule to the oracle per task that learned, greedy, closes with one "
@@ -156,6 +157,41 @@ class Fixed(Frozen):
     training_flops: tuple[int, ...]
 
 
+class TunedRule(Frozen):
+    """The best rule for episodes of so many epochs."""
+
+    family: Literal["in order", "return to the best"]
+    order: tuple[str, ...] = Field(min_length=1)  # BLUEPRINT at SLOT
+    patience: int = Field(ge=1)  # epochs
+    threshold: float | None  # points; null: return to the best
+    epochs: int = Field(ge=1)
+    score: float  # points, on the tasks that it was tuned on; the best of several, so a little too good
+    hosts: int  # that the score is a mean of
+
+    def __str__(self) -> str:
+        """As in a table."""
+        kept = "then the best again" if self.threshold is None else f"keep above {self.threshold:g} points"
+        return f"{self.family}, {self.patience} epoch(s) each, {kept}: {', '.join(self.order)}"
+
+
+class TunedRules(Frozen):
+    """One rule for each number of epochs, and what it cost to find them."""
+
+    schema_version: Literal[1] = RULES_VERSION
+    tuned_for: str  # sha256 of the suite and of all that decides how its hosts grow
+    rules: tuple[TunedRule, ...] = Field(min_length=1)
+    configurations: int
+    trainings: int  # of hosts
+
+    def of(self, epochs: int) -> TunedRule:
+        """Return the rule for episodes of so many epochs, or of the number nearest to it; of two the smaller."""
+        return min(self.rules, key=lambda rule: (abs(rule.epochs - epochs), rule.epochs))
+
+    def to_json(self) -> str:
+        """Return canonical JSON: equal rules are equal bytes."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
+
+
 class Standing(Frozen):
     """One policy on the tasks of one group, per task: its mean score, what it wins over the best common schedule, the
     share of the gap to the oracle per task that it closes, and with how many trainings random search scores as much.
@@ -176,6 +212,8 @@ class Standings(Frozen):
     gap: Interval  # of the oracle per task over the best common schedule
     gap_undefined: str  # why no share can be given; empty where one can
     random_search: tuple[float, ...]  # mean score with 1, 2, … trainings
+    rule: str | None = None  # the hand rule that the next line is about: the tuned one, where there is one
+    rule_gap: Interval | None = None  # of the oracle per task over that rule: what is left to learn
     policies: dict[str, Standing]
     by_kind: dict[str, dict[str, float]]  # mean score of every policy
 
@@ -204,6 +242,7 @@ class HeadroomReport(Frozen):
     flops_per_sample: tuple[tuple[float, ...], ...]
     grid_cost: Cost
     policies: dict[str, PerSeed]
+    tuned: TunedRules | None = None  # the rules that ``tuned_rule`` played
     floors: dict[str, Fixed]
     standings: dict[str, Standings]  # by group of tasks
 
@@ -345,6 +384,11 @@ def read(path: Path) -> Evaluation:
 def read_headroom(path: Path) -> HeadroomReport:
     """The headroom in a file; SimicError when it is missing, damaged or of another schema."""
     return _read(path, HeadroomReport, f"a headroom of schema {HEADROOM_VERSION}", "simic headroom")
+
+
+def read_rules(path: Path) -> TunedRules:
+    """Return the tuned rules in a file; SimicError when it is missing, damaged or of another schema."""
+    return _read(path, TunedRules, f"tuned rules of schema {RULES_VERSION}", "simic headroom with headroom.tune=true")
 
 
 Model = TypeVar("Model", bound=Frozen)

@@ -193,3 +193,17 @@ def test_hosts_of_one_task_count_together(clean):
     assert (all_three.severity, all_three.status) == ("critical", Status.FINDING)
     alone = judged((0,) * len(old.rows), {0: -3.0})
     assert (alone.severity, alone.status) == ("critical", Status.FINDING) and "20 hosts of one task" in alone.measured
+
+
+def test_the_rule_by_hand_is_the_tuned_one_where_it_was_played(clean):
+    """It beats the learned policy here, which beats the patient rule."""
+    old = clean.evaluation
+    better = tuple(value + 2.0 for value in old.policies["learned"].per_seed.test_accuracy_pct)
+    seeds = old.policies["learned"].per_seed.model_copy(update={"test_accuracy_pct": better})
+    tuned = old.policies["patient"].model_copy(update={"per_seed": seeds})
+    compared = old.comparison("learned", "patient").model_copy(update={"second": "tuned_rule"})
+    changed = {"policies": {**old.policies, "tuned_rule": tuned}, "comparisons": (*old.comparisons, compared)}
+    [check] = [each for each in audit.checks() if each.id == "F3"]
+    assert check.run(clean).status == Status.PASS
+    found = check.run(replace(clean, evaluation=old.model_copy(update=changed)))
+    assert (found.severity, found.status) == ("medium", Status.FINDING) and "vs tuned_rule" in found.measured

@@ -8,7 +8,7 @@ import torch
 from simic.envs.play import Episode, play
 from simic.growth.life.vocabulary import Action
 
-EPISODE = Episode(torch.arange(3), iteration=4, rng_seed=1)
+EPISODE = Episode(torch.arange(3), iteration=4, rng_seed=1, steps=4)
 
 
 def test_every_step_is_told_with_what_was_decided_and_what_came_of_it(make_env):

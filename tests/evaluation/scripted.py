@@ -67,8 +67,8 @@ class World:
         return events
 
 
-def episode(world, iteration=0):
-    return Episode(torch.arange(world.envs), iteration, 1)
+def episode(world, iteration=0, steps=60):
+    return Episode(torch.arange(world.envs), iteration, 1, steps)
 
 
 def legal(world, situation, action):

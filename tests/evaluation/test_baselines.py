@@ -195,7 +195,7 @@ def test_heuristic_never_fossilizes_a_seed_without_a_measurement():
 
 def test_penalised_blueprints_are_skipped_and_the_least_penalised_taken_last():
     actor = Heuristic("cnn")
-    actor.start(Episode(torch.arange(3), 0, 1))
+    actor.start(Episode(torch.arange(3), 0, 1, 4))
     actor.penalty = torch.tensor([[3.5, 0.0, 0, 0, 0, 0], [4.0, 3.5, 3.0, 6.0, 5.0, 6.0], [0.0, 0, 0, 0, 0, 0]])
     everywhere = torch.ones(3, SLOTS, len(blueprints_of("cnn")), dtype=torch.bool)
     choice, slot = actor._next_blueprint(everywhere)

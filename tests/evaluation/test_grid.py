@@ -12,7 +12,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import play
 from simic.evaluation import grid as gridding
 from simic.evaluation.costs import Meter
-from simic.evaluation.grid import Hosts, Splits, grid
+from simic.evaluation.grid import Hosts, Splits, grid, grids
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule
 from simic.growth.life.vocabulary import Stage
 from simic.params import Params, Runtime
@@ -93,3 +93,15 @@ def test_without_a_test_split_nothing_is_scored_and_all_else_is_the_same(params,
     assert searched.test_accuracy_pct is None
     pairs = zip(tables(searched), tables(found), strict=True)
     assert all(np.array_equal(a, b) for a, b in pairs if a is not None)
+
+
+def test_one_run_is_a_grid_of_every_shorter_episode(params, splits, found):
+    """Bit for bit, costs included; at 8 epochs the seeds are in different stages, at 10 the first is kept."""
+    together = grids(params, splits, HOSTS, SCHEDULES, CPU, (12, 8, 10))
+    assert list(together) == [8, 10, 12]
+    for epochs, one in together.items():
+        shorter = params.model_copy(update={"train": tiny_train(episode_steps=epochs)})
+        same = found if epochs == 12 else grid(shorter, splits, HOSTS, SCHEDULES, CPU)
+        assert all(np.array_equal(a, b) for a, b in zip(tables(one), tables(same), strict=True))
+    assert together[8].params.max() < together[10].params.max()
+    assert (together[8].training_flops < together[12].training_flops).all()

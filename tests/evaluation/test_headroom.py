@@ -9,11 +9,13 @@ import pytest
 import torch
 from tiny import tiny_suite, tiny_train
 
+from simic.envs.patient import Patient
 from simic.errors import SimicError
 from simic.evaluation import endpoints, result
-from simic.evaluation.headroom import measure
+from simic.evaluation.headroom import hand_rules, known_or_tuned, measure
 from simic.evaluation.policies import BASELINES
-from simic.evaluation.result import HeadroomReport, PerSeed, TaskRow
+from simic.evaluation.result import HeadroomReport, PerSeed, TaskRow, TunedRule, TunedRules
+from simic.evaluation.rules import Tuned
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.evaluation.statistics import mean_interval
 from simic.params import Evaluate, Params, Runtime
@@ -143,6 +145,43 @@ def test_gap_and_shares_are_those_of_the_raw_tables_per_task_and_less_the_price(
     # A search of everything finds, on the hosts that score, the best of each by validation.
     assert len(standings.random_search) == SCHEDULES
     assert standings.policies["rule"].params == pytest.approx(np.mean(headroom.policies["rule"].params))
+
+
+def test_the_rule_gap_is_the_oracle_less_the_tuned_rule_or_else_the_patient_one(found):
+    rows, tasks = tuple([*range(6)] * 2), rows_of("aabbcc")
+    headroom = planted(found, rows, tasks)
+    own = headroom.policies["rule"]
+    other = own.model_copy(update={"test_accuracy_pct": tuple(x + 1.0 for x in own.test_accuracy_pct)})
+    gaps, gains, _ = by_hand(headroom, [(k, k + 6) for k in range(6)])
+    left = mean_interval(gaps - gains)  # of every task, oracle − rule
+    for policies, rule, above in (
+        ({"patient": own}, "patient", 0.0),
+        ({"patient": own, "tuned_rule": other}, "tuned_rule", 1.0),
+        ({"patient": other, "tuned_rule": own}, "tuned_rule", 0.0),
+    ):
+        standings = endpoints.standings(headroom.model_copy(update={"policies": policies}), {})["held_out"]
+        assert standings.rule == rule and standings.rule_gap is not None
+        assert standings.rule_gap.estimate == pytest.approx(left.estimate - above)
+        assert standings.rule_gap.high == pytest.approx(left.high - above)
+    assert endpoints.standings(headroom, {})["held_out"].rule_gap is None
+
+
+def test_the_patient_rule_stands_in_where_no_tuned_one_is_known(bank, params):
+    asked = params.headroom.model_copy(update={"policies": ("static", "tuned_rule", "patient")})
+    params = params.model_copy(update={"headroom": asked})
+    env = EvaluationSetup.open(params, bank).env
+    cpu = torch.device("cpu")
+    assert known_or_tuned(params, bank, cpu, lambda *said: None) is None
+    rules = hand_rules(params, env, None)
+    assert list(rules) == ["static", "patient"] and isinstance(rules["patient"], Patient)
+    rule = TunedRule(family="in order", order=("norm at 1",), patience=1, threshold=2.0, epochs=9, score=50.0, hosts=4)
+    tuned = TunedRules(tuned_for="x", rules=(rule,), configurations=1, trainings=4)
+    rules = hand_rules(params, env, tuned)
+    assert list(rules) == ["static", "tuned_rule", "patient"] and isinstance(rules["tuned_rule"], Tuned)
+    played = dict(play_for_score(EvaluationSetup.open(params, bank, policies=3), rules))
+    alone = dict(play_for_score(EvaluationSetup.open(params, bank), {"tuned_rule": Tuned(env, tuned)}))
+    assert played["tuned_rule"].score == alone["tuned_rule"].score
+    assert max(played["tuned_rule"].score.germinated) == 1
 
 
 def test_a_group_stands_for_itself_whatever_the_others_have(found):

@@ -48,7 +48,7 @@ def situations(bank):
 def shown(group, situations, iteration=0):
     watcher = Watcher()
     actor = Permuted(watcher, group, SLOTS)
-    actor.start(Episode(torch.arange(5), iteration, 1))
+    actor.start(Episode(torch.arange(5), iteration, 1, 4))
     for situation in situations:
         actor.act(situation)
     return actor.source, watcher.seen

@@ -105,7 +105,7 @@ class Told:
 
 def test_everyone_is_told_the_same_hosts():
     actors, ids = [Told(), Told(), Told()], torch.tensor([4, 7])
-    SideBySide(actors, ids).start(Episode(torch.arange(6), ITERATION, 1))
+    SideBySide(actors, ids).start(Episode(torch.arange(6), ITERATION, 1, 4))
     assert all(torch.equal(actor.episode.env_ids, ids) and actor.episode.iteration == ITERATION for actor in actors)
 
 

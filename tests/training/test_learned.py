@@ -50,7 +50,7 @@ def test_hosts_that_have_ended_are_not_read(learned, copied, prepared):
     observation.features[1] = torch.nan
     for alive in (torch.tensor([True, False, True, True]), torch.ones(4, dtype=torch.bool)):
         actor = LearnedActor(learned.policy, learned.normalizers, greedy=True)
-        actor.start(Episode(torch.arange(4), 0, 1))
+        actor.start(Episode(torch.arange(4), 0, 1, 4))
         with nullcontext() if not alive.all() else pytest.raises(SimicError, match="finite"):
             actor.act(Situation(observation, slots, tracker, alive, 0))
 

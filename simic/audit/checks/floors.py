@@ -8,6 +8,7 @@ from simic.audit.checks.shared import OURS
 from simic.audit.findings import Evidence, percent
 from simic.audit.record import RunRecord
 from simic.evaluation import statistics
+from simic.evaluation.endpoints import PATIENT, TUNED
 from simic.evaluation.result import LEARNED, Evaluation, Interval
 from simic.telemetry.rows import Severity
 
@@ -52,16 +53,21 @@ class Floor(Check):
     passes_when = "the whole interval lies above 0"
     equal_is_low = False  # who does what never growing does, or chance, has learned nothing
 
+    def against(self, evaluation: Evaluation) -> str:
+        """Return the name of the other policy."""
+        return self.other
+
     def examine(self, run: RunRecord) -> Outcome:
-        comparison = run.evaluation and run.evaluation.comparison(LEARNED, self.other)
-        if comparison is None:
-            return undecided(f"the evaluation does not compare {LEARNED} with {self.other}").of(0)
         assert run.evaluation is not None
-        gain, tasks = _over_tasks(run.evaluation, self.other)
+        other = self.against(run.evaluation)
+        comparison = run.evaluation.comparison(LEARNED, other)
+        if comparison is None:
+            return undecided(f"the evaluation does not compare {LEARNED} with {other}").of(0)
+        gain, tasks = _over_tasks(run.evaluation, other)
         where = f"{tasks} tasks" if tasks > 1 else f"{comparison.seeds} hosts of one task"
-        said = f"{gain.estimate:+.2f} points [{gain.low:+.2f}, {gain.high:+.2f}] vs {self.other} on {where}"
+        said = f"{gain.estimate:+.2f} points [{gain.low:+.2f}, {gain.high:+.2f}] vs {other} on {where}"
         evidence: Evidence = {
-            "versus": self.other, "difference_pct": gain.estimate, "low": gain.low, "high": gain.high
+            "versus": other, "difference_pct": gain.estimate, "low": gain.low, "high": gain.high
         }  # fmt: skip
         return _placed(gain, said, evidence, self.equal_is_low).of(comparison.seeds)
 
@@ -101,11 +107,15 @@ class RuleByHand(Floor):
     id = "F3"
     title = "Not better than the hand-written rule"
     severity = "medium"
-    other = "patient"
-    question = "Is the learned policy better than the patient rule, on the test split?"
+    other = PATIENT
+    question = "Is the learned policy better than the tuned rule, or else the patient one, on the test split?"
     threshold = _not_better(severity, "<")
     equal_is_low = True  # it is as good
     fix = "Train longer; see in the report where it lost."
+
+    def against(self, evaluation: Evaluation) -> str:
+        """Return the tuned rule where it was played."""
+        return TUNED if TUNED in evaluation.policies else self.other
 
 
 @check

@@ -1,0 +1,121 @@
+"""Tuned hand rules and supervised choosers of a suite, and what they reach on held-out tasks by number of epochs.
+
+python -m benchmarks.rules tables    # writes simic/published/rules/tables.json and benchmarks/results/rules/tables.md
+"""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from simic import durable, params
+from simic.data.prepare import prepare
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import Actor
+from simic.evaluation import chooser, rules
+from simic.evaluation.baselines import Static
+from simic.evaluation.gap import paired_difference
+from simic.evaluation.page import GROUPS, interval
+from simic.evaluation.result import PerSeed, TunedRules
+from simic.evaluation.scoring import EvaluationSetup, play_for_score
+from simic.evaluation.statistics import Values
+from simic.evaluation.tuning import tune
+from simic.params import Params
+from simic.pipeline.stages import suite_overrides
+from simic.training import machine
+
+EPOCHS = (6, 9, 12, 16)
+RESULTS = Path("benchmarks/results/rules")
+RULE = "tuned_rule"
+
+Make = Callable[[GrowthEnv], Mapping[str, Actor]]
+
+
+def reached(
+    tree: Params, prepared: Path, device: torch.device, epochs: int, make: Make
+) -> dict[str, dict[str, Values]]:
+    """Return test accuracies per task ``[T]`` after so many epochs, by group of held-out tasks and policy."""
+    shorter = tree.model_copy(update={"train": tree.train.model_copy(update={"episode_steps": epochs})})
+    setup = EvaluationSetup.open(shorter, prepared, device, len(chooser.KINDS) + 2)
+    with closing(setup.env) as env:
+        scores = {name: done.score for name, done in play_for_score(setup, make(env))}
+    rows, tasks = setup.tasks.numpy(), setup.held_out.tasks
+    groups = dict.fromkeys(task.group for task in tasks)
+    of_group = {group: [k for k, task in enumerate(tasks) if task.group == group] for group in groups}
+    return {
+        group: {name: _by_task(score, rows, own) for name, score in scores.items()} for group, own in of_group.items()
+    }
+
+
+def _by_task(score: PerSeed, rows: np.ndarray, tasks: Sequence[int]) -> Values:
+    accuracy = np.array(score.test_accuracy_pct)
+    return np.array([accuracy[rows == task].mean() for task in tasks])
+
+
+def table(found: Mapping[int, Mapping[str, Mapping[str, Values]]]) -> str:
+    """Return a table for each group of tasks: scores, and every policy less the tuned rule, by number of epochs."""
+    lines = []
+    for group in next(iter(found.values())):
+        names = list(next(iter(found.values()))[group])
+        tasks = len(next(iter(found.values()))[group][RULE])
+        lines += ["", f"## On {tasks} {GROUPS.get(group, group)}", "", f"| epochs | {' | '.join(names)} |"]
+        lines.append(f"|---|{'--:|' * len(names)}")
+        for epochs, of_groups in found.items():
+            own = of_groups[group]
+            cells = [
+                f"{own[name].mean():.1f}" + (f", {interval(paired_difference(own[name], own[RULE]))}" * (name != RULE))
+                for name in names
+            ]
+            lines.append(f"| {epochs} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def page(suite: str, tuned: TunedRules, choosers: chooser.Choosers, scores: str) -> str:
+    """Return the page of a suite."""
+    lines = [
+        f"# Tuned rules and choosers of the suite {suite}",
+        "",
+        f"Rules: {tuned.configurations} configurations, {tuned.trainings} host trainings on tasks of training. "
+        f"Choosers: {choosers.trainings} host trainings. Test accuracy, points; beside it the lead over the rule.",
+        scores,
+        "",
+        *(f"- {rule.epochs} epochs, rule: {rule}" for rule in tuned.rules),
+        *(f"- {each.epochs} epochs, {each.words(choosers.names)}" for each in choosers.fitted),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Tune, publish, measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("suite")
+    parser.add_argument("--data", type=Path, default=Path(".simic/benchmarks/rules"))
+    parser.add_argument("overrides", nargs="*", help="KEY=VALUE of the params, beside the suite's own")
+    given = parser.parse_args()
+    tree = params.load(Path("params.yaml"), [*suite_overrides(given.suite), *given.overrides])
+    device, data = machine.configure(tree.runtime), given.data / given.suite
+    if not (data / "prepared").exists():
+        prepare(tree.prepare, tree.rng_seed, data / "prepared", data / "raw")
+
+    def told(what: str, done: int, of: int) -> None:
+        print(f"{what}: {done} of {of}", flush=True)
+
+    tuned = tune(tree, data / "prepared", EPOCHS, device, told)
+    rules.PUBLISHED.mkdir(parents=True, exist_ok=True)
+    durable.replace_file(rules.PUBLISHED / f"{given.suite}.json", tuned.to_json().encode())
+    choosers = chooser.learn(tree, data / "prepared", EPOCHS, device, told)
+
+    def actors(env: GrowthEnv) -> dict[str, Actor]:
+        learned = {kind: choosers.actor(env, kind) for kind in chooser.KINDS}
+        return {"static": Static(), RULE: rules.Tuned(env, tuned), **learned}
+
+    found = {epochs: reached(tree, data / "prepared", device, epochs, actors) for epochs in EPOCHS}
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    durable.replace_file(RESULTS / f"{given.suite}.md", page(given.suite, tuned, choosers, table(found)).encode())
+
+
+if __name__ == "__main__":
+    main()

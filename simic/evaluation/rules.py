@@ -1,0 +1,121 @@
+"""Hand rules of two families, and those that were tuned as an actor.
+
+*In order*: try one seed after the other, keep the first that contributes more than a threshold. *Return to the best*:
+try some, each for as long, then grow the one again that contributed most. What there is at the end is kept if it helps.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from simic import params as params_module
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import Episode, Situation
+from simic.errors import SimicError
+from simic.evaluation.endpoints import SETTINGS
+from simic.evaluation.result import TunedRule, TunedRules, read_rules
+from simic.evaluation.trials import NONE, Managed, Opening, TrialPlan, Trials, possible_openings
+from simic.growth.life.vocabulary import Action
+from simic.params import Lifecycle, Params
+
+PUBLISHED = Path(__file__).parents[1] / "published" / "rules"  # NAME.json for each setting that was tuned for
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Try ``order``, each for ``patience`` epochs; ``threshold`` in points, or None: return to the best of them."""
+
+    order: tuple[Opening, ...]
+    patience: int
+    threshold: float | None
+
+    @property
+    def plan(self) -> TrialPlan:
+        """Return it as the machine of trials takes it."""
+        returns = self.threshold is None
+        threshold = float("inf") if self.threshold is None else self.threshold
+        return TrialPlan(self.order, len(self.order), self.patience, threshold, returns)
+
+
+class HandRules(Trials):
+    """Plays a rule of its own on each host, or one on all."""
+
+    def __init__(self, lifecycle: Lifecycle, rules: Sequence[Rule]) -> None:
+        super().__init__(lifecycle, [rule.plan for rule in rules])
+
+    def start(self, episode: Episode) -> None:
+        """Forget all seeds."""
+        super().start(episode)
+        self.most = torch.full((len(self.rows),), -torch.inf, device=self.rows.device)  # points
+        self.best = torch.full_like(self.tried, NONE)  # place in the order
+
+    def note(self, situation: Situation, seed: Managed, judged: Tensor) -> None:
+        """Remember which try contributed most."""
+        better = judged & (seed.contribution > self.most)
+        self.most = torch.where(better, seed.contribution, self.most)
+        self.best = torch.where(better, self.tried - 1, self.best)
+
+    def choose(self, situation: Situation) -> Tensor:
+        """Return the place of the try that contributed most."""
+        return self.best
+
+
+# --- tuned rules -----------------------------------------------------------------------------------------------------
+
+
+def rule_of(tuned: TunedRule, blueprints: Sequence[str], openings: Sequence[Opening]) -> Rule:
+    """Return a tuned rule for a host that can grow ``openings``; SimicError where it cannot grow one of the order."""
+    named = {opening_name(opening, blueprints): opening for opening in openings}
+    unknown = [name for name in tuned.order if name not in named]
+    if unknown:
+        raise SimicError(f"tuned rule: {unknown[0]!r} cannot grow here: possible are {', '.join(named)}")
+    return Rule(tuple(named[name] for name in tuned.order), tuned.patience, tuned.threshold)
+
+
+def opening_name(opening: Opening, blueprints: Sequence[str]) -> str:
+    """Return ``BLUEPRINT at SLOT``, as schedules are named."""
+    slot, kind = opening
+    return f"{blueprints[kind]} at {slot}"
+
+
+def setting(params: Params) -> str:
+    """Return the sha256 of what rules are tuned for: the kinds of tasks, and how their hosts grow, but for how long and
+    on how many tasks.
+    """
+    prepare, train = params.prepare.model_dump(mode="json"), params.train.model_dump(mode="json")
+    prepare["suite"] = {name: prepare["suite"][name] for name in ("name", "kinds")}
+    return params_module.digest(prepare, {name: train[name] for name in SETTINGS if name != "episode_steps"})
+
+
+def known(params: Params, folder: Path = PUBLISHED) -> TunedRules | None:
+    """Return the rules in ``folder`` that were tuned for this setting; None where there are none."""
+    wanted = setting(params)
+    for path in sorted(folder.glob("*.json")):
+        found = read_rules(path)
+        if found.tuned_for == wanted:
+            return found
+    return None
+
+
+class Tuned:
+    """Plays on all hosts the rule that was tuned for the length of the episode."""
+
+    def __init__(self, env: GrowthEnv, tuned: TunedRules) -> None:
+        names, openings = [item.name for item in env.blueprints], possible_openings(env)
+        lifecycle = env.train.lifecycle
+        self.by_epochs = {each.epochs: HandRules(lifecycle, [rule_of(each, names, openings)]) for each in tuned.rules}
+        self.tuned = tuned
+        asked = [actor.asks for actor in self.by_epochs.values()]
+        self.asks = {head: tuple(sorted({index for each in asked for index in each[head]})) for head in asked[0]}
+
+    def start(self, episode: Episode) -> None:
+        """Take the rule for an episode of this length."""
+        self.actor = self.by_epochs[self.tuned.of(episode.steps).epochs]
+        self.actor.start(episode)
+
+    def act(self, situation: Situation) -> Action:
+        """Decide as that rule does."""
+        return self.actor.act(situation)

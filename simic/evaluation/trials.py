@@ -1,0 +1,204 @@
+"""Try some seeds one after the other, then decide: the machine that hand rules and supervised choosers share.
+
+A seed is judged after so many epochs in HOLDING, where its contribution is measured. All hosts are decided at once, and
+each may go by numbers of its own. What happens before the last decisions does not depend on the length of the episode.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.observations import BASE
+from simic.envs.patient import steps_to_clear, steps_to_finish
+from simic.envs.play import Episode, Situation
+from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
+from simic.growth.life.vocabulary import ALPHA_TARGETS, TEMPO_STEPS, Action, Op, Slots, Stage
+from simic.params import Lifecycle
+
+Opening = tuple[int, int]  # slot, index of the blueprint
+
+# Seen of a seed after each epoch; the last two are columns at the beginning of the observation.
+SEEN = ("contribution", "contribution_se", "gradient_ratio", "accuracy", "loss", "train_accuracy", "train_loss")
+TEMPO, FULL_ALPHA = TEMPO_STEPS.index(min(TEMPO_STEPS)), ALPHA_TARGETS.index(1.0)
+NONE = -1
+
+
+def last_decisions(lifecycle: Lifecycle) -> int:
+    """Return how many decisions at the end of an episode can no longer replace a seed: the next could not be kept."""
+    at_once = lifecycle.auto_advance and lifecycle.training_dwell == TEMPO_STEPS[TEMPO] == 0
+    to_finish = 1 if at_once else steps_to_finish(lifecycle)
+    free_at_once = lifecycle.embargo_steps == lifecycle.reset_steps == 0
+    return to_finish + (0 if free_at_once else steps_to_clear(lifecycle))
+
+
+def possible_openings(env: GrowthEnv) -> list[Opening]:
+    """Return every slot and blueprint that a bare host of the environment may begin with."""
+    return [(slot, kind) for slot, kind in env.openings.nonzero().tolist()]
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """How one host is to be decided: try the first ``tries`` of ``order``, each until it was ``patience`` epochs in
+    HOLDING. One that contributes more than ``threshold`` points is kept at once. After the last try one of ``order`` is
+    chosen if ``chooses``, else the last stays.
+    """
+
+    order: tuple[Opening, ...]
+    tries: int
+    patience: int
+    threshold: float
+    chooses: bool
+
+
+@dataclass(frozen=True)
+class Managed:
+    """The unfinished seed of each host ``[E]``; measurements are NaN where there is none."""
+
+    busy: Tensor  # bool: there is one
+    slot: Tensor
+    holding: Tensor  # bool
+    dwell: Tensor  # epochs in its stage
+    age: Tensor
+    contribution: Tensor  # points
+
+    @classmethod
+    def of(cls, slots: Slots) -> Self:
+        """Look at the first unfinished seed."""
+        unfinished = in_stages(slots.stage, LIVE_STAGES - {Stage.FOSSILIZED})
+        busy, slot = unfinished.any(dim=1), unfinished.int().argmax(dim=1)
+
+        def of(values: Tensor) -> Tensor:
+            return values.gather(1, slot[:, None])[:, 0]
+
+        contribution = torch.where(busy, of(slots.contribution), torch.nan)
+        holding = busy & (of(slots.stage) == Stage.HOLDING)
+        return cls(busy, slot, holding, of(slots.dwell), of(slots.age), contribution)
+
+
+class Trials:
+    """Plays a plan of its own on each host, or one on all. A subclass says what is chosen after the last try.
+
+    At the last decision a seed that contributes above 0 is kept, whatever the plan.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, plans: Sequence[TrialPlan]) -> None:
+        length = max(len(plan.order) for plan in plans)
+        self.lifecycle, self.tail = lifecycle, last_decisions(lifecycle)
+        self.numbers = {
+            "order": torch.tensor([[*plan.order, *[plan.order[-1]] * (length - len(plan.order))] for plan in plans]),
+            **{
+                name: torch.tensor([getattr(plan, name) for plan in plans])
+                for name in ("tries", "patience", "threshold", "chooses")
+            },
+        }
+        openings = {opening for plan in plans for opening in plan.order}
+        self.asks: dict[str, tuple[int, ...]] = {
+            "op": (Op.GERMINATE, Op.PRUNE, Op.FOSSILIZE),
+            "slot": tuple(sorted({slot for slot, _ in openings})),
+            "blueprint": tuple(sorted({kind for _, kind in openings})),
+            "style": (0,),
+            "tempo": (TEMPO,),
+            "alpha_target": (FULL_ALPHA,),
+            "alpha_speed": (0,),
+            "alpha_curve": (0,),
+        }
+
+    def start(self, episode: Episode) -> None:
+        """Forget all seeds; the plans stay."""
+        hosts, device = len(episode.env_ids), episode.env_ids.device
+        self.steps = episode.steps
+        self.rows = torch.arange(hosts, device=device)
+        self.order, self.tries, self.patience, self.threshold, self.chooses = (
+            values.to(device).expand(hosts, *values.shape[1:]) for values in self.numbers.values()
+        )
+        self.tried = torch.zeros(hosts, dtype=torch.int64, device=device)
+        self.chosen = torch.full((hosts,), NONE, device=device)  # place in the order
+        self.settled = torch.zeros(hosts, dtype=torch.bool, device=device)  # the chosen one grows
+
+    def choose(self, situation: Situation) -> Tensor:
+        """Return the place in the order ``[E]`` of what is to grow after the last try; NONE: what is there."""
+        raise NotImplementedError
+
+    def note(self, situation: Situation, seed: Managed, judged: Tensor) -> None:
+        """Remember what is seen of the seeds that are tried; ``judged`` bool ``[E]``: this is their last such epoch."""
+        raise NotImplementedError
+
+    def act(self, situation: Situation) -> Action:
+        """Decide one step of all hosts."""
+        seed, left = Managed.of(situation.slots), self.steps - situation.step
+        judged = seed.holding & seed.contribution.isfinite() & (seed.dwell >= self.patience)
+        late = seed.busy & ~seed.holding & (seed.age > self.tail + self.patience)  # a gate that will not open
+        self.note(situation, seed, judged & ~self.settled)
+        wanted = self._wanted(situation, judged | late)
+        if left <= self.tail:
+            wanted = torch.full_like(wanted, NONE)
+        good = judged & (seed.contribution > self.threshold)
+        if left == 1:
+            good |= seed.holding & (seed.contribution > 0)
+        return self._action(situation, seed, wanted, good, judged | late)
+
+    def _wanted(self, situation: Situation, over: Tensor) -> Tensor:
+        """Return the place in the order ``[E]`` of what should grow next; NONE: nothing else. ``over``: a try ended."""
+        ended = self.chooses & (self.tried == self.tries) & over & (self.chosen == NONE)
+        if bool(ended.any()):
+            self.chosen = torch.where(ended, self.choose(situation), self.chosen)
+            self.settled = self.settled | (ended & ((self.chosen == NONE) | (self.chosen == self.tries - 1)))
+        following = torch.where(self.chooses & ~self.settled, self.chosen, NONE)
+        return torch.where(self.tried < self.tries, self.tried, following)
+
+    def _action(self, situation: Situation, seed: Managed, wanted: Tensor, good: Tensor, over: Tensor) -> Action:
+        masks, rows = situation.observation.masks, self.rows
+        slot, kind = self.order[rows, wanted.clamp(min=0)].unbind(dim=1)
+        germinable = masks["slot"][rows, int(Op.GERMINATE), slot] & masks["blueprint"][rows, slot, kind]
+        germinate = (wanted != NONE) & germinable & (~seed.busy | (over & ~good & (slot == seed.slot)))
+        op = torch.where(masks["slot"][rows, int(Op.ADVANCE), seed.slot], int(Op.ADVANCE), int(Op.WAIT))
+        op = torch.where(over & (wanted != NONE), int(Op.PRUNE), op)
+        op = torch.where(good, int(Op.FOSSILIZE), op)
+        op = torch.where(seed.busy & masks["slot"][rows, op, seed.slot], op, int(Op.WAIT))
+        op = torch.where(germinate, int(Op.GERMINATE), op)
+        self.settled = self.settled | (germinate & (self.tried == self.tries))
+        self.tried = self.tried + (germinate & (self.tried < self.tries))
+        slot, zero = torch.where(germinate, slot, seed.slot), torch.zeros_like(op)
+        return Action(op, slot, kind, zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
+
+
+class Watched(Trials):
+    """Records what is seen of the seeds that are tried; then grows the one it is told to."""
+
+    def __init__(self, env: GrowthEnv, plans: Sequence[TrialPlan], choice: Tensor) -> None:
+        super().__init__(env.train.lifecycle, plans)
+        self.choice = choice  # [E] place in the order
+        names = [feature.name for feature in BASE]
+        self.shown = [names.index(name) for name in SEEN[-2:]]
+
+    def start(self, episode: Episode) -> None:
+        """Forget all seeds."""
+        super().start(episode)
+        shape = len(self.rows), max(1, int(self.tries.max())), int(self.patience.max())
+        self.seen = torch.full((*shape, len(SEEN)), torch.nan, device=self.rows.device)  # [E, tries, patience, F]
+
+    def note(self, situation: Situation, seed: Managed, judged: Tensor) -> None:
+        """Write down this epoch of the seeds in HOLDING."""
+        now = self._now(situation, seed)
+        trying = seed.holding & (self.chosen == NONE) & (seed.dwell <= self.patience)
+        place = (self.tried - 1).clamp(min=0), (seed.dwell - 1).clamp(0, self.seen.shape[2] - 1)
+        written = self.seen.index_put((self.rows, *place), now)  # a copy: an episode that ends earlier keeps its own
+        self.seen = torch.where(trying[:, None, None, None], written, self.seen)
+
+    def choose(self, situation: Situation) -> Tensor:
+        """Return what it was told."""
+        return self.choice
+
+    def _now(self, situation: Situation, seed: Managed) -> Tensor:
+        """Return what is seen ``[E, F]``, in the order of ``SEEN``."""
+        slots, tracker = situation.slots, situation.tracker
+        of_seed = [
+            values.gather(1, seed.slot[:, None])[:, 0]
+            for values in (slots.contribution, slots.contribution_se, slots.gradient_ratio)
+        ]
+        shown = situation.observation.features[:, self.shown].unbind(dim=1)
+        return torch.stack([each.float() for each in (*of_seed, tracker.accuracy, tracker.loss, *shown)], dim=1)

@@ -1,0 +1,261 @@
+"""Hand rules tuned on tasks of training by successive halving (Jamieson and Talwalkar 2016, arXiv 1502.07943).
+
+One run of the longest episode scores a rule for every shorter one: until its last decisions a rule does the same in all
+of them, so they alone are played once more, from a copy of the hosts as they were.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from simic.agent.spec import Observation
+from simic.data.batches import load_split, read_meta
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import Episode, Situation, refuse_closed
+from simic.errors import SimicError
+from simic.evaluation.grid import ROWS_AT_ONCE
+from simic.evaluation.result import TunedRule, TunedRules
+from simic.evaluation.rules import HandRules, Rule, opening_name, setting
+from simic.evaluation.trials import SEEN, Opening, TrialPlan, Trials, Watched, possible_openings
+from simic.growth.batch.shards import recovered
+from simic.params import Params
+from simic.training import sharing
+
+TUNING_ITERATION = 1 << 45  # a namespace of its own: hosts that no other episode has seen
+OPENING_HOSTS = 64  # on which every opening is grown alone, to find orders
+FIRST_HOSTS = 16  # of the first round of halving
+KEPT = 3  # of so many configurations one goes on to the next round, on so many times the hosts
+LEAST = 4  # so few are the last round
+
+PATIENCE = (1, 2, 3)  # epochs
+THRESHOLDS = (1.0, 2.0, 4.0, 6.0, 9.0, 13.0, 18.0)  # points
+PREFIXES = (3, 6)  # of an order, beside all of it
+RETURNING = (2, 3, 4, 5, 6)  # how many are tried before the best is grown again
+
+Told = Callable[[str, int, int], None]  # what is played, how many host trainings of how many
+
+
+@dataclass
+class Ground:
+    """Hosts on tasks of training; counts every host training."""
+
+    env: GrowthEnv
+    tasks: Tensor  # [T] of training
+    epochs: tuple[int, ...]  # lengths of episodes, rising
+    trainings: int = field(default=0)
+
+    @classmethod
+    def open(cls, params: Params, prepared: Path, device: torch.device, epochs: Sequence[int], rows: int) -> Self:
+        """Return it for ``rows`` hosts side by side; the longest of ``epochs`` is that of the environment."""
+        runtime = params.runtime
+        make = sharing.population(runtime, sharing.layout(runtime, rows, device))
+        train = params.train.model_copy(update={"episode_steps": max(epochs)})
+        data = load_split(prepared, "train", device), load_split(prepared, "val", device)
+        env = GrowthEnv(train, params.rng_seed, *data, torch.arange(rows), device, runtime.backend, make)
+        tasks = torch.tensor(read_meta(prepared).of_group("train"))
+        return cls(env, tasks, tuple(sorted(set(epochs))))
+
+    def play(
+        self, make: Callable[[Tensor], Trials], hosts: Tensor, told: Callable[[int, int], None] = lambda *_: None
+    ) -> tuple[Tensor, list[Trials]]:
+        """Play ``hosts [R]`` and return their scores ``[L, R]`` at each number of epochs, and the actors.
+
+        ``make`` gives an actor for the rows ``[E]`` that are played together; the last population is filled up.
+        """
+        scores, actors, rows, size = [], [], len(hosts), self.env.num_envs
+        for first in range(0, rows, size):
+            part = torch.arange(first, first + size) % rows
+            actor = make(part)
+            own = hosts[part]
+            scores.append(recovered(self.env.population, lambda actor=actor, own=own: self._played(actor, own)))
+            actors.append(actor)
+            told(min(first + size, rows), rows)
+        self.trainings += rows
+        return torch.cat(scores, dim=1)[:, :rows], actors
+
+    def _played(self, actor: Trials, hosts: Tensor) -> Tensor:
+        env, found = self.env, []
+        refuse_closed(env, actor)
+        tasks = self.tasks[hosts % len(self.tasks)]
+        options = {"iteration": TUNING_ITERATION, "tasks": tasks, "host_ids": hosts, "steps": self.epochs[-1]}
+        observation, info = env.reset(options=options)
+        if env.steps != self.epochs[-1]:
+            raise SimicError(f"tuning: an episode has {env.steps} epochs, must have {self.epochs[-1]}")
+        actor.start(Episode(env.env_ids, TUNING_ITERATION, env.rng_seed, env.steps))
+        for step in range(env.steps):
+            for epochs in self.epochs[:-1]:
+                if step == max(0, epochs - actor.tail):
+                    found.append(self._ended(actor, observation, step, epochs))
+            observation, _, _, _, info = env.step(actor.act(self._situation(observation, step)))
+        return torch.stack([*found, info.score.double().cpu()])
+
+    def _ended(self, actor: Trials, observation: Observation, step: int, epochs: int) -> Tensor:
+        """Return the scores ``[E]`` of episodes of ``epochs`` that are at ``step``; the environment stays there."""
+        shorter, env = copy.copy(actor), self.env
+        shorter.steps = epochs
+        saved, score = env.state_dict(), torch.empty(0)
+        for now in range(step, epochs):
+            observation, _, _, _, info = env.step(shorter.act(self._situation(observation, now)))
+            score = info.score.double().cpu()
+        env.load_state_dict(saved)
+        return score
+
+    def _situation(self, observation: Observation, step: int) -> Situation:
+        state = self.env.state
+        return Situation(observation, self.env.slots, state.tracker, state.alive, step)
+
+
+# --- configurations --------------------------------------------------------------------------------------------------
+
+
+def configurations(orders: Sequence[Sequence[Opening]]) -> list[Rule]:
+    """Return every rule of both families, each once."""
+    found = dict[Rule, None]()
+    for order, patience in product(orders, PATIENCE):
+        for length, threshold in product((*PREFIXES, len(order)), THRESHOLDS):
+            found[Rule(tuple(order[:length]), patience, threshold)] = None
+        for tries in RETURNING:
+            found[Rule(tuple(order[:tries]), patience, None)] = None
+    return list(found)
+
+
+def covering(scores: Tensor) -> list[int]:
+    """Return columns of ``scores [H, P]``, each the one that adds most to the best of those before it, of equals the
+    first: specialists for what the others cannot do come early.
+    """
+    best, order = torch.full_like(scores[:, 0], -torch.inf), list[int]()
+    for _ in range(scores.shape[1]):
+        gained = torch.maximum(scores, best[:, None]).mean(dim=0)
+        gained[order] = -torch.inf
+        order.append(int(gained.argmax()))
+        best = torch.maximum(best, scores[:, order[-1]])
+    return order
+
+
+def rounds(count: int, hosts: int) -> list[tuple[int, int]]:
+    """Return how many configurations each round of halving begins with, and on how many new hosts it plays them."""
+    plan = [(count, hosts)]
+    while plan[-1][0] > LEAST:
+        left, met = plan[-1]
+        plan.append((max(LEAST, -(-left // KEPT)), met * KEPT))
+    return plan
+
+
+def survivors(means: Tensor, count: int) -> list[int]:
+    """Return the best ``count`` rows of ``means [C, L]`` at each length, all together, in their order."""
+    best = means.topk(min(count, len(means)), dim=0).indices
+    return sorted(set(best.flatten().tolist()))
+
+
+# --- the search ------------------------------------------------------------------------------------------------------
+
+
+def tune(
+    params: Params,
+    prepared: Path,
+    epochs: Sequence[int],
+    device: torch.device,
+    told: Told = lambda *_: None,
+    hosts: int = FIRST_HOSTS,
+    opening_hosts: int = OPENING_HOSTS,
+    rows: int = ROWS_AT_ONCE,
+) -> TunedRules:
+    """Return the best rule for each number of epochs: by orders from openings grown alone on ``opening_hosts``, then
+    successive halving that begins with ``hosts``; ``rows`` hosts are played side by side.
+    """
+    ground = Ground.open(params, prepared, device, epochs, rows)
+    with closing(ground.env) as env:
+        openings = possible_openings(env)
+        scores, seen = grown_alone(ground, openings, torch.arange(opening_hosts), told)
+        rules = configurations(orders(openings, scores, seen))
+        winners, met = _halved(ground, rules, hosts, opening_hosts, told)
+        names = [item.name for item in env.blueprints]
+    return TunedRules(
+        tuned_for=setting(params),
+        rules=tuple(
+            TunedRule(
+                family="return to the best" if rule.threshold is None else "in order",
+                order=tuple(opening_name(opening, names) for opening in rule.order),
+                patience=rule.patience,
+                threshold=rule.threshold,
+                epochs=length,
+                score=round(score, 4),
+                hosts=met,
+            )
+            for length, (rule, score) in zip(ground.epochs, winners, strict=True)
+        ),
+        configurations=len(rules),
+        trainings=ground.trainings,
+    )
+
+
+def grown_alone(
+    ground: Ground, openings: Sequence[Opening], hosts: Tensor, told: Told = lambda *_: None
+) -> tuple[Tensor, Tensor]:
+    """Grow every opening alone on every host: return scores ``[L, H, P]`` and what is seen in the first epochs
+    ``[H, P, patience, F]``.
+    """
+    plans = [TrialPlan((opening,), 1, max(PATIENCE), float("inf"), True) for opening in openings]
+    rows = len(hosts) * len(openings)
+
+    def make(part: Tensor) -> Watched:
+        return Watched(ground.env, [plans[row % len(plans)] for row in part.tolist()], torch.zeros_like(part))
+
+    scores, actors = ground.play(
+        make, hosts.repeat_interleave(len(openings)), lambda done, of: told("openings grown alone", done, of)
+    )
+    seen = torch.cat([actor.seen[:, 0] for actor in actors if isinstance(actor, Watched)])[:rows]
+    return scores.view(-1, len(hosts), len(openings)), seen.view(len(hosts), len(openings), *seen.shape[1:]).cpu()
+
+
+def never_grown(ground: Ground, openings: Sequence[Opening], hosts: Tensor) -> Tensor:
+    """Return the scores ``[L, H]`` of hosts in which nothing germinates."""
+    nothing = TrialPlan(tuple(openings), 0, 1, float("inf"), False)
+    scores, _ = ground.play(lambda part: Watched(ground.env, [nothing], torch.zeros_like(part)), hosts)
+    return scores
+
+
+def orders(openings: Sequence[Opening], scores: Tensor, seen: Tensor) -> list[list[Opening]]:
+    """Return openings by mean score at the end, by what each adds to those before it, and by mean contribution after
+    the first epochs; of ``grown_alone``.
+    """
+    gains = scores.mean(dim=0)  # [H, P]: over the lengths
+    early = seen[..., SEEN.index("contribution")].nanmean(dim=2).nanmean(dim=0).nan_to_num(-torch.inf)
+    by_gain, by_early = gains.mean(dim=0).argsort(descending=True, stable=True), early.argsort(descending=True)
+    places = [by_gain.tolist(), covering(gains), by_early.tolist()]
+    return [[openings[place] for place in order] for order in places]
+
+
+def _halved(
+    ground: Ground, rules: Sequence[Rule], hosts: int, first: int, told: Told
+) -> tuple[list[tuple[Rule, float]], int]:
+    """Return the best rule and its mean score for each length, and on how many hosts; hosts are counted from ``first``.
+
+    Those that are left have met the same hosts in all rounds, so that their means are of all of them.
+    """
+    left, total, met = list(range(len(rules))), torch.zeros(len(rules), len(ground.epochs), dtype=torch.float64), 0
+    lifecycle = ground.env.train.lifecycle
+    plan = rounds(len(rules), hosts)
+    for number, (_, count) in enumerate(plan):
+        if number:
+            best = survivors(total[left] / met, plan[number][0])
+            left = [left[place] for place in best]
+        ids = torch.arange(first + met, first + met + count).repeat_interleave(len(left))
+        played = list(left)
+
+        def make(part: Tensor, played: list[int] = played) -> HandRules:
+            return HandRules(lifecycle, [rules[played[row % len(played)]] for row in part.tolist()])
+
+        what = f"rules, round {number + 1} of {len(plan)}"
+        scores, _ = ground.play(make, ids, lambda done, of, what=what: told(what, done, of))
+        total[left] += scores.view(-1, count, len(left)).sum(dim=1).T
+        met += count
+    means = total[left] / met
+    return [(rules[left[int(best)]], float(means[best, k])) for k, best in enumerate(means.argmax(dim=0))], met
