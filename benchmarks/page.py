@@ -571,9 +571,10 @@ PAGES: dict[Path, tuple[str, list[str], Sections]] = {
         "Benchmarks",
         [
             "Written by `python -m benchmarks.page` from `benchmarks/results/*.json`. The machines were shared, so",
-            "speeds are comparable within a table only. The docstring of each module says what it compares.",
+            "speeds are comparable within a table only. Bandits (`python -m benchmarks.bandits`), beside UCB1 and the",
+            "optimum: [measurements](history/measurements.md).",
         ],
-        {"agent": _learning, "bandits": _bandits, "population": _speedups},
+        {"agent": _learning, "population": _speedups},
     ),
     DETAILS: (
         "Measurements",
@@ -582,6 +583,7 @@ PAGES: dict[Path, tuple[str, list[str], Sections]] = {
             "measurements that settled a default or show where time goes.",
         ],
         {
+            "bandits": _bandits,
             "learning": _growth,
             "agent_speed": _speed,
             "choices": _choices,

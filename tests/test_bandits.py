@@ -125,7 +125,7 @@ def test_training_is_the_same_again_and_the_page_tells_it(algorithm) -> None:
     task |= {"baselines": {name: bandits.row(each, returns["UCB1"]) for name, each in returns.items()}}
     task |= {"optimum": optimum(2, 5), "runs": {algorithm: {str(k): run for k, run in enumerate(runs)}}}
     found = {"provenance": page.provenance(), "test_bandits": bandits.TEST_BANDITS, "tasks": {"small": task}}
-    text = page.text(page.PAGE, {"bandits": found})
+    text = page.text(page.DETAILS, {"bandits": found})
     assert "| 5 pulls of 2 arms | published: UCB1 3.0 |" in text
     assert f"| 5 pulls of 2 arms | UCB1, constant {constant:g} |  |  |" in text
     mean = sum(run["return"][0] for run in runs) / 3
