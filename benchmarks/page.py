@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -125,6 +126,51 @@ def _verdict(task: str, pair: dict[str, Any], margin: float, digits: int) -> str
     difference, low, high = (f"{pair[name]:+.{digits}f}" for name in ("difference", "low", "high"))
     interval = f"{difference}, 95 % interval {low} … {high}"
     return f"- {task}, {pair['ours']} − {pair['theirs']}: {interval}; {word} (margin −{margin:g})"
+
+
+def _bandits(found: dict[str, Any]) -> list[str]:
+    rows: list[tuple[str, ...]] = []
+    for task in found["tasks"].values():
+        name = f"{task['pulls']} pulls of {task['arms']} arms"
+        published = ", ".join(f"{who} {value}" for who, value in task["published"].items())
+        rows += [(name, f"published: {published}", "", "", "", "", "")]
+        if "optimum" in task:
+            rows.append((name, "optimum (exact)", "", "", f"{task['optimum']:.2f}", "", ""))
+        for who, row in task["baselines"].items():
+            label = f"UCB1, constant {task['ucb1_constant']:g}" if who == "UCB1" else who
+            rows.append((name, label, "", "", _with_error(row["return"]), _with_error(row["minus_ucb1"], "+"), ""))
+        rows += [(name, who, *_trained(list(runs.values()))) for who, runs in task["runs"].items()]
+    head = ("bandits", "player", "rng seeds", "episodes", "return", "minus UCB1", "CPU seconds")
+    return [
+        "## Learning to play bandits",
+        "",
+        f"`python -m benchmarks.bandits`: the bandits of RL² ([arXiv 1611.02779](https://arxiv.org/abs/1611.02779)), "
+        f"{found['test_bandits']:,} common test bandits.",
+        "Both agents are recurrent, with the same sizes, settings and training bandits, and are greedy when tested. ±",
+        "is a standard error over bandits; of several trainings the mean, least and most.",
+        "",
+        *table(head, rows),
+    ]
+
+
+def _with_error(estimate: list[float], sign: str = "") -> str:
+    return f"{estimate[0]:{sign}.2f} ± {estimate[1]:.2f}"
+
+
+def _trained(runs: list[dict[str, Any]]) -> tuple[str, ...]:
+    if len(runs) == 1:
+        (run,) = runs
+        results = _with_error(run["return"]), _with_error(run["minus_ucb1"], "+")
+    else:
+        returns, differences = ([run[name][0] for run in runs] for name in ("return", "minus_ucb1"))
+        results = _spread(returns), _spread(differences, "+")
+    seconds = median(run["seconds"] for run in runs)
+    episodes = " or ".join(f"{count:,}" for count in sorted({run["episodes"] for run in runs}))
+    return str(len(runs)), episodes, *results, f"{seconds:,.0f}"
+
+
+def _spread(values: list[float], sign: str = "") -> str:
+    return f"{fmean(values):{sign}.2f} ({min(values):{sign}.2f} … {max(values):{sign}.2f})"
 
 
 def _speed(found: dict[str, Any]) -> list[str]:
@@ -522,7 +568,8 @@ PAGES: dict[Path, tuple[str, list[str], Sections]] = {
         "Benchmarks",
         [
             "Written by `python -m benchmarks.page` from `benchmarks/results/*.json`. The machines were shared, so",
-            "speeds are comparable within a table only. The docstring of each module says what it compares.",
+            "speeds are comparable within a table only. Bandits (`python -m benchmarks.bandits`), beside UCB1 and the",
+            "optimum: [measurements](history/measurements.md).",
         ],
         {"agent": _learning, "population": _speedups},
     ),
@@ -533,6 +580,7 @@ PAGES: dict[Path, tuple[str, list[str], Sections]] = {
             "measurements that settled a default or show where time goes.",
         ],
         {
+            "bandits": _bandits,
             "learning": _growth,
             "agent_speed": _speed,
             "choices": _choices,
