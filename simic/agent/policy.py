@@ -1,7 +1,7 @@
 """The recurrent actor-critic: a trunk → one head per factor of the action, and V(s).
 
-The value reads a trunk of its own, or (``critic: detached``) what the heads read and the observation, without a gradient
-to the trunk. What only the critic is told is embedded beside that.
+The value reads a trunk of its own, or (``critic: detached``) what the heads read and the observation, without a
+gradient to the trunk. What only the critic is told is embedded beside that.
 
 ``head_k(z + e_op + e_slot)``: later heads know what earlier ones chose through learned embeddings that start at zero.
 The value never depends on the action.

@@ -79,8 +79,8 @@ class ActionSpec:
 class ObservationSpec:
     """``features`` floats, of which those marked in ``raw`` are flags that the normaliser leaves alone, and
     ``categories`` integer columns in ``[-1, cardinality)`` (-1 = none) for an embedding; ``version`` is checked against
-    a checkpoint's. ``told`` integer columns in ``[-1, hidden)`` are for the critic alone (asymmetric actor-critic, Pinto
-    et al. 2017, arXiv 1710.06542): what acts never sees them.
+    a checkpoint's. ``told`` integer columns in ``[-1, hidden)`` are for the critic alone, and what acts never sees them
+    (asymmetric actor-critic, Pinto et al. 2017, arXiv 1710.06542).
     """
 
     features: int

@@ -94,7 +94,12 @@ def play(
     ``on_step`` is told of every step: the situation before it, the action, the reward ``[E]``, what came of it.
     """
     refuse_closed(env, actor)
-    options = {"iteration": iteration, "tasks": tasks, "host_ids": host_ids, "steps": steps or env.train.longest_episode}
+    options = {
+        "iteration": iteration,
+        "tasks": tasks,
+        "host_ids": host_ids,
+        "steps": steps or env.train.longest_episode,
+    }
     observation, _ = env.reset(options=options)
     actor.start(Episode(env.env_ids, iteration, env.rng_seed, env.steps))
     for step in range(env.steps):

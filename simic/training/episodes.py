@@ -59,7 +59,9 @@ def step_tensors(transition: StepRecord) -> dict[str, Tensor]:
     columns = dict(zip(Action._fields, transition.decision.actions.unbind(dim=1), strict=True))
     columns |= {"log_prob": transition.decision.joint, "value": transition.decision.value, "reward": transition.reward}
     columns |= {f"{COMPONENTS}/{name}": value for name, value in info.components.items()}
-    columns |= {name: value for name, value in vars(info).items() if name not in (COMPONENTS, "blueprint", "score", "replaced")}
+    columns |= {
+        name: value for name, value in vars(info).items() if name not in (COMPONENTS, "blueprint", "score", "replaced")
+    }
     return columns | {"slot_blueprint": info.blueprint}
 
 

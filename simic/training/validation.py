@@ -38,7 +38,14 @@ def validate(
         tally.add(reward, info)
         on_step()
 
-    play(env, LearnedActor(policy, normalizers, greedy=True), VALIDATION_ITERATION, add, tasks, steps=env.train.middle_episode)
+    play(
+        env,
+        LearnedActor(policy, normalizers, greedy=True),
+        VALIDATION_ITERATION,
+        add,
+        tasks,
+        steps=env.train.middle_episode,
+    )
     return tally.columns()
 
 

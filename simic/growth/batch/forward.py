@@ -60,6 +60,11 @@ class Templates:
         entries = max((math.prod(shape) for shape in host.slot_shapes if len(shape) == MAP_DIMS), default=0)
         return cls((*segments, head), seeds, tuple(gates), lenders, entries, host.reads_input)
 
+    def unpack_host(self, rows: Tensor) -> list[list[Tensor]]:
+        """Rows ``[E, width]`` as the parameter tensors of each segment and the head."""
+        parts = zip(self.host, rows.split([template.width for template in self.host], 1), strict=True)
+        return self.of_host([tensor for template, part in parts for tensor in template.unpack(part)])
+
     def of_host(self, tensors: list[Tensor]) -> list[list[Tensor]]:
         """The tensors of a row of the host as those of each segment and the head."""
         rest = iter(tensors)
@@ -114,9 +119,7 @@ def batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Te
     return h
 
 
-def _graft(
-    templates: Templates, weights: Weights, groups: SlotGroups, slot: int, h: Tensor, samples: Tensor
-) -> Tensor:
+def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, h: Tensor, samples: Tensor) -> Tensor:
     """The features after slot ``slot``: every seed there has read its stream, or its host's samples, and joined it."""
     if templates.reads_input:
         seen = samples.index_select(0, groups.hosts)

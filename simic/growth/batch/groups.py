@@ -64,7 +64,11 @@ class SlotState:
 
 def alike(state: SlotState) -> Integers:
     """All hosts, those whose seeds are alike side by side: by the blueprints and ages of the seeds that run."""
-    keys = [np.where(state.active[:, slot], values[:, slot], -1) for slot in range(state.stage.shape[1]) for values in (state.age, state.blueprint)]
+    keys = [
+        np.where(state.active[:, slot], values[:, slot], -1)
+        for slot in range(state.stage.shape[1])
+        for values in (state.age, state.blueprint)
+    ]
     return np.lexsort(keys)
 
 

@@ -159,7 +159,11 @@ class Population:
         name = id(data), template.name
         if name not in self._fits:
             known = torch.zeros(data.tasks, dtype=torch.bool, device=self.device)
-            self._fits[name] = data, known, torch.zeros(data.tasks, template.width - template.params, device=self.device)
+            self._fits[name] = (
+                data,
+                known,
+                torch.zeros(data.tasks, template.width - template.params, device=self.device),
+            )
         _, known, values = self._fits[name]
         new = torch.zeros_like(known)
         new[tasks] = True

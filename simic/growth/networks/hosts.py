@@ -26,7 +26,13 @@ PRESETS: dict[str, tuple[str, ...]] = {
     "transformer": tuple(transformer.PRESETS),
 }
 _INPUTS = {1: "tokens (context,)", 3: "images (channels, height, width)"}
-_DIMENSIONS = {"cnn": (3,), "adapted_cnn": (3,), "mlp": (3,), "tables": (3,), "transformer": (1,)}  # of a user's family: any
+_DIMENSIONS = {
+    "cnn": (3,),
+    "adapted_cnn": (3,),
+    "mlp": (3,),
+    "tables": (3,),
+    "transformer": (1,),
+}  # of a user's family: any
 
 
 @dataclass(frozen=True)
