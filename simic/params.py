@@ -344,6 +344,8 @@ class Evaluate(Tree):
     """How the trained policy is measured on what is held out, beside what headroom has."""
 
     policies: Annotated[tuple[PolicyName, ...], Field(strict=False, min_length=1), Once] = get_args(PolicyName)
+    # Lengths of the episodes that are played, the one that is reported first; null: train.episode_steps, at most.
+    epochs: Annotated[tuple[Count, ...], Field(strict=False, min_length=1), Once] | None = None
     eval_seeds: Annotated[int, Field(ge=2, le=10_000)] = 20  # hosts, at least; every held-out task gets as many
     static_final: bool = True  # the networks that the first policy ended with, trained from the first step
     # Decisions graded by replays: so many other first seeds are tried, and the verdict on the first; 0: none.
@@ -391,6 +393,11 @@ class _Extended(BaseModel):
 
 class Params(Tree, _Extended):
     """The whole of params.yaml."""
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Of the episodes that headroom and evaluation play, the primary one first."""
+        return self.evaluate.epochs or (self.train.longest_episode,)
 
     rng_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     prepare: Prepare = Prepare()

@@ -50,8 +50,8 @@ class GrowthEnv(VectorEnv):
 
     ``env_ids`` name the environments for the random numbers, so that any grouping of them plays the same episodes;
     default 0…envs-1. Tasks are the first ``train_tasks`` (default: all) of the bank in turn, unless ``reset`` is told
-    which. ``kinds`` says of which kind each task of the bank is (-1: none), for the critic alone. ``host`` is what grows
-    in place of ``train.host``. ``compose`` builds the population; faults are injected by passing another one.
+    which. ``kinds`` says of which kind each task of the bank is (-1: none), for the critic alone. ``host`` is what
+    grows in place of ``train.host``. ``compose`` builds the population; faults are injected by passing another one.
 
     All hosts of an episode train for ``steps`` epochs, drawn anew for each iteration where ``train.episode_steps`` is a
     range.

@@ -45,7 +45,7 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self._actions = grammar(self._env.action_spec)
         self._blueprints = len(self._env.blueprints)
         self.action_space = spaces.Discrete(len(self._actions))
-        rows = [row for _, row in columns(self._env.host.slots)]
+        rows = [row for _, row in columns(self._env.host.slots, len(self._env.blueprints))]
         extra = self._env.host.slots * self._blueprints
         low = np.array([row.low for row in rows] + [0.0] * extra, np.float32)
         high = np.array([row.high for row in rows] + [1.0] * extra, np.float32)

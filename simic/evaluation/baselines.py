@@ -188,7 +188,7 @@ def _manage(slots: Slots, managed: Tensor) -> Tensor:
 
 SCHEDULED_BLUEPRINT = {"cnn": "conv_light", "mlp": "mlp_small", "transformer": "attention"}
 OTHERWISE = {"cnn": "bottleneck", "mlp": "lora", "transformer": "mlp_small"}  # where that one is closed
-SHORT_TEMPO = TEMPO_STEPS.index(3)
+SHORT_TEMPO = TEMPO_STEPS.index(min(TEMPO_STEPS))
 
 
 def scheduled_blueprint(env: GrowthEnv) -> str:

@@ -2,19 +2,20 @@
 the common schedule and the oracle, taken apart.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
 from simic.evaluation import endpoints, result, statistics
 from simic.evaluation.cases import won_and_lost
 from simic.evaluation.counterfactual import grade
 from simic.evaluation.departing import Departing
-from simic.evaluation.result import LEARNED, SAMPLED
+from simic.evaluation.result import LEARNED, OUTSIDE, SAMPLED
 from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, Performance, play_for_score
 from simic.evaluation.side_by_side import of_rows
 from simic.evaluation.static_final import Regime
@@ -45,6 +46,7 @@ def evaluate(
     permuted: Mapping[str, Actor] | None = None,
     departing: Mapping[str, Departing] | None = None,
     planted: result.PlantedGrade | None = None,
+    others: Mapping[str, result.Elsewhere] | None = None,
 ) -> result.Evaluation:
     """Every actor plays the episodes that the rules of ``headroom`` played; ``learned`` is compared with each other one
     on committed test accuracy, and all stand between the common schedule and the oracle.
@@ -52,9 +54,11 @@ def evaluate(
     ``on_end`` is called with each actor's name and performance while the environment is still at the end of its
     episodes. ``static_final``: the networks that the first actor ended with are trained again from the first step.
     ``permuted`` are ``learned`` again, each without one group of observations, ``departing`` with one decision another.
+    ``others`` is what ``elsewhere`` gives.
     """
     played, fixed, final = dict[str, Performance](), dict[str, result.Fixed](), None
-    for name, done in play_for_score(setup, {**actors, **(permuted or {}), **(departing or {})}):
+    everyone = {**actors, **(permuted or {}), **(departing or {})}
+    for name, done in play_for_score(setup, everyone, headroom.epochs):
         played[name] = done
         if on_end is not None:
             on_end(name, done)
@@ -71,7 +75,7 @@ def evaluate(
         data_sha256=setup.data_sha256,
         rng_seed=env.rng_seed,
         eval_seeds=len(setup.tasks),
-        episode_steps=env.steps,
+        episode_steps=headroom.epochs,
         test_samples=len(setup.held_out.test),
         tasks=headroom.tasks,
         rows=headroom.rows,
@@ -88,9 +92,41 @@ def evaluate(
         },
         counterfactuals=grade(setup, learned, tried, subject.reward_scale if subject else 1.0) if learned else {},
         planted=planted,
+        others=dict(others or {}),
         actions={name: played[name].actions() for name in (LEARNED, SAMPLED) if name in played},
         cases=won_and_lost(setup, headroom, learned) if learned else (),
     )
+
+
+def elsewhere(
+    setup: EvaluationSetup,
+    actors: Callable[[GrowthEnv], Mapping[str, Actor]],
+    headroom: result.HeadroomReport,
+    outside: Iterable[EvaluationSetup],
+) -> dict[str, result.Elsewhere]:
+    """The same policies in episodes of the other lengths of ``headroom``, and on the tasks ``outside`` the suite, one
+    setup after another; each environment gets actors of its own.
+    """
+    seeds: dict[str, dict[str, result.PerSeed]] = {}
+    for name, other in headroom.others.items():
+        if name != OUTSIDE:
+            done = play_for_score(setup, actors(setup.env), other.epochs)
+            seeds[name] = {policy: performance.score for policy, performance in done}
+    parts = [
+        {name: done.score for name, done in play_for_score(each, actors(each.env), headroom.epochs)} for each in outside
+    ]
+    if parts:
+        seeds[OUTSIDE] = {name: result.concatenated([part[name] for part in parts]) for name in parts[0]}
+    return {
+        name: result.Elsewhere(
+            epochs=headroom.others[name].epochs,
+            tasks=headroom.others[name].tasks,
+            rows=headroom.others[name].rows,
+            per_seed=own,
+            standings=endpoints.standings(headroom.others[name], own),
+        )
+        for name, own in seeds.items()
+    }
 
 
 def _from_the_start(setup: EvaluationSetup, final: Slots, seeds: result.PerSeed) -> dict[str, result.Fixed]:

@@ -26,7 +26,7 @@ def evidence(
     spoke against); the largest first. ``seen`` and ``memory`` are of one host, before normalisation.
     """
     slots = policy.observation_spec.categories
-    table = columns(slots)
+    table = columns(slots, policy.observation_spec.cardinality)
     shown = normalizers.see(seen)
     flags = torch.tensor([row.flag for _, row in table], device=shown.features.device)
     count = len(table) + slots + 2  # every feature, every blueprint, the memory; and once all of it

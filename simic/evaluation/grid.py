@@ -17,10 +17,11 @@ from simic.evaluation.costs import Meter
 from simic.evaluation.schedules import OpenLoop, Schedule
 from simic.growth.batch.shards import recovered
 from simic.growth.life.vocabulary import Action, Stage
+from simic.growth.networks.family import family_of
 from simic.params import Params
 from simic.training import sharing
 
-ROWS_AT_ONCE = 128  # hosts of one population
+ROWS_AT_ONCE, SMALL_ROWS_AT_ONCE = 128, 1024  # hosts of one population; of those for tables
 
 Table = NDArray[np.float64]  # [hosts, schedules]
 
@@ -57,6 +58,11 @@ class Splits:
     test: Dataset | None = None
 
 
+def rows_at_once(params: Params) -> int:
+    """How many hosts a population has at most."""
+    return SMALL_ROWS_AT_ONCE if family_of(params.train.host.family).reads_input else ROWS_AT_ONCE
+
+
 def grid(
     params: Params,
     splits: Splits,
@@ -66,7 +72,7 @@ def grid(
     told: Callable[[int, int], None] = lambda done, rows: None,
 ) -> Grid:
     """Play them all for ``train.episode_steps``; ``told`` hears how many of how many host trainings are done."""
-    epochs = params.train.episode_steps
+    epochs = params.train.longest_episode
     return grids(params, splits, hosts, schedules, device, (epochs,), told)[epochs]
 
 
@@ -88,7 +94,7 @@ def grids(
     ))  # fmt: skip
     rows, lengths = len(host), sorted(set(epochs))
     ids = hosts.ids.view(len(hosts.tasks), -1).expand(-1, len(schedules)).reshape(-1)
-    size = min(ROWS_AT_ONCE, rows)
+    size = min(rows_at_once(params), rows)
     runtime, train = params.runtime, params.train.model_copy(update={"episode_steps": lengths[-1]})
     make = sharing.population(runtime, sharing.layout(runtime, size, device))
     env = GrowthEnv(train, params.rng_seed, splits.train, splits.val, torch.arange(size), device, runtime.backend, make)

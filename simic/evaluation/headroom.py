@@ -7,6 +7,7 @@ Nothing here depends on the controller, so one measurement serves every training
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,71 +17,166 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
 from simic.envs.rewards.transition import score
 from simic.evaluation import endpoints
+from simic.evaluation.baselines import Static
 from simic.evaluation.endpoints import PATIENT, TUNED
 from simic.evaluation.floors import floors
-from simic.evaluation.grid import Grid, Hosts, Splits, Table, grid
+from simic.evaluation.grid import Grid, Hosts, Splits, Table, grids
 from simic.evaluation.policies import BASELINES
-from simic.evaluation.result import Cost, HeadroomReport, HostDescription, TaskRow, TunedRules
+from simic.evaluation.result import (
+    OUTSIDE,
+    Cost,
+    Fixed,
+    HeadroomReport,
+    HostDescription,
+    PerSeed,
+    Standings,
+    TaskRow,
+    TunedRules,
+    joined,
+)
 from simic.evaluation.rules import Tuned, known
-from simic.evaluation.schedules import Schedule, every_schedule
+from simic.evaluation.schedules import OpenLoop, Schedule, every_schedule
 from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, play_for_score
 from simic.evaluation.search import best_common
+from simic.evaluation.side_by_side import play_together
 from simic.evaluation.tuning import tune
-from simic.params import Params
+from simic.params import Headroom, Params
+from simic.training import sharing
+from simic.training.validation import VALIDATION_ITERATION
 
 SEARCH_ITERATION = 1 << 43  # a namespace of its own: hosts that no training or evaluation episode has seen
+
+ONE_RULE = Headroom(policies=(TUNED,))
 
 Told = Callable[[str, int, int], None]  # what is played, how many host trainings of how many
 
 
 def measure(params: Params, prepared: Path, device: torch.device, told: Told) -> HeadroomReport:
-    """Plays the whole table; the order is that of the docstring above."""
+    """Play everything for every length of episode; the order is that of the docstring above."""
     setup = EvaluationSetup.open(params, prepared, device, len(params.headroom.policies))
-    env = setup.env
-    schedules = possible_schedules(params, env)
-    with closing(env):
-        tuned = known_or_tuned(params, prepared, device, told)
-        rules = hand_rules(params, env, tuned)
-        policies = {name: done.score for name, done in play_for_score(setup, rules)}
-    searched = _searched(params, prepared, schedules, device, told)
-    host_params = env.host.params
-    reached = score(searched.val_accuracy_pct, searched.params - host_params, host_params, params.train.price)
-    common = best_common(reached)
-    held_out, count = setup.held_out, len(setup.tasks)
-    splits = Splits(held_out.train, held_out.val, held_out.test)
-
-    def played(what: str, first: int) -> Grid:
-        hosts = Hosts(setup.tasks, torch.arange(first, first + count), EVALUATION_ITERATION)
-        return grid(params, splits, hosts, schedules, device, lambda done, rows: told(what, done, rows))
-
-    scoring, choosing = played("hosts that score", 0), played("hosts that choose", count)
-    names = [item.name for item in env.blueprints]
-    found = HeadroomReport(
-        data_sha256=setup.data_sha256,
-        settings_sha256=endpoints.settings(params),
-        rng_seed=params.rng_seed,
-        host=HostDescription.of(env.host),
-        max_seeds=params.train.lifecycle.max_seeds,
-        param_budget=params.train.lifecycle.param_budget,
-        price=params.train.price,
-        tasks=tuple(TaskRow.of(task) for task in held_out.tasks),
-        rows=tuple(setup.tasks.tolist()),
-        schedules=tuple(schedule.name(names) for schedule in schedules),
-        common=common,
-        common_cost=_cost(searched),
-        search_scores=tuple(reached.mean(axis=0).round(4).tolist()),
-        choosing_val_pct=_rows(choosing.val_accuracy_pct),
-        val_pct=_rows(scoring.val_accuracy_pct),
-        test_pct=_rows(scoring.test_accuracy_pct),
-        params=_rows(scoring.params),
-        flops_per_sample=_rows(scoring.flops_per_sample),
-        grid_cost=_cost(choosing, scoring),
-        policies=policies,
-        tuned=tuned,
-        floors=floors(params, held_out, setup.tasks, device),
-        standings={},
+    primary, *lengths = params.lengths
+    schedules = possible_schedules(params, setup.env)
+    tuned = known_or_tuned(params, prepared, device, told)
+    ground = _Ground(params, tuned, schedules, _searched(params, prepared, schedules, device, told), device, told)
+    with closing(setup.env):
+        found = ground.on(setup, (primary, *lengths))
+    others = {f"{length} epochs": found[length] for length in lengths}
+    alone = params.model_copy(update={"runtime": params.runtime.model_copy(update={"processes": 1})})
+    ground = replace(ground, params=alone)  # a few hosts of each width: no process is worth starting for them
+    outside = [ground.on(each, (primary,))[primary] for each in setup.elsewhere(alone, prepared, 1)]
+    if outside:
+        others[OUTSIDE] = joined(outside)
+    validation = _on_validation(params, prepared, tuned, found[primary], device)
+    whole = found[primary].model_copy(update={"others": others, "validation": validation})
+    return whole.model_copy(
+        update={"standings": _standings(whole), "others": {name: _placed(each) for name, each in others.items()}}
     )
-    return found.model_copy(update={"standings": endpoints.standings(found, {})})
+
+
+def _on_validation(
+    params: Params, prepared: Path, tuned: TunedRules | None, found: HeadroomReport, device: torch.device
+) -> dict[str, float]:
+    """Mean scores on the tasks that choose the checkpoint, in episodes as long as training's validation has: what the
+    curve of training has to pass. Empty where there are no such tasks.
+    """
+    tasks = read_meta(prepared).of_group("val")
+    if not tasks:
+        return {}
+    steps, count = params.train.middle_episode, len(tasks)
+    make = sharing.population(params.runtime, sharing.layout(params.runtime, 3 * count, device))
+    data = load_split(prepared, "train", device), load_split(prepared, "val", device)
+    rows = torch.arange(3 * count)
+    env = GrowthEnv(params.train, params.rng_seed, *data, rows, device, params.runtime.backend, make)
+    names = [item.name for item in env.blueprints]
+    common = OpenLoop([Schedule.named(found.schedules[found.common], names, env.host.slots)] * count)
+    rule = hand_rules(params.model_copy(update={"headroom": ONE_RULE}), env, tuned)
+    actors: dict[str, Actor] = {"static": Static(), "common": common} | rule
+    with closing(env):
+        play_together(env, list(actors.values()), Hosts(torch.tensor(tasks), rows[:count], VALIDATION_ITERATION), steps)
+        reached = env.state.measured.committed_accuracy.view(3, count).mean(dim=1)
+    return dict(zip(actors, [round(value, 4) for value in reached.tolist()], strict=True))
+
+
+def _standings(report: HeadroomReport) -> dict[str, Standings]:
+    return endpoints.standings(report, {})
+
+
+def _placed(report: HeadroomReport) -> HeadroomReport:
+    return report.model_copy(update={"standings": _standings(report)})
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """What is the same for all tasks: the schedules, which of them is best on tasks of training, the tuned rules."""
+
+    params: Params
+    tuned: TunedRules | None
+    schedules: list[Schedule]
+    searched: dict[int, Grid]
+    device: torch.device
+    told: Told
+
+    def on(self, setup: EvaluationSetup, lengths: Sequence[int]) -> dict[int, HeadroomReport]:
+        """By length of the episodes, on the tasks of one width; standings are still to come."""
+        params, env, held_out, count = self.params, setup.env, setup.held_out, len(setup.tasks)
+        rules = hand_rules(params, env, self.tuned)
+        played = {
+            length: {name: done.score for name, done in play_for_score(setup, rules, length)} for length in lengths
+        }
+        # Hosts that choose and hosts that score, all at once.
+        hosts = Hosts(setup.tasks.repeat(2), torch.arange(2 * count), EVALUATION_ITERATION)
+        splits = Splits(held_out.train, held_out.val, held_out.test)
+        found = grids(
+            params, splits, hosts, self.schedules, self.device, lengths,
+            lambda done, rows: self.told("schedules, held-out tasks", done, rows),
+        )  # fmt: skip
+        of_floors = floors(params, held_out, setup.tasks, self.device)
+        return {
+            length: self._report(
+                setup, length, found[length], played[length], of_floors if length == lengths[0] else {}
+            )
+            for length in lengths
+        }
+
+    def _report(
+        self,
+        setup: EvaluationSetup,
+        length: int,
+        found: Grid,
+        played: dict[str, PerSeed],
+        of_floors: dict[str, Fixed],
+    ) -> HeadroomReport:
+        params, env, count = self.params, setup.env, len(setup.tasks)
+        searched, host_params = self.searched[length], env.host.params
+        reached = score(searched.val_accuracy_pct, searched.params - host_params, host_params, params.train.price)
+        names = [item.name for item in env.blueprints]
+        assert found.test_accuracy_pct is not None
+        return HeadroomReport(
+            data_sha256=setup.data_sha256,
+            settings_sha256=endpoints.settings(params),
+            rng_seed=params.rng_seed,
+            epochs=length,
+            host=HostDescription.of(env.host),
+            max_seeds=params.train.lifecycle.max_seeds,
+            param_budget=params.train.lifecycle.param_budget,
+            price=params.train.price,
+            tasks=tuple(TaskRow.of(task) for task in setup.held_out.tasks),
+            rows=tuple(setup.tasks.tolist()),
+            schedules=tuple(schedule.name(names) for schedule in self.schedules),
+            common=best_common(reached),
+            common_cost=_cost(searched),
+            search_scores=tuple(reached.mean(axis=0).round(4).tolist()),
+            choosing_val_pct=_rows(found.val_accuracy_pct[count:]),
+            val_pct=_rows(found.val_accuracy_pct[:count]),
+            test_pct=_rows(found.test_accuracy_pct[:count]),
+            params=_rows(found.params[:count]),
+            flops_per_sample=_rows(found.flops_per_sample[:count]),
+            grid_cost=_cost(found),
+            policies=played,
+            tuned=self.tuned,
+            floors=of_floors,
+            standings={},
+        )
 
 
 def known_or_tuned(params: Params, prepared: Path, device: torch.device, told: Told) -> TunedRules | None:
@@ -91,7 +187,7 @@ def known_or_tuned(params: Params, prepared: Path, device: torch.device, told: T
         return None
     found = known(params)
     if found is None and params.headroom.tune:
-        found = tune(params, prepared, (params.train.episode_steps,), device, told)
+        found = tune(params, prepared, params.lengths, device, told)
     return found
 
 
@@ -109,15 +205,18 @@ def possible_schedules(params: Params, env: GrowthEnv) -> list[Schedule]:
     return every_schedule(blueprints, limit, params.headroom.steps, params.headroom.schedules)
 
 
-def _searched(params: Params, prepared: Path, schedules: Sequence[Schedule], device: torch.device, told: Told) -> Grid:
-    """On one host of each of so many training tasks, or as many hosts of the only one."""
+def _searched(
+    params: Params, prepared: Path, schedules: Sequence[Schedule], device: torch.device, told: Told
+) -> dict[int, Grid]:
+    """On one host of each of so many training tasks, or as many hosts of the only one, by length of the episodes."""
     tasks = read_meta(prepared).of_group("train")
     chosen = torch.tensor([tasks[k % len(tasks)] for k in range(params.headroom.search_tasks)])
     splits = Splits(load_split(prepared, "train", device), load_split(prepared, "val", device))
     hosts = Hosts(chosen, torch.arange(len(chosen)), SEARCH_ITERATION)
-    return grid(
-        params, splits, hosts, schedules, device, lambda done, rows: told("common schedule, training tasks", done, rows)
-    )
+    return grids(
+        params, splits, hosts, schedules, device, params.lengths,
+        lambda done, rows: told("common schedule, training tasks", done, rows),
+    )  # fmt: skip
 
 
 def _cost(*grids: Grid) -> Cost:

@@ -22,7 +22,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "accuracy and loss": (
         "tracker", "tracker.losses", "tracker.accuracies", "tracker.plateau", "tracker.stabilised", "train epoch",
     ),
-    "contribution": ("attribution",),
+    "contribution": ("attribution", "trials"),
     "progress": ("slots.accuracy",),
     "gradients": ("gradients",),
     STAGES: (
@@ -40,9 +40,9 @@ class Permuted:
     episode. Masks stay each host's own, so that every decision is possible.
     """
 
-    def __init__(self, actor: Actor, group: str, slots: int) -> None:
+    def __init__(self, actor: Actor, group: str, slots: int, blueprints: int) -> None:
         self.actor, self.key = actor, list(GROUPS).index(group)
-        self.columns = torch.tensor([row.source in GROUPS[group] for _, row in columns(slots)])
+        self.columns = torch.tensor([row.source in GROUPS[group] for _, row in columns(slots, blueprints)])
         self.categories = group == STAGES
 
     def start(self, episode: Episode) -> None:

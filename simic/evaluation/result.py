@@ -1,6 +1,7 @@
 """What evaluation measured, as one frozen tree; evaluation.json is its canonical JSON."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
@@ -12,9 +13,10 @@ from simic.evaluation.search import SearchWorth
 from simic.evaluation.statistics import Interval
 from simic.growth.networks.hosts import HostSpec
 
-SCHEMA_VERSION = 4
-HEADROOM_VERSION = 1
+SCHEMA_VERSION = 5
+HEADROOM_VERSION = 2
 RULES_VERSION = 1
+OUTSIDE = "outside"  # among the others of a report: tasks that were not made for the suite
 LEARNED, SAMPLED = "learned", "learned_sampled"  # names of the trained policy among those evaluated: greedy, sampled
 PRIMARY_ENDPOINT = (
     "share of the gap from the best common schedule to the oracle per task that learned, greedy, closes with one "
@@ -219,12 +221,16 @@ class Standings(Frozen):
 
 
 class HeadroomReport(Frozen):
-    """All of headroom.json; tables are ``[row][schedule]``, in points where nothing else is said."""
+    """All of headroom.json; tables are ``[row][schedule]``, in points where nothing else is said.
 
-    schema_version: Literal[1] = HEADROOM_VERSION
+    ``others`` are the same for episodes of other lengths (``6 epochs``) and for tasks from outside the suite.
+    """
+
+    schema_version: Literal[2] = HEADROOM_VERSION
     data_sha256: str
     settings_sha256: str  # of the params that it was measured with
     rng_seed: int
+    epochs: int  # of every episode
     host: HostDescription
     max_seeds: int | None
     param_budget: float
@@ -245,6 +251,8 @@ class HeadroomReport(Frozen):
     tuned: TunedRules | None = None  # the rules that ``tuned_rule`` played
     floors: dict[str, Fixed]
     standings: dict[str, Standings]  # by group of tasks
+    validation: dict[str, float] = {}  # scores on the tasks that choose the checkpoint, of what needs no controller
+    others: dict[str, "HeadroomReport"] = {}
 
     @model_validator(mode="after")
     def _every_row_is_whole(self) -> Self:
@@ -262,6 +270,35 @@ class HeadroomReport(Frozen):
     def to_json(self) -> str:
         """Canonical: sorted keys, so equal results are equal bytes."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
+
+
+def joined(reports: Sequence[HeadroomReport]) -> HeadroomReport:
+    """Reports on different tasks, of hosts of different sizes, as one; the costs of finding the schedules as they are in
+    the first, since all share them.
+    """
+    first = reports[0]
+    tables = ("choosing_val_pct", "val_pct", "test_pct", "params", "flops_per_sample")
+    before = [sum(len(report.tasks) for report in reports[:k]) for k in range(len(reports))]
+    costs = [report.grid_cost for report in reports]
+    return first.model_copy(
+        update={name: tuple(row for report in reports for row in getattr(report, name)) for name in tables}
+        | {
+            "tasks": tuple(task for report in reports for task in report.tasks),
+            "rows": tuple(k + row for k, report in zip(before, reports, strict=True) for row in report.rows),
+            "policies": {name: concatenated([r.policies[name] for r in reports]) for name in first.policies},
+            "floors": {name: concatenated([r.floors[name] for r in reports]) for name in first.floors},
+            "grid_cost": Cost(**{name: sum(getattr(cost, name) for cost in costs) for name in Cost.model_fields}),
+        }
+    )
+
+
+Rows = TypeVar("Rows", PerSeed, Fixed)
+
+
+def concatenated(parts: Sequence[Rows]) -> Rows:
+    """One policy on the rows of several reports."""
+    values = {name: tuple(x for part in parts for x in getattr(part, name)) for name in type(parts[0]).model_fields}
+    return type(parts[0])(**values)
 
 
 class Importance(Frozen):
@@ -341,10 +378,20 @@ class PlantedGrade(Frozen):
     score: Interval  # points, on the validation split
 
 
+class Elsewhere(Frozen):
+    """The trained policy in episodes of another length, or on other tasks, beside what headroom has of them."""
+
+    epochs: int
+    tasks: tuple[TaskRow, ...]
+    rows: tuple[int, ...]  # the task of each evaluation seed
+    per_seed: dict[str, PerSeed]
+    standings: dict[str, Standings]  # by group of tasks
+
+
 class Evaluation(Frozen):
     """All of evaluation.json."""
 
-    schema_version: Literal[4] = SCHEMA_VERSION
+    schema_version: Literal[5] = SCHEMA_VERSION
     primary_endpoint: str = PRIMARY_ENDPOINT
     checkpoint: str | None  # null: baselines alone
     checkpoint_iteration: int | None
@@ -365,6 +412,7 @@ class Evaluation(Frozen):
     actions: dict[str, Actions]  # of the trained policy, by the name it was evaluated under
     counterfactuals: dict[str, DecisionGrade]  # by question
     planted: PlantedGrade | None
+    others: dict[str, "Elsewhere"]  # as in headroom: episodes of other lengths, tasks from outside the suite
     cases: tuple[Case, ...]  # hosts that gained most over the best common schedule, then those that lost most
 
     def to_json(self) -> str:

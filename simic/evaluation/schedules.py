@@ -23,7 +23,7 @@ NEXT_OP = {
     Stage.BLENDING: Op.ADVANCE,
     Stage.HOLDING: Op.FOSSILIZE,
 }
-SHORT_TEMPO, FULL_ALPHA = TEMPO_STEPS.index(3), ALPHA_TARGETS.index(1.0)
+SHORT_TEMPO, FULL_ALPHA = TEMPO_STEPS.index(min(TEMPO_STEPS)), ALPHA_TARGETS.index(1.0)
 
 
 @dataclass(frozen=True)

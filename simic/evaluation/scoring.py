@@ -6,6 +6,7 @@ those of no training episode and equal for every policy. The test split is opene
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -17,7 +18,7 @@ from simic.data.batches import HeldOut, data_hash, load_held_out
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
 from simic.evaluation.costs import Meter
-from simic.evaluation.grid import Hosts
+from simic.evaluation.grid import Hosts, rows_at_once
 from simic.evaluation.history import Histories
 from simic.evaluation.result import Actions, PerSeed
 from simic.evaluation.side_by_side import SideBySide, Turn, at_once, of_rows, play_together
@@ -44,15 +45,26 @@ class EvaluationSetup:
 
     @classmethod
     def open(cls, params: Params, prepared: Path, device: torch.device | str = "cpu", policies: int = 1) -> Self:
-        """From prepared data, for so many policies; the environment is the training run's but for its hosts and tasks:
-        at least ``evaluate.eval_seeds`` hosts, of every held-out task as many; two where a group has no other task,
-        since an interval needs two scores.
-        """
+        """From prepared data, for so many policies, on held-out tasks of the width that training knows."""
         held_out = load_held_out(prepared, device)
+        return cls.on(params, held_out, prepared, device, policies)
+
+    def elsewhere(self, params: Params, prepared: Path, policies: int) -> "Iterator[EvaluationSetup]":
+        """On the tasks from outside the suite, one setup for each of their widths; each is closed before the next."""
+        for held_out in self.held_out.outside:
+            setup = type(self).on(params, held_out, prepared, self.env.device, policies)
+            with closing(setup.env):
+                yield setup
+
+    @classmethod
+    def on(cls, params: Params, held_out: HeldOut, prepared: Path, device: torch.device | str, policies: int) -> Self:
+        """The environment is the training run's but for its hosts and tasks: at least ``evaluate.eval_seeds`` hosts, of
+        every held-out task as many; two where a group has no other task, since an interval needs two scores.
+        """
         count = len(held_out.tasks)
         least = 2 if 1 in Counter(task.group for task in held_out.tasks).values() else 1
         hosts = count * max(least, -(-params.evaluate.eval_seeds // count))
-        rows = hosts * at_once(hosts, policies)
+        rows = hosts * at_once(hosts, policies, rows_at_once(params))
         needs.refuse_playing(params, prepared, rows, torch.device(device))
         runtime = params.runtime
         make = sharing.population(runtime, sharing.layout(runtime, rows, torch.device(device)))
@@ -91,14 +103,18 @@ class Performance:
         return told
 
 
-def play_for_score(setup: EvaluationSetup, actors: Mapping[str, Actor]) -> Iterator[tuple[str, Performance]]:
-    """Every actor's episode, in their order. While one is told of, the environment is at the end of it."""
+def play_for_score(
+    setup: EvaluationSetup, actors: Mapping[str, Actor], steps: int | None = None
+) -> Iterator[tuple[str, Performance]]:
+    """Every actor's episode of ``steps`` (default: the longest), in their order. While one is told of, the environment
+    is at the end of it.
+    """
     env, names = setup.env, list(actors)
     size = env.num_envs // len(setup.tasks)
     for first in range(0, len(names), size):
         playing = names[first : first + size]
         chosen = [actors[name] for name in playing]
-        turns = recovered(env.population, lambda chosen=chosen: play_together(env, chosen, setup.hosts))
+        turns = recovered(env.population, lambda chosen=chosen: play_together(env, chosen, setup.hosts, steps))
         accuracy, _ = env.committed(setup.held_out.test)
         places = SideBySide(chosen, setup.hosts.ids)
         for place, name in enumerate(playing):

@@ -47,9 +47,9 @@ def of_rows(what: T, rows: slice) -> T:
     return part(what)
 
 
-def at_once(hosts: int, policies: int) -> int:
-    """How many of so many policies share a population, so that no population is much smaller than the others."""
-    most = max(1, ROWS_AT_ONCE // hosts)
+def at_once(hosts: int, policies: int, rows: int = ROWS_AT_ONCE) -> int:
+    """How many of so many policies share a population of about so many ``rows``, so that no population is much smaller than the others."""
+    most = max(1, rows // hosts)
     return -(-policies // -(-policies // most))
 
 
@@ -74,7 +74,7 @@ class SideBySide:
         return Action(*(torch.cat(head) for head in zip(*parts, strict=True)))
 
 
-def play_together(env: GrowthEnv, actors: Sequence[Actor], hosts: Hosts) -> list[Turn]:
+def play_together(env: GrowthEnv, actors: Sequence[Actor], hosts: Hosts, steps: int | None = None) -> list[Turn]:
     """One episode of every actor on every host, which leaves the environment at its end; rows that are left over never
     grow. SimicError when one needs a choice that ``train.actions`` closes.
     """
@@ -87,5 +87,5 @@ def play_together(env: GrowthEnv, actors: Sequence[Actor], hosts: Hosts) -> list
     def keep(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
         turns.append(Turn(situation, action, reward, info))
 
-    play(env, together, hosts.iteration, keep, hosts.tasks.repeat(parts), ids.repeat(parts))
+    play(env, together, hosts.iteration, keep, hosts.tasks.repeat(parts), ids.repeat(parts), steps)
     return turns

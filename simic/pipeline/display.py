@@ -27,7 +27,8 @@ def of_training(style: Style, floors: Mapping[str, float]) -> list[Observer]:
     """The observers for ``runtime.progress``; ``floors`` are scores of others, to be shown beside the policy's."""
     if style == "none":
         return []
-    return [LiveView(floors) if is_live(style) else Lines(lambda line: print(printable(line), flush=True))]
+    lines = Lines(lambda line: print(printable(line), flush=True), floors=floors)
+    return [LiveView(floors) if is_live(style) else lines]
 
 
 def beside(observers: Sequence[Observer], style: Style, floors: Mapping[str, float]) -> Sequence[Observer]:

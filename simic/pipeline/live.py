@@ -64,7 +64,7 @@ class LiveView(Observer):
                 f"{update.validation_accuracy:.1f} on validation, best after iteration {update.best_iteration}"
             )
         digits = len(str(self._train.iterations))
-        said = f"train: {self._done:>{digits}}/{self._train.iterations}  {summary(update, episode)}"
+        said = f"train: {self._done:>{digits}}/{self._train.iterations}  {summary(update, episode, self._floors)}"
         self._print(Text(f"{said}  {self._learner}"))
 
     def on_finding(self, finding: FindingRow) -> None:

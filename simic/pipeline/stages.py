@@ -72,17 +72,18 @@ def train(
 
 
 def floors(params: Params, workspace: Workspace) -> dict[str, float]:
-    """Scores on the held-out tasks that a live view of training shows, as headroom measured them for these params and
-    data; none where it did not.
+    """Scores that those of training stand beside, as headroom measured them for these params and data: on the tasks of
+    its validation, or of a data set alone on the held-out ones. None where it did not.
     """
     from simic.evaluation import endpoints, result
-    from simic.pipeline.display import is_live
 
-    if not is_live(params.runtime.progress) or not workspace.headroom.exists():
+    if not workspace.headroom.exists():
         return {}
     found = result.read_headroom(workspace.headroom)
     if (found.data_sha256, found.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
         return {}
+    if found.validation:
+        return found.validation
     reached = next(iter(found.standings.values())).policies
     shown = ("static", endpoints.COMMON, endpoints.ORACLE_TASK)
     return {name: reached[name].score.estimate for name in shown if name in reached}
@@ -199,7 +200,8 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     departing = departures(learned.actor(greedy=True), asked)
     setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies) + len(groups) + len(departing))
     players = actors(params, setup.env, learned)
-    permuted = {group: Permuted(learned.actor(greedy=True), group, setup.env.host.slots) for group in groups}
+    sizes = setup.env.host.slots, len(setup.env.blueprints)
+    permuted = {group: Permuted(learned.actor(greedy=True), group, *sizes) for group in groups}
     iterations, every = params.train.iterations, params.train.validate_every
     trainings = params.train.envs * (iterations + -(-iterations // every))
     scale = reward_scale(kept, params.train.ppo.gamma)
@@ -221,7 +223,16 @@ def evaluate(params: Params, workspace: Workspace) -> None:
 
         final = params.evaluate.static_final
         known = planted.grade(learned, params.rng_seed, device) if asked else None
-        found = evaluation.evaluate(setup, players, floors, subject, final, take_home, permuted, departing, known)
+        alone = params.model_copy(update={"runtime": params.runtime.model_copy(update={"processes": 1})})
+        others = evaluation.elsewhere(
+            setup,
+            lambda env: actors(params, env, learned),
+            floors,
+            setup.elsewhere(alone, workspace.prepared, len(policies)),
+        )
+        found = evaluation.evaluate(
+            setup, players, floors, subject, final, take_home, permuted, departing, known, others
+        )
         metrics = json.dumps(endpoints.metrics(found), indent=2) + "\n"
         durable.replace_files({workspace.evaluation: found.to_json().encode(), workspace.metrics: metrics.encode()})
     seals.write(workspace.root, "evaluate", params)

@@ -1,22 +1,23 @@
 """Progress of training in plain lines. An observer of training."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from simic.telemetry.columns import Array, Columns
 from simic.telemetry.rows import FindingRow, UpdateRow
 from simic.training.observers import EndStatus, Observer, RunInfo
 
 
-def summary(update: UpdateRow, episode: Columns) -> str:
-    """What one iteration came to, in a line's width."""
+def summary(update: UpdateRow, episode: Columns, floors: Mapping[str, float]) -> str:
+    """What one iteration came to, in a line's width; a validation score beside those of ``floors``."""
     parts = [
-        f"return {mean(episode['return']):6.2f}",
+        f"{episode['length'].max():2d} epochs",
         f"committed {mean(episode['committed_accuracy']):5.1f} %",
         f"kept {mean(episode['fossilized']):.1f} seeds",
     ]
     if update.validation_accuracy == update.validation_accuracy:  # not NaN
-        parts.append(f"validation score {update.validation_accuracy:5.1f}")
+        beside = ", ".join(f"{name.replace('_', ' ')} {score:.1f}" for name, score in floors.items())
+        parts.append(f"validation {update.validation_accuracy:5.1f}{f' ({beside})' if beside else ''}")
     return "  ".join(parts)
 
 
@@ -33,10 +34,15 @@ def duration(seconds: float) -> str:
 
 
 class Lines(Observer):
-    """One line per iteration, handed to ``say``."""
+    """One line per iteration, handed to ``say``; ``floors`` are scores that those of validation stand beside."""
 
-    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
-        self._say, self._clock = say, clock
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        floors: Mapping[str, float] | None = None,
+    ):
+        self._say, self._clock, self._floors = say, clock, floors or {}
 
     def on_start(self, info: RunInfo) -> None:
         self._total, self._first, self._started = (
@@ -53,7 +59,9 @@ class Lines(Observer):
         done = update.iteration + 1
         per_iteration = (self._clock() - self._started) / (done - self._first)
         left = duration(per_iteration * (self._total - done))
-        self._say(f"train: {done:>{len(str(self._total))}}/{self._total}  {summary(update, episode)}  {left} left")
+        self._say(
+            f"train: {done:>{len(str(self._total))}}/{self._total}  {summary(update, episode, self._floors)}  {left} left"
+        )
 
     def on_finding(self, finding: FindingRow) -> None:
         self._say(f"train: {finding.severity} finding {finding.check}: {finding.message}")

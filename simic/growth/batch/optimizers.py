@@ -60,13 +60,13 @@ def apply_fused(runs: list[list[Run]], grads: list[list[Tensor]], optimizer: Hos
             [tensor for run, _ in parts for tensor in run.moments[k]] for k in range(len(MOMENTS[optimizer.name]))
         ]
         if optimizer.name == "sgd":
-            torch._fused_sgd_(  # noqa: SLF001 - what torch.optim.SGD(fused=True) calls
+            torch._fused_sgd_(
                 params, flat, moments[0], weight_decay=decay, momentum=optimizer.momentum, lr=rate, dampening=0.0,
                 nesterov=False, maximize=False, is_first_step=False,
             )  # fmt: skip
             continue
         steps = [run.step for run, _ in parts for _ in run.params]
-        torch._fused_adamw_(  # noqa: SLF001 - what torch.optim.AdamW(fused=True) calls
+        torch._fused_adamw_(
             params, flat, moments[0], moments[1], [], steps, lr=rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1],
             weight_decay=decay, eps=ADAM_EPS, amsgrad=False, maximize=False,
         )  # fmt: skip
