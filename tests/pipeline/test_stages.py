@@ -196,6 +196,15 @@ def test_a_network_grown_on_mnist_predicts_the_same_with_torch_alone(
     assert_runs_alone(found.path, x, tmp_path)
 
 
+def test_where_no_controller_fits_the_rule_by_hand_grows_and_terminal_and_card_say_why(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controllers, "PUBLISHED", images.parent / "nothing")
+    found = stages.grow(tree(), Workspace(images.parent), asked(images, host="cnn/baseline", policy="learned"))
+    said = "the policy patient, since no controller fits: there is none in models/policy, and none is published"
+    assert found.grown_by == said and f"By {said}, in " in (found.path / "README.md").read_text()
+
+
 def test_grow_never_overwrites(images: Path) -> None:
     (images.parent / "grown").mkdir()
     with pytest.raises(SimicError, match="already exists"):

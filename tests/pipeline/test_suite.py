@@ -102,24 +102,25 @@ def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Work
     [start] = starts.read(finished.telemetry / "run.json")
     assert name == start.name
     assert found.lines[2:] == [f"verdict  {verdict}", f"run      {name}", f"next     {found.next}"]
-    assert "simic grow" in found.next and not found.alarming
-    assert "to be tried one after the other" in (finished.reports / "report.md").read_text()  # found while it trained
     audited = durable.checked((finished.reports / "findings.json").read_bytes())
 
-    def with_finding(check: str, severity: str) -> told.Told:
-        """Of that check alone, as a finding."""
-        chosen = [
-            one | {"status": "finding", "severity": severity} for one in audited["results"] if one["check"] == check
-        ]
+    def with_results(chosen: list[dict]) -> told.Told:
         (copied.reports / "findings.json").write_bytes(durable.with_checksum({**audited, "results": chosen}))
         return told.of(copied)
 
+    def with_finding(check: str, severity: str) -> told.Told:
+        """Of that check alone, as a finding."""
+        chosen = [one for one in audited["results"] if one["check"] == check]
+        return with_results([one | {"status": "finding", "severity": severity} for one in chosen])
+
+    sound = with_results([one for one in audited["results"] if one["status"] != "finding"])
+    assert sound.verdict == "no critical or high finding, certified" and "simic grow" in sound.next
     medium, high = with_finding("H1", "medium"), with_finding("H1", "high")
     assert medium.verdict == "no critical or high finding, not certified" and "simic certify" in medium.next
     assert high.verdict == "1 critical or high finding, not certified" and "findings at the top" in high.next
     refuted = with_finding("C3", "critical")
     assert refuted.score == "withheld: the record does not hold (C3)" and "simic doctor" in refuted.next
-    assert [each.alarming for each in (medium, high, refuted)] == [False, False, True]
+    assert [each.alarming for each in (sound, medium, high, refuted)] == [False, False, False, True]
 
 
 def test_the_live_view_has_what_headroom_measured_for_these_params_alone(finished: Workspace) -> None:

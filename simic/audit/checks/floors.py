@@ -189,7 +189,6 @@ class BestVersusFinal(Check):
     question = "Is the last validated policy as good as the best one?"
     needs = ("validations.committed_accuracy",)
     minimum = 2
-    beyond_default = "the default run validates once, after its last iteration"
     threshold = f"upper end of the {INTERVAL} of final - best (same hosts) < 0"
     source = "mesozoic-labs#442"
     fix = "Use the best checkpoint; lower the learning rate towards the end."
