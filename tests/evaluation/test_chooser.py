@@ -7,9 +7,10 @@ import pytest
 import torch
 from tiny import tiny_train
 
+from simic.envs.play import play
 from simic.errors import SimicError
 from simic.evaluation import chooser
-from simic.evaluation.chooser import KINDS, Choosers, Design, Fitted
+from simic.evaluation.chooser import KINDS, Design, Fitted
 from simic.evaluation.trials import SEEN, possible_openings
 from simic.evaluation.tuning import Ground
 from simic.params import Params, Runtime
@@ -106,13 +107,16 @@ def test_an_outcome_is_what_is_reached_when_the_chooser_chooses_so(params, bank)
 
 
 @pytest.mark.slow
-def test_choosers_are_learned_for_each_length_and_play(params, bank):
-    given = {"trainings": 40, "opening_hosts": 6, "design_hosts": 5, "rows": 20}
-    found = chooser.learn(params, bank, (SHORT, LONG), CPU, nothing, **given)
-    assert isinstance(found, Choosers)
-    assert [(each.epochs, each.kind) for each in found.fitted] == [(n, kind) for n in (SHORT, LONG) for kind in KINDS]
-    assert all(each.hosts == 10 for each in found.fitted)  # 40 trainings of 4 openings
-    ground = Ground.open(params, bank, CPU, (SHORT,), ROWS)
+def test_choosers_are_learned_for_a_length_and_play(params, bank, monkeypatch):
+    for name, value in {"PATIENCE": (1,), "MOST_TRIES": 1, "LEAVES": (2,), "TREES": 10, "FEWER_TREES": 5}.items():
+        monkeypatch.setattr(chooser, name, value)
+    given = {"trainings": 24, "opening_hosts": 4, "design_hosts": 4, "rows": 16}
+    found = chooser.learn(params, bank, (SHORT,), CPU, nothing, **given)
+    assert [(each.epochs, each.kind, each.hosts) for each in found.fitted] == [(SHORT, kind, 6) for kind in KINDS]
+    # 4 openings and a bare host on 4 hosts, 3 designs with 4 openings on 4, the best on 2 more.
+    assert found.trainings == 5 * 4 + 3 * 4 * 4 + 4 * 2
+    ground = Ground.open(params, bank, CPU, (SHORT,), 4)
     with closing(ground.env) as env:
         actor = found.actor(env, "extra trees")
-        assert actor.by_epochs.keys() == {SHORT, LONG}
+        play(env, actor, 5, lambda *seen: None)
+        assert (env.slots.germinations.sum(dim=1) >= 1).all()
