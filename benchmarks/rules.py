@@ -18,6 +18,7 @@ from simic.envs.play import Actor
 from simic.evaluation import chooser, rules
 from simic.evaluation.baselines import Static
 from simic.evaluation.gap import paired_difference
+from simic.evaluation.grid import rows_at_once
 from simic.evaluation.page import GROUPS, interval
 from simic.evaluation.result import PerSeed, TunedRules
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
@@ -103,10 +104,10 @@ def main() -> None:
     def told(what: str, done: int, of: int) -> None:
         print(f"{what}: {done} of {of}", flush=True)
 
-    tuned = tune(tree, data / "prepared", EPOCHS, device, told)
+    tuned = tune(tree, data / "prepared", EPOCHS, device, told, rows=rows_at_once(tree))
     rules.PUBLISHED.mkdir(parents=True, exist_ok=True)
     durable.replace_file(rules.PUBLISHED / f"{given.suite}.json", tuned.to_json().encode())
-    choosers = chooser.learn(tree, data / "prepared", EPOCHS, device, told)
+    choosers = chooser.learn(tree, data / "prepared", EPOCHS, device, told, rows=rows_at_once(tree))
 
     def actors(env: GrowthEnv) -> dict[str, Actor]:
         learned = {kind: choosers.actor(env, kind) for kind in chooser.KINDS}
