@@ -29,7 +29,7 @@ from simic.params import HostOptimizer
 from simic.rng import Purpose
 from simic.transfer import CPU, upload
 
-ALIKE_HOSTS = 64  # of hosts for tables, a part at a time: their features stay in cache too
+ALIKE_HOSTS = 128  # of hosts for tables, a part at a time: their features stay in cache too
 EVALUATION_POSITIONS = 192  # samples (of sequences: tokens) per pass, so that features stay in cache
 FITTED_SAMPLES = 512  # of the training split, which is in random order
 SEED_MODULE, GATE_MODULE = 0, 1  # last counter of the initialisation keys
