@@ -4,6 +4,7 @@ A weak host makes any growth look good; a score stands beside what these reach o
 """
 
 import warnings
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -17,10 +18,12 @@ from simic.evaluation.costs import BACKWARD_AND_FORWARD
 from simic.evaluation.result import Fixed
 from simic.evaluation.scoring import EVALUATION_ITERATION
 from simic.evaluation.static_final import Regime
+from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.family import family_of
 from simic.growth.networks.hosts import HostSpec, build_host
+from simic.growth.networks.tables import TOGETHER
 from simic.params import Host, Params
 from simic.training import sharing
 
@@ -30,36 +33,59 @@ PENALTIES = (0.0001, 0.001, 0.01, 0.1, 1.0)
 MOST_ITERATIONS = 500
 EVERYWHERE = "{} in every slot"  # of a blueprint
 CNN_WIDTHS = ((4, 8), (8, 16), (4, 8, 16))
+TABLE_WIDTHS = (64, 64)
 MLP_WIDTHS = ((8,), (16,), (32, 32), (64, 64, 64))
 
 Samples = tuple[NDArray[np.float64], NDArray[np.int64]]  # of one split of one task: x [n, D], y [n]
 
 
-def floors(params: Params, held_out: HeldOut, tasks: Tensor, device: torch.device) -> dict[str, Fixed]:
-    """By name, each on every row (host, task of ``tasks [E]``), trained and scored as the hosts of an evaluation."""
+def floors(
+    params: Params, held_out: HeldOut, tasks: Tensor, device: torch.device, lengths: Sequence[int]
+) -> dict[int, dict[str, Fixed]]:
+    """By number of epochs and name, each on every row (host, task of ``tasks [E]``), trained and scored as the hosts of
+    an evaluation.
+    """
+    found: dict[int, dict[str, Fixed]] = {length: {} for length in lengths}
     if not params.headroom.floors:
-        return {}
-    found = {}
+        return found
     if len(held_out.train.shape) > 1:  # tokens are no numbers
-        found[LINEAR] = linear_floor(held_out, tasks)
+        linear = linear_floor(held_out, tasks)
+        for length in lengths:
+            found[length][LINEAR] = linear
     regime = Regime(params.train, held_out.train, held_out.test, tasks, EVALUATION_ITERATION)
-    for name, host in sizes(params.train.host.family).items():
-        spec = build_host(host, regime.data.shape, regime.data.classes)
-        found[name] = static_network(params, regime, spec, device)
-    return found | adapted(params, regime, device)
+    family = params.train.host.family
+    networks = {
+        name: static_network(params, regime, build_host(host, regime.data.shape, regime.data.classes), device, lengths)
+        for name, host in sizes(family).items()
+    }
+    if family == TOGETHER.family:
+        networks[TOGETHER.name] = _together(params, regime, device, lengths)
+    for name, by_length in (networks | adapted(params, regime, device, lengths)).items():
+        for length, each in zip(lengths, by_length, strict=True):
+            found[length][name] = each
+    return found
 
 
-def adapted(params: Params, regime: Regime, device: torch.device) -> dict[str, Fixed]:
+def _together(params: Params, regime: Regime, device: torch.device, lengths: Sequence[int]) -> list[Fixed]:
+    """The usual host with every seed of its family from the start, in this process: it is no blueprint of theirs."""
+    host, rows = build_host(params.train.host, regime.data.shape, regime.data.classes), len(regime.tasks)
+    runtime, optimizer = params.runtime, params.train.host_optimizer
+    ids = torch.arange(rows)
+    population = Population(host, (TOGETHER,), ids, params.rng_seed, optimizer, device, runtime.backend)
+    return regime.run(population, _filled(rows, host, device, 0), _epochs(rows, lengths, device))
+
+
+def adapted(params: Params, regime: Regime, device: torch.device, lengths: Sequence[int]) -> dict[str, list[Fixed]]:
     """Of a trained host that came with the data: all of it trained on, and frozen with a seed of one blueprint in every
     slot, of each that the budget allows so often.
     """
     if regime.data.host is None:
         return {}
     host = build_host(params.train.host, regime.data.shape, regime.data.classes, regime.data.host)
-    found = {FINE_TUNED: static_network(params, regime, replace(host, frozen=False), device)}
+    found = {FINE_TUNED: static_network(params, regime, replace(host, frozen=False), device, lengths)}
     for kind, item in enumerate(blueprints_of(host.family)):
         if sum(item.params(shape) for shape in host.seed_shapes) <= params.train.lifecycle.param_budget * host.params:
-            found[EVERYWHERE.format(item.name)] = static_network(params, regime, host, device, kind)
+            found[EVERYWHERE.format(item.name)] = static_network(params, regime, host, device, lengths, kind)
     return found
 
 
@@ -109,6 +135,8 @@ def sizes(family: str) -> dict[str, Host]:
     """The static networks of a sweep by name, small to large; of families without widths here, every preset."""
     if family in ("cnn", "adapted_cnn"):
         hosts = [Host(family=family, preset="baseline", widths=widths, kernel_size=3) for widths in CNN_WIDTHS]
+    elif family == TOGETHER.family:
+        hosts = [Host(family=family, preset="baseline", widths=TABLE_WIDTHS)]
     elif family == "mlp":
         hosts = [Host(family=family, preset="baseline", widths=widths) for widths in MLP_WIDTHS]
     else:
@@ -117,21 +145,31 @@ def sizes(family: str) -> dict[str, Host]:
 
 
 def static_network(
-    params: Params, regime: Regime, host: HostSpec, device: torch.device, kind: int | None = None
-) -> Fixed:
-    """That network on every row, trained for the epochs of an episode; one host training each. ``kind``: the blueprint
-    of a seed in every slot, from the start.
+    params: Params,
+    regime: Regime,
+    host: HostSpec,
+    device: torch.device,
+    lengths: Sequence[int],
+    kind: int | None = None,
+) -> list[Fixed]:
+    """That network on every row, after each of so many epochs of one training. ``kind``: the blueprint of a seed in
+    every slot, from the start.
     """
     rows = len(regime.tasks)
-    slots = Slots.empty(rows, host.slots, device)
-    if kind is not None:
-        columns = {"stage": int(Stage.FOSSILIZED), "blueprint": kind, "germinations": 1, "alpha": 1.0}
-        filled = {name: torch.full_like(getattr(slots, name), value) for name, value in columns.items()}
-        slots = replace(slots, **filled)
+    slots = Slots.empty(rows, host.slots, device) if kind is None else _filled(rows, host, device, kind)
     runtime, optimizer = params.runtime, params.train.host_optimizer
     compose = sharing.population(runtime, sharing.layout(runtime, rows, device))
-    ids, epochs = torch.arange(rows), torch.full((1, rows), params.train.longest_episode, device=device)
-    kinds = blueprints_of(host.family)
+    kinds, ids = blueprints_of(host.family), torch.arange(rows)
     with closing(compose(host, kinds, ids, params.rng_seed, optimizer, device, runtime.backend)) as population:
-        [found] = regime.run(population, slots, epochs)
-    return found
+        return regime.run(population, slots, _epochs(rows, lengths, device))
+
+
+def _filled(rows: int, host: HostSpec, device: torch.device, kind: int) -> Slots:
+    """A seed of that blueprint in every slot, from the start."""
+    slots = Slots.empty(rows, host.slots, device)
+    columns = {"stage": int(Stage.FOSSILIZED), "blueprint": kind, "germinations": 1, "alpha": 1.0}
+    return replace(slots, **{name: torch.full_like(getattr(slots, name), value) for name, value in columns.items()})
+
+
+def _epochs(rows: int, lengths: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor(lengths, device=device)[:, None].expand(-1, rows).contiguous()

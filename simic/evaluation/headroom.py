@@ -130,10 +130,10 @@ class _Ground:
             params, splits, hosts, self.schedules, self.device, lengths,
             lambda done, rows: self.told("schedules, held-out tasks", done, rows),
         )  # fmt: skip
-        of_floors = floors(params, held_out, setup.tasks, self.device)
+        of_floors = floors(params, held_out, setup.tasks, self.device, lengths)
         return {
             length: self._report(
-                setup, length, found[length], played[length], of_floors if length == lengths[0] else {}
+                setup, length, found[length], played[length], of_floors[length]
             )
             for length in lengths
         }

@@ -57,7 +57,7 @@ class Regime:
         """On the test split, ``[R, E]`` points."""
         present = slots.blueprint >= 0
         population.reset(self.iteration, self.tasks)
-        population.germinate(slots, present)
+        population.germinate(slots, present, self.data)
         accuracy = torch.zeros(epochs.shape, device=epochs.device)
         for epoch in range(1, int(epochs.max()) + 1):
             self._train(population, slots, epoch)

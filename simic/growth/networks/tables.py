@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from simic.growth.networks.blueprints import blueprint
+from simic.growth.networks.blueprints import Blueprint, blueprint, blueprints_of
 from simic.growth.networks.family import Anatomy, Shape, host_family
 from simic.growth.networks.layers import Samplewise
 from simic.params import Host
@@ -337,3 +337,29 @@ class Direction(FixedSeed, Samplewise):
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
         return x / x.square().sum(0).sqrt().clamp(min=LEAST_STD)
+
+
+class Together(Samplewise):
+    """All seeds of the family at once: what one would take who need not choose. No blueprint: only floors grow it."""
+
+    reads_input = True
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.names = [item.name for item in blueprints_of("tables")]
+        for item in blueprints_of("tables"):
+            self.add_module(item.name, item.build(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, *rest = (self.get_submodule(name)(x) for name in self.names)
+        for added in rest:
+            first = first + added
+        return first
+
+    def fit(self, rows: Tensor) -> dict[str, Tensor]:
+        """Return what all of them are fitted to, by name of parameter."""
+        seeds = {name: seed for name in self.names if isinstance(seed := self.get_submodule(name), FixedSeed)}
+        return {f"{name}.{key}": value for name, seed in seeds.items() for key, value in seed.fit(rows).items()}
+
+
+TOGETHER = Blueprint("everything at once", "tables", Together)
