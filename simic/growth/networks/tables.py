@@ -221,7 +221,8 @@ class Radial(FixedSeed, Samplewise):
         return torch.exp((distance / -width[:, None]).clamp_(LEAST_EXPONENT, 0.0)).transpose(0, 1)
 
     def prepare(self, columns: Tensor) -> dict[str, Tensor]:
-        centres = columns[:, :, :CENTRES].permute(1, 2, 0).contiguous()
+        first = torch.arange(CENTRES, device=columns.device) % columns.shape[-1]  # of few rows, some more than once
+        centres = columns[:, :, first].permute(1, 2, 0).contiguous()
         # The mean over all ordered pairs is twice the variance.
         spread = 2 * centres.var(dim=1, correction=0).sum(-1, keepdim=True)
         return {"centres": centres, "width": spread.clamp(min=LEAST_STD)}
