@@ -154,7 +154,7 @@ def logits_of(population: Population, slots: Slots, x: Tensor, off: Tensor | Non
     """``[E, B, classes]`` of the live networks on ``x [B, …]``, the same for all; ``off [E, K]`` as in ``evaluate``."""
     flags = (torch.zeros_like(slots.stage, dtype=torch.bool) if off is None else off)[None].numpy()
     plan, stream_of = evaluation_plan(SlotState.read(slots), flags, slots.alpha)
-    weights = population._evaluation_weights(plan, slice(0, len(population)))
+    weights = population._evaluation_weights(plan, torch.arange(len(population)))
     same = channels_last(x[None]).expand(len(population), *[-1] * x.dim())
     return population._run(population.templates, weights, plan, same)[stream_of[0]]
 
