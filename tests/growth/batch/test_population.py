@@ -216,7 +216,7 @@ def test_breaking_one_host_changes_no_bit_of_another(family: str, backend: str) 
 @pytest.mark.parametrize("backend", ["vmap", "loop"])
 def test_a_host_trains_alike_in_any_company(family: str, backend: str) -> None:
     """Batched, products of other sizes round otherwise: at most 1e-6 per minibatch. In the loop nothing does but the
-    fused optimizer, which ends a run of neighbouring rows with other instructions: an ulp of the parameter, 6e-8 below 1.
+    fused optimizer, which ends a run of neighbouring rows with other instructions: an ulp, 6e-8 below 1.
     """
     order = make_order(8, 4, 16)
     crowd = make_population(family, backend=backend)

@@ -123,6 +123,24 @@ def test_the_same_groups_give_the_same_run_in_any_number_of_processes(digits, si
             env.close()
 
 
+def test_hosts_for_tables_have_the_same_bits_in_any_number_of_processes(single) -> None:
+    """Seeds are fitted where their host lives, to the task that it has; parts of like hosts are those of its group."""
+    at_once = Lifecycle(training_dwell=0, min_prune_age=1, embargo_steps=0, reset_steps=0, max_seeds=1, param_budget=20)
+    host = Host(family="tables", preset="baseline", widths=(8, 8))
+    train = TRAIN.model_copy(update={"host": host, "lifecycle": at_once})
+    data = make_table(tasks=4, seed=1), make_table(tasks=4, samples=40, seed=2)
+    envs = [make(data, 3, processes, train) for processes in (1, 2)]
+    try:
+        runs = [episode(env) for env in envs]
+        assert same(*runs) and any(step["replaced"].any() for step in runs[0])
+        states = [env.population.state_dict() for env in envs]
+        assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+        assert any(name.startswith("seed") for name in states[0])
+    finally:
+        for env in envs:
+            env.close()
+
+
 @pytest.mark.parametrize("changes", [{"augment": "crop_flip"}, {"host_optimizer": HOT}])
 def test_a_group_is_a_population_of_its_own(digits, single, changes) -> None:
     """Each host gets its own samples, actions, snapshots; some break in the second case."""

@@ -1,6 +1,7 @@
-"""Hosts for tables go in parts with like seeds: the same numbers as one by one, for whichever task and in any company."""
+"""Hosts for tables go in parts with like seeds: the same numbers as one by one, of any task and in any company."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -132,7 +133,7 @@ def test_like_hosts_lie_side_by_side() -> None:
         (int(kind), int(age)) if on else None
         for kind, age, on in zip(state.blueprint[order, 0], state.age[order, 0], runs, strict=True)
     ]
-    changes = sum(one != other for one, other in zip(keys, keys[1:], strict=False))
+    changes = sum(one != other for one, other in pairwise(keys))
     assert changes + 1 == len(set(keys)) > len(KINDS)
 
 

@@ -91,7 +91,9 @@ def gate(row: Array, known: dict[str, Array]) -> Array:
 
 def periodic(row: Array, known: dict[str, Array]) -> list[float]:
     """A parameter is drawn in ±1/√D: 4 · exp(0.75 √D p) lies in 4 · e^±0.75."""
-    angles = [row[j] * 4 * np.exp(0.75 * len(row) ** 0.5 * p[j]) for p in known["log_frequency"] for j in range(len(row))]
+    angles = [
+        row[j] * 4 * np.exp(0.75 * len(row) ** 0.5 * p[j]) for p in known["log_frequency"] for j in range(len(row))
+    ]
     return [*np.sin(angles), *np.cos(angles)]
 
 
@@ -184,9 +186,9 @@ def test_counts_are_the_formulas(columns: int, width: int) -> None:
     d, w, hidden = columns, width, columns * width
     pair = d * (d - 1) // 2
     params = {
-        "mlp": hidden + w + w * w, "equality": pair * w, "periodic": 2 * d + 4 * d * w, "gated": 2 * (hidden + w) + w * w,
-        "rbf": 48 * w, "gate": d + hidden + w + w * w, "bins": 12 * d * w, "quantile": d * w, "sort": d * w,
-        "compare": pair * w, "norm": d * w,
+        "mlp": hidden + w + w * w, "equality": pair * w, "periodic": 2 * d + 4 * d * w,
+        "gated": 2 * (hidden + w) + w * w, "rbf": 48 * w, "gate": d + hidden + w + w * w, "bins": 12 * d * w,
+        "quantile": d * w, "sort": d * w, "compare": pair * w, "norm": d * w,
     }  # fmt: skip
     assert {item.name: item.params((d, w)) for item in KINDS.values()} == params
     work = params | {"mlp": hidden + w * w, "periodic": 4 * d * w, "gated": 2 * hidden + w * w, "gate": hidden + w * w}
@@ -202,7 +204,9 @@ def test_a_host_is_a_plain_mlp_with_one_slot() -> None:
     assert host.flops_per_sample == 2 * (12 * 32 + 32 * 32 + 32 * 5)
     (segment,), head = host.modules()
     x = torch.randn(7, 1, 1, 12)
-    first, second, last = (module for module in nn.ModuleList([segment, head]).modules() if isinstance(module, nn.Linear))
+    first, second, last = (
+        module for module in nn.ModuleList([segment, head]).modules() if isinstance(module, nn.Linear)
+    )
     assert torch.equal(segment(x), first(x.flatten(1)))  # the slot is before the first ReLU
     assert torch.equal(head(segment(x)), last(second(first(x.flatten(1)).relu()).relu()))
 
