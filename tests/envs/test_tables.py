@@ -74,14 +74,14 @@ def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(tab
     env.step = stepping
     before = torch.zeros(40, 1, dtype=torch.int64)
     count = 0
-    for (_, actions, (*_, info)), known in zip(play(env), remembered, strict=True):
+    for (_, actions, (*_, info)), known in zip(play(env, prefer=(Op.GERMINATE,)), remembered, strict=True):
         lived = torch.isin(before, torch.tensor(sorted(LIVE_STAGES)))
         germinated = (info.effective_op == Op.GERMINATE)[:, None] & (actions[:, 1:2] == 0)
         assert torch.equal(info.replaced, lived & germinated)
         assert (known[info.replaced[:, 0]] <= 1).all()
         count += int(info.replaced.sum())
         before = info.stage
-    assert count > 20
+    assert count > 100
 
 
 def test_every_step_can_try_another_blueprint_and_the_last_one_be_kept(tables) -> None:
@@ -163,7 +163,7 @@ def test_what_is_seen_does_not_depend_on_the_width_of_a_table(tables, width) -> 
 
 
 def test_the_critic_is_told_the_kind_of_each_hosts_task_and_features_are_not(tables) -> None:
-    data = [make_table(5, tasks=4, samples=40, seed=seed) for seed in (1, 2)]
+    data = [make_table(5, tasks=4, samples=64, seed=seed) for seed in (1, 2)]
     env, silent = tables(envs=6, data=data, kinds=(2, 0, -1, 1)), tables(envs=6, data=data)
     assert (env.observation_spec.told, env.observation_spec.hidden) == (1, 3)
     assert silent.observation_spec == replace(env.observation_spec, told=0, hidden=0)
