@@ -216,7 +216,8 @@ class GrowthEnv(VectorEnv):
         self._step += 1
         self.population.germinate(slots, germinated, self.training_data, read)
         stats = self._train_epoch(slots, read, before.alive)
-        slots, measured, vitals, cause = self._measure(slots, read, stats, before)
+        replaced = events.germinated & in_stages(before.slots.stage, LIVE_STAGES)
+        slots, measured, vitals, cause = self._measure(slots, read, stats, before, replaced)
         slots = record(slots, _measurements(measured, stats))
         self._state = EpisodeState(
             slots=slots,
@@ -236,7 +237,6 @@ class GrowthEnv(VectorEnv):
         parts = rewards.components(self.train.reward.mode, paid, self.setting)
         parts = {name: torch.where(before.alive, value, 0.0) for name, value in parts.items()}
         truncated = paid.ended & ~paid.terminal
-        replaced = events.germinated & in_stages(before.slots.stage, LIVE_STAGES)
         info = self._info(events, parts, cause, before.alive, replaced)
         return self._observe(), rewards.total(parts), paid.terminal, truncated, info
 
@@ -346,13 +346,14 @@ class GrowthEnv(VectorEnv):
         return stats
 
     def _measure(
-        self, slots: Slots, read: SlotState, stats: TrainStats, before: EpisodeState
+        self, slots: Slots, read: SlotState, stats: TrainStats, before: EpisodeState, replaced: Tensor
     ) -> tuple[Slots, Attribution, Vitals, Tensor]:
         """Validation with ablations, vital signs, rollback of broken hosts, snapshot of healthy ones."""
         measured = self._validate(slots, read)
         finite = stats.finite & measured.committed_loss.isfinite()
         # A seed that was taken away may have carried the network: that is a decision, no accident.
-        taken = (slots.ramp == Ramp.DOWN) | ((slots.stage == Stage.PRUNED) & (before.slots.stage != Stage.PRUNED))
+        pruned = (slots.stage == Stage.PRUNED) & (before.slots.stage != Stage.PRUNED)
+        taken = (slots.ramp == Ramp.DOWN) | pruned | replaced
         vitals, cause, healthy = governor.check(
             before.vitals.forgotten(taken.any(dim=1)), measured.loss, finite, self.chance_loss, self.train.governor
         )

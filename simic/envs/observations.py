@@ -155,7 +155,7 @@ SLOT: tuple[Feature, ...] = (
     Feature("tempo", "steps / longest", 0, 1, "slots.tempo_steps",
             lambda v: (v.slots.tempo_steps / max(TEMPO_STEPS)).clamp(0.0, 1.0)),
     Feature("ramp_left", "steps, x/(8+x)", 0, 1, "slots.ramp_*",
-            lambda v: epochs(v.slots.ramp_steps - v.slots.ramp_done)),
+            lambda v: epochs((v.slots.ramp_steps - v.slots.ramp_done).clamp(min=0))),
     Feature("age", "steps, x/(8+x)", 0, 1, "slots.age", lambda v: epochs(v.slots.age)),
     Feature("dwell", "steps, x/(8+x)", 0, 1, "slots.dwell", lambda v: epochs(v.slots.dwell)),
     Feature("germinations", "count, x/(1+x)", 0, 1, "slots.germinations", lambda v: ratio(v.slots.germinations)),

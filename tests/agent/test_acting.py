@@ -32,7 +32,7 @@ def test_the_first_memory_has_the_type_and_device_of_the_weights(kind: str, like
 
 def test_every_width_of_the_memory_comes_from_the_policy() -> None:
     """The rollout states no width of its own: it keeps whatever memory the policy begins with."""
-    for units, critic, width in ((3, "own", 6), (10, "shared", 10), (17, "own", 34)):
+    for units, critic, width in ((3, "own", 6), (10, "detached", 10), (17, "own", 34)):
         sizes = SMALL.model_copy(update={"core_units": units, "critic": critic})
         policy = ActorCritic(HIERARCHY, SEEN, sizes, rng_seed=1)
         rollout = make_rollout(policy, episodes(2, 3), 3)

@@ -28,7 +28,7 @@ def watched(found: Replayed, valid: torch.Tensor | None = None) -> dict[str, tor
     return health(found, torch.ones(found.values.shape, dtype=torch.bool) if valid is None else valid)
 
 
-@pytest.mark.parametrize("critic", ["own", "shared"])
+@pytest.mark.parametrize("critic", ["own", "detached"])
 def test_a_policy_diverges_from_itself_when_its_weights_move(critic: str) -> None:
     policy = make_policy(sizes=SMALL.model_copy(update={"critic": critic}))
     rollout = make_rollout(policy, episodes(6, 8), 8)
@@ -108,7 +108,7 @@ def test_a_memory_in_which_an_episode_begins_is_seen_and_one_that_goes_on_is_not
     assert acting(policy, rollout, end, normalizers)["start_state"] == 0.0
 
 
-@pytest.mark.parametrize("critic", ["own", "shared"])
+@pytest.mark.parametrize("critic", ["own", "detached"])
 def test_cells_are_those_of_the_actor_in_episodes_that_reach_the_end(critic: str) -> None:
     policy, rollout, end, normalizers = acted_on(critic=critic)
     end.state.c.fill_(9.0)

@@ -394,3 +394,32 @@ def test_nothing_is_learned_after_the_divergence_ended_an_update() -> None:
     steps, ended = learn(order[2])
     assert steps == 2
     assert torch.equal(ended, learn(*order[2:])[1])
+
+
+def test_a_linear_rate_falls_to_a_fifth_in_the_last_update() -> None:
+    ppo = make_ppo(settings=SETTINGS.model_copy(update={"learning_rate_schedule": "linear"}), total_updates=5)
+    rates = [ppo.update(make_rollout(ppo.policy, episodes(4, 6), 6, i), i).learning_rate for i in range(6)]
+    # 1, 0.8, 0.6, 0.4, 0.2 of the first, and no less after the last
+    assert rates == pytest.approx([0.01, 0.008, 0.006, 0.004, 0.002, 0.002], rel=1e-5)
+
+
+def test_rows_without_a_choice_say_nothing_about_advantages() -> None:
+    """Where WAIT alone is legal, other rewards change neither a head's gradient nor the step that it makes."""
+    policies = [make_policy() for _ in range(2)]
+    settings = SETTINGS.model_copy(
+        update={"epochs": 1, "minibatches": 1, "entropy_coef": 0.0, "entropy_coef_final": 0.0}
+    )
+    moved = []
+    for policy, bonus in zip(policies, (0.0, 1000.0), strict=True):
+        rollout = make_rollout(policy, episodes(6, 8), 8)
+        closed = torch.zeros_like(rollout.valid)
+        closed[:, ::2] = True
+        masks = {name: mask.clone() for name, mask in rollout.masks.items()}
+        masks["op"][:, ::2] = torch.tensor([True, False, False, False])
+        actions = rollout.actions.masked_fill(closed[..., None], 0)
+        log_probs = rollout.log_probs.masked_fill(closed[..., None], 0.0)
+        advantages = rollout.advantages + bonus * closed
+        changed = replace(rollout, masks=masks, actions=actions, log_probs=log_probs, advantages=advantages)
+        make_ppo(policy, settings).update(changed, 0)
+        moved.append(torch.cat([parameter.detach().flatten() for parameter in policy.heads.parameters()]))
+    assert torch.equal(*moved)

@@ -101,8 +101,36 @@ def test_order_differs_by_rng_seed_iteration_env_and_step():
     assert all(not torch.equal(base, other) for other in others)
 
 
+@pytest.mark.parametrize(("samples", "limit"), [(50, 2), (50, 3), (48, 1), (50, 6), (50, "all")])
+def test_epochs_that_share_a_pass_show_every_sample_once_before_any_comes_again(samples, limit):
+    """50 samples are 6 batches of 8: three epochs of 2, two of 3, one of 6; a rest that makes no epoch is left out."""
+    parts = 6 // (6 if limit == "all" else limit)
+    for number in range(3):
+        steps = [epoch_order(1, 0, torch.arange(4), number * parts + part, samples, 8, limit) for part in range(parts)]
+        seen = torch.cat([step.flatten(1) for step in steps], 1)
+        assert all(len(set(row.tolist())) == 48 for row in seen), "48 of at most 50 samples, none of them twice"
+        whole = epoch_order(1, 0, torch.arange(4), number, samples, 8).flatten(1)  # the permutation of that pass
+        assert torch.equal(seen, whole)
+
+
+def test_a_pass_ends_where_too_few_batches_are_left():
+    """6 batches are one epoch of 4: the other two are never shown in this pass, and the next epoch draws anew."""
+    first, second = (epoch_order(1, 0, torch.arange(2), step, 50, 8, 4) for step in (0, 1))
+    assert first.shape == second.shape == (2, 4, 8)
+    assert set(first[0].flatten().tolist()) & set(second[0].flatten().tolist())
+
+
+def test_the_last_pass_is_not_taken_for_another():
+    """Passes are kept; asked again in any order, of any hosts and sizes, they are what they were."""
+    asked = [(1, 0, 3, 0, 40), (1, 0, 3, 1, 40), (1, 0, 3, 0, 48), (1, 0, 2, 0, 40), (2, 0, 3, 0, 40), (1, 1, 3, 0, 40)]
+    first = {each: epoch_order(each[0], each[1], torch.arange(each[2]), each[3], each[4], 8, 2) for each in asked}
+    for each in (*reversed(asked), *asked, *asked[::2]):
+        again = epoch_order(each[0], each[1], torch.arange(each[2]), each[3], each[4], 8, 2)
+        assert torch.equal(again, first[each]), each
+
+
 def test_a_limit_keeps_the_first_batches():
-    first, whole = (epoch_order(1, 0, torch.arange(2), 1, 40, 8, limit=limit) for limit in (2, "all"))
+    first, whole = (epoch_order(1, 0, torch.arange(2), 0, 40, 8, limit=limit) for limit in (2, "all"))
     assert torch.equal(first, whole[:, :2])
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from growth.worlds import make_tokens, small
+from growth.worlds import make_table, make_tokens, small
 from sklearn.datasets import load_digits
 from torch import Tensor
 
@@ -27,6 +27,13 @@ QUICK = Lifecycle(
     auto_advance=False,
     sequential_development=False,
 )
+
+
+# Nothing takes time that need not: a seed germinated at tempo 0 acts in the same step and may be replaced in the next.
+AT_ONCE = Lifecycle(
+    training_dwell=0, blending_dwell=0, min_prune_age=1, embargo_steps=0, reset_steps=0, max_seeds=1, param_budget=20.0
+)
+TABLE = make_table(samples=320, seed=5), make_table(samples=160, seed=6)
 
 
 @pytest.fixture(scope="session")
@@ -77,14 +84,14 @@ def transitions(monkeypatch) -> list[tuple[rewards.Transition, rewards.Setting]]
 @pytest.fixture(scope="session")
 def make_env(digits, tokens) -> Callable[..., GrowthEnv]:
     """``make_env(envs=8, family="mlp", lifecycle=Lifecycle(…))``: a short quick environment on the digits (of the
-    transformer: on tokens)."""
+    transformer: on tokens, of tables: on rows), or on ``data``."""
 
     def build(
         envs: int = 6, family: str = "cnn", steps: int = 12, backend: str = "loop", rng_seed: int = 7, **changes
     ) -> GrowthEnv:
         host = changes.pop("host", small(family))
-        data = tokens if host.family == "transformer" else digits
-        keywords = {name: changes.pop(name) for name in ("env_ids", "compose") if name in changes}
+        data = changes.pop("data", {"transformer": tokens, "tables": TABLE}.get(host.family, digits))
+        keywords = {name: changes.pop(name) for name in ("env_ids", "compose", "kinds") if name in changes}
         if validation := changes.pop("validation", None):  # so many samples of it
             data = data[0], Dataset(data[1].x[:validation], data[1].y[:validation], data[1].classes)
         train = Train(

@@ -200,11 +200,11 @@ def test_tasks_that_there_are_not_are_refused():
 def test_losses_are_observed_in_units_of_the_own_chance():
     env = make(bank(), [0, 1, 2, 3])
     seen, info = env.reset(options={"tasks": torch.tensor([0, 1, 2, 3])})
-    place = [name for name, _ in columns(env.host.slots)].index("loss_lag_0")
+    place = [name for name, _ in columns(env.host.slots, len(env.blueprints))].index("loss_lag_0")
     chance = torch.tensor([math.log(count) for count in CLASSES])
     assert torch.equal(seen.features[:, place], ratio(info.val_loss / chance))
     seen, *_, info = env.step(torch.zeros(4, 8, dtype=torch.int64))
-    place = [name for name, _ in columns(env.host.slots)].index("train_loss")
+    place = [name for name, _ in columns(env.host.slots, len(env.blueprints))].index("train_loss")
     assert torch.equal(seen.features[:, place], ratio(info.train_loss / chance))
     assert torch.equal(env.setting.chance_loss.float(), chance)
 

@@ -41,7 +41,7 @@ def check_step(env, transition, actions, result) -> None:
     assert (info.params >= env.host.params).all() and (info.committed_params >= env.host.params).all()
     assert (seed_params.sum(dim=1) <= env.train.lifecycle.param_budget * env.host.params).all()
     assert (in_stages(after, LIVE_STAGES).sum(dim=1) <= (env.train.lifecycle.max_seeds or env.host.slots)).all()
-    table = [row for _, row in columns(env.host.slots)]
+    table = [row for _, row in columns(env.host.slots, len(env.blueprints))]
     low, high = torch.tensor([row.low for row in table]), torch.tensor([row.high for row in table])
     assert ((observation.features >= low) & (observation.features <= high)).all()
     assert (observation.categories >= -1).all() and (observation.categories < len(env.blueprints)).all()

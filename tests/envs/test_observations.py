@@ -13,7 +13,7 @@ from simic.envs.observations import View, columns, observe
 from simic.envs.tracker import Tracker
 from simic.growth.life.vocabulary import Blend, Op, Ramp, Slots, Stage
 
-ENVS, SLOTS, T = 3, 2, 12
+ENVS, SLOTS, KINDS, T = 3, 2, 4, 12
 EXTREME = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -1.0, 1.0, 1e30, -1e30, 0.37, 99.0])
 
 
@@ -34,12 +34,14 @@ def view(slots: Slots | None = None, **changes) -> View:
         seed_params=torch.zeros(ENVS, SLOTS, dtype=torch.int64),
         host_params=100,
         param_budget=4.0,
+        tried=torch.zeros(ENVS, KINDS, dtype=torch.int64),
+        gained=torch.full((ENVS, KINDS), torch.nan),
     )
     return replace(plain, **changes)
 
 
 def named(observation: torch.Tensor) -> dict[str, torch.Tensor]:
-    return dict(zip((name for name, _ in columns(SLOTS)), observation.T, strict=True))
+    return dict(zip((name for name, _ in columns(SLOTS, KINDS)), observation.T, strict=True))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -77,10 +79,12 @@ def test_every_column_stays_in_its_range_whatever_was_measured(data):
             train_accuracy=torch.full((ENVS,), 100.0),
             seed_params=torch.full((ENVS, SLOTS), data.draw(st.integers(0, 10**12))),
             op=torch.tensor([-1, 0, len(Op) - 1]),
+            tried=torch.full((ENVS, KINDS), data.draw(st.integers(0, 10**6))),
+            gained=torch.full((ENVS, KINDS), data.draw(EXTREME)),
         )
     )
     assert seen.dtype == torch.float32
-    for name, row in columns(SLOTS):
+    for name, row in columns(SLOTS, KINDS):
         column = named(seen)[name]
         assert column.isfinite().all(), name
         assert ((column >= row.low) & (column <= row.high)).all(), (name, column, row.low, row.high)
@@ -90,9 +94,9 @@ def test_every_column_stays_in_its_range_whatever_was_measured(data):
 
 def test_missing_values_are_zero_with_their_flag():
     seen = named(observe(view()))
-    for flag in ("missing_lag_0", "train_missing", "slot0_contribution_missing", "slot1_gradient_missing"):
+    for flag in ("missing_lag_0", "train_missing", "slot0_contribution_missing", "blueprint3_gained_missing"):
         assert seen[flag].eq(1).all(), flag
-    for value in ("loss_lag_0", "accuracy_lag_0", "train_loss", "slot0_contribution", "slot1_gradient_ratio"):
+    for value in ("loss_lag_0", "accuracy_lag_0", "train_loss", "slot0_contribution", "blueprint3_gained"):
         assert seen[value].eq(0).all(), value
     measured = Slots.empty(ENVS, SLOTS)
     measured = replace(measured, contribution=torch.zeros(ENVS, SLOTS))
@@ -108,13 +112,18 @@ def squashed(x: float) -> float:
     return 0.0 if math.isnan(x) else x / (1 + x)
 
 
+def clock(steps: float) -> float:
+    """Eight steps are a half, in an episode of any length."""
+    return steps / (8 + steps)
+
+
 def scalar_base(seen: View, env: int) -> dict[str, float]:
     """One host's columns, each spelled out."""
     tracker, op = seen.tracker, int(seen.op[env])
     losses, accuracies = tracker.losses[env].tolist()[::-1], tracker.accuracies[env].tolist()[::-1]
     chance, held = math.log(10), sum(seen.seed_params[env].tolist())
     stages = seen.slots.stage[env].tolist()
-    found = {"time": seen.step / T, "plateau": min(1.0, int(tracker.plateau[env]) / T)}
+    found = {"time": seen.step / T, "left": clock(T - seen.step), "plateau": clock(int(tracker.plateau[env]))}
     for lag in range(5):
         found[f"loss_lag_{lag}"] = squashed(losses[lag] / chance)
         found[f"accuracy_lag_{lag}"] = 0.0 if math.isnan(accuracies[lag]) else accuracies[lag] / 100
@@ -142,8 +151,8 @@ def scalar_slot(seen: View, env: int, slot: int) -> dict[str, float]:
     found |= {f"ramp_{each.name.lower()}": at["ramp"] == each for each in Ramp}
     found |= {f"operator_{each.name.lower()}": found["occupied"] and at["operator"] == each for each in Blend}
     found |= {name: at[name] for name in ("alpha_target", "first_target")}
-    found |= {"tempo": at["tempo_steps"] / 8, "ramp_left": (at["ramp_steps"] - at["ramp_done"]) / T}
-    found |= {name: min(1.0, at[name] / T) for name in ("age", "dwell")}
+    found |= {"tempo": at["tempo_steps"] / 8, "ramp_left": clock(at["ramp_steps"] - at["ramp_done"])}
+    found |= {name: clock(at[name]) for name in ("age", "dwell")}
     found |= {
         "germinations": squashed(at["germinations"]),
         "params": squashed(seen.seed_params[env, slot].item() / 100),
@@ -162,6 +171,12 @@ def scalar_slot(seen: View, env: int, slot: int) -> dict[str, float]:
     found["stage_progress"] = symlog(at["accuracy"] - at["stage_accuracy"])
     found["progress_missing"] = math.isnan(at["accuracy"] - at["germination_accuracy"])
     return found
+
+
+def scalar_kind(seen: View, env: int, kind: int) -> dict[str, float]:
+    """One blueprint's columns, each spelled out."""
+    gained = float(seen.gained[env, kind])
+    return {"tried": seen.tried[env, kind] > 0, "gained": symlog(gained), "gained_missing": math.isnan(gained)}
 
 
 def some_view() -> View:
@@ -202,29 +217,48 @@ def some_view() -> View:
         interaction=interaction,
         boost=20 * torch.rand(cell, generator=draw),
         seed_params=torch.tensor([[10, 25], [0, 90], [500, 3]]),
+        tried=torch.tensor([[0, 1, 3, 0], [2, 0, 0, 1], [0, 0, 1, 0]]),
+        gained=torch.tensor([[math.nan, -3.0, 7.5, math.nan], [0.0, math.nan, math.nan, 60.0], [math.nan] * 4]),
     )
 
 
 def test_every_column_is_what_its_name_says():
     seen = some_view()
-    found, names = observe(seen), [name for name, _ in columns(SLOTS)]
+    found, names = observe(seen), [name for name, _ in columns(SLOTS, KINDS)]
     for env in range(ENVS):
         expected = scalar_base(seen, env)
         for slot in range(SLOTS):
             expected |= {f"slot{slot}_{name}": value for name, value in scalar_slot(seen, env, slot).items()}
+        for kind in range(KINDS):
+            expected |= {f"blueprint{kind}_{name}": value for name, value in scalar_kind(seen, env, kind).items()}
         assert sorted(expected) == sorted(names)
         for name, value in zip(names, found[env].tolist(), strict=True):
             assert math.isclose(value, expected[name], rel_tol=1e-5, abs_tol=1e-6), (env, name)
 
 
 def test_spec_describes_the_tensor():
-    spec = observations.observation_spec(SLOTS, blueprints=7)
-    table = columns(SLOTS)
+    spec = observations.observation_spec(SLOTS, KINDS)
+    table = columns(SLOTS, KINDS)
     assert spec.features == len(table) == observe(view()).shape[1]
     assert spec.raw == tuple(row.flag for _, row in table)
-    assert (spec.categories, spec.cardinality, spec.version) == (SLOTS, 7, observations.VERSION)
+    assert (spec.categories, spec.cardinality, spec.version) == (SLOTS, KINDS, observations.VERSION)
     names = [name for name, _ in table]
     assert len(set(names)) == len(names)
+
+
+def test_only_time_says_how_long_an_episode_is():
+    """Two episodes of other lengths, with as many steps left: all else that is seen is the same."""
+    seen = some_view()
+    short = dict(zip([name for name, _ in columns(SLOTS, KINDS)], observe(seen).T, strict=True))
+    later = replace(seen, step=seen.step + 30, episode_steps=T + 30)
+    long = dict(zip([name for name, _ in columns(SLOTS, KINDS)], observe(later).T, strict=True))
+    assert [name for name, column in short.items() if not torch.equal(column, long[name])] == ["time"]
+
+
+def test_what_the_critic_alone_is_told_is_no_feature():
+    plain, told = (observations.observation_spec(SLOTS, KINDS, kinds) for kinds in (0, 9))
+    assert (plain.told, plain.hidden, told.told, told.hidden) == (0, 0, 1, 9)
+    assert told.features == plain.features and told.raw == plain.raw
 
 
 def test_document_lists_every_column_at_its_index():
@@ -232,15 +266,19 @@ def test_document_lists_every_column_at_its_index():
     shown = [(cells[0].strip("| ").split("–"), cells[1].split(", ")) for cells in lines if cells[0] != "| index"]
     assert all(int(places[-1]) - int(places[0]) + 1 == len(names) for places, names in shown)
     rows = [(int(places[0]) + offset, name) for places, names in shown for offset, name in enumerate(names)]
-    base, block = len(observations.BASE), len(observations.SLOT)
-    assert len(rows) == base + block
-    names = [name for name, _ in columns(SLOTS)]
+    base, block, kind = len(observations.BASE), len(observations.SLOT), len(observations.KIND)
+    assert len(rows) == base + block + kind
+    names = [name for name, _ in columns(SLOTS, KINDS)]
     for index, name in rows[:base]:
         assert names[index] == name
     for k in range(SLOTS):
-        for index, name in rows[base:]:
+        for index, name in rows[base : base + block]:
             assert names[base + block * k + index] == f"slot{k}_{name}"
+    for p in range(KINDS):
+        for index, name in rows[base + block :]:
+            assert names[base + block * SLOTS + kind * p + index] == f"blueprint{p}_{name}"
     assert f"from column {base} + {block} k" in observations.document()
+    assert f"from column {base} + {block} K + {kind} p" in observations.document()
 
 
 def test_the_committed_page_is_the_generated_one():

@@ -64,7 +64,7 @@ def test_while_a_seed_is_faded_out_the_governor_forgets_too(make_env):
 def test_how_many_seeds_are_still_allowed_can_be_seen(make_env, play):
     """The blocks of the slots say how many live; the limit is the same in a whole run."""
     env = make_env(envs=12, steps=16, lifecycle=ONE.model_copy(update={"max_seeds": 2, "min_prune_age": 2}))
-    names = [name for name, _ in columns(env.host.slots)]
+    names = [name for name, _ in columns(env.host.slots, len(env.blueprints))]
     occupied = torch.tensor([name.endswith("_occupied") for name in names])
     counts = set()
     for _, _, (observation, *_, info) in play(env):

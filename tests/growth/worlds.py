@@ -38,7 +38,21 @@ def make_tokens(samples: int = 96, seed: int = 0) -> Dataset:
     return Dataset(x, (x + before) % TOKENS, TOKENS)
 
 
-DATA = {"cnn": make_data(), "mlp": make_data(), "transformer": make_tokens()}
+def make_table(columns: int = 5, tasks: int = 1, samples: int = 96, seed: int = 0) -> Dataset:
+    """Rows ``[tasks · samples, 1, 1, columns]`` of columns of other distributions, some values occurring often; the
+    label of the even tasks is one of three by a product, of the odd ones one of two by a sum.
+    """
+    draw = generator(seed)
+    x = torch.randn(tasks * samples, columns, generator=draw)
+    x[:, 1] = (2 * x[:, 1]).round() / 2
+    x[:, 2] = x[:, 2].abs().sqrt()
+    odd = torch.arange(tasks).repeat_interleave(samples) % 2 == 1
+    y = torch.where(odd, (x.sum(1) > 0).long(), 1 + (x[:, 0] * x[:, 3]).sign().long() * (x[:, 1] != 0))
+    classes = tuple(3 - task % 2 for task in range(tasks)) if tasks > 1 else ()
+    return Dataset(x[:, None, None], y, 3, classes)
+
+
+DATA = {"cnn": make_data(), "mlp": make_data(), "transformer": make_tokens(), "tables": make_table()}
 
 
 def make_order(envs: int, batches: int, batch: int, samples: int = 96, seed: int = 0) -> Tensor:
@@ -48,14 +62,16 @@ def make_order(envs: int, batches: int, batch: int, samples: int = 96, seed: int
 
 def small(family: str) -> Host:
     """The smallest host of a family."""
-    if family == "mlp":
-        return Host(family=family, preset="baseline", widths=(16, 16, 16))
+    if family in ("mlp", "tables"):
+        return Host(family=family, preset="baseline", widths=(16, 16, 16) if family == "mlp" else (8, 8))
     return Host(family=family, preset="impaired")
 
 
 def make_host(family: str, preset: str | None = None) -> HostSpec:
     """Of that preset, or the smallest."""
     host = small(family) if preset is None else Host(family=family, preset=preset)
+    if family == "tables":
+        return build_host(host, DATA["tables"].shape, 3)
     return build_host(host, (CONTEXT,), TOKENS) if family == "transformer" else build_host(host, IMAGE, 4)
 
 
@@ -101,7 +117,7 @@ def one_seed(
         "germinations": 1,
     }
     slots = replace(slots, **{k: torch.where(column, v, getattr(slots, k)) for k, v in changes.items()})
-    population.germinate(slots, slots.stage > 0)
+    population.germinate(slots, slots.stage > 0, DATA[population.host.family])
     return slots
 
 
@@ -122,8 +138,9 @@ def mixed_slots(population: Population, seed: int = 0) -> Slots:
         alpha=alpha,
         ramp=torch.where(down, int(Ramp.DOWN), int(Ramp.HOLD)),
         germinations=(stage > 0).long(),
+        age=torch.where(stage > 0, torch.randint(1, 5, shape, generator=draw), 0),
     )
-    population.germinate(mixed, stage > 0)
+    population.germinate(mixed, stage > 0, DATA[population.host.family])
     return mixed
 
 
@@ -137,7 +154,7 @@ def logits_of(population: Population, slots: Slots, x: Tensor, off: Tensor | Non
     """``[E, B, classes]`` of the live networks on ``x [B, …]``, the same for all; ``off [E, K]`` as in ``evaluate``."""
     flags = (torch.zeros_like(slots.stage, dtype=torch.bool) if off is None else off)[None].numpy()
     plan, stream_of = evaluation_plan(SlotState.read(slots), flags, slots.alpha)
-    weights = population._evaluation_weights(plan, slice(0, len(population)))
+    weights = population._evaluation_weights(plan, torch.arange(len(population)))
     same = channels_last(x[None]).expand(len(population), *[-1] * x.dim())
     return population._run(population.templates, weights, plan, same)[stream_of[0]]
 
@@ -148,14 +165,14 @@ class PlainHost:
     def __init__(self, population: Population, slots: Slots, row: int) -> None:
         host, state = population.host, SlotState.read(slots)
         self.segments, self.head = host.modules()
-        self.data, self.isolated = DATA[host.family], host.isolated
+        self.data, self.isolated, self.reads_input = DATA[host.family], host.isolated, host.reads_input
         self.stage, self.alpha = slots.stage[row].tolist(), slots.alpha[row].tolist()
         self.operator, self.down = slots.operator[row].tolist(), state.frozen[row].tolist()
         self.seeds: dict[int, nn.Module] = {}
         self.gates: dict[int, nn.Module] = {}
         for k, stage in enumerate(self.stage):
             if stage in LIVE:
-                self.seeds[k] = population.blueprints[int(slots.blueprint[row, k])].build(host.slot_shapes[k])
+                self.seeds[k] = population.blueprints[int(slots.blueprint[row, k])].build(host.seed_shapes[k])
                 self.gates[k] = host.gate(host.slot_shapes[k])
         self._load(population.named_parameters(slots, row))
         decay = population.optimizer.weight_decay
@@ -181,14 +198,15 @@ class PlainHost:
         return torch.optim.SGD(members, 0.05, momentum=0.9, weight_decay=decay)
 
     def logits(self, x: Tensor) -> Tensor:
+        sample = x
         for k, segment in enumerate(self.segments):
             h = segment(x)
-            x = self._join(k, h) if k in self.seeds and self.stage[k] > Stage.GERMINATED else h
+            x = self._join(k, h, sample) if k in self.seeds and self.stage[k] > Stage.GERMINATED else h
         return self.head(x)
 
-    def _join(self, k: int, h: Tensor) -> Tensor:
+    def _join(self, k: int, h: Tensor, sample: Tensor) -> Tensor:
         seen = h.detach() if self.stage[k] in self.isolated else h
-        s, a = self.seeds[k](seen), self.alpha[k]
+        s, a = seen + self.seeds[k](sample) if self.reads_input else self.seeds[k](seen), self.alpha[k]
         if self.stage[k] == Stage.TRAINING:
             return h + (s - s.detach())  # the textbook form, with its rounding
         if self.operator[k] == Blend.MULTIPLY:

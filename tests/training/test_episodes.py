@@ -6,6 +6,7 @@ from small_runs import small_params, steps_of
 
 from simic.envs.play import play
 from simic.evaluation.baselines import FixedSchedule
+from simic.growth.life.vocabulary import Action, Op
 from simic.params import Lifecycle
 from simic.training import validation
 from simic.training.episodes import Tally
@@ -55,6 +56,20 @@ def test_a_host_has_the_means_of_its_gradient_norms_and_the_flops_of_what_it_kep
     assert (seen[0].committed_flops == env.host.flops_per_sample).all()  # nothing is kept yet, though seeds run
     assert (seen[0].flops > env.host.flops_per_sample).all()
     assert (found["committed_flops"] == seen[-1].flops.numpy()).all()  # all seeds are kept
+
+
+def test_a_seed_that_made_room_for_another_counts_as_pruned(prepared, tmp_path):
+    at_once = Lifecycle(training_dwell=0, min_prune_age=1, embargo_steps=0, reset_steps=0, max_seeds=1)
+    with open_session(small_params(episode_steps=6, lifecycle=at_once), tmp_path, prepared) as session:
+        env, tally = session.env, Tally(session.env)
+        env.reset()
+        germinate = Action.wait(env.num_envs)._replace(op=torch.full((env.num_envs,), int(Op.GERMINATE)))
+        prune = germinate._replace(op=torch.full((env.num_envs,), int(Op.PRUNE)))
+        for action in (germinate, germinate, germinate, prune, germinate, Action.wait(env.num_envs)):
+            _, reward, *_, info = env.step(action)
+            tally.add(reward, info)
+    found = tally.columns()
+    assert (found["germinated"] == 4).all() and (found["pruned"] == 3).all()  # two made room, one was taken out
 
 
 def test_the_best_checkpoint_is_chosen_by_accuracy_less_the_price_of_what_was_kept(prepared, tmp_path):

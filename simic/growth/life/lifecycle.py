@@ -4,7 +4,8 @@ One environment step is ``advance`` (gates on the last measurements → op → a
 host trains an epoch and validates, then ``record`` stores what was measured. A slot makes at most one transition per
 step, except through stages that take no time: with ``training_dwell`` 0 a seed blends in the step in which it
 germinates, at tempo 0 it holds in the step in which it blends, and with ``embargo_steps`` and ``reset_steps`` 0 a slot
-is free in the step in which its seed is pruned, so that GERMINATE may replace a seed. Semantics: docs/glossary.md; the independent scalar machine that holds this one to its word is in the tests.
+is free in the step in which its seed is pruned and ever after, so that GERMINATE may replace a seed. Semantics:
+docs/glossary.md; the independent scalar machine that holds this one to its word is in the tests.
 """
 
 from dataclasses import dataclass, replace
@@ -96,7 +97,7 @@ def legal_ops(slots: Slots, params: Lifecycle) -> Tensor:
     prunable = in_stages(stage, PRUNABLE_STAGES) & held & (slots.age >= params.min_prune_age)
     free = stage == Stage.DORMANT
     if free_at_once(params):
-        free |= (stage == Stage.PRUNED) | prunable
+        free |= in_stages(stage, FAILURE_STAGES) | prunable
     live = in_stages(stage, LIVE_STAGES)
     room = _elsewhere(live) < (params.max_seeds or stage.shape[1])
     if params.sequential_development:
@@ -203,8 +204,8 @@ _NEXT_STAGE = tuple(
 def _target_stage(stage: Tensor, op: Tensor) -> Tensor:
     """The stage the op leads to through a gate, DORMANT where it needs none."""
     forward = _look_up(_NEXT_STAGE, stage)
-    gated = (op == Op.GERMINATE) | (op == Op.ADVANCE) | (op == Op.FOSSILIZE)
-    return torch.where(gated, forward, int(Stage.DORMANT))
+    target = torch.where((op == Op.ADVANCE) | (op == Op.FOSSILIZE), forward, int(Stage.DORMANT))
+    return torch.where(op == Op.GERMINATE, int(Stage.GERMINATED), target)
 
 
 def _gate_of_target(passes: dict[Stage, Tensor], target: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from simic.growth.life.vocabulary import Stage
 from simic.growth.networks.blueprints import Blueprint, blueprint, blueprints_of
 from simic.growth.networks.family import Anatomy, Shape, host_family
 from simic.growth.networks.layers import Samplewise
@@ -50,7 +51,8 @@ def _head(first: int, second: int, classes: int) -> nn.Module:
     return nn.Sequential(nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, classes))
 
 
-@host_family("tables", presets=tuple(PRESETS), reads_input=True)
+# A seed does not read the host's features, so once it acts there is nothing to cut: its host gets the whole gradient.
+@host_family("tables", presets=tuple(PRESETS), isolated=frozenset({Stage.TRAINING}), reads_input=True)
 def tables(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     """D → 32 → ReLU → 32 → ReLU → classes; the slot is the first pre-activation."""
     first, second = host.widths or PRESETS[host.preset]
@@ -221,8 +223,8 @@ class Radial(FixedSeed, Samplewise):
         return torch.exp((distance / -width[:, None]).clamp_(LEAST_EXPONENT, 0.0)).transpose(0, 1)
 
     def prepare(self, columns: Tensor) -> dict[str, Tensor]:
-        first = torch.arange(CENTRES, device=columns.device) % columns.shape[-1]  # of few rows, some more than once
-        centres = columns[:, :, first].permute(1, 2, 0).contiguous()
+        chosen = torch.arange(CENTRES, device=columns.device) % columns.shape[-1]  # fewer rows come round again
+        centres = columns[:, :, chosen].permute(1, 2, 0).contiguous()
         # The mean over all ordered pairs is twice the variance.
         spread = 2 * centres.var(dim=1, correction=0).sum(-1, keepdim=True)
         return {"centres": centres, "width": spread.clamp(min=LEAST_STD)}

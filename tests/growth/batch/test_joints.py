@@ -30,8 +30,8 @@ def groups_of(isolated: frozenset[Stage], stages: list[Stage] = STAGES) -> SlotG
     """One slot of seven hosts, two blueprints in an order of their own."""
     stage = np.array(stages)[:, None]
     blueprint = np.array([1, 0, 1, 0, 0, 1, 0])[:, None]
-    never = np.zeros_like(stage, dtype=bool)
-    state = SlotState(stage, blueprint, np.array(OPERATORS)[:, None], never, (ALPHA <= 0).numpy()[:, None])
+    never, age = np.zeros_like(stage, dtype=bool), np.zeros_like(stage)
+    state = SlotState(stage, blueprint, np.array(OPERATORS)[:, None], never, (ALPHA <= 0).numpy()[:, None], age)
     [groups] = training_plan(state, ALPHA[:, None], isolated).slots
     assert groups is not None
     return groups

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from simic.growth.batch.groups import Integers
 from simic.growth.batch.population import Population, TrainStats
 
 from ..worlds import DATA, FAMILIES, make_order, make_population, mixed_slots
@@ -15,16 +16,16 @@ class Full(Population):
     room = 3
     refused = 0
 
-    def _train(self, hosts: slice, *given: object) -> TrainStats:
+    def _train(self, hosts: Integers, *given: object) -> TrainStats:
         self._ask(hosts)
         return super()._train(hosts, *given)  # pyright: ignore[reportArgumentType]
 
-    def _evaluate(self, hosts: slice, *given: object) -> tuple[Tensor, Tensor]:
+    def _evaluate(self, hosts: Integers, *given: object) -> tuple[Tensor, Tensor]:
         self._ask(hosts)
         return super()._evaluate(hosts, *given)  # pyright: ignore[reportArgumentType]
 
-    def _ask(self, hosts: slice) -> None:
-        if hosts.stop - hosts.start > self.room:
+    def _ask(self, hosts: Integers) -> None:
+        if len(hosts) > self.room:
             self.refused += 1
             raise torch.OutOfMemoryError
 

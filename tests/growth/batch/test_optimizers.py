@@ -1,11 +1,14 @@
 """Stacked optimizers against torch.optim, one network at a time."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from simic.growth.batch import optimizers
+from simic.growth.batch.arena import Arena, Block, Columns
 from simic.growth.batch.optimizers import MOMENTS, Update, clip_scale
+from simic.growth.batch.rows import Rows
 from simic.params import HostOptimizer
 
 from ..worlds import generator
@@ -27,7 +30,7 @@ def test_rows_equal_torch_optim_and_inactive_rows_stand_still(name: str, decay: 
     modules = [nn.Parameter(row.clone()) for row in start]
     makers = {
         "sgd": lambda p, lr: torch.optim.SGD([p], lr, momentum=0.9, weight_decay=decay),
-        "adamw": lambda p, lr: torch.optim.AdamW([p], lr, weight_decay=decay),
+        "adamw": lambda p, lr: torch.optim.AdamW([p], lr, betas=(0.9, 0.99), weight_decay=decay),
     }
     theirs = [makers[name](module, rate) for module, rate in zip(modules, rates.tolist(), strict=True)]
     for t in range(STEPS):
@@ -45,6 +48,91 @@ def test_rows_equal_torch_optim_and_inactive_rows_stand_still(name: str, decay: 
                 after = (param, *moments.values())
                 assert all(torch.equal(a[row], b[row]) for a, b in zip(after, before, strict=True))
     torch.testing.assert_close(param, torch.stack([module.detach() for module in modules]), rtol=1e-5, atol=1e-6)
+
+
+COLUMNS = Columns([torch.Size(size) for size in ((3, 2), (4,), (5,))], [True, False, True])
+RATES = torch.tensor([0.01, 0.01, 0.1, 0.05, 0.05, 0.05, 0.2])
+# Which rows train in an epoch, in which order, and which of them stand still: then some rows have trained more than
+# others, neighbours are alike or not, and a run of like rows is cut by a frozen one.
+EPOCHS = (([0, 1, 2, 3], []), ([2, 3, 4, 5, 6], [3]), ([6, 0, 1, 3, 2, 5, 4], [0]), ([3, 4, 5, 0, 1, 2, 6], [4, 6]))
+
+
+class PlainRow:
+    """One module of the block under torch.optim, clipped by torch."""
+
+    def __init__(self, row: torch.Tensor, rate: float, decay: float, name: str) -> None:
+        first, _, last = row.split([6, 4, 5])
+        self.parameters = [nn.Parameter(first.view(3, 2).clone()), nn.Parameter(last.clone())]
+        if name == "sgd":
+            self.optimizer = torch.optim.SGD(self.parameters, rate, momentum=0.9, weight_decay=decay)
+        else:
+            self.optimizer = torch.optim.AdamW(self.parameters, rate, betas=(0.9, 0.99), weight_decay=decay)
+
+    def step(self, grads: list[torch.Tensor]) -> float:
+        for parameter, grad in zip(self.parameters, grads, strict=True):
+            parameter.grad = grad.clone()
+        norm = nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.optimizer.step()
+        return norm.item()
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_modules_of_mixed_age_equal_torch_optim_row_by_row(name: str, decay: float, fused: bool) -> None:
+    """By torch's fused kernels, as on a CPU, and elementwise, as elsewhere; what does not train keeps every bit."""
+    draw, optimizer = generator(5), HostOptimizer(name=name, momentum=0.9)
+    store = Rows.zeros(7, COLUMNS.width, MOMENTS[name], torch.device("cpu"))
+    store.param.copy_(torch.randn(7, COLUMNS.width, generator=draw))
+    start = store.param.clone()
+    plain = [PlainRow(row, rate, decay, name) for row, rate in zip(start, RATES.tolist(), strict=True)]
+    done = [0] * 7
+    for rows, still in EPOCHS:
+        block = Block(store, torch.tensor(rows), np.isin(rows, still), decay, COLUMNS)
+        arena = Arena([block], RATES, optimizer)
+        arena.leaves()
+        if not fused:
+            arena._runs = None
+        before = {part: tensor.clone() for part, tensor in store.tensors()}
+        for scale in (0.1, 3.0, 1.0):  # without and with a clip
+            grads = [scale * torch.randn(len(rows), *shape, generator=draw) for shape in ((3, 2), (5,))]
+            [norms] = arena.update([[grad.clone() for grad in grads]])
+            for place, row in enumerate(rows):
+                if row not in still:
+                    norm = plain[row].step([grad[place] for grad in grads])
+                    assert norms[place].item() == pytest.approx(norm, rel=1e-5)
+        arena.scatter()
+        for row in rows:
+            done[row] += 0 if row in still else 3
+        resting = [row for row in range(7) if row in still or row not in rows]
+        assert all(torch.equal(tensor[resting], before[part][resting]) for part, tensor in store.tensors())
+        for row, each in enumerate(plain):
+            first, fixed, last = store.param[row].split([6, 4, 5])
+            expected = [parameter.detach().flatten() for parameter in each.parameters]
+            torch.testing.assert_close([first, last], expected, rtol=2e-5, atol=2e-6)
+            assert torch.equal(fixed, start[row, 6:10])
+    assert store.step.tolist() == done and len(set(done)) > 2
+    assert all((moment[:, 6:10] == 0).all() for moment in store.moments.values())
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_module_with_a_broken_gradient_leaves_its_neighbours_bit_equal(fused: bool) -> None:
+    found = []
+    for broken in (False, True):
+        store = Rows.zeros(3, COLUMNS.width, MOMENTS["adamw"], torch.device("cpu"))
+        rates = torch.full((3,), 0.01)
+        arena = Arena(
+            [Block(store, torch.arange(3), np.zeros(3, dtype=bool), 0.1, COLUMNS)], rates, HostOptimizer(name="adamw")
+        )
+        if not fused:
+            arena._runs = None
+        grads = [torch.randn(3, *shape, generator=generator(2)) for shape in ((3, 2), (5,))]
+        grads[0][1, 0, 0] = torch.nan if broken else 1.0
+        arena.update([grads])
+        arena.scatter()
+        found.append(store.param)
+    assert torch.equal(found[0][[0, 2]], found[1][[0, 2]])
+    assert found[1][1].isnan().any() and found[0].isfinite().all()
 
 
 def test_clipping_equals_torchs() -> None:

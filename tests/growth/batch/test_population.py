@@ -16,7 +16,7 @@ from simic.growth.batch.template import Template
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Blend, Ramp, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
-from simic.growth.networks.hosts import build_host
+from simic.growth.networks.hosts import PRESETS, build_host
 from simic.params import Host, HostOptimizer
 from tests.helpers import some
 
@@ -34,6 +34,8 @@ from ..worlds import (
     runnable,
 )
 
+SMALLEST = (("cnn", "impaired"), ("mlp", "baseline"), ("transformer", "impaired"))
+PRESETS_OF_FAMILIES = [(family, preset) for family in FAMILIES for preset in PRESETS[family]]
 BOTH = pytest.mark.parametrize("family", FAMILIES)
 
 
@@ -107,8 +109,7 @@ def test_a_population_is_many_plain_networks_under_torch_optim(family: str, seed
 
 
 @pytest.mark.parametrize("operator", list(Blend))
-@pytest.mark.parametrize("preset", some(["baseline", "deep", "impaired"], "impaired"))
-@BOTH
+@pytest.mark.parametrize(("family", "preset"), some(PRESETS_OF_FAMILIES, *SMALLEST))
 def test_germination_changes_no_output(family: str, preset: str, operator: Blend) -> None:
     """Host e gets blueprint e."""
     kinds = torch.arange(len(runnable(family)))
@@ -214,7 +215,9 @@ def test_breaking_one_host_changes_no_bit_of_another(family: str, backend: str) 
 @BOTH
 @pytest.mark.parametrize("backend", ["vmap", "loop"])
 def test_a_host_trains_alike_in_any_company(family: str, backend: str) -> None:
-    """Bit for bit in the loop; batched, products of other sizes round otherwise: at most 1e-6 per minibatch."""
+    """Batched, products of other sizes round otherwise: at most 1e-6 per minibatch. In the loop nothing does but the
+    fused optimizer, which ends a run of neighbouring rows with other instructions: an ulp, 6e-8 below 1.
+    """
     order = make_order(8, 4, 16)
     crowd = make_population(family, backend=backend)
     slots = mixed_slots(crowd)
@@ -228,7 +231,7 @@ def test_a_host_trains_alike_in_any_company(family: str, backend: str) -> None:
     for i, row in enumerate(picked):
         theirs = crowd.named_parameters(slots, row)
         for name, tensor in few.named_parameters(own, i).items():
-            limit = 0.0 if backend == "loop" else 4 * 1e-6
+            limit = 4 * (6e-8 if backend == "loop" else 1e-6)
             torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=limit, msg=name)
 
 
@@ -352,16 +355,41 @@ def test_restore_brings_back_the_chosen_rows_and_leaves_the_others(family: str) 
     assert not torch.equal(old["host/momentum"][~rows], new["host/momentum"][~rows])
 
 
-def test_a_merged_snapshot_holds_each_host_at_its_own_time() -> None:
-    population = make_population("mlp", 4)
-    slots = Slots.empty(4, 3)
-    first = population.snapshot()
-    population.train_epoch(slots, DATA["cnn"], make_order(4, 2, 16))
-    healthy = torch.tensor([True, False, True, False])
-    merged = population.snapshot(first, healthy)
-    now = parameters(population)["host/param"]
-    assert torch.equal(merged.stores["host"].param[healthy], now[healthy])
-    assert torch.equal(merged.stores["host"].param[~healthy], first.stores["host"].param[~healthy])
+@BOTH
+def test_a_refreshed_snapshot_holds_each_host_and_its_fossils_at_their_own_time(family: str) -> None:
+    """Of other seeds and of other hosts it keeps what it had: whoever restores prunes them."""
+    population = make_population(family)
+    slots = mixed_slots(population)
+    snapshot = population.snapshot()
+    first = population.snapshot_state(snapshot)
+    population.train_epoch(slots, DATA[family], make_order(8, 2, 16))
+    healthy = torch.arange(8) % 2 == 0
+    population.refresh(snapshot, healthy, slots)
+    now, merged = population.state_dict(), population.snapshot_state(snapshot)
+    assert not torch.equal(now["host/param"], first["host/param"])
+    fossils = 0
+    for name, tensor in merged.items():
+        kind, slot, *blueprint = name.split("/")[0].split(".") if "." in name else ("host", "0")
+        taken = healthy
+        if kind != "host":
+            taken = healthy & (slots.stage[:, int(slot)] == Stage.FOSSILIZED)
+            if blueprint:
+                taken = taken & (slots.blueprint[:, int(slot)] == int(blueprint[0]))
+            fossils += int(taken.sum())
+        assert torch.equal(tensor, torch.where(taken.view(-1, *[1] * (tensor.dim() - 1)), now[name], first[name])), name
+    assert fossils
+
+
+def test_a_snapshot_learns_of_seeds_that_came_after_it() -> None:
+    population = make_population("mlp", 3)
+    snapshot = population.snapshot()
+    slots = one_seed(population, Stage.FOSSILIZED, 1, alpha=1.0)
+    population.refresh(snapshot, torch.tensor([True, False, True]), slots)
+    seeds = parameters(population)["seed.0.1/param"].clone()
+    population._stores["seed.0.1"].param.fill_(7.0)
+    population.restore(snapshot, torch.tensor([True, False, False]))
+    restored = parameters(population)["seed.0.1/param"]
+    assert torch.equal(restored[0], seeds[0]) and (restored[1:] == 7.0).all()
 
 
 # --- weights and measures ---

@@ -25,7 +25,7 @@ from simic.growth.pretrained import train_host
 from simic.params import Host, HostOptimizer, Lifecycle, PPOParams, Train
 from simic.rng import Purpose, key, uniform
 
-from ..worlds import DATA, make_data, make_host, make_order, mixed_slots, runnable
+from ..worlds import DATA, make_data, make_host, make_order, make_table, mixed_slots, runnable
 
 ROOT = Path(__file__).parents[3]
 HOSTS, STEPS = 8, 6
@@ -123,6 +123,24 @@ def test_the_same_groups_give_the_same_run_in_any_number_of_processes(digits, si
             env.close()
 
 
+def test_hosts_for_tables_have_the_same_bits_in_any_number_of_processes(single) -> None:
+    """Seeds are fitted where their host lives, to the task that it has; parts of like hosts are those of its group."""
+    at_once = Lifecycle(training_dwell=0, min_prune_age=1, embargo_steps=0, reset_steps=0, max_seeds=1, param_budget=20)
+    host = Host(family="tables", preset="baseline", widths=(8, 8))
+    train = TRAIN.model_copy(update={"host": host, "lifecycle": at_once})
+    data = make_table(tasks=4, seed=1), make_table(tasks=4, samples=40, seed=2)
+    envs = [make(data, 3, processes, train) for processes in (1, 2)]
+    try:
+        runs = [episode(env) for env in envs]
+        assert same(*runs) and any(step["replaced"].any() for step in runs[0])
+        states = [env.population.state_dict() for env in envs]
+        assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+        assert any(name.startswith("seed") for name in states[0])
+    finally:
+        for env in envs:
+            env.close()
+
+
 @pytest.mark.parametrize("changes", [{"augment": "crop_flip"}, {"host_optimizer": HOT}])
 def test_a_group_is_a_population_of_its_own(digits, single, changes) -> None:
     """Each host gets its own samples, actions, snapshots; some break in the second case."""
@@ -133,9 +151,11 @@ def test_a_group_is_a_population_of_its_own(digits, single, changes) -> None:
     assert same(together, joined)
 
 
-def test_every_host_is_asked_about_itself_alone(single) -> None:
+@pytest.mark.parametrize("family", ["mlp", "tables"])
+def test_every_host_is_asked_about_itself_alone(family, single) -> None:
     """Other rows in every group: what all hosts do alike, they do also when groups are mixed up."""
-    host, kinds, ids = make_host("mlp"), runnable("mlp"), torch.arange(HOSTS)
+    host, kinds, ids = make_host(family), runnable(family), torch.arange(HOSTS)
+    data, unseen = DATA[family], make_table(samples=32, seed=1) if family == "tables" else SOME
     whole = Shards(host, kinds, ids, 3, HostOptimizer(), layout=Layout(HOSTS, 3, 1), setup=one_thread)
     parts = [slice(0, 3), slice(3, 6), slice(6, 8)]
     populations = [Population(host, kinds, ids[part], 3, HostOptimizer()) for part in parts]
@@ -144,22 +164,21 @@ def test_every_host_is_asked_about_itself_alone(single) -> None:
         population.reset(2)
     slots = mixed_slots(whole)
     columns = [Slots(**{name: column[part] for name, column in vars(slots).items()}) for part in parts]
-    rows = ([1, 0, 1, 1, 1, 0, 0, 1], [0, 1, 1, 0, 0, 0, 1, 1], [1, 0, 0, 0, 1, 0, 0, 1])
-    saved, kept, older = torch.tensor(rows).bool()
+    rows = ([1, 0, 1, 1, 1, 0, 0, 1], [0, 1, 1, 0, 0, 0, 1, 1])
+    saved, kept = torch.tensor(rows).bool()
     orders = [make_order(HOSTS, 2, 16, seed=seed) for seed in range(3)]
     off = torch.stack([torch.zeros_like(slots.stage), torch.eye(HOSTS, host.slots).long()]).bool()
 
     def play(population: Population | Shards, slots: Slots, part: slice) -> tuple[list[Tensor], list[Tensor]]:
         """What the hosts answer, host by host; and the parameters of each."""
-        population.germinate(slots, slots.stage > 0)
-        stats = [population.train_epoch(slots, DATA["mlp"], orders[0][part])]
-        first = population.snapshot()
-        stats.append(population.train_epoch(slots, DATA["mlp"], orders[1][part]))
-        second = population.snapshot(first, saved[part])
-        stats.append(population.train_epoch(slots, DATA["mlp"], orders[2][part]))
-        population.restore(second, kept[part])
-        population.restore(first, older[part])
-        answers = population.evaluate(slots, SOME, off[:, part])
+        population.germinate(slots, slots.stage > 0, data)
+        stats = [population.train_epoch(slots, data, orders[0][part])]
+        snapshot = population.snapshot()
+        stats.append(population.train_epoch(slots, data, orders[1][part]))
+        population.refresh(snapshot, saved[part], slots)
+        stats.append(population.train_epoch(slots, data, orders[2][part]))
+        population.restore(snapshot, kept[part])
+        answers = population.evaluate(slots, unseen, off[:, part])
         found = [value for each in stats for value in vars(each).values()]
         found += [answers.correct.transpose(0, 1), answers.loss.T]
         found += [population.seed_params(slots), population.seed_flops(slots)]
@@ -170,7 +189,7 @@ def test_every_host_is_asked_about_itself_alone(single) -> None:
     apart = [play(*each) for each in zip(populations, columns, parts, strict=True)]
     several = [torch.cat(each) for each in zip(*(part[0] for part in apart), strict=True)]
     whole.snapshot()
-    assert all(len(group.snapshots) == shards.SNAPSHOTS for group in whole._own.values()), "the oldest is forgotten"
+    assert all(len(group.snapshots) == 1 for group in whole._own.values()), "the one before is forgotten"
     for one, other in zip(found + weights, [*several, *chain(*(part[1] for part in apart))], strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 

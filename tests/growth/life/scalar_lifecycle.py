@@ -10,7 +10,7 @@ LIVE = {"GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED"}
 COOLING = {"PRUNED": "EMBARGOED", "EMBARGOED": "RESETTING", "RESETTING": "DORMANT"}
 OPS = ("WAIT", "GERMINATE", "SET_ALPHA_TARGET", "PRUNE", "FOSSILIZE", "ADVANCE")
 STYLE_OPERATOR, STYLE_CURVE = (0, 1, 0, 2), (0, 0, 3, 0)  # add / multiply / add / gate; linear but for sigmoid 12
-TEMPO, TARGET, SPEED = (3, 5, 8), (0.5, 0.7, 1.0), (0, 3, 5, 8)
+TEMPO, TARGET, SPEED = (0, 3, 5, 8), (0.5, 0.7, 1.0), (0, 3, 5, 8)
 NEXT_GATE = {"GERMINATED": ("TRAINING", 1), "TRAINING": ("BLENDING", 2), "BLENDING": ("HOLDING", 3)}
 
 
@@ -70,7 +70,9 @@ class Seat:
     def gate(self, target: str, params: Lifecycle) -> bool:
         strict = params.gates == "strict"
         if target == "BLENDING":
-            passes = self.dwell >= params.training_dwell and self.gradient_healthy
+            # Permissive without a dwell: nothing of it has been measured, and nothing need be.
+            healthy = self.gradient_healthy or (params.training_dwell == 0 and not strict)
+            passes = self.dwell >= params.training_dwell and healthy
             if strict:
                 passes = passes and self.accuracy - self.stage_accuracy >= params.min_improvement_pct
                 passes = passes and self.gradient_ratio >= params.min_gradient_ratio
@@ -120,10 +122,14 @@ class ScalarHost:
         if op == "WAIT":
             return True
         if op == "GERMINATE":
-            if seat.stage != "DORMANT" or sum(s.stage in LIVE for s in self.seats) >= (params.max_seeds or 99):
+            free = seat.stage == "DORMANT"
+            if params.embargo_steps == params.reset_steps == 0:  # nothing to wait for, and a seed can be replaced
+                free = seat.stage != "FOSSILIZED" and (seat.stage not in LIVE or self.legal("PRUNE", slot))
+            others = [s.stage for s in self.seats if s is not seat]
+            if not free or sum(stage in LIVE for stage in others) >= (params.max_seeds or 99):
                 return False
             blocked = {"GERMINATED", "TRAINING", "PRUNED", "EMBARGOED", "RESETTING"}
-            return not (params.sequential_development and any(s.stage in blocked for s in self.seats))
+            return not (params.sequential_development and any(stage in blocked for stage in others))
         if op == "SET_ALPHA_TARGET":
             return seat.stage in {"BLENDING", "HOLDING"} and seat.ramp == "HOLD"
         if op == "PRUNE":
@@ -145,8 +151,8 @@ class ScalarHost:
             if each.prune_scheduled and each.ramp == "HOLD":
                 each.remove()
         for each, stage in zip(self.seats, before, strict=True):
-            if each.stage == stage:
-                self._pass_time(each, accuracy)
+            new = each is seat and effective == "GERMINATE"
+            self._pass_time(each, accuracy, settled=each.stage == stage and not new)
         return effective, gate, passed
 
     def _execute(self, op: str, seat: Seat, action: dict[str, int], accuracy: float) -> tuple[str, int, bool]:
@@ -181,16 +187,24 @@ class ScalarHost:
                 seat.remove()
         return op, -1, False
 
-    def _pass_time(self, seat: Seat, accuracy: float) -> None:
+    def _pass_time(self, seat: Seat, accuracy: float, settled: bool) -> None:
+        """One transition of a slot that had none in this step; more only out of stages that take no time."""
         if seat.stage in COOLING:
-            seat.dwell += 1
-            wait = {"PRUNED": 0, "EMBARGOED": self.params.embargo_steps, "RESETTING": self.params.reset_steps}
-            if seat.dwell >= wait[seat.stage]:
-                seat.enter(COOLING[seat.stage], NAN)
-        elif self.params.auto_advance and seat.stage in NEXT_GATE:
+            if settled:
+                seat.dwell += 1
+                wait = {"PRUNED": 0, "EMBARGOED": self.params.embargo_steps, "RESETTING": self.params.reset_steps}
+                if seat.dwell >= wait[seat.stage]:
+                    seat.enter(COOLING[seat.stage], NAN)
+            return
+        blends_now = False
+        while self.params.auto_advance and seat.stage in NEXT_GATE:
+            untrained = seat.stage in ("GERMINATED", "TRAINING") and self.params.training_dwell == 0
+            no_time = untrained or (blends_now and seat.tempo_steps == 0)
             target, _ = NEXT_GATE[seat.stage]
-            if seat.gate(target, self.params):
-                seat.advance_to(target, accuracy)
+            if not ((settled or no_time) and seat.gate(target, self.params)):
+                return
+            seat.advance_to(target, accuracy)
+            settled, blends_now = False, target == "BLENDING"
 
     def prune_live(self) -> None:
         for seat in self.seats:

@@ -18,7 +18,7 @@ from ..worlds import generator
 from .scalar_lifecycle import OPS, ScalarHost, Seat
 
 SLOTS, BLUEPRINTS, STEPS = 3, 7, 30
-HEAD_SIZES = (6, SLOTS, BLUEPRINTS, 4, 3, 3, 4, 5)
+HEAD_SIZES = (6, SLOTS, BLUEPRINTS, 4, 4, 3, 4, 5)
 
 
 def random_action(slots: Slots, params: Lifecycle, draw: torch.Generator) -> Action:
@@ -102,8 +102,8 @@ SETTINGS = st.builds(
     training_dwell=st.integers(0, 3),
     blending_dwell=st.integers(0, 3),
     min_prune_age=st.integers(0, 3),
-    embargo_steps=st.integers(0, 5),
-    reset_steps=st.integers(0, 2),
+    embargo_steps=st.sampled_from([0, 0, 1, 2, 5]),
+    reset_steps=st.sampled_from([0, 0, 1, 2]),
     min_improvement_pct=st.just(0.5),
     auto_advance=st.booleans(),
     sequential_development=st.booleans(),
@@ -174,6 +174,66 @@ def test_a_refused_gate_is_an_event_and_a_wait() -> None:
     slots, events = step(slots, act(Op.ADVANCE), params)  # one epoch of TRAINING, three are needed
     assert (events.effective_op.item(), events.gate.item(), events.gate_passed.item()) == (Op.WAIT, 2, False)
     assert slots.stage[0, 0] == Stage.TRAINING
+
+
+AT_ONCE = Lifecycle(training_dwell=0, blending_dwell=0, min_prune_age=0, embargo_steps=0, reset_steps=0)
+
+
+def test_stages_that_take_no_time_are_passed_in_the_step_of_germination() -> None:
+    """Tempo 0 to full amplitude: the seed holds at once, and may be kept after one epoch."""
+    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), AT_ONCE)
+    assert (slots.stage[0, 0], slots.alpha[0, 0], slots.age[0, 0]) == (Stage.HOLDING, 1.0, 1)
+    slots, events = step(slots, act(Op.FOSSILIZE), AT_ONCE)
+    assert (events.effective_op.item(), slots.stage[0, 0].item()) == (Op.FOSSILIZE, Stage.FOSSILIZED)
+
+
+def test_a_ramp_takes_its_time_also_where_nothing_else_does() -> None:
+    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE, tempo=1), AT_ONCE)
+    stages = [int(slots.stage[0, 0])]
+    while slots.stage[0, 0] != Stage.HOLDING:
+        slots, _ = step(slots, act(Op.WAIT), AT_ONCE)
+        stages.append(int(slots.stage[0, 0]))
+    assert stages == [Stage.BLENDING] * 3 + [Stage.HOLDING]  # 3 ticks from the step after germination
+
+
+def test_strict_gates_want_a_measured_epoch_even_without_a_dwell() -> None:
+    params = AT_ONCE.model_copy(update={"gates": "strict", "min_improvement_pct": 0.0})
+    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), params)
+    assert slots.stage[0, 0] == Stage.TRAINING
+    slots, _ = step(slots, act(Op.WAIT), params)
+    assert slots.stage[0, 0] == Stage.HOLDING
+
+
+@pytest.mark.parametrize("gates", ["permissive", "strict"])
+@pytest.mark.parametrize("stage", [Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING])
+def test_a_seed_is_replaced_whatever_it_has_shown(stage: Stage, gates: str) -> None:
+    """Only what PRUNE could take: not before its age, not on a ramp, no fossil. No gate of its own is asked."""
+    params = AT_ONCE.model_copy(update={"gates": gates, "min_prune_age": 2})
+    old = replace(Slots.empty(1, SLOTS), stage=torch.tensor([[int(stage), 5, 0]]))
+    old = replace(old, blueprint=torch.tensor([[4, 2, -1]]), age=torch.tensor([[2, 9, 0]]), dwell=old.dwell + 2)
+    slots, events = advance(old, act(Op.GERMINATE, blueprint=1, tempo=1), params, torch.tensor([50.0]))
+    assert (events.effective_op.item(), events.gate.item(), events.germinated[0, 0].item()) == (Op.GERMINATE, 0, True)
+    assert (slots.blueprint[0, 0], slots.age[0, 0], slots.germinations[0, 0]) == (1, 0, 1)
+    kept = replace(old, age=old.age - 1), replace(old, ramp=old.ramp + int(Ramp.DOWN))
+    for younger in (*kept, replace(old, stage=torch.full_like(old.stage, int(Stage.FOSSILIZED)))):
+        assert not legal_ops(younger, params)[0, Op.GERMINATE, 0]
+    for rest in ({"embargo_steps": 1}, {"reset_steps": 1}):
+        assert not legal_ops(old, params.model_copy(update=rest))[0, Op.GERMINATE, 0]
+
+
+def test_a_slot_without_embargo_is_free_in_every_step_after_a_prune() -> None:
+    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), AT_ONCE)
+    slots, _ = step(slots, act(Op.PRUNE), AT_ONCE)
+    for _ in range(5):
+        assert legal_ops(slots, AT_ONCE)[0, Op.GERMINATE, 0], Stage(int(slots.stage[0, 0]))
+        slots, _ = step(slots, act(Op.WAIT), AT_ONCE)
+    assert slots.stage[0, 0] == Stage.DORMANT
+
+
+def test_replacing_the_only_seed_needs_no_room() -> None:
+    params = AT_ONCE.model_copy(update={"max_seeds": 1, "sequential_development": True})
+    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), params)
+    assert legal_ops(slots, params)[0, Op.GERMINATE].tolist() == [True, False, False]
 
 
 def test_the_governor_spares_fossils_and_other_hosts() -> None:

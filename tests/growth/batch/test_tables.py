@@ -1,0 +1,291 @@
+"""Hosts for tables go in parts with like seeds: the same numbers as one by one, of any task and in any company."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from simic.data.batches import Dataset
+from simic.errors import SimicError
+from simic.growth.batch.groups import SlotState, alike
+from simic.growth.batch.population import ALIKE_HOSTS, FITTED_SAMPLES, Population
+from simic.growth.export import grown_network, load_grown, write_network
+from simic.growth.life.vocabulary import Blend, Ramp, Slots, Stage
+from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.hosts import build_host
+from simic.params import Host, HostOptimizer
+
+from ..worlds import DATA, PlainHost, make_order, make_population, make_table, mixed_slots, one_seed
+
+KINDS = blueprints_of("tables")
+ADAMW = HostOptimizer(name="adamw", learning_rate=1e-3, weight_decay=0.02, seed_weight_decay=0.02)
+SGD = HostOptimizer()
+TASKS = make_table(tasks=4, samples=40, seed=3)
+HOSTS = 2 * ALIKE_HOSTS + 10  # three parts
+
+
+def every_blueprint(population: Population, stage: Stage, operator: Blend, alpha: float) -> Slots:
+    """Of seeds in one stage by one operator, of three ages, the blueprints in turn."""
+    kinds = torch.arange(len(population)) % len(KINDS)
+    slots = one_seed(population, stage, kinds, operator, alpha)
+    return replace(slots, age=1 + torch.arange(len(population))[:, None] % 3)
+
+
+def off(population: Population) -> Tensor:
+    """Everything as it is, and without the seed."""
+    return torch.stack([torch.full((len(population), 1), flag) for flag in (False, True)])
+
+
+def several_tasks(hosts: int, backend: str, optimizer: HostOptimizer = ADAMW) -> Population:
+    host = build_host(Host(family="tables", preset="baseline", widths=(8, 8)), TASKS.shape, TASKS.classes)
+    population = Population(host, KINDS, torch.arange(hosts), 3, optimizer, "cpu", backend)
+    population.reset(0, torch.arange(hosts) % TASKS.tasks)
+    return population
+
+
+def order_of(population: Population, data: Dataset, batches: int = 3, batch: int = 16) -> Tensor:
+    own = make_order(len(population), batches, batch, len(data))
+    return own + (population.tasks * len(data))[:, None, None]
+
+
+# --- the same numbers as something slower ---
+
+
+@pytest.mark.parametrize("optimizer", [SGD, ADAMW], ids=["sgd", "adamw"])
+@pytest.mark.parametrize("operator", list(Blend))
+@pytest.mark.parametrize(
+    ("stage", "alpha"), [(Stage.TRAINING, 0.0), (Stage.BLENDING, 0.4), (Stage.HOLDING, 1.0), (Stage.FOSSILIZED, 1.0)]
+)
+def test_every_blueprint_trains_and_answers_as_in_the_loop(
+    stage: Stage, alpha: float, operator: Blend, optimizer: HostOptimizer
+) -> None:
+    found = []
+    for backend in ("vmap", "loop"):
+        population = make_population("tables", 2 * len(KINDS), backend, optimizer)
+        slots = every_blueprint(population, stage, operator, alpha)
+        stats = population.train_epoch(slots, DATA["tables"], make_order(len(population), 4, 16))
+        answers = population.evaluate(slots, DATA["tables"], off(population))
+        found.append((population.state_dict(), stats, answers))
+    (mine, stats, answers), (theirs, expected, said) = found
+    assert mine.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        if name.endswith("/param"):
+            torch.testing.assert_close(mine[name], tensor, rtol=0, atol=2e-5, msg=name)
+    for name, column in vars(expected).items():
+        torch.testing.assert_close(getattr(stats, name), column, rtol=1e-3, atol=1e-4, equal_nan=True, msg=name)
+    torch.testing.assert_close(answers.loss, said.loss, rtol=1e-5, atol=1e-5)
+    assert (answers.correct != said.correct).float().mean() < 1e-3
+
+
+@pytest.mark.parametrize("backend", ["vmap", "loop"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_population_is_many_plain_networks_under_torch_optim(seed: int, backend: str) -> None:
+    population = make_population("tables", 24, backend)
+    slots = mixed_slots(population, seed)
+    hosts = [PlainHost(population, slots, row) for row in range(24)]
+    order = make_order(24, 20, 16)
+    population.train_epoch(slots, DATA["tables"], order)
+    for row, host in enumerate(hosts):
+        host.train(order[row])
+        trained = population.named_parameters(slots, row)
+        for name, expected in host.values().items():
+            torch.testing.assert_close(trained[name], expected, rtol=0, atol=1e-4, msg=f"host {row} {name}")
+
+
+def test_parts_of_like_hosts_give_each_host_its_own_task_order_and_answers() -> None:
+    """More hosts than a part holds, of tasks with different classes, against the loop."""
+    found = []
+    for backend in ("vmap", "loop"):
+        population = several_tasks(HOSTS, backend)
+        slots = mixed_slots_of_tasks(population)
+        stats = population.train_epoch(slots, TASKS, order_of(population, TASKS))
+        found.append((population.state_dict(), stats, population.evaluate(slots, TASKS, off(population))))
+    (mine, stats, answers), (theirs, expected, said) = found
+    for name, tensor in theirs.items():
+        if name.endswith("/param"):
+            torch.testing.assert_close(mine[name], tensor, rtol=0, atol=1e-4, msg=name)
+    for name in ("loss", "accuracy", "host_grad_norm", "seed_grad_norm"):
+        ours, loops = getattr(stats, name), getattr(expected, name)
+        torch.testing.assert_close(ours, loops, rtol=1e-3, atol=1e-4, equal_nan=True, msg=name)
+    torch.testing.assert_close(answers.loss, said.loss, rtol=1e-4, atol=1e-4)
+    assert (answers.correct != said.correct).float().mean() < 1e-3
+    assert len(answers.loss[0].unique()) > 0.9 * HOSTS, "hosts that answer alike would hide a wrong place"
+
+
+def mixed_slots_of_tasks(population: Population, seed: int = 0) -> Slots:
+    """As ``mixed_slots``, fitted to the several tasks."""
+    tasks, population.tasks = population.tasks, torch.zeros_like(population.tasks)
+    slots = mixed_slots(population, seed)
+    population.tasks = tasks
+    population.germinate(slots, slots.stage > 0, TASKS)
+    return slots
+
+
+def test_like_hosts_lie_side_by_side() -> None:
+    population = several_tasks(HOSTS, "vmap")
+    state = SlotState.read(mixed_slots_of_tasks(population))
+    order = alike(state)
+    assert sorted(order.tolist()) == list(range(HOSTS))
+    runs = state.active[order, 0]
+    keys = [
+        (int(kind), int(age)) if on else None
+        for kind, age, on in zip(state.blueprint[order, 0], state.age[order, 0], runs, strict=True)
+    ]
+    changes = sum(one != other for one, other in pairwise(keys))
+    assert changes + 1 == len(set(keys)) > len(KINDS)
+
+
+# --- germination ---
+
+
+@pytest.mark.parametrize("operator", list(Blend))
+@pytest.mark.parametrize(
+    ("stage", "alpha"), [(Stage.GERMINATED, 0.0), (Stage.TRAINING, 0.0), (Stage.BLENDING, 0.6), (Stage.HOLDING, 1.0)]
+)
+def test_germination_changes_no_answer(stage: Stage, alpha: float, operator: Blend) -> None:
+    """Not even of a seed that acts at once, at full strength: its matrix starts at zero."""
+    population = make_population("tables", len(KINDS))
+    bare = population.evaluate(Slots.empty(len(KINDS), 1), DATA["tables"], off(population)[:1])
+    slots = every_blueprint(population, stage, operator, alpha)
+    with_seed = population.evaluate(slots, DATA["tables"], off(population)[:1])
+    assert torch.equal(with_seed.loss, bare.loss) and torch.equal(with_seed.correct, bare.correct)
+
+
+def test_every_seed_learns_at_once() -> None:
+    population = make_population("tables", len(KINDS), optimizer=ADAMW)
+    slots = every_blueprint(population, Stage.HOLDING, Blend.ADD, 1.0)
+    before = population.evaluate(slots, DATA["tables"], off(population)[:1]).loss
+    for seed in range(6):
+        stats = population.train_epoch(slots, DATA["tables"], make_order(len(KINDS), 8, 16, seed=seed))
+    after = population.evaluate(slots, DATA["tables"], off(population))
+    assert (stats.gradient_ratio > 0).all()
+    assert (after.loss[0] < before[0]).all()
+    assert (after.loss[0] != after.loss[1]).all()
+
+
+def test_what_was_fitted_never_trains_and_is_no_parameter() -> None:
+    population = make_population("tables", len(KINDS), optimizer=ADAMW)
+    slots = every_blueprint(population, Stage.HOLDING, Blend.ADD, 1.0)
+    before = [population.named_parameters(slots, row) for row in range(len(KINDS))]
+    population.train_epoch(slots, DATA["tables"], make_order(len(KINDS), 8, 16))
+    for row, item in enumerate(KINDS):
+        module = item.build(population.host.seed_shapes[0])
+        after = population.named_parameters(slots, row)
+        for name, parameter in module.named_parameters():
+            same = torch.equal(after[f"joints.0.seed.{name}"], before[row][f"joints.0.seed.{name}"])
+            assert same is not parameter.requires_grad, f"{item.name} {name}"
+        trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+        assert population.seed_params(slots)[row, 0] == trained
+
+
+def test_a_seed_is_fitted_to_the_first_512_training_rows_of_the_task_of_its_host() -> None:
+    data, longer = make_table(tasks=3, samples=FITTED_SAMPLES), make_table(tasks=3, samples=FITTED_SAMPLES + 88)
+    rows = torch.arange(FITTED_SAMPLES) + torch.arange(3)[:, None] * (FITTED_SAMPLES + 88)
+    longer.x[rows] = data.x.unflatten(0, (3, -1))
+    fitted = []
+    for each in (data, longer):
+        host = build_host(Host(family="tables", preset="baseline"), each.shape, each.classes)
+        population = Population(host, KINDS, torch.arange(6), 3, ADAMW)
+        population.reset(0, torch.tensor([2, 0, 1, 2, 2, 0]))
+        slots = replace(Slots.empty(6, 1), stage=torch.full((6, 1), int(Stage.HOLDING)))
+        kind = next(place for place, item in enumerate(KINDS) if item.name == "bins")
+        slots = replace(slots, blueprint=torch.full((6, 1), kind))
+        first = torch.tensor([True, False, False, True, False, True])[:, None]
+        population.germinate(slots, first, each)  # tasks 2 and 0, later 1 beside them
+        population.germinate(slots, ~first, each)
+        fitted.append(torch.stack([population.named_parameters(slots, row)["joints.0.seed.edges"] for row in range(6)]))
+    assert torch.equal(*fitted)
+    for row, task in enumerate([2, 0, 1, 2, 2, 0]):
+        ordered = data.x.view(3, FITTED_SAMPLES, 5)[task].sort(0).values
+        assert torch.equal(fitted[0][row], ordered[[FITTED_SAMPLES * k // 12 for k in range(1, 12)]])
+
+
+def test_a_seed_that_is_fitted_needs_data() -> None:
+    population = make_population("tables", 1)
+    slots = replace(Slots.empty(1, 1), stage=torch.full((1, 1), 1), blueprint=torch.full((1, 1), 1))
+    with pytest.raises(SimicError, match="blueprint equality at slot 0: is fitted to data, and was germinated without"):
+        population.germinate(slots, slots.stage > 0)
+
+
+# --- hosts are alone ---
+
+
+@pytest.mark.parametrize("backend", ["vmap", "loop"])
+def test_a_host_trains_alike_in_any_company(backend: str) -> None:
+    """What the others' seeds are, and by which operators they join, changes no gradient: only the rounding of products
+    of other sizes; in the loop only that of what is fitted and of the fused optimizer, which ends a run of rows with
+    other instructions.
+    """
+    crowd = several_tasks(HOSTS, backend, SGD)
+    slots = mixed_slots_of_tasks(crowd)
+    crowd.train_epoch(slots, TASKS, order_of(crowd, TASKS))
+    for row in range(0, HOSTS, 9):
+        alone = Population(crowd.host, KINDS, torch.tensor([row]), 3, SGD, "cpu", backend)
+        alone.reset(0, crowd.tasks[[row]])
+        own = Slots(**{name: tensor[[row]] for name, tensor in slots.state_dict().items()})
+        alone.germinate(own, own.stage > 0, TASKS)
+        alone.train_epoch(own, TASKS, order_of(crowd, TASKS)[[row]])
+        theirs = crowd.named_parameters(slots, row)
+        for name, tensor in alone.named_parameters(own, 0).items():
+            limit = 5e-7 if backend == "loop" else 5e-6
+            torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=limit, msg=f"host {row} {name}")
+
+
+def test_breaking_one_host_changes_no_bit_of_another() -> None:
+    found = []
+    for broken in (False, True):
+        population = several_tasks(HOSTS, "vmap")
+        slots = mixed_slots_of_tasks(population)
+        if broken:
+            population._stores["host"].param[70] = torch.nan
+        stats = population.train_epoch(slots, TASKS, order_of(population, TASKS))
+        found.append((population.state_dict(), stats, population.evaluate(slots, TASKS, off(population))))
+    (whole, healthy, well), (hurt, stats, ill) = found
+    others = torch.arange(HOSTS) != 70
+    assert stats.finite.tolist() == others.tolist() and not ill.correct[:, 70].any()
+    for name, expected in whole.items():
+        if name.endswith("/param"):
+            assert torch.equal(hurt[name][others], expected[others]), name
+    assert torch.equal(ill.loss[:, others], well.loss[:, others])
+    assert torch.equal(stats.loss[others], healthy.loss[others])
+
+
+def test_a_down_ramp_freezes_a_seed_beside_others_that_learn() -> None:
+    population = make_population("tables", 3 * len(KINDS), optimizer=ADAMW)
+    slots = every_blueprint(population, Stage.BLENDING, Blend.ADD, 0.5)
+    down = torch.arange(len(population))[:, None] % 2 == 0
+    slots = replace(slots, ramp=torch.where(down, int(Ramp.DOWN), int(Ramp.HOLD)))
+    before = [population.named_parameters(slots, row) for row in range(len(population))]
+    population.train_epoch(slots, DATA["tables"], make_order(len(population), 3, 16))
+    for row in range(len(population)):
+        after = population.named_parameters(slots, row)["joints.0.seed.out"]
+        assert torch.equal(after, before[row]["joints.0.seed.out"]) is bool(down[row])
+
+
+# --- what leaves the population ---
+
+
+@pytest.mark.parametrize("item", KINDS, ids=lambda item: item.name)
+def test_an_exported_network_gives_the_committed_answers_on_raw_rows(item, tmp_path) -> None:
+    """As a plain module and as a program that needs torch alone; the rows as they come, seen by host and seed."""
+    population = make_population("tables", 2, optimizer=HostOptimizer(name="adamw", learning_rate=0.03))
+    slots = one_seed(population, Stage.FOSSILIZED, KINDS.index(item), alpha=1.0)
+    population.train_epoch(slots, DATA["tables"], make_order(2, 30, 16))
+    network = grown_network(population, slots, 1, committed=True)
+    path = write_network(network, tmp_path / "grown", [], "# A network\n")
+    unseen = make_table(seed=8)
+    answers = population.evaluate(slots, unseen, off(population)[:1])
+    bare = population.evaluate(slots, unseen, off(population)[1:])
+    programs = network, load_grown(path), torch.export.load(path / "network.pt2").module()
+    for program in programs:
+        with torch.no_grad():
+            logits = program(unseen.x)
+            few = torch.cat([program(unseen.x[row : row + 1]) for row in range(3)])
+        torch.testing.assert_close(few, logits[:3], rtol=1e-5, atol=1e-5)
+        loss = nn.functional.cross_entropy(logits, unseen.y)
+        assert loss.item() == pytest.approx(answers.loss[0, 1].item(), abs=1e-5)
+        assert (logits.argmax(1) == unseen.y).float().mean() == answers.correct[0, 1].float().mean()
+    assert abs(answers.loss[0, 1] - bare.loss[0, 1]) > 1e-3, "a seed that does nothing would show nothing"
+    assert network.structure.params == population.host_params + int(population.seed_params(slots)[1])
