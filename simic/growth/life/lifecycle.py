@@ -202,7 +202,8 @@ _NEXT_STAGE = tuple(
 
 def _target_stage(stage: Tensor, op: Tensor) -> Tensor:
     """The stage the op leads to through a gate, DORMANT where it needs none."""
-    forward = _look_up(_NEXT_STAGE, stage)
+    # A new seed begins at the beginning, whatever stage the one that it replaces is in.
+    forward = torch.where(op == Op.GERMINATE, int(Stage.GERMINATED), _look_up(_NEXT_STAGE, stage))
     gated = (op == Op.GERMINATE) | (op == Op.ADVANCE) | (op == Op.FOSSILIZE)
     return torch.where(gated, forward, int(Stage.DORMANT))
 
