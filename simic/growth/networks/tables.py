@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from simic.growth.life.vocabulary import Stage
 from simic.growth.networks.blueprints import blueprint
 from simic.growth.networks.family import Anatomy, Shape, host_family
 from simic.growth.networks.layers import Samplewise
@@ -50,7 +51,9 @@ def _head(first: int, second: int, classes: int) -> nn.Module:
     return nn.Sequential(nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, classes))
 
 
-@host_family("tables", presets=tuple(PRESETS), reads_input=True)
+# A seed that reads the sample sends its host no gradient. Cut off in BLENDING as seeds of other families are, it would
+# take from its host the share alpha of the gradient that the host has of its own.
+@host_family("tables", presets=tuple(PRESETS), isolated=frozenset({Stage.TRAINING}), reads_input=True)
 def tables(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     """D → 32 → ReLU → 32 → ReLU → classes; the slot is the first pre-activation."""
     first, second = host.widths or PRESETS[host.preset]
