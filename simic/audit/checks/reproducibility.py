@@ -7,7 +7,7 @@ import numpy as np
 
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, found, judged, passed, undecided, weighed
-from simic.audit.checks.shared import MOST_EVIDENCE, OURS, PERSISTENT, where
+from simic.audit.checks.shared import MOST_EVIDENCE, OURS, PERSISTENT, length_of, where
 from simic.audit.findings import Evidence, percent
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord
@@ -274,8 +274,9 @@ class Axes(Check):
         if wrong.any():
             problems.append({"axis": "update iterations", "first_wrong": int(np.argmax(wrong))})
         pairs = np.stack((run.steps.column("iteration"), run.steps.column("step")), axis=1)
-        length = run.params.train.episode_steps
-        expected = np.stack((np.repeat(iterations, length), np.tile(np.arange(length) + 1, len(iterations))), axis=1)
+        lengths = [length_of(run, iteration) for iteration in iterations.tolist()]
+        numbers = [np.arange(length) + 1 for length in lengths]
+        expected = np.stack((np.repeat(iterations, lengths), np.concatenate(numbers)), axis=1)
         if not np.array_equal(pairs, expected):
             same = min(len(pairs), len(expected))
             differs = np.flatnonzero((pairs[:same] != expected[:same]).any(axis=1))

@@ -9,6 +9,7 @@ from scipy import stats
 from simic.audit import limits
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
+from simic.audit.reference.world import streams
 
 Values = NDArray[np.float64]
 OURS = limits.source()
@@ -49,6 +50,11 @@ def episodes(run: RunRecord) -> list[NDArray[np.intp]]:
     iterations = run.steps.column("iteration")
     order = np.lexsort((run.steps.column("step"), iterations))
     return np.split(order, np.flatnonzero(np.diff(iterations[order])) + 1)
+
+
+def length_of(run: RunRecord, iteration: int) -> int:
+    """How many steps the training episodes of an iteration were to have."""
+    return streams.episode_length(run.params.train.episode_steps, run.params.rng_seed, iteration)
 
 
 def spearman(x: Values, y: Values) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from simic.params import HostOptimizer
 
 Batches = Sequence[tuple[Tensor, Tensor]]
 MOMENTS = {"sgd": ("momentum",), "adamw": ("mean", "variance")}
-BETAS, EPS = (0.9, 0.999), 1e-8
+BETAS, EPS = (0.9, 0.99), 1e-8
 CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_
 LEAST_NORM = 1e-8
 MOST_RATIO = 10.0
