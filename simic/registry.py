@@ -19,7 +19,7 @@ from simic.errors import SimicError
 
 FAMILY, PRESET, TASK, SUITE, REWARD_MODE = "host family", "host preset", "task", "suite", "reward mode"
 _SHIPPED: dict[str, tuple[str, ...]] = {
-    FAMILY: ("cnn", "adapted_cnn", "mlp", "transformer"),
+    FAMILY: ("cnn", "adapted_cnn", "mlp", "tables", "transformer"),
     PRESET: ("baseline", "deep", "impaired"),
     TASK: ("digits", "mnist", "fashion_mnist", "cifar10", "text", "npz", "synthetic", "suite"),
     REWARD_MODE: ("shaped", "simplified", "sparse", "minimal", "basic", "basic_plus", "escrow", "loss", "score"),
