@@ -38,12 +38,14 @@ def replay_episode(
     them, ``[T]`` or ``[T, K]``. NoReference for settings that have none.
     """
     world = World.read(params, prepared)
-    host = ReferenceHost(world, place, iteration, world.task_of(iteration, place))
+    length, task = world.steps_of(iteration), world.task_of(iteration, place)
+    host = ReferenceHost(world, place, iteration, task, length)
     bounds = {**ALLOWED, **dict.fromkeys(SCORES, 100.0 * FLIPPED / len(host.validating.y) + 1e-4)}
     ledger, threads = Ledger(_named(bounds), _named(TYPICAL)), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         host.reset()
+        ledger.number("replayed steps", f"iteration {iteration + 1}", len(steps["op"]), length)
         for step in range(len(steps["op"])):
             host.train({head: int(steps[head][step]) for head in HEADS})
             _compare(ledger, host.measure(), steps, step, f"iteration {iteration + 1}, step {step + 1}, host {place}")

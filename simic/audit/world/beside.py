@@ -175,7 +175,7 @@ class Beside:
 
     def _features(self, told: Told, observation: Observation) -> None:
         found = observation.features[self.place].tolist()
-        names = [name for name, _ in columns(len(self.host.slots))]
+        names = [name for name, _ in columns(len(self.host.slots), len(self.host.trials))]
         if len(found) != len(told.features):
             self.ledger.note("observation", f"{len(found)} features, not {len(told.features)}", math.inf)
             return

@@ -38,6 +38,6 @@ def test_a_blending_seed_leaves_the_gradient_of_its_host_as_it_is() -> None:
 
 
 def test_what_is_computed_once_for_all_rows_is_no_part_of_a_rows_flops() -> None:
-    """12 columns, 32 units: of 144 features and of 12, a product with B; the mean's product is the same for all rows."""
+    """12 columns, 32 units: of 144 features and of 12, a product with B; the mean's product is one for all rows."""
     flops = {item.name: item.flops((12, 32)) for item in blueprints_of("tables")}
     assert (flops["bins"], flops["sort"]) == (2 * 144 * 32, 2 * 12 * 32)
