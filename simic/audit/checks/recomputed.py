@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simic.audit.checks.base import Check, Outcome, check, found, passed, undecided
-from simic.audit.checks.shared import MOST_EVIDENCE, episodes, length_of
+from simic.audit.checks.shared import MOST_EVIDENCE, episodes, learning_rates, length_of, schedule_done
 from simic.audit.findings import Evidence, number
 from simic.audit.recompute import life, returns, rewards
 from simic.audit.recompute.arrays import FOSSILIZED, GERMINATE, Array, Steps
@@ -16,7 +16,6 @@ from simic.training.resume import LOST_BEST
 SUM = 1e-6  # relative and absolute: float64 in another order, from what was measured in float32
 SCALED = 1e-4  # relative to the largest: a float32 recursion over an episode
 LEAST_RETURN = 0.1  # scaled
-RATE_FALLS = 0.8  # share of a linear learning rate that is gone in the last update
 EXPLAINED = 10.0  # size of an explained variance: a ratio of small numbers
 AT_THE_END = ("committed_accuracy", "live_accuracy", "params", "committed_params", "committed_flops")
 AGAIN = "recomputed here from the published tables"
@@ -273,7 +272,7 @@ class CountsAgree(RecomputedCheck):
         most = train.ppo.epochs * train.ppo.minibatches
         if len(taken) and train.policy.core != "none":
             pairs["steps of an update, at most"] = (float(max(most, taken.max())), float(most))
-        pairs |= self._schedules(run, taken)
+        pairs |= self._schedules(run)
         problems: list[Evidence] = [
             {"what": name, "recorded": recorded, "expected": expected}
             for name, (recorded, expected) in pairs.items()
@@ -281,19 +280,17 @@ class CountsAgree(RecomputedCheck):
         ]
         return concluded(problems, f"{len(pairs)} counts, {int(taken.sum())} optimiser steps")
 
-    def _schedules(self, run: RunRecord, taken: Array) -> dict[str, tuple[float, float]]:
+    def _schedules(self, run: RunRecord) -> dict[str, tuple[float, float]]:
         """The entropy bonus falls in a line over the updates that took a step, and so does a linear learning rate; a
         constant one stays.
         """
-        train, updates, pairs = run.params.train, run.updates, dict[str, tuple[float, float]]()
-        ppo, before = train.ppo, np.concatenate(([0], np.cumsum(taken > 0)[:-1]))
-        done = np.minimum(1.0, before / max(1, (train.horizon or train.iterations) - 1))
+        ppo, updates, pairs = run.params.train.ppo, run.updates, dict[str, tuple[float, float]]()
+        done = schedule_done(run)
         expected = ppo.entropy_coef + done * (ppo.entropy_coef_final - ppo.entropy_coef)
         for iteration, (recorded, own) in enumerate(zip(updates.column("entropy_coef"), expected, strict=True)):
             pairs[f"entropy bonus of iteration {iteration + 1}"] = float(recorded), float(own)
-        if ppo.learning_rate_schedule != "adaptive":
-            falls = RATE_FALLS if ppo.learning_rate_schedule == "linear" else 0.0
-            rates, own = updates.column("learning_rate"), ppo.learning_rate * (1.0 - falls * done)
+        if (own := learning_rates(run)) is not None:
+            rates = updates.column("learning_rate")
             worst = int(np.abs(rates - own).argmax())
             pairs["learning rate"] = float(rates[worst]), float(own[worst])
         return pairs

@@ -21,6 +21,7 @@ PERSISTENT = 5  # consecutive updates: as many as the default run has without it
 TREND = 20  # iterations by which a trend is judged
 EMA_DECAY = 0.9
 NOISE = 2.0  # standard errors
+RATE_FALLS = 0.8  # share of a linear learning rate that is gone in the last update
 MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, of a normal distribution: sqrt(pi / 2)
 
 
@@ -55,6 +56,22 @@ def episodes(run: RunRecord) -> list[NDArray[np.intp]]:
 def length_of(run: RunRecord, iteration: int) -> int:
     """How many steps the training episodes of an iteration were to have."""
     return streams.episode_length(run.params.train.episode_steps, run.params.rng_seed, iteration)
+
+
+def schedule_done(run: RunRecord) -> Values:
+    """How far its schedules are in each update, 0 in the first and 1 in the last; only those that took a step count."""
+    train, taken = run.params.train, run.updates.column("steps") > 0
+    before = np.concatenate(([0], np.cumsum(taken)[:-1]))
+    return np.minimum(1.0, before / max(1, (train.horizon or train.iterations) - 1))
+
+
+def learning_rates(run: RunRecord) -> Values | None:
+    """Of each update by the params; None where they follow the divergence."""
+    ppo = run.params.train.ppo
+    if ppo.learning_rate_schedule == "adaptive":
+        return None
+    falls = RATE_FALLS if ppo.learning_rate_schedule == "linear" else 0.0
+    return ppo.learning_rate * (1.0 - falls * schedule_done(run))
 
 
 def spearman(x: Values, y: Values) -> tuple[float, float]:
