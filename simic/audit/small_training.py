@@ -16,7 +16,7 @@ from simic.params import Lifecycle, Params, Train
 
 ITERATIONS = 3
 TASKS = {"train": 4, "val": 2}  # of a bank, at most, by group
-SAMPLES = 32  # of each task and split, at most
+SAMPLES = 64  # of each task and split, at most; a seed for tables has 48 of them for centres
 UNITS = 32  # of each layer of the policy, at most: the formulas are those of any width
 
 

@@ -25,6 +25,7 @@ from simic.audit.reference.world.validation import NAN, Answers, On, Validation,
 from simic.params import Params, Train
 
 SEED_MODULE, GATE_MODULE = 0, 1  # last counter of their streams
+Fresh = dict[str, dict[str, Tensor]]  # blocks that began in this step, as they were before they were trained
 Action = dict[str, int]  # index of the choice of every head
 Judged = Callable[[On, Answers], Answers]
 
@@ -103,6 +104,7 @@ class ReferenceHost:
     step: int = field(init=False, default=0)
     epoch: Epoch | None = field(init=False, default=None)
     order: list[int] = field(init=False, default_factory=list)
+    fresh: Fresh = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         bank = self.world.bank
@@ -128,6 +130,7 @@ class ReferenceHost:
         self.step += 1
         self._action, chosen = action, decision(action)
         self._outcome = advance(self.slots, chosen, self.world.params.train.lifecycle, self.history.accuracies[-1])
+        self.fresh = {}
         if self._outcome.op == GERMINATE:
             self._plant(chosen.slot)
         self.epoch = self._learner().epoch(minibatches(self.training, self._order(), self._settings.batch_size))
@@ -207,6 +210,7 @@ class ReferenceHost:
         self.weights.seeds[k], self.weights.gates[k] = values, gates
         for name, block in ((f"seed.{k}", values), (f"gate.{k}", gates)):
             self.memories[name] = Memory.fresh(block, self._settings.host_optimizer)
+            self.fresh[name] = {key: value.clone() for key, value in block.items()}
 
     def _order(self) -> list[int]:
         """Which samples of the task the epoch sees, one after the other: of a pass over all samples as many epochs are
