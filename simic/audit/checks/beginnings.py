@@ -46,8 +46,8 @@ class Optimizer(Check):
     needs = ("updates.adam_eps", "updates.learning_rate", "params")
     MOST = limits.OPTIMIZER_OFF
     threshold = (
-        f"either off by more than {number(MOST)} of itself; a linear learning rate is recomputed by C5, an adaptive one "
-        "follows the divergence (K1 derives it)"
+        f"either off by more than {number(MOST)} of itself; a linear learning rate is recomputed by C5, and an "
+        "adaptive one follows the divergence (K1 derives it)"
     )
     source = "Huang et al. 2022 (epsilon 1e-5, annealing); CleanRL: a departure has to be on record"
     fix = "Hand the optimiser ppo.adam_eps and ppo.learning_rate, and nothing else."
