@@ -22,7 +22,9 @@ class UpdateMetrics:
     entropy: Annotated[float, "Mean over heads of the normalised entropy H / ln(#legal); 1 is uniform."]
     entropy_by_head: Annotated[dict[str, float], "Normalised entropy where the head mattered and had a choice."]
     joint_entropy: Annotated[float, "Exact entropy in nats of whole actions before the update, first minibatch."]
-    first_entropy: Annotated[float, "`entropy` of the first minibatch, before any step."]
+    first_entropy: Annotated[
+        float, "`entropy` of the first minibatch, before any step; without heads that begin with a lean."
+    ]
     entropy_coef: Annotated[float, "Weight of the entropy bonus in this update."]
     entropy_bonus: Annotated[float, "What it took off the loss, mean over minibatches."]
     approx_kl: Annotated[float, "k3 estimate of KL(old ‖ new) of whole actions at the last minibatch looked at."]
@@ -180,6 +182,7 @@ class Names(NamedTuple):
     """Of what an update is told of: heads, parts of the policy, layers."""
 
     heads: Sequence[str]
+    leaning: Sequence[bool]  # heads whose untrained logits differ
     parts: Sequence[str]
     layers: Sequence[str]
 
@@ -210,6 +213,7 @@ def summarize(
     deviation = host["deviation"][0]
     samples = dict(zip(heads, map(int, host["samples_by_head"]), strict=True))
     entropy = by_head("entropy", "open")
+    first = zip(host["entropy"][0], host["open"][0], names.leaning, strict=True)
     last_kl = zip(heads, host["kl"][-1], host["relevant"][-1], strict=True)
     once = {name: host.get(name, math.nan) for name in ONCE}
     return UpdateMetrics(
@@ -217,7 +221,7 @@ def summarize(
         value_loss=_mean(stepped("value_loss")),
         entropy=_mean([value for value in entropy.values() if not math.isnan(value)]),
         entropy_by_head=entropy,
-        first_entropy=_mean([_share(a, b) for a, b in zip(host["entropy"][0], host["open"][0], strict=True) if b]),
+        first_entropy=_mean([_share(a, b) for a, b, leans in first if b and not leans]),
         entropy_bonus=_mean(stepped("bonus")),
         approx_kl=kl[-1],
         approx_kl_max=_peak(kl),

@@ -257,10 +257,11 @@ class PPO:
         host, course = log.to_host()
         self.updates += any(course.stepped)
         self.skipped_steps += course.skipped
-        heads = tuple(head.name for head in self.policy.action_spec.heads)
+        heads = self.policy.action_spec.heads
+        own = tuple(head.name for head in heads), tuple(bool(head.lean) for head in heads)
         tolerance = RATIO_TOLERANCE[self.policy.coarsest]
         known = {"entropy_coef": entropy_coef, "updates": self.updates, "adam_eps": self.adam.param_groups[0]["eps"]}
-        names = Names(heads, tuple(self.groups), tuple(self.layers))
+        names = Names(*own, tuple(self.groups), tuple(self.layers))
         return summarize(host, course, names, self.settings, tolerance, **known)
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -124,7 +124,9 @@ class Certifier:
             return
         weights = {name.removeprefix(POLICY): x for name, x in witness.begun.items() if name.startswith(POLICY)}
         shapes = {name: tuple(x.shape) for name, x in weights.items()}
-        expected = initial_weights(shapes, self.known.train.policy.core_units, self.known.rng_seed)
+        expected = initial_weights(
+            shapes, self.known.interface.factors, self.known.train.policy.core_units, self.known.rng_seed
+        )
         yield _largest("initial weights", "before training", weights, expected)
 
     def compared(self, lived: Lived) -> Iterator[Comparison]:
@@ -171,8 +173,9 @@ def _kept(where: str, lived: Lived, transcript: Transcript) -> Iterator[Comparis
     yield _equal("actions kept", where, torch.equal(rollout.actions * rows, transcript.actions * rows))
     same = all(torch.equal(mask[valid], transcript.masks[name][:-1][valid]) for name, mask in rollout.masks.items())
     yield _equal("masks kept", where, same and rollout.masks.keys() == transcript.masks.keys())
-    categories = transcript.categories[:-1]
+    categories, told = transcript.categories[:-1], transcript.told[:-1]
     yield _equal("categories kept", where, torch.equal(rollout.categories[valid], categories[valid]))
+    yield _equal("what the critic was told kept", where, torch.equal(rollout.told[valid], told[valid]))
 
 
 def _acted(where: str, lived: Lived, transcript: Transcript, acted: Acted, sampled: str) -> Iterator[Comparison]:
@@ -231,6 +234,8 @@ def _left(where: str, lived: Lived, learned: Learned64) -> Iterator[Comparison]:
         kind = what if what == "weights" else f"{what} moments"
         yield _within(kind, f"{where}, step {step}, {worst.name}", worst.deviation)
     learner, after = learned.learner, lived.after.tensors
+    rate = torch.tensor([lived.update.metrics["learning_rate"], learner.rate], dtype=torch.float64)
+    yield _close("learning rate", where, rate[0], rate[1])
     optimized = learner.optimized
     for prefix, kept in ((POLICY, optimized.weights), (FIRST, optimized.first), (SECOND, optimized.second)):
         found = {name.removeprefix(prefix): x.double() for name, x in after.items() if name.startswith(prefix)}
@@ -243,8 +248,7 @@ def _left(where: str, lived: Lived, learned: Learned64) -> Iterator[Comparison]:
     for name, count in counts.items():
         yield _equal("counters", where, int(after[f"ppo/{name}"]) == count)
     if "ppo/counter.learning_rate" in after:
-        rate = torch.tensor(learner.rate, dtype=torch.float64)
-        yield _close("learning rate", where, after["ppo/counter.learning_rate"], rate)
+        yield _close("learning rate", where, after["ppo/counter.learning_rate"], rate[1])
 
 
 def _within(what: str, where: str, deviation: float) -> Comparison:

@@ -181,7 +181,7 @@ def _compare_names(env: GrowthEnv, world: World, ledger: Ledger) -> None:
 def _row(env: GrowthEnv, world: World, ledger: Ledger, place: int) -> Beside:
     task = world.task_of(ITERATION, place)
     ledger.number("task of a host", f"iteration {ITERATION + 1}, host {place}", float(env.tasks[place]), task)
-    return Beside(place, ReferenceHost(world, place, ITERATION, task), ledger)
+    return Beside(place, ReferenceHost(world, place, ITERATION, task, env.steps), ledger)
 
 
 def _tour(env: GrowthEnv, witness: WorldWitness, world: World, rows: list[Beside], ledger: Ledger) -> list[Tensor]:

@@ -18,7 +18,7 @@ from simic.audit.reference.agent.transcript import Transcript
 from simic.audit.reference.rng import Draw
 from simic.audit.reference.world import bank
 from simic.audit.reference.world.host import ReferenceHost, Told, World
-from simic.audit.reference.world.life import FOSSILIZED, PRUNED
+from simic.audit.reference.world.life import FOSSILIZED, GERMINATE, LIVE, PRUNED
 from simic.audit.reference.world.refusal import NoReference
 from simic.audit.reference.world.validation import answers, points
 from simic.audit.world.ledger import Ledger
@@ -86,6 +86,10 @@ def _replay(known: Replayable, name: str, ledger: Ledger) -> None:
     host, told = _decided(known, name, place, ledger)
     stages = [each.per_slot["stage"] for each in told]
     pruned = sum(b == PRUNED != a for one, other in pairwise(stages) for a, b in zip(one, other, strict=True))
+    actions = known.evaluation.actions[name][place]
+    for action, before, after in zip(actions, told, told[1:], strict=True):  # a seed that another one replaced
+        slot = int(action.split()[HEADS.index("slot")])
+        pruned += after.numbers["effective_op"] == GERMINATE and before.per_slot["stage"][slot] in LIVE
     _left(known, host, told, pruned, place, seeds, f"{name}, evaluation seed {place}", ledger)
 
 
@@ -93,7 +97,7 @@ def _decided(known: Replayable, name: str, place: int, ledger: Ledger) -> tuple[
     """The published weights decide so, on what the reference sees of a host."""
     actions = [[int(index) for index in step.split()] for step in known.evaluation.actions[name][place]]
     world = World.read(known.params, known.prepared, bank.read_evaluated(known.prepared))
-    host = ReferenceHost(world, place, EVALUATION_ITERATION, known.evaluation.rows[place])
+    host = ReferenceHost(world, place, EVALUATION_ITERATION, known.evaluation.rows[place], len(actions))
     told = [host.reset()]
     for action in actions:
         host.train(dict(zip(HEADS, action, strict=True)))
@@ -106,7 +110,8 @@ def _decided(known: Replayable, name: str, place: int, ledger: Ledger) -> tuple[
 
 def _misplaced(known: Replayable, told: list[Told], actions: list[list[int]], place: int, mode: Mode) -> Tensor:
     """How far from what the published weights decide, by step."""
-    given = Givens(Interface.of(known.checkpoint.manifest.specs), known.params.train, known.params.rng_seed, False)
+    interface = Interface.of(known.checkpoint.manifest.specs)
+    given = Givens(interface, known.params.train, known.params.rng_seed, False)
     state = AgentState.of(known.checkpoint.tensors, known.params.train)
     steps, ended = torch.zeros(len(actions), 1), torch.zeros(len(actions), 1, dtype=torch.bool)
     transcript = Transcript(
@@ -114,6 +119,7 @@ def _misplaced(known: Replayable, told: list[Told], actions: list[list[int]], pl
         env_ids=(place,),
         features=torch.tensor([each.features for each in told], dtype=torch.float64)[:, None],
         categories=torch.tensor([each.categories for each in told])[:, None],
+        told=torch.full((len(told), 1, interface.told), -1),
         masks={name: torch.tensor(mask)[:, None] for name, mask in _masks(told).items()},
         actions=torch.tensor(actions)[:, None],
         rewards=steps.double(),

@@ -29,6 +29,10 @@ FLIPPED = 2  # samples that rounding may answer the other way
 # exactly.
 ALLOWED = {"alpha": 9e-7, "components.shaping": 1e-14, "val_loss": 1e-3, "train_loss": 1e-3, "host_grad_norm": 1.6e-2}
 TYPICAL = {"val_loss": 2.6e-5, "train_loss": 2e-6, "host_grad_norm": 1.2e-4}
+# Hosts for tables move in every step by AdamW's 0.005 a weight, with gradients that are sums over 48 rows of 32 units:
+# rounding is about sqrt(48 * 32) * 2^-24 = 2.3e-6 of each. Over the 48 steps of EARLY epochs, in which the loss falls
+# by about 0.3 nats, that is a random walk to sqrt(48) * 2.3e-6 * 0.3 = 5e-6; the largest of 48 hosts was 3.4e-6.
+TYPICAL_OF = {"tables": {"train_loss": 2e-5}}
 
 
 def replay_episode(
@@ -38,12 +42,15 @@ def replay_episode(
     them, ``[T]`` or ``[T, K]``. NoReference for settings that have none.
     """
     world = World.read(params, prepared)
-    host = ReferenceHost(world, place, iteration, world.task_of(iteration, place))
+    length, task = world.steps_of(iteration), world.task_of(iteration, place)
+    host = ReferenceHost(world, place, iteration, task, length)
     bounds = {**ALLOWED, **dict.fromkeys(SCORES, 100.0 * FLIPPED / len(host.validating.y) + 1e-4)}
-    ledger, threads = Ledger(_named(bounds), _named(TYPICAL)), torch.get_num_threads()
+    typical = TYPICAL | TYPICAL_OF.get(params.train.host.family, {})
+    ledger, threads = Ledger(_named(bounds), _named(typical)), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         host.reset()
+        ledger.number("replayed steps", f"iteration {iteration + 1}", len(steps["op"]), length)
         for step in range(len(steps["op"])):
             host.train({head: int(steps[head][step]) for head in HEADS})
             _compare(ledger, host.measure(), steps, step, f"iteration {iteration + 1}, step {step + 1}, host {place}")

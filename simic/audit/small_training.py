@@ -16,7 +16,7 @@ from simic.params import Lifecycle, Params, Train
 
 ITERATIONS = 3
 TASKS = {"train": 4, "val": 2}  # of a bank, at most, by group
-SAMPLES = 32  # of each task and split, at most
+SAMPLES = 64  # of each task and split, at most; a seed for tables has 48 of them for centres
 UNITS = 32  # of each layer of the policy, at most: the formulas are those of any width
 
 
@@ -28,7 +28,7 @@ def composed(tree: Params, prepared: Path) -> Params:
     lifecycle = _quick(train.lifecycle)
     changed: Mapping[str, Any] = {
         "envs": _envs(train),
-        "episode_steps": steps_to_finish(Lifecycle(**lifecycle)) + 2,
+        "episode_steps": _lengths(train, steps_to_finish(Lifecycle(**lifecycle)) + 2),
         "batches_per_epoch": 1,
         "batch_size": min(train.batch_size, read_meta(prepared).samples["train"] // 2),
         "iterations": ITERATIONS,
@@ -42,6 +42,11 @@ def composed(tree: Params, prepared: Path) -> Params:
     return Params.model_validate(
         tree.model_dump() | {"train": train.model_dump() | changed, "runtime": tree.runtime.model_dump() | runtime}
     )
+
+
+def _lengths(train: Train, least: int) -> int | tuple[int, int]:
+    """Episodes as short as they can be, drawn from a range where the run's are."""
+    return least if isinstance(train.episode_steps, int) else (least, least + 2)
 
 
 def _quick(lifecycle: Lifecycle) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class Tape:
             env_ids=self.env_ids,
             features=torch.stack([each.features for each in self.seen]).double(),
             categories=torch.stack([each.categories for each in self.seen]),
+            told=torch.stack([_told(each) for each in self.seen]),
             masks=masks,
             actions=torch.stack(self.actions),
             rewards=torch.stack(self.rewards).double(),
@@ -160,6 +161,12 @@ def _around(owner: Any, name: str, listen: Callable[..., None]) -> None:
     setattr(owner, name, listened)
 
 
+def _told(seen: Observation) -> Tensor:
+    """What the critic alone is told, ``[E, n]``; n may be 0."""
+    return seen.categories[:, :0] if seen.told is None else seen.told
+
+
 def _copied(seen: Observation) -> Observation:
     masks = {name: mask.clone() for name, mask in seen.masks.items()}
-    return replace(seen, features=seen.features.clone(), categories=seen.categories.clone(), masks=masks)
+    told = None if seen.told is None else seen.told.clone()
+    return replace(seen, features=seen.features.clone(), categories=seen.categories.clone(), masks=masks, told=told)

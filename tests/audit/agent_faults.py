@@ -187,6 +187,35 @@ def heads_do_not_know_the_op(patch):
 
 
 @fault("free")
+def heads_read_the_memory_alone(patch):
+    around(patch, Trunk, "_read", lambda f, self, encoded, hidden: f(self, 0.0 * encoded, hidden))
+
+
+@fault("stopped")
+def the_critic_pulls_at_the_actor(patch):
+    def changed(f, self, z, observation):
+        read = f(self, z, observation)
+        return torch.cat((z, read[..., z.shape[-1] :]), dim=-1)
+
+    around(patch, ActorCritic, "_of_value", changed)
+
+
+@fault("stopped")
+def the_critic_is_told_nothing(patch):
+    around(patch, ActorCritic, "_of_value", lambda f, self, z, seen: f(self, z, replace(seen, told=None)))
+
+
+@fault("free")
+def the_first_policy_leans_to_nothing(patch):
+    def changed(f, self, *rest, **named):
+        f(self, *rest, **named)
+        with torch.no_grad():
+            self.get_parameter("heads.0.out.bias").zero_()
+
+    around(patch, ActorCritic, "__init__", changed)
+
+
+@fault("free")
 def noise_without_the_step(patch):
     around(
         patch,
@@ -280,6 +309,11 @@ def advantages_not_normalized(patch):
 
 
 @fault("free")
+def advantages_normalized_over_steps_without_a_choice(patch):
+    around(patch, ppo, "normalized", lambda f, a, decided, reduce: f(a, torch.ones_like(decided), reduce))
+
+
+@fault("free")
 def advantages_normalized_by_environment(patch):
     def changed(f, a, valid, reduce):
         return torch.cat([f(a[:, [k]], valid[:, [k]], reduce) for k in range(a.shape[1])], dim=1)
@@ -320,6 +354,11 @@ def never_stopped_by_the_divergence(patch):
 @fault("stopped")
 def rate_never_adapted(patch):
     patch.setattr(PPO, "_adapt", lambda self, kl: None)
+
+
+@fault("free")
+def rate_never_falls(patch):
+    patch.setattr(ppo, "LINEAR_END", 1.0)
 
 
 @fault("stopped")

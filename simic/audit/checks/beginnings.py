@@ -10,24 +10,27 @@ from simic.audit.record import RunRecord
 
 @check
 class FirstEntropy(Check):
-    """M4: a policy whose last layers begin small tries everything at first."""
+    """M4: a policy whose last layers begin small tries everything at first; a head that begins with a lean is left out,
+    since K1 derives its logits.
+    """
 
     id = "M4"
     title = "The policy begins with preferences"
     severity = "low"
-    question = "Before any step, a warm start's included, is every choice almost equally likely?"
+    question = "Before any step, is every choice almost equally likely?"
     needs = ("updates.first_entropy", "updates.iteration")
     counted = "untrained policy"
     LEAST = limits.FIRST_ENTROPY
-    threshold = f"mean normalised entropy of the first minibatch of the run < {LEAST:g}"
+    threshold = (
+        f"mean normalised entropy of the first minibatch of the run, of heads that begin without a lean, < {LEAST:g}"
+    )
     source = "Schulman, Nuts and Bolts; Andrychowicz et al. 2020; Huang et al. 2022 (gain 0.01 of the last layer)"
     fix = "Scale the last layer of every head down (simic/agent/initialization.py)."
     passes_when = "the untrained policy is close to uniform"
 
     def examine(self, run: RunRecord) -> Outcome:
-        # Later updates begin where cloning or PPO has left the policy.
         first = run.updates.column("first_entropy")[run.updates.column("iteration") == 0]
-        if not first.size:
+        if not first.size or np.isnan(first[0]):
             return undecided("the first update of the run is not here").of(0)
         return weighed([Reading(self.LEAST, first[0])]).of(1)
 
@@ -43,8 +46,8 @@ class Optimizer(Check):
     needs = ("updates.adam_eps", "updates.learning_rate", "params")
     MOST = limits.OPTIMIZER_OFF
     threshold = (
-        f"either off by more than {number(MOST)} of itself; an adaptive learning rate is recorded but follows the "
-        "divergence (K1 derives it)"
+        f"either off by more than {number(MOST)} of itself; a linear learning rate is recomputed by C5, and an "
+        "adaptive one follows the divergence (K1 derives it)"
     )
     source = "Huang et al. 2022 (epsilon 1e-5, annealing); CleanRL: a departure has to be on record"
     fix = "Hand the optimiser ppo.adam_eps and ppo.learning_rate, and nothing else."
@@ -55,9 +58,9 @@ class Optimizer(Check):
         given = {"adam_eps": ppo.adam_eps}
         if ppo.learning_rate_schedule == "constant":
             given["learning_rate"] = ppo.learning_rate
-        off = {name: np.abs(run.updates.column(name) / value - 1).max() for name, value in given.items()}
+        off = {name: float(np.abs(run.updates.column(name) / value - 1).max()) for name, value in given.items()}
         evidence: list[Evidence] = [
-            {"what": name, "params": given[name], "largest_difference": float(value)}
+            {"what": name, "params": given[name], "largest_difference": value}
             for name, value in off.items()
             if not value <= self.MOST
         ]

@@ -50,7 +50,7 @@ class LearnerCertified(CertifiedPart):
     id = "K1"
     part = "learner"
     title = "The learner does not do what it is meant to"
-    question = "Does an independent reference compute the same actions, advantages, cloning, PPO updates and resume?"
+    question = "Does an independent reference compute the same actions, advantages, PPO updates and resume?"
 
 
 @check

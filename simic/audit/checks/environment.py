@@ -93,6 +93,9 @@ class Rollbacks(Check):
         return weighed(readings).of(panicked.size)
 
 
+UNIT = 10.0  # how far from 1 returns that are not scaled may vary; ours
+
+
 @check
 class Normalisation(Check):
     """N1: unscaled observations or rewards make every other number here hard to read."""
@@ -100,21 +103,23 @@ class Normalisation(Check):
     id = "N1"
     title = "Observations or rewards are not normalised"
     severity = "medium"
-    question = "Are observations and rewards normalised?"
-    needs = ("params", "updates.observation_clipped")
+    question = "Are observations normalised, and rewards, unless they are of the order of 1 as they are?"
+    needs = ("params", "updates.observation_clipped", "updates.return_std")
     OFF, SHARE = limits.SCALES_OFF, limits.CLIPPED_OBSERVATIONS
     threshold = (
-        f"more than {OFF:g} of ppo.normalize_observations and ppo.normalize_rewards are off; or > "
-        f"{percent(SHARE)} of normalised observations "
-        "lie on their clip in most updates"
+        f"more than {OFF:g} of ppo.normalize_observations and ppo.normalize_rewards are off, the latter with returns "
+        f"whose typical deviation is not within {1 / UNIT:g} and {UNIT:g}; or > {percent(SHARE)} of normalised "
+        "observations lie on their clip in most updates"
     )
     source = "Schulman, Nuts and Bolts (clip((x - mu) / sigma, -10, 10)); Stable-Baselines3 tips; share " + OURS
-    fix = "Switch both on, or record the experiment that shows they are not needed."
-    passes_when = f"both are on, and at most {percent(SHARE)} of observations are clipped"
+    fix = "Switch both on, or give rewards a weight that makes returns vary by about 1."
+    passes_when = f"neither is missing, and at most {percent(SHARE)} of observations are clipped"
 
     def examine(self, run: RunRecord) -> Outcome:
         ppo = run.params.train.ppo
-        off = [name for name in ("normalize_observations", "normalize_rewards") if not getattr(ppo, name)]
+        spread = float(np.median(run.updates.column("return_std")))
+        needed = {"normalize_observations": True, "normalize_rewards": not 1 / UNIT <= spread <= UNIT}
+        off = [name for name, needs_it in needed.items() if needs_it and not getattr(ppo, name)]
         clipped = float(np.median(run.updates.column("observation_clipped")))
         named = tuple({"off": name} for name in off)
         return weighed([Reading(self.OFF, len(off), None, named), Reading(self.SHARE, clipped)])

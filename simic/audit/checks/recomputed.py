@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simic.audit.checks.base import Check, Outcome, check, found, passed, undecided
-from simic.audit.checks.shared import MOST_EVIDENCE, episodes
+from simic.audit.checks.shared import MOST_EVIDENCE, episodes, learning_rates, length_of, schedule_done
 from simic.audit.findings import Evidence, number
 from simic.audit.recompute import life, returns, rewards
 from simic.audit.recompute.arrays import FOSSILIZED, GERMINATE, Array, Steps
@@ -157,7 +157,7 @@ class AdvantagesFollow(RecomputedCheck):
             paid = np.where(steps["valid"], paid, 0.0)
             if train.ppo.normalize_rewards:
                 scale.take_in(paid, steps["valid"])
-            if iteration not in rows or len(paid) != train.episode_steps:
+            if iteration not in rows or len(paid) != length_of(run, iteration):
                 problems.append({"what": "no update, or steps are missing", "iteration": iteration})
                 continue
             for name, expected, size in self._moments(run, steps, paid, scale):
@@ -272,7 +272,7 @@ class CountsAgree(RecomputedCheck):
         most = train.ppo.epochs * train.ppo.minibatches
         if len(taken) and train.policy.core != "none":
             pairs["steps of an update, at most"] = (float(max(most, taken.max())), float(most))
-        pairs |= self._schedules(run, taken)
+        pairs |= self._schedules(run)
         problems: list[Evidence] = [
             {"what": name, "recorded": recorded, "expected": expected}
             for name, (recorded, expected) in pairs.items()
@@ -280,17 +280,19 @@ class CountsAgree(RecomputedCheck):
         ]
         return concluded(problems, f"{len(pairs)} counts, {int(taken.sum())} optimiser steps")
 
-    def _schedules(self, run: RunRecord, taken: Array) -> dict[str, tuple[float, float]]:
-        """The entropy bonus falls in a line over the updates that took a step; a constant learning rate is one."""
-        train, updates, pairs = run.params.train, run.updates, dict[str, tuple[float, float]]()
-        ppo, before = train.ppo, np.concatenate(([0], np.cumsum(taken > 0)[:-1]))
-        done = np.minimum(1.0, before / max(1, (train.horizon or train.iterations) - 1))
+    def _schedules(self, run: RunRecord) -> dict[str, tuple[float, float]]:
+        """The entropy bonus falls in a line over the updates that took a step, and so does a linear learning rate; a
+        constant one stays.
+        """
+        ppo, updates, pairs = run.params.train.ppo, run.updates, dict[str, tuple[float, float]]()
+        done = schedule_done(run)
         expected = ppo.entropy_coef + done * (ppo.entropy_coef_final - ppo.entropy_coef)
         for iteration, (recorded, own) in enumerate(zip(updates.column("entropy_coef"), expected, strict=True)):
             pairs[f"entropy bonus of iteration {iteration + 1}"] = float(recorded), float(own)
-        if ppo.learning_rate_schedule == "constant":
+        if (own := learning_rates(run)) is not None:
             rates = updates.column("learning_rate")
-            pairs["learning rate"] = float(rates[np.abs(rates - ppo.learning_rate).argmax()]), ppo.learning_rate
+            worst = int(np.abs(rates - own).argmax())
+            pairs["learning rate"] = float(rates[worst]), float(own[worst])
         return pairs
 
     def _in_checkpoint(self, latest: Checkpoint, taken: int, valid: int) -> dict[str, tuple[float, float]]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, found, judged, passed, undecided, weighed
-from simic.audit.checks.shared import MOST_EVIDENCE, OURS, PERSISTENT, where
+from simic.audit.checks.shared import MOST_EVIDENCE, OURS, PERSISTENT, length_of, where
 from simic.audit.findings import Evidence, percent
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord
@@ -274,8 +274,9 @@ class Axes(Check):
         if wrong.any():
             problems.append({"axis": "update iterations", "first_wrong": int(np.argmax(wrong))})
         pairs = np.stack((run.steps.column("iteration"), run.steps.column("step")), axis=1)
-        length = run.params.train.episode_steps
-        expected = np.stack((np.repeat(iterations, length), np.tile(np.arange(length) + 1, len(iterations))), axis=1)
+        lengths = [length_of(run, iteration) for iteration in iterations.tolist()]
+        numbers = [np.arange(length) + 1 for length in lengths]
+        expected = np.stack((np.repeat(iterations, lengths), np.concatenate(numbers)), axis=1)
         if not np.array_equal(pairs, expected):
             same = min(len(pairs), len(expected))
             differs = np.flatnonzero((pairs[:same] != expected[:same]).any(axis=1))
@@ -327,21 +328,22 @@ class Throughput(Check):
     minimum = PERSISTENT
     LATE, FACTOR, SECONDS = 0.25, limits.SLOWDOWN, 0.1
     threshold = (
-        f"median of the last {percent(LATE)} of iterations > {FACTOR:g} x that of all, and > {SECONDS:g} s slower; an "
-        "update by row and epoch, since what is cloned grows"
+        f"median of the last {percent(LATE)} of iterations > {FACTOR:g} x that of all, and > {SECONDS:g} s slower; by "
+        "row, since episodes are not of one length, and of updates by epoch"
     )
     source = OURS
     fix = "Profile the phase; look for growing memory or other load on the machine."
     passes_when = f"no phase takes more than {FACTOR:g} x its usual time at the end"
 
     def examine(self, run: RunRecord) -> Outcome:
-        rows = run.updates.column("samples") * np.maximum(run.updates.column("epochs"), 1)
+        samples = run.updates.column("samples")
+        rows = samples * np.maximum(run.updates.column("epochs"), 1)
         timed = {phase: run.timing.column(f"{phase}_seconds") for phase in ("collect", "update")}
         if any(len(seconds) != len(rows) for seconds in timed.values()):
             return undecided("the times are not those of these updates").of(0)
         slow: list[dict[str, float | int | str]] = []
         largest = 0.0
-        for phase, work in (("collect", np.ones(len(rows))), ("update", np.maximum(rows, 1))):
+        for phase, work in (("collect", np.maximum(samples, 1)), ("update", np.maximum(rows, 1))):
             pace = timed[phase] / work
             last = max(1, int(self.LATE * len(pace)))
             usual, late, unit = float(np.median(pace)), float(np.median(pace[-last:])), float(np.median(work[-last:]))

@@ -7,7 +7,17 @@ import numpy as np
 from simic.agent.normalization import REWARD_CLIP, REWARD_SIGMA_FLOOR
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, judged, undecided, weighed
-from simic.audit.checks.shared import MOST_EVIDENCE, NOISE, OURS, TREND, episodes, spearman, sustained, where_steps
+from simic.audit.checks.shared import (
+    MOST_EVIDENCE,
+    NOISE,
+    OURS,
+    TREND,
+    episodes,
+    length_of,
+    spearman,
+    sustained,
+    where_steps,
+)
 from simic.audit.findings import Evidence, number, percent
 from simic.audit.record import RunRecord
 from simic.envs.rewards import OBJECTIVES
@@ -41,12 +51,13 @@ class Telescoping(Check):
         for rows in episodes(run):
             discounts = gamma ** np.arange(len(rows))
             residual = np.abs((discounts[:, None] * np.where(valid[rows], shaping[rows], 0.0)).sum(axis=0))
-            complete = len(rows) == train.episode_steps and train.episode_end == "terminate"
+            iteration = int(run.steps.column("iteration")[rows[0]])
+            complete = len(rows) == length_of(run, iteration) and train.episode_end == "terminate"
             terminal = complete | panicked[rows].any(axis=0)  # a rollback is a terminal too
             finished += int(terminal.sum())
             residual = np.where(terminal, residual, 0.0)
             worst = max(worst, float(residual.max()))
-            iteration, bad = int(run.steps.column("iteration")[rows[0]]), np.flatnonzero(~(residual < TOLERANCE))
+            bad = np.flatnonzero(~(residual < TOLERANCE))
             evidence += [{"iteration": iteration, "env": int(e), "residual": float(residual[e])} for e in bad]
         if not finished:
             return undecided("no episode reached a true terminal")

@@ -9,6 +9,7 @@ from scipy import stats
 from simic.audit import limits
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
+from simic.audit.reference.world import streams
 
 Values = NDArray[np.float64]
 OURS = limits.source()
@@ -20,6 +21,7 @@ PERSISTENT = 5  # consecutive updates: as many as the default run has without it
 TREND = 20  # iterations by which a trend is judged
 EMA_DECAY = 0.9
 NOISE = 2.0  # standard errors
+RATE_FALLS = 0.8  # share of a linear learning rate that is gone in the last update
 MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, of a normal distribution: sqrt(pi / 2)
 
 
@@ -49,6 +51,27 @@ def episodes(run: RunRecord) -> list[NDArray[np.intp]]:
     iterations = run.steps.column("iteration")
     order = np.lexsort((run.steps.column("step"), iterations))
     return np.split(order, np.flatnonzero(np.diff(iterations[order])) + 1)
+
+
+def length_of(run: RunRecord, iteration: int) -> int:
+    """How many steps the training episodes of an iteration were to have."""
+    return streams.episode_length(run.params.train.episode_steps, run.params.rng_seed, iteration)
+
+
+def schedule_done(run: RunRecord) -> Values:
+    """How far its schedules are in each update, 0 in the first and 1 in the last; only those that took a step count."""
+    train, taken = run.params.train, run.updates.column("steps") > 0
+    before = np.concatenate(([0], np.cumsum(taken)[:-1]))
+    return np.minimum(1.0, before / max(1, (train.horizon or train.iterations) - 1))
+
+
+def learning_rates(run: RunRecord) -> Values | None:
+    """Of each update by the params; None where they follow the divergence."""
+    ppo = run.params.train.ppo
+    if ppo.learning_rate_schedule == "adaptive":
+        return None
+    falls = RATE_FALLS if ppo.learning_rate_schedule == "linear" else 0.0
+    return ppo.learning_rate * (1.0 - falls * schedule_done(run))
 
 
 def spearman(x: Values, y: Values) -> tuple[float, float]:

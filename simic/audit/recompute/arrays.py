@@ -21,11 +21,19 @@ def earlier(values: Array, first: object) -> Array:
     return np.concatenate((np.full_like(values[:1], first), values[:-1]))
 
 
-def ran_for(stage: Array) -> Array:
-    """How many steps each slot has been in its stage, the present one included, ``[T, E, K]``."""
+def asked(steps: Steps) -> Array:
+    """Where a GERMINATE took effect, ``[T, E, K]``."""
+    count = steps["stage"].shape[2]
+    return (steps["effective_op"] == GERMINATE)[..., None] & (np.arange(count) == steps["slot"][..., None])
+
+
+def ran_for(stage: Array, begun: Array) -> Array:
+    """How many steps each slot has been in its stage, the present one included, ``[T, E, K]``; a seed that has
+    ``begun [T, E, K]`` in a step is new in its stage.
+    """
     length = np.ones(stage.shape, dtype=np.int64)
     for t in range(1, len(stage)):
-        length[t] = np.where(stage[t] == stage[t - 1], length[t - 1] + 1, 1)
+        length[t] = np.where((stage[t] == stage[t - 1]) & ~begun[t], length[t - 1] + 1, 1)
     return length
 
 

@@ -24,6 +24,7 @@ from simic.audit.recompute.arrays import (
     WAIT,
     Array,
     Steps,
+    asked,
     earlier,
     of_slot,
     ran_for,
@@ -51,31 +52,39 @@ ALLOWED_IN = {
 }
 
 
-TEMPO_STEPS = (3, 5, 8)
+TEMPO_STEPS = (0, 3, 5, 8)
 ALPHA_TARGETS = (0.5, 0.7, 1.0)
 STYLES = ("linear_add", "linear_multiply", "sigmoid_add", "linear_gate")
+WHOLE = ALPHA_TARGETS.index(1.0)
 
 
 def violations(steps: Steps, lifecycle: Lifecycle) -> Iterator[tuple[str, Array]]:
     """Each rule in words, and where it is broken, ``[T, E]``; steps without experience are left out."""
     counted = steps["valid"] & ~steps["panicked"]  # a rollback puts the host back to an earlier state
-    stage, before = steps["stage"], earlier(steps["stage"], DORMANT)
+    stage, before, begun = steps["stage"], earlier(steps["stage"], DORMANT), asked(steps)
     op, target = steps["effective_op"], of_slot(before, steps["slot"])
-    yield "a stage that cannot follow the one before", counted & _jumps(before, stage).any(axis=2)
+    yield "a stage that cannot follow the one before", counted & _jumps(steps, lifecycle).any(axis=2)
     for number, stages in ALLOWED_IN.items():
+        if number == GERMINATE and at_once(lifecycle):
+            stages = (*stages, PRUNED, *UNFINISHED)
         yield f"op {number} where it is illegal", counted & (op == number) & ~np.isin(target, stages)
     yield "an op that is not the sampled one", counted & (op != WAIT) & (op != steps["op"])
-    yield "a seed that no GERMINATE began", counted & _unasked(before, stage, op, steps["slot"])
+    appeared = ~np.isin(before, LIVE) & np.isin(stage, LIVE)
+    unasked = (appeared & ~begun) | (begun & ~np.isin(stage, LIVE))
+    yield "a seed that no GERMINATE began", counted & unasked.any(axis=2)
     yield "a FOSSILIZE that kept nothing", counted & (op == FOSSILIZE) & (of_slot(stage, steps["slot"]) != FOSSILIZED)
-    young = of_slot(_age(stage), steps["slot"]) < lifecycle.min_prune_age
-    yield "a PRUNE before min_prune_age", counted & (op == PRUNE) & young
+    young = of_slot(_age(steps), steps["slot"]) < lifecycle.min_prune_age
+    ends = (op == PRUNE) | ((op == GERMINATE) & np.isin(target, LIVE))
+    yield "a seed that ended before min_prune_age", counted & ends & young
     limit = lifecycle.max_seeds or stage.shape[2]
     yield "more seeds than max_seeds", counted & (np.isin(stage, LIVE).sum(axis=2) > limit)
     another = steps["slot_blueprint"] != earlier(steps["slot_blueprint"], -1)
-    both = np.isin(stage, LIVE) & np.isin(before, LIVE)
+    both = np.isin(stage, LIVE) & np.isin(before, LIVE) & ~begun
     yield "a living seed of another blueprint", counted & (another & both).any(axis=2)
-    early = (before == TRAINING) & (stage == BLENDING) & (earlier(ran_for(stage), 0) < lifecycle.training_dwell)
+    early = (before == TRAINING) & np.isin(stage, (BLENDING, HOLDING)) & ~begun
+    early &= earlier(ran_for(stage, begun), 0) < lifecycle.training_dwell
     yield "BLENDING before training_dwell", counted & early.any(axis=2)
+    yield "a stage that takes no time and took some", counted & (begun & _lingers(steps, lifecycle)).any(axis=2)
     unmeasured = ~np.isfinite(of_slot(earlier(steps["contribution"], np.nan), steps["slot"]))
     yield "a FOSSILIZE of what was never measured", counted & (op == FOSSILIZE) & unmeasured
     empty = ~np.isin(stage, LIVE) & (steps["alpha"] != 0)
@@ -85,25 +94,59 @@ def violations(steps: Steps, lifecycle: Lifecycle) -> Iterator[tuple[str, Array]
     yield "an alpha off its first ramp", counted & _off_ramp(steps)
 
 
-def _jumps(before: Array, stage: Array) -> Array:
+def at_once(lifecycle: Lifecycle) -> bool:
+    """Whether a slot takes the next seed in the step in which it loses one."""
+    return lifecycle.embargo_steps == lifecycle.reset_steps == 0
+
+
+def _jumps(steps: Steps, lifecycle: Lifecycle) -> Array:
+    """Stages that a slot cannot be in after the step, ``[T, E, K]``: one transition from where the step began it, and
+    as many more as take no time.
+    """
+    stage, begun, instant = steps["stage"], asked(steps), _of_seed(steps, "tempo") == TEMPO_STEPS.index(0)
+    before = np.where(begun, GERMINATED, earlier(stage, DORMANT))
     allowed = before == stage
     for number, following in FOLLOWS.items():
-        allowed |= (before == number) & np.isin(stage, following)
+        for quick in (False, True):
+            reached = set(following) | {number}
+            for _ in range(len(LIVE)):
+                reached |= {to for place in reached for to in _in_no_time(place, quick, lifecycle)}
+            allowed |= (before == number) & (instant == quick) & np.isin(stage, tuple(reached))
     return ~allowed
 
 
-def _unasked(before: Array, stage: Array, op: Array, slot: Array) -> Array:
-    """A seed that appeared elsewhere than where it was asked for, or did not appear where it was."""
-    appeared = (before == DORMANT) & (stage == GERMINATED)
-    asked = (op == GERMINATE)[..., None] & (np.arange(stage.shape[2]) == slot[..., None])
-    return (appeared != asked).any(axis=2)
+def _in_no_time(stage: int, quick: bool, lifecycle: Lifecycle) -> tuple[int, ...]:
+    """The stage that may follow in the same step; ``quick``: the seed's first ramp has no steps."""
+    follows = {BLENDING: (HOLDING,)} if quick else {}
+    follows |= {GERMINATED: (TRAINING,), TRAINING: (BLENDING,)} if lifecycle.training_dwell == 0 else {}
+    return follows.get(stage, ()) if lifecycle.auto_advance else ()
 
 
-def _age(stage: Array) -> Array:
+def _lingers(steps: Steps, lifecycle: Lifecycle) -> Array:
+    """Of the seeds that begin in a step those that did not get as far as they get in no time, ``[T, E, K]``."""
+    if lifecycle.training_dwell or not lifecycle.auto_advance or lifecycle.gates == "strict":
+        return np.zeros(steps["stage"].shape, dtype=bool)
+    instant = _of_seed(steps, "tempo") == TEMPO_STEPS.index(0)
+    whole = instant & (_of_seed(steps, "alpha_target") == WHOLE)
+    return steps["stage"] != np.where(whole, HOLDING, BLENDING)
+
+
+def _of_seed(steps: Steps, head: str) -> Array:
+    """What was chosen when the slot's newest seed germinated, ``[T, E, K]``; -1 before the first."""
+    begun = asked(steps)
+    found = np.where(begun, steps[head][..., None], -1)
+    for t in range(1, len(found)):
+        found[t] = np.where(begun[t], found[t], found[t - 1])
+    return found
+
+
+def _age(steps: Steps) -> Array:
     """Steps that each slot's seed had lived before the step, ``[T, E, K]``."""
+    stage, begun = steps["stage"], asked(steps)
     age = np.zeros(stage.shape, dtype=np.int64)
     for t in range(1, len(stage)):
-        age[t] = np.where(np.isin(stage[t - 1], LIVE), age[t - 1] + 1, 0)
+        lived = np.where(begun[t - 1], 0, age[t - 1])
+        age[t] = np.where(np.isin(stage[t - 1], LIVE), lived + 1, 0)
     return age
 
 
@@ -122,7 +165,8 @@ def closed(steps: Steps, actions: Mapping[str, tuple[str | float, ...]]) -> Iter
     open are too many.
     """
     began = steps["valid"] & (steps["effective_op"] == GERMINATE)
-    known = {"style": STYLES, "alpha_target": ALPHA_TARGETS, "slot": tuple(range(steps["stage"].shape[2]))}
+    slots = tuple(range(steps["stage"].shape[2]))
+    known = {"style": STYLES, "tempo": TEMPO_STEPS, "alpha_target": ALPHA_TARGETS, "slot": slots}
     for head, values in known.items():
         left_open = [number for number, value in enumerate(values) if value in (actions.get(head) or values)]
         yield f"a {head} that is closed", began & ~np.isin(steps[head], left_open)
@@ -144,7 +188,8 @@ def _off_ramp(steps: Steps) -> Array:
         place = slot[t, host]
         for done, now in enumerate(_first_ramp(steps, int(t), int(host), int(place))):
             length, target = TEMPO_STEPS[steps["tempo"][t, host]], ALPHA_TARGETS[steps["alpha_target"][t, host]]
-            expected = target * _curve(int(steps["style"][t, host]), min(1.0, done / length))
+            share = min(1.0, done / length) if length else 1.0
+            expected = target * _curve(int(steps["style"][t, host]), share)
             off[now, host] |= stage[now, host, place] == BLENDING and (
                 abs(steps["alpha"][now, host, place] - expected) > TOLERANCE
             )
@@ -155,7 +200,7 @@ def _first_ramp(steps: Steps, germinated: int, host: int, place: int) -> range:
     """The steps of BLENDING of the seed germinated then, until something is done to it."""
     stage = steps["stage"][:, host, place]
     touched = (steps["slot"][:, host] == place) & (steps["effective_op"][:, host] != WAIT)
-    first = next((t for t in range(germinated + 1, len(stage)) if stage[t] == BLENDING), len(stage))
+    first = next((t for t in range(germinated, len(stage)) if stage[t] == BLENDING), len(stage))
     ends = (t for t in range(germinated + 1, len(stage)) if touched[t] or (t > first and stage[t] != BLENDING))
     return range(first, max(first, next(ends, len(stage))))
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simic.audit.recompute.arrays import UNFINISHED, WAIT, Array, Steps, earlier, ran_for
+from simic.audit.recompute.arrays import UNFINISHED, WAIT, Array, Steps, asked, earlier, ran_for
 from simic.params import Train
 
 # Φ by stage: DORMANT, GERMINATED, TRAINING, BLENDING, HOLDING, FOSSILIZED, PRUNED, EMBARGOED, RESETTING.
@@ -20,9 +20,10 @@ class Expected(NamedTuple):
     known: Array
 
 
-def potential(stage: Array) -> Array:
+def potential(steps: Steps) -> Array:
     """Φ of all slots after each step, ``[T, E]``."""
-    rise = np.where(np.isin(stage, UNFINISHED), np.minimum(RISE * ran_for(stage), MOST), 0.0)
+    stage = steps["stage"]
+    rise = np.where(np.isin(stage, UNFINISHED), np.minimum(RISE * ran_for(stage, asked(steps)), MOST), 0.0)
     return (POTENTIAL[stage] + rise).sum(axis=2)
 
 
@@ -35,7 +36,7 @@ def true_end(steps: Steps, train: Train) -> Array:
 
 
 def _shaping(steps: Steps, train: Train, host_params: int) -> Expected:
-    after = potential(steps["stage"])
+    after = potential(steps)
     left = np.where(true_end(steps, train), 0.0, after)
     return _everywhere(train.reward.pbrs_weight * (train.ppo.gamma * left - earlier(after, 0.0)))
 

@@ -69,8 +69,11 @@ class Beside:
             if store not in after.stores:
                 self.ledger.note("weights that there should be", f"{self.where}, {name}", math.inf)
             elif name in known and store in before.stores:
-                moves = learning.get(name, False)
-                self._epoch(name, (before.stores[store], after.stores[store]), parts, moves, shaken)
+                start = before.stores[store].param[self.place].double()
+                self._epoch(name, start, after.stores[store], parts, learning.get(name, False), shaken)
+            elif learning.get(name, False):  # a seed that learns in the step in which it germinates
+                start = torch.cat([value.flatten() for value in self.host.fresh[name].values()])
+                self._epoch(name, start, after.stores[store], parts, True, shaken)
             else:
                 self._first(name, after.stores[store], parts)
 
@@ -78,7 +81,9 @@ class Beside:
         kind, slot = _split(name)
         where = f"{self.where}{slot}"
         own = flattened(self.host.block(name), self.host.memories[name])[VALUES]
-        self.ledger.tensors(f"first weights of the {kind}", where, rows.param[self.place], own)
+        # What was fitted may be large, as the scale of a feature that hardly varies: of it a share is compared.
+        scale = max(1.0, float(own.norm())) if any(part.fitted for _, part in parts) else 1.0
+        self.ledger.tensors(f"first weights of the {kind}", where, rows.param[self.place], own, scale)
         for moment in rows.moments.values():
             self.ledger.note(f"fresh optimiser of the {kind}", where, float(moment[self.place].abs().max()))
         self._adopt(name, rows, parts)
@@ -86,14 +91,15 @@ class Beside:
     def _epoch(
         self,
         name: str,
-        rows: tuple[Rows, Rows],
+        start: Tensor,
+        after: Rows,
         parts: Parts,
         moves: bool,
         shaken: Callable[[], dict[str, Flat]],
     ) -> None:
-        (before, after), (kind, slot) = rows, _split(name)
+        kind, slot = _split(name)
         where, groups, faint = f"{self.where}{slot}", self._groups(name), self._faint(name)
-        memory, start = self.host.memories[name], before.param[self.place].double()
+        memory = self.host.memories[name]
         for part, own in flattened(self.host.block(name), memory).items():
             if part == VALUES:
                 theirs = after.param[self.place]
@@ -175,7 +181,7 @@ class Beside:
 
     def _features(self, told: Told, observation: Observation) -> None:
         found = observation.features[self.place].tolist()
-        names = [name for name, _ in columns(len(self.host.slots))]
+        names = [name for name, _ in columns(len(self.host.slots), len(self.host.trials))]
         if len(found) != len(told.features):
             self.ledger.note("observation", f"{len(found)} features, not {len(told.features)}", math.inf)
             return

@@ -14,7 +14,7 @@ Flat = dict[str, Tensor]
 
 def unpacked(row: Tensor, parts: Parts) -> dict[str, Tensor]:
     """The parameters by name, in float64, of a row that holds those of all parts."""
-    pieces = row.double().split([part.params for _, part in parts])
+    pieces = row.double().split([part.width for _, part in parts])
     return {
         lead + name: value.clone()
         for (lead, part), piece in zip(parts, pieces, strict=True)

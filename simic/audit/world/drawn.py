@@ -75,7 +75,7 @@ def slot(draws: DrawnNumbers, blueprints: int) -> Slot:
         ramp_curve=draws.below(5),
         ramp_steps=steps,
         ramp_done=0 if ramp == life.STILL else draws.below(steps),
-        tempo_steps=life.TEMPOS[draws.below(3)],
+        tempo_steps=life.TEMPOS[draws.below(len(life.TEMPOS))],
         first_curve=draws.below(5),
         first_target=life.TARGETS[draws.below(3)],
         prune_scheduled=ramp == life.DOWN and draws.below(2) == 0,
@@ -157,10 +157,10 @@ def payments(env: GrowthEnv, world: World, ledger: Ledger) -> None:
     """The terms of the reward between drawn states."""
     train, params = world.params.train, world.body.params
     steps = [_step(DrawnNumbers(world.params.rng_seed, 1, number), env, world) for number in range(STATES)]
-    setting = Setting.of(train, params, torch.ones(1, dtype=torch.float64))
+    setting = Setting.of(train, params, torch.ones(1, dtype=torch.float64), env.steps)
     found = components(train.reward.mode, _transition(steps, train.episode_end == "terminate", world), setting)
     for number, step in enumerate(steps):
-        for name, expected in rewards.components(step, train, params).items():
+        for name, expected in rewards.components(step, train, params, env.steps).items():
             where = f"drawn transition {number}"
             value = float(found[name][number]) if name in found else math.nan
             ledger.number(f"drawn reward: {name}", where, value, expected)

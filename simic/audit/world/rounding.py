@@ -24,7 +24,7 @@ def trained(
     known: set[str],
 ) -> dict[str, Flat]:
     """Parameters and moments by block after the epoch that ``host`` has just trained from ``before``; blocks that were
-    not ``known`` then take no part in it.
+    not ``known`` then began in it, and others take no part.
     """
     weights, memories = Weights({}, [None] * len(host.slots), [None] * len(host.slots)), dict[str, Memory]()
     for name, store, parts in blocks:
@@ -32,6 +32,8 @@ def trained(
         if name in known and store in before:
             values = unpacked(before[store].param[place], parts)
             memory = remembered(before[store], place, parts)
+        elif name in host.fresh:
+            values, memory = host.fresh[name], Memory.fresh(host.fresh[name], host.world.params.train.host_optimizer)
         values = _coarse(values)
         kind, _, slot = name.partition(".")
         if kind == "host":

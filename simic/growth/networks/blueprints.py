@@ -42,10 +42,18 @@ def count_params(module: nn.Module) -> int:
 
 
 def count_flops(module: nn.Module, shape: Shape, dtype: torch.dtype = torch.float32) -> int:
-    """FLOPs of one sample's forward pass: 2 per multiply-add of convolutions and matrix products, nothing else."""
+    """FLOPs of one more sample's forward pass: 2 per multiply-add of convolutions and matrix products, nothing else.
+
+    What a module computes once for all samples, such as a product of its parameters, does not count.
+    """
     module = module.to("meta")
+    one, two = (_flops_of_batch(module, torch.empty(n, *shape, device="meta", dtype=dtype)) for n in (1, 2))
+    return two - one
+
+
+def _flops_of_batch(module: nn.Module, x: torch.Tensor) -> int:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        module(torch.empty(1, *shape, device="meta", dtype=dtype))
+        module(x)
     return counter.get_total_flops()
 
 

@@ -47,7 +47,7 @@ def act(
     values = torch.zeros(steps + 1, envs, dtype=torch.float64)
     misplaced = torch.zeros(steps, envs, dtype=torch.float64)
     for env, env_id in enumerate(transcript.env_ids):
-        z, values[:, env] = network.read(scaled[:, env], transcript.categories[:, env], starts)
+        z, values[:, env] = network.read(scaled[:, env], transcript.categories[:, env], transcript.told[:, env], starts)
         masks, actions = transcript.masks_of(env), transcript.actions[:, env].tolist()
         for t in range(int(valid[:, env].sum())):
             log_probs[t, env] = network.judge(z[t], masks[t], actions[t]).log_probs

@@ -40,10 +40,12 @@ def generalized(
     return advantages, returns
 
 
-def standardized(advantages: Tensor, valid: Tensor) -> Tensor:
-    """(A − mean) / max(σ, 0.1) over all valid steps; 0 elsewhere."""
-    mean, sigma = mean_and_sigma(advantages[valid])
-    return torch.where(valid, (advantages - mean) / max(sigma, SIGMA_FLOOR), 0.0)
+def standardized(advantages: Tensor, decided: Tensor) -> Tensor:
+    """(A − mean) / max(σ, 0.1) over all steps that were decisions; 0 elsewhere."""
+    if not decided.any():
+        return torch.zeros_like(advantages)
+    mean, sigma = mean_and_sigma(advantages[decided])
+    return torch.where(decided, (advantages - mean) / max(sigma, SIGMA_FLOOR), 0.0)
 
 
 def mean_and_sigma(values: Tensor) -> tuple[float, float]:

@@ -23,6 +23,7 @@ class Strand:
     name: int
     features: Tensor
     categories: Tensor
+    told: Tensor
     masks: Sequence[Mapping[str, Mask]]
     actions: Sequence[Sequence[int]]
     valid: Sequence[bool]
@@ -39,6 +40,7 @@ class Strand:
                 self.name * steps + t,
                 self.features[here],
                 self.categories[here],
+                self.told[here],
                 self.masks[here],
                 self.actions[here],
                 self.valid[here],
@@ -50,7 +52,7 @@ class Strand:
 
     def judged(self, network: Network64) -> tuple[list[Judged], Tensor]:
         """By step what the network makes of the actions, and the values ``[T]``."""
-        z, values = network.read(self.features, self.categories, self.starts)
+        z, values = network.read(self.features, self.categories, self.told, self.starts)
         factors = len(self.actions[0])
         found = [
             network.judge(z[t], self.masks[t], self.actions[t]) if real else unjudged(factors)

@@ -2,28 +2,39 @@
 
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from simic.audit.reference import rng
+from simic.audit.reference.agent.interface import Factor
 from simic.audit.reference.rng import Draw
 
 # By how a name begins and ends, the first that fits: √2 before a tanh, 0.01 for what decides, 1 for the value and for
-# embeddings of categories. What heads are told of earlier choices begins at 0, and so do all biases.
+# embeddings of categories and of what the critic is told. What heads are told of earlier choices begins at 0, and so
+# do all biases but those of the last layers of factors that lean to some of their choices.
 GAINS = (
     ("given", "", 0.0),
     ("heads", "out.weight", 0.01),
     ("value_head", "out.weight", 1.0),
+    ("told", "", 1.0),
     ("", "category.weight", 1.0),
     ("", "", math.sqrt(2.0)),
 )
 
 
-def initial_weights(shapes: Mapping[str, tuple[int, ...]], core_units: int, rng_seed: int) -> dict[str, Tensor]:
+def initial_weights(
+    shapes: Mapping[str, tuple[int, ...]], factors: Sequence[Factor], core_units: int, rng_seed: int
+) -> dict[str, Tensor]:
     """By the names of the policy's parameters."""
-    return {name: _initial(name, shape, core_units, rng_seed) for name, shape in shapes.items()}
+    found = {name: _initial(name, shape, core_units, rng_seed) for name, shape in shapes.items()}
+    leaning = {
+        f"heads.{place}.out.bias": torch.tensor(factor.lean, dtype=torch.float64)
+        for place, factor in enumerate(factors)
+        if factor.lean
+    }
+    return found | leaning
 
 
 def _initial(name: str, shape: tuple[int, ...], core_units: int, rng_seed: int) -> Tensor:

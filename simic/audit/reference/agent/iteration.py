@@ -144,14 +144,27 @@ def reinforce(
     """An update of PPO."""
     ppo, valid = known.train.ppo, transcript.valid()
     gained, returns = _over_rows(moved.scaled, acted.values, acted.next_values, transcript, ppo.gamma, ppo.gae_lambda)
-    weighed = advantages.standardized(gained, valid)
+    weighed = advantages.standardized(gained, _decided(known, transcript))
     rows = _strands(transcript, acted, weighed, returns)
-    coefficient = update.entropy_coef(ppo, state.learner.updates, known.train.horizon or known.train.iterations)
+    total = known.train.horizon or known.train.iterations
+    coefficient = update.entropy_coef(ppo, state.learner.updates, total)
     plan = update.reinforcing(ppo, coefficient, len(trail) or None)
-    learned = _run(known, state, rows, transcript.iteration, plan, trail)
+    learner = replace(state.learner, rate=update.learning_rate(ppo, state.learner, total))
+    learned = _run(known, learner, rows, transcript.iteration, plan, trail)
     told = advantages.summary(gained, returns, acted.values, valid)
     learned = replace(learned, metrics=learned.metrics | told)
     return Updated64(gained, returns, learned)
+
+
+def _decided(known: Givens, transcript: Transcript) -> Tensor:
+    """Bool ``[T, E]``: the steps in which more than one choice of some factor that mattered was legal."""
+    found = torch.zeros(transcript.steps, transcript.envs, dtype=torch.bool)
+    valid = transcript.valid()
+    for env in range(transcript.envs):
+        masks, actions = transcript.masks_of(env), transcript.actions[:, env].tolist()
+        for t in valid[:, env].nonzero().flatten().tolist():
+            found[t, env] = known.interface.decides(masks[t], actions[t])
+    return found
 
 
 def _strands(transcript: Transcript, acted: Acted, gained: Tensor, returns: Tensor) -> list[Strand]:
@@ -162,6 +175,7 @@ def _strands(transcript: Transcript, acted: Acted, gained: Tensor, returns: Tens
             name,
             acted.features[:, env],
             transcript.categories[:-1, env],
+            transcript.told[:-1, env],
             transcript.masks_of(env)[:-1],
             transcript.actions[:, env].tolist(),
             valid[:, env].tolist(),
@@ -175,7 +189,7 @@ def _strands(transcript: Transcript, acted: Acted, gained: Tensor, returns: Tens
 
 
 def _run(
-    known: Givens, state: AgentState, rows: list[Strand], iteration: int, plan: Course64, trail: Trail
+    known: Givens, learner: Learner, rows: list[Strand], iteration: int, plan: Course64, trail: Trail
 ) -> Learned64:
     lessons = Lessons.of(rows, known.interface, known.train.policy.core != "none")
-    return Updating(lessons, known.train, known.rng_seed, iteration, plan).run(state.learner, trail)
+    return Updating(lessons, known.train, known.rng_seed, iteration, plan).run(learner, trail)

@@ -81,13 +81,19 @@ class Network64:
     def __init__(self, weights: Weights, interface: Interface, sizes: params.Policy) -> None:
         self.weights, self.interface, self.sizes = weights, interface, sizes
 
-    def read(self, features: Tensor, categories: Tensor, starts: Sequence[bool]) -> tuple[Tensor, Tensor]:
-        """What the heads read ``[T, H]`` and the values ``[T]`` of one environment from scaled features ``[T, F]`` and
-        categories ``[T, C]``; memory is empty at every start and before the first step.
+    def read(self, features: Tensor, categories: Tensor, told: Tensor, starts: Sequence[bool]) -> tuple[Tensor, Tensor]:
+        """What the heads read ``[T, H]`` and the values ``[T]`` of one environment from scaled features ``[T, F]``,
+        categories ``[T, C]`` and what the critic is told ``[T, n]``; memory is empty at every start and before the
+        first step.
         """
         z = self._trunk("actor", features, categories, starts)
-        of_value = self._trunk("critic", features, categories, starts) if self.sizes.critic == "own" else z
-        return z, self._head("value_head", of_value)[:, 0]
+        if self.sizes.critic == "own":
+            of_value = [self._trunk("critic", features, categories, starts)]
+        else:  # no gradient of the value's reaches the actor's trunk
+            of_value = [z.detach(), features]
+        if self.interface.told:
+            of_value.append(self.weights["told.weight"][told + 1].flatten(-2))  # the first row is "nothing"
+        return z, self._head("value_head", torch.cat(of_value, dim=-1))[:, 0]
 
     def _trunk(self, trunk: str, features: Tensor, categories: Tensor, starts: Sequence[bool]) -> Tensor:
         x = features
@@ -97,7 +103,8 @@ class Network64:
         encoded = torch.tanh(linear(self.weights, f"{trunk}.encoder", x))
         if self.sizes.core == "none":
             return encoded
-        return layer_norm(self.weights, f"{trunk}.core_norm", self._remembered(trunk, encoded, starts))
+        remembered = layer_norm(self.weights, f"{trunk}.core_norm", self._remembered(trunk, encoded, starts))
+        return torch.cat((encoded, remembered), dim=-1)
 
     def _remembered(self, trunk: str, encoded: Tensor, starts: Sequence[bool]) -> Tensor:
         cell = lstm if self.sizes.core == "lstm" else gru

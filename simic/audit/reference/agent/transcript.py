@@ -13,14 +13,16 @@ from simic.audit.reference.agent.interface import Mask
 class Transcript:
     """T steps of E environments, none of which begins anew before the last has ended.
 
-    ``features [T+1, E, F]`` float64, ``categories [T+1, E, C]`` and ``masks`` ``[T+1, E, …]`` by name before every step
-    and after the last; ``actions [T, E, heads]``; ``rewards [T, E]`` float64; ``terminated`` and ``truncated [T, E]``.
+    ``features [T+1, E, F]`` float64, ``categories [T+1, E, C]``, what the critic alone is ``told [T+1, E, n]`` and
+    ``masks`` ``[T+1, E, …]`` by name before every step and after the last;
+    ``actions [T, E, heads]``; ``rewards [T, E]`` float64; ``terminated`` and ``truncated [T, E]``.
     """
 
     iteration: int
     env_ids: tuple[int, ...]
     features: Tensor
     categories: Tensor
+    told: Tensor
     masks: Mapping[str, Tensor]
     actions: Tensor
     rewards: Tensor

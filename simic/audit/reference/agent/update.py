@@ -17,6 +17,7 @@ STOP_FACTOR = 1.5  # times target_kl
 IN_DOUBT = 1e-3  # relative distance of a divergence from its limit at which rounding decides: then as it was done
 LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT = 20.0, 30.0
 RATE_FACTOR, RATE_MIN, RATE_MAX = 1.5, 1e-5, 1e-2  # of the adaptive schedule
+RATE_END = 0.2  # of the linear one: what is left in the last update
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,14 @@ def entropy_coef(settings: params.PPOParams, updates: int, total: int) -> float:
     """From the first to the last of all updates, linearly over those that were executed."""
     share = min(1.0, updates / max(1, total - 1))
     return (1.0 - share) * settings.entropy_coef + share * settings.entropy_coef_final
+
+
+def learning_rate(settings: params.PPOParams, learner: Learner, total: int) -> float:
+    """Of the next update: what is left of a linear one, any other as it is."""
+    if settings.learning_rate_schedule != "linear":
+        return learner.rate
+    share = min(1.0, learner.updates / max(1, total - 1))
+    return ((1.0 - share) + share * RATE_END) * settings.learning_rate
 
 
 def reinforcing(settings: params.PPOParams, coefficient: float, done: int | None) -> Course64:

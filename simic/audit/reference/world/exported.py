@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from simic.audit.reference.world.bank import Samples
 from simic.audit.reference.world.hosts import Anatomy, anatomy
 from simic.audit.reference.world.life import HOLDING, OPERATORS, Seed, Slot
-from simic.audit.reference.world.networks import Weights
+from simic.audit.reference.world.networks import Weights, part_of
 from simic.audit.reference.world.refusal import NoReference
 from simic.audit.reference.world.validation import Answers, answers
 from simic.params import Host
@@ -46,8 +46,10 @@ class Exported:
 
     @property
     def size(self) -> int:
-        """Parameters that are there."""
-        return sum(value.numel() for value in self.weights.host.values())
+        """Parameters that are there, without what was fitted."""
+        seeds = ((k, part_of(self.body, k, slot.seed.blueprint)) for k, slot in enumerate(self.slots) if slot.alive)
+        fitted = {f"joints.{k}.seed.{name}" for k, part in seeds for name in part.fitted}
+        return sum(value.numel() for name, value in self.weights.host.items() if name not in fitted)
 
     def answers(self, samples: Samples, classes: int) -> Answers:
         """With all of its seeds, of a task of so many classes."""

@@ -17,13 +17,15 @@ from simic.audit.reference.world.hosts import Anatomy, anatomy
 from simic.audit.reference.world.life import FOSSILIZED, GATE, GERMINATE, MULTIPLY, Measured, Slot, advance, remember
 from simic.audit.reference.world.masks import Masks, decision
 from simic.audit.reference.world.networks import Weights, host_parts, part_of
-from simic.audit.reference.world.observations import History, Sight, features
+from simic.audit.reference.world.observations import History, Sight, Trial, features
 from simic.audit.reference.world.refusal import NoReference
+from simic.audit.reference.world.tables import FITTED_ROWS
 from simic.audit.reference.world.training import Epoch, Memory, PartLearner, minibatches
 from simic.audit.reference.world.validation import NAN, Answers, On, Validation, answers, validate
 from simic.params import Params, Train
 
 SEED_MODULE, GATE_MODULE = 0, 1  # last counter of their streams
+Fresh = dict[str, dict[str, Tensor]]  # blocks that began in this step, as they were before they were trained
 Action = dict[str, int]  # index of the choice of every head
 Judged = Callable[[On, Answers], Answers]
 
@@ -59,6 +61,10 @@ class World:
         """How every host is built."""
         return anatomy(self.params.train.host, self.bank.shape, self.bank.classes)
 
+    def steps_of(self, iteration: int) -> int:
+        """How long the training episodes of an iteration are."""
+        return streams.episode_length(self.params.train.episode_steps, self.params.rng_seed, iteration)
+
     def task_of(self, iteration: int, host_id: int) -> int:
         """Training tasks in turn, from one that depends on the run."""
         train, tasks = self.params.train, self.bank.of_training
@@ -89,13 +95,16 @@ class ReferenceHost:
     host_id: int
     iteration: int
     task: int
+    steps: int  # of the episode
     weights: Weights = field(init=False)
     memories: dict[str, Memory] = field(init=False, default_factory=dict)
     slots: list[Slot] = field(init=False)
+    trials: list[Trial] = field(init=False)
     history: History = field(init=False, default_factory=History)
     step: int = field(init=False, default=0)
     epoch: Epoch | None = field(init=False, default=None)
     order: list[int] = field(init=False, default_factory=list)
+    fresh: Fresh = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         bank = self.world.bank
@@ -104,6 +113,7 @@ class ReferenceHost:
         count = self.world.body.slots
         self.slots = [Slot() for _ in range(count)]
         self.weights = Weights(self._initial(), [None] * count, [None] * count)
+        self.trials = [Trial() for _ in self.world.body.blueprints[0]]
         self.memories["host"] = Memory.fresh(self.weights.host, self.world.params.train.host_optimizer)
 
     # --- an episode ---
@@ -120,6 +130,7 @@ class ReferenceHost:
         self.step += 1
         self._action, chosen = action, decision(action)
         self._outcome = advance(self.slots, chosen, self.world.params.train.lifecycle, self.history.accuracies[-1])
+        self.fresh = {}
         if self._outcome.op == GERMINATE:
             self._plant(chosen.slot)
         self.epoch = self._learner().epoch(minibatches(self.training, self._order(), self._settings.batch_size))
@@ -137,12 +148,13 @@ class ReferenceHost:
         for k, slot in enumerate(self.slots):
             worth = found.contribution[k], found.contribution_se[k]
             remember(slot, Measured(found.accuracy, *worth, epoch.ratios[k], epoch.healthy[k]))
+        self._try_out()
         self.history.add(found.loss, found.accuracy)
         before, self._remembered = self._remembered, self._state(found)
-        ended = self.step == self._settings.episode_steps
+        ended = self.step == self.steps
         outcome = self._outcome
         step = rewards.Step(before, self._remembered, outcome.op, self._action["slot"], ended)
-        paid = rewards.components(step, self._settings, self.world.body.params)
+        paid = rewards.components(step, self._settings, self.world.body.params, self.steps)
         return self._told(found, outcome.op, outcome.gate, outcome.passed, paid, outcome.gate < 0 or outcome.passed)
 
     def masks(self) -> Masks:
@@ -189,6 +201,8 @@ class ReferenceHost:
         part, gate = part_of(self.world.body, k, slot.seed.blueprint), self.world.body.gates[k]
         who = streams.SEED_INIT, self.iteration, self.host_id, k, slot.germinations
         values = part.draw(streams.key(rng_seed, *who, SEED_MODULE))
+        if part.fit is not None:
+            values |= part.fit(self.training.x[:FITTED_ROWS].flatten(1))
         if slot.seed.operator == MULTIPLY:
             for name in part.closing:
                 values[name].zero_()
@@ -196,16 +210,31 @@ class ReferenceHost:
         self.weights.seeds[k], self.weights.gates[k] = values, gates
         for name, block in ((f"seed.{k}", values), (f"gate.{k}", gates)):
             self.memories[name] = Memory.fresh(block, self._settings.host_optimizer)
+            self.fresh[name] = {key: value.clone() for key, value in block.items()}
 
     def _order(self) -> list[int]:
-        """Which samples of the task the epoch sees, one after the other."""
+        """Which samples of the task the epoch sees, one after the other: of a pass over all samples as many epochs are
+        made as there are batches for.
+        """
         settings, count = self._settings, len(self.training.y)
         whole = count // settings.batch_size
-        limit = whole if settings.batches_per_epoch == "all" else settings.batches_per_epoch
-        who = streams.BATCH_ORDER, self.iteration, self.host_id, self.step
+        batches = whole if settings.batches_per_epoch == "all" else settings.batches_per_epoch
+        each, size = whole // batches, batches * settings.batch_size
+        who = streams.BATCH_ORDER, self.iteration, self.host_id, self.step // each
         order = streams.permutation(streams.key(self.world.params.rng_seed, *who), count)
-        self.order = order[: limit * settings.batch_size].tolist()
+        first = self.step % each * size
+        self.order = order[first : first + size].tolist()
         return self.order
+
+    def _try_out(self) -> None:
+        """What the epoch showed of each blueprint; of two seeds of one the later slot's counts."""
+        for k, slot in enumerate(self.slots):
+            if slot.seed.blueprint < 0:
+                continue
+            trial = self.trials[slot.seed.blueprint]
+            trial.germinations += self.planted and self._action["slot"] == k
+            if math.isfinite(slot.seed.contribution):
+                trial.gained = slot.seed.contribution
 
     def _learner(self) -> PartLearner:
         return PartLearner(
@@ -254,7 +283,7 @@ class ReferenceHost:
             slots=self.slots,
             history=self.history,
             step=self.step,
-            steps=settings.episode_steps,
+            steps=self.steps,
             chance=self.world.bank.chance_loss(self.task),
             train_loss=loss,
             train_accuracy=accuracy,
@@ -264,8 +293,9 @@ class ReferenceHost:
             seed_params=state.seed_params,
             host_params=body.params,
             budget=settings.lifecycle.param_budget,
+            trials=self.trials,
         )
-        ended = self.step == settings.episode_steps
+        ended = self.step == self.steps
         terminated = ended and settings.episode_end == "terminate"
         flops = [self._weighed(k, "flops") for k in range(body.slots)]
         numbers = {

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
+from simic.audit.reference.world import tables
 from simic.audit.reference.world.blueprints import BLUEPRINTS, gate
 from simic.audit.reference.world.parts import Part, Values, affine, conv, convolved, dense, group_normed, linear
 from simic.audit.reference.world.refusal import NoReference
@@ -45,14 +46,19 @@ class Anatomy:
 
 def anatomy(host: Host, shape: tuple[int, ...], classes: int) -> Anatomy:
     """The host of the params; NoReference where there is no second implementation of it."""
-    known = {"cnn": CONVOLUTIONAL, "adapted_cnn": CONVOLUTIONAL, "mlp": VECTOR}
+    known = {"cnn": CONVOLUTIONAL, "adapted_cnn": CONVOLUTIONAL, "mlp": VECTOR, "tables": ("baseline",)}
     if host.family not in known or host.preset not in known[host.family]:
         raise NoReference(
             f"train.host = {host.family}/{host.preset}: the reference has only hosts of {', '.join(known)} with the "
             f"presets {', '.join(CONVOLUTIONAL)}"
         )
-    segments, head, shapes = (_vector if host.family == "mlp" else _convolutional)(host, shape, classes)
-    blueprints = [{name: build(place) for name, build in BLUEPRINTS[host.family].items()} for place in shapes]
+    if host.family == "tables":
+        segments, head, shapes = tables.host(shape, classes, host.widths or tables.WIDTHS)
+        kinds, seen = tables.SEEDS, [(math.prod(shape), *place) for place in shapes]
+    else:
+        segments, head, shapes = (_vector if host.family == "mlp" else _convolutional)(host, shape, classes)
+        kinds, seen = BLUEPRINTS[host.family], shapes
+    blueprints = [{name: build(place) for name, build in kinds.items()} for place in seen]
     return Anatomy(tuple(segments), head, tuple(shapes), tuple(blueprints), tuple(gate(place) for place in shapes))
 
 

@@ -1,7 +1,8 @@
 """The life of the seeds of one host, a second time: one slot after the other, in plain Python.
 
 A step: what the op asks is checked against stage, ramp and gate, done or not; then every running ramp moves by one
-tick; then what changes its stage by itself does. A slot changes its stage once in a step.
+tick; then what changes its stage by itself does. A slot changes its stage once in a step, and goes on through stages
+that take no time; a slot that rests for no time takes the next seed in the step in which it loses one.
 """
 
 import math
@@ -36,7 +37,7 @@ STYLES = {
     "sigmoid_add": (ADD, STANDARD),
     "linear_gate": (GATE, LINEAR),
 }
-TEMPOS = (3, 5, 8)
+TEMPOS = (0, 3, 5, 8)
 TARGETS = (0.5, 0.7, 1.0)
 SPEEDS = (0, 3, 5, 8)
 CURVES = ("LINEAR", "COSINE", "SIGMOID_6", "SIGMOID_12", "SIGMOID_24")
@@ -162,13 +163,21 @@ class Slot:
         self.seed = Seed()
         self.enter(PRUNED, NAN)
 
+    def in_no_time(self, rules: Lifecycle) -> bool:
+        """Whether the seed may go on in the step in which it came into its stage."""
+        if self.stage in (GERMINATED, TRAINING):
+            return rules.training_dwell == 0
+        return self.stage == BLENDING and self.seed.tempo_steps == 0 and self.dwell == 0
+
     def opens(self, stage: int | None, rules: Lifecycle) -> bool:
         """Whether the gate before a stage lets the seed pass; what is not measured fails."""
         seed, strict = self.seed, rules.gates == "strict"
         if stage == BLENDING:
             improved = seed.accuracy - self.stage_accuracy >= rules.min_improvement_pct - TIE
             moved = seed.gradient_ratio >= rules.min_gradient_ratio
-            return self.dwell >= rules.training_dwell and seed.healthy and (not strict or (improved and moved))
+            # Who trains for no time has no gradients yet.
+            healthy = seed.healthy or (rules.training_dwell == 0 and not strict)
+            return self.dwell >= rules.training_dwell and healthy and (not strict or (improved and moved))
         if stage == HOLDING:
             there = seed.ramp == STILL and seed.alpha_target >= 1 - CLOSE
             there = there and abs(seed.alpha - seed.alpha_target) <= CLOSE
@@ -205,20 +214,26 @@ class Outcome:
 
 def allowed(slots: list[Slot], rules: Lifecycle) -> list[list[bool]]:
     """Which op could be done to which slot, ``[op][slot]``."""
-    living = sum(slot.alive for slot in slots)
-    room = living < (rules.max_seeds or len(slots))
-    if rules.sequential_development:
-        room = room and not any(slot.stage in (GERMINATED, TRAINING, *GONE) for slot in slots)
+
+    def prunable(slot: Slot) -> bool:
+        unfinished = slot.stage in (GERMINATED, TRAINING, BLENDING, HOLDING)
+        return unfinished and slot.seed.ramp == STILL and slot.seed.age >= rules.min_prune_age
+
+    def free(slot: Slot) -> bool:
+        others = [other for other in slots if other is not slot]
+        room = sum(other.alive for other in others) < (rules.max_seeds or len(slots))
+        if rules.sequential_development:
+            room = room and not any(other.stage in (GERMINATED, TRAINING, *GONE) for other in others)
+        rests = rules.embargo_steps > 0 or rules.reset_steps > 0
+        return room and (slot.stage == DORMANT or (not rests and (slot.stage == PRUNED or prunable(slot))))
 
     def possible(op: int, slot: Slot) -> bool:
-        seed = slot.seed
         if op == GERMINATE:
-            return slot.stage == DORMANT and room
+            return free(slot)
         if op == SET_ALPHA_TARGET:
-            return slot.stage in (BLENDING, HOLDING) and seed.ramp == STILL
+            return slot.stage in (BLENDING, HOLDING) and slot.seed.ramp == STILL
         if op == PRUNE:
-            prunable = slot.stage in (GERMINATED, TRAINING, BLENDING, HOLDING)
-            return prunable and seed.ramp == STILL and seed.age >= rules.min_prune_age
+            return prunable(slot)
         if op == FOSSILIZE:
             return slot.stage == HOLDING
         if op == ADVANCE:
@@ -230,15 +245,17 @@ def allowed(slots: list[Slot], rules: Lifecycle) -> list[list[bool]]:
 
 def advance(slots: list[Slot], decision: Decision, rules: Lifecycle, accuracy: float) -> Outcome:
     """One step of all slots; ``accuracy`` (points) is what the host last reached, the start of what comes."""
-    before = [slot.stage for slot in slots]
+    before = [(slot.stage, slot.germinations) for slot in slots]
     outcome = _decided(slots, decision, rules, accuracy)
     for slot, earlier in zip(slots, before, strict=True):
         if slot.stage == BLENDING:
             slot.seed.tick()
         if slot.seed.prune_scheduled and slot.seed.ramp == STILL:
             slot.remove()
-        if slot.stage == earlier:
-            _by_itself(slot, rules, accuracy)
+        if slot.stage in GONE and (slot.stage, slot.germinations) == earlier:
+            _rest(slot, rules)
+        elif slot.alive and rules.auto_advance:
+            _go_on(slot, (slot.stage, slot.germinations) == earlier, rules, accuracy)
     return outcome
 
 
@@ -248,8 +265,9 @@ def _decided(slots: list[Slot], decision: Decision, rules: Lifecycle, accuracy: 
         return Outcome(WAIT, NO_GATE, False)
     gate = NO_GATE
     if decision.op in (GERMINATE, FOSSILIZE, ADVANCE):
-        gate = GATE_NUMBER[NEXT[slot.stage]]
-        if not slot.opens(NEXT[slot.stage], rules):
+        target = GERMINATED if decision.op == GERMINATE else NEXT[slot.stage]
+        gate = GATE_NUMBER[target]
+        if not slot.opens(target, rules):
             return Outcome(WAIT, gate, False)
     _do(slot, decision, accuracy)
     return Outcome(decision.op, gate, gate != NO_GATE)
@@ -294,17 +312,23 @@ def _prune(slot: Slot, decision: Decision, accuracy: float) -> None:
     slot.seed.prune_scheduled = True
 
 
-def _by_itself(slot: Slot, rules: Lifecycle, accuracy: float) -> None:
-    """An empty slot rests and is free again; a seed goes on if gates open by themselves."""
-    if slot.stage in GONE:
-        slot.dwell += 1
-        least = {PRUNED: 0, EMBARGOED: rules.embargo_steps, RESETTING: rules.reset_steps}[slot.stage]
-        if slot.dwell >= least:
-            slot.enter({PRUNED: EMBARGOED, EMBARGOED: RESETTING, RESETTING: DORMANT}[slot.stage], NAN)
-        return
-    goes_on = rules.auto_advance and slot.stage in (GERMINATED, TRAINING, BLENDING) and not slot.seed.prune_scheduled
-    if goes_on and slot.opens(NEXT[slot.stage], rules):
+def _rest(slot: Slot, rules: Lifecycle) -> None:
+    """An empty slot rests and is free again."""
+    slot.dwell += 1
+    least = {PRUNED: 0, EMBARGOED: rules.embargo_steps, RESETTING: rules.reset_steps}[slot.stage]
+    if slot.dwell >= least:
+        slot.enter({PRUNED: EMBARGOED, EMBARGOED: RESETTING, RESETTING: DORMANT}[slot.stage], NAN)
+
+
+def _go_on(slot: Slot, settled: bool, rules: Lifecycle, accuracy: float) -> None:
+    """A seed goes on where gates open by themselves: a ``settled`` one, whose stage is that of the step before, once,
+    and any as long as its stage takes no time.
+    """
+    while slot.stage in (GERMINATED, TRAINING, BLENDING) and (settled or slot.in_no_time(rules)):
+        if slot.seed.prune_scheduled or not slot.opens(NEXT[slot.stage], rules):
+            return
         slot.enter(NEXT[slot.stage], accuracy)
+        settled = False
 
 
 @dataclass(frozen=True)

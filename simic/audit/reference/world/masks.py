@@ -86,13 +86,13 @@ def _open(train: Train, head: str, value: Choice) -> bool:
 
 
 def _affordable(slots: list[Slot], body: Anatomy, train: Train) -> list[list[bool]]:
-    """Whether one more seed of each blueprint stays within the budget; a gate counts with every seed, since one may be
-    added later.
+    """Whether a seed of each blueprint stays within the budget beside those of other slots; a gate counts with every
+    seed, since one may be added later.
     """
     sizes = [
         [part.params + gate.params for part in kinds.values()]
         for kinds, gate in zip(body.blueprints, body.gates, strict=True)
     ]
-    held = sum(sizes[k][slot.seed.blueprint] for k, slot in enumerate(slots) if slot.alive)
+    held = [sizes[k][slot.seed.blueprint] if slot.alive else 0 for k, slot in enumerate(slots)]
     limit = train.lifecycle.param_budget * body.params
-    return [[held + size <= limit for size in row] for row in sizes]
+    return [[sum(held) - held[k] + size <= limit for size in row] for k, row in enumerate(sizes)]

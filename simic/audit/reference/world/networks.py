@@ -46,15 +46,31 @@ def part_of(body: Anatomy, slot: int, blueprint: int) -> Part:
 
 def logits(body: Anatomy, weights: Weights, slots: Sequence[Slot], on: Collection[int], x: Tensor) -> Tensor:
     """Of samples ``x``, with the seeds of the slots in ``on`` and no others; classes in the last dimension."""
+    samples = x
     for k, (lead, part) in enumerate(host_parts(body)):
         x = part.run(of_part(weights.host, lead), x)
         if k < body.slots and k in on:
-            x = _joined(body, weights, slots[k], k, x)
+            reads = part_of(body, k, slots[k].seed.blueprint).reads_sample
+            join = _added if reads else _joined
+            x = join(body, weights, slots[k], k, x, samples)
     return x
 
 
-def _joined(body: Anatomy, weights: Weights, slot: Slot, k: int, h: Tensor) -> Tensor:
-    """The features after slot k, whose seed takes part."""
+def _added(body: Anatomy, weights: Weights, slot: Slot, k: int, h: Tensor, samples: Tensor) -> Tensor:
+    """The features after slot k, whose seed reads the samples: no gradient of it reaches the host."""
+    values, gates = weights.seeds[k], weights.gates[k]
+    assert values is not None and gates is not None
+    grown = part_of(body, k, slot.seed.blueprint).run(values, samples)
+    if slot.stage == TRAINING:
+        return h + (grown - grown.detach())
+    if slot.seed.operator == MULTIPLY:
+        return h * (1.0 + slot.seed.alpha * torch.tanh(grown))
+    amplitude = body.gates[k].run(gates, h) if slot.seed.operator == GATE else 1.0
+    return h + slot.seed.alpha * amplitude * grown
+
+
+def _joined(body: Anatomy, weights: Weights, slot: Slot, k: int, h: Tensor, samples: Tensor) -> Tensor:
+    """The features after slot k, whose seed reads them and takes part."""
     values, gates = weights.seeds[k], weights.gates[k]
     assert values is not None and gates is not None
     isolated = slot.stage in (TRAINING, BLENDING)

@@ -13,6 +13,7 @@ KEPT = 10
 STABLE = (-0.05, 0.03)  # relative fall of the loss
 STABLE_STEPS = 3
 PLATEAU = 0.5  # points
+STEPS_UNIT = 8.0
 
 
 @dataclass
@@ -59,6 +60,17 @@ class Sight:
     seed_params: Sequence[int]
     host_params: int
     budget: float
+    trials: Sequence["Trial"]
+
+
+@dataclass
+class Trial:
+    """What a blueprint has shown in the episode, in whichever slot: how often it germinated, and the contribution that
+    was measured last.
+    """
+
+    germinations: int = 0
+    gained: float = NAN
 
 
 def squashed(value: float) -> float:
@@ -78,22 +90,30 @@ def share(part: float, whole: float) -> float:
     return max(0.0, min(1.0, part / whole))
 
 
+def steps_squashed(steps: int) -> float:
+    """x / (8 + x)."""
+    return squashed(steps / STEPS_UNIT)
+
+
 def missing(value: float) -> float:
     """The flag of a value that was not measured."""
     return float(math.isnan(value))
 
 
 def features(sight: Sight) -> list[float]:
-    """All columns: the base, then those of each slot."""
+    """All columns: the base, then those of each slot, then those of each blueprint."""
     found = list(_base(sight))
     for k in range(len(sight.slots)):
         found += _of_slot(sight, k)
+    for trial in sight.trials:
+        found += [float(trial.germinations > 0), signed_log(trial.gained), missing(trial.gained)]
     return found
 
 
 def _base(s: Sight) -> Iterator[float]:
     past = s.history
     yield s.step / s.steps
+    yield steps_squashed(s.steps - s.step)
     for lag in range(SHOWN):
         loss, accuracy = past.back(past.losses, lag), past.back(past.accuracies, lag)
         yield squashed(loss / s.chance)
@@ -102,7 +122,7 @@ def _base(s: Sight) -> Iterator[float]:
     newest = past.back(past.accuracies, 0)
     yield signed_log(newest - past.back(past.accuracies, 1))
     yield signed_log(newest - past.best)
-    yield share(past.plateau, s.steps)
+    yield steps_squashed(past.plateau)
     yield float(past.stabilised)
     yield squashed(s.train_loss / s.chance)
     yield 0.0 if math.isnan(s.train_accuracy) else s.train_accuracy / 100.0
@@ -133,9 +153,9 @@ def _of_slot(s: Sight, k: int) -> list[float]:
         seed.alpha_target,
         seed.first_target,
         share(seed.tempo_steps, max(life.TEMPOS)),
-        share(seed.ramp_steps - seed.ramp_done, s.steps),
-        share(seed.age, s.steps),
-        share(slot.dwell, s.steps),
+        steps_squashed(seed.ramp_steps - seed.ramp_done),
+        steps_squashed(seed.age),
+        steps_squashed(slot.dwell),
         squashed(slot.germinations),
     ]
     interaction = s.validation.interaction[k]

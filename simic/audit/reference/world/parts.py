@@ -19,33 +19,49 @@ EPS = 1e-5  # of the norms
 
 @dataclass(frozen=True)
 class Entry:
-    """A parameter: drawn uniformly from ±1/√inputs, or ``constant``."""
+    """A parameter: drawn uniformly from ±1/√inputs, or ``constant``; what is ``fitted`` comes from data and is not
+    trained.
+    """
 
     name: str
     shape: tuple[int, ...]
     inputs: int = 0
     constant: float | None = None
+    fitted: bool = False
 
 
 @dataclass(frozen=True)
 class Part:
     """A module: parameters in order, what it does to ``[B, …]``, FLOPs of one sample. ``closing`` are the parameters
-    that start at zero under the operator MULTIPLY, so that it begins as the identity.
+    that start at zero under the operator MULTIPLY, so that it begins as the identity. ``fit`` gives the fitted ones
+    from rows ``[n, D]``. With ``reads_sample`` it is run on the samples, and what it makes is added to the features.
     """
 
     entries: tuple[Entry, ...]
     run: Callable[[Values, Tensor], Tensor]
     flops: int
     closing: tuple[str, ...] = ()
+    fit: Callable[[Tensor], dict[str, Tensor]] | None = None
+    reads_sample: bool = False
 
     @property
     def params(self) -> int:
-        """How many."""
+        """How many train."""
+        return sum(math.prod(entry.shape) for entry in self.entries if not entry.fitted)
+
+    @property
+    def width(self) -> int:
+        """How many there are, fitted ones included."""
         return sum(math.prod(entry.shape) for entry in self.entries)
+
+    @property
+    def fitted(self) -> frozenset[str]:
+        """Names of those that never train."""
+        return frozenset(entry.name for entry in self.entries if entry.fitted)
 
     def draw(self, stream: int) -> dict[str, Tensor]:
         """First values from a stream: one number for each place, whether it is drawn or constant."""
-        numbers = torch.from_numpy(streams.uniforms(stream, self.params))
+        numbers = torch.from_numpy(streams.uniforms(stream, self.width))
         found, at = {}, 0
         for entry in self.entries:
             size = math.prod(entry.shape)

@@ -57,15 +57,15 @@ def potential(slots: Sequence[Slot]) -> float:
     return worth
 
 
-def components(step: Step, train: Train, host_params: int) -> dict[str, float]:
-    """The terms of the mode by name; the reward is their sum."""
+def components(step: Step, train: Train, host_params: int, steps: int) -> dict[str, float]:
+    """The terms of the mode by name, in an episode of so many ``steps``; the reward is their sum."""
     found = {"shaping": _shaping(step, train)}
     if train.reward.mode == "score":
         found["score_change"] = _score_change(step, train, host_params)
     else:
         found |= {
             "attribution": _attribution(step, train),
-            "rent": _rent(step, train, host_params),
+            "rent": _rent(step, train, host_params, steps),
             "alpha_shock": _alpha_shock(step, train, host_params),
             "fossilize": _fossilize(step, train),
             "terminal": train.reward.shaped.terminal_weight * step.after.committed_accuracy if step.ended else 0.0,
@@ -126,13 +126,13 @@ def _attribution(step: Step, train: Train) -> float:
     return train.ppo.gamma * (0.0 if _over(step, train) else after) - before
 
 
-def _rent(step: Step, train: Train, host_params: int) -> float:
+def _rent(step: Step, train: Train, host_params: int, steps: int) -> float:
     weights, burden = train.reward, 0.0
     for slot, size in zip(step.after.slots, step.after.seed_params, strict=True):
         if size > 0:
             burden += SLOT_RENT * host_params + slot.seed.alpha * size
     due = weights.shaped.rent_weight * math.log1p(burden / max(host_params, weights.rent_floor_params))
-    return -min(due, weights.rent_cap) / train.episode_steps
+    return -min(due, weights.rent_cap) / steps
 
 
 def _alpha_shock(step: Step, train: Train, host_params: int) -> float:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from simic.audit.reference.rng import GOLDEN_GAMMA, WORD, mix
 from simic.audit.reference.rng import stream as key
 
-HOST_INIT, SEED_INIT, BATCH_ORDER, AUGMENT, TASK = 2, 3, 4, 5, 15  # what a stream is for
+HOST_INIT, SEED_INIT, BATCH_ORDER, AUGMENT, TASK, EPISODE_LENGTH = 2, 3, 4, 5, 15, 19  # what a stream is for
 
 
 def endless(stream: int) -> Iterator[int]:
@@ -35,3 +35,11 @@ def permutation(stream: int, number: int) -> NDArray[np.int64]:
 def first_task(rng_seed: int, tasks: int) -> int:
     """The task that the first host of iteration 0 gets, of so many."""
     return int(words(key(rng_seed, TASK), 1).view(np.int64)[0]) % tasks
+
+
+def episode_length(episode_steps: int | tuple[int, int], rng_seed: int, iteration: int) -> int:
+    """How many steps the training episodes of an iteration have: so many, or drawn from a range, ends included."""
+    if isinstance(episode_steps, int):
+        return episode_steps
+    low, high = episode_steps
+    return low + next(endless(key(rng_seed, EPISODE_LENGTH, iteration))) % 2**31 % (high - low + 1)

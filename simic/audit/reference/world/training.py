@@ -16,7 +16,7 @@ from simic.params import HostOptimizer
 
 Batches = Sequence[tuple[Tensor, Tensor]]
 MOMENTS = {"sgd": ("momentum",), "adamw": ("mean", "variance")}
-BETAS, EPS = (0.9, 0.999), 1e-8
+BETAS, EPS = (0.9, 0.99), 1e-8
 CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_
 LEAST_NORM = 1e-8
 MOST_RATIO = 10.0
@@ -59,6 +59,11 @@ class Block:
     memory: Memory
     decay: float
     frozen: bool = False
+    fitted: frozenset[str] = frozenset()  # names of what never trains
+
+    def trained(self) -> dict[str, Tensor]:
+        """What does, by name."""
+        return {name: value for name, value in self.values.items() if name not in self.fitted}
 
 
 @dataclass
@@ -91,7 +96,8 @@ class PartLearner:
             slot, values, gates = self.slots[k], self.weights.seeds[k], self.weights.gates[k]
             assert values is not None and gates is not None
             decay = optimizer.seed_weight_decay
-            found[f"seed.{k}"] = Block(values, self.memories[f"seed.{k}"], decay, slot.frozen)
+            fitted = part_of(self.body, k, slot.seed.blueprint).fitted
+            found[f"seed.{k}"] = Block(values, self.memories[f"seed.{k}"], decay, slot.frozen, fitted)
             if slot.seed.operator == GATE and slot.stage != TRAINING:
                 found[f"gate.{k}"] = Block(gates, self.memories[f"gate.{k}"], decay, slot.frozen)
         return found
@@ -100,14 +106,14 @@ class PartLearner:
         self, blocks: dict[str, Block], norms: dict[str, list[float]], x: Tensor, y: Tensor
     ) -> tuple[float, float]:
         """Loss and share of right answers of one minibatch, before its step."""
-        leaves = [value.requires_grad_() for block in blocks.values() for value in block.values.values()]
+        leaves = [value.requires_grad_() for block in blocks.values() for value in block.trained().values()]
         running = [k for k, slot in enumerate(self.slots) if slot.learns]
         answers = among(logits(self.body, self.weights, self.slots, running, x), self.task_classes)
         loss = F.cross_entropy(answers, y)
         grads = iter(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))
         with torch.no_grad():
             for name, block in blocks.items():
-                own = {key: next(grads) for key in block.values}
+                own = {key: next(grads) for key in block.trained()}
                 norm = math.sqrt(math.fsum(float(grad.square().sum()) for grad in own.values()))
                 norms[name].append(norm)
                 if not block.frozen:

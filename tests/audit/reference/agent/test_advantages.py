@@ -36,13 +36,14 @@ def test_nothing_is_gained_behind_the_end():
     assert advantages == [1.25, 1.0, 0.0] and returns == [1.75, 2.0, 0.0]
 
 
-def test_advantages_are_standardized_over_valid_steps():
-    """1 and 3: mean 2, σ 1. Differences below the floor of 0.1 are not blown up."""
+def test_advantages_are_standardized_over_decisions():
+    """1 and 3: mean 2, σ 1. Differences below the floor of 0.1 are not blown up; without a decision all are 0."""
     valid = torch.tensor([[True], [True], [False]])
     advantages = torch.tensor([[1.0], [3.0], [99.0]], dtype=torch.float64)
     assert standardized(advantages, valid).flatten().tolist() == [-1.0, 1.0, 0.0]
     small = torch.tensor([[1.0], [1.02], [99.0]], dtype=torch.float64)
     assert standardized(small, valid).flatten().tolist() == pytest.approx([-0.1, 0.1, 0.0])
+    assert not standardized(small, valid & ~valid).any()
 
 
 def test_explained_variance_is_the_share_that_values_explain():

@@ -16,19 +16,22 @@ from simic.params import Policy
 SPECS = {
     "action": {
         "heads": [
-            {"name": "op", "size": 2, "mask_given": "nothing"},
-            {"name": "slot", "size": 3, "mask_given": "op"},
-            {"name": "kind", "size": 2, "mask_given": "slot"},
+            {"name": "op", "size": 2, "mask_given": "nothing", "lean": [2.0, -1.0]},
+            {"name": "slot", "size": 3, "mask_given": "op", "lean": []},
+            {"name": "kind", "size": 2, "mask_given": "slot", "lean": []},
         ],
         "relevance": [[True, False, False], [True, True, True]],
     },
-    "observation": {"features": 2, "raw": [False, True], "categories": 1, "cardinality": 2},
+    "observation": {"features": 2, "raw": [False, True], "categories": 1, "cardinality": 2, "told": 1},
 }
 MASKS = {
     "op": [True, True],
     "slot": [[True] * 3, [True, False, True]],
     "kind": [[True, True], [True, True], [False, True]],
 }
+
+
+READ, TOLD_UNITS = 4 + 5, 3  # encoder and memory; of the embedding of what the critic is told
 
 
 def drawn(*shape: int) -> torch.Tensor:
@@ -42,10 +45,16 @@ def network(core="lstm", critic="own") -> Network64:
         "core.rnn.bias_ih_l0": (20,), "core.rnn.bias_hh_l0": (20,), "core_norm.weight": (5,), "core_norm.bias": (5,),
     }  # fmt: skip
     shapes = {f"{name}.{part}": shape for name in ("actor", "critic") for part, shape in trunk.items()}
-    for head, size in (("heads.0", 2), ("heads.1", 3), ("heads.2", 2), ("value_head", 1)):
-        shapes |= {f"{head}.hidden.weight": (4, 5), f"{head}.hidden.bias": (4,)}
+    reads = READ + TOLD_UNITS + (0 if critic == "own" else 2)  # a detached critic reads the features too
+    for head, size, width in (
+        ("heads.0", 2, READ),
+        ("heads.1", 3, READ),
+        ("heads.2", 2, READ),
+        ("value_head", 1, reads),
+    ):
+        shapes |= {f"{head}.hidden.weight": (4, width), f"{head}.hidden.bias": (4,)}
         shapes |= {f"{head}.out.weight": (size, 4), f"{head}.out.bias": (size,)}
-    shapes |= {"given.0": (2, 5), "given.1": (3, 5)}
+    shapes |= {"given.0": (2, READ), "given.1": (3, READ), "told.weight": (4, TOLD_UNITS)}
     weights = {name: 0.3 * drawn(*shape) + 0.003 * place for place, (name, shape) in enumerate(shapes.items())}
     sizes = Policy(encoder_units=4, core=core, core_units=5, head_units=4, critic=critic, embedding_units=2)
     return Network64(weights, Interface.of(SPECS), sizes)
@@ -72,22 +81,35 @@ def test_norm_is_torchs():
 
 
 def test_memory_is_empty_where_an_episode_starts():
-    features, categories = drawn(4, 2), torch.tensor([[0], [1], [-1], [0]])
-    whole, values = network().read(features, categories, [True, False, True, False])
-    again, of_again = network().read(features[2:], categories[2:], [True, False])
+    features, categories, told = drawn(4, 2), torch.tensor([[0], [1], [-1], [0]]), torch.zeros(4, 1, dtype=torch.int64)
+    whole, values = network().read(features, categories, told, [True, False, True, False])
+    again, of_again = network().read(features[2:], categories[2:], told[2:], [True, False])
     torch.testing.assert_close((whole[2:], values[2:]), (again, of_again), rtol=0, atol=1e-13)
-    goes_on, _ = network().read(features, categories, [True, False, False, False])
+    goes_on, _ = network().read(features, categories, told, [True, False, False, False])
     assert not torch.allclose(goes_on[2], whole[2])
+    # Beside the memory heads read the encoder, which remembers nothing.
+    assert torch.equal(goes_on[2, :4], whole[2, :4])
 
 
-def test_the_value_reads_its_own_trunk_or_the_actors():
-    seen_rows = drawn(1, 2), torch.zeros(1, 1, dtype=torch.int64), [True]
-    values = {critic: network(critic=critic).read(*seen_rows)[1] for critic in ("own", "shared")}
-    assert values["own"] != values["shared"]
+@pytest.mark.parametrize("critic", ["own", "detached"])
+def test_the_value_pulls_at_its_own_trunk_or_at_none(critic):
+    policy, nothing = network(critic=critic), torch.zeros(1, 1, dtype=torch.int64)
+    for weight in policy.weights.values():
+        weight.requires_grad_()
+    _, values = policy.read(drawn(1, 2), nothing, nothing, [True])
+    found = torch.autograd.grad(values.sum(), list(policy.weights.values()), allow_unused=True)
+    pulled = {name.partition(".")[0] for name, grad in zip(policy.weights, found, strict=True) if grad is not None}
+    assert pulled == {"value_head", "told"} | ({"critic"} if critic == "own" else set())
+
+
+def test_only_the_value_depends_on_what_the_critic_is_told():
+    seen_row, nothing = (drawn(1, 2), torch.zeros(1, 1, dtype=torch.int64)), torch.full((1, 1), -1)
+    (z, value), (other, of_other) = (network().read(*seen_row, told, [True]) for told in (nothing, nothing + 2))
+    assert torch.equal(z, other) and value != of_other
 
 
 def test_an_action_has_only_the_factors_its_op_uses():
-    policy, z = network(), drawn(5)
+    policy, z = network(), drawn(READ)
     waiting = policy.judge(z, MASKS, [0, 0, 0])
     assert waiting.log_probs[1:].tolist() == waiting.entropy[1:].tolist() == [0.0, 0.0]
     assert waiting.options == (2, 0, 0)
@@ -96,7 +118,7 @@ def test_an_action_has_only_the_factors_its_op_uses():
 
 
 def test_probabilities_of_what_is_legal_sum_to_one():
-    policy, z = network(), drawn(5)
+    policy, z = network(), drawn(READ)
     slots = [policy.judge(z, MASKS, [1, slot, 1]).log_probs[1].exp() for slot in (0, 2)]
     assert float(sum(slots)) == pytest.approx(1.0, abs=1e-15)
     one_left = policy.judge(z, MASKS, [1, 2, 1])
@@ -104,17 +126,17 @@ def test_probabilities_of_what_is_legal_sum_to_one():
 
 
 def test_what_is_not_legal_is_equal_to_nothing():
-    assert network().judge(drawn(5), MASKS, [1, 1, 0]).log_probs[1].isnan()
+    assert network().judge(drawn(READ), MASKS, [1, 1, 0]).log_probs[1].isnan()
     nowhere = MASKS | {"slot": [[True] * 3, [False] * 3]}
-    assert network().judge(drawn(5), nowhere, [1, 0, 0]).log_probs[1].isnan()
+    assert network().judge(drawn(READ), nowhere, [1, 0, 0]).log_probs[1].isnan()
 
 
 def test_later_factors_know_the_op_and_the_slot():
-    policy, z = network(), drawn(5)
+    policy, z = network(), drawn(READ)
     free = {"op": [True, True]}
     kinds = {slot: float(policy.judge(z, free, [1, slot, 0]).log_probs[2]) for slot in range(3)}
     assert len(set(kinds.values())) == 3
-    weights = dict(policy.weights) | {"given.1": torch.zeros(3, 5, dtype=torch.float64)}
+    weights = dict(policy.weights) | {"given.1": torch.zeros(3, READ, dtype=torch.float64)}
     plain = Network64(weights, policy.interface, policy.sizes)
     assert len({float(plain.judge(z, free, [1, slot, 0]).log_probs[2]) for slot in range(3)}) == 1
 
@@ -156,9 +178,10 @@ def test_rewards_are_scaled_by_what_returns_vary():
 
 
 def test_a_policy_begins_with_orthogonal_layers_of_their_gains():
-    shapes = {"actor.encoder.weight": (4, 6), "heads.0.out.weight": (3, 8), "heads.0.out.bias": (3,), "given.0": (2, 8)}
-    found = initial_weights(shapes, 8, 1)
+    shapes = {"actor.encoder.weight": (4, 6), "heads.0.out.weight": (3, 8), "heads.1.out.bias": (3,), "given.0": (2, 8)}
+    found = initial_weights(shapes | {"heads.0.out.bias": (2,)}, Interface.of(SPECS).factors, 8, 1)
     encoder, out = found["actor.encoder.weight"], found["heads.0.out.weight"]
     torch.testing.assert_close(encoder @ encoder.T, 2.0 * torch.eye(4, dtype=torch.float64), rtol=0, atol=1e-14)
     torch.testing.assert_close(out @ out.T, 1e-4 * torch.eye(3, dtype=torch.float64), rtol=0, atol=1e-14)
-    assert not found["heads.0.out.bias"].any() and not found["given.0"].any()
+    assert not found["heads.1.out.bias"].any() and not found["given.0"].any()
+    assert found["heads.0.out.bias"].tolist() == [2.0, -1.0]

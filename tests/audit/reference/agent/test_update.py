@@ -10,7 +10,7 @@ import torch
 from simic.audit.reference.agent.adam import Optimized, Rule, norm
 from simic.audit.reference.agent.batch import Lessons
 from simic.audit.reference.agent.trail import Strayed
-from simic.audit.reference.agent.update import entropy_coef, reinforcing
+from simic.audit.reference.agent.update import Learner, entropy_coef, learning_rate, reinforcing
 from simic.params import PPOParams
 
 RULE = Rule(rate=0.01, eps=1e-5, largest_norm=1.0)
@@ -74,6 +74,13 @@ def test_entropy_falls_from_the_first_update_to_the_last():
     settings = PPOParams(entropy_coef=0.5, entropy_coef_final=0.1)
     assert [entropy_coef(settings, done, 5) for done in (0, 2, 4, 9)] == pytest.approx([0.5, 0.3, 0.1, 0.1])
     assert entropy_coef(settings, 0, 1) == 0.5
+
+
+def test_a_linear_rate_falls_to_a_fifth_and_any_other_stays():
+    settings = PPOParams(learning_rate=0.5, learning_rate_schedule="linear")
+    rates = [learning_rate(settings, Learner(BEFORE, updates, 0, 9.0), 5) for updates in (0, 2, 4, 9)]
+    assert rates == pytest.approx([0.5, 0.3, 0.1, 0.1])
+    assert learning_rate(PPOParams(), Learner(BEFORE, 2, 0, 9.0), 5) == 9.0
 
 
 def test_an_update_ends_at_one_and_a_half_times_its_target():

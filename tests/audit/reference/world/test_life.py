@@ -56,6 +56,37 @@ def test_a_seed_that_acts_fades_out() -> None:
     assert played(slots, WAIT) == [life.PRUNED]
 
 
+AT_ONCE = RULES.model_copy(update={"training_dwell": 0, "blending_dwell": 0, "reset_steps": 0, "max_seeds": 1})
+
+
+@pytest.mark.parametrize(
+    ("tempo", "target", "stage"), [(0, 1.0, life.HOLDING), (0, 0.5, life.BLENDING), (3, 1.0, life.BLENDING)]
+)
+def test_stages_that_take_no_time_are_passed_in_the_step_of_germination(tempo: int, target: float, stage: int) -> None:
+    slots = [Slot()]
+    assert played(slots, Decision(life.GERMINATE, tempo=tempo, target=target), rules=AT_ONCE) == [stage]
+    assert slots[0].seed.alpha == (0.0 if tempo else target) and slots[0].dwell == 1
+    strict = AT_ONCE.model_copy(update={"gates": "strict"})
+    assert played([Slot()], Decision(life.GERMINATE, tempo=tempo), rules=strict) == [life.TRAINING]
+
+
+def test_a_slot_that_never_rests_takes_the_next_seed_in_the_step_in_which_it_loses_one() -> None:
+    slots, germinate = [Slot(), Slot()], Decision(life.GERMINATE, tempo=0, target=1.0)
+    stages = played(slots, germinate, germinate, Decision(life.PRUNE), germinate, rules=AT_ONCE)
+    assert stages == [life.HOLDING, life.HOLDING, life.PRUNED, life.HOLDING]
+    assert slots[0].germinations == 3 and slots[0].seed.age == 1
+    # It makes room for itself; another slot has none, and a slot that rests takes nothing.
+    assert allowed(slots, AT_ONCE)[life.GERMINATE] == [True, False]
+    assert allowed(slots, AT_ONCE.model_copy(update={"min_prune_age": 2}))[life.GERMINATE] == [False, False]
+    assert allowed(slots, AT_ONCE.model_copy(update={"reset_steps": 1}))[life.GERMINATE] == [False, False]
+
+
+def test_who_replaces_a_seed_asks_the_gate_of_a_new_one() -> None:
+    slots = [Slot(life.HOLDING, seed=life.Seed(blueprint=0, alpha=1.0, alpha_target=1.0))]  # nothing measured
+    assert advance(slots, Decision(life.GERMINATE, blueprint=1), AT_ONCE, 40.0) == life.Outcome(life.GERMINATE, 0, True)
+    assert slots[0].seed.blueprint == 1
+
+
 def test_an_op_that_its_gate_refuses_is_a_wait() -> None:
     slots = [Slot(life.HOLDING, seed=life.Seed(blueprint=0, alpha=1.0, alpha_target=1.0))]  # nothing measured
     outcome = advance(slots, Decision(life.FOSSILIZE), RULES, 40.0)

@@ -10,6 +10,8 @@ from simic.audit.reference.world.life import Seed, Slot
 from simic.audit.reference.world.rewards import State, Step
 from simic.params import Train
 
+STEPS = 25  # of an episode
+
 
 def train(mode: str) -> Train:
     start = Train()
@@ -28,7 +30,7 @@ def test_scores_and_potentials_telescope() -> None:
     gamma, total = settings.ppo.gamma, 0.0
     for n, (before, after) in enumerate(pairwise(states)):
         step = Step(before, after, life.WAIT, 0, ended=n == 1)
-        total += gamma**n * math.fsum(rewards.components(step, settings, 100).values())
+        total += gamma**n * math.fsum(rewards.components(step, settings, 100, STEPS).values())
     # Nothing is left of the potential at the end; of the score what it ends with, less where it began. 50 parameters
     # kept in a host of 100 cost half of the price.
     assert total == pytest.approx(settings.reward.score.weight * (gamma**2 * (60.0 - 1.0) - 30.0))
@@ -39,7 +41,7 @@ def test_fossilizing_pays_what_helps_and_charges_what_does_not() -> None:
     good = {"contribution": 5.0, "contribution_se": 1.0, "accuracy": 40.0, "germination_accuracy": 30.0}
     for seed, expected in ((good, 3.0 * math.tanh(1 / 3) * 2 / 3), ({**good, "contribution_se": 3.0}, -0.2)):
         step = Step(state(life.HOLDING, 2, 40.0, **seed), state(life.FOSSILIZED, 1, 40.0, **seed), 4, 0, ended=False)
-        assert rewards.components(step, settings, 100)["fossilize"] == pytest.approx(expected)
+        assert rewards.components(step, settings, 100, STEPS)["fossilize"] == pytest.approx(expected)
 
 
 def test_a_credit_is_no_more_than_the_gain() -> None:
@@ -47,5 +49,5 @@ def test_a_credit_is_no_more_than_the_gain() -> None:
     seed = {"contribution": 12.0, "contribution_se": 1.0, "accuracy": 34.0, "germination_accuracy": 30.0}
     step = Step(state(life.DORMANT, 0, 30.0), state(life.HOLDING, 1, 34.0, **seed), 0, 0, ended=False)
     # 2 · 4 · 12 / 16 = 6 points, a tenth each.
-    paid = rewards.components(step, settings, 100)["attribution"]
+    paid = rewards.components(step, settings, 100, STEPS)["attribution"]
     assert paid == pytest.approx(settings.ppo.gamma * 0.1 * 6.0)

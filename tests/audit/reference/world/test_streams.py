@@ -23,5 +23,12 @@ def test_streams_are_those_of_training() -> None:
 
 
 def test_purposes_are_those_of_training() -> None:
-    for name in ("HOST_INIT", "SEED_INIT", "BATCH_ORDER", "TASK"):
+    for name in ("HOST_INIT", "SEED_INIT", "BATCH_ORDER", "TASK", "EPISODE_LENGTH"):
         assert getattr(streams, name) == rng.Purpose[name]
+
+
+def test_lengths_of_episodes_are_drawn_from_their_range() -> None:
+    drawn = [streams.episode_length((5, 8), 3, iteration) for iteration in range(40)]
+    words = [int(rng.bits(rng.key(3, rng.Purpose.EPISODE_LENGTH, iteration))) & 0x7FFFFFFF for iteration in range(40)]
+    assert drawn == [5 + word % 4 for word in words] and set(drawn) == {5, 6, 7, 8}
+    assert streams.episode_length(12, 3, 1) == 12

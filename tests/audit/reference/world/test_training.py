@@ -42,7 +42,7 @@ def test_steps_are_those_of_torch(name: str) -> None:
     torchs = (
         torch.optim.SGD([theirs], lr=0.1, momentum=0.9, weight_decay=0.01)
         if name == "sgd"
-        else torch.optim.AdamW([theirs], lr=0.1, weight_decay=0.01)
+        else torch.optim.AdamW([theirs], lr=0.1, weight_decay=0.01, betas=(0.9, 0.99))
     )
     block = Block({"w": value}, Memory.fresh({"w": value}, optimizer), decay=0.01)
     for n in range(4):
