@@ -1,6 +1,6 @@
 """What the agent must know of an environment: its observation and its action heads, nothing of what they mean."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import torch
@@ -90,6 +90,11 @@ class ObservationSpec:
     version: int = 1
     told: int = 0
     hidden: int = 0
+
+    @property
+    def of_actor(self) -> "ObservationSpec":
+        """Without what the critic alone is told."""
+        return replace(self, told=0, hidden=0)
 
 
 @dataclass(frozen=True)

@@ -59,13 +59,13 @@ def grade(learned: Learned, rng_seed: int, device: torch.device) -> PlantedGrade
         if planted.family == learned.train.host.family:
             env = environment(planted, learned.train, rng_seed, device)
             best = planted.slot, [item.name for item in env.blueprints].index(planted.blueprint)
-            fits = (env.observation_spec, env.action_spec) == _specs(learned)
+            fits = (env.observation_spec.of_actor, env.action_spec) == _specs(learned)
             return _played(env, learned, planted, best) if fits and bool(env.openings[best]) else None
     return None
 
 
 def _specs(learned: Learned) -> tuple[object, object]:
-    return learned.policy.observation_spec, learned.policy.action_spec
+    return learned.policy.observation_spec.of_actor, learned.policy.action_spec
 
 
 def _played(env: GrowthEnv, learned: Learned, planted: Planted, best: tuple[int, int]) -> PlantedGrade:

@@ -1,7 +1,6 @@
 """The policies of an evaluation by name: the trained one, greedy, sampled and blind, and the baselines."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from simic.envs.actions import action_spec
 from simic.envs.growth_env import GrowthEnv
@@ -61,8 +60,7 @@ def refuse_other_host(learned: Learned, host: HostSpec) -> None:
     kinds, trained = blueprints_of(host.family), learned.train.host
     specs = observation_spec(host.slots, len(kinds)), action_spec(host.slots, len(kinds))
     policy = learned.policy
-    seen = replace(policy.observation_spec, told=0, hidden=0)  # what the critic was told says nothing of a host
-    if (seen, policy.action_spec) == specs and kinds == blueprints_of(trained.family):
+    if (policy.observation_spec.of_actor, policy.action_spec) == specs and kinds == blueprints_of(trained.family):
         return
     described = [
         f"{family}/{preset}, {spec.categories} slots, {spec.cardinality} blueprints, observations v{spec.version}"

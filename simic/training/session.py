@@ -217,7 +217,8 @@ def compose(
     backend, env_ids = params.runtime.backend, ranks.env_ids(train.envs)
     make = sharing.population(params.runtime, found or layout(params, device, ranks))
     meta = read_meta(prepared_dir)
-    of_training, (_, kinds) = len(meta.of_group("train")), meta.kinds()
+    of_training, (names, kinds) = len(meta.of_group("train")), meta.kinds()
+    kinds = kinds if len(names) > 1 else []  # of one kind there is nothing to tell
     env = GrowthEnv(train, params.rng_seed, training, validation, env_ids, device, backend, make, of_training, kinds)
     policy = ActorCritic(env.action_spec, env.observation_spec, train.policy, params.rng_seed).to(device)
     normalizers = Normalizers(
