@@ -87,7 +87,7 @@ def _replay(known: Replayable, name: str, ledger: Ledger) -> None:
     stages = [each.per_slot["stage"] for each in told]
     pruned = sum(b == PRUNED != a for one, other in pairwise(stages) for a, b in zip(one, other, strict=True))
     actions = known.evaluation.actions[name][place]
-    for action, before, after in zip(actions, told[:-1], told[1:], strict=True):  # a seed that another one replaced
+    for action, (before, after) in zip(actions, pairwise(told), strict=True):  # a seed that another one replaced
         slot = int(action.split()[HEADS.index("slot")])
         pruned += after.numbers["effective_op"] == GERMINATE and before.per_slot["stage"][slot] in LIVE
     _left(known, host, told, pruned, place, seeds, f"{name}, evaluation seed {place}", ledger)

@@ -141,7 +141,7 @@ def _from_the_start(setup: EvaluationSetup, final: Slots, seeds: result.PerSeed)
             setup.runtime.backend,
         )
     ) as population:  # fmt: skip
-        both = static_finals(population, regime, final, spent)
+        both = static_finals(population, regime, final, spent, env.steps)
     names = ("static_final, equal epochs", "static_final, equal FLOPs")
     return dict(zip(names, both, strict=True))
 

@@ -75,9 +75,11 @@ class Regime:
         population.train_epoch(slots, self.data, order, CropFlip(*where) if self.train.augment == "crop_flip" else None)
 
 
-def static_final(population: Population | Shards, regime: Regime, final: Slots, spent: Tensor) -> tuple[Fixed, Fixed]:
+def static_final(
+    population: Population | Shards, regime: Regime, final: Slots, spent: Tensor, epochs: int
+) -> tuple[Fixed, Fixed]:
     """The FOSSILIZED seeds of ``final`` present and training from the first step, with the weights that they began
-    with: for as many epochs as the episode had, and for as many as ``spent`` pays.
+    with: for as many ``epochs`` as the episode had, and for as many as ``spent`` pays.
 
     ``spent [E]`` int64 are the FLOPs of the policy's episode without validation; what is left of an epoch is not
     trained, but one epoch is. A host with nothing kept is the static network. The population is reset.
@@ -85,7 +87,7 @@ def static_final(population: Population | Shards, regime: Regime, final: Slots, 
     slots = from_the_start(final)
     flops = population.host.flops_per_sample + population.seed_flops(slots).sum(dim=1)
     affordable = (spent // (regime.epoch_flops_per_flop * flops)).clamp(min=1)
-    equal = torch.full_like(affordable, regime.train.longest_episode)
+    equal = torch.full_like(affordable, epochs)
     as_long, as_dear = regime.run(population, slots, torch.stack((equal, affordable)))
     return as_long, as_dear
 

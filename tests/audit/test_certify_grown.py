@@ -17,6 +17,8 @@ from simic.evaluation.result import PerSeed
 from simic.growth.export import grown_network, write_network
 from simic.growth.life.vocabulary import Slots
 
+from .settings import PATCHES
+
 ROOT = Path(__file__).parents[2]
 TASKS = (1, 0)
 
@@ -25,7 +27,7 @@ TASKS = (1, 0)
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, PerSeed]:
     """Two hosts with a kept seed each, as drawn; the better one written."""
     few = "prepare.suite.instances={train: 1, val: 1, held_out: 2, held_out_kinds: 1}"
-    params = params_module.load(ROOT / "params.yaml", [few, "prepare.suite.kinds=[same, digits]"])
+    params = params_module.load(ROOT / "params.yaml", [*PATCHES, few, "prepare.suite.kinds=[same, digits]"])
     folder = tmp_path_factory.mktemp("grown")
     prepare(params.prepare, params.rng_seed, folder / "prepared", folder)
     held = load_held_out(folder / "prepared")

@@ -35,6 +35,8 @@ from simic.rng import Purpose
 from simic.training import session
 from tests.helpers import some
 
+from .settings import PATCHES
+
 ROOT = Path(__file__).parents[2]
 # Patches on which all is tried, and few enough of them.
 FEW = (
@@ -63,7 +65,7 @@ DIGITS = (
 
 def of(*overrides: str) -> Params:
     """The project's own params with some changed."""
-    return params_module.load(ROOT / "params.yaml", list(overrides))
+    return params_module.load(ROOT / "params.yaml", [*PATCHES, *overrides])
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,8 @@ from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import FindingRow
 from simic.training.resume import LOST_BEST
 
+from .settings import PATCHES
+
 CHECKS = [check for check in audit.checks() if isinstance(check, RecomputedCheck)]
 
 
@@ -52,7 +54,7 @@ SMALL = (
 
 
 def small():
-    return params.load(ROOT / "params.yaml", list(SMALL))
+    return params.load(ROOT / "params.yaml", [*PATCHES, *SMALL])
 
 
 @pytest.fixture(scope="module")
@@ -365,7 +367,7 @@ def test_another_record_of_decisions_is_not_certified(run, workspace):
 
 
 def test_settings_without_a_reference_say_so(run, workspace):
-    tree = params.load(ROOT / "params.yaml", [*SMALL, "train.reward.mode=loss"])
+    tree = params.load(ROOT / "params.yaml", [*PATCHES, *SMALL, "train.reward.mode=loss"])
     part = certify.part("world", lambda: certify_world(tree, workspace.prepared))
     assert not part.lines and "loss" in part.reason
     judged = next(check for check in audit.checks() if check.id == "K2").run(

@@ -15,6 +15,8 @@ from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.training import checkpoint
 
+from .settings import PATCHES
+
 ROOT = Path(__file__).parents[2]
 SETTINGS = (
     "prepare.suite.instances={train: 4, val: 1, held_out: 2, held_out_kinds: 1}",
@@ -35,7 +37,7 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Replayable:
-    params = params_module.load(ROOT / "params.yaml", list(SETTINGS))
+    params = params_module.load(ROOT / "params.yaml", [*PATCHES, *SETTINGS])
     workspace = Workspace(tmp_path_factory.mktemp("workspace"))
     threads = torch.get_num_threads()
     for stage in (stages.prepare, stages.headroom, stages.train, stages.evaluate):

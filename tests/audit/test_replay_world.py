@@ -17,6 +17,8 @@ from simic.telemetry.publish import publish
 from simic.training import trainer
 from simic.training.session import open_session
 
+from .settings import PATCHES
+
 ROOT = Path(__file__).parents[2]
 SETTINGS = (
     "prepare.suite.instances={train: 6, val: 1, held_out: 1, held_out_kinds: 1}",
@@ -35,7 +37,7 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Params, Path, RunRecord]:
-    params = params_module.load(ROOT / "params.yaml", list(SETTINGS))
+    params = params_module.load(ROOT / "params.yaml", [*PATCHES, *SETTINGS])
     folder = tmp_path_factory.mktemp("run")
     prepare(params.prepare, params.rng_seed, folder / "prepared", folder)
     threads = torch.get_num_threads()

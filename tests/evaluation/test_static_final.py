@@ -45,7 +45,7 @@ def test_with_nothing_kept_it_is_the_static_host_bit_for_bit(bank, regime, augme
     env, spent = finished(bank, lambda env: Static(), augment=augment)
     regime = replace(regime, train=env.train)
     expected, _ = env.committed(regime.test)
-    for networks in static_final(env.population, regime, env.slots, spent):
+    for networks in static_final(env.population, regime, env.slots, spent, STEPS):
         assert networks.epochs == (STEPS,) * TASKS
         assert networks.test_accuracy_pct == tuple(round(value, 4) for value in expected.double().tolist())
         assert networks.params == (env.host.params,) * TASKS
@@ -78,11 +78,11 @@ def test_kept_seeds_are_there_from_the_start_with_the_weights_they_began_with(ba
 def test_a_pruned_seed_leaves_no_trace(bank, regime):
     """Only what is FOSSILIZED counts: the same slots with another seed in TRAINING give the same networks."""
     env, spent = finished(bank, scheduled)
-    both = static_final(env.population, regime, env.slots, spent)
+    both = static_final(env.population, regime, env.slots, spent, STEPS)
     busy = Slots(**env.slots.state_dict())
     free = env.slots.stage == Stage.DORMANT
     busy.stage[free], busy.blueprint[free] = int(Stage.TRAINING), 0
-    assert free.any() and static_final(env.population, regime, busy, spent) == both
+    assert free.any() and static_final(env.population, regime, busy, spent, STEPS) == both
 
 
 def test_equal_flops_buy_whole_epochs_and_at_least_one(bank, regime):
@@ -90,7 +90,8 @@ def test_equal_flops_buy_whole_epochs_and_at_least_one(bank, regime):
     of_final = env.host.flops_per_sample + env.population.seed_flops(env.slots).sum(dim=1)
     spent[1], spent[2] = 0, 3 * EPOCH_FLOPS * of_final[2]
     spent[3] = 3 * EPOCH_FLOPS * of_final[3] - 1
-    as_long, as_dear = static_final(env.population, regime, env.slots, spent)
+    as_long, as_dear = static_final(env.population, regime, env.slots, spent, STEPS)
+    assert static_final(env.population, regime, env.slots, spent, 4)[0].epochs == (4,) * TASKS
     # Seeds that came later cost less than seeds from the start: fewer epochs than the episode had.
     assert as_long.epochs == (STEPS,) * TASKS and 10 < as_dear.epochs[0] <= STEPS
     assert as_dear.epochs[1:4] == (1, 3, 2)
@@ -125,8 +126,8 @@ def test_shared_out_to_processes_it_is_the_same(bank, regime):
         slots = shared.slots
         one = partial(Shards, layout=Layout(TASKS, 3, 1), setup=torch.get_num_threads)
         with closing(tiny_env(bank, lifecycle=LIFECYCLE, compose=one)) as here:
-            assert static_final(here.population, regime, slots, spent) == static_final(
-                shared.population, regime, slots, spent
+            assert static_final(here.population, regime, slots, spent, STEPS) == static_final(
+                shared.population, regime, slots, spent, STEPS
             )
 
 
