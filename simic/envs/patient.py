@@ -35,12 +35,12 @@ class Patient:
     """One seed at a time: germinated in the next slot and blueprint of ``order``, kept if it contributes more than a
     threshold and than chance explains, else pruned while another one can still be finished.
 
-    What holds at the last step and helps at all is kept. No seed is germinated that cannot be finished in the
-    ``steps`` of an episode. All hosts are decided at once.
+    What holds at the last step and helps at all is kept. No seed is germinated that cannot be finished within the
+    episode. All hosts are decided at once.
     """
 
-    def __init__(self, lifecycle: Lifecycle, steps: int, order: Sequence[tuple[int, int]] | Tensor) -> None:
-        self.lifecycle, self.steps = lifecycle, steps
+    def __init__(self, lifecycle: Lifecycle, order: Sequence[tuple[int, int]] | Tensor) -> None:
+        self.lifecycle = lifecycle
         self.order = torch.as_tensor(order)
         self.asks = {
             "op": (Op.GERMINATE, Op.PRUNE, Op.FOSSILIZE),
@@ -54,6 +54,7 @@ class Patient:
 
     def start(self, episode: Episode) -> None:
         """Nothing has been tried."""
+        self.steps = episode.steps
         envs, device = len(episode.env_ids), episode.env_ids.device
         self.orders = self.order.to(device).expand(envs, -1, -1)
         self.tried = torch.zeros(self.orders.shape[:2], dtype=torch.bool, device=device)

@@ -1,5 +1,7 @@
 """Policies without learning behind one interface: never grow, random, a heuristic, a fixed schedule."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -216,23 +218,31 @@ def germination_steps(slots: int, episode_steps: int) -> tuple[int, ...]:
 
 
 class FixedSchedule:
-    """Germinates one blueprint at given steps, lowest free slot first, and takes every seed through to FOSSILIZED.
+    """Germinates one blueprint at given steps, lowest free slot first, and takes every seed through to FOSSILIZED;
+    ``steps`` may depend on the length of the episode.
 
     A germination that is not possible yet stays due. Each step goes to the lowest seed whose next gate is open, else to
     a germination that is due: the growth policy of fixed-schedule papers, blind to what the measurements say.
     """
 
-    def __init__(self, family: str, lifecycle: Lifecycle, steps: tuple[int, ...], blueprint: str | None = None) -> None:
+    def __init__(
+        self,
+        family: str,
+        lifecycle: Lifecycle,
+        steps: tuple[int, ...] | Callable[[int], tuple[int, ...]],
+        blueprint: str | None = None,
+    ) -> None:
         kinds = blueprints_of(family)
         names = [item.name for item in kinds]
         name = blueprint or SCHEDULED_BLUEPRINT.get(kinds[0].family, names[0])
         if name not in names:
             raise SimicError(f"fixed schedule: blueprint {name!r} of family {family!r}; known are {', '.join(names)}")
-        self.blueprint, self.lifecycle, self.steps = names.index(name), lifecycle, steps
+        self.blueprint, self.lifecycle, self.asked = names.index(name), lifecycle, steps
         self.asks = one_blueprint(self.blueprint)
 
     def start(self, episode: Episode) -> None:
-        """Nothing to forget: the slots say what has been germinated."""
+        """Set when to germinate; the slots say what has been."""
+        self.steps = self.asked(episode.steps) if callable(self.asked) else self.asked
 
     def act(self, situation: Situation) -> Action:
         """Advance, fossilize, germinate or wait."""

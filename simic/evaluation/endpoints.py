@@ -40,9 +40,8 @@ class Reached(Protocol):
 def settings(params: Params) -> str:
     """sha256 of the params that headroom depends on, besides the data."""
     train = params.train.model_dump(mode="json")
-    return params_module.digest(
-        params.rng_seed, {name: train[name] for name in SETTINGS}, params.headroom, params.evaluate.eval_seeds
-    )
+    played = {"epochs": list(params.lengths), "eval_seeds": params.evaluate.eval_seeds}
+    return params_module.digest(params.rng_seed, {name: train[name] for name in SETTINGS}, params.headroom, played)
 
 
 def scores(accuracy: Values, params: Values, headroom: HeadroomReport) -> Values:

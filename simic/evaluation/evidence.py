@@ -13,7 +13,7 @@ from simic.agent.core import RecurrentState
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
 from simic.agent.spec import Observation
-from simic.envs.observations import Feature, columns
+from simic.envs.observations import EPOCHS_UNIT, Feature, columns
 
 LEAST_NATS = 0.01  # smaller changes of a log-probability are not worth a line
 EMPTY = -1  # of a slot's blueprint
@@ -63,6 +63,8 @@ def in_words(name: str, row: Feature, value: float, steps: int) -> str:
         return f"{told} {100.0 * value:.1f} %"
     if row.unit.endswith("/ episode"):
         return f"{told} {value * steps:.0f} steps"
+    if row.unit.startswith("steps, "):
+        return f"{told} {EPOCHS_UNIT * value / (1.0 - value) if value < 1.0 else math.inf:.0f} steps"
     if row.unit.endswith("x/(1+x)"):
         unit = row.unit.removesuffix(", x/(1+x)")
         size = value / (1.0 - value) if value < 1.0 else math.inf

@@ -30,10 +30,10 @@ BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
     "fixed_schedule": lambda env: FixedSchedule(
         env.host.family,
         env.train.lifecycle,
-        germination_steps(env.host.slots, env.steps),
+        lambda steps: germination_steps(env.host.slots, steps),
         scheduled_blueprint(env),
     ),
-    "patient": lambda env: Patient(env.train.lifecycle, env.steps, tries(env.host.family, env.host.slots)),
+    "patient": lambda env: Patient(env.train.lifecycle, tries(env.host.family, env.host.slots)),
 }
 
 

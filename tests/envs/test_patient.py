@@ -69,7 +69,7 @@ def test_patient_rule_equals_the_scalar_rule(most, count):
     # Germinated; TRAINING from the next step for 3; ramp of 3, begun with the advance; HOLDING; measured: 8 steps on.
     # Pruned, embargoed, reset and dormant take a step each.
     assert (steps_to_finish(world.lifecycle), steps_to_clear(world.lifecycle)) == (8, 4)
-    actor, scalars = Patient(world.lifecycle, steps, order), [ScalarPatient(order, steps, 8, 4) for _ in range(150)]
+    actor, scalars = Patient(world.lifecycle, order), [ScalarPatient(order, steps, 8, 4) for _ in range(150)]
     actor.start(episode(world))
     seen = set()
     for step in range(steps):
@@ -118,15 +118,15 @@ def held(contributions, errors):
 def test_what_chance_explains_is_not_kept():
     # Kept: beyond 5 points and beyond twice the error. Unmeasured: wait.
     world = held([6.0, 6.0, 4.0, -3.0, float("nan")], [1.0, 3.5, 0.1, 0.1, 0.1])
-    actor = Patient(world.lifecycle, 60, tries("cnn", SLOTS))
+    actor = Patient(world.lifecycle, tries("cnn", SLOTS))
     actor.start(episode(world))
     assert actor.act(world.situation(10)).op.tolist() == [Op.FOSSILIZE, Op.PRUNE, Op.PRUNE, Op.PRUNE, Op.WAIT]
 
 
 def test_what_helps_at_the_end_is_kept_and_nothing_is_pruned_that_cannot_be_replaced():
     world = held([0.3, -0.1, float("nan")], [2.0, 0.1, 0.1])
-    actor = Patient(world.lifecycle, 20, tries("cnn", SLOTS))
-    actor.start(episode(world))
+    actor = Patient(world.lifecycle, tries("cnn", SLOTS))
+    actor.start(episode(world, steps=20))
     assert actor.act(world.situation(18)).op.tolist() == [Op.WAIT] * 3
     assert actor.act(world.situation(19)).op.tolist() == [Op.FOSSILIZE, Op.WAIT, Op.WAIT]
 
@@ -136,7 +136,7 @@ def test_a_seed_that_no_gate_lets_pass_is_given_up():
     world.slots.stage[:, 1], world.slots.gradient_healthy[:, 1] = int(Stage.TRAINING), False
     # It should hold after 8 steps and be judged when patience ends. Nothing is pruned when there is no time left.
     world.slots.age[:, 1] = torch.tensor([8, 9]) + PATIENCE_EPOCHS
-    actor = Patient(world.lifecycle, 60, tries("cnn", SLOTS))
+    actor = Patient(world.lifecycle, tries("cnn", SLOTS))
     actor.start(episode(world))
     assert actor.act(world.situation(20)).op.tolist() == [Op.WAIT, Op.PRUNE]
     assert actor.act(world.situation(50)).op.tolist() == [Op.WAIT] * 2
@@ -144,8 +144,8 @@ def test_a_seed_that_no_gate_lets_pass_is_given_up():
 
 def test_nothing_is_germinated_that_cannot_be_finished():
     world = World(envs=1, lifecycle=MANUAL)
-    actor = Patient(MANUAL, 20, tries("cnn", SLOTS))
-    actor.start(episode(world))
+    actor = Patient(MANUAL, tries("cnn", SLOTS))
+    actor.start(episode(world, steps=20))
     # Finished 8 steps on: germinated at step 11 at the latest, to be fossilized at step 19, the last.
     assert actor.act(world.situation(12)).op.tolist() == [Op.WAIT]
     assert actor.act(world.situation(11)).op.tolist() == [Op.GERMINATE]
@@ -164,7 +164,7 @@ def test_on_real_hosts_each_try_is_finished_and_budgets_hold(bank, changes):
     lifecycle = Lifecycle(training_dwell=1, min_prune_age=4, embargo_steps=0, **changes)
     env = tiny_env(bank, lifecycle=lifecycle)
     order = tries("cnn", env.host.slots)
-    actor, germinated, last = Patient(lifecycle, STEPS, order), [[] for _ in range(TASKS)], []
+    actor, germinated, last = Patient(lifecycle, order), [[] for _ in range(TASKS)], []
 
     def note(situation, action, reward, info):
         for host in (action.op == Op.GERMINATE).nonzero().flatten().tolist():
@@ -193,7 +193,7 @@ def test_a_seed_is_measured_in_holding_when_it_is_due(bank):
     ready = []
     play(
         env,
-        Patient(lifecycle, STEPS, tries("cnn", env.host.slots)),
+        Patient(lifecycle, tries("cnn", env.host.slots)),
         0,
         lambda situation, action, reward, info: ready.append(situation.observation.masks["op"][:, Op.FOSSILIZE]),
         torch.arange(2),

@@ -30,7 +30,7 @@ def test_a_decision_hangs_on_what_the_policy_reads_and_on_nothing_else(shown):
     found = evidence(actor.policy, Normalizers(), seen, state, own.actions, STEPS)
     assert found[0][0] == "missing lag 1: yes"
     turned = seen.features.clone()
-    turned[0, [name for name, _ in columns(env.host.slots)].index(FIRST_STEP)] = 0.0
+    turned[0, [name for name, _ in columns(env.host.slots, len(env.blueprints))].index(FIRST_STEP)] = 0.0
     without = actor.policy.act(type(seen)(turned, seen.categories, seen.masks), state, actions=own.actions)
     assert found[0][1] == pytest.approx(float(own.joint - without.joint), abs=1e-4) and found[0][1] > 5.0
     assert all(abs(nats) < found[0][1] / 2 for _, nats in found[1:])
@@ -39,8 +39,11 @@ def test_a_decision_hangs_on_what_the_policy_reads_and_on_nothing_else(shown):
 def test_what_a_policy_remembers_counts_where_it_remembers(shown):
     env, seen = shown
     policy = ActorCritic(env.action_spec, env.observation_spec, Policy(), 5).eval().requires_grad_(False)
+    # Weights as large as training makes them: at first what is remembered hardly moves a decision.
     for layer in (policy.heads[0].get_submodule("hidden"), policy.heads[0].get_submodule("out")):
         layer.weight *= 9.0
+    for weights in policy.actor.core.parameters():
+        weights *= 4.0
     _, _, memory = policy.remember(seen, policy.initial_state(1))
     own = policy.act(seen, memory, greedy=True)
     found = dict(evidence(policy, Normalizers(), seen, memory, own.actions, STEPS))
@@ -52,7 +55,7 @@ def test_what_a_policy_remembers_counts_where_it_remembers(shown):
 
 
 def test_every_feature_is_told_in_the_unit_that_it_had_before_it_was_squashed(shown):
-    table = dict(columns(2))
+    table = dict(columns(2, 3))
 
     def told(name, value):
         return in_words(name, table[name], value, STEPS)
@@ -61,13 +64,13 @@ def test_every_feature_is_told_in_the_unit_that_it_had_before_it_was_squashed(sh
     assert told("slot1_contribution", points) == "slot 1: contribution -12.5 points"
     assert told("accuracy_lag_0", 0.832) == "accuracy lag 0 83.2 %"
     assert told("slot0_occupied", 1.0) == "slot 0: occupied: yes"
-    assert told("slot0_dwell", 7 / STEPS) == "slot 0: dwell 7 steps"
+    assert told("slot0_dwell", float(observations.epochs(torch.tensor(7.0)))) == "slot 0: dwell 7 steps"
     assert told("time", 12 / STEPS) == "time 12 steps"
     assert told("loss_lag_0", float(observations.ratio(torch.tensor(0.25)))) == "loss lag 0 0.25 (loss / chance)"
     assert told("slot1_germinations", float(observations.ratio(torch.tensor(2.0)))) == "slot 1: germinations 2"
     assert told("train_loss", 1.0) == "train loss inf (loss / chance)"
     assert told("slot0_alpha", 0.5) == "slot 0: alpha 0.5"
-    for name, row in columns(2):
+    for name, row in columns(2, 3):
         for value in (row.low, row.high, 0.5):
             said = in_words(name, row, value, STEPS)
             assert "_" not in said and "x/(1+x)" not in said and "symlog" not in said and "nan" not in said, said

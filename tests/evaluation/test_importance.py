@@ -13,17 +13,21 @@ from simic.evaluation.importance import GROUPS, STAGES, Permuted
 from simic.evaluation.result import HeadroomReport, HostDescription, TaskRow
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.growth.life.vocabulary import ALPHA_TARGETS, Action, Op
+from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Evaluate, Params, Runtime
 
 SLOTS, DECIDES = 3, 8
-NAMES = [name for name, _ in columns(SLOTS)]
+BLUEPRINTS = len(blueprints_of("cnn"))
+NAMES = [name for name, _ in columns(SLOTS, BLUEPRINTS)]
 FULL = ALPHA_TARGETS.index(1.0)
 
 
 def test_every_observation_belongs_to_one_group():
-    for name, row in columns(SLOTS):
+    for name, row in columns(SLOTS, BLUEPRINTS):
         assert sum(row.source in sources for sources in GROUPS.values()) == 1, name
-    assert {source for sources in GROUPS.values() for source in sources} == {row.source for _, row in columns(SLOTS)}
+    assert {source for sources in GROUPS.values() for source in sources} == {
+        row.source for _, row in columns(SLOTS, BLUEPRINTS)
+    }
 
 
 class Watcher:
@@ -47,7 +51,7 @@ def situations(bank):
 
 def shown(group, situations, iteration=0):
     watcher = Watcher()
-    actor = Permuted(watcher, group, SLOTS)
+    actor = Permuted(watcher, group, SLOTS, BLUEPRINTS)
     actor.start(Episode(torch.arange(5), iteration, 1, 4))
     for situation in situations:
         actor.act(situation)
@@ -65,7 +69,7 @@ def test_each_host_is_shown_one_other_host_s_group_all_along_and_its_own_rest_an
     source, seen = shown(group, told)
     assert (source != torch.arange(5)).all() and source.sort().values.tolist() == [0, 1, 2, 3, 4]
     for given, got in zip(told, seen, strict=True):
-        for column, (name, row) in enumerate(columns(SLOTS)):
+        for column, (name, row) in enumerate(columns(SLOTS, BLUEPRINTS)):
             rows = source if row.source in GROUPS[group] else torch.arange(5)
             assert torch.equal(got.features[:, column], given.observation.features[rows, column]), name
         assert torch.equal(got.categories[:, 0], source if group == STAGES else torch.arange(5))
@@ -98,7 +102,7 @@ def test_a_planted_policy_needs_the_group_that_it_reads_and_no_other(bank):
     train = tiny_train(episode_steps=22, actions={"blueprint": ["conv_heavy"], "slot": [0]})
     given = Params(train=train, evaluate=Evaluate(eval_seeds=6), runtime=Runtime(processes=1, threads=1))
     setup = EvaluationSetup.open(given, bank, policies=1 + len(GROUPS))
-    players = {group: Permuted(GrowsWhereAccuracyIsLow(), group, SLOTS) for group in GROUPS}
+    players = {group: Permuted(GrowsWhereAccuracyIsLow(), group, SLOTS, BLUEPRINTS) for group in GROUPS}
     played = {name: each.score for name, each in play_for_score(setup, {"": GrowsWhereAccuracyIsLow(), **players})}
     headroom = HeadroomReport.model_construct(
         tasks=tuple(map(TaskRow.of, setup.held_out.tasks)), rows=tuple(setup.tasks.tolist()), price=0.0,

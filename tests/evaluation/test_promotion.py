@@ -35,7 +35,7 @@ class Patiently(Learned):
     """A policy that acts as the patient rule does."""
 
     def actor(self, greedy):
-        return Patient(LIFECYCLE, self.train.episode_steps, ((0, 0),))
+        return Patient(LIFECYCLE, ((0, 0),))
 
 
 def learned(train=TREE.train, kind=Learned):

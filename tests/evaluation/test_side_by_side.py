@@ -31,7 +31,7 @@ PLAYERS = {
     "greedy": learned,
     "sampled": lambda env: learned(env, greedy=False),
     "blind": lambda env: Blind(learned(env)),
-    "permuted": lambda env: Permuted(learned(env), STAGES, env.host.slots),
+    "permuted": lambda env: Permuted(learned(env), STAGES, env.host.slots, len(env.blueprints)),
     **{name: BASELINES[name] for name in ("random_legal", "patient")},
 }
 

