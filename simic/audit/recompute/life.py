@@ -43,6 +43,7 @@ FOLLOWS = {
     RESETTING: (DORMANT,),
 }
 # Where an op may be done; WAIT may be anywhere.
+GONE = (PRUNED, EMBARGOED, RESETTING)
 ALLOWED_IN = {
     GERMINATE: (DORMANT,),
     SET_ALPHA_TARGET: (BLENDING, HOLDING),
@@ -66,7 +67,7 @@ def violations(steps: Steps, lifecycle: Lifecycle) -> Iterator[tuple[str, Array]
     yield "a stage that cannot follow the one before", counted & _jumps(steps, lifecycle).any(axis=2)
     for number, stages in ALLOWED_IN.items():
         if number == GERMINATE and at_once(lifecycle):
-            stages = (*stages, PRUNED, *UNFINISHED)
+            stages = (*stages, *GONE, *UNFINISHED)
         yield f"op {number} where it is illegal", counted & (op == number) & ~np.isin(target, stages)
     yield "an op that is not the sampled one", counted & (op != WAIT) & (op != steps["op"])
     appeared = ~np.isin(before, LIVE) & np.isin(stage, LIVE)

@@ -225,7 +225,7 @@ def allowed(slots: list[Slot], rules: Lifecycle) -> list[list[bool]]:
         if rules.sequential_development:
             room = room and not any(other.stage in (GERMINATED, TRAINING, *GONE) for other in others)
         rests = rules.embargo_steps > 0 or rules.reset_steps > 0
-        return room and (slot.stage == DORMANT or (not rests and (slot.stage == PRUNED or prunable(slot))))
+        return room and (slot.stage == DORMANT or (not rests and (slot.stage in GONE or prunable(slot))))
 
     def possible(op: int, slot: Slot) -> bool:
         if op == GERMINATE:
