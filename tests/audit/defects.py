@@ -133,6 +133,10 @@ def told(severity):
     return lambda p: provenance(origin=replace(p.run.provenance.origin, findings=(found,)))(p)
 
 
+def unscaled(name):
+    return params(lambda tree: tree["train"]["ppo"].update({name: False}))
+
+
 def params(change):
     """Edit the params' plain tree."""
 
@@ -248,7 +252,9 @@ DEFECTS = {
     "N2": [("high", update("normalizer_deviation", 6, 0.2))],
     "S2": [("high", one_panic), ("high", lambda p: p.column("steps", "valid", put(slice(0, 40), False)))],
     "N4": [("medium", lambda p: p.column("steps", "reward", put((17, 2), -1e4)))],
-    "N1": [("medium", params(lambda tree: tree["train"]["ppo"].update(normalize_rewards=False))),
+    "N1": [("medium", two(update("return_std", slice(None), 40.0), unscaled("normalize_rewards"))),
+           ("medium", two(update("return_std", slice(None), 0.04), unscaled("normalize_rewards"))),
+           ("medium", unscaled("normalize_observations")),
            ("medium", update("observation_clipped", slice(None), 0.02))],
     "F1": [("critical", versus("static", -3.0, -1.0)), ("low", versus("static", -1.0, 1.0)),
            ("critical", versus("static", 0.0, 0.0))],
