@@ -17,7 +17,7 @@ from .conftest import QUICK
 from .transitions import FULL
 
 HOSTS = [(family, preset) for family, presets in PRESETS.items() for preset in presets]
-QUICKEST = [("mlp", "baseline"), *(host for host in HOSTS if "impaired" in host)]
+QUICKEST = [("mlp", "baseline"), ("tables", "baseline"), *(host for host in HOSTS if "impaired" in host)]
 SCARCE = [("cnn", 0.5), ("mlp", 0.5), ("transformer", 0.1)]
 DWELL_MAX = 7  # from here on the potential's ramp is full
 KEEPING = {"fossilize", "basic_fossilize", "basic_plus_fossilize", "hindsight"}

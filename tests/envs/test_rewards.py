@@ -192,3 +192,30 @@ def test_a_term_name_can_be_registered_once_only():
     with pytest.raises(SimicError, match="'rent' is registered twice"):
         rewards.term("rent")(rewards.TERMS["rent"])
     assert {name for names in MODES.values() for name in names} <= set(rewards.TERMS)
+
+
+def test_a_seed_inherits_nothing_from_the_one_it_replaced(make_slots):
+    """Escrow and boosts begin anew with a germination; a seed that stays goes on with what it had."""
+    before = measured(make_slots, Stage.HOLDING, 20.0, 30.0, germinations=[[1]])
+    clip, had = WEIGHTS.escrow.clip, torch.tensor([[3.0]], dtype=torch.float64)
+    for germinations, earlier in ((1, 3.0), (2, 0.0)):
+        after = measured(make_slots, Stage.HOLDING, 90.0, 90.0, germinations=[[germinations]])
+        step = transition(before, after, Op.GERMINATE, interaction_after=torch.tensor([[2.0]]))
+        step = replace(
+            step, stable_accuracy=torch.tensor([130.0]), ledgers=replace(step.ledgers, escrow=had, boosts=had)
+        )
+        found = rewards.advance(step, SETTING)
+        # 0.1 · 2·90·90/180 = 9 points of credit at most, less than which the clip lets through.
+        assert float(found.escrow[0, 0]) == pytest.approx(min(9.0, earlier + clip))
+        assert float(found.boosts[0, 0]) == pytest.approx(GAMMA * earlier + 2.0)
+
+
+@pytest.mark.parametrize("op", [Op.PRUNE, Op.GERMINATE])
+def test_haste_costs_the_same_whether_a_young_seed_is_pruned_or_replaced(make_slots, op):
+    age = WEIGHTS.minimal.early_prune_age
+    for stage, old, penalty in ((Stage.HOLDING, age - 1, True), (Stage.HOLDING, age, False), (Stage.DORMANT, 0, False)):
+        if (stage, op) == (Stage.DORMANT, Op.PRUNE):
+            continue  # there is nothing to prune
+        step = transition(make_slots([[stage]], age=[[old]]), make_slots([[Stage.PRUNED]]), op)
+        paid = float(rewards.components("minimal", step, SETTING)["early_prune"][0])
+        assert paid == (WEIGHTS.minimal.early_prune_penalty if penalty else 0.0)

@@ -63,10 +63,11 @@ def intervention(t: Transition, setting: Setting) -> Tensor:
 
 @term("early_prune")
 def early_prune(t: Transition, setting: Setting) -> Tensor:
-    """The penalty of pruning a seed before it could prove itself."""
+    """The penalty of pruning a seed, or putting another in its place, before it could prove itself."""
     weights = setting.weights
     young = of_target(t.before.age, t) < weights.minimal.early_prune_age
-    return weights.minimal.early_prune_penalty * ((t.op == Op.PRUNE) & young).double()
+    gone = (t.op == Op.PRUNE) | ((t.op == Op.GERMINATE) & of_target(unfinished(t.before), t))
+    return weights.minimal.early_prune_penalty * (gone & young).double()
 
 
 @term("blending_warning", weight="blending_warning_weight")

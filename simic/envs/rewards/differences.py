@@ -71,7 +71,7 @@ def escrow_after(t: Transition, setting: Setting) -> Tensor:
     c = significant_contribution(t.after, weights.contribution_threshold_pct)
     p = t.stable_accuracy.double()[:, None] - t.after.germination_accuracy.double()
     target = (weights.shaped.contribution_weight * attributed(c, p) + suspicion(c, p)).clamp(min=0.0)
-    advanced = torch.minimum(target, t.ledgers.escrow + weights.escrow.clip)
+    advanced = torch.minimum(target, t.ledgers.escrow.masked_fill(t.renewed, 0.0) + weights.escrow.clip)
     return torch.where(unfinished(t.after) & ~t.terminal[:, None], advanced, 0.0)
 
 

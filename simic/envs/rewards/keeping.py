@@ -108,5 +108,6 @@ def hindsight(t: Transition, setting: Setting) -> Tensor:
 
 def boosts_after(t: Transition, setting: Setting) -> Tensor:
     """γ · boosts + max(0, interaction) of unfossilized seeds ``[E, K]``; forgotten with the seed."""
-    boosts = setting.gamma * t.ledgers.boosts + t.interaction_after.double().clamp(min=0.0)
+    earlier = t.ledgers.boosts.masked_fill(t.renewed, 0.0)
+    boosts = setting.gamma * earlier + t.interaction_after.double().clamp(min=0.0)
     return torch.where(unfinished(t.after), boosts, 0.0)

@@ -76,6 +76,11 @@ class Transition:
     panicked: Tensor  # bool [E]: the governor rolled this host back in this step
     ledgers: Ledgers  # of s
 
+    @property
+    def renewed(self) -> Tensor:
+        """Bool ``[E, K]``: a seed germinated in this step; what is remembered of the one before it is not its own."""
+        return self.after.germinations != self.before.germinations
+
 
 @dataclass(frozen=True)
 class Setting:
