@@ -233,7 +233,7 @@ class Policy(Tree):
     core: Literal["lstm", "gru", "none"] = "lstm"
     core_units: Units = 128
     head_units: Units = 64
-    # own: with an encoder and a core of its own; detached: it reads the actor's and the observation, and pulls at neither.
+    # own: with an encoder and a core of its own; detached: it reads the actor's and the observation, and pulls at none
     critic: Literal["own", "detached"] = "own"
     embedding_units: Units = 4
     precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products, acting and learning alike

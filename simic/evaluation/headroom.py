@@ -132,10 +132,7 @@ class _Ground:
         )  # fmt: skip
         of_floors = floors(params, held_out, setup.tasks, self.device, lengths)
         return {
-            length: self._report(
-                setup, length, found[length], played[length], of_floors[length]
-            )
-            for length in lengths
+            length: self._report(setup, length, found[length], played[length], of_floors[length]) for length in lengths
         }
 
     def _report(

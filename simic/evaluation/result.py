@@ -273,7 +273,7 @@ class HeadroomReport(Frozen):
 
 
 def joined(reports: Sequence[HeadroomReport]) -> HeadroomReport:
-    """Reports on different tasks, of hosts of different sizes, as one; the costs of finding the schedules as they are in
+    """Reports on different tasks, of hosts of different sizes, as one; the costs of finding the schedules are those in
     the first, since all share them.
     """
     first = reports[0]

@@ -48,7 +48,9 @@ def of_rows(what: T, rows: slice) -> T:
 
 
 def at_once(hosts: int, policies: int, rows: int = ROWS_AT_ONCE) -> int:
-    """How many of so many policies share a population of about so many ``rows``, so that no population is much smaller than the others."""
+    """How many of so many policies share a population of about so many ``rows``, so that no population is much smaller
+    than the others.
+    """
     most = max(1, rows // hosts)
     return -(-policies // -(-policies // most))
 

@@ -59,9 +59,8 @@ class Lines(Observer):
         done = update.iteration + 1
         per_iteration = (self._clock() - self._started) / (done - self._first)
         left = duration(per_iteration * (self._total - done))
-        self._say(
-            f"train: {done:>{len(str(self._total))}}/{self._total}  {summary(update, episode, self._floors)}  {left} left"
-        )
+        count = f"{done:>{len(str(self._total))}}/{self._total}"
+        self._say(f"train: {count}  {summary(update, episode, self._floors)}  {left} left")
 
     def on_finding(self, finding: FindingRow) -> None:
         self._say(f"train: {finding.severity} finding {finding.check}: {finding.message}")

@@ -7,6 +7,7 @@ has its own learning rate, step count, clip and switch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -104,7 +105,7 @@ class Arena:
                 learning_rate=float(table[first, 1]),
                 weight_decay=block.weight_decay,
             )
-            for first, last in zip(bounds, bounds[1:], strict=False)
+            for first, last in pairwise(bounds)
             if moving[first]
         ]
 

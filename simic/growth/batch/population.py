@@ -230,8 +230,8 @@ class Population:
         )
 
     def _in_groups(self, state: SlotState, work: Callable[[Integers], T]) -> tuple[list[T], Tensor | None]:
-        """``work`` on all hosts, ``group`` at a time; where memory does not suffice, the group is halved for good. Small
-        hosts go in parts of ``ALIKE_HOSTS`` with like seeds; then also the place of each host among the results.
+        """``work`` on all hosts, ``group`` at a time; where memory does not suffice, the group is halved for good.
+        Small hosts go in parts of ``ALIKE_HOSTS`` with like seeds; then also the place of each host among the results.
         """
         small = self.host.reads_input and self.device == CPU
         hosts = alike(state) if small else np.arange(len(self))
@@ -250,8 +250,8 @@ class Population:
         return results, upload(np.argsort(hosts), self.device) if small else None
 
     def _blocks(self, plan: Plan, everyone: Tensor) -> tuple[list[Block], list[str], list[Tensor]]:
-        """What trains: the hosts, then per slot the groups of seeds and the gates of gated seeds; their names, and whose
-        they are by place in ``everyone``.
+        """What trains: the hosts, then per slot the groups of seeds and the gates of gated seeds; their names, and
+        whose they are by place in ``everyone``.
         """
         still = np.full(len(everyone), self.host.frozen)
         blocks = [Block(self._stores["host"], everyone, still, self.optimizer.weight_decay, self._columns("host"))]

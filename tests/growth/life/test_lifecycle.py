@@ -254,15 +254,3 @@ def test_the_gradient_average_starts_at_the_first_measurement() -> None:
         seat.record(50.0, torch.nan, torch.nan, ratio, True)
     assert slots.gradient_ratio.item() == pytest.approx(0.9 * 0.5 + 0.1 * 0.7)
     assert seat.gradient_ratio == pytest.approx(0.52)
-
-
-@pytest.mark.parametrize("gates", ["permissive", "strict"])
-def test_a_seed_is_replaced_whatever_it_has_shown(gates: str) -> None:
-    """Only what is kept must have passed G5: who germinates over a HOLDING seed asks the gate of a new one."""
-    at_once = {"training_dwell": 0, "blending_dwell": 0, "embargo_steps": 0, "reset_steps": 0, "min_prune_age": 0}
-    params = Lifecycle(gates=gates, max_seeds=1, sequential_development=False, **at_once)
-    nothing, germinate = torch.zeros(1, dtype=torch.int64), int(Op.GERMINATE)
-    held = replace(Slots.empty(1, 1), stage=torch.tensor([[int(Stage.HOLDING)]]), blueprint=nothing[None])
-    action = Action(*(nothing for _ in HEAD_SIZES))._replace(op=nothing + germinate, blueprint=nothing + 1)
-    slots, events = advance(held, action, params, torch.tensor([50.0]))
-    assert (events.effective_op.tolist(), events.gate.tolist(), slots.blueprint.tolist()) == ([germinate], [0], [[1]])
