@@ -23,8 +23,9 @@ from simic.audit.resume_certificate import COMMAND
 from simic.audit.sarif import to_sarif
 from simic.audit.summary import label
 from simic.errors import AuditFailed, SimicError, printable
+from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.page import GROUPS
-from simic.evaluation.result import Evaluation, Importance
+from simic.evaluation.result import LEARNED, Evaluation, Importance
 from simic.evaluation.statistics import CONFIDENCE, Interval
 from simic.params import Params
 from simic.training.progress import duration
@@ -139,6 +140,7 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "policies": _policies(evaluation) if evaluation else (),
         "confidence": percent(CONFIDENCE),
         "standings": evaluation.standings if evaluation and not verdict.refuted else {},
+        "by_length": _by_length(evaluation) if evaluation and not verdict.refuted else (),
         "groups": GROUPS,
         "importance": _by_importance(evaluation) if evaluation else (),
         "grades": why.grades(evaluation) if evaluation else (),
@@ -149,6 +151,20 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "changed": _changed(params),
         **_known(),
     }
+
+
+def _by_length(evaluation: Evaluation) -> list[dict[str, object]]:
+    """The learned policy beside the hand rule for every length of episode and group of tasks, the shortest first."""
+    found = [(evaluation.episode_steps, evaluation.standings)]
+    found += [(other.epochs, other.standings) for other in evaluation.others.values()]
+    rows: list[dict[str, object]] = []
+    for epochs, standings in sorted(found, key=lambda each: each[0]):
+        for group, of_group in standings.items():
+            named = {"learned": LEARNED, "rule": of_group.rule, "common": COMMON, "oracle": ORACLE_TASK}
+            scores = {key: of_group.policies.get(name or "") for key, name in named.items()}
+            if scores["learned"] is not None:
+                rows.append({"epochs": epochs, "group": group, "tasks": of_group.tasks, **scores})
+    return rows if len(found) > 1 else []
 
 
 def _known() -> dict[str, object]:

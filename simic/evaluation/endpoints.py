@@ -84,9 +84,10 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
     common, oracle = found[COMMON][0], found[ORACLE_TASK][0]
     closed = gap.gap_closed(common, common, oracle)
     rule = next((name for name in (TUNED, PATIENT) if name in found), None)
+    by_rule = found[rule][0] if rule else None
     return Standings(
         rule=rule,
-        rule_gap=gap.paired_difference(oracle, found[rule][0]) if rule else None,
+        rule_gap=None if by_rule is None else gap.paired_difference(oracle, by_rule),
         tasks=len(tasks),
         gap=closed.gap,
         gap_undefined=closed.undefined,
@@ -94,6 +95,8 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
         policies={
             name: Standing(
                 score=mean_interval(reached),
+                over_rule=None if by_rule is None else gap.paired_difference(reached, by_rule),
+                rule_share=None if by_rule is None else gap.gap_closed(reached, by_rule, oracle).share,
                 over_common=gap.paired_difference(reached, common),
                 share=gap.gap_closed(reached, common, oracle).share,
                 search_worth=search.search_worth(reached, searched),
@@ -138,8 +141,10 @@ def metrics(found: Evaluation) -> dict[str, float]:
     if learned is None:
         return {}
     shares = {"gap_closed": learned.share, "blind_gap_closed": blind.share if blind else None}
+    shares |= {"over_rule": learned.over_rule, "rule_gap_closed": learned.rule_share}
     if others and LEARNED in others[0].policies:
-        shares["held_out_kinds_gap_closed"] = others[0].policies[LEARNED].share
+        elsewhere = others[0].policies[LEARNED]
+        shares |= {"held_out_kinds_gap_closed": elsewhere.share, "held_out_kinds_over_rule": elsewhere.over_rule}
     numbers = {
         "score": learned.score.estimate,
         "over_common_schedule": learned.over_common.estimate,
@@ -159,10 +164,12 @@ def said(found: Evaluation) -> tuple[str, str]:
         return "the learned policy was not evaluated", "not measured"
     common, oracle = primary.policies[COMMON].score.estimate, primary.policies[ORACLE_TASK].score.estimate
     low, high = learned.score.low, learned.score.high
-    reached = (
-        f"{learned.score.estimate:.1f} points [{low:.1f}, {high:.1f}] on {primary.tasks} held-out tasks "
-        f"(best common schedule {common:.1f}, oracle per task {oracle:.1f})"
-    )
+    beside = f"best common schedule {common:.1f}, oracle per task {oracle:.1f}"
+    if primary.rule is not None and learned.over_rule is not None:
+        over = learned.over_rule
+        by_rule = primary.policies[primary.rule].score.estimate
+        beside = f"hand rule {by_rule:.1f}: {over.estimate:+.1f} [{over.low:+.1f}, {over.high:+.1f}]; {beside}"
+    reached = f"{learned.score.estimate:.1f} points [{low:.1f}, {high:.1f}] on {primary.tasks} held-out tasks ({beside})"
     if learned.share is None:
         return reached, f"not defined: {primary.gap_undefined}"
     share = learned.share

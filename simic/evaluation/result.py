@@ -19,8 +19,8 @@ RULES_VERSION = 1
 OUTSIDE = "outside"  # among the others of a report: tasks that were not made for the suite
 LEARNED, SAMPLED = "learned", "learned_sampled"  # names of the trained policy among those evaluated: greedy, sampled
 PRIMARY_ENDPOINT = (
-    "share of the gap from the best common schedule to the oracle per task that learned, greedy, closes with one "
-    "training: score on the test splits of held-out tasks of known kinds"
+    "score of learned, greedy, less that of the tuned hand rule, one training each: on the test splits of held-out tasks "
+    "of known kinds"
 )
 
 
@@ -195,11 +195,14 @@ class TunedRules(Frozen):
 
 
 class Standing(Frozen):
-    """One policy on the tasks of one group, per task: its mean score, what it wins over the best common schedule, the
-    share of the gap to the oracle per task that it closes, and with how many trainings random search scores as much.
+    """One policy on the tasks of one group, per task: its mean score, what it wins over the hand rule and over the best
+    common schedule, the shares of their gaps to the oracle per task that it closes, and with how many trainings random
+    search scores as much.
     """
 
     score: Interval
+    over_rule: Interval | None  # null where no rule was played
+    rule_share: Interval | None  # likewise, and where the rule leaves no gap
     over_common: Interval
     share: Interval | None  # null where there is no gap to close
     search_worth: SearchWorth

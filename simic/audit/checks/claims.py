@@ -1,6 +1,6 @@
 """What the report claims, computed again from the values per host by formulas of the audit's own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from simic.audit.recompute import claims
 from simic.audit.recompute.arrays import Array
 from simic.audit.record import RunRecord
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
-from simic.evaluation.result import Evaluation, Fixed, HeadroomReport, PerSeed
+from simic.evaluation.result import Evaluation, Fixed, HeadroomReport, PerSeed, Standings
 from simic.evaluation.statistics import Interval
 
 EXACT = 1e-6  # of means and formulas
@@ -38,7 +38,7 @@ class ClaimsFollow(RecomputedCheck):
     def examine(self, run: RunRecord) -> Outcome:
         evaluation, headroom = run.evaluation, run.headroom
         assert evaluation is not None and headroom is not None  # stated in needs
-        numbers = [*_policies(evaluation), *_comparisons(evaluation), *_standings(evaluation, headroom)]
+        numbers = [*_policies(evaluation), *_comparisons(evaluation), *_standings(evaluation.standings, _played(evaluation), headroom), *_elsewhere(evaluation, headroom)]
         problems: list[Evidence] = [
             {"what": name, "claimed": claimed, "computed": computed}
             for name, claimed, computed, tolerance in numbers
@@ -81,14 +81,30 @@ def _scores(accuracy: Array, params: Array, headroom: HeadroomReport) -> Array:
     return accuracy - headroom.price * (params / headroom.host.params - 1.0)
 
 
-def _standings(evaluation: Evaluation, headroom: HeadroomReport) -> Iterator[Number]:
+def _played(evaluation: Evaluation) -> dict[str, PerSeed]:
+    return {name: policy.per_seed for name, policy in evaluation.policies.items()}
+
+
+def _elsewhere(evaluation: Evaluation, headroom: HeadroomReport) -> Iterator[Number]:
+    """Episodes of other lengths, and tasks from outside the suite."""
+    for name, other in evaluation.others.items():
+        measured = headroom.others[name]
+        for what, claimed, computed, spread in _standings(
+            other.standings, {**measured.policies, **other.per_seed}, measured
+        ):
+            yield f"{name}, {what}", claimed, computed, spread
+
+
+def _standings(
+    claimed_by_group: Mapping[str, Standings], played: Mapping[str, PerSeed], headroom: HeadroomReport
+) -> Iterator[Number]:
     sizes = np.array(headroom.params, dtype=float)
     choosing, val, test = (
         _scores(np.array(table), sizes, headroom)
         for table in (headroom.choosing_val_pct, headroom.val_pct, headroom.test_pct)
     )
     yield "common schedule", float(headroom.common), float(np.argmax(headroom.search_scores)), 0.0
-    for group, standings in evaluation.standings.items():
+    for group, standings in claimed_by_group.items():
         tasks = [place for place, task in enumerate(headroom.tasks) if task.group == group]
 
         def mean(values: Array, tasks: list[int] = tasks) -> Array:
@@ -101,7 +117,6 @@ def _standings(evaluation: Evaluation, headroom: HeadroomReport) -> Iterator[Num
         for k, (claimed, computed) in enumerate(zip(standings.random_search, searched, strict=True), start=1):
             yield f"{group}, search of {k}", claimed, computed, ROUNDED
         reached = {COMMON: common, ORACLE_TASK: oracle}
-        played: dict[str, PerSeed] = {name: policy.per_seed for name, policy in evaluation.policies.items()}
         for name, hosts in played.items():
             scores = _scores(np.array(hosts.test_accuracy_pct), np.array(hosts.params, dtype=float), headroom)
             reached[name] = mean(scores)
@@ -109,6 +124,9 @@ def _standings(evaluation: Evaluation, headroom: HeadroomReport) -> Iterator[Num
             standing, said = standings.policies[name], f"{group}, {name}"
             yield from _interval(f"{said}, score", standing.score, claims.mean_interval(scores), EXACT)
             yield from _interval(f"{said}, gain", standing.over_common, claims.mean_interval(scores - common), EXACT)
+            if standing.over_rule is not None and standings.rule is not None:
+                won = scores - reached[standings.rule]
+                yield from _interval(f"{said}, over the rule", standing.over_rule, claims.mean_interval(won), EXACT)
             worth = claims.worth(float(scores.mean()), searched)
             yield f"{said}, worth of search", standing.search_worth.estimate.count, worth, ROUNDED
             part = claims.share(scores - common, oracle - common)
