@@ -99,11 +99,11 @@ def test_random_legal_survives_noise_at_both_ends():
         assert all(is_legal(action, masks, env) for env, action in enumerate(played.tolist()))
 
 
-def test_grammar_of_three_slots_and_seven_blueprints_has_1543_distinct_actions():
+def test_grammar_of_three_slots_and_seven_blueprints_has_1795_distinct_actions():
     rows = actions.grammar(SPEC)
-    # WAIT 1 + GERMINATE 3·7·4·3·3 + SET_ALPHA_TARGET 3·4·3·4·5 + PRUNE 3·4·5 + FOSSILIZE 3 + ADVANCE 3
-    assert rows.shape == (1 + 756 + 720 + 60 + 3 + 3, 8)
-    assert len(set(map(tuple, rows.tolist()))) == 1543
+    # WAIT 1 + GERMINATE 3·7·4·4·3 + SET_ALPHA_TARGET 3·4·3·4·5 + PRUNE 3·4·5 + FOSSILIZE 3 + ADVANCE 3
+    assert rows.shape == (1 + 1008 + 720 + 60 + 3 + 3, 8)
+    assert len(set(map(tuple, rows.tolist()))) == 1795
 
 
 def test_grammar_mask_is_exact():

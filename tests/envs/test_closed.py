@@ -191,14 +191,14 @@ def test_the_single_view_offers_no_closed_action(digits):
     germinations = {env.factored(int(index)) for index in env.action_masks().nonzero()[0]} - {(0,) * 8}
     names = [item.name for item in blueprints_of("cnn")]
     kinds = [names.index(name) for name in NARROW["blueprint"]]
-    assert germinations == {(1, slot, kind, 2, tempo, 2, 0, 0) for slot, kind, tempo in product((0, 2), kinds, (0, 2))}
+    assert germinations == {(1, slot, kind, 2, tempo, 2, 0, 0) for slot, kind, tempo in product((0, 2), kinds, (1, 3))}
 
 
 @pytest.mark.parametrize(
     ("actions", "message"),
     [
         ({"speed": (3,)}, "train.actions: there is no head 'speed'; the heads are op, slot, blueprint, style, tempo"),
-        ({"tempo": (3, 4)}, "train.actions.tempo: there is no 4; allowed are 3, 5, 8"),
+        ({"tempo": (3, 4)}, "train.actions.tempo: there is no 4; allowed are 0, 3, 5, 8"),
         ({"style": ("add",)}, "train.actions.style: there is no 'add'; allowed are linear_add, linear_multiply"),
         ({"slot": (3,)}, "train.actions.slot: there is no 3; allowed are 0, 1, 2"),
         ({"blueprint": ("mlp",)}, "train.actions.blueprint: there is no 'mlp'; allowed are "),

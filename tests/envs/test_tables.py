@@ -89,7 +89,7 @@ def test_every_step_can_try_another_blueprint_and_the_last_one_be_kept(tables) -
     env = tables(envs=2, steps=kinds + 1)
     env.reset()
     for kind in range(kinds):
-        _, _, _, _, info = env.step(act(2, Op.GERMINATE, blueprint=kind))
+        _, _, _, _, info = env.step(act(2, Op.GERMINATE, blueprint=kind, tempo=0))
         assert info.stage.tolist() == [[Stage.HOLDING]] * 2 and info.blueprint.tolist() == [[kind]] * 2
         assert info.replaced.tolist() == [[kind > 0]] * 2 and info.contribution.isfinite().all()
         assert env.slots.germinations.tolist() == [[kind + 1]] * 2
@@ -107,7 +107,7 @@ def test_a_seed_that_makes_room_does_not_count_against_its_successor(tables) -> 
     observation, _ = env.reset()
     kind = int(env.budget.reserve[0].argmax())
     assert observation.masks["blueprint"][0, 0].all()
-    observation, *_ = env.step(act(1, Op.GERMINATE, blueprint=kind))
+    observation, *_ = env.step(act(1, Op.GERMINATE, blueprint=kind, tempo=0))
     assert observation.masks["blueprint"][0, 0].all()
 
 

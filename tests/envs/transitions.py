@@ -38,8 +38,8 @@ VARIANT_NAMES = [*rewards.MODES, "shaped_full", "escrow_full", "score_priced"]
 
 
 def act(envs: int, op: Op, **heads: int) -> Action:
-    """The same action in every host: fastest ramp to alpha 1 in slot 0 unless said otherwise."""
-    named = {"op": int(op), "tempo": 0, "alpha_target": 2, **heads}
+    """The same action in every host: the shortest ramp to alpha 1 that takes time, in slot 0, unless said otherwise."""
+    named = {"op": int(op), "tempo": 1, "alpha_target": 2, **heads}
     return Action.wait(envs)._replace(**{name: torch.full((envs,), value) for name, value in named.items()})
 
 
