@@ -169,7 +169,9 @@ def said(found: Evaluation) -> tuple[str, str]:
         over = learned.over_rule
         by_rule = primary.policies[primary.rule].score.estimate
         beside = f"hand rule {by_rule:.1f}: {over.estimate:+.1f} [{over.low:+.1f}, {over.high:+.1f}]; {beside}"
-    reached = f"{learned.score.estimate:.1f} points [{low:.1f}, {high:.1f}] on {primary.tasks} held-out tasks ({beside})"
+    reached = (
+        f"{learned.score.estimate:.1f} points [{low:.1f}, {high:.1f}] on {primary.tasks} held-out tasks ({beside})"
+    )
     if learned.share is None:
         return reached, f"not defined: {primary.gap_undefined}"
     share = learned.share

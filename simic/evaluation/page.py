@@ -8,6 +8,7 @@ GROUPS = {
     "train": "its test split",
     "held_out": "held-out tasks of known kinds",
     "held_out_kinds": "tasks of held-out kinds",
+    "outside": "tables and generators from outside the suite",
 }
 SEARCHES = (1, 2, 4, 8, 16)  # trainings
 LEAST_GAP_PCT = 5.0  # a suite below it has nothing to decide

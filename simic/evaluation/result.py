@@ -19,8 +19,8 @@ RULES_VERSION = 1
 OUTSIDE = "outside"  # among the others of a report: tasks that were not made for the suite
 LEARNED, SAMPLED = "learned", "learned_sampled"  # names of the trained policy among those evaluated: greedy, sampled
 PRIMARY_ENDPOINT = (
-    "score of learned, greedy, less that of the tuned hand rule, one training each: on the test splits of held-out tasks "
-    "of known kinds"
+    "score of learned, greedy, less that of the tuned hand rule, one training each: on the test splits of held-out "
+    "tasks of known kinds"
 )
 
 

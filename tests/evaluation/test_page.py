@@ -24,8 +24,8 @@ WORTH = SearchWorth(Trainings(1.0, "<"), Trainings(1.0, "<"), Trainings(4.2))
 def standings(low: float = 6.0, estimate: float = 9.0, share: bool = True) -> Standings:
     gap = Interval(estimate, low, 12.0)
     one = Standing(
-        score=Interval(71.25, 70, 72), over_common=Interval(-3.0, -4.0, -2.0), search_worth=WORTH,
-        share=Interval(0.5, 0.25, 0.75) if share else None, params=1234.0, flops_per_sample=5.0,
+        score=Interval(71.25, 70, 72), over_rule=None, rule_share=None, over_common=Interval(-3.0, -4.0, -2.0),
+        search_worth=WORTH, share=Interval(0.5, 0.25, 0.75) if share else None, params=1234.0, flops_per_sample=5.0,
     )  # fmt: skip
     return Standings(
         tasks=20, gap=gap, gap_undefined="" if share else "nothing", random_search=(50.0, 60.0, 62.0),

@@ -38,7 +38,12 @@ class ClaimsFollow(RecomputedCheck):
     def examine(self, run: RunRecord) -> Outcome:
         evaluation, headroom = run.evaluation, run.headroom
         assert evaluation is not None and headroom is not None  # stated in needs
-        numbers = [*_policies(evaluation), *_comparisons(evaluation), *_standings(evaluation.standings, _played(evaluation), headroom), *_elsewhere(evaluation, headroom)]
+        numbers = [
+            *_policies(evaluation),
+            *_comparisons(evaluation),
+            *_standings(evaluation.standings, _played(evaluation), headroom),
+            *_elsewhere(evaluation, headroom),
+        ]
         problems: list[Evidence] = [
             {"what": name, "claimed": claimed, "computed": computed}
             for name, claimed, computed, tolerance in numbers
