@@ -111,6 +111,28 @@ def test_other_optimisers_and_many_seeds_are_certified(digits: Path, mode: str) 
     assert ("reward: attribution" in {comparison.what for comparison in found}) == (mode == "shaped")
 
 
+# As the suite's own settings, with all choices open: stages take no time, and seeds replace each other.
+TABLES = (
+    "prepare.suite={name: tables, instances: {train: 6, val: 1, held_out: 1, held_out_kinds: 1}}",
+    "train.host={family: tables, preset: baseline}",
+    "train.lifecycle={training_dwell: 0, blending_dwell: 0, min_prune_age: 0, embargo_steps: 0, reset_steps: 0, "
+    "sequential_development: false, max_seeds: 1}",
+    "train.actions={}",
+    "train.host_optimizer={name: adamw, learning_rate: 0.005, weight_decay: 0.02, seed_weight_decay: 0.02}",
+    "train.batch_size=48",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dwell", [0, 1])
+def test_tables_are_certified(tmp_path: Path, dwell: int) -> None:
+    params = of(*TABLES, f"train.lifecycle.training_dwell={dwell}")
+    prepare(params.prepare, params.rng_seed, tmp_path / "prepared", tmp_path)
+    found = certify_world(params, tmp_path / "prepared")
+    assert failed(found) == []
+    assert ("first weights of the seed" in {comparison.what for comparison in found}) or dwell == 0
+
+
 LARGE = (
     "prepare.task=npz",
     "prepare.source=large.npz",

@@ -44,6 +44,7 @@ class Cells(Check):
     id = "H4"
     title = "The LSTM's cells saturate or grow"
     severity = "high"
+    beyond_default = "the default memory is a GRU, which has no cells"
     question = "Do the cells stay in their working range to the end of an episode?"
     needs = ("updates.cell_norm", "updates.cell_saturated")
     minimum = 3

@@ -183,6 +183,7 @@ class EarlyStops(Check):
     id = "R5"
     title = "Most updates stop in their first epoch"
     severity = "medium"
+    beyond_default = "the default run has no ppo.target_kl"
     question = "Do updates get beyond their first epoch?"
     needs = ("updates.stopped_early", "updates.epochs")
     minimum = PERSISTENT
