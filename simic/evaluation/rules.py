@@ -67,12 +67,14 @@ class HandRules(Trials):
 
 
 def rule_of(tuned: TunedRule, blueprints: Sequence[str], openings: Sequence[Opening]) -> Rule:
-    """Return a tuned rule for a host that can grow ``openings``; SimicError where it cannot grow one of the order."""
+    """Return a tuned rule for a host that can grow ``openings``: it leaves out what would be too large there.
+    SimicError where nothing is left.
+    """
     named = {opening_name(opening, blueprints): opening for opening in openings}
-    unknown = [name for name in tuned.order if name not in named]
-    if unknown:
-        raise SimicError(f"tuned rule: {unknown[0]!r} cannot grow here: possible are {', '.join(named)}")
-    return Rule(tuple(named[name] for name in tuned.order), tuned.patience, tuned.threshold)
+    order = tuple(named[name] for name in tuned.order if name in named)
+    if not order:
+        raise SimicError(f"tuned rule: none of {', '.join(tuned.order)} can grow here: possible are {', '.join(named)}")
+    return Rule(order, tuned.patience, tuned.threshold)
 
 
 def opening_name(opening: Opening, blueprints: Sequence[str]) -> str:
