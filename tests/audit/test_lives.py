@@ -1,6 +1,7 @@
 """Lives that the rules allow break no rule of the recomputation, under any rules; what is changed in them does."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,16 @@ from simic.audit.reference.world.life import Measured, Slot
 from simic.params import Lifecycle
 
 STEPS, HOSTS, SLOTS = 16, 60, 2
-AT_ONCE = {"training_dwell": 0, "blending_dwell": 0, "min_prune_age": 0, "embargo_steps": 0, "reset_steps": 0}
+AT_ONCE: dict[str, Any] = {
+    "training_dwell": 0,
+    "blending_dwell": 0,
+    "min_prune_age": 0,
+    "embargo_steps": 0,
+    "reset_steps": 0,
+}
 RULES = {
     "at once": Lifecycle(**AT_ONCE, max_seeds=1, sequential_development=False),
-    "at once, several": Lifecycle(**(AT_ONCE | {"min_prune_age": 2}), sequential_development=False),
+    "at once, several": Lifecycle(**AT_ONCE, sequential_development=False).model_copy(update={"min_prune_age": 2}),
     "strict": Lifecycle(**AT_ONCE, gates="strict", min_improvement_pct=0.5),
     "by hand": Lifecycle(**AT_ONCE, auto_advance=False),
     "slow": Lifecycle(training_dwell=2, blending_dwell=1, min_prune_age=1, embargo_steps=0, reset_steps=1),

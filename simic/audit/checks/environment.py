@@ -112,7 +112,7 @@ class Normalisation(Check):
         "observations lie on their clip in most updates"
     )
     source = "Schulman, Nuts and Bolts (clip((x - mu) / sigma, -10, 10)); Stable-Baselines3 tips; share " + OURS
-    fix = "Switch both on, or give rewards a weight that makes returns vary by about 1."
+    fix = "Switch both on, or give rewards a weight that makes returns vary by about one."
     passes_when = f"neither is missing, and at most {percent(SHARE)} of observations are clipped"
 
     def examine(self, run: RunRecord) -> Outcome:

@@ -274,27 +274,30 @@ class ReferenceHost:
         kept = sum(itertools.compress(sizes, self._fossilized()))
         return rewards.State(copy.deepcopy(self.slots), sizes, found.committed_accuracy, kept)
 
-    def _told(
-        self, found: Validation, op: int, gate: int, passed: bool, paid: Mapping[str, float], succeeded: bool
-    ) -> Told:
-        body, epoch, state, settings = self.world.body, self.epoch, self._remembered, self._settings
-        loss, accuracy = (epoch.loss, epoch.accuracy) if epoch else (NAN, NAN)
-        sight = Sight(
+    def _sight(self, found: Validation, op: int, succeeded: bool) -> Sight:
+        epoch = self.epoch
+        return Sight(
             slots=self.slots,
             history=self.history,
             step=self.step,
             steps=self.steps,
             chance=self.world.bank.chance_loss(self.task),
-            train_loss=loss,
-            train_accuracy=accuracy,
+            train_loss=epoch.loss if epoch else NAN,
+            train_accuracy=epoch.accuracy if epoch else NAN,
             op=op,
             succeeded=succeeded,
             validation=found,
-            seed_params=state.seed_params,
-            host_params=body.params,
-            budget=settings.lifecycle.param_budget,
+            seed_params=self._remembered.seed_params,
+            host_params=self.world.body.params,
+            budget=self._settings.lifecycle.param_budget,
             trials=self.trials,
         )
+
+    def _told(
+        self, found: Validation, op: int, gate: int, passed: bool, paid: Mapping[str, float], succeeded: bool
+    ) -> Told:
+        body, epoch, state, settings = self.world.body, self.epoch, self._remembered, self._settings
+        sight = self._sight(found, op, succeeded)
         ended = self.step == self.steps
         terminated = ended and settings.episode_end == "terminate"
         flops = [self._weighed(k, "flops") for k in range(body.slots)]
@@ -307,7 +310,7 @@ class ReferenceHost:
             "score": rewards.score(state, settings, body.params),
             "all_off_accuracy": found.all_off_accuracy,
             "val_loss": found.loss,
-            "train_loss": loss,
+            "train_loss": sight.train_loss,
             "host_grad_norm": epoch.host_norm if epoch else NAN,
             "params": body.params + sum(state.seed_params),
             "committed_params": body.params + state.kept_params,
