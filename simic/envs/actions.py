@@ -134,7 +134,7 @@ def _nth_legal(mask: Tensor, noise: Tensor) -> Tensor:
 
 
 def grammar(spec: ActionSpec) -> Tensor:
-    """Every distinct action, int64 ``[n, heads]``: heads an op does not use are 0. 3 slots, 7 blueprints: n = 1,543."""
+    """Every distinct action, int64 ``[n, heads]``: heads an op does not use are 0. 3 slots, 7 blueprints: n = 1,795."""
     rows = []
     for op, relevant in enumerate(spec.relevance):
         choices = [range(head.size) if used else (0,) for head, used in zip(spec.heads, relevant, strict=True)]

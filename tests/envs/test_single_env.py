@@ -114,7 +114,7 @@ def test_the_id_is_found_by_the_module_before_it(name):
 
 def test_index_and_factored_are_a_bijection(env):
     factored = [env.factored(n) for n in range(env.action_space.n)]
-    assert len(set(factored)) == env.action_space.n == 1543
+    assert len(set(factored)) == env.action_space.n == 1795
     assert factored[0] == (0,) * 8
     for n in range(0, env.action_space.n, 41):
         assert env.index(factored[n]) == n
