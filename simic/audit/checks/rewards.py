@@ -177,7 +177,6 @@ class Divergent(Check):
     question = "Do returns and committed accuracy rise together?"
     needs = ("episodes.return", "episodes.committed_accuracy")
     minimum = TREND
-    beyond_default = "the default run has fewer iterations than it needs"
     RISING, P_VALUE = limits.RETURN_AGAINST_OBJECTIVE, 0.05
     counted = "iteration of PPO"
     threshold = (

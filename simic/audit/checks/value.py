@@ -118,7 +118,6 @@ class ValueLossTrend(Check):
     question = "Is a rising value loss explained by rising returns?"
     needs = ("updates.value_loss", "episodes.return")
     minimum = TREND
-    beyond_default = "the default run has fewer iterations than it needs"
     RISING, P_VALUE, FLAT = limits.RISE_OF_VALUE_LOSS, 0.01, 0.2
     threshold = (
         f"over the last {TREND} updates of PPO: Spearman(value loss, time) > {RISING:g} (p < {P_VALUE:g}), "
