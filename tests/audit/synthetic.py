@@ -218,7 +218,7 @@ def headroom(count=20, gain=8.0):
 
     cost, flat = Cost(trainings=8, training_flops=1e9, validation_flops=1e8), ((500.0,) * len(SCHEDULES),) * count
     bare = HeadroomReport(
-        data_sha256="d" * 64, settings_sha256=endpoints.settings(params()), rng_seed=1, host=HOST, max_seeds=1,
+        data_sha256="d" * 64, settings_sha256=endpoints.settings(params()), rng_seed=1, epochs=STEPS, host=HOST, max_seeds=1,
         param_budget=4.0, price=0.0, tasks=TASKS, rows=rows, schedules=SCHEDULES, common=1, common_cost=cost,
         search_scores=(70.0,) * len(SCHEDULES), choosing_val_pct=table(1), val_pct=table(2), test_pct=table(3),
         params=flat, flops_per_sample=flat, grid_cost=cost,
@@ -290,7 +290,7 @@ def evaluation(eval_seeds=20, found=None):
                       host=HOST, static_final=again, policies=policies, comparisons=versus,
                       standings=endpoints.standings(found, {n: p.per_seed for n, p in policies.items()} | again),
                       importance=importance(found, policies["learned"].per_seed), cases=cases(),
-                      actions={}, counterfactuals=counterfactuals(found.rows),
+                      actions={}, others={}, counterfactuals=counterfactuals(found.rows),
                       planted=PlantedGrade(task="orientation", slot=0, blueprint="depthwise", tasks=8, openings=5,
                                            first=0.25, kept=0.5, score=interval(70.0)))  # fmt: skip
 

@@ -687,5 +687,5 @@ def test_a_host_that_depends_on_its_company_is_caught(patches: Path, monkeypatch
 
 def test_an_exported_network_without_its_seeds_is_caught(patches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificate, "HOSTS", 4)
-    monkeypatch.setattr(export.GraftedSeed, "forward", lambda self, x: x * 0.5)
+    monkeypatch.setattr(export.GraftedSeed, "forward", lambda self, x, *_: x * 0.5)
     assert "answers of the exported weights and program" in failed(certify_world(of(*QUICK), patches))

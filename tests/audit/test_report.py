@@ -193,8 +193,9 @@ def test_numbers_of_the_gap_are_those_of_the_evaluation(page, clean):
     shown = iter(cells(page, "gap"))
     for standings in clean.evaluation.standings.values():
         for standing in standings.policies.values():
-            _, (score, over, share, worth, params) = next(shown)
+            _, (score, over_rule, over, share, worth, params) = next(shown)
             assert numbers(score) == rounded(standing.score, 1)
+            assert numbers(over_rule) == (rounded(standing.over_rule, 1) if standing.over_rule else [])
             assert numbers(over) == rounded(standing.over_common, 1)
             assert numbers(share) == (rounded(standing.share, 0, 100) if standing.share else [])
             assert unescape(worth) == str(standing.search_worth.estimate)
@@ -262,7 +263,7 @@ def test_a_gap_that_may_be_nothing_has_no_share_and_the_report_says_so(clean):
     for reason in reasons:
         assert f"no share of it can be given: {escape(reason)}" in page
         assert f"no share of it can be given: {reason}" in report.markdown(run, verdict)
-    assert all(values[2] == "–" for _, values in cells(page, "gap"))
+    assert all(values[3] == "–" for _, values in cells(page, "gap"))
 
 
 def test_a_policy_without_a_look_of_its_own_is_shown_under_its_name(clean, verdict):

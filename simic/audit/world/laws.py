@@ -25,7 +25,7 @@ from simic.growth.export import grown_network, write_network
 ALONE_STEPS = 9  # of the host that plays alone
 VISIBLE = 1e-6  # of a weight: a hundred times what float32 rounds away
 # Of what is observed and paid: a fused optimizer computes the last elements of a run of hosts with other instructions.
-ROUNDED = 1e-5
+ROUNDED = 1e-6
 
 
 def strangers(snapshot: Snapshot, rows: Sequence[Beside], frozen: bool, ledger: Ledger) -> None:
