@@ -28,6 +28,7 @@ torch.save(network(torch.load(sys.argv[2])), sys.argv[3])
 assert "simic" not in sys.modules
 """
 SMALL = ["train.episode_steps=14", "train.batches_per_epoch=4", "train.batch_size=32", "runtime.threads=1"]
+SMALL += ["prepare.samples=200", "prepare.suite.instances={train: 2, val: 1, held_out: 1, held_out_kinds: 0, outside: 0}"]
 
 
 @pytest.fixture
