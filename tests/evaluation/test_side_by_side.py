@@ -24,6 +24,7 @@ HOSTS = Hosts(torch.tensor([2, 0, 4]), torch.tensor([0, 1, 2]), ITERATION)
 
 def learned(env, greedy=True):
     policy = ActorCritic(env.action_spec, env.observation_spec, env.train.policy, 5).eval().requires_grad_(False)
+    policy.heads[0].get_submodule("out").bias.zero_()  # it begins as one that waits
     return LearnedActor(policy, Normalizers(), greedy)
 
 
