@@ -85,3 +85,25 @@ def test_digest_changes_with_any_value() -> None:
     other = params.load(ROOT / "params.yaml", ["train.ppo.clip_range=0.1"])
     assert params.digest(tree.train) == params.digest(params.Params().train)
     assert params.digest(tree.train) != params.digest(other.train)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("train.episode_steps=[16, 5]", r"episode_steps \(16, 5\): must be low, high"),
+        ("train.episode_steps=[0, 5]", "train.episode_steps"),
+        ("evaluate.epochs=[]", "evaluate.epochs"),
+        ("evaluate.epochs=[12, 0]", "evaluate.epochs"),
+    ],
+)
+def test_lengths_of_episodes_are_at_least_one_epoch_and_a_range_rises(change: str, words: str) -> None:
+    with pytest.raises(SimicError, match=words):
+        params.load(ROOT / "params.yaml", [change])
+
+
+def test_the_lengths_that_follow_from_a_range() -> None:
+    tree = params.load(ROOT / "params.yaml", ["train.episode_steps=[4, 7]", "evaluate.epochs=null"])
+    train = tree.train
+    assert (train.shortest_episode, train.middle_episode, train.longest_episode) == (4, 6, 7)
+    assert tree.lengths == (7,)  # the longest, where none are named
+    assert params.load(ROOT / "params.yaml", ["evaluate.epochs=[6, 12]"]).lengths == (6, 12)
