@@ -13,11 +13,11 @@ from simic.pipeline import stages
 ROOT = Path(__file__).parents[1]
 
 
-def test_shipped_file_is_every_default_with_the_settings_of_the_suite_patches_and_nothing_else(tmp_path: Path) -> None:
+def test_shipped_file_is_every_default_with_the_settings_of_the_suite_tables_and_nothing_else(tmp_path: Path) -> None:
     """params.yaml, the classes and the suite are one truth: same keys, same values."""
     tree = yaml.safe_load((ROOT / "params.yaml").read_text())
     (tmp_path / "defaults.yaml").write_text("{}")
-    expected = params.load(tmp_path / "defaults.yaml", list(stages.suite_overrides("patches")), whole=False)
+    expected = params.load(tmp_path / "defaults.yaml", list(stages.suite_overrides("tables")), whole=False)
     assert tree == yaml.safe_load(yaml.safe_dump(expected.model_dump(mode="json")))
     assert (params.Params().prepare.task, params.Params().train.actions) == ("digits", {})  # the classes are neutral
 
