@@ -258,6 +258,15 @@ def grow(
     ] = None,
     n: Annotated[int, typer.Option(min=1, help="Networks grown side by side; the best by validation is kept.")] = 8,
     out: Annotated[Path, typer.Option(help="New folder for the grown network.")] = Path("grown"),
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Epochs that each network trains for, with a decision after each; default: the middle of what the "
+            "policy was trained on.",
+            show_default=False,
+        ),
+    ] = None,
     compare: Annotated[
         bool,
         typer.Option("--compare", help="Also train the bare host, common schedule and random search, and score all."),
@@ -270,7 +279,7 @@ def grow(
     from simic.pipeline import stages
 
     workspace = _workspace()
-    asked = stages.Growth(data, out, task, policy, host, n, compare)
+    asked = stages.Growth(data, out, task, policy, host, n, compare, epochs)
     tree = params.load(workspace.params) if workspace.params.exists() else params.Params()
     found = _interruptible(lambda: stages.grow(tree, workspace, asked), "grow")
     _say(f"policy   {found.grown_by}")

@@ -11,9 +11,13 @@ import pytest
 from tests.helpers import copy_checkout
 
 TINY = ["train.iterations=2", "train.envs=4", "train.episode_steps=4", "train.batches_per_epoch=2"]
-TINY += ["prepare.suite.instances={train: 4, val: 2, held_out: 2, held_out_kinds: 2}", "prepare.samples=200"]
+TINY += [
+    "prepare.suite.instances={train: 4, val: 2, held_out: 2, held_out_kinds: 2, outside: 2}",
+    "prepare.samples=200",
+]
 TINY += ["headroom.policies=[static]", "headroom.search_tasks=2", "headroom.floors=false"]
-TINY += ["train.actions={blueprint: [norm], slot: [0, 1]}", "evaluate.eval_seeds=4", "evaluate.policies=[learned]"]
+TINY += ["train.actions.blueprint=[norm]", "evaluate.eval_seeds=4", "evaluate.policies=[learned]"]
+TINY += ["evaluate.epochs=[4, 3]"]
 TINY += ["runtime.progress=none"]
 
 

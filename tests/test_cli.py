@@ -167,7 +167,9 @@ def test_a_run_that_its_budget_ends_says_so_in_one_line(simic: Command, monkeypa
         "stop_on=never",
         "governor.rollback_budget=3",
     ]
-    tree = params.load(ROOT / "params.yaml", ["runtime.threads=1", *(f"train.{item}" for item in small)])
+    few = "prepare.suite.instances={train: 2, val: 1, held_out: 1, held_out_kinds: 0, outside: 0}"
+    small = ["runtime.threads=1", few, *(f"train.{item}" for item in small)]
+    tree = params.load(ROOT / "params.yaml", small)
     workspace = Workspace(simic.folder)
     stages.prepare(tree, workspace)
     monkeypatch.setattr(Population, "train_epoch", sick)

@@ -21,6 +21,8 @@ from simic.growth.networks import family, hosts
 ROOT = Path(__file__).parents[1]
 SMALL = [
     "prepare.samples=200",
+    "prepare.suite={name: patches, instances: {train: 4, val: 1, held_out: 1, held_out_kinds: 0}}",
+    "train.host={family: cnn, preset: baseline}",
     "train.envs=4",
     "train.episode_steps=3",
     "train.batches_per_epoch=1",

@@ -13,11 +13,11 @@ from simic.pipeline import stages
 ROOT = Path(__file__).parents[1]
 
 
-def test_shipped_file_is_every_default_with_the_settings_of_the_suite_patches_and_nothing_else(tmp_path: Path) -> None:
+def test_shipped_file_is_every_default_with_the_settings_of_the_suite_tables_and_nothing_else(tmp_path: Path) -> None:
     """params.yaml, the classes and the suite are one truth: same keys, same values."""
     tree = yaml.safe_load((ROOT / "params.yaml").read_text())
     (tmp_path / "defaults.yaml").write_text("{}")
-    expected = params.load(tmp_path / "defaults.yaml", list(stages.suite_overrides("patches")), whole=False)
+    expected = params.load(tmp_path / "defaults.yaml", list(stages.suite_overrides("tables")), whole=False)
     assert tree == yaml.safe_load(yaml.safe_dump(expected.model_dump(mode="json")))
     assert (params.Params().prepare.task, params.Params().train.actions) == ("digits", {})  # the classes are neutral
 
@@ -85,3 +85,25 @@ def test_digest_changes_with_any_value() -> None:
     other = params.load(ROOT / "params.yaml", ["train.ppo.clip_range=0.1"])
     assert params.digest(tree.train) == params.digest(params.Params().train)
     assert params.digest(tree.train) != params.digest(other.train)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("train.episode_steps=[16, 5]", r"episode_steps \(16, 5\): must be low, high"),
+        ("train.episode_steps=[0, 5]", "train.episode_steps"),
+        ("evaluate.epochs=[]", "evaluate.epochs"),
+        ("evaluate.epochs=[12, 0]", "evaluate.epochs"),
+    ],
+)
+def test_lengths_of_episodes_are_at_least_one_epoch_and_a_range_rises(change: str, words: str) -> None:
+    with pytest.raises(SimicError, match=words):
+        params.load(ROOT / "params.yaml", [change])
+
+
+def test_the_lengths_that_follow_from_a_range() -> None:
+    tree = params.load(ROOT / "params.yaml", ["train.episode_steps=[4, 7]", "evaluate.epochs=null"])
+    train = tree.train
+    assert (train.shortest_episode, train.middle_episode, train.longest_episode) == (4, 6, 7)
+    assert tree.lengths == (7,)  # the longest, where none are named
+    assert params.load(ROOT / "params.yaml", ["evaluate.epochs=[6, 12]"]).lengths == (6, 12)

@@ -43,6 +43,10 @@ def wrong_values(path: tuple[str, ...], value: Any) -> list[Any]:
         return [*common, *HUGE, -1, 1.5, "banana", None, True]
     if path == ("prepare", "source"):
         return [*common, "banana", 3, True]  # a file where the task takes none
+    if path == ("train", "episode_steps"):  # a number or a range
+        return [*common, *HUGE, 0, 2.5, True, "banana", [5], [16, 5], [0, 5], [5, 9, 16]]
+    if path == ("evaluate", "epochs"):
+        return [*common, *HUGE, 12, 2.5, True, "banana", [], [0], [12, 0], [6, 6]]
     if isinstance(value, bool):
         return [*common, *HUGE, 0, 1, "yes", "banana", None]
     if isinstance(value, int | float) or path[-1] in ("samples", "max_seeds", "horizon", "kernel_size"):

@@ -45,9 +45,10 @@ def settings(params: Params) -> str:
 
 
 def scores(accuracy: Values, params: Values, headroom: HeadroomReport) -> Values:
-    """Of networks of that report's host, at its price."""
-    host = headroom.host.params
-    return score(accuracy, params - host, host, headroom.price)
+    """Of networks of that report's hosts ``[R]``, or of every schedule on them ``[R, S]``, at its price."""
+    host = np.array(headroom.bare or (headroom.host.params,) * len(headroom.rows), dtype=np.float64)
+    host = host.reshape(-1, *[1] * (params.ndim - 1))
+    return score(accuracy, (params - host) / host, 1, headroom.price)
 
 
 def standings(headroom: HeadroomReport, policies: Mapping[str, Reached]) -> dict[str, Standings]:

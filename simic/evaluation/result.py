@@ -256,6 +256,7 @@ class HeadroomReport(Frozen):
     standings: dict[str, Standings]  # by group of tasks
     validation: dict[str, float] = {}  # scores on the tasks that choose the checkpoint, of what needs no controller
     others: dict[str, "HeadroomReport"] = {}
+    bare: tuple[int, ...] = ()  # parameters of the host of each row, where they are not all those of ``host``
 
     @model_validator(mode="after")
     def _every_row_is_whole(self) -> Self:
@@ -288,6 +289,7 @@ def joined(reports: Sequence[HeadroomReport]) -> HeadroomReport:
         | {
             "tasks": tuple(task for report in reports for task in report.tasks),
             "rows": tuple(k + row for k, report in zip(before, reports, strict=True) for row in report.rows),
+            "bare": tuple(report.host.params for report in reports for _ in report.rows),
             "policies": {name: concatenated([r.policies[name] for r in reports]) for name in first.policies},
             "floors": {name: concatenated([r.floors[name] for r in reports]) for name in first.floors},
             "grid_cost": Cost(**{name: sum(getattr(cost, name) for cost in costs) for name in Cost.model_fields}),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from simic.audit.certificate import Certificate
     from simic.audit.findings import Verdict
     from simic.audit.record import RunRecord
+    from simic.data.batches import Meta
     from simic.evaluation.controllers import Controller, Rule
     from simic.evaluation.explain import Explanation
     from simic.evaluation.result import HeadroomReport
@@ -339,13 +340,14 @@ class Growth:
     host: str | None = None  # family/preset, or the user's own network, file.py:name
     hosts: int = 8
     compare: bool = False
+    epochs: int | None = None  # of every host, and decisions about it; null: the middle of what training has
 
 
 def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
     """A policy grows networks on a task or an ``.npz`` of the user's own; the best is exported to ``asked.out``. In a
     network of the user's own, samples are given to it as they are.
 
-    A controller's hosts are trained as those that it was trained on: budget, actions, lifecycle and episodes are its.
+    A controller's hosts are trained as those that it was trained on: budget, actions and lifecycle are its.
     """
     from simic.data import prepare as data
     from simic.evaluation import grow as growing
@@ -367,8 +369,11 @@ def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
         prepared = Path(scratch) / "prepared"
         data.prepare(task, params.rng_seed, prepared, folder, as_given=own is not None)
         policy = _asked_policy(asked.policy, host, params, workspace, prepared, device)
-        train = params.train if isinstance(policy, Rule) else policy.learned.train
-        train = train.model_copy(update={} if host is None else {"host": host})
+        train, meta = params.train if isinstance(policy, Rule) else policy.learned.train, read_meta(prepared)
+        if isinstance(policy, Rule) and host is None and own is None:
+            host = _usual_host(params, workspace, meta)
+        changes = {"host": host or train.host, "episode_steps": asked.epochs or train.middle_episode}
+        train = _batches_of(meta.samples["train"], train.model_copy(update=changes))
         if own is not None and isinstance(policy, Rule):
             train = adapting(train)
         setup = growing.GrowSetup(params.model_copy(update={"train": train}), prepared, device, network)
@@ -376,6 +381,34 @@ def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
         alone = durable.locked(asked.out.with_name(f".{asked.out.name}.lock"), f"grows {asked.out}")
         with alone, shown(params.runtime.progress, "grow") as told:
             return growing.grow(setup, policy, asked.hosts, asked.out, asked.compare, told)
+
+
+USUAL_HOSTS = {1: "transformer/baseline", 3: "cnn/baseline"}  # by the dimensions of a sample
+HOST_OF_VECTORS = "tables/baseline"
+
+
+def _usual_host(params: Params, workspace: Workspace, meta: "Meta") -> Host:
+    """That of params.yaml where it takes such samples, else the one of their kind."""
+    from simic.growth.networks.hosts import build_host
+
+    if workspace.params.exists():
+        try:
+            build_host(params.train.host, meta.shape, meta.classes)
+        except SimicError:
+            pass
+        else:
+            return params.train.host
+    return as_host(HOST_OF_VECTORS if meta.shape[:-1] == (1, 1) else USUAL_HOSTS[len(meta.shape)])
+
+
+def _batches_of(samples: int, train: Train) -> Train:
+    """With batches of so few samples that an epoch has as many of them as it is to have."""
+    wanted = 1 if train.batches_per_epoch == "all" else min(train.batches_per_epoch, samples)
+    size = min(train.batch_size, samples // wanted)
+    changes = (
+        {"batch_size": size} if train.batches_per_epoch == "all" else {"batch_size": size, "batches_per_epoch": wanted}
+    )
+    return train.model_copy(update=changes)
 
 
 def adapting(train: Train) -> Train:

@@ -173,12 +173,17 @@ def limits(learned: Learned, shape: Sequence[int]) -> str:
     return f"""- Host family {train.host.family} with {slots} slots; trained on preset {train.host.preset} alone.
 - Trained on samples [{", ".join(map(str, shape))}] alone.
 - At most {seeds}, up to {life.param_budget:g} times the host's parameters. Actions: {_open(train.actions)}.
-- An episode is {train.longest_episode} epochs of {_batches(train)}, with {train.host_optimizer.name}, learning rate \
+- An episode is {_epochs(train)} epochs of {_batches(train)}, with {train.host_optimizer.name}, learning rate \
 {train.host_optimizer.learning_rate:g}. `simic grow` trains your hosts so too."""
 
 
 def _open(actions: Mapping[str, Sequence[object]]) -> str:
     return "; ".join(f"{head}: {', '.join(map(str, kept))}" for head, kept in actions.items()) or "all"
+
+
+def _epochs(train: Train) -> str:
+    shortest, longest = train.shortest_episode, train.longest_episode
+    return f"{longest}" if shortest == longest else f"{shortest} to {longest}"
 
 
 def _batches(train: Train) -> str:

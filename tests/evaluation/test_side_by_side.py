@@ -16,6 +16,7 @@ from simic.evaluation.importance import STAGES, Permuted
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.side_by_side import SideBySide, Turn, at_once, of_rows, play_together
 from simic.growth.batch.population import Population
+from simic.growth.life.vocabulary import Op
 from simic.training.learned import LearnedActor
 
 ITERATION, BROKEN = 3, 2  # the row whose weights are lost in the fourth epoch
@@ -24,6 +25,11 @@ HOSTS = Hosts(torch.tensor([2, 0, 4]), torch.tensor([0, 1, 2]), ITERATION)
 
 def learned(env, greedy=True):
     policy = ActorCritic(env.action_spec, env.observation_spec, env.train.policy, 5).eval().requires_grad_(False)
+    for head in policy.heads:  # it begins as one that waits whatever it sees
+        out = head.get_submodule("out")
+        out.weight *= 100.0
+        out.bias.zero_()
+    policy.heads[0].get_submodule("out").bias[Op.GERMINATE] = 3.0
     return LearnedActor(policy, Normalizers(), greedy)
 
 

@@ -4,12 +4,12 @@ from simic import params
 from tests.helpers import ROOT
 
 TINY = [
-    "prepare.suite.instances={train: 3, val: 1, held_out: 3, held_out_kinds: 1}", "prepare.samples=160",
+    "prepare.suite.instances={train: 3, val: 1, held_out: 3, held_out_kinds: 1, outside: 2}", "prepare.samples=160",
     "headroom.policies=[static]", "headroom.search_tasks=2", "headroom.floors=false",
-    "train.actions={slot: [0, 1]}", "train.episode_steps=10", "train.lifecycle.training_dwell=1",
+    "train.episode_steps=10",
     "train.batches_per_epoch=2", "train.envs=4", "train.iterations=3", "train.policy.core_units=16",
     "train.ppo.epochs=1", "train.price=2.0",
-    "evaluate.eval_seeds=4", "runtime.processes=1", "runtime.threads=1", "runtime.progress=none",
+    "evaluate.epochs=[10, 6]", "evaluate.eval_seeds=4", "runtime.processes=1", "runtime.threads=1", "runtime.progress=none",
     "audit.canary=false",  # half a minute; tests/audit/test_canary.py trains it
 ]  # fmt: skip
 

@@ -1,5 +1,6 @@
 """The composition root: fingerprint, grow, the names it shares with dvc.yaml."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_wine
 from torch import nn
 
 from simic import durable, params
@@ -28,6 +29,10 @@ torch.save(network(torch.load(sys.argv[2])), sys.argv[3])
 assert "simic" not in sys.modules
 """
 SMALL = ["train.episode_steps=14", "train.batches_per_epoch=4", "train.batch_size=32", "runtime.threads=1"]
+SMALL += [
+    "prepare.samples=200",
+    "prepare.suite.instances={train: 2, val: 1, held_out: 1, held_out_kinds: 0, outside: 0}",
+]
 
 
 @pytest.fixture
@@ -223,6 +228,23 @@ def test_an_extension_is_part_of_what_training_is_known_by(tmp_path: Path) -> No
     assert first != stages.fingerprint(tree(), workspace)
     (tmp_path / "extensions" / "mine_for_fingerprint.py").write_text("X = 2\n")
     assert first != stages.fingerprint(named, workspace)
+
+
+def test_as_many_decisions_as_are_asked_for_else_the_middle_of_what_training_has(tmp_path: Path) -> None:
+    """On vectors of a width of the user's own, in so few rows that batches have to be smaller."""
+    x, y = load_wine(return_X_y=True)
+    np.savez(tmp_path / "wine.npz", x=x.astype("f4"), y=y)
+    ranged = tree("train.episode_steps=[3, 6]", "train.batch_size=48", "train.batches_per_epoch=8")
+
+    def steps(name: str, epochs: int | None) -> int:
+        wanted = stages.Growth(str(tmp_path / "wine.npz"), tmp_path / name, policy="patient", hosts=2, epochs=epochs)
+        stages.grow(ranged, Workspace(tmp_path), wanted)
+        history = json.loads((tmp_path / name / "history.json").read_text())
+        assert '"tables"' in (tmp_path / name / "structure.json").read_text()
+        return sum("step" in entry for entry in history)
+
+    assert steps("middle", None) == 5  # (3 + 6 + 1) // 2
+    assert steps("longer", 9) == 9  # beyond what training has, too
 
 
 def test_missing_data_says_what_to_run(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from simic import cli, durable, params, seals
 from simic.audit.record import RunRecord
 from simic.errors import SimicError, told_in_one_line
 from simic.evaluation import result
+from simic.params import Lifecycle
 from simic.pipeline import engine, stages, told
 from simic.pipeline.paths import Workspace
 from simic.selftest.catalogue import BY_ID
@@ -63,7 +64,14 @@ def test_the_controllers_cost_is_every_episode_that_was_played_while_it_was_trai
 
 
 @pytest.mark.parametrize(
-    "change", ["headroom.search_tasks=3", "train.price=1.0", "train.episode_steps=11", "evaluate.eval_seeds=8"]
+    "change",
+    [
+        "headroom.search_tasks=3",
+        "train.price=1.0",
+        "train.episode_steps=11",
+        "evaluate.eval_seeds=8",
+        "evaluate.epochs=[10, 5]",
+    ],
 )
 def test_headroom_of_other_params_is_refused(copied: Workspace, change: str) -> None:
     before = copied.evaluation.read_bytes()
@@ -124,12 +132,10 @@ def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Work
 
 
 def test_the_live_view_has_what_headroom_measured_for_these_params_alone(finished: Workspace) -> None:
-    reached = result.read_headroom(finished.headroom).standings["held_out"].policies
-    names = ("static", "best common schedule", "oracle per task")
-    shown = stages.floors(tree("runtime.progress=rich"), finished)
-    assert shown == {name: reached[name].score.estimate for name in names}
-    assert stages.floors(tree("runtime.progress=rich", "train.price=1.0"), finished) == {}
-    assert stages.floors(tree("runtime.progress=plain"), finished) == {}
+    measured = result.read_headroom(finished.headroom).validation
+    assert list(measured) == ["static", "common", "patient"]  # no rule was tuned for these settings
+    assert stages.floors(tree(), finished) == measured
+    assert stages.floors(tree("train.price=1.0"), finished) == {}
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
@@ -220,8 +226,11 @@ def test_another_suite_is_measured_with_its_own_settings_and_nothing_of_the_work
 
 def test_a_suites_own_settings_leave_nothing_of_another_suites_behind() -> None:
     tables = params.load(ROOT / "params.yaml", list(stages.suite_overrides("tables")))
-    assert tables.prepare.suite.name == "tables" and tables.train.actions == {}
-    assert tables.train.batches_per_epoch == 8 and tables.train.host.family == "tables"
+    assert tables.prepare.suite.name == "tables" and tables.train.host.family == "tables"
+    patches = params.load(ROOT / "params.yaml", list(stages.suite_overrides("patches")))
+    assert patches.prepare.suite.name == "patches" and patches.train.host.family == "cnn"
+    assert patches.train.lifecycle.training_dwell == Lifecycle().training_dwell > 0
+    assert "op" not in patches.train.actions and patches.train.episode_steps != tables.train.episode_steps
     with pytest.raises(SimicError, match=r"suite 'sudoku': must be one of .*patches.*tables"):
         stages.suite_overrides("sudoku")
 
@@ -242,3 +251,13 @@ def test_grow_takes_one_data_set_and_no_suite(tmp_path: Path) -> None:
     asked = stages.Growth(data=None, out=tmp_path / "grown", task="suite", policy="static")
     with pytest.raises(SimicError, match="--task suite: grow takes one data set"):
         stages.grow(tree(), Workspace(tmp_path), asked)
+
+
+def test_other_lengths_and_tables_from_outside_are_in_both_reports(finished: Workspace) -> None:
+    found, floors = result.read(finished.evaluation), result.read_headroom(finished.headroom)
+    assert found.episode_steps == floors.epochs == 10
+    assert list(found.others) == list(floors.others) == ["6 epochs", "outside"]
+    for name, own in found.others.items():
+        assert own.tasks == floors.others[name].tasks and own.epochs == (6 if name == "6 epochs" else 10)
+        assert own.per_seed.keys() == {"learned", "learned_sampled", "blind"}
+        assert all({"learned", "static"} < each.policies.keys() for each in own.standings.values())

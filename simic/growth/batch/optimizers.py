@@ -1,8 +1,8 @@
 """SGD with momentum and AdamW over many networks at once, in place, with their own learning rate, step count and clip.
 
 Everything is elementwise, a row for each host, seed or gate, so a row never sees another. Rows of equal step and rate
-go through torch's fused kernels (``apply_fused``); ``apply`` takes any mixture. The tests hold both to torch.optim, row
-by row.
+go through torch's fused AdamW (``apply_fused``) where that rounds a row the same beside any others; ``apply`` takes any
+mixture. The tests hold both to torch.optim, row by row.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,8 @@ from simic.params import HostOptimizer
 ADAM_BETAS = (0.9, 0.99)  # hosts train for a hundred steps: 0.999 would remember them all
 ADAM_EPS = 1e-8
 CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_
+
+LANES = 16  # of the widest vector registers: fused kernels round what fills them otherwise than what is left over
 
 MOMENTS: dict[str, tuple[str, ...]] = {"sgd": ("momentum",), "adamw": ("mean", "variance")}
 
@@ -47,27 +49,26 @@ class Run:
 @torch.no_grad()
 def apply_fused(runs: list[list[Run]], grads: list[list[Tensor]], optimizer: HostOptimizer) -> None:
     """One optimizer step of the runs of all blocks, in place; ``grads[block][tensor]`` are of whole blocks."""
-    calls: dict[tuple[float, float], list[tuple[Run, list[Tensor]]]] = {}
+    # By rate and decay: parameters, gradients, means, variances and steps of one fused call.
+    calls: dict[tuple[float, float], list[list[Tensor]]] = {}
     for own, of_block in zip(runs, grads, strict=True):
         for run in own:
             run.step += 1
-            parts = [grad[run.rows].contiguous() for grad in of_block]
-            calls.setdefault((run.learning_rate, run.weight_decay), []).append((run, parts))
-    for (rate, decay), parts in calls.items():
-        params = [tensor for run, _ in parts for tensor in run.params]
-        flat = [grad for _, own in parts for grad in own]
-        moments = [
-            [tensor for run, _ in parts for tensor in run.moments[k]] for k in range(len(MOMENTS[optimizer.name]))
-        ]
-        if optimizer.name == "sgd":
-            torch._fused_sgd_(
-                params, flat, moments[0], weight_decay=decay, momentum=optimizer.momentum, lr=rate, dampening=0.0,
-                nesterov=False, maximize=False, is_first_step=False,
-            )  # fmt: skip
-            continue
-        steps = [run.step for run, _ in parts for _ in run.params]
+            for place, (param, grad) in enumerate(zip(run.params, of_block, strict=True)):
+                moments = [moment[place] for moment in run.moments]
+                if optimizer.name == "adamw" and param[0].numel() % LANES == 0:
+                    call = calls.setdefault((run.learning_rate, run.weight_decay), [[], [], [], [], []])
+                    for part, tensor in zip(
+                        call, (param, grad[run.rows].contiguous(), *moments, run.step), strict=True
+                    ):
+                        part.append(tensor)
+                    continue
+                named = dict(zip(MOMENTS[optimizer.name], moments, strict=True))
+                rate = torch.tensor(run.learning_rate, dtype=param.dtype)
+                apply(Update(param, grad[run.rows], named, run.step.double(), rate, run.weight_decay), optimizer)
+    for (rate, decay), (params, flat, means, variances, steps) in calls.items():
         torch._fused_adamw_(
-            params, flat, moments[0], moments[1], [], steps, lr=rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1],
+            params, flat, means, variances, [], steps, lr=rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1],
             weight_decay=decay, eps=ADAM_EPS, amsgrad=False, maximize=False,
         )  # fmt: skip
 

@@ -1,0 +1,163 @@
+"""Headroom and evaluation beyond the first length and the suite: shorter episodes, and tables of other widths."""
+
+import json
+from contextlib import closing
+
+import numpy as np
+import pytest
+import torch
+
+from simic.data.batches import load_split, read_meta
+from simic.data.prepare import prepare
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import play
+from simic.envs.rewards.transition import score
+from simic.evaluation import evaluate
+from simic.evaluation.baselines import Static
+from simic.evaluation.evaluate import elsewhere
+from simic.evaluation.headroom import measure
+from simic.evaluation.policies import BASELINES
+from simic.evaluation.result import OUTSIDE, HeadroomReport
+from simic.evaluation.scoring import EvaluationSetup, play_for_score
+from simic.evaluation.statistics import mean_interval
+from simic.params import (
+    Evaluate,
+    Headroom,
+    Host,
+    Instances,
+    Lifecycle,
+    Params,
+    PPOParams,
+    Prepare,
+    Runtime,
+    Suite,
+    Train,
+)
+from simic.training.validation import VALIDATION_ITERATION
+
+CPU, PRICE = torch.device("cpu"), 2.0
+RULES = ("static", "patient")
+AT_ONCE = Lifecycle(
+    training_dwell=0, blending_dwell=0, min_prune_age=0, embargo_steps=0, reset_steps=0, max_seeds=1,
+    sequential_development=False,
+)  # fmt: skip
+WIDTHS = {"friedman1": 10, "breast_cancer": 30}  # the first generator and the first real table, by width
+
+
+def params_of(*epochs: int) -> Params:
+    train = Train(
+        host=Host(family="tables", preset="baseline"), episode_steps=(4, 7), batches_per_epoch=2, batch_size=32,
+        lifecycle=AT_ONCE, price=PRICE, actions={"blueprint": ["mlp", "sort"]}, ppo=PPOParams(minibatches=1),
+    )  # fmt: skip
+    return Params(
+        train=train,
+        headroom=Headroom(policies=RULES, search_tasks=2, floors=False),
+        evaluate=Evaluate(eval_seeds=2, epochs=epochs),
+        runtime=Runtime(processes=1, threads=1),
+    )
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """Two held-out tasks, and two from outside the suite."""
+    folder = tmp_path_factory.mktemp("tables")
+    instances = Instances(train=2, val=2, held_out=2, held_out_kinds=0, outside=2)
+    suite = Suite(name="tables", kinds=("linear", "product"), held_out_kinds=(), instances=instances)
+    prepare(Prepare(task="suite", suite=suite, samples=240), 1, folder / "prepared", folder / "raw")
+    return folder / "prepared"
+
+
+@pytest.fixture(scope="module")
+def found(tables) -> HeadroomReport:
+    return measure(params_of(6, 4), tables, CPU, lambda *said: None)
+
+
+def test_what_a_length_has_is_what_is_measured_of_it_alone(tables, found):
+    """Bit for bit, costs included; only what the whole file was asked for is another."""
+    assert list(found.others) == ["4 epochs", OUTSIDE] and (found.epochs, found.others["4 epochs"].epochs) == (6, 4)
+    alone = measure(params_of(4), tables, CPU, lambda *said: None)
+    same = HeadroomReport.model_fields.keys() - {"settings_sha256", "others", "validation"}
+    shorter = found.others["4 epochs"]
+    assert {name: getattr(shorter, name) for name in same} == {name: getattr(alone, name) for name in same}
+    assert shorter.test_pct != found.test_pct and shorter.policies["static"] != found.policies["static"]
+
+
+def test_tasks_from_outside_keep_their_widths_and_stand_in_one_report(tables, found):
+    joined = found.others[OUTSIDE]
+    assert [task.kind for task in joined.tasks] == list(WIDTHS) and {task.group for task in joined.tasks} == {OUTSIDE}
+    assert joined.epochs == 6 and sorted(joined.rows) == list(joined.rows)
+    # Of D columns to 32 to 32 to as many outputs as the task with most classes has.
+    outputs = read_meta(tables).classes
+    wide = [WIDTHS[joined.tasks[row].kind] for row in joined.rows]
+    bare = [columns * 32 + 32 + 32 * 32 + 32 + 32 * outputs + outputs for columns in wide]
+    assert list(joined.bare) == bare == [row[0] for row in joined.params]
+    assert list(joined.policies["static"].params) == bare
+    # Each as it is by itself, on its own hosts.
+    setup, accuracies = EvaluationSetup.open(params_of(6, 4), tables), []
+    with closing(setup.env):
+        for each in setup.elsewhere(params_of(6, 4), tables, 1):
+            assert each.env.training_data.shape[-1] in WIDTHS.values()
+            [(_, done)] = play_for_score(each, {"static": Static()}, 6)
+            accuracies += done.score.test_accuracy_pct
+    assert tuple(accuracies) == joined.policies["static"].test_accuracy_pct
+    assert accuracies == [row[0] for row in joined.test_pct]
+
+
+def by_hand(report: HeadroomReport, reached, unit: list[list[int]]):
+    """Scores of a policy and of the common schedule, ``[T]``, each task's mean over its rows; the price is of the host
+    of each width.
+    """
+    own, common = [], []
+    for rows in unit:
+        bare = [report.params[row][0] for row in rows]  # static grows nothing
+        paid = [PRICE * (reached.params[row] - host) / host for row, host in zip(rows, bare, strict=True)]
+        own.append(np.mean([reached.test_accuracy_pct[row] - less for row, less in zip(rows, paid, strict=True)]))
+        paid = [PRICE * (report.params[row][report.common] - host) / host for row, host in zip(rows, bare, strict=True)]
+        common.append(
+            np.mean([report.test_pct[row][report.common] - less for row, less in zip(rows, paid, strict=True)])
+        )
+    return np.array(own), np.array(common)
+
+
+def test_the_trained_policy_stands_there_too_and_its_standings_are_those_of_its_scores(tables, found):
+    """The patient rule plays for one of its names: it must reach what headroom says that it does."""
+    setup = EvaluationSetup.open(params_of(6, 4), tables)
+    with closing(setup.env):
+        others = elsewhere(
+            setup,
+            lambda env: {"blind": BASELINES["patient"](env)},
+            found,
+            setup.elsewhere(params_of(6, 4), tables, 1),
+        )
+        whole = evaluate.evaluate(setup, {"blind": BASELINES["patient"](setup.env)}, found, None, others=others)
+    assert whole.others == others and list(others) == list(found.others)
+    assert json.loads(whole.to_json())["others"].keys() == others.keys()
+    for name, own in others.items():
+        report = found.others[name]
+        assert (own.epochs, own.tasks, own.rows) == (report.epochs, report.tasks, report.rows)
+        assert own.per_seed == {"blind": report.policies["patient"]}
+        for group, standings in own.standings.items():
+            unit = [
+                [row for row, task in enumerate(report.rows) if task == place]
+                for place, task in enumerate(report.tasks)
+                if task.group == group
+            ]
+            reached, common = by_hand(report, own.per_seed["blind"], unit)
+            standing = standings.policies["blind"]
+            assert standings.tasks == len(unit) == 2
+            assert standing.score.estimate == pytest.approx(reached.mean())
+            assert standing.over_common.estimate == pytest.approx((reached - common).mean())
+            assert standing.over_common.low == pytest.approx(mean_interval(reached - common).low)
+
+
+def test_what_the_curve_of_training_stands_beside_is_of_its_own_episodes(tables, found):
+    """Static hosts on the tasks of validation, in episodes as long as validation has: (4 + 7 + 1) // 2 epochs."""
+    assert list(found.validation) == ["static", "common", "patient"]
+    params, tasks = params_of(6, 4), read_meta(tables).of_group("val")
+    data = load_split(tables, "train"), load_split(tables, "val")
+    with closing(GrowthEnv(params.train, params.rng_seed, *data, torch.arange(len(tasks)))) as env:
+        play(env, Static(), VALIDATION_ITERATION, lambda *step: None, torch.tensor(tasks), steps=6)
+        reached = env.state.measured.committed_accuracy.mean()
+        # What grows nothing costs nothing.
+        assert float(score(reached, torch.tensor(0.0), 1, PRICE)) == float(reached)
+    assert found.validation["static"] == pytest.approx(float(reached), abs=1e-4)
