@@ -50,7 +50,8 @@ def test_every_decision_transition_and_rollback_is_in_the_account() -> None:
     assert script.alive == [[True, True]] * 5 + [[True, False]] * (STEPS - 5)
     first, second = histories.entries
     assert [entry["step"] for entry in first] == list(range(1, STEPS + 1))
-    chosen = {"op": "GERMINATE", "slot": 0, "blueprint": "mlp", "style": "linear_add", "tempo": TEMPO_STEPS[0], "alpha_target": 0.5}
+    chosen = {"op": "GERMINATE", "slot": 0, "blueprint": "mlp", "style": "linear_add"}
+    chosen |= {"tempo": TEMPO_STEPS[0], "alpha_target": 0.5}
     assert {key: first[1][key] for key in chosen} == chosen and first[1]["took_effect"] is True
     assert first[1]["stages"] == {"0": "DORMANT -> GERMINATED"}
     assert first[2]["stages"] == {"0": "GERMINATED -> TRAINING"} and "op" not in first[2]  # auto_advance

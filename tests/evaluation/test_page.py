@@ -40,7 +40,8 @@ def headroom(**changes) -> HeadroomReport:
     )
     task = TaskRow(name="lines 0", kind="lines", group="held_out", classes=2)
     given = {
-        "data_sha256": "d", "settings_sha256": "s", "rng_seed": 1, "epochs": 12, "max_seeds": 1, "param_budget": 4.0, "price": 0.0,
+        "data_sha256": "d", "settings_sha256": "s", "rng_seed": 1, "epochs": 12, "max_seeds": 1,
+        "param_budget": 4.0, "price": 0.0,
         "host": HostDescription(family="cnn", preset="impaired", slots=3, params=100, flops_per_sample=7),
         "tasks": (task,), "rows": (0, 0), "schedules": ("static", "norm at 0, step 0"), "common": 1,
         "search_scores": (1.0, 2.0), "choosing_val_pct": ((1.0, 2.0),) * 2, "val_pct": ((1.0, 2.0),) * 2,

@@ -9,7 +9,8 @@ TINY = [
     "train.episode_steps=10",
     "train.batches_per_epoch=2", "train.envs=4", "train.iterations=3", "train.policy.core_units=16",
     "train.ppo.epochs=1", "train.price=2.0",
-    "evaluate.epochs=[10, 6]", "evaluate.eval_seeds=4", "runtime.processes=1", "runtime.threads=1", "runtime.progress=none",
+    "evaluate.epochs=[10, 6]", "evaluate.eval_seeds=4",
+    "runtime.processes=1", "runtime.threads=1", "runtime.progress=none",
     "audit.canary=false",  # half a minute; tests/audit/test_canary.py trains it
 ]  # fmt: skip
 

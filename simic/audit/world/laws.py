@@ -24,8 +24,6 @@ from simic.growth.export import grown_network, write_network
 
 ALONE_STEPS = 9  # of the host that plays alone
 VISIBLE = 1e-6  # of a weight: a hundred times what float32 rounds away
-# Of what is observed and paid: a fused optimizer computes the last elements of a run of hosts with other instructions.
-ROUNDED = 1e-6
 
 
 def strangers(snapshot: Snapshot, rows: Sequence[Beside], frozen: bool, ledger: Ledger) -> None:
@@ -102,7 +100,7 @@ class Movement:
 
 
 def alone(env: GrowthEnv, actions: Sequence[Tensor], iteration: int, ledger: Ledger) -> None:
-    """The last host once more, without the others: the same in the backend ``loop``, but for what is rounded."""
+    """The last host once more, without the others: bit for bit the same in the backend ``loop``."""
     short = min(ALONE_STEPS, len(actions))
     among, single = (
         GrowthEnv(
@@ -114,17 +112,12 @@ def alone(env: GrowthEnv, actions: Sequence[Tensor], iteration: int, ledger: Led
     where = f"iteration {iteration + 1}, host {int(env.host_ids[-1])}"
     seen = among.reset(options={"iteration": iteration})[0].features[-1:]
     own = single.reset(options={"iteration": iteration})[0].features
-    ledger.note("a host alone is what it is among others", f"{where}, step 0", _apart(seen, own))
+    ledger.note("a host alone is what it is among others", f"{where}, step 0", float((seen != own).sum()))
     for step in range(short):
         seen, reward = among.step(actions[step])[:2]
         own, paid = single.step(actions[step][-1:])[:2]
-        wrong = _apart(seen.features[-1:], own.features) + _apart(reward[-1:], paid)
-        ledger.note("a host alone is what it is among others", f"{where}, step {step + 1}", wrong)
-
-
-def _apart(one: Tensor, other: Tensor) -> float:
-    """Return how many values are not the same."""
-    return float((~torch.isclose(one, other, rtol=0.0, atol=ROUNDED)).sum())
+        wrong = (seen.features[-1:] != own.features).sum() + (reward[-1:] != paid).sum()
+        ledger.note("a host alone is what it is among others", f"{where}, step {step + 1}", float(wrong))
 
 
 def scored(env: GrowthEnv, committed: Tensor, where: str, ledger: Ledger) -> None:
