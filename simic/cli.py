@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,10 @@ from simic.errors import EXIT_INTERRUPTED, AuditFailed, SimicError, printable, t
 from simic.terminal import interruptible as _interruptible
 from simic.terminal import say as _say
 from simic.terminal import workspace as _workspace
+
+if TYPE_CHECKING:
+    from simic.evaluation.take_home import Grown
+    from simic.pipeline.stages import Growth
 
 app = typer.Typer(
     name="simic",
@@ -281,9 +285,12 @@ def grow(
     workspace = _workspace()
     asked = stages.Growth(data, out, task, policy, host, n, compare, epochs)
     tree = params.load(workspace.params) if workspace.params.exists() else params.Params()
-    found = _interruptible(lambda: stages.grow(tree, workspace, asked), "grow")
+    _say_grown(_interruptible(lambda: stages.grow(tree, workspace, asked), "grow"), asked)
+
+
+def _say_grown(found: "Grown", asked: "Growth") -> None:
     _say(f"policy   {found.grown_by}")
-    _say(f"grown    {found.path}: host {found.host} of {n}")
+    _say(f"grown    {found.path}: host {found.host} of {asked.hosts}")
     _say(f"size     {found.params} parameters (the host alone {found.host_params})")
     _say(f"accuracy {found.val_accuracy_pct:.1f} % validation, {found.test_accuracy_pct:.1f} % test")
     if found.bare_test_accuracy_pct is not None:
@@ -291,7 +298,7 @@ def grow(
     if found.compared is not None:
         _say(f"\n{found.compared.table()}\n")
     _say(f"card     {found.path / 'README.md'}")
-    if host is not None and ".py:" in host:
+    if asked.host is not None and ".py:" in asked.host:
         _say(f"use it   simic.growth.load_grown('{found.path}', host=network), or network.pt2 with torch alone")
     else:
         _say(f"use it   python -c \"from simic.growth import load_grown; print(load_grown('{found.path}'))\"")

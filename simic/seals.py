@@ -63,9 +63,20 @@ STAGES: dict[str, Sealed] = {
             *_HOSTS,
             "evaluation",
             *_BASE,
-            *(f"training/{name}.py" for name in ("checkpoint", "learned", "machine", "sharing")),
+            "telemetry/columns.py",
+            *(
+                f"training/{name}.py"
+                for name in ("checkpoint", "episodes", "learned", "machine", "sharing", "validation")
+            ),
         ),
-        ("rng_seed", "extensions", "headroom", "evaluate.eval_seeds", *(f"train.{name}" for name in _GROWN_AS)),
+        (
+            "rng_seed",
+            "extensions",
+            "headroom",
+            "evaluate.epochs",
+            "evaluate.eval_seeds",
+            *(f"train.{name}" for name in _GROWN_AS),
+        ),
         ("data/prepared",),
         ("reports/headroom.json",),
     ),
@@ -76,7 +87,14 @@ STAGES: dict[str, Sealed] = {
         ("checkpoints", "models", "telemetry"),
     ),
     "evaluate": Sealed(
-        (*_HOSTS, *(f"data/{name}.py" for name in ("bank", "sources", "synthetic")), "evaluation", *_BASE, "training"),
+        (
+            *_HOSTS,
+            *(f"data/{name}.py" for name in ("bank", "sources", "synthetic")),
+            "evaluation",
+            *_BASE,
+            "telemetry/columns.py",
+            "training",
+        ),
         ("rng_seed", "extensions", "headroom", "train", "evaluate"),
         ("checkpoints", "data/prepared", "reports/headroom.json"),
         ("reports/grown", "reports/evaluation.json", "reports/metrics.json"),

@@ -17,7 +17,7 @@ from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
 from simic.evaluation.endpoints import SETTINGS
 from simic.evaluation.result import TunedRule, TunedRules, read_rules
-from simic.evaluation.trials import NONE, Managed, Opening, TrialPlan, Trials, possible_openings
+from simic.evaluation.trials import NONE, Managed, Opening, TrialActor, TrialPlan, possible_openings
 from simic.growth.life.vocabulary import Action
 from simic.params import Lifecycle, Params
 
@@ -25,7 +25,7 @@ PUBLISHED = Path(__file__).parents[1] / "published" / "rules"  # NAME.json for e
 
 
 @dataclass(frozen=True)
-class Rule:
+class HandRule:
     """Try ``order``, each for ``patience`` epochs; ``threshold`` in points, or None: return to the best of them."""
 
     order: tuple[Opening, ...]
@@ -40,10 +40,10 @@ class Rule:
         return TrialPlan(self.order, len(self.order), self.patience, threshold, returns)
 
 
-class HandRules(Trials):
+class HandRules(TrialActor):
     """Plays a rule of its own on each host, or one on all."""
 
-    def __init__(self, lifecycle: Lifecycle, rules: Sequence[Rule]) -> None:
+    def __init__(self, lifecycle: Lifecycle, rules: Sequence[HandRule]) -> None:
         super().__init__(lifecycle, [rule.plan for rule in rules])
 
     def start(self, episode: Episode) -> None:
@@ -66,7 +66,7 @@ class HandRules(Trials):
 # --- tuned rules -----------------------------------------------------------------------------------------------------
 
 
-def rule_of(tuned: TunedRule, blueprints: Sequence[str], openings: Sequence[Opening]) -> Rule:
+def rule_of(tuned: TunedRule, blueprints: Sequence[str], openings: Sequence[Opening]) -> HandRule:
     """Return a tuned rule for a host that can grow ``openings``: it leaves out what would be too large there.
     SimicError where nothing is left.
     """
@@ -74,7 +74,7 @@ def rule_of(tuned: TunedRule, blueprints: Sequence[str], openings: Sequence[Open
     order = tuple(named[name] for name in tuned.order if name in named)
     if not order:
         raise SimicError(f"tuned rule: none of {', '.join(tuned.order)} can grow here: possible are {', '.join(named)}")
-    return Rule(order, tuned.patience, tuned.threshold)
+    return HandRule(order, tuned.patience, tuned.threshold)
 
 
 def opening_name(opening: Opening, blueprints: Sequence[str]) -> str:

@@ -79,7 +79,7 @@ class Managed:
         return cls(busy, slot, holding, of(slots.dwell), of(slots.age), contribution)
 
 
-class Trials:
+class TrialActor:
     """Plays a plan of its own on each host, or one on all. A subclass says what is chosen after the last try.
 
     At the last decision a seed that contributes above 0 is kept, whatever the plan.
@@ -166,7 +166,7 @@ class Trials:
         return Action(op, slot, kind, zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
 
 
-class Watched(Trials):
+class Watched(TrialActor):
     """Records what is seen of the seeds that are tried; then grows the one it is told to."""
 
     def __init__(self, env: GrowthEnv, plans: Sequence[TrialPlan], choice: Tensor) -> None:

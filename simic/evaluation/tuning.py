@@ -22,8 +22,8 @@ from simic.envs.play import Episode, Situation, refuse_closed
 from simic.errors import SimicError
 from simic.evaluation.grid import ROWS_AT_ONCE
 from simic.evaluation.result import TunedRule, TunedRules
-from simic.evaluation.rules import HandRules, Rule, opening_name, setting
-from simic.evaluation.trials import SEEN, Opening, TrialPlan, Trials, Watched, possible_openings
+from simic.evaluation.rules import HandRule, HandRules, opening_name, setting
+from simic.evaluation.trials import SEEN, Opening, TrialActor, TrialPlan, Watched, possible_openings
 from simic.growth.batch.shards import recovered
 from simic.params import Params
 from simic.training import sharing
@@ -63,8 +63,8 @@ class Ground:
         return cls(env, tasks, tuple(sorted(set(epochs))))
 
     def play(
-        self, make: Callable[[Tensor], Trials], hosts: Tensor, told: Callable[[int, int], None] = lambda *_: None
-    ) -> tuple[Tensor, list[Trials]]:
+        self, make: Callable[[Tensor], TrialActor], hosts: Tensor, told: Callable[[int, int], None] = lambda *_: None
+    ) -> tuple[Tensor, list[TrialActor]]:
         """Play ``hosts [R]`` and return their scores ``[L, R]`` at each number of epochs, and the actors.
 
         ``make`` gives an actor for the rows ``[E]`` that are played together; the last population is filled up.
@@ -80,7 +80,7 @@ class Ground:
         self.trainings += rows
         return torch.cat(scores, dim=1)[:, :rows], actors
 
-    def _played(self, actor: Trials, hosts: Tensor) -> Tensor:
+    def _played(self, actor: TrialActor, hosts: Tensor) -> Tensor:
         env, found = self.env, []
         refuse_closed(env, actor)
         tasks = self.tasks[hosts % len(self.tasks)]
@@ -96,7 +96,7 @@ class Ground:
             observation, _, _, _, info = env.step(actor.act(self._situation(observation, step)))
         return torch.stack([*found, info.score.double().cpu()])
 
-    def _ended(self, actor: Trials, observation: Observation, step: int, epochs: int) -> Tensor:
+    def _ended(self, actor: TrialActor, observation: Observation, step: int, epochs: int) -> Tensor:
         """Return the scores ``[E]`` of episodes of ``epochs`` that are at ``step``; the environment stays there."""
         shorter, env = copy.copy(actor), self.env
         shorter.steps = epochs
@@ -115,14 +115,14 @@ class Ground:
 # --- configurations --------------------------------------------------------------------------------------------------
 
 
-def configurations(orders: Sequence[Sequence[Opening]]) -> list[Rule]:
+def configurations(orders: Sequence[Sequence[Opening]]) -> list[HandRule]:
     """Return every rule of both families, each once."""
-    found = dict[Rule, None]()
+    found = dict[HandRule, None]()
     for order, patience in product(orders, PATIENCE):
         for length, threshold in product((*PREFIXES, len(order)), THRESHOLDS):
-            found[Rule(tuple(order[:length]), patience, threshold)] = None
+            found[HandRule(tuple(order[:length]), patience, threshold)] = None
         for tries in RETURNING:
-            found[Rule(tuple(order[:tries]), patience, None)] = None
+            found[HandRule(tuple(order[:tries]), patience, None)] = None
     return list(found)
 
 
@@ -234,8 +234,8 @@ def orders(openings: Sequence[Opening], scores: Tensor, seen: Tensor) -> list[li
 
 
 def _halved(
-    ground: Ground, rules: Sequence[Rule], hosts: int, first: int, told: Told
-) -> tuple[list[tuple[Rule, float]], int]:
+    ground: Ground, rules: Sequence[HandRule], hosts: int, first: int, told: Told
+) -> tuple[list[tuple[HandRule, float]], int]:
     """Return the best rule and its mean score for each length, and on how many hosts; hosts are counted from ``first``.
 
     Those that are left have met the same hosts in all rounds, so that their means are of all of them.

@@ -188,9 +188,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     from simic.training import checkpoint, machine
     from simic.training.learned import Learned
 
-    floors = result.read_headroom(unchanged(workspace, workspace.headroom))
-    if (floors.data_sha256, floors.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
-        raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
+    floors = _headroom_of(params, workspace)
     device = machine.configure(params.runtime)
     kept = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
     unchanged(workspace, workspace.checkpoints)  # they may be those of another run
@@ -225,18 +223,24 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         final = params.evaluate.static_final
         known = planted.grade(learned, params.rng_seed, device) if asked else None
         alone = params.model_copy(update={"runtime": params.runtime.model_copy(update={"processes": 1})})
-        others = evaluation.elsewhere(
-            setup,
-            lambda env: actors(params, env, learned),
-            floors,
-            setup.elsewhere(alone, workspace.prepared, len(policies)),
-        )
+        outside = setup.elsewhere(alone, workspace.prepared, len(policies))
+        others = evaluation.elsewhere(setup, lambda env: actors(params, env, learned), floors, outside)
         found = evaluation.evaluate(
             setup, players, floors, subject, final, take_home, permuted, departing, known, others
         )
         metrics = json.dumps(endpoints.metrics(found), indent=2) + "\n"
         durable.replace_files({workspace.evaluation: found.to_json().encode(), workspace.metrics: metrics.encode()})
     seals.write(workspace.root, "evaluate", params)
+
+
+def _headroom_of(params: Params, workspace: Workspace) -> "HeadroomReport":
+    """The headroom of the prepared data and these params; SimicError where it is of others."""
+    from simic.evaluation import endpoints, result
+
+    found = result.read_headroom(unchanged(workspace, workspace.headroom))
+    if (found.data_sha256, found.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
+        raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
+    return found
 
 
 def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Explanation":

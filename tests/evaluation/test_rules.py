@@ -10,7 +10,7 @@ from simic.envs.play import Situation
 from simic.errors import SimicError
 from simic.evaluation import rules, trials
 from simic.evaluation.result import TunedRule, TunedRules, read_rules
-from simic.evaluation.rules import HandRules, Rule, rule_of
+from simic.evaluation.rules import HandRule, HandRules, rule_of
 from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.params import Instances, Lifecycle, Params, Prepare, Suite
@@ -60,7 +60,7 @@ class OneSlot:
 
 
 def test_in_order_keeps_the_first_beyond_its_threshold_and_grows_the_next_over_what_is_not():
-    world = OneSlot(Rule(ORDER, 2, 5.0), hosts=3)
+    world = OneSlot(HandRule(ORDER, 2, 5.0), hosts=3)
     assert world.decide(0) == [("GERMINATE", 4)] * 3
     # After one epoch nothing is judged, whatever it contributes: patience is two.
     assert world.decide(1, [9.0, 1.0, 1.0]) == ["WAIT"] * 3
@@ -73,14 +73,14 @@ def test_in_order_keeps_the_first_beyond_its_threshold_and_grows_the_next_over_w
 
 
 def test_what_helps_is_kept_at_the_last_decision_and_nothing_else():
-    world = OneSlot(Rule(ORDER, 3, 5.0), hosts=4, steps=3)
+    world = OneSlot(HandRule(ORDER, 3, 5.0), hosts=4, steps=3)
     world.decide(0), world.decide(1)
     # Patience has not ended (2 < 3); 0.1 > 0, the others are not, and there is no time for another.
     assert world.decide(2, [0.1, 0.0, -2.0, NAN]) == ["FOSSILIZE", "WAIT", "WAIT", "WAIT"]
 
 
 def test_the_best_of_the_tries_is_grown_again_unless_it_is_there():
-    world = OneSlot(Rule(ORDER, 1, None), hosts=3, steps=7)
+    world = OneSlot(HandRule(ORDER, 1, None), hosts=3, steps=7)
     assert world.decide(0) == [("GERMINATE", 4)] * 3
     assert world.decide(1, [3.0, 1.0, 1.0]) == [("GERMINATE", 2)] * 3
     assert world.decide(2, [2.0, 4.0, 2.0]) == [("GERMINATE", 7)] * 3
@@ -145,7 +145,8 @@ def test_batched_rules_equal_the_scalar_one_on_the_real_lifecycle(most):
     world, steps = World(envs=120, lifecycle=lifecycle), 60
     openings = [(slot, kind) for kind in (5, 1, 3) for slot in range(SLOTS)]
     choices = [
-        Rule(tuple(openings[: 2 + host % 4]), 1 + host % 3, None if host % 2 else 1.0 + host % 4) for host in range(120)
+        HandRule(tuple(openings[: 2 + host % 4]), 1 + host % 3, None if host % 2 else 1.0 + host % 4)
+        for host in range(120)
     ]
     actor, tail = HandRules(lifecycle, choices), trials.last_decisions(lifecycle)
     scalars = [ScalarRule(rule, steps, tail) for rule in choices]
@@ -199,7 +200,7 @@ def test_tuned_rules_come_back_from_their_file_and_are_taken_by_the_number_of_ep
     # 8 is nearer to 6, 10 to 12; 9 is as near to both.
     assert [found.of(epochs).epochs for epochs in (3, 6, 8, 9, 10, 12, 40)] == [6, 6, 6, 6, 12, 12, 12]
     rule = rule_of(tuned(), ["a", "b"], [(0, 0), (0, 1), (1, 0)])
-    assert rule == Rule(((0, 1), (1, 0)), 2, 4.0)
+    assert rule == HandRule(((0, 1), (1, 0)), 2, 4.0)
     assert rule_of(tuned(), ["a", "b"], [(0, 0), (0, 1)]).order == ((0, 1),)  # too large ones are left out
     with pytest.raises(SimicError, match=r"none of b at 0, a at 1 can grow here: possible are a at 0$"):
         rule_of(tuned(), ["a", "b"], [(0, 0)])

@@ -8,7 +8,7 @@ import torch
 from tiny import tiny_train
 
 from simic.evaluation import tuning
-from simic.evaluation.rules import HandRules, Rule
+from simic.evaluation.rules import HandRule, HandRules
 from simic.evaluation.trials import SEEN, possible_openings
 from simic.evaluation.tuning import Ground
 from simic.params import Params, Runtime
@@ -59,7 +59,7 @@ def test_both_families_are_among_the_configurations_and_each_rule_once():
     found = tuning.configurations([order, order, order[::-1]])
     # Of each order 3 patiences × (3 prefixes × 7 thresholds + 5 numbers of tries).
     assert len(found) == len(set(found)) == 2 * 3 * (3 * 7 + 5)
-    assert Rule(tuple(order[:3]), 2, 9.0) in found and Rule(tuple(order[::-1][:5]), 3, None) in found
+    assert HandRule(tuple(order[:3]), 2, 9.0) in found and HandRule(tuple(order[::-1][:5]), 3, None) in found
 
 
 def scored(params, bank, epochs, hosts, rules):
@@ -79,7 +79,7 @@ def scored(params, bank, epochs, hosts, rules):
 def test_one_long_run_scores_shorter_episodes_as_if_they_were_played_alone(params, bank):
     """Bit for bit, for rules that keep early, replace late, return, and are cut off in the midst of a try."""
     order = (0, 3, 1)  # places among the openings
-    rules = [Rule(order, 1, 1.0), Rule(order, 1, 18.0), Rule(order[:2], 1, None), Rule(order, 3, 50.0)]
+    rules = [HandRule(order, 1, 1.0), HandRule(order, 1, 18.0), HandRule(order[:2], 1, None), HandRule(order, 3, 50.0)]
     hosts = torch.tensor([3, 8, 11])  # 12 rows: the second population is filled up
     together = scored(params, bank, (LONG, SHORT), hosts, rules)
     assert torch.equal(together[1], scored(params, bank, (LONG,), hosts, rules)[0])

@@ -151,10 +151,11 @@ class HostsPossible(RecomputedCheck):
     GAP_ERRORS, LEAST_PCT = 6.0, 5.0
     NO_CHANCE = 4  # hosts: the accuracies of two may be equal on test and validation by chance
     threshold = (
-        "a network with seeds kept and no parameters, or the reverse; static hosts that grew; test accuracies equal to "
-        f"validation's, or apart from them by more than {GAP_ERRORS:g} standard errors (of hosts, and of samples) and "
-        f"{LEAST_PCT:g} points; hosts that never grew and score otherwise than static ones, by more than "
-        f"{ROUNDING_PCT:g} points; an iteration that is not the checkpoint's"
+        "a network with seeds kept and no parameters, or the reverse; static hosts that grew; on "
+        f"{NO_CHANCE} hosts or more, test accuracies equal to validation's; or apart from them by more than "
+        f"{GAP_ERRORS:g} standard errors (of hosts, and of samples) and {LEAST_PCT:g} points; hosts that never grew "
+        f"and score otherwise than static ones, by more than {ROUNDING_PCT:g} points; an iteration that is not the "
+        "checkpoint's"
     )
     passes_when = "everything is possible, and test and validation agree without being the same"
 

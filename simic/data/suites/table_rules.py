@@ -99,7 +99,7 @@ def _some(draws: Draws, count: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Rule:
+class LabelRule:
     """``score`` maps rows ``[n, 12]`` to ``[n]``, cut into bands of equal size or at ``cuts`` where these are given."""
 
     score: Callable[[Tensor], Tensor]
@@ -107,19 +107,19 @@ class Rule:
     cuts: tuple[float, ...] | None = None
 
 
-def linear(draws: Draws, columns: Columns) -> Rule:
+def linear(draws: Draws, columns: Columns) -> LabelRule:
     """A weight for each column."""
     weights = _rounded(draws.normal(COLUMNS))
-    return Rule(lambda x: x @ torch.tensor(weights), {"weights": [*weights]})
+    return LabelRule(lambda x: x @ torch.tensor(weights), {"weights": [*weights]})
 
 
-def sparse(draws: Draws, columns: Columns) -> Rule:
+def sparse(draws: Draws, columns: Columns) -> LabelRule:
     """|a| + b."""
     (a, b), weight = _some(draws, 2), draws.number(0.4, 0.8)
-    return Rule(lambda x: x[:, a].abs() + weight * x[:, b], {"a": a, "b": b, "weight": weight})
+    return LabelRule(lambda x: x[:, a].abs() + weight * x[:, b], {"a": a, "b": b, "weight": weight})
 
 
-def product(draws: Draws, columns: Columns) -> Rule:
+def product(draws: Draws, columns: Columns) -> LabelRule:
     """The sum of products of one to three pairs of columns."""
     count = draws.whole(1, 3)
     chosen = _some(draws, 2 * count)
@@ -129,70 +129,74 @@ def product(draws: Draws, columns: Columns) -> Rule:
     def score(x: Tensor) -> Tensor:
         return (x[:, first] * x[:, second] * torch.tensor(signs)).sum(1)
 
-    return Rule(score, {"first": [*first], "second": [*second], "signs": signs})
+    return LabelRule(score, {"first": [*first], "second": [*second], "signs": signs})
 
 
-def periodic(draws: Draws, columns: Columns) -> Rule:
+def periodic(draws: Draws, columns: Columns) -> LabelRule:
     """The sine of a column."""
     column, frequency, phase = draws.whole(0, COLUMNS - 1), draws.number(3.0, 7.0), draws.number(0.0, 6.283)
     parameters: dict[str, JsonValue] = {"column": column, "frequency": frequency, "phase": phase}
-    return Rule(lambda x: (frequency * x[:, column] + phase).sin(), parameters)
+    return LabelRule(lambda x: (frequency * x[:, column] + phase).sin(), parameters)
 
 
-def category(draws: Draws, columns: Columns) -> Rule:
+def category(draws: Draws, columns: Columns) -> LabelRule:
     """A free value for each of the levels of a column, and a little of another column."""
     (column, other), values = _some(draws, 2), _rounded(draws.normal(LEVELS))
 
     def score(x: Tensor) -> Tensor:
         return torch.tensor(values)[columns.level(x, column, LEVELS)] + 0.2 * x[:, other]
 
-    return Rule(score, {"column": column, "values": [*values], "other": other})
+    return LabelRule(score, {"column": column, "values": [*values], "other": other})
 
 
-def order(draws: Draws, columns: Columns) -> Rule:
+def order(draws: Draws, columns: Columns) -> LabelRule:
     """Weights on the sorted values; their sum is 0, so that the mean of a row says nothing."""
     drawn = draws.normal(COLUMNS)
     weights = _rounded(drawn - drawn.mean())
-    return Rule(lambda x: x.sort(1).values @ torch.tensor(weights), {"weights": [*weights]})
+    return LabelRule(lambda x: x.sort(1).values @ torch.tensor(weights), {"weights": [*weights]})
 
 
-def match(draws: Draws, columns: Columns) -> Rule:
+def match(draws: Draws, columns: Columns) -> LabelRule:
     """Whether two columns, anywhere, hold the same code."""
-    return Rule(lambda x: (x[:, columns.codes].sort(1).values.diff(dim=1) == 0).any(1).float(), {}, (0.5,))
+    return LabelRule(lambda x: (x[:, columns.codes].sort(1).values.diff(dim=1) == 0).any(1).float(), {}, (0.5,))
 
 
-def twins(draws: Draws, columns: Columns) -> Rule:
+def twins(draws: Draws, columns: Columns) -> LabelRule:
     """Whether two certain columns hold the same code."""
     first, second = columns.codes[:2]
-    return Rule(lambda x: (x[:, first] == x[:, second]).float(), {"first": first, "second": second}, (0.5,))
+    return LabelRule(lambda x: (x[:, first] == x[:, second]).float(), {"first": first, "second": second}, (0.5,))
 
 
-def folded(draws: Draws, columns: Columns) -> Rule:
+def folded(draws: Draws, columns: Columns) -> LabelRule:
     """The size of a weighted sum."""
     rule = linear(draws, columns)
-    return Rule(lambda x: rule.score(x).abs(), rule.parameters | {"folded": True})
+    return LabelRule(lambda x: rule.score(x).abs(), rule.parameters | {"folded": True})
 
 
-def signs(draws: Draws, columns: Columns) -> Rule:
+def signs(draws: Draws, columns: Columns) -> LabelRule:
     """The sum of the signs of products, of one pair of columns or of three."""
     count = 2 * draws.whole(0, 1) + 1
     chosen = _some(draws, 2 * count)
     first, second = chosen[:count], chosen[count:]
-    return Rule(lambda x: (x[:, first] * x[:, second]).sign().sum(1), {"first": [*first], "second": [*second]}, (0.0,))
+    return LabelRule(
+        lambda x: (x[:, first] * x[:, second]).sign().sum(1), {"first": [*first], "second": [*second]}, (0.0,)
+    )
 
 
-def band(draws: Draws, columns: Columns) -> Rule:
+def band(draws: Draws, columns: Columns) -> LabelRule:
     """Which levels of a column are yes."""
     column, count = draws.whole(0, COLUMNS - 1), 2 * draws.whole(4, 6)
     yes = sorted(draws.permutation(count)[: count // 2].tolist())
     parameters: dict[str, JsonValue] = {"column": column, "levels": count, "yes": [*yes]}
-    return Rule(lambda x: torch.isin(columns.level(x, column, count), torch.tensor(yes)).float(), parameters, (0.5,))
+    return LabelRule(
+        lambda x: torch.isin(columns.level(x, column, count), torch.tensor(yes)).float(), parameters, (0.5,)
+    )
 
 
-def spread(draws: Draws, columns: Columns) -> Rule:
+def spread(draws: Draws, columns: Columns) -> LabelRule:
     """The range of a row, or the sum of some of its sorted values less that of as many others."""
     if draws.whole(0, 1):
-        return Rule(lambda x: x.amax(1) - x.amin(1), {"plus": [COLUMNS - 1], "minus": [0]})
+        return LabelRule(lambda x: x.amax(1) - x.amin(1), {"plus": [COLUMNS - 1], "minus": [0]})
     count = draws.whole(1, 2)
     ranks = _some(draws, 2 * count)
     plus, minus = ranks[:count], ranks[count:]
@@ -201,17 +205,17 @@ def spread(draws: Draws, columns: Columns) -> Rule:
         ranked = x.sort(1).values
         return ranked[:, plus].sum(1) - ranked[:, minus].sum(1)
 
-    return Rule(score, {"plus": [*plus], "minus": [*minus]})
+    return LabelRule(score, {"plus": [*plus], "minus": [*minus]})
 
 
-def stripes(draws: Draws, columns: Columns) -> Rule:
+def stripes(draws: Draws, columns: Columns) -> LabelRule:
     """Alternating intervals of a column."""
     column, width, start = draws.whole(0, COLUMNS - 1), draws.number(0.4, 0.9), draws.number(0.0, 1.0)
     parameters: dict[str, JsonValue] = {"column": column, "width": width, "start": start}
-    return Rule(lambda x: (x[:, column] / width + start).floor() % 2, parameters, (0.5,))
+    return LabelRule(lambda x: (x[:, column] / width + start).floor() % 2, parameters, (0.5,))
 
 
-def blend(draws: Draws, columns: Columns) -> Rule:
+def blend(draws: Draws, columns: Columns) -> LabelRule:
     """Two different rules on the same two columns, of sum, product, wave and size."""
     (a, b), (first, second) = _some(draws, 2), sorted(draws.permutation(4)[:2].tolist())
     frequency = draws.number(2.0, 4.0)
@@ -221,27 +225,27 @@ def blend(draws: Draws, columns: Columns) -> Rule:
         of = (u + 0.5 * v, u * v, (frequency * u).sin() + (frequency * v).sin(), u.abs() - v.abs())
         return of[first] + of[second]
 
-    return Rule(score, {"a": a, "b": b, "rules": [first, second], "frequency": frequency})
+    return LabelRule(score, {"a": a, "b": b, "rules": [first, second], "frequency": frequency})
 
 
-def nearest(draws: Draws, columns: Columns) -> Rule:
+def nearest(draws: Draws, columns: Columns) -> LabelRule:
     """Which of three columns is nearest to a fourth."""
     chosen = _some(draws, 4)
 
     def score(x: Tensor) -> Tensor:
         return (x[:, chosen[1:]] - x[:, chosen[:1]]).abs().argmin(1).float()
 
-    return Rule(score, {"to": chosen[0], "of": [*chosen[1:]]}, (0.5, 1.5))
+    return LabelRule(score, {"to": chosen[0], "of": [*chosen[1:]]}, (0.5, 1.5))
 
 
-def rank(draws: Draws, columns: Columns) -> Rule:
+def rank(draws: Draws, columns: Columns) -> LabelRule:
     """Whether two pairs of columns are in the same order; the pairs may share a column."""
     a, b, c, d = _some(draws, 4)
     c = b if draws.whole(0, 1) else c
-    return Rule(lambda x: ((x[:, a] - x[:, b]) * (x[:, c] - x[:, d])).sign(), {"columns": [a, b, c, d]}, (0.0,))
+    return LabelRule(lambda x: ((x[:, a] - x[:, b]) * (x[:, c] - x[:, d])).sign(), {"columns": [a, b, c, d]}, (0.0,))
 
 
-def cuts_of(rule: Rule, reference: Tensor, classes: int) -> tuple[float, ...]:
+def cuts_of(rule: LabelRule, reference: Tensor, classes: int) -> tuple[float, ...]:
     """Return the scores that part ``classes`` bands of equal size on the ``reference`` rows; never in the middle of
     equal scores, so that no band is empty as long as there are two scores.
     """
@@ -256,7 +260,7 @@ def cuts_of(rule: Rule, reference: Tensor, classes: int) -> tuple[float, ...]:
 
 # --- joins of two rules ----------------------------------------------------------------------------------------------
 
-SIX: dict[str, Callable[[Draws, Columns], Rule]] = {
+SIX: dict[str, Callable[[Draws, Columns], LabelRule]] = {
     "linear": linear,
     "product": product,
     "periodic": periodic,
@@ -268,7 +272,7 @@ SIX: dict[str, Callable[[Draws, Columns], Rule]] = {
 JOINS = ("sum", "gate", "max", "min")
 
 
-def joined(draws: Draws, join: str, rules: tuple[Rule, Rule], reference: Tensor) -> Rule:
+def joined(draws: Draws, join: str, rules: tuple[LabelRule, LabelRule], reference: Tensor) -> LabelRule:
     """Return a rule made of two, each centred and scaled on the ``reference`` rows before they are joined."""
     gate = draws.whole(0, COLUMNS - 1)
     centres = [cuts_of(rule, reference, 2)[0] for rule in rules]
@@ -295,7 +299,7 @@ def joined(draws: Draws, join: str, rules: tuple[Rule, Rule], reference: Tensor)
     }
     if join == "gate":
         parameters["gate"] = gate
-    return Rule(score, parameters)
+    return LabelRule(score, parameters)
 
 
 # --- shapes ----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from simic.data.suites import table_rules as rules
 from simic.data.suites.kinds import Draws, Problem, kind
 from simic.data.suites.outside_tables import GENERATED, REAL, register
 from simic.data.suites.suites import TaskSuite, suite
-from simic.data.suites.table_rules import CODES, COLUMNS, Columns, Rule, Shape
+from simic.data.suites.table_rules import CODES, COLUMNS, Columns, LabelRule, Shape
 
 REFERENCE = 1024  # rows on which scores are cut
 LABEL_NOISE = (0.0, 0.03, 0.06)
@@ -101,7 +101,9 @@ def _noise(draws: Draws) -> float:
     return LABEL_NOISE[draws.whole(0, len(LABEL_NOISE) - 1)]
 
 
-def _table(draws: Draws, columns: Columns, rule: Rule, shape: Shape, reference: Tensor, classes: int = 2) -> Problem:
+def _table(
+    draws: Draws, columns: Columns, rule: LabelRule, shape: Shape, reference: Tensor, classes: int = 2
+) -> Problem:
     """Return an instance whose classes are bands of a rule's score, equally many rows in each."""
     cuts, noise = rules.cuts_of(rule, reference, classes), _noise(draws)
 
@@ -128,7 +130,7 @@ def _table(draws: Draws, columns: Columns, rule: Rule, shape: Shape, reference: 
 
 def _ruled(
     draws: Draws,
-    rule: Callable[[Draws, Columns], Rule],
+    rule: Callable[[Draws, Columns], LabelRule],
     classes: int = 2,
     shape: Callable[[Draws], Shape] = rules.plain,
     codes: dict[str, Any] | None = None,

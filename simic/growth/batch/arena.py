@@ -15,14 +15,14 @@ from torch import Tensor
 
 from simic.growth.batch import optimizers
 from simic.growth.batch.groups import Flags
-from simic.growth.batch.optimizers import MOMENTS, Run, Update
+from simic.growth.batch.optimizers import MOMENTS, RowRange, Update
 from simic.growth.batch.rows import Rows
 from simic.params import HostOptimizer
 from simic.transfer import CPU, upload
 
 
 @dataclass(frozen=True)
-class Columns:
+class RowLayout:
     """What the columns of a row are: the shapes of its tensors in order, and which of them train."""
 
     shapes: Sequence[torch.Size]
@@ -52,7 +52,7 @@ class Block:
     hosts: Tensor
     frozen: Flags
     weight_decay: float
-    columns: Columns
+    columns: RowLayout
 
     def gathered(self) -> list[Tensor]:
         """Its parameters, as copies ``[G, *shape]``."""
@@ -89,7 +89,7 @@ class Arena:
     def _trained(self, tensors: list[Tensor], block: Block) -> list[Tensor]:
         return [tensor for tensor, trains in zip(tensors, block.columns.trained, strict=True) if trains]
 
-    def _fused_runs(self, index: int) -> list[Run]:
+    def _fused_runs(self, index: int) -> list[RowRange]:
         block, moving = self.blocks[index], self._moves[index]
         moments = [self._trained(self._moments[index][name], block) for name in MOMENTS[self.optimizer.name]]
         params = [tensor.detach() for tensor in self._trained(self.params[index], block)]
@@ -97,7 +97,7 @@ class Arena:
         changes = (table[1:] != table[:-1]).any(1).nonzero().flatten() + 1
         bounds = [0, *changes.tolist(), len(table)]
         return [
-            Run(
+            RowRange(
                 rows=slice(first, last),
                 params=[tensor[first:last] for tensor in params],
                 moments=[[tensor[first:last] for tensor in moment] for moment in moments],
@@ -159,5 +159,5 @@ def _times(grad: Tensor, scale: Tensor) -> Tensor:
 
 
 def _joined(tensors: list[Tensor]) -> Tensor:
-    """The way back from ``Columns.unpack``."""
+    """The way back from ``RowLayout.unpack``."""
     return torch.cat([tensor.detach().flatten(1) for tensor in tensors], 1)

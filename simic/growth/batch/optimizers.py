@@ -35,7 +35,7 @@ class Update:
 
 
 @dataclass
-class Run:
+class RowRange:
     """Some neighbouring rows of a block that share step and rate: views ``[rows, *shape]`` of its tensors."""
 
     rows: slice
@@ -47,7 +47,7 @@ class Run:
 
 
 @torch.no_grad()
-def apply_fused(runs: list[list[Run]], grads: list[list[Tensor]], optimizer: HostOptimizer) -> None:
+def apply_fused(runs: list[list[RowRange]], grads: list[list[Tensor]], optimizer: HostOptimizer) -> None:
     """One optimizer step of the runs of all blocks, in place; ``grads[block][tensor]`` are of whole blocks."""
     # By rate and decay: parameters, gradients, means, variances and steps of one fused call.
     calls: dict[tuple[float, float], list[list[Tensor]]] = {}
@@ -67,7 +67,7 @@ def apply_fused(runs: list[list[Run]], grads: list[list[Tensor]], optimizer: Hos
                 rate = torch.tensor(run.learning_rate, dtype=param.dtype)
                 apply(Update(param, grad[run.rows], named, run.step.double(), rate, run.weight_decay), optimizer)
     for (rate, decay), (params, flat, means, variances, steps) in calls.items():
-        torch._fused_adamw_(
+        torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
             params, flat, means, variances, [], steps, lr=rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1],
             weight_decay=decay, eps=ADAM_EPS, amsgrad=False, maximize=False,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from torch import Tensor
 from simic import rng
 from simic.data.batches import Dataset
 from simic.errors import SimicError
-from simic.growth.batch.arena import Arena, Block, Columns
+from simic.growth.batch.arena import Arena, Block, RowLayout
 from simic.growth.batch.forward import Templates, Weights, choose_backend
 from simic.growth.batch.groups import Flags, Integers, Plan, SlotState, alike, evaluation_plan, training_plan
 from simic.growth.batch.optimizers import MOMENTS
@@ -102,7 +102,7 @@ class Population:
         self.iteration = -1
         self.tasks = torch.zeros_like(self.env_ids)
         self._stores: dict[str, Rows] = {}
-        self._known_columns: dict[str, Columns] = {}
+        self._known_columns: dict[str, RowLayout] = {}
         self._fits: dict[tuple[int, str], tuple[Dataset, Tensor, Tensor]] = {}  # by data and template
 
     def __len__(self) -> int:
@@ -429,7 +429,7 @@ class Population:
     def _stores_of(self, state: dict[str, Tensor]) -> dict[str, Rows]:
         return {name: self._new_store(name).fill(name, state) for name in store_names(state)}
 
-    def _columns(self, name: str) -> Columns:
+    def _columns(self, name: str) -> RowLayout:
         """What a row of the store of this name holds."""
         if name not in self._known_columns:
             kind, *place = name.split(".")
@@ -439,7 +439,7 @@ class Population:
                 templates = (self.templates.seeds[int(place[0])][int(place[1])],)
             else:
                 templates = (self.templates.gates[int(place[0])],)
-            self._known_columns[name] = Columns(
+            self._known_columns[name] = RowLayout(
                 [shape for template in templates for shape in template.shapes],
                 [trains for template in templates for trains in template.trained],
             )

@@ -36,7 +36,7 @@ GATE_PULL = 0.002  # towards 0, in units of the loss; ours, docs/history/experim
 PRESETS = {"baseline": (WIDTH, WIDTH)}
 
 
-class Columns(Samplewise):
+class RowInput(Samplewise):
     """Linear over the row; ``[B, …] → [B, width]``."""
 
     def __init__(self, features: int, width: int) -> None:
@@ -56,7 +56,7 @@ def _head(first: int, second: int, classes: int) -> nn.Module:
 def tables(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     """D → 32 → ReLU → 32 → ReLU → classes; the slot is the first pre-activation."""
     first, second = host.widths or PRESETS[host.preset]
-    segments = (partial(Columns, math.prod(input_shape), first),)
+    segments = (partial(RowInput, math.prod(input_shape), first),)
     config = host.model_copy(update={"widths": (first, second)})
     return Anatomy(segments, partial(_head, first, second, classes), ((first,),), config)
 
@@ -182,7 +182,7 @@ class Periodic(RowSeed, Samplewise):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape, 2 * FREQUENCIES * shape[0])
-        self.log_frequency = nn.Parameter(torch.randn(FREQUENCIES, shape[0]))
+        self.log_frequency = nn.Linear(shape[0], FREQUENCIES, bias=False).weight
 
     def features(self, x: Tensor) -> Tensor:
         # Drawn uniformly in ±1/√D (batch/template.py); times √D · SPREAD it is log-uniform in 4 · e^±SPREAD.
