@@ -103,8 +103,9 @@ class Patient:
 
 def steps_to_finish(lifecycle: Lifecycle) -> int:
     """From germination to FOSSILIZE: GERMINATED for one step, TRAINING, the ramp and its end, then measured once."""
-    ramp = max(TEMPO_STEPS[TEMPO], lifecycle.blending_dwell if lifecycle.gates == "strict" else 0)
-    return 2 + max(1, lifecycle.training_dwell) + ramp
+    blending = lifecycle.blending_dwell if lifecycle.gates == "strict" else 0
+    by_hand = 0 if lifecycle.auto_advance else 1  # one ADVANCE leads to BLENDING, the next step's to HOLDING
+    return 2 + max(1, lifecycle.training_dwell) + max(TEMPO_STEPS[TEMPO], blending, by_hand)
 
 
 def steps_to_clear(lifecycle: Lifecycle) -> int:

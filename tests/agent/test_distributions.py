@@ -14,7 +14,7 @@ from simic.agent.policy import ActorCritic
 from simic.agent.spec import ActionSpec, Head, Observation
 from simic.errors import SimicError
 
-from .worlds import FEATURES, HIERARCHY, SLOTS, make_policy, random_masks
+from .worlds import FEATURES, HIERARCHY, SLOTS, SMALL, make_policy, random_masks
 
 STATES = 6
 
@@ -61,7 +61,8 @@ def enumerate_actions(policy: ActorCritic, z: Tensor, masks: dict[str, Tensor]) 
 @pytest.fixture
 def states() -> tuple[Tensor, dict[str, Tensor]]:
     generator = torch.Generator().manual_seed(3)
-    return torch.randn(STATES, 10, generator=generator).double(), random_masks(3, STATES)
+    width = SMALL.encoder_units + SMALL.core_units  # heads read the encoder's output beside the core's
+    return torch.randn(STATES, width, generator=generator).double(), random_masks(3, STATES)
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def test_a_slot_that_no_open_blueprint_fits_is_closed_and_so_is_the_op(make_env)
 def test_the_environment_refuses_a_closed_choice_of_a_head_that_the_op_uses(make_env):
     env = make_env(envs=2, actions=NARROW)
     env.reset()
-    good = {"op": 1, "slot": 0, "blueprint": min(allowed(env)["blueprint"]), "style": 2, "alpha_target": 2}
+    good = {"op": 1, "slot": 0, "blueprint": min(allowed(env)["blueprint"]), "style": 2, "tempo": 1, "alpha_target": 2}
     for head in ("slot", "blueprint", "style", "tempo", "alpha_target"):
         closed = next(index for index in range(9) if index not in allowed(env)[head])
         action = Action.wait(2)._replace(**{k: torch.tensor([0, v]) for k, v in (good | {head: closed}).items()})

@@ -11,7 +11,7 @@ from simic.envs.governor import Cause
 from simic.growth.batch.population import Population
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Stage
-from simic.params import Governor, Lifecycle
+from simic.params import Governor, Host, Lifecycle
 from tests.helpers import some
 
 from .transitions import act
@@ -95,7 +95,9 @@ def test_rollback_ends_one_row_and_touches_no_other(make_env, play, family, back
 
 def test_a_rolled_back_host_is_what_it_was_at_its_last_healthy_step(make_env, play):
     row, at_epoch = 1, 4
-    env = make_env(envs=3, steps=8, compose=poisoned(row, at_epoch))
+    # Hosts that learn: of one that stays at chance every epoch has the same accuracy.
+    host = Host(preset="baseline")
+    env = make_env(envs=3, steps=8, host=host, batches_per_epoch="all", compose=poisoned(row, at_epoch))
     germinate = Action.wait(3)._replace(op=torch.full((3,), int(Op.GERMINATE)))
     states, infos = follow(env, [germinate, *[Action.wait(3)] * 7])
     healthy = at_epoch - 2  # index of the step before the panic
@@ -107,6 +109,7 @@ def test_a_rolled_back_host_is_what_it_was_at_its_last_healthy_step(make_env, pl
         assert torch.equal(infos[later].live_accuracy[row], infos[later].committed_accuracy[row])
         assert all(torch.equal(value[row], states[healthy][name][row]) for name, value in states[later].items())
     assert not torch.equal(infos[-1].committed_accuracy[0], infos[healthy].committed_accuracy[0])
+    assert not torch.equal(states[-1]["host/param"][0], states[healthy]["host/param"][0])
 
 
 def test_fossilized_seeds_survive_a_rollback(make_env, transitions):

@@ -66,10 +66,11 @@ class ScalarPatient:
 def test_patient_rule_equals_the_scalar_rule(most, count):
     world = World(envs=150, lifecycle=MANUAL.model_copy(update={"embargo_steps": 0, "max_seeds": most}))
     order, steps = tries("cnn", SLOTS)[:count], 60
-    # Germinated; TRAINING from the next step for 3; ramp of 3, begun with the advance; HOLDING; measured: 8 steps on.
+    # Germinated; TRAINING from the next step for 3; BLENDING at once to the end, HOLDING by the next advance; measured:
+    # 6 steps on.
     # Pruned, embargoed, reset and dormant take a step each.
-    assert (steps_to_finish(world.lifecycle), steps_to_clear(world.lifecycle)) == (8, 4)
-    actor, scalars = Patient(world.lifecycle, order), [ScalarPatient(order, steps, 8, 4) for _ in range(150)]
+    assert (steps_to_finish(world.lifecycle), steps_to_clear(world.lifecycle)) == (6, 4)
+    actor, scalars = Patient(world.lifecycle, order), [ScalarPatient(order, steps, 6, 4) for _ in range(150)]
     actor.start(episode(world))
     seen = set()
     for step in range(steps):
@@ -134,8 +135,8 @@ def test_what_helps_at_the_end_is_kept_and_nothing_is_pruned_that_cannot_be_repl
 def test_a_seed_that_no_gate_lets_pass_is_given_up():
     world = held([float("nan")] * 2, [float("nan")] * 2)
     world.slots.stage[:, 1], world.slots.gradient_healthy[:, 1] = int(Stage.TRAINING), False
-    # It should hold after 8 steps and be judged when patience ends. Nothing is pruned when there is no time left.
-    world.slots.age[:, 1] = torch.tensor([8, 9]) + PATIENCE_EPOCHS
+    # It should hold after 6 steps and be judged when patience ends. Nothing is pruned when there is no time left.
+    world.slots.age[:, 1] = torch.tensor([6, 7]) + PATIENCE_EPOCHS
     actor = Patient(world.lifecycle, tries("cnn", SLOTS))
     actor.start(episode(world))
     assert actor.act(world.situation(20)).op.tolist() == [Op.WAIT, Op.PRUNE]
@@ -146,9 +147,9 @@ def test_nothing_is_germinated_that_cannot_be_finished():
     world = World(envs=1, lifecycle=MANUAL)
     actor = Patient(MANUAL, tries("cnn", SLOTS))
     actor.start(episode(world, steps=20))
-    # Finished 8 steps on: germinated at step 11 at the latest, to be fossilized at step 19, the last.
-    assert actor.act(world.situation(12)).op.tolist() == [Op.WAIT]
-    assert actor.act(world.situation(11)).op.tolist() == [Op.GERMINATE]
+    # Finished 6 steps on: germinated at step 13 at the latest, to be fossilized at step 19, the last.
+    assert actor.act(world.situation(14)).op.tolist() == [Op.WAIT]
+    assert actor.act(world.situation(13)).op.tolist() == [Op.GERMINATE]
 
 
 def test_every_family_has_tries_in_every_slot_and_each_once():
@@ -186,9 +187,13 @@ def test_on_real_hosts_each_try_is_finished_and_budgets_hold(bank, changes):
     assert (action.op[helps.any(dim=1)] == Op.FOSSILIZE).all()
 
 
-def test_a_seed_is_measured_in_holding_when_it_is_due(bank):
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({}, 5), ({"auto_advance": False}, 6)],
+)
+def test_a_seed_is_measured_in_holding_when_it_is_due(bank, changes, expected):
     """``steps_to_finish`` is exact: one step earlier the seed cannot be fossilized, then it can."""
-    lifecycle = Lifecycle(max_seeds=1)
+    lifecycle = Lifecycle(max_seeds=1, **changes)
     env = tiny_env(bank, hosts=2, lifecycle=lifecycle)
     ready = []
     play(
@@ -199,4 +204,4 @@ def test_a_seed_is_measured_in_holding_when_it_is_due(bank):
         torch.arange(2),
     )
     due = steps_to_finish(lifecycle)
-    assert due == 8 and ready[due].all() and not ready[due - 1].any()
+    assert due == expected and ready[due].all() and not ready[due - 1].any()
