@@ -170,7 +170,8 @@ def limits(learned: Learned, shape: Sequence[int]) -> str:
     train = learned.train
     life, slots = train.lifecycle, learned.policy.observation_spec.categories
     seeds = "one seed for each slot" if life.max_seeds is None else f"{life.max_seeds} seed{'s' * (life.max_seeds > 1)}"
-    return f"""- Host family {train.host.family} with {slots} slots; trained on preset {train.host.preset} alone.
+    return f"""- Host family {train.host.family} with {slots} slot{"s" * (slots > 1)}; trained on preset \
+{train.host.preset} alone.
 - Trained on samples [{", ".join(map(str, shape))}] alone.
 - At most {seeds}, up to {life.param_budget:g} times the host's parameters. Actions: {_open(train.actions)}.
 - An episode is {_epochs(train)} epochs of {_batches(train)}, with {train.host_optimizer.name}, learning rate \

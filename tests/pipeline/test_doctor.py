@@ -4,6 +4,7 @@ import importlib.metadata
 from pathlib import Path
 
 import pytest
+import yaml
 
 from simic.pipeline import doctor
 from simic.pipeline.paths import Workspace
@@ -32,6 +33,8 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bad_params_are_named_and_nothing_raises(tmp_path: Path) -> None:
-    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text().replace("envs: 120", "envs: 0"))
+    tree = yaml.safe_load((ROOT / "params.yaml").read_text())
+    tree["train"]["envs"] = 0
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(tree))
     found = answers(tmp_path)
     assert not found["params.yaml"].well and "train.envs = 0" in found["params.yaml"].seen

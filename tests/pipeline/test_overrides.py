@@ -27,7 +27,7 @@ def test_only_the_overridden_lines_change(path: Path) -> None:
     after = path.read_text().splitlines()
     assert changes == [
         f"train.ppo.learning_rate: {old.ppo.learning_rate} -> 0.00015",
-        f"train.episode_steps: {old.episode_steps} -> 7",
+        f"train.episode_steps: {list(old.episode_steps)} -> 7",
     ]
     assert [new.strip() for line, new in zip(before, after, strict=True) if line != new] == [
         "episode_steps: 7",

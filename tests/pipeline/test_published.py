@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from benchmarks import publish
 from simic import cli, durable
 from simic.errors import SimicError
-from simic.evaluation import controllers, result
+from simic.evaluation import controllers, result, rules
 from simic.evaluation.controllers import Controller
 from simic.evaluation.schedules import Schedule
 from simic.growth.networks.blueprints import blueprints_of
@@ -39,8 +39,8 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def shipped(suite_run: Workspace, shelf: Path) -> Path:
-    publish.main([str(suite_run.root), "patches"])
-    return shelf / "patches"
+    publish.main([str(suite_run.root), "tables"])
+    return shelf / "tables"
 
 
 def assert_usable(folder: Path) -> None:
@@ -56,22 +56,22 @@ def assert_usable(folder: Path) -> None:
 def test_what_is_published_is_small_whole_and_the_same_bytes_again(shipped: Path, suite_run: Workspace) -> None:
     assert_usable(shipped)
     before = content(shipped)
-    publish.main([str(suite_run.root), "patches"])
+    publish.main([str(suite_run.root), "tables"])
     assert content(shipped) == before
     trained = content(suite_run.models / "policy")
     assert before["weights.safetensors"] == trained["weights.safetensors"]
     card = durable.checked(before["policy.json"])
     headroom = result.read_headroom(suite_run.headroom)
     assert card.pop("published") == {
-        "suite": "patches",
-        "sample_shape": [1, 16, 16],
+        "suite": "tables",
+        "sample_shape": [1, 1, 12],
         "common_schedule": headroom.schedules[headroom.common],
     }
     assert card == durable.checked(trained["policy.json"])
 
 
 def test_every_controller_that_ships_is_usable() -> None:
-    for folder in controllers.PUBLISHED.glob("*/"):
+    for folder in {*controllers.PUBLISHED.glob("*/")} - {rules.PUBLISHED}:
         assert_usable(folder)
 
 
@@ -85,10 +85,11 @@ def test_the_card_says_what_the_reports_say(shipped: Path, suite_run: Workspace)
     said = (
         f"rng_seed 1: {train.iterations} iterations of {train.envs} hosts; kept is",
         f"Cost: {found.controller_trainings} host trainings", f"kept is iteration {found.checkpoint_iteration}.",
-        "3 tasks of training", "Host family cnn with 3 slots; trained on preset impaired alone",
-        "At most 1 seed, up to 4 times the host's parameters. Actions: slot: 0, 1; blueprint: norm.",
-        "An episode is 10 epochs of 2 batches of 32 samples", "less 2 for each time",
-        "simic grow DATA.npz --policy patches",
+        "3 tasks of training", "Host family tables with 1 slot; trained on preset baseline alone",
+        "At most 1 seed, up to 4 times the host's parameters. Actions: op: WAIT, GERMINATE, PRUNE, FOSSILIZE; ",
+        "; alpha_curve: LINEAR; blueprint: norm.\n",
+        "An episode is 10 epochs of 2 batches of 48 samples", "less 2 for each time",
+        "simic grow DATA.npz --policy tables",
     )  # fmt: skip
     for words in said:
         assert words in card, words
@@ -109,7 +110,7 @@ def test_parts_of_different_runs_are_not_published(
     folder = Path(shutil.copytree(suite_run.root, tmp_path / "copy"))
     spoil(folder)
     with pytest.raises(SimicError, match=words):
-        publish.main([str(folder), "patches"])
+        publish.main([str(folder), "tables"])
     assert not shelf.exists()
 
 
@@ -121,17 +122,17 @@ def other_iteration(policy: Path) -> None:
 def test_a_controller_is_published_for_its_own_suite_alone_and_not_when_it_is_large(
     suite_run: Workspace, shelf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SimicError, match=r"data of suite patches.*, not of suite tables"):
-        publish.main([str(suite_run.root), "tables"])
+    with pytest.raises(SimicError, match=r"data of suite tables.*, not of suite patches"):
+        publish.main([str(suite_run.root), "patches"])
     monkeypatch.setattr(publish, "MOST_BYTES", 1000)
     with pytest.raises(SimicError, match="bytes, at most 1000"):
-        publish.main([str(suite_run.root), "patches"])
+        publish.main([str(suite_run.root), "tables"])
     assert not shelf.exists()
 
 
 def test_a_wheel_carries_what_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what setuptools makes of pyproject.toml; nothing is built."""
-    named = {f"simic/published/patches/{name}" for name in FILES}
+    named = {f"simic/published/tables/{name}" for name in FILES} | {"simic/published/rules/tables.json"}
     for name in named:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -148,11 +149,11 @@ def test_a_wheel_carries_what_is_published(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is no project, with a user's images."""
+    """A folder that is no project, with a user's table."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     x, y = load_digits(return_X_y=True)
-    np.savez(folder / "mine.npz", x=x[:400].reshape(-1, 8, 8).astype("f4"), y=y[:400])
+    np.savez(folder / "mine.npz", x=x[:400].astype("f4"), y=y[:400])
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sharing, "cores", lambda: 1)  # no other process: it would take longer to start than to train
     return folder
@@ -169,8 +170,8 @@ def test_grow_needs_no_project_and_a_comparison_changes_nothing_of_the_network(
     shipped: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grow(monkeypatch, "--out", "alone")
-    assert capsys.readouterr().out.startswith("policy   the published controller of suite patches, trained for ")
-    grow(monkeypatch, "--out", "beside", "--policy", "patches", "--compare")
+    assert capsys.readouterr().out.startswith("policy   the published controller of suite tables, trained for ")
+    grow(monkeypatch, "--out", "beside", "--policy", "tables", "--compare")
     said = capsys.readouterr().out
     alone, beside = content(elsewhere / "alone"), content(elsewhere / "beside")
     report = json.loads(beside.pop("compare.json"))
@@ -179,11 +180,11 @@ def test_grow_needs_no_project_and_a_comparison_changes_nothing_of_the_network(
         name: file for name, file in beside.items() if name != "network.pt2"
     }
     parts = pages[1].split("## Beside other ways to a network\n")
-    assert pages[0].startswith(parts[0].rstrip()) and "By the published controller of suite patches" in pages[0]
+    assert pages[0].startswith(parts[0].rstrip()) and "By the published controller of suite tables" in pages[0]
     rows = {row["name"]: row for row in report["rows"]}
     common = Controller.load(shipped, torch.device("cpu")).common
     assert report["common"] == common and report["price"] == 2.0  # as the controller was trained
-    assert report["schedules"] == ["static", "norm at 1, step 0", "norm at 0, step 0"]
+    assert report["schedules"] == ["static", "norm at 0, step 0"]
     for name in (
         "host alone",
         f"common schedule: {common}",

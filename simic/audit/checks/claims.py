@@ -83,7 +83,9 @@ def _comparisons(evaluation: Evaluation) -> Iterator[Number]:
 
 
 def _scores(accuracy: Array, params: Array, headroom: HeadroomReport) -> Array:
-    return accuracy - headroom.price * (params / headroom.host.params - 1.0)
+    """Of hosts ``[R]``, or of schedules on them ``[R, S]``; the host of a row may be larger than that of another."""
+    bare = np.array(headroom.bare or [headroom.host.params] * len(headroom.rows), dtype=float)
+    return accuracy - headroom.price * (params.T / bare - 1.0).T
 
 
 def _played(evaluation: Evaluation) -> dict[str, PerSeed]:

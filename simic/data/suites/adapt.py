@@ -78,7 +78,7 @@ suite(
             "train.lifecycle.embargo_steps=0",
             "train.actions.style=[linear_add, sigmoid_add]",
             "train.actions.alpha_target=[1.0]",
-            "headroom.policies=[static, random_legal, patient, gradient]",
+            "headroom.policies=[static, random_legal, patient]",
         ),
         source=SourceTask(Host(family="adapted_cnn", preset="baseline", widths=WIDTHS), digits, 2048, 25),
     )
