@@ -133,7 +133,7 @@ def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Work
 
 def test_the_live_view_has_what_headroom_measured_for_these_params_alone(finished: Workspace) -> None:
     measured = result.read_headroom(finished.headroom).validation
-    assert list(measured) == ["static", "common", "patient"]  # no rule was tuned for these settings
+    assert sorted(measured) == ["common", "patient", "static"]  # no rule was tuned for these settings
     assert stages.floors(tree(), finished) == measured
     assert stages.floors(tree("train.price=1.0"), finished) == {}
 

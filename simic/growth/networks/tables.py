@@ -205,6 +205,14 @@ class Gated(RowSeed, Samplewise):
         return value * gate
 
 
+def _squared_length(x: Tensor) -> Tensor:
+    """Of rows ``[F, ...]``; sum() adds in another order at the end of a row, and no host would be the same alone."""
+    total = x[0].square()
+    for column in x[1:]:
+        total = total + column.square()
+    return total
+
+
 @blueprint("rbf", "tables", closing=("out",))
 class Radial(FixedSeed, Samplewise):
     """exp(−‖x − c‖² / s²) around 48 rows c; s² is their mean squared distance."""
@@ -219,7 +227,7 @@ class Radial(FixedSeed, Samplewise):
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
         centres, width = fitted["centres"], fitted["width"]
         product = torch.bmm(centres, x.transpose(0, 1))  # [R, centres, B]
-        distance = x.square().sum(0)[:, None] + centres.square().sum(-1, keepdim=True) - 2 * product
+        distance = _squared_length(x)[:, None] + centres.square().sum(-1, keepdim=True) - 2 * product
         return torch.exp((distance / -width[:, None]).clamp_(LEAST_EXPONENT, 0.0)).transpose(0, 1)
 
     def prepare(self, columns: Tensor) -> dict[str, Tensor]:
@@ -339,7 +347,7 @@ class Direction(FixedSeed, Samplewise):
         super().__init__(shape, shape[0])
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
-        return x / x.square().sum(0).sqrt().clamp(min=LEAST_STD)
+        return x / _squared_length(x).sqrt().clamp(min=LEAST_STD)
 
 
 class Together(Samplewise):
