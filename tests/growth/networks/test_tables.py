@@ -192,9 +192,8 @@ def test_counts_are_the_formulas(columns: int, width: int) -> None:
     }  # fmt: skip
     assert {item.name: item.params((d, w)) for item in KINDS.values()} == params
     work = params | {"mlp": hidden + w * w, "periodic": 4 * d * w, "gated": 2 * hidden + w * w, "gate": hidden + w * w}
-    work |= {
-        "rbf": 48 * w + 48 * d
-    }  # distances of a row to 48 centres; (mean ⊙ scale) B of a fixed seed is once a batch
+    # Distances of a row to 48 centres. What a fixed seed multiplies its matrix by is once a batch.
+    work |= {"rbf": 48 * w + 48 * d}
     assert {item.name: item.flops((d, w)) for item in KINDS.values()} == {name: 2 * n for name, n in work.items()}
 
 
