@@ -236,7 +236,7 @@ def evaluate(tree: Params, workspace: Workspace) -> Any:
 
 
 def known(learned: Learned) -> Any:
-    return learned.policy, learned.normalizers.state_dict(), learned.train, learned.iteration, learned.sequence
+    return learned.policy, learned.normalizers.state_dict(), learned.train, learned.iteration
 
 
 def audit(tree: Params, workspace: Workspace) -> Verdict:

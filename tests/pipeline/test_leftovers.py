@@ -50,7 +50,7 @@ def test_what_training_goes_on_with_is_no_leftover(begun: Workspace) -> None:
 def test_changed_params_are_named_with_both_values(begun: Workspace) -> None:
     save(begun, "train.ppo.gamma=0.9", "train.envs=8")
     [left] = leftovers.others(begun)
-    assert left.changed == ("train.envs (4 → 8)", "train.ppo.gamma (0.995 → 0.9)")
+    assert left.changed == ("train.envs (4 → 8)", "train.ppo.gamma (1.0 → 0.9)")
     line = leftovers.told(left)
     assert "3 iterations" in line and str(left.path) in line and line.endswith("simic clean")
     assert line in {answer.seen for answer in doctor.examine(begun)}

@@ -37,7 +37,7 @@ def test_the_iteration_the_tensors_and_the_param_are_named(suite_run: Workspace,
     assert not equal
     assert lines[0] == "equal up to iteration 0, not after iteration 1"
     assert any(line.startswith("after iteration 3: ") and "tensors differ: " in line for line in lines)
-    assert lines[-1] == "train.ppo.learning_rate: 0.001 → 0.002"
+    assert lines[-1] == "train.ppo.learning_rate: 0.0015 → 0.002"
 
 
 @pytest.mark.parametrize(("same", "code"), [(True, 0), (False, 1)])
