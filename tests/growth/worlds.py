@@ -52,7 +52,13 @@ def make_table(columns: int = 5, tasks: int = 1, samples: int = 96, seed: int = 
     return Dataset(x[:, None, None], y, 3, classes)
 
 
-DATA = {"cnn": make_data(), "mlp": make_data(), "transformer": make_tokens(), "tables": make_table()}
+DATA = {
+    "cnn": make_data(),
+    "adapted_cnn": make_data(),
+    "mlp": make_data(),
+    "transformer": make_tokens(),
+    "tables": make_table(),
+}
 
 
 def make_order(envs: int, batches: int, batch: int, samples: int = 96, seed: int = 0) -> Tensor:

@@ -86,7 +86,11 @@ FAULTS = (
         "labels-of-the-neighbour",
         "critical",
         "In a minibatch of training every sample has the label of its neighbour.",
-        Patch(POPULATION, "x, y = data.x[batch], data.y[batch]", "x, y = data.x[batch], data.y[batch].roll(1, 1)"),
+        Patch(
+            POPULATION,
+            "x, y = (part.index_select(0, batch.flatten()).unflatten(0, batch.shape) for part in (data.x, data.y))",
+            "x, y = data.x[batch], data.y[batch].roll(1, 1)",
+        ),
         own=True,
     ),
     planted(

@@ -12,7 +12,7 @@ FAULTS = (
         "common-chosen-on-test",
         "critical",
         "The common schedule is chosen by the test scores of the held-out tasks.",
-        Patch("evaluation/headroom.py", "common=common,", "common=best_common(scoring.test_accuracy_pct),"),
+        Patch("evaluation/headroom.py", "common=best_common(reached),", "common=best_common(found.test_accuracy_pct),"),
     ),
     planted(
         "evaluation",
@@ -40,8 +40,8 @@ FAULTS = (
         "Every policy is evaluated on hosts of its own.",
         Patch(
             "evaluation/side_by_side.py",
-            "hosts.tasks.repeat(parts), ids.repeat(parts))",
-            "hosts.tasks.repeat(parts), env.env_ids)",
+            "hosts.tasks.repeat(parts), ids.repeat(parts), steps)",
+            "hosts.tasks.repeat(parts), env.env_ids, steps)",
         ),
     ),
     planted(
@@ -109,8 +109,8 @@ FAULTS = (
         "Scores are compared without the price of the parameters that were added.",
         Patch(
             ENDPOINTS,
-            "score(accuracy, params - host, host, headroom.price)",
-            "score(accuracy, 0 * params, host, headroom.price)",
+            "score(accuracy, (params - host) / host, 1, headroom.price)",
+            "score(accuracy, 0 * params, 1, headroom.price)",
         ),
         own=True,
     ),
@@ -150,8 +150,8 @@ FAULTS = (
         "The grown network that is trained from the start gets a quarter of the epochs.",
         Patch(
             "evaluation/static_final.py",
-            "equal = torch.full_like(affordable, regime.train.episode_steps)",
-            "equal = torch.full_like(affordable, regime.train.episode_steps // 4)",
+            "equal = torch.full_like(affordable, epochs)",
+            "equal = torch.full_like(affordable, epochs // 4)",
         ),
         own=True,
     ),

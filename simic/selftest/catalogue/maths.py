@@ -113,8 +113,8 @@ FAULTS = (
         "The entropy coefficient rises over the run instead of falling.",
         Patch(
             PPO,
-            "done = min(1.0, (self.updates - self.annealed_from) / max(1, self.total_updates - 1))",
-            "done = 1.0 - min(1.0, (self.updates - self.annealed_from) / max(1, self.total_updates - 1))",
+            "done = self._progress()",
+            "done = 1.0 - self._progress()",
         ),
         own=True,
     ),

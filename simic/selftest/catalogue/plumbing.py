@@ -85,7 +85,11 @@ FAULTS = (
         "host-gradient-zeroed",
         "critical",
         "Hosts get no gradient: only their seeds learn.",
-        Patch(ARENA, "grad=grad * scales[i],", "grad=grad * scales[i] * float(i > 0),"),
+        Patch(
+            ARENA,
+            "[_norms(own) for own in grads]",
+            "list(map(_norms, grads := [[g * float(i > 0) for g in of] for i, of in enumerate(grads)]))",
+        ),
     ),
     planted(
         "plumbing",
@@ -101,8 +105,8 @@ FAULTS = (
         "Hosts lose the moments of their optimizer after each epoch.",
         Patch(
             ARENA,
-            '"step": step, **moments}',
-            '"step": step, **{name: torch.zeros_like(moment) for name, moment in moments.items()}}',
+            '{"param": params, **moments}',
+            '{"param": params, **{name: [torch.zeros_like(each) for each in of] for name, of in moments.items()}}',
         ),
         own=True,
     ),
@@ -113,8 +117,8 @@ FAULTS = (
         "Hosts and seeds make two steps for each minibatch.",
         Patch(
             ARENA,
-            "            optimizers.apply(update, self.optimizer)\n",
-            "            for _ in range(2):\n                optimizers.apply(update, self.optimizer)\n",
+            "            optimizers.apply_fused(self._runs, grads, self.optimizer)\n",
+            "            for _ in '12':\n                optimizers.apply_fused(self._runs, grads, self.optimizer)\n",
         ),
     ),
     planted(
@@ -152,8 +156,8 @@ FAULTS = (
         "Blending seeds are validated as if their ramp had ended.",
         Patch(
             POPULATION,
-            "state.of(hosts), slots.alpha[hosts], data, flags[:, hosts])",
-            "state.of(hosts), slots.alpha[hosts].ceil(), data, flags[:, hosts])",
+            "state.of(hosts), slots.alpha, data, flags[:, hosts])",
+            "state.of(hosts), slots.alpha.ceil(), data, flags[:, hosts])",
         ),
         own=True,
     ),
@@ -182,8 +186,8 @@ FAULTS = (
         "The mask of the parameter budget leaves out the seed that is asked about.",
         Patch(
             "envs/masks.py",
-            "(total[:, None, None] + self.reserve <= self.limit)",
-            "(total[:, None, None] + 0 * self.reserve <= self.limit)",
+            "(elsewhere[:, :, None] + self.reserve <= self.limit)",
+            "(elsewhere[:, :, None] + 0 * self.reserve <= self.limit)",
         ),
     ),
     planted(
@@ -222,8 +226,8 @@ FAULTS = (
         "Every host is decided by the observation of its neighbour.",
         Patch(
             OBSERVATIONS,
-            "return torch.cat((base, per_slot.flatten(1)), dim=1)",
-            "return torch.cat((base, per_slot.flatten(1)), dim=1).roll(1, 0)",
+            "return torch.cat((base, per_slot.flatten(1), per_kind.flatten(1)), dim=1)",
+            "return torch.cat((base, per_slot.flatten(1), per_kind.flatten(1)), dim=1).roll(1, 0)",
         ),
     ),
     planted(
