@@ -81,6 +81,8 @@ def mutations() -> Iterator[tuple[str, bytes]]:
         for wrong in wrong_values(value):
             if path == ("prepare", "source") and wrong in ("banana", 2.5):
                 continue  # refused too, by rules over two keys, which name the section
+            if path[-1] == "target_kl" and wrong == 2.5:
+                continue  # a number is right, though the file has null
             tree = copy.deepcopy(TREE)
             section = tree
             for key in path[:-1]:

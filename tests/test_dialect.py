@@ -71,7 +71,7 @@ def test_anchors_and_merges_are_used_as_dvc_records_them(workspace: Workspace) -
     text = text.replace("score: {weight: 0.1}", "score: *w").replace(
         "loss: {weight: 0.2", "loss: {<<: &w {weight: 0.2}"
     )
-    text = text.replace("drip_fraction: 0.7", "drip_fraction: &d 0.7").replace("gamma: 0.995", "gamma: *d")
+    text = text.replace("drip_fraction: 0.7", "drip_fraction: &d 0.7").replace("gamma: 1.0", "gamma: *d")
     workspace.params.write_text(text)
     tree, found = params.load(workspace.params).train, recorded(workspace)
     assert (tree.reward.loss.weight, tree.reward.score.weight, tree.ppo.gamma) == (0.2, 0.2, 0.7)

@@ -186,9 +186,9 @@ HOSTILE = {
     "holds itself": TEXT.replace("  actions:", "  actions: &a\n    op: [*a]", 1),
     "merges itself": "a: &a {<<: *a}",
     "5000 digits": TEXT.replace("rng_seed: 1", "rng_seed: " + "9" * 5000),
-    "5000 digits of a fraction": TEXT.replace("gamma: 0.995", "gamma: 0." + "9" * 5000 + "e9999"),
+    "5000 digits of a fraction": TEXT.replace("gamma: 1.0", "gamma: 0." + "9" * 5000 + "e9999"),
     "a key twice": TEXT + "\nrng_seed: 1\n",
-    "a nested key twice": TEXT.replace("  iterations: 6", "  iterations: 6\n  iterations: 7"),
+    "a nested key twice": TEXT.replace("  iterations: 80", "  iterations: 80\n  iterations: 7"),
     "a key twice in a line": TEXT.replace("{name: patches", "{name: patches").replace(
         "{weight: 0.1}", "{weight: 1, weight: 2}"
     ),
@@ -326,7 +326,7 @@ def test_the_command_as_a_process_ends_with_one_line_and_exit_code_2(tmp_path: P
 
 def test_what_is_wrong_with_the_file_is_not_blamed_on_s(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
-    path.write_text(TEXT.replace("batch_size: 32", "batch_size: -1"))
+    path.write_text(TEXT.replace("batch_size: 48", "batch_size: -1"))
     with pytest.raises(SimicError) as caught:
         params.load(path, ["train.ppo.gamma=2", "rng_seed=3"])
     file, given = str(caught.value).split("; -S ")
