@@ -71,7 +71,8 @@ def test_the_same_epoch_gives_the_same_bits(family: str) -> None:
 @pytest.mark.parametrize("family", ["cnn", "mlp"])
 def test_a_step_waits_for_the_device_twice(family: str) -> None:
     data = on_device(DATA[family])
-    train = Train(envs=16, episode_steps=4, batch_size=32, host={"family": family, "preset": "baseline"}, batches_per_epoch=2)
+    host = {"family": family, "preset": "baseline"}
+    train = Train(envs=16, episode_steps=4, batch_size=32, host=host, batches_per_epoch=2)
     env = GrowthEnv(train, 7, data, data, device=DEVICE)
     env.reset()
     wait = torch.zeros(16, len(env.action_spec.heads), dtype=torch.int64, device=DEVICE)
