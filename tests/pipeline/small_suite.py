@@ -16,4 +16,4 @@ TINY = [
 
 
 def tree(*overrides: str) -> params.Params:
-    return params.load(ROOT / "params.yaml", [*TINY, "train.actions.blueprint=[norm]", *overrides])
+    return params.load(ROOT / "params.yaml", [*TINY, "train.actions.blueprint=[norm, sort]", *overrides])

@@ -59,7 +59,7 @@ def test_a_decision_is_told_with_what_every_alternative_came_to(copied: Workspac
         assert [line for line in lines if line.startswith(title)], title
     told = [line for line in lines if "GERMINATE norm slot" in line or "WAIT" in line.split()[:2]]
     found = stages.explain(tree(), copied, "0", 1)
-    # A bare host may wait, or germinate one blueprint in its slot.
+    # A bare host may wait, or germinate one of two blueprints in its slot.
     choices = {(each.op, each.slot) for each in (found.taken, *found.others)}
     assert choices == {("WAIT", None), ("GERMINATE", 0)} and len(told) >= 2
     assert found.exact and found.taken.score == pytest.approx(found.recorded_score, abs=1e-3)

@@ -87,7 +87,7 @@ def test_the_card_says_what_the_reports_say(shipped: Path, suite_run: Workspace)
         f"Cost: {found.controller_trainings} host trainings", f"kept is iteration {found.checkpoint_iteration}.",
         "3 tasks of training", "Host family tables with 1 slot; trained on preset baseline alone",
         "At most 1 seed, up to 4 times the host's parameters. Actions: op: WAIT, GERMINATE, PRUNE, FOSSILIZE; ",
-        "; alpha_curve: LINEAR; blueprint: norm.\n",
+        "; alpha_curve: LINEAR; blueprint: norm, sort.\n",
         "An episode is 10 epochs of 2 batches of 48 samples", "less 2 for each time",
         "simic grow DATA.npz --policy tables",
     )  # fmt: skip
@@ -184,7 +184,7 @@ def test_grow_needs_no_project_and_a_comparison_changes_nothing_of_the_network(
     rows = {row["name"]: row for row in report["rows"]}
     common = Controller.load(shipped, torch.device("cpu")).common
     assert report["common"] == common and report["price"] == 2.0  # as the controller was trained
-    assert report["schedules"] == ["static", "norm at 0, step 0"]
+    assert report["schedules"] == ["static", "sort at 0, step 0", "norm at 0, step 0"]
     for name in (
         "host alone",
         f"common schedule: {common}",

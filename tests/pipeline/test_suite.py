@@ -215,7 +215,7 @@ def test_another_suite_is_measured_with_its_own_settings_and_nothing_of_the_work
 ) -> None:
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
     monkeypatch.chdir(tmp_path)
-    small = [*TINY, "train.actions.blueprint=[norm]"]
+    small = [*TINY, "train.actions.blueprint=[norm, sort]"]
     call(monkeypatch, "headroom", "tables", "--out", "all.json", *(word for each in small for word in ("-S", each)))
     page = capsys.readouterr().out
     assert page.startswith("# Headroom of suite tables\n") and "Host tables/baseline" in page
