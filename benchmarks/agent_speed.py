@@ -4,8 +4,8 @@
 
 Steps per second: CartPole-v1, 8 environments × 128 steps, LSTM of 64, 4 minibatches, 4 epochs, training as a whole.
 Update: observation 128, LSTM 512, heads (3, 13, 4, 3, 3, 4, 5, 6), T = 150, 4 epochs of 4 minibatches, the same number
-of parameters to 5 %, with and without episodes that start inside a row. ``shared``: actor and critic have one memory
-(theirs keeps the value's gradient out of it, ours does not). ``own``: each has its own, the default of both.
+of parameters to 5 %, with and without episodes that start inside a row. Actor and
+critic have their own memory, the default of both.
 
 Both sides have what is fastest for them here: one thread, and memory that is freed is kept for the next allocation.
 Minibatches are each library's own: ours are whole rows; theirs are as many samples, cut out of the rows wherever that
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -42,7 +42,6 @@ from simic.training.machine import keep_freed_memory
 
 HEADS, FEATURES, STEPS, UNITS = (3, 13, 4, 3, 3, 4, 5, 6), 128, 150, 512
 NEVER, MEAN_LENGTH, EPOCHS = 10**9, 40, 4
-Critic = Literal["shared", "own"]
 
 
 class Noise(gymnasium.Env):
@@ -76,9 +75,9 @@ def parameters(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def our_update(critic: Critic, envs: int, length: int, steps: int) -> tuple[Callable[[], object], int]:
+def our_update(envs: int, length: int, steps: int) -> tuple[Callable[[], object], int]:
     """One update of a fixed rollout, again and again; and how many parameters it moves."""
-    sizes = params.Policy(encoder_units=FEATURES, core_units=UNITS, head_units=56, critic=critic)
+    sizes = params.Policy(encoder_units=FEATURES, core_units=UNITS, head_units=56)
     settings = params.PPOParams(epochs=EPOCHS, minibatches=4, target_kl=None, learning_rate=1e-9)
     agent = Agent(lambda: Noise(length), envs=envs, rollout_steps=steps, policy=sizes, ppo=settings)
     rollout, _ = collect(agent.env, agent.policy, agent.normalizers, 0, 1, steps)
@@ -86,13 +85,12 @@ def our_update(critic: Critic, envs: int, length: int, steps: int) -> tuple[Call
     return lambda: agent.ppo.update(replace(rollout), 0, Health(agent.ppo)), parameters(agent.policy)
 
 
-def their_update(critic: Critic, envs: int, length: int, steps: int) -> tuple[Callable[[], object], int]:
+def their_update(envs: int, length: int, steps: int) -> tuple[Callable[[], object], int]:
     """The same of RecurrentPPO, with layers that bring it to our number of parameters."""
     env = make_vec_env(lambda: Noise(length), envs, seed=1)
     sizes = {
         "lstm_hidden_size": UNITS,
-        "shared_lstm": critic == "shared",
-        "enable_critic_lstm": critic == "own",
+        "enable_critic_lstm": True,
         "net_arch": {"pi": [256], "vf": [256]},
     }
     model = RecurrentPPO(
@@ -128,16 +126,14 @@ def alternately(ours: Callable[[], object], theirs: Callable[[], object], repeat
 
 
 def updates(repeats: int, sizes: list[int], steps: int) -> list[dict[str, Any]]:
-    critics: tuple[Critic, ...] = ("shared", "own")
-    kinds = itertools.product(critics, sizes, ((False, NEVER), (True, MEAN_LENGTH)))
+    kinds = itertools.product(sizes, ((False, NEVER), (True, MEAN_LENGTH)))
     rows = []
-    for critic, envs, (inside, length) in kinds:
-        ours, count = our_update(critic, envs, length, steps)
-        theirs, their_count = their_update(critic, envs, length, steps)
+    for envs, (inside, length) in kinds:
+        ours, count = our_update(envs, length, steps)
+        theirs, their_count = their_update(envs, length, steps)
         seconds = alternately(ours, theirs, 1 if inside else repeats)  # those with starts inside are factors apart
         rows.append(
             {
-                "critic": critic,
                 "envs": envs,
                 "starts_inside": inside,
                 "parameters": count,

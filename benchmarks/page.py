@@ -175,13 +175,10 @@ def _spread(values: list[float], sign: str = "") -> str:
 
 def _speed(found: dict[str, Any]) -> list[str]:
     cartpole = found["cartpole"]
-    ratios = {(row["critic"], row["envs"], row["starts_inside"]): f"{row['ratio']:.2f}" for row in found["updates"]}
-    rows = [
-        (critic, str(envs), ratios[critic, envs, False], ratios[critic, envs, True])
-        for critic, envs in dict.fromkeys((critic, envs) for critic, envs, _ in ratios)
-    ]
+    ratios = {(row["envs"], row["starts_inside"]): f"{row['ratio']:.2f}" for row in found["updates"]}
+    rows = [(str(envs), ratios[envs, False], ratios[envs, True]) for envs in dict.fromkeys(envs for envs, _ in ratios)]
     apart = max(abs(row["parameters"] / row["their_parameters"] - 1) for row in found["updates"])
-    head = ("critic", "environments", "whole rows", "episodes start inside")
+    head = ("environments", "whole rows", "episodes start inside")
     return [
         "## Speed of the agent beside sb3-contrib RecurrentPPO",
         "",
@@ -192,7 +189,7 @@ def _speed(found: dict[str, Any]) -> list[str]:
         f"{cartpole['their_steps_per_second']:,.0f}, ratio {cartpole['ratio']:.2f}.",
         "",
         "One update (observation 128, LSTM 512, eight heads, T = 150), our samples per second over theirs; the critic",
-        f"shares the actor's memory in both, or has its own. Parameters equal to {100 * apart:.0f} %.",
+        f"has its own memory in both. Parameters equal to {100 * apart:.0f} %.",
         "",
         *table(head, rows),
     ]

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks import choosers
 from simic import durable, params
 from simic.data.prepare import prepare
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
-from simic.evaluation import chooser, rules
+from simic.evaluation import rules
 from simic.evaluation.baselines import Static
 from simic.evaluation.gap import paired_difference
 from simic.evaluation.grid import rows_at_once
@@ -40,7 +41,7 @@ def reached(
 ) -> dict[str, dict[str, Values]]:
     """Return test accuracies per task ``[T]`` after so many epochs, by group of held-out tasks and policy."""
     shorter = tree.model_copy(update={"train": tree.train.model_copy(update={"episode_steps": epochs})})
-    setup = EvaluationSetup.open(shorter, prepared, device, len(chooser.KINDS) + 2)
+    setup = EvaluationSetup.open(shorter, prepared, device, len(choosers.KINDS) + 2)
     with closing(setup.env) as env:
         scores = {name: done.score for name, done in play_for_score(setup, make(env))}
     rows, tasks = setup.tasks.numpy(), setup.held_out.tasks
@@ -74,17 +75,17 @@ def table(found: Mapping[int, Mapping[str, Mapping[str, Values]]]) -> str:
     return "\n".join(lines)
 
 
-def page(suite: str, tuned: TunedRules, choosers: chooser.Choosers, scores: str) -> str:
+def page(suite: str, tuned: TunedRules, learned: choosers.Choosers, scores: str) -> str:
     """Return the page of a suite."""
     lines = [
         f"# Tuned rules and choosers of the suite {suite}",
         "",
         f"Rules: {tuned.configurations} configurations, {tuned.trainings} host trainings on tasks of training. "
-        f"Choosers: {choosers.trainings} host trainings. Test accuracy, points; beside it the lead over the rule.",
+        f"Choosers: {learned.trainings} host trainings. Test accuracy, points; beside it the lead over the rule.",
         scores,
         "",
         *(f"- {rule.epochs} epochs, rule: {rule}" for rule in tuned.rules),
-        *(f"- {each.epochs} epochs, {each.words(choosers.names)}" for each in choosers.fitted),
+        *(f"- {each.epochs} epochs, {each.words(learned.names)}" for each in learned.fitted),
     ]
     return "\n".join(lines) + "\n"
 
@@ -107,15 +108,15 @@ def main() -> None:
     tuned = tune(tree, data / "prepared", EPOCHS, device, told, rows=rows_at_once(tree))
     rules.PUBLISHED.mkdir(parents=True, exist_ok=True)
     durable.replace_file(rules.PUBLISHED / f"{given.suite}.json", tuned.to_json().encode())
-    choosers = chooser.learn(tree, data / "prepared", EPOCHS, device, told, rows=rows_at_once(tree))
+    learned = choosers.learn(tree, data / "prepared", EPOCHS, device, told, rows=rows_at_once(tree))
 
     def actors(env: GrowthEnv) -> dict[str, Actor]:
-        learned = {kind: choosers.actor(env, kind) for kind in chooser.KINDS}
-        return {"static": Static(), RULE: rules.Tuned(env, tuned), **learned}
+        by_kind = {kind: learned.actor(env, kind) for kind in choosers.KINDS}
+        return {"static": Static(), RULE: rules.tuned_actor(env, tuned), **by_kind}
 
     found = {epochs: reached(tree, data / "prepared", device, epochs, actors) for epochs in EPOCHS}
     RESULTS.mkdir(parents=True, exist_ok=True)
-    durable.replace_file(RESULTS / f"{given.suite}.md", page(given.suite, tuned, choosers, table(found)).encode())
+    durable.replace_file(RESULTS / f"{given.suite}.md", page(given.suite, tuned, learned, table(found)).encode())
 
 
 if __name__ == "__main__":

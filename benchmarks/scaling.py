@@ -198,7 +198,7 @@ def main() -> None:
         "",
         *one_gpu(profile, "reference"),
         "",
-        *crowd(found, CASES["default"], tree.train.episode_steps),
+        *crowd(found, CASES["default"], tree.train.middle_episode),
     ]
     durable.replace_file(PAGE, ("\n".join(parts) + "\n").encode())
     print(PAGE)

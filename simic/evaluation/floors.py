@@ -33,8 +33,7 @@ PENALTIES = (0.0001, 0.001, 0.01, 0.1, 1.0)
 MOST_ITERATIONS = 500
 EVERYWHERE = "{} in every slot"  # of a blueprint
 CNN_WIDTHS = ((4, 8), (8, 16), (4, 8, 16))
-TABLE_WIDTHS = (64, 64)
-MLP_WIDTHS = ((8,), (16,), (32, 32), (64, 64, 64))
+WIDTHS = {"mlp": ((8,), (16,), (32, 32), (64, 64, 64)), "tables": ((64, 64),)}
 
 Samples = tuple[NDArray[np.float64], NDArray[np.int64]]  # of one split of one task: x [n, D], y [n]
 
@@ -135,10 +134,8 @@ def sizes(family: str) -> dict[str, Host]:
     """The static networks of a sweep by name, small to large; of families without widths here, every preset."""
     if family in ("cnn", "adapted_cnn"):
         hosts = [Host(family=family, preset="baseline", widths=widths, kernel_size=3) for widths in CNN_WIDTHS]
-    elif family == TOGETHER.family:
-        hosts = [Host(family=family, preset="baseline", widths=TABLE_WIDTHS)]
-    elif family == "mlp":
-        hosts = [Host(family=family, preset="baseline", widths=widths) for widths in MLP_WIDTHS]
+    elif family in WIDTHS:
+        hosts = [Host(family=family, preset="baseline", widths=widths) for widths in WIDTHS[family]]
     else:
         hosts = [Host(family=family, preset=preset) for preset in family_of(family).presets]
     return {f"static {host.family}, {list(host.widths) if host.widths else host.preset}": host for host in hosts}

@@ -29,24 +29,21 @@ from simic.evaluation.result import (
     HeadroomReport,
     HostDescription,
     PerSeed,
-    Standings,
     TaskRow,
     TunedRules,
     joined,
 )
-from simic.evaluation.rules import Tuned, known
+from simic.evaluation.rules import known, tuned_actor
 from simic.evaluation.schedules import OpenLoop, Schedule, every_schedule
-from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, play_for_score
+from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, in_one_process, play_for_score
 from simic.evaluation.search import best_common
 from simic.evaluation.side_by_side import play_together
 from simic.evaluation.tuning import tune
-from simic.params import Headroom, Params
+from simic.params import Params, RuleName
 from simic.training import sharing
 from simic.training.validation import VALIDATION_ITERATION
 
 SEARCH_ITERATION = 1 << 43  # a namespace of its own: hosts that no training or evaluation episode has seen
-
-ONE_RULE = Headroom(policies=(TUNED,))
 
 Told = Callable[[str, int, int], None]  # what is played, how many host trainings of how many
 
@@ -61,16 +58,13 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
     with closing(setup.env):
         found = ground.on(setup, (primary, *lengths))
     others = {f"{length} epochs": found[length] for length in lengths}
-    alone = params.model_copy(update={"runtime": params.runtime.model_copy(update={"processes": 1})})
-    ground = replace(ground, params=alone)  # a few hosts of each width: no process is worth starting for them
-    outside = [ground.on(each, (primary,))[primary] for each in setup.elsewhere(alone, prepared, 1)]
+    ground = replace(ground, params=in_one_process(params))
+    outside = [ground.on(each, (primary,))[primary] for each in setup.elsewhere(params, prepared, 1)]
     if outside:
         others[OUTSIDE] = joined(outside)
     validation = _on_validation(params, prepared, tuned, found[primary], device)
-    whole = found[primary].model_copy(update={"others": others, "validation": validation})
-    return whole.model_copy(
-        update={"standings": _standings(whole), "others": {name: _placed(each) for name, each in others.items()}}
-    )
+    others = {name: _placed(each) for name, each in others.items()}
+    return _placed(found[primary].model_copy(update={"others": others, "validation": validation}))
 
 
 def _on_validation(
@@ -89,7 +83,7 @@ def _on_validation(
     env = GrowthEnv(params.train, params.rng_seed, *data, rows, device, params.runtime.backend, make)
     names = [item.name for item in env.blueprints]
     common = OpenLoop([Schedule.named(found.schedules[found.common], names, env.host.slots)] * count)
-    rule = hand_rules(params.model_copy(update={"headroom": ONE_RULE}), env, tuned)
+    rule = hand_rules((TUNED,), env, tuned)
     actors: dict[str, Actor] = {"static": Static(), "common": common} | rule
     with closing(env):
         play_together(env, list(actors.values()), Hosts(torch.tensor(tasks), rows[:count], VALIDATION_ITERATION), steps)
@@ -97,12 +91,8 @@ def _on_validation(
     return dict(zip(actors, [round(value, 4) for value in reached.tolist()], strict=True))
 
 
-def _standings(report: HeadroomReport) -> dict[str, Standings]:
-    return endpoints.standings(report, {})
-
-
 def _placed(report: HeadroomReport) -> HeadroomReport:
-    return report.model_copy(update={"standings": _standings(report)})
+    return report.model_copy(update={"standings": endpoints.standings(report, {})})
 
 
 @dataclass(frozen=True)
@@ -119,7 +109,7 @@ class _Ground:
     def on(self, setup: EvaluationSetup, lengths: Sequence[int]) -> dict[int, HeadroomReport]:
         """By length of the episodes, on the tasks of one width; standings are still to come."""
         params, env, held_out, count = self.params, setup.env, setup.held_out, len(setup.tasks)
-        rules = hand_rules(params, env, self.tuned)
+        rules = hand_rules(params.headroom.policies, env, self.tuned)
         played = {
             length: {name: done.score for name, done in play_for_score(setup, rules, length)} for length in lengths
         }
@@ -188,11 +178,10 @@ def known_or_tuned(params: Params, prepared: Path, device: torch.device, told: T
     return found
 
 
-def hand_rules(params: Params, env: GrowthEnv, tuned: TunedRules | None) -> dict[str, Actor]:
-    """Return the policies that ``headroom.policies`` names; without tuned rules the patient one stands in for them."""
-    asked = params.headroom.policies
+def hand_rules(asked: Sequence[RuleName], env: GrowthEnv, tuned: TunedRules | None) -> dict[str, Actor]:
+    """Return the policies of these names; without tuned rules the patient one stands in for them."""
     names = dict.fromkeys(PATIENT if name == TUNED and tuned is None else name for name in asked)
-    return {name: Tuned(env, tuned) if name == TUNED and tuned else BASELINES[name](env) for name in names}
+    return {name: tuned_actor(env, tuned) if name == TUNED and tuned else BASELINES[name](env) for name in names}
 
 
 def possible_schedules(params: Params, env: GrowthEnv) -> list[Schedule]:

@@ -185,10 +185,6 @@ class TunedRules(Frozen):
     configurations: int
     trainings: int  # of hosts
 
-    def of(self, epochs: int) -> TunedRule:
-        """Return the rule for episodes of so many epochs, or of the number nearest to it; of two the smaller."""
-        return min(self.rules, key=lambda rule: (abs(rule.epochs - epochs), rule.epochs))
-
     def to_json(self) -> str:
         """Return canonical JSON: equal rules are equal bytes."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"

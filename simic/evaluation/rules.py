@@ -17,8 +17,7 @@ from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
 from simic.evaluation.endpoints import SETTINGS
 from simic.evaluation.result import TunedRule, TunedRules, read_rules
-from simic.evaluation.trials import NONE, Managed, Opening, TrialActor, TrialPlan, possible_openings
-from simic.growth.life.vocabulary import Action
+from simic.evaluation.trials import NONE, ByLength, Managed, Opening, TrialActor, TrialPlan, possible_openings
 from simic.params import Lifecycle, Params
 
 PUBLISHED = Path(__file__).parents[1] / "published" / "rules"  # NAME.json for each setting that was tuned for
@@ -102,22 +101,7 @@ def known(params: Params, folder: Path = PUBLISHED) -> TunedRules | None:
     return None
 
 
-class Tuned:
-    """Plays on all hosts the rule that was tuned for the length of the episode."""
-
-    def __init__(self, env: GrowthEnv, tuned: TunedRules) -> None:
-        names, openings = [item.name for item in env.blueprints], possible_openings(env)
-        lifecycle = env.train.lifecycle
-        self.by_epochs = {each.epochs: HandRules(lifecycle, [rule_of(each, names, openings)]) for each in tuned.rules}
-        self.tuned = tuned
-        asked = [actor.asks for actor in self.by_epochs.values()]
-        self.asks = {head: tuple(sorted({index for each in asked for index in each[head]})) for head in asked[0]}
-
-    def start(self, episode: Episode) -> None:
-        """Take the rule for an episode of this length."""
-        self.actor = self.by_epochs[self.tuned.of(episode.steps).epochs]
-        self.actor.start(episode)
-
-    def act(self, situation: Situation) -> Action:
-        """Decide as that rule does."""
-        return self.actor.act(situation)
+def tuned_actor(env: GrowthEnv, tuned: TunedRules) -> ByLength:
+    """Return what plays the rule that was tuned for the length of the episode, or for the length nearest to it."""
+    names, openings, lifecycle = [item.name for item in env.blueprints], possible_openings(env), env.train.lifecycle
+    return ByLength({each.epochs: HandRules(lifecycle, [rule_of(each, names, openings)]) for each in tuned.rules})

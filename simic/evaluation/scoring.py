@@ -52,7 +52,7 @@ class EvaluationSetup:
     def elsewhere(self, params: Params, prepared: Path, policies: int) -> "Iterator[EvaluationSetup]":
         """On the tasks from outside the suite, one setup for each of their widths; each is closed before the next."""
         for held_out in self.held_out.outside:
-            setup = type(self).on(params, held_out, prepared, self.env.device, policies)
+            setup = type(self).on(in_one_process(params), held_out, prepared, self.env.device, policies)
             with closing(setup.env):
                 yield setup
 
@@ -76,6 +76,11 @@ class EvaluationSetup:
     def hosts(self) -> Hosts:
         """Those of every policy."""
         return Hosts(self.tasks, self.env.env_ids[: len(self.tasks)], EVALUATION_ITERATION)
+
+
+def in_one_process(params: Params) -> Params:
+    """For a few hosts: no process is worth starting for them."""
+    return params.model_copy(update={"runtime": params.runtime.model_copy(update={"processes": 1})})
 
 
 @dataclass(frozen=True)

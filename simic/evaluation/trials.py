@@ -4,7 +4,7 @@ A seed is judged after so many epochs in HOLDING, where its contribution is meas
 each may go by numbers of its own. What happens before the last decisions does not depend on the length of the episode.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -202,3 +202,21 @@ class Watched(TrialActor):
         ]
         shown = situation.observation.features[:, self.shown].unbind(dim=1)
         return torch.stack([each.float() for each in (*of_seed, tracker.accuracy, tracker.loss, *shown)], dim=1)
+
+
+class ByLength:
+    """Plays the actor for the length of the episode, or for the length nearest to it; of two the shorter."""
+
+    def __init__(self, by_epochs: Mapping[int, TrialActor]) -> None:
+        self.by_epochs = dict(by_epochs)
+        asked = [actor.asks for actor in self.by_epochs.values()]
+        self.asks = {head: tuple(sorted({index for each in asked for index in each[head]})) for head in asked[0]}
+
+    def start(self, episode: Episode) -> None:
+        """Take the actor for an episode of this length."""
+        self.actor = self.by_epochs[min(self.by_epochs, key=lambda epochs: (abs(epochs - episode.steps), epochs))]
+        self.actor.start(episode)
+
+    def act(self, situation: Situation) -> Action:
+        """Decide as that actor does."""
+        return self.actor.act(situation)

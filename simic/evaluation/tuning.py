@@ -215,13 +215,6 @@ def grown_alone(
     return scores.view(-1, len(hosts), len(openings)), seen.view(len(hosts), len(openings), *seen.shape[1:]).cpu()
 
 
-def never_grown(ground: Ground, openings: Sequence[Opening], hosts: Tensor) -> Tensor:
-    """Return the scores ``[L, H]`` of hosts in which nothing germinates."""
-    nothing = TrialPlan(tuple(openings), 0, 1, float("inf"), False)
-    scores, _ = ground.play(lambda part: Watched(ground.env, [nothing], torch.zeros_like(part)), hosts)
-    return scores
-
-
 def orders(openings: Sequence[Opening], scores: Tensor, seen: Tensor) -> list[list[Opening]]:
     """Return openings by mean score at the end, by what each adds to those before it, and by mean contribution after
     the first epochs; of ``grown_alone``.

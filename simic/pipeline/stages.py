@@ -222,8 +222,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
 
         final = params.evaluate.static_final
         known = planted.grade(learned, params.rng_seed, device) if asked else None
-        alone = params.model_copy(update={"runtime": params.runtime.model_copy(update={"processes": 1})})
-        outside = setup.elsewhere(alone, workspace.prepared, len(policies))
+        outside = setup.elsewhere(params, workspace.prepared, len(policies))
         others = evaluation.elsewhere(setup, lambda env: actors(params, env, learned), floors, outside)
         found = evaluation.evaluate(
             setup, players, floors, subject, final, take_home, permuted, departing, known, others
@@ -407,12 +406,10 @@ def _usual_host(params: Params, workspace: Workspace, meta: "Meta") -> Host:
 
 def _batches_of(samples: int, train: Train) -> Train:
     """With batches of so few samples that an epoch has as many of them as it is to have."""
-    wanted = 1 if train.batches_per_epoch == "all" else min(train.batches_per_epoch, samples)
-    size = min(train.batch_size, samples // wanted)
-    changes = (
-        {"batch_size": size} if train.batches_per_epoch == "all" else {"batch_size": size, "batches_per_epoch": wanted}
-    )
-    return train.model_copy(update=changes)
+    if train.batches_per_epoch == "all":
+        return train.model_copy(update={"batch_size": min(train.batch_size, samples)})
+    count = min(train.batches_per_epoch, samples)
+    return train.model_copy(update={"batches_per_epoch": count, "batch_size": min(train.batch_size, samples // count)})
 
 
 def adapting(train: Train) -> Train:

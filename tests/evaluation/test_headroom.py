@@ -15,9 +15,10 @@ from simic.evaluation import endpoints, result
 from simic.evaluation.headroom import hand_rules, known_or_tuned, measure
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import HeadroomReport, PerSeed, TaskRow, TunedRule, TunedRules
-from simic.evaluation.rules import Tuned
+from simic.evaluation.rules import tuned_actor
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.evaluation.statistics import mean_interval
+from simic.evaluation.trials import ByLength
 from simic.params import Evaluate, Params, Runtime
 from simic.params import Headroom as Asked
 
@@ -173,14 +174,14 @@ def test_the_patient_rule_stands_in_where_no_tuned_one_is_known(bank, params):
     env = EvaluationSetup.open(params, bank).env
     cpu = torch.device("cpu")
     assert known_or_tuned(params, bank, cpu, lambda *said: None) is None
-    rules = hand_rules(params, env, None)
+    rules = hand_rules(params.headroom.policies, env, None)
     assert list(rules) == ["static", "patient"] and isinstance(rules["patient"], Patient)
     rule = TunedRule(family="in order", order=("norm at 1",), patience=1, threshold=2.0, epochs=9, score=50.0, hosts=4)
     tuned = TunedRules(tuned_for="x", rules=(rule,), configurations=1, trainings=4)
-    rules = hand_rules(params, env, tuned)
-    assert list(rules) == ["static", "tuned_rule", "patient"] and isinstance(rules["tuned_rule"], Tuned)
+    rules = hand_rules(params.headroom.policies, env, tuned)
+    assert list(rules) == ["static", "tuned_rule", "patient"] and isinstance(rules["tuned_rule"], ByLength)
     played = dict(play_for_score(EvaluationSetup.open(params, bank, policies=3), rules))
-    alone = dict(play_for_score(EvaluationSetup.open(params, bank), {"tuned_rule": Tuned(env, tuned)}))
+    alone = dict(play_for_score(EvaluationSetup.open(params, bank), {"tuned_rule": tuned_actor(env, tuned)}))
     assert played["tuned_rule"].score == alone["tuned_rule"].score
     assert max(played["tuned_rule"].score.germinated) == 1
 

@@ -6,11 +6,12 @@ from scripted import MANUAL, SLOTS, World, episode, legal
 from tiny import tiny_train
 
 from simic.agent.spec import Observation
-from simic.envs.play import Situation
+from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
 from simic.evaluation import rules, trials
 from simic.evaluation.result import TunedRule, TunedRules, read_rules
 from simic.evaluation.rules import HandRule, HandRules, rule_of
+from simic.evaluation.trials import ByLength
 from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.params import Instances, Lifecycle, Params, Prepare, Suite
@@ -191,14 +192,29 @@ def tuned(**changes):
     return TunedRule(**(given | changes))
 
 
-def test_tuned_rules_come_back_from_their_file_and_are_taken_by_the_number_of_epochs(tmp_path):
+def test_the_actor_is_that_of_the_nearest_number_of_epochs_and_asks_what_any_of_them_asks():
+    class Named:
+        def __init__(self, *slots):
+            self.asks = {"slot": slots}
+
+        def start(self, episode):
+            started.append((self.asks["slot"], episode.steps))
+
+    actor = ByLength({6: Named(0, 2), 12: Named(1)})
+    assert actor.asks == {"slot": (0, 1, 2)}
+    # 8 is nearer to 6, 10 to 12; 9 is as near to both.
+    for steps, slots in ((3, (0, 2)), (6, (0, 2)), (8, (0, 2)), (9, (0, 2)), (10, (1,)), (12, (1,)), (40, (1,))):
+        started = []
+        actor.start(Episode(torch.arange(1), 0, 1, steps))
+        assert started == [(slots, steps)]
+
+
+def test_tuned_rules_come_back_from_their_file(tmp_path):
     returning = tuned(family="return to the best", threshold=None, epochs=12)
     found = TunedRules(tuned_for="f" * 64, rules=(tuned(), returning), configurations=7, trainings=900)
     path = tmp_path / "some.json"
     path.write_text(found.to_json())
     assert read_rules(path) == found
-    # 8 is nearer to 6, 10 to 12; 9 is as near to both.
-    assert [found.of(epochs).epochs for epochs in (3, 6, 8, 9, 10, 12, 40)] == [6, 6, 6, 6, 12, 12, 12]
     rule = rule_of(tuned(), ["a", "b"], [(0, 0), (0, 1), (1, 0)])
     assert rule == HandRule(((0, 1), (1, 0)), 2, 4.0)
     assert rule_of(tuned(), ["a", "b"], [(0, 0), (0, 1)]).order == ((0, 1),)  # too large ones are left out

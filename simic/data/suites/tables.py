@@ -7,6 +7,7 @@ and generators that were not written for this suite (group ``outside``, see ``ou
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -15,15 +16,112 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from simic.data.suites import table_rules as rules
-from simic.data.suites.kinds import Draws, Problem, kind
+from simic.data.suites.kinds import Draws, Kind, Problem, kind
 from simic.data.suites.outside_tables import GENERATED, REAL, register
 from simic.data.suites.suites import TaskSuite, suite
 from simic.data.suites.table_rules import CODES, COLUMNS, Columns, LabelRule, Shape
 
 REFERENCE = 1024  # rows on which scores are cut
 LABEL_NOISE = (0.0, 0.03, 0.06)
-BASE = ("linear", "sparse", "product", "periodic", "category", "order", "match", "skew", "gain")
-HELD_OUT = ("signs", "band", "spread", "stripes", "blend", "nearest", "heavy", "twins", "rank")
+
+
+def _noise(draws: Draws) -> float:
+    return LABEL_NOISE[draws.whole(0, len(LABEL_NOISE) - 1)]
+
+
+def _table(
+    draws: Draws, columns: Columns, rule: LabelRule, shape: Shape, reference: Tensor, classes: int = 2
+) -> Problem:
+    """Return an instance whose classes are bands of a rule's score, equally many rows in each."""
+    cuts, noise = rules.cuts_of(rule, reference, classes), _noise(draws)
+
+    def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
+        y = draws.labels(n, classes)
+        wanted, blocks = torch.bincount(y, minlength=classes), list[tuple[Tensor, Tensor]]()
+        # Some more than are wanted, and again until there are enough of each class.
+        while not blocks or (torch.bincount(torch.cat([b for _, b in blocks]), minlength=classes) < wanted).any():
+            rows = shape.read(columns.draw(draws, n + n // 8 + 64))
+            blocks.append((rows, torch.bucketize(rule.score(rows), torch.tensor(cuts))))
+        rows, labels = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+        x = torch.empty(n, COLUMNS)
+        for label in range(classes):
+            x[y == label] = rows[labels == label][: wanted[label]]
+        return shape.show(draws, x)[:, None, None], draws.mislabelled(y, classes, noise)
+
+    parameters: dict[str, JsonValue] = {"rule": rule.parameters, "cuts": [*cuts], "label_noise": noise}
+    if columns.parameters:
+        parameters["columns"] = columns.parameters
+    if shape.parameters:
+        parameters["shape"] = shape.parameters
+    return Problem(classes, parameters, sample)
+
+
+def _ruled(
+    draws: Draws,
+    rule: Callable[[Draws, Columns], LabelRule],
+    classes: tuple[int, int] = (2, 2),
+    shape: Callable[[Draws], Shape] = rules.plain,
+    codes: dict[str, Any] | None = None,
+) -> Problem:
+    """Return an instance of one rule with from … to … ``classes``; ``codes`` are what ``Columns`` says of them."""
+    least, most = classes
+    count = draws.whole(least, most) if most > least else least
+    columns, shaped = replace(rules.draw_columns(draws), **(codes or {})), shape(draws)
+    reference = shaped.read(columns.draw(draws, REFERENCE))
+    return _table(draws, columns, rule(draws, columns), shaped, reference, count)
+
+
+# --- kinds -----------------------------------------------------------------------------------------------------------
+
+
+def _match(draws: Draws) -> Problem:
+    chosen = draws.subset(COLUMNS, 6, COLUMNS)
+    levels = len(chosen) + draws.whole(1, 4)
+    return _ruled(draws, rules.match, codes={"codes": tuple(chosen), "levels": levels})
+
+
+def _gain(draws: Draws) -> Problem:
+    classes = draws.whole(2, 4)
+    return _ruled(draws, rules.folded if classes == 2 else rules.linear, (classes, classes), rules.scaled)
+
+
+def _twins(draws: Draws) -> Problem:
+    chosen, levels = draws.permutation(COLUMNS).tolist(), draws.whole(4, 10)
+    return _ruled(draws, rules.twins, codes={"codes": tuple(chosen), "levels": levels, "anywhere": False})
+
+
+BASE: dict[str, Kind] = {
+    "linear": partial(_ruled, rule=rules.linear, classes=(2, 6)),  # bands of a weighted sum: the host alone sees them
+    "sparse": partial(_ruled, rule=rules.sparse),  # two columns matter, one by its size
+    "product": partial(_ruled, rule=rules.product),  # of pairs of columns
+    "periodic": partial(_ruled, rule=rules.periodic),  # the sine of a column
+    "category": partial(_ruled, rule=rules.category),  # levels of a column with values of their own
+    "order": partial(_ruled, rule=rules.order, classes=(2, 4)),  # weights on sorted values
+    "match": _match,  # whether two columns, anywhere, hold the same code
+    "skew": partial(_ruled, rule=rules.linear, shape=rules.skewed),  # columns that are heavily distorted
+    "gain": _gain,  # the direction of a row; two classes are near an axis and far from it
+}
+HELD_OUT: dict[str, Kind] = {
+    "signs": partial(_ruled, rule=rules.signs),  # of products
+    "band": partial(_ruled, rule=rules.band),  # which levels of a column are yes
+    "spread": partial(_ruled, rule=rules.spread),  # the range of a row, or differences of its sorted values
+    "stripes": partial(_ruled, rule=rules.stripes),  # alternating intervals of a column
+    "blend": partial(_ruled, rule=rules.blend),  # two rules on the same columns
+    "nearest": partial(_ruled, rule=rules.nearest, classes=(3, 3)),  # which of three columns is nearest to a fourth
+    "heavy": partial(_ruled, rule=rules.linear, classes=(2, 4), shape=rules.odd_powers),
+    "twins": _twins,  # whether two certain columns agree, among others that hold codes too
+    "rank": partial(_ruled, rule=rules.rank),  # signs of differences
+}
+
+
+def _composed(first: str, join: str, second: str, shape: str, draws: Draws) -> Problem:
+    columns, shaped = rules.draw_columns(draws), rules.SHAPES[shape](draws)
+    if "match" in (first, second):
+        columns = replace(columns, codes=tuple(draws.subset(COLUMNS, 4, CODES - 1)), levels=CODES)
+    reference = shaped.read(columns.draw(draws, REFERENCE))
+    pair = rules.SIX[first](draws, columns), rules.SIX[second](draws, columns)
+    return _table(draws, columns, rules.joined(draws, join, pair, reference), shaped, reference)
+
 
 # All joins of two of the six rules, in the order of the hashes of their names: an arbitrary but fixed choice.
 COMBINATIONS = {
@@ -35,13 +133,15 @@ COMBINATIONS = {
 _SHUFFLED = sorted(COMBINATIONS, key=lambda name: hashlib.sha256(name.encode()).digest())
 COMPOSED, COMPOSED_VAL = tuple(_SHUFFLED[:111]), tuple(_SHUFFLED[111:135])
 
+# --- the suite -------------------------------------------------------------------------------------------------------
+
 suite(
     TaskSuite(
         name="tables",
-        held_out=HELD_OUT,
+        held_out=tuple(HELD_OUT),
         val=COMPOSED_VAL,
         outside=(*REAL, *GENERATED),
-        parts=(BASE, COMPOSED, REAL, GENERATED),
+        parts=(tuple(BASE), COMPOSED, REAL, GENERATED),
         samples={"train": 2048, "val": 256, "test": 512},
         table=True,
         overrides=(
@@ -94,185 +194,7 @@ suite(
         ),
     )
 )
+_COMPOSED = {name: partial(_composed, *COMBINATIONS[name]) for name in (*COMPOSED, *COMPOSED_VAL)}
+for _name, _make in (BASE | _COMPOSED | HELD_OUT).items():
+    kind("tables", _name)(_make)
 register()
-
-
-def _noise(draws: Draws) -> float:
-    return LABEL_NOISE[draws.whole(0, len(LABEL_NOISE) - 1)]
-
-
-def _table(
-    draws: Draws, columns: Columns, rule: LabelRule, shape: Shape, reference: Tensor, classes: int = 2
-) -> Problem:
-    """Return an instance whose classes are bands of a rule's score, equally many rows in each."""
-    cuts, noise = rules.cuts_of(rule, reference, classes), _noise(draws)
-
-    def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
-        y = draws.labels(n, classes)
-        wanted, blocks = torch.bincount(y, minlength=classes), list[tuple[Tensor, Tensor]]()
-        # Some more than are wanted, and again until there are enough of each class.
-        while not blocks or (torch.bincount(torch.cat([b for _, b in blocks]), minlength=classes) < wanted).any():
-            rows = shape.read(columns.draw(draws, n + n // 8 + 64))
-            blocks.append((rows, torch.bucketize(rule.score(rows), torch.tensor(cuts))))
-        rows, labels = (torch.cat(parts) for parts in zip(*blocks, strict=True))
-        x = torch.empty(n, COLUMNS)
-        for label in range(classes):
-            x[y == label] = rows[labels == label][: wanted[label]]
-        return shape.show(draws, x)[:, None, None], draws.mislabelled(y, classes, noise)
-
-    parameters: dict[str, JsonValue] = {"rule": rule.parameters, "cuts": [*cuts], "label_noise": noise}
-    if columns.parameters:
-        parameters["columns"] = columns.parameters
-    if shape.parameters:
-        parameters["shape"] = shape.parameters
-    return Problem(classes, parameters, sample)
-
-
-def _ruled(
-    draws: Draws,
-    rule: Callable[[Draws, Columns], LabelRule],
-    classes: int = 2,
-    shape: Callable[[Draws], Shape] = rules.plain,
-    codes: dict[str, Any] | None = None,
-) -> Problem:
-    """Return an instance of one rule; ``codes`` are what ``Columns`` says of them."""
-    columns, shaped = replace(rules.draw_columns(draws), **(codes or {})), shape(draws)
-    reference = shaped.read(columns.draw(draws, REFERENCE))
-    return _table(draws, columns, rule(draws, columns), shaped, reference, classes)
-
-
-# --- base kinds ------------------------------------------------------------------------------------------------------
-
-
-@kind("tables", "linear")
-def linear(draws: Draws) -> Problem:
-    """Bands of a weighted sum: the host alone sees them."""
-    return _ruled(draws, rules.linear, draws.whole(2, 6))
-
-
-@kind("tables", "sparse")
-def sparse(draws: Draws) -> Problem:
-    """Two columns matter, one by its size."""
-    return _ruled(draws, rules.sparse)
-
-
-@kind("tables", "product")
-def product(draws: Draws) -> Problem:
-    """Products of pairs of columns."""
-    return _ruled(draws, rules.product)
-
-
-@kind("tables", "periodic")
-def periodic(draws: Draws) -> Problem:
-    """The sine of a column."""
-    return _ruled(draws, rules.periodic)
-
-
-@kind("tables", "category")
-def category(draws: Draws) -> Problem:
-    """Levels of a column with values of their own."""
-    return _ruled(draws, rules.category)
-
-
-@kind("tables", "order")
-def order(draws: Draws) -> Problem:
-    """Weights on sorted values."""
-    return _ruled(draws, rules.order, draws.whole(2, 4))
-
-
-@kind("tables", "match")
-def match(draws: Draws) -> Problem:
-    """Whether two columns, anywhere, hold the same code."""
-    chosen = draws.subset(COLUMNS, 6, COLUMNS)
-    levels = len(chosen) + draws.whole(1, 4)
-    return _ruled(draws, rules.match, codes={"codes": tuple(chosen), "levels": levels})
-
-
-@kind("tables", "skew")
-def skew(draws: Draws) -> Problem:
-    """A weighted sum of columns that are heavily distorted."""
-    return _ruled(draws, rules.linear, shape=rules.skewed)
-
-
-@kind("tables", "gain")
-def gain(draws: Draws) -> Problem:
-    """The direction of a row, whose length says nothing; two classes are near an axis and far from it."""
-    classes = draws.whole(2, 4)
-    return _ruled(draws, rules.folded if classes == 2 else rules.linear, classes, rules.scaled)
-
-
-# --- composed kinds --------------------------------------------------------------------------------------------------
-
-
-def _composed(first: str, join: str, second: str, shape: str) -> Callable[[Draws], Problem]:
-    def composed(draws: Draws) -> Problem:
-        columns, shaped = rules.draw_columns(draws), rules.SHAPES[shape](draws)
-        if "match" in (first, second):
-            columns = replace(columns, codes=tuple(draws.subset(COLUMNS, 4, CODES - 1)), levels=CODES)
-        reference = shaped.read(columns.draw(draws, REFERENCE))
-        pair = rules.SIX[first](draws, columns), rules.SIX[second](draws, columns)
-        return _table(draws, columns, rules.joined(draws, join, pair, reference), shaped, reference)
-
-    return composed
-
-
-for _name in (*COMPOSED, *COMPOSED_VAL):
-    kind("tables", _name)(_composed(*COMBINATIONS[_name]))
-
-
-# --- held-out kinds --------------------------------------------------------------------------------------------------
-
-
-@kind("tables", "signs")
-def signs(draws: Draws) -> Problem:
-    """Signs of products."""
-    return _ruled(draws, rules.signs)
-
-
-@kind("tables", "band")
-def band(draws: Draws) -> Problem:
-    """Which levels of a column are yes."""
-    return _ruled(draws, rules.band)
-
-
-@kind("tables", "spread")
-def spread(draws: Draws) -> Problem:
-    """The range of a row, or differences of its sorted values."""
-    return _ruled(draws, rules.spread)
-
-
-@kind("tables", "stripes")
-def stripes(draws: Draws) -> Problem:
-    """Alternating intervals of a column."""
-    return _ruled(draws, rules.stripes)
-
-
-@kind("tables", "blend")
-def blend(draws: Draws) -> Problem:
-    """Two rules on the same columns."""
-    return _ruled(draws, rules.blend)
-
-
-@kind("tables", "nearest")
-def nearest(draws: Draws) -> Problem:
-    """Which of three columns is nearest to a fourth."""
-    return _ruled(draws, rules.nearest, 3)
-
-
-@kind("tables", "heavy")
-def heavy(draws: Draws) -> Problem:
-    """Bands of a weighted sum of columns that are shown as odd powers."""
-    return _ruled(draws, rules.linear, draws.whole(2, 4), rules.odd_powers)
-
-
-@kind("tables", "twins")
-def twins(draws: Draws) -> Problem:
-    """Whether two certain columns agree, among others that hold codes too."""
-    chosen, levels = draws.permutation(COLUMNS).tolist(), draws.whole(4, 10)
-    return _ruled(draws, rules.twins, codes={"codes": tuple(chosen), "levels": levels, "anywhere": False})
-
-
-@kind("tables", "rank")
-def rank(draws: Draws) -> Problem:
-    """Signs of differences."""
-    return _ruled(draws, rules.rank)

@@ -18,20 +18,20 @@ from torch import Tensor
 
 from simic import rng
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.play import Episode, Situation
+from simic.envs.play import Situation
 from simic.errors import SimicError
 from simic.evaluation.grid import ROWS_AT_ONCE
 from simic.evaluation.rules import opening_name
 from simic.evaluation.trials import (
     SEEN,
+    ByLength,
     Opening,
     TrialPlan,
     Watched,
     last_decisions,
     possible_openings,
 )
-from simic.evaluation.tuning import OPENING_HOSTS, PATIENCE, Ground, Told, grown_alone, never_grown
-from simic.growth.life.vocabulary import Action
+from simic.evaluation.tuning import OPENING_HOSTS, PATIENCE, Ground, Told, grown_alone
 from simic.params import Params
 
 TRAININGS = 3000  # of hosts, that the final model of a design learns from
@@ -39,6 +39,7 @@ MOST_TRIES = 3
 DESIGNS = 3  # for each number of epochs, that are tried beyond the first estimate
 DESIGN_HOSTS = 32  # on which they are
 LEAVES = (1, 2, 4, 8, 16)  # least rows of a leaf
+COMPARED_LEAVES = (1, 4)  # of those, while designs are compared
 FOLDS = 4
 DEPTH, TREES, FEWER_TREES = 5, 200, 50  # fewer while designs are compared
 ESTIMATE_LEAF = 2
@@ -101,9 +102,9 @@ class Choosers:
     names: tuple[str, ...]  # of the openings
     trainings: int
 
-    def actor(self, env: GrowthEnv, kind: Kind) -> "Chooser":
+    def actor(self, env: GrowthEnv, kind: Kind) -> ByLength:
         """Return the choosers of one kind as an actor."""
-        return Chooser(env, [each for each in self.fitted if each.kind == kind], self.openings)
+        return ByLength({each.epochs: Guided(env, each, self.openings) for each in self.fitted if each.kind == kind})
 
 
 class Guided(Watched):
@@ -117,24 +118,6 @@ class Guided(Watched):
         """Return the place in the order of the opening that the model expects most of."""
         expected = torch.as_tensor(self.model.predict(features(self.seen)))
         return expected[:, self.places].argmax(dim=1).to(self.rows.device)
-
-
-class Chooser:
-    """Plays the chooser that was fitted for the length of the episode, or for the length nearest to it."""
-
-    def __init__(self, env: GrowthEnv, fitted: Sequence[Fitted], openings: Sequence[Opening]) -> None:
-        self.by_epochs = {each.epochs: Guided(env, each, openings) for each in fitted}
-        asked = [actor.asks for actor in self.by_epochs.values()]
-        self.asks = {head: tuple(sorted({index for each in asked for index in each[head]})) for head in asked[0]}
-
-    def start(self, episode: Episode) -> None:
-        """Take the chooser for an episode of this length."""
-        self.actor = self.by_epochs[min(self.by_epochs, key=lambda epochs: (abs(epochs - episode.steps), epochs))]
-        self.actor.start(episode)
-
-    def act(self, situation: Situation) -> Action:
-        """Decide as that chooser does."""
-        return self.actor.act(situation)
 
 
 def features(seen: Tensor) -> Table:
@@ -276,7 +259,7 @@ def _best_of(tried: dict[Design, Outcomes], designs: Sequence[Design], k: int, t
         own = (data.hosts % tasks).numpy()
         gains = centred(data.scores[k])
         return data.scores[k].mean() + max(
-            chosen_gain("extra trees", leaf, data.seen, gains, own, 50) for leaf in (1, 4)
+            chosen_gain("extra trees", leaf, data.seen, gains, own, FEWER_TREES) for leaf in COMPARED_LEAVES
         )
 
     return max(designs, key=reached)
@@ -319,6 +302,13 @@ def promising(
         return chosen_gain("extra trees", ESTIMATE_LEAF, shown, gains[rest], folds, FEWER_TREES)
 
     return [_searched(len(openings), lambda design, n=n: estimate(design, n)) for n in ground.epochs]
+
+
+def never_grown(ground: Ground, openings: Sequence[Opening], hosts: Tensor) -> Tensor:
+    """Return the scores ``[L, H]`` of hosts in which nothing germinates."""
+    nothing = TrialPlan(tuple(openings), 0, 1, float("inf"), False)
+    scores, _ = ground.play(lambda part: Watched(ground.env, [nothing], torch.zeros_like(part)), hosts)
+    return scores
 
 
 def _searched(count: int, estimate: Callable[[Design], float]) -> list[Design]:
