@@ -138,15 +138,18 @@ def _exact(x: Tensor) -> AbstractContextManager[object]:
 
 
 class Trunk(nn.Module):
-    """The encoder is linear with a tanh, over the features and an embedding of each category."""
+    """The encoder is linear with a tanh, over the features and an embedding of each category. The last ``passed``
+    features are read as they are, too.
+    """
 
-    def __init__(self, seen: ObservationSpec, sizes: params.Policy) -> None:
+    def __init__(self, seen: ObservationSpec, sizes: params.Policy, passed: int = 0) -> None:
         super().__init__()
         if seen.categories:
             self.category = nn.Embedding(seen.cardinality + 1, sizes.embedding_units)
         self.encoder = nn.Linear(seen.features + seen.categories * sizes.embedding_units, sizes.encoder_units)
         self.core = Core(sizes.core, sizes.encoder_units, sizes.core_units)
-        self.width = self.core.width + (0 if sizes.core == "none" else sizes.encoder_units)
+        self.passed = passed
+        self.width = self.core.width + (0 if sizes.core == "none" else sizes.encoder_units) + passed
         # What enters the core is bounded by the encoder's tanh. A LayerNorm there would keep the direction of a short
         # observation and lose its length (docs/history/experiments.md); so would one right behind it without a core.
         self.core_norm = nn.Identity() if sizes.core == "none" else nn.LayerNorm(self.core.width)
@@ -159,17 +162,20 @@ class Trunk(nn.Module):
         """z ``[E, H]`` of one more observation."""
         encoded = self._encode(observation)
         hidden, state = self.core.step(encoded, state)
-        return self._read(encoded, hidden), state
+        return self._read(encoded, hidden, observation), state
 
     def over(self, seen: Observation, state: RecurrentState, starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Encoder's output, core's output and z ``[T, N, ·]`` of whole rows."""
         encoded = self._encode(seen)
         hidden = self.core.over(encoded, state, starts)
-        return encoded, hidden, self._read(encoded, hidden)
+        return encoded, hidden, self._read(encoded, hidden, seen)
 
-    def _read(self, encoded: Tensor, hidden: Tensor) -> Tensor:
+    def _read(self, encoded: Tensor, hidden: Tensor, seen: Observation) -> Tensor:
         """What heads and value read."""
-        return hidden if self.core.kind == "none" else torch.cat((encoded, self.core_norm(hidden)), dim=-1)
+        parts = [hidden] if self.core.kind == "none" else [encoded, self.core_norm(hidden)]
+        if self.passed:
+            parts.append(seen.features[..., -self.passed :].to(encoded.dtype))
+        return torch.cat(parts, dim=-1) if len(parts) > 1 else hidden
 
     def _encode(self, observation: Observation) -> Tensor:
         x = observation.features.to(self.encoder.weight.dtype)

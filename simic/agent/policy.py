@@ -4,6 +4,9 @@ The value reads a trunk of its own, or (``critic: detached``) what the heads rea
 gradient to the trunk. What only the critic is told is embedded beside that.
 
 ``head_k(z + e_op + e_slot)``: later heads know what earlier ones chose through learned embeddings that start at zero.
+Where the observation describes each choice of a head, its logits are out(u) + d · query(u) with the description d and
+the head's hidden units u: what is learned of one choice holds for all (as in pointer networks, Vinyals et al. 2015,
+arXiv 1506.03134).
 The value never depends on the action.
 """
 
@@ -44,19 +47,21 @@ class Replayed:
     values: Tensor  # [T, N]
     encoded: Tensor  # [T, N, units], after the encoder's tanh
     hidden: Tensor  # [T, N, H], the core's output
-    z: Tensor  # [T, N, H], what the heads read
+    z: Tensor  # [T, N, H], what the heads read: encoded, the normalised memory, descriptions of choices
 
 
 TOLD_UNITS = 16
 
 
 class HeadNetwork(nn.Module):
-    """Linear → tanh → Linear."""
+    """Linear → tanh → Linear, and with ``described`` choices another last layer, the query."""
 
-    def __init__(self, inputs: int, units: int, outputs: int) -> None:
+    def __init__(self, inputs: int, units: int, outputs: int, described: int = 0) -> None:
         super().__init__()
         self.hidden = nn.Linear(inputs, units)
         self.out = nn.Linear(units, outputs)
+        if described:
+            self.query = nn.Linear(units, described)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.hidden(x).tanh())
@@ -85,21 +90,23 @@ class ActorCritic(nn.Module):
 
     def _build(self, sizes: params.Policy) -> None:
         heads = self.action_spec.heads
-        self.actor = Trunk(self.observation_spec, sizes)
+        self.actor = Trunk(self.observation_spec, sizes, sum(head.size * head.described for head in heads))
         self.critic = Trunk(self.observation_spec, sizes) if sizes.critic == "own" else None
         width = self.actor.width
-        self.heads = nn.ModuleList(HeadNetwork(width, sizes.head_units, head.size) for head in heads)
+        self.heads = nn.ModuleList(HeadNetwork(width, sizes.head_units, head.size, head.described) for head in heads)
         given = heads[:2] if len(heads) > 1 else ()
         self.given = nn.ParameterList(torch.zeros(head.size, width) for head in given)  # e_op, e_slot
         seen = self.observation_spec
         if seen.told:
             self.told = nn.Embedding(seen.hidden + 1, TOLD_UNITS)
-        reads = width + (0 if self.critic is not None else seen.features) + seen.told * TOLD_UNITS
+        reads = width + seen.features if self.critic is None else self.critic.width
+        reads += seen.told * TOLD_UNITS
         self.value_head = HeadNetwork(reads, sizes.head_units, 1)
 
     def _gains(self) -> dict[str, float]:
         """Gain by prefix of the parameter's name."""
-        heads = {f"heads.{k}.out": initialization.POLICY_GAIN for k in range(len(self.heads))}
+        last = [f"heads.{k}.{part}" for k in range(len(self.heads)) for part in ("out", "query")]
+        heads = dict.fromkeys(last, initialization.POLICY_GAIN)
         hidden = initialization.HIDDEN_GAIN
         value = {"value_head": hidden, "value_head.out": initialization.VALUE_GAIN}
         parts = {"category": 1.0, "encoder": hidden, "core_norm": 0.0}
@@ -256,7 +263,7 @@ class ActorCritic(nn.Module):
             for head, first in zip(group, layers.chunk(len(group), dim=-1), strict=True):
                 used = None if uses is None else uses[..., head]
                 relevant = used if valid is None else (valid if used is None else used & valid)
-                logits = self._logits(head, first)
+                logits = self._logits(head, first, z)
                 mask = legal(self.action_spec, masks, head, chosen)
                 choices.append(Choice.of(logits, mask, relevant, _chooser(head, noise, actions)))
         return choices
@@ -270,14 +277,14 @@ class ActorCritic(nn.Module):
                 if told is not None:
                     layers = layers.view(len(z), *(1 for _ in told.shape[1:]), told.shape[-1]) + told
                 for head, first in zip(group, layers.chunk(len(group), dim=-1), strict=True):
-                    levels.append(self._level(head, first, masks))
+                    levels.append(self._level(head, first, z, masks))
         return JointDistribution(self.relevance, levels[0], levels[1] if self.given else None, tuple(levels[2:]))
 
-    def _level(self, head: int, first: Tensor, masks: dict[str, Tensor]) -> Tensor:
+    def _level(self, head: int, first: Tensor, z: Tensor, masks: dict[str, Tensor]) -> Tensor:
         """Log-probabilities ``[N, (O, (K,)) n]`` from the head's first layer; combinations that cannot happen have
         weight 0.
         """
-        logits = self._logits(head, first)
+        logits = self._logits(head, first, z)
         described = self.action_spec.heads[head]
         mask = masks.get(described.name)
         if mask is None:
@@ -317,8 +324,18 @@ class ActorCritic(nn.Module):
             return after_op
         return after_op[:, None] + self.relevance[:, 1, None, None] * functional.linear(self.given[1], weight)
 
-    def _logits(self, head: int, first: Tensor) -> Tensor:
-        return self.heads[head].get_submodule("out")(first.tanh())
+    def _logits(self, head: int, first: Tensor, z: Tensor) -> Tensor:
+        """From the first layer ``[..., units]`` before its tanh; ``z`` is of fewer dimensions where op and slot are
+        enumerated.
+        """
+        network, described = self.heads[head], self.action_spec.heads[head].described
+        units = first.tanh()
+        logits = network.get_submodule("out")(units)
+        if not described:
+            return logits
+        about = z[..., -self.actor.passed :].unflatten(-1, (-1, described))  # [..., choices, described]
+        about = about[(slice(None),) * (z.ndim - 1) + (None,) * (units.ndim - z.ndim)]
+        return logits + (about * network.get_submodule("query")(units)[..., None, :]).sum(dim=-1)
 
     def state_value(self, z: Tensor) -> Tensor:
         """V ``[...]`` at what the value reads."""

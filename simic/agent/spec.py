@@ -13,13 +13,15 @@ from simic.transfer import constant
 @dataclass(frozen=True)
 class Head:
     """One factor of the action. ``mask_given`` says on which earlier head's choice its mask depends. ``lean``: logits
-    that an untrained policy adds to its choices, none where empty.
+    that an untrained policy adds to its choices, none where empty. ``described``: so many features of the observation
+    are about each choice; they are its last columns, choice by choice, and at most one head has them.
     """
 
     name: str
     size: int
     mask_given: Literal["nothing", "op", "slot"] = "nothing"
     lean: tuple[float, ...] = ()
+    described: int = 0
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class ActionSpec:
             raise ValueError(f"relevance must have {ops} rows of {len(self.heads)} heads")
         if not all(row[0] for row in self.relevance):
             raise ValueError(f"head {self.heads[0].name!r} decides relevance, so it is always relevant")
+        if sum(head.described > 0 for head in self.heads) > 1:
+            raise ValueError("the choices of more than one head are described")
 
     @classmethod
     def discrete(cls, *sizes: int) -> Self:

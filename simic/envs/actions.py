@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from simic.agent.spec import ActionSpec, Head, Observation
+from simic.envs.observations import KIND
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import (
     ALPHA_SPEED_STEPS,
@@ -41,7 +42,7 @@ def action_spec(slots: int, blueprints: int) -> ActionSpec:
     heads = (
         Head("op", len(Op), lean=tuple(LEAN.get(op, 0.0) for op in Op)),
         Head("slot", slots, "op"),
-        Head("blueprint", blueprints, "slot"),
+        Head("blueprint", blueprints, "slot", described=len(KIND)),
         Head("style", len(STYLES)),
         Head("tempo", len(TEMPO_STEPS)),
         Head("alpha_target", len(ALPHA_TARGETS)),

@@ -17,7 +17,7 @@ from simic.envs.tracker import Tracker
 from simic.growth.life.lifecycle import in_stages
 from simic.growth.life.vocabulary import TEMPO_STEPS, Blend, Op, Ramp, Slots, Stage
 
-VERSION = 3  # of the table below; a checkpoint of another version is refused
+VERSION = 4  # of the table below; a checkpoint of another version is refused
 EPOCHS_UNIT = 8.0
 HISTORY = 5  # validation results shown, the newest first
 
@@ -181,7 +181,8 @@ SLOT: tuple[Feature, ...] = (
             lambda v: ratio(v.seed_params / v.host_params)),
 )  # fmt: skip
 
-# What is known of each blueprint in this episode, in whichever slot.
+# What is known of each blueprint in this episode, in whichever slot. It describes the choices of the head blueprint;
+# the normaliser leaves it alone, so that it means the same of each.
 KIND: tuple[Feature, ...] = (
     Feature("tried", "flag", 0, 1, "trials", lambda v: v.tried > 0),
     Feature("gained", "points, symlog", -1, 1, "trials", lambda v: points(v.gained)),
@@ -201,9 +202,9 @@ def observation_spec(slots: int, blueprints: int, task_kinds: int = 0) -> Observ
     critic is told which of so many kinds the host's task is.
     """
     table = columns(slots, blueprints)
-    flags = tuple(row.flag for _, row in table)
+    raw = tuple(row.flag or row in KIND for _, row in table)
     told = 1 if task_kinds else 0
-    return ObservationSpec(len(table), flags, slots, blueprints, VERSION, told, task_kinds)
+    return ObservationSpec(len(table), raw, slots, blueprints, VERSION, told, task_kinds)
 
 
 def observe(view: View) -> Tensor:
@@ -228,7 +229,7 @@ def document() -> str:
         f"A host with K slots and P blueprints gives {len(BASE)} + {len(SLOT)} K + {len(KIND)} P columns: the base,",
         "then the block of each slot, then that of each blueprint.",
         "Beside them the policy gets one category per slot, the index of its blueprint (-1 = empty).",
-        "Flags are 0 or 1 and are not normalised. A missing value is 0 and its flag is 1.",
+        "Flags are 0 or 1; they and what is known of blueprints are not normalised. A missing value is 0, its flag 1.",
         "Values lie in 0…1, those marked ± in -1…1.",
         "",
     ]

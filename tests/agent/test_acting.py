@@ -11,7 +11,7 @@ from simic.agent.policy import ActorCritic, Replayed
 from simic.agent.rollout import Rollout
 from simic.agent.spec import Observation, ObservationSpec
 
-from .worlds import HIERARCHY, SEEN, SMALL, episodes, make_policy, make_rollout
+from .worlds import BLUEPRINTS, HIERARCHY, SEEN, SMALL, episodes, make_policy, make_rollout
 
 
 def test_log_probabilities_of_acting_carry_no_gradient_and_those_of_replay_do() -> None:
@@ -98,7 +98,7 @@ def test_what_leaves_the_memory_is_normalised_and_what_enters_it_keeps_its_lengt
     )
     assert torch.allclose(grown.encoded, before.tanh(), atol=1e-5) and grown.encoded.abs().max() <= 1.0
     # Heads read the encoder's output and, behind it, that of the LayerNorm.
-    ahead, remembered = grown.z.split([SMALL.encoder_units, SMALL.core_units], dim=-1)
+    ahead, remembered, _ = grown.z.split([SMALL.encoder_units, SMALL.core_units, BLUEPRINTS], dim=-1)
     assert torch.equal(ahead, grown.encoded)
     assert torch.allclose(remembered.mean(dim=-1), torch.zeros(8, 5), atol=1e-4)
     assert torch.allclose(remembered.square().mean(dim=-1), torch.ones(8, 5), atol=0.05)

@@ -14,7 +14,7 @@ from simic.agent.policy import ActorCritic
 from simic.agent.spec import ActionSpec, Head, Observation
 from simic.errors import SimicError
 
-from .worlds import FEATURES, HIERARCHY, SLOTS, SMALL, make_policy, random_masks
+from .worlds import BLUEPRINTS, FEATURES, HIERARCHY, SLOTS, SMALL, make_policy, random_masks
 
 STATES = 6
 
@@ -39,7 +39,11 @@ def head_probabilities(policy: ActorCritic, z: Tensor, masks: dict[str, Tensor],
     for k, used in enumerate(HIERARCHY.relevance[op]):
         if not used:
             continue
-        logits = policy.heads[k](inputs[min(k, 2)]).tolist()
+        head, read = policy.heads[k], inputs[min(k, 2)]
+        logits = head(read).tolist()
+        if k == 2:
+            query = head.query(head.hidden(read).tanh()).item()
+            logits = [logit + about * query for logit, about in zip(logits, z[-BLUEPRINTS:].tolist(), strict=True)]
         exponents = {i: math.exp(logits[i]) for i in range(len(logits)) if legal[k][i]}
         total = sum(exponents.values())
         result.append({i: value / total for i, value in exponents.items()} | {"taken": action[k], "head": k})
@@ -61,7 +65,8 @@ def enumerate_actions(policy: ActorCritic, z: Tensor, masks: dict[str, Tensor]) 
 @pytest.fixture
 def states() -> tuple[Tensor, dict[str, Tensor]]:
     generator = torch.Generator().manual_seed(3)
-    width = SMALL.encoder_units + SMALL.core_units  # heads read the encoder's output beside the core's
+    # Heads read the encoder's output beside the core's, and what is known of blueprints.
+    width = SMALL.encoder_units + SMALL.core_units + BLUEPRINTS
     return torch.randn(STATES, width, generator=generator).double(), random_masks(3, STATES)
 
 

@@ -12,7 +12,19 @@ from simic.agent.policy import ActorCritic
 from simic.agent.spec import ActionSpec, Observation
 from simic.rng import Purpose, key
 
-from .worlds import FEATURES, HIERARCHY, SEEN, SLOTS, SMALL, episodes, make_policy, make_rollout, random_masks, replay
+from .worlds import (
+    BLUEPRINTS,
+    FEATURES,
+    HIERARCHY,
+    SEEN,
+    SLOTS,
+    SMALL,
+    episodes,
+    make_policy,
+    make_rollout,
+    random_masks,
+    replay,
+)
 
 
 def observe(rows: int, seed: int = 0) -> Observation:
@@ -117,17 +129,49 @@ def test_an_untrained_policy_leans_as_its_heads_say() -> None:
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
 def test_heads_read_what_is_seen_now_and_what_is_remembered(core: str) -> None:
-    """[encoder's output, LayerNorm of the memory]: the first does not depend on the past, the second does."""
+    """[encoder's output, LayerNorm of the memory, descriptions]: the second alone depends on the past."""
     policy = make_policy(core)
     observation, state = observe(6), policy.initial_state(6)
     other = type(state)(*(part + 0.5 for part in state))
     (fresh, *_), (later, *_) = policy.remember(observation, state), policy.remember(observation, other)
     units = SMALL.encoder_units
-    assert fresh.shape == (6, units + SMALL.core_units)
-    assert torch.equal(fresh[:, :units], later[:, :units]) and not torch.equal(fresh[:, units:], later[:, units:])
+    last = units + SMALL.core_units
+    assert fresh.shape == (6, last + BLUEPRINTS) and torch.equal(fresh[:, last:], observation.features[:, -BLUEPRINTS:])
+    assert torch.equal(fresh[:, :units], later[:, :units])
+    assert not torch.equal(fresh[:, units:last], later[:, units:last])
     norm = policy.actor.core_norm
-    raw = (fresh[:, units:] - norm.bias) / norm.weight
+    raw = (fresh[:, units:last] - norm.bias) / norm.weight
     torch.testing.assert_close(raw.mean(1), torch.zeros(6), rtol=0, atol=1e-4)
+
+
+def test_what_is_known_of_choices_counts_the_same_for_each() -> None:
+    """With nothing else of its own, a blueprint has the probability of the one whose description it gets."""
+    policy = make_policy("none")
+    head, hidden = policy.heads[2], policy.heads[2].hidden
+    with torch.no_grad():
+        head.out.weight.zero_(), head.out.bias.zero_()
+        hidden.weight[:, -BLUEPRINTS:] = 0.0
+        policy.actor.encoder.weight[:, FEATURES - BLUEPRINTS : FEATURES] = 0.0
+    seen, order = observe(20), torch.tensor([2, 0, 3, 1])
+    about = seen.features[:, -BLUEPRINTS:]
+    other = replace(seen, features=torch.cat((seen.features[:, :-BLUEPRINTS], about[:, order]), dim=1))
+    action = torch.tensor([1, 0, 0, 0]).expand(20, 4)
+    one, two = (
+        policy.choose(policy.remember(each, policy.initial_state(20))[0], {}, actions=action)[2].log_probs
+        for each in (seen, other)
+    )
+    torch.testing.assert_close(one[:, order], two)
+    assert (one.std(dim=1) > 1e-3).all()
+    # By hand: the description times what the head asks of it.
+    z = policy.remember(seen, policy.initial_state(20))[0] + policy.given[0][1] + policy.given[1][0]
+    query = head.query(head.hidden(z).tanh())
+    torch.testing.assert_close(one, torch.log_softmax(about * query, dim=1))
+
+
+def test_the_choices_of_one_head_at_most_are_described() -> None:
+    heads = tuple(replace(head, described=1) for head in HIERARCHY.heads)
+    with pytest.raises(ValueError, match="more than one head are described"):
+        replace(HIERARCHY, heads=heads)
 
 
 def test_weights_are_a_function_of_the_seed_alone() -> None:

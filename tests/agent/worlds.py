@@ -22,9 +22,9 @@ Result = TypeVar("Result")
 
 FEATURES, SLOTS, BLUEPRINTS = 5, 3, 4
 
-# Op 0 uses nothing, 1 everything, 2 the slot alone, 3 the style without a slot.
+# Op 0 uses nothing, 1 everything, 2 the slot alone, 3 the style without a slot. The last features are about blueprints.
 HIERARCHY = ActionSpec(
-    (Head("op", 4), Head("slot", SLOTS, "op"), Head("blueprint", BLUEPRINTS, "slot"), Head("style", 2)),
+    (Head("op", 4), Head("slot", SLOTS, "op"), Head("blueprint", BLUEPRINTS, "slot", described=1), Head("style", 2)),
     ((True, False, False, False), (True,) * 4, (True, True, False, False), (True, False, False, True)),
 )
 SEEN = ObservationSpec(FEATURES, categories=SLOTS, cardinality=BLUEPRINTS)

@@ -133,13 +133,13 @@ def test_the_environment_refuses_a_closed_choice_of_a_head_that_the_op_uses(make
 def test_only_what_is_open_counts_as_a_choice(make_env):
     """A head with one open choice is no choice: log-probability and entropy exactly 0. Two open ones are worth ln 2."""
     env = make_env(envs=16, steps=12, actions=NARROW)
-    policy = make_policy(env)
+    policy, names = make_policy(env), [head.name for head in env.action_spec.heads]
     with torch.no_grad():
         for head in policy.heads:
             head.get_submodule("out").weight.zero_()  # uniform over what is legal
             head.get_submodule("out").bias.zero_()
+        policy.heads[names.index("blueprint")].get_submodule("query").weight.zero_()
     rollout, _ = collect(env, policy, Normalizers(ObservationNormalizer(env.observation_spec)), 0, 1, env.steps)
-    names = [head.name for head in env.action_spec.heads]
     used = env.action_spec.relevance_table()[rollout.actions[..., 0]] & rollout.valid[..., None]
     seen = policy.replay(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
     opened = usage(policy, rollout, 1, None)

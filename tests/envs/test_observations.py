@@ -240,7 +240,7 @@ def test_spec_describes_the_tensor():
     spec = observations.observation_spec(SLOTS, KINDS)
     table = columns(SLOTS, KINDS)
     assert spec.features == len(table) == observe(view()).shape[1]
-    assert spec.raw == tuple(row.flag for _, row in table)
+    assert spec.raw == tuple(row.flag or name.startswith("blueprint") for name, row in table)
     assert (spec.categories, spec.cardinality, spec.version) == (SLOTS, KINDS, observations.VERSION)
     names = [name for name, _ in table]
     assert len(set(names)) == len(names)

@@ -107,6 +107,9 @@ class LabelRule:
     cuts: tuple[float, ...] | None = None
 
 
+Rule = Callable[[Draws, Columns], LabelRule]
+
+
 def linear(draws: Draws, columns: Columns) -> LabelRule:
     """A weight for each column."""
     weights = _rounded(draws.normal(COLUMNS))
@@ -245,6 +248,45 @@ def rank(draws: Draws, columns: Columns) -> LabelRule:
     return LabelRule(lambda x: ((x[:, a] - x[:, b]) * (x[:, c] - x[:, d])).sign(), {"columns": [a, b, c, d]}, (0.0,))
 
 
+def place(draws: Draws, columns: Columns) -> LabelRule:
+    """The place of a column among the values of its row."""
+    column = draws.whole(0, COLUMNS - 1)
+
+    def score(x: Tensor) -> Tensor:
+        return (x < x[:, [column]]).float().sum(1)
+
+    return LabelRule(score, {"column": column})
+
+
+def centres(draws: Draws, columns: Columns) -> LabelRule:
+    """Whether the nearest of some points has an even number."""
+    count = 2 * draws.whole(2, 4)
+    points = [_rounded(draws.normal(COLUMNS)) for _ in range(count)]
+
+    def score(x: Tensor) -> Tensor:
+        return (torch.cdist(x, torch.tensor(points)).argmin(1) % 2).float()
+
+    return LabelRule(score, {"points": [[*point] for point in points]}, (0.5,))
+
+
+def waves(draws: Draws, columns: Columns) -> LabelRule:
+    """The sum of sines of two or three columns."""
+    chosen = _some(draws, draws.whole(2, 3))
+    frequencies = [draws.number(3.0, 6.0) for _ in chosen]
+    phases = [draws.number(0.0, 6.283) for _ in chosen]
+
+    def score(x: Tensor) -> Tensor:
+        return (torch.tensor(frequencies) * x[:, chosen] + torch.tensor(phases)).sin().sum(1)
+
+    return LabelRule(score, {"columns": [*chosen], "frequencies": [*frequencies], "phases": [*phases]})
+
+
+def largest(draws: Draws, columns: Columns) -> LabelRule:
+    """Which of three columns is largest."""
+    chosen = _some(draws, 3)
+    return LabelRule(lambda x: x[:, chosen].argmax(1).float(), {"columns": [*chosen]}, (0.5, 1.5))
+
+
 def cuts_of(rule: LabelRule, reference: Tensor, classes: int) -> tuple[float, ...]:
     """Return the scores that part ``classes`` bands of equal size on the ``reference`` rows; never in the middle of
     equal scores, so that no band is empty as long as there are two scores.
@@ -260,7 +302,7 @@ def cuts_of(rule: LabelRule, reference: Tensor, classes: int) -> tuple[float, ..
 
 # --- joins of two rules ----------------------------------------------------------------------------------------------
 
-SIX: dict[str, Callable[[Draws, Columns], LabelRule]] = {
+SIX: dict[str, Rule] = {
     "linear": linear,
     "product": product,
     "periodic": periodic,
@@ -270,6 +312,12 @@ SIX: dict[str, Callable[[Draws, Columns], LabelRule]] = {
 }
 # Not the exclusive or: of two such rules no single module lifts it above 58 % in 12 epochs.
 JOINS = ("sum", "gate", "max", "min")
+
+
+def folded_at_middle(rule: LabelRule, reference: Tensor) -> LabelRule:
+    """How far a score is from its middle on the ``reference`` rows."""
+    middle = cuts_of(rule, reference, 2)[0]
+    return LabelRule(lambda x: (rule.score(x) - middle).abs(), rule.parameters | {"middle": middle})
 
 
 def joined(draws: Draws, join: str, rules: tuple[LabelRule, LabelRule], reference: Tensor) -> LabelRule:
@@ -371,4 +419,5 @@ SHAPES: dict[str, Callable[[Draws], Shape]] = {
     "powers": powers,
     "scaled": scaled,
     "rounded": rounded,
+    "skewed": skewed,
 }

@@ -5,7 +5,7 @@ and generators that were not written for this suite (group ``outside``, see ``ou
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -114,24 +114,69 @@ HELD_OUT: dict[str, Kind] = {
 }
 
 
-def _composed(first: str, join: str, second: str, shape: str, draws: Draws) -> Problem:
-    columns, shaped = rules.draw_columns(draws), rules.SHAPES[shape](draws)
-    if "match" in (first, second):
-        columns = replace(columns, codes=tuple(draws.subset(COLUMNS, 4, CODES - 1)), levels=CODES)
+# A rule, the ways in which its score is cut into classes (two halves, two by the distance from its middle, three to
+# five bands), and shapes of columns under which one module helps more than others (docs/history/experiments.md).
+SINGLE_RULES: dict[str, tuple[rules.Rule, tuple[str, ...], tuple[str, ...]]] = {
+    "linear": (rules.linear, ("folded", "bands"), ("exponentiated", "scaled", "skewed")),
+    "sparse": (rules.sparse, ("", "bands"), ("", "scaled")),
+    "product": (rules.product, ("", "bands"), ("", "exponentiated", "scaled", "rounded")),
+    "periodic": (rules.periodic, ("", "folded", "bands"), ("", "rounded")),
+    "waves": (rules.waves, ("", "bands"), ("", "rounded")),
+    "category": (rules.category, ("", "folded", "bands"), ("", "exponentiated", "rounded")),
+    "order": (rules.order, ("", "folded", "bands"), ("", "exponentiated", "rounded")),
+    "match": (rules.match, ("",), ("", "exponentiated", "powers", "scaled", "rounded")),
+    "place": (rules.place, ("", "folded", "bands"), ("", "powers", "scaled", "rounded")),
+    "centres": (rules.centres, ("",), ("", "exponentiated", "powers", "scaled", "rounded")),
+    "largest": (rules.largest, ("",), ("", "exponentiated", "powers", "scaled", "skewed")),
+}
+JOINED_SHAPES = ("", "scaled", "rounded")
+
+
+def _coded(draws: Draws, columns: Columns, *names: str) -> Columns:
+    """Columns of which some hold codes, where a rule reads them."""
+    if "match" not in names:
+        return columns
+    return replace(columns, codes=tuple(draws.subset(COLUMNS, 4, CODES - 1)), levels=CODES)
+
+
+def _single(name: str, way: str, shape: str, draws: Draws) -> Problem:
+    columns, shaped = _coded(draws, rules.draw_columns(draws), name), rules.SHAPES[shape](draws)
+    reference = shaped.read(columns.draw(draws, REFERENCE))
+    rule = SINGLE_RULES[name][0](draws, columns)
+    if way == "folded":
+        rule = rules.folded_at_middle(rule, reference)
+    classes = draws.whole(3, 5) if way == "bands" else len(rule.cuts or (0,)) + 1
+    return _table(draws, columns, rule, shaped, reference, classes)
+
+
+def _joined(first: str, join: str, second: str, shape: str, draws: Draws) -> Problem:
+    columns, shaped = _coded(draws, rules.draw_columns(draws), first, second), rules.SHAPES[shape](draws)
     reference = shaped.read(columns.draw(draws, REFERENCE))
     pair = rules.SIX[first](draws, columns), rules.SIX[second](draws, columns)
     return _table(draws, columns, rules.joined(draws, join, pair, reference), shaped, reference)
 
 
-# All joins of two of the six rules, in the order of the hashes of their names: an arbitrary but fixed choice.
-COMBINATIONS = {
+def _shuffled(names: Iterable[str]) -> list[str]:
+    """In the order of the hashes of the names: an arbitrary but fixed one."""
+    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
+
+
+SINGLES = {
+    "_".join(filter(None, ("only", name, way, shape))): (name, way, shape)
+    for name, (_, ways, shapes) in SINGLE_RULES.items()
+    for way in ways
+    for shape in shapes
+    if way or shape or name not in BASE
+}
+JOINS = {
     "_".join(filter(None, (first, join, second, shape))): (first, join, second, shape)
     for first, second in combinations(rules.SIX, 2)
     for join in rules.JOINS
-    for shape in rules.SHAPES
+    for shape in JOINED_SHAPES
 }
-_SHUFFLED = sorted(COMBINATIONS, key=lambda name: hashlib.sha256(name.encode()).digest())
-COMPOSED, COMPOSED_VAL = tuple(_SHUFFLED[:111]), tuple(_SHUFFLED[111:135])
+_SINGLES, _JOINS = _shuffled(SINGLES), _shuffled(JOINS)
+SINGLE, SINGLE_VAL = tuple(_SINGLES[12:]), tuple(_SINGLES[:12])
+JOINED, JOINED_VAL = tuple(_JOINS[12 : 12 + len(SINGLE)]), tuple(_JOINS[:12])
 
 # --- the suite -------------------------------------------------------------------------------------------------------
 
@@ -139,14 +184,14 @@ suite(
     TaskSuite(
         name="tables",
         held_out=tuple(HELD_OUT),
-        val=COMPOSED_VAL,
+        val=(*SINGLE_VAL, *JOINED_VAL),
         outside=(*REAL, *GENERATED),
-        parts=(tuple(BASE), COMPOSED, REAL, GENERATED),
+        parts=(tuple(BASE), SINGLE, JOINED, SINGLE_VAL, JOINED_VAL, REAL, GENERATED),
         samples={"train": 2048, "val": 256, "test": 512},
         table=True,
         overrides=(
-            # Of training as many tasks of the nine base kinds as of all composed ones, five of each of these.
-            "prepare.suite.instances={train: 1110, val: 96, held_out: 216, held_out_kinds: 216, outside: 96}",
+            # As many tasks of the nine base kinds as of all of a single rule and of all of two: seven of each of these.
+            "prepare.suite.instances={train: 1155, val: 96, held_out: 216, held_out_kinds: 216, outside: 96}",
             "train.host.family=tables",
             "train.host.preset=baseline",
             "train.envs=1024",
@@ -194,7 +239,8 @@ suite(
         ),
     )
 )
-_COMPOSED = {name: partial(_composed, *COMBINATIONS[name]) for name in (*COMPOSED, *COMPOSED_VAL)}
-for _name, _make in (BASE | _COMPOSED | HELD_OUT).items():
+_MADE = {name: partial(_single, *SINGLES[name]) for name in _SINGLES}
+_MADE |= {name: partial(_joined, *JOINS[name]) for name in (*JOINED, *JOINED_VAL)}
+for _name, _make in (BASE | _MADE | HELD_OUT).items():
     kind("tables", _name)(_make)
 register()

@@ -1,6 +1,7 @@
 """Hosts for tables: a plain MLP, and seeds that read the standardised row and add to its first pre-activation.
 
-A seed is φ(row) · B with B = 0 at germination, so that germinating changes nothing. What a map φ takes from data
+A seed is 3 φ(row) · B with B = 0 at germination, so that germinating changes nothing; by the 3 it shows within an epoch
+or two what it is worth (docs/history/experiments.md). What a map φ takes from data
 (quantiles, centres, the scale of its features) is fitted once, at germination, to the first rows of the host's training
 split, and never trained. Fixed features are centred, divided by their standard deviation and weighted by
 min(1, √(16 / width)), so that many features do not learn faster than few.
@@ -27,6 +28,7 @@ from simic.params import Host
 
 WIDTH = 32  # of both hidden layers
 FEATURES_AT_FULL_WEIGHT = 16
+GAIN = 3.0  # of all features: steps of AdamW on B are as long whatever they are
 LEAST_STD, LEAST_EXPONENT = 1e-6, -20.0
 SHARPNESS = 40.0  # of equality: two values 0.13 apart count half
 FREQUENCIES, BASE_FREQUENCY, SPREAD = 2, 4.0, 0.75
@@ -83,7 +85,7 @@ class RowSeed(Samplewise):
 
     def added(self, x: Tensor, out: Tensor) -> Tensor:
         """φ · B of rows ``[R, B, D]``, ``[R, B, width]``."""
-        return torch.bmm(self.features(x), out)
+        return torch.bmm(self.features(x), GAIN * out)
 
     def features(self, x: Tensor) -> Tensor:
         """φ ``[R, B, F]`` of rows ``[R, B, D]``."""
@@ -131,7 +133,7 @@ class FixedSeed(RowSeed):
         columns = columns_first(rows)
         found = self.prepare(columns)
         raw = self.raw(columns, found)
-        weight = min(1.0, math.sqrt(FEATURES_AT_FULL_WEIGHT / len(raw)))
+        weight = GAIN * min(1.0, math.sqrt(FEATURES_AT_FULL_WEIGHT / len(raw)))
         std = raw.std(dim=-1, correction=0).T
         # A feature that does not vary says nothing: it stays 0.
         scale = torch.where(std > LEAST_STD, weight / std.clamp(min=LEAST_STD), 0.0)

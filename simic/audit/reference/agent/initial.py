@@ -17,6 +17,7 @@ from simic.audit.reference.rng import Draw
 GAINS = (
     ("given", "", 0.0),
     ("heads", "out.weight", 0.01),
+    ("heads", "query.weight", 0.01),
     ("value_head", "out.weight", 1.0),
     ("told", "", 1.0),
     ("", "category.weight", 1.0),

@@ -10,13 +10,15 @@ Mask = Sequence[Any]  # nested lists of bools: of the choices, or of them for ea
 @dataclass(frozen=True)
 class Factor:
     """One part of an action: how many choices it has, on what its mask depends (nothing, the op or the slot), and the
-    logits that an untrained policy adds to its choices, if any.
+    logits that an untrained policy adds to its choices, if any. The last features are about the choices of the factor
+    that is ``described``, so many about each.
     """
 
     name: str
     size: int
     mask_given: str
     lean: tuple[float, ...] = ()
+    described: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Interface:
         """From ``{"action": …, "observation": …}``."""
         action, seen = specs["action"], specs["observation"]
         factors = tuple(
-            Factor(each["name"], each["size"], each["mask_given"], tuple(each["lean"])) for each in action["heads"]
+            Factor(each["name"], each["size"], each["mask_given"], tuple(each["lean"]), each["described"])
+            for each in action["heads"]
         )
         flags = seen["raw"] or [False] * seen["features"]
         return cls(factors, tuple(map(tuple, action["relevance"])), tuple(flags), seen["categories"], seen["told"])

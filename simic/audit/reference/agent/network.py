@@ -87,6 +87,8 @@ class Network64:
         first step.
         """
         z = self._trunk("actor", features, categories, starts)
+        about = sum(factor.size * factor.described for factor in self.interface.factors)
+        z = torch.cat((z, features[:, features.shape[1] - about :]), dim=-1)
         if self.sizes.critic == "own":
             of_value = [self._trunk("critic", features, categories, starts)]
         else:  # no gradient of the value's reaches the actor's trunk
@@ -126,7 +128,13 @@ class Network64:
     def offer(self, z: Tensor, masks: Mapping[str, Mask], factor: int, op: int, slot: int) -> Offer:
         """A factor's legal choices at one moment, given the op and the slot."""
         legal = self.interface.legal(masks, factor, op, slot)
-        logits = self._head(f"heads.{factor}", self._told(z, factor, op, slot))[legal]
+        told, described = self._told(z, factor, op, slot), self.interface.factors[factor].described
+        logits = self._head(f"heads.{factor}", told)
+        if described:
+            units = torch.tanh(linear(self.weights, f"heads.{factor}.hidden", told))
+            about = z[-len(logits) * described :].reshape(len(logits), described)
+            logits = logits + about @ linear(self.weights, f"heads.{factor}.query", units)
+        logits = logits[legal]
         return Offer(legal, logits - torch.logsumexp(logits, dim=0))
 
     def _told(self, z: Tensor, factor: int, op: int, slot: int) -> Tensor:

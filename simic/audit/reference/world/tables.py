@@ -1,7 +1,7 @@
 """Tables a second time: the host, and eleven seeds that read the row, ``[B, D]``; one network at a time.
 
-A seed is φ(row) · B. What of φ is fitted is fitted to the first rows of a task; the features of such a seed are centred
-and scaled, so that all together weigh no more than 16.
+A seed is 3 φ(row) · B. What of φ is fitted is fitted to the first rows of a task; the features of such a seed are
+centred and scaled, so that all together weigh no more than 16 before they are tripled.
 """
 
 import math
@@ -16,7 +16,7 @@ from simic.audit.reference.world.parts import Entry, Part, Values, dense, linear
 
 FITTED_ROWS = 512
 WIDTHS = (32, 32)
-MOST_WEIGHT = 16
+MOST_WEIGHT, GAIN = 16, 3.0
 LEAST = 1e-6  # of a standard deviation, a squared width and a length
 FAINTEST = -20.0  # exponent
 CENTRES, BINS, KNOTS = 48, 12, 24
@@ -48,7 +48,7 @@ def _learned(shape: Shape, entries: tuple[Entry, ...], count: int, flops: int, f
     """``count`` features of a row, and B."""
 
     def run(v: Values, x: Tensor) -> Tensor:
-        return features(v, x.flatten(1)) @ v["out"]
+        return GAIN * (features(v, x.flatten(1)) @ v["out"])
 
     out = Entry("out", (count, shape[1]), constant=0.0)
     return Part((out, *entries), run, flops + 2 * count * shape[1], ("out",), reads_sample=True)
@@ -106,7 +106,7 @@ def _fixed(
     flops: int = 0,
 ) -> Part:  # fmt: skip
     """``count`` features that do not train, B, and what is fitted: what ``prepare`` gives, then mean and scale."""
-    weight = min(1.0, math.sqrt(MOST_WEIGHT / count))
+    weight = GAIN * min(1.0, math.sqrt(MOST_WEIGHT / count))
 
     def run(v: Values, x: Tensor) -> Tensor:
         return ((features(v, x.flatten(1)) - v["mean"]) * v["scale"]) @ v["out"]

@@ -16,9 +16,9 @@ from simic.params import Policy
 SPECS = {
     "action": {
         "heads": [
-            {"name": "op", "size": 2, "mask_given": "nothing", "lean": [2.0, -1.0]},
-            {"name": "slot", "size": 3, "mask_given": "op", "lean": []},
-            {"name": "kind", "size": 2, "mask_given": "slot", "lean": []},
+            {"name": "op", "size": 2, "mask_given": "nothing", "lean": [2.0, -1.0], "described": 0},
+            {"name": "slot", "size": 3, "mask_given": "op", "lean": [], "described": 0},
+            {"name": "kind", "size": 2, "mask_given": "slot", "lean": [], "described": 1},
         ],
         "relevance": [[True, False, False], [True, True, True]],
     },
@@ -31,7 +31,8 @@ MASKS = {
 }
 
 
-READ, TOLD_UNITS = 4 + 5, 3  # encoder and memory; of the embedding of what the critic is told
+TRUNK, KINDS, TOLD_UNITS = 4 + 5, 2, 3  # encoder and memory; of the embedding of what the critic is told
+READ = TRUNK + KINDS  # by heads: what is known of each kind, too
 
 
 def drawn(*shape: int) -> torch.Tensor:
@@ -45,7 +46,7 @@ def network(core="lstm", critic="own") -> Network64:
         "core.rnn.bias_ih_l0": (20,), "core.rnn.bias_hh_l0": (20,), "core_norm.weight": (5,), "core_norm.bias": (5,),
     }  # fmt: skip
     shapes = {f"{name}.{part}": shape for name in ("actor", "critic") for part, shape in trunk.items()}
-    reads = READ + TOLD_UNITS + (0 if critic == "own" else 2)  # a detached critic reads the features too
+    reads = TOLD_UNITS + (TRUNK if critic == "own" else READ + 2)  # a detached critic reads the features too
     for head, size, width in (
         ("heads.0", 2, READ),
         ("heads.1", 3, READ),
@@ -54,6 +55,7 @@ def network(core="lstm", critic="own") -> Network64:
     ):
         shapes |= {f"{head}.hidden.weight": (4, width), f"{head}.hidden.bias": (4,)}
         shapes |= {f"{head}.out.weight": (size, 4), f"{head}.out.bias": (size,)}
+    shapes |= {"heads.2.query.weight": (1, 4), "heads.2.query.bias": (1,)}
     shapes |= {"given.0": (2, READ), "given.1": (3, READ), "told.weight": (4, TOLD_UNITS)}
     weights = {name: 0.3 * drawn(*shape) + 0.003 * place for place, (name, shape) in enumerate(shapes.items())}
     sizes = Policy(encoder_units=4, core=core, core_units=5, head_units=4, critic=critic, embedding_units=2)

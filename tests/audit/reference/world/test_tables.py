@@ -67,9 +67,9 @@ def test_a_bin_is_how_many_edges_a_value_has_reached() -> None:
     assert part.fit is not None
     fitted = part.fit(torch.arange(24.0, dtype=torch.float64)[:, None])
     assert fitted["edges"].flatten().tolist() == [2.0 * k for k in range(1, 12)]
-    # Each bin holds a twelfth: mean 1/12, deviation sqrt(11) / 12; 12 features weigh 1.
+    # Each bin holds a twelfth: mean 1/12, deviation sqrt(11) / 12; 12 features weigh 3.
     assert fitted["mean"].tolist() == pytest.approx([1 / 12] * 12)
-    assert fitted["scale"].tolist() == pytest.approx([12 / math.sqrt(11)] * 12)
+    assert fitted["scale"].tolist() == pytest.approx([36 / math.sqrt(11)] * 12)
     values = fitted | {"out": torch.eye(12, dtype=torch.float64)}
     found = part.run(values, torch.tensor([[-9.0], [6.0], [99.0]], dtype=torch.float64))
     assert found.argmax(dim=1).tolist() == [0, 3, 11]
