@@ -4,11 +4,11 @@ from simic import params
 from tests.helpers import ROOT
 
 TINY = [
-    "rng_seed=2",  # its policy does not only wait
     "prepare.suite.instances={train: 3, val: 1, held_out: 3, held_out_kinds: 1, outside: 2}", "prepare.samples=160",
     "headroom.policies=[static]", "headroom.search_tasks=2", "headroom.floors=false",
     "train.episode_steps=10",
     "train.batches_per_epoch=2", "train.envs=4", "train.iterations=3", "train.policy.core_units=16",
+    "train.policy.head_units=16",  # 64 only wait
     "train.ppo.epochs=1", "train.price=2.0",
     "evaluate.epochs=[10, 6]", "evaluate.eval_seeds=4",
     "runtime.processes=1", "runtime.threads=1", "runtime.progress=none",
