@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from simic.errors import SimicError
 from simic.growth.life.vocabulary import Stage
 from simic.growth.networks.blueprints import Blueprint, blueprint, blueprints_of
 from simic.growth.networks.family import Anatomy, Shape, host_family
@@ -57,6 +58,8 @@ def _head(first: int, second: int, classes: int) -> nn.Module:
 @host_family("tables", presets=tuple(PRESETS), isolated=frozenset({Stage.TRAINING}), reads_input=True)
 def tables(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     """D → 32 → ReLU → 32 → ReLU → classes; the slot is the first pre-activation."""
+    if math.prod(input_shape) < 2:
+        raise SimicError(f"input shape {input_shape}: family tables compares columns: there must be at least two")
     first, second = host.widths or PRESETS[host.preset]
     segments = (partial(RowInput, math.prod(input_shape), first),)
     config = host.model_copy(update={"widths": (first, second)})

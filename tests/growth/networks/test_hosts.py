@@ -77,5 +77,7 @@ def test_bad_inputs_are_refused() -> None:
         build_host(Host(), (64,), 10)
     with pytest.raises(SimicError, match="classes = 1"):
         build_host(Host(), (1, 8, 8), 1)
+    with pytest.raises(SimicError, match="compares columns: there must be at least two"):
+        build_host(Host(family="tables", preset="baseline"), (1, 1, 1), 2)
     with pytest.raises(SimicError, match="kernel_size = 3"):
         build_host(Host(family="mlp", kernel_size=3), (1, 8, 8), 10)
