@@ -41,7 +41,7 @@ def test_what_a_policy_remembers_counts_where_it_remembers(shown):
     policy = ActorCritic(env.action_spec, env.observation_spec, Policy(), 5).eval().requires_grad_(False)
     # Weights as large as training makes them: at first what is remembered hardly moves a decision.
     for layer in (policy.heads[0].get_submodule("hidden"), policy.heads[0].get_submodule("out")):
-        layer.weight *= 9.0
+        layer.weight *= 16.0
     for weights in policy.actor.core.parameters():
         weights *= 4.0
     _, _, memory = policy.remember(seen, policy.initial_state(1))
