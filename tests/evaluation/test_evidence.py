@@ -41,9 +41,9 @@ def test_what_a_policy_remembers_counts_where_it_remembers(shown):
     policy = ActorCritic(env.action_spec, env.observation_spec, Policy(), 5).eval().requires_grad_(False)
     # Weights as large as training makes them: at first what is remembered hardly moves a decision.
     for layer in (policy.heads[0].get_submodule("hidden"), policy.heads[0].get_submodule("out")):
-        layer.weight *= 16.0
+        layer.weight *= 20.0
     for weights in policy.actor.core.parameters():
-        weights *= 4.0
+        weights *= 5.0
     _, _, memory = policy.remember(seen, policy.initial_state(1))
     own = policy.act(seen, memory, greedy=True)
     found = dict(evidence(policy, Normalizers(), seen, memory, own.actions, STEPS))
