@@ -10,14 +10,16 @@ from pydantic import ValidationError
 
 from simic.data.batches import Meta
 from simic.errors import SimicError
+from simic.evaluation.endpoints import TUNED
 from simic.evaluation.policies import refuse_other_host
 from simic.evaluation.result import Frozen, read_headroom
+from simic.evaluation.rules import published_for
 from simic.growth.networks.hosts import build_host
 from simic.params import Host
 from simic.training.learned import CARD_FILE, Learned
 
 PUBLISHED = Path(__file__).parents[1] / "published"  # a folder for each suite
-BY_HAND = "patient"  # the rule that grows where no controller fits
+BY_HAND = "patient"  # the rule that grows where no controller fits and none is tuned
 
 
 class Publication(Frozen):
@@ -87,7 +89,8 @@ def choose(
     own: Controller | None, host: Host | None, usual: Host, meta: Meta, device: torch.device
 ) -> Controller | Rule:
     """Return the project's own controller where it fits, else the published one that does, of several one trained on
-    ``host``, or on the ``usual`` one where that is null; where none fits, the rule by hand, which says why.
+    ``host``, or on the ``usual`` one where that is null; where none fits, a rule by hand, which says why: the tuned one
+    for vectors in hosts that it is tuned for.
     """
     published = [Controller.load(path.parent, device) for path in sorted(PUBLISHED.glob(f"*/{CARD_FILE}"))]
     published.sort(key=lambda controller: controller.learned.train.host != (host or usual))
@@ -96,7 +99,8 @@ def choose(
     if "" in refusals:
         return candidates[refusals.index("")]
     why = [f"{controller.name}: {refusal}" for controller, refusal in zip(candidates, refusals, strict=True)]
-    return Rule(BY_HAND, "; ".join(why) or "there is none in models/policy, and none is published")
+    tuned = _form(meta.shape) == "vectors" and published_for((host or usual).family)
+    return Rule(TUNED if tuned else BY_HAND, "; ".join(why) or "there is none in models/policy, and none is published")
 
 
 def _form(shape: tuple[int, ...]) -> str:

@@ -17,7 +17,9 @@ from simic.evaluation.baselines import (
     scheduled_blueprint,
 )
 from simic.evaluation.blind import Blind
+from simic.evaluation.endpoints import TUNED
 from simic.evaluation.result import SAMPLED
+from simic.evaluation.rules import published_for, tuned_actor
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import HostSpec
 from simic.params import Params
@@ -34,7 +36,16 @@ BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
         scheduled_blueprint(env),
     ),
     "patient": lambda env: Patient(env.train.lifecycle, tries(env.host.family, env.host.slots)),
+    TUNED: lambda env: _tuned(env),
 }
+
+
+def _tuned(env: GrowthEnv) -> Actor:
+    """The rule tuned for hosts of this family, on whatever data; SimicError where none is published."""
+    tuned = published_for(env.host.family)
+    if tuned is None:
+        raise SimicError(f"policy {TUNED}: no rule is tuned for hosts of family {env.host.family}; choose another")
+    return tuned_actor(env, tuned)
 
 
 def actors(params: Params, env: GrowthEnv, learned: Learned | None) -> dict[str, Actor]:

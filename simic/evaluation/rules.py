@@ -101,6 +101,12 @@ def known(params: Params, folder: Path = PUBLISHED) -> TunedRules | None:
     return None
 
 
+def published_for(family: str, folder: Path = PUBLISHED) -> TunedRules | None:
+    """Return the rules that were tuned on the suite of this family's name, if there are any."""
+    path = folder / f"{family}.json"
+    return read_rules(path) if path.exists() else None
+
+
 def tuned_actor(env: GrowthEnv, tuned: TunedRules) -> ByLength:
     """Return what plays the rule that was tuned for the length of the episode, or for the length nearest to it."""
     names, openings, lifecycle = [item.name for item in env.blueprints], possible_openings(env), env.train.lifecycle

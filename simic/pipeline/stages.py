@@ -391,17 +391,20 @@ HOST_OF_VECTORS = "tables/baseline"
 
 
 def _usual_host(params: Params, workspace: Workspace, meta: "Meta") -> Host:
-    """That of params.yaml where it takes such samples, else the one of their kind."""
+    """That of params.yaml where it takes such samples, else the one of their kind. A host for tables could take pixels
+    as columns, but compares each with each.
+    """
     from simic.growth.networks.hosts import build_host
 
-    if workspace.params.exists():
+    vectors = meta.shape[:-1] == (1, 1)
+    if workspace.params.exists() and (vectors or params.train.host.family != "tables"):
         try:
             build_host(params.train.host, meta.shape, meta.classes)
         except SimicError:
             pass
         else:
             return params.train.host
-    return as_host(HOST_OF_VECTORS if meta.shape[:-1] == (1, 1) else USUAL_HOSTS[len(meta.shape)])
+    return as_host(HOST_OF_VECTORS if vectors else USUAL_HOSTS[len(meta.shape)])
 
 
 def _batches_of(samples: int, train: Train) -> Train:

@@ -111,6 +111,14 @@ def test_without_any_controller_the_rule_says_where_one_would_be(shelf):
     assert said.endswith("no controller fits: there is none in models/policy, and none is published")
 
 
+def test_vectors_are_grown_by_the_tuned_rule_where_hosts_are_those_it_is_tuned_for(shelf):
+    tables = Host(family="tables", preset="baseline")
+    assert choose(None, None, tables, meta(1, 1, 5), CPU).name == choose(None, tables, USUAL, meta(1, 1, 5), CPU).name
+    assert str(choose(None, None, tables, meta(1, 1, 5), CPU)).startswith("the policy tuned_rule, since no controller")
+    assert choose(None, None, tables, meta(1, 16, 16), CPU).name == "patient"
+    assert choose(None, USUAL, tables, meta(1, 1, 5), CPU).name == "patient"
+
+
 def test_another_familys_blueprints_are_other_choices_even_where_there_are_as_many():
     transformer = Host(family="transformer", preset="impaired")
     assert len(blueprints_of("cnn")) == len(blueprints_of("transformer"))
