@@ -8,7 +8,7 @@ TINY = [
     "headroom.policies=[static]", "headroom.search_tasks=2", "headroom.floors=false",
     "train.episode_steps=10",
     "train.batches_per_epoch=2", "train.envs=4", "train.iterations=3", "train.policy.core_units=16",
-    "train.policy.head_units=16",  # 64 only wait
+    "train.policy.head_units=16", "train.lifecycle.min_prune_age=2",  # so that it waits sometimes, not always
     "train.ppo.epochs=1", "train.price=2.0",
     "evaluate.epochs=[10, 6]", "evaluate.eval_seeds=4",
     "runtime.processes=1", "runtime.threads=1", "runtime.progress=none",
