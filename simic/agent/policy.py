@@ -23,6 +23,7 @@ from simic.agent import initialization
 from simic.agent.core import RecurrentState, Trunk
 from simic.agent.distributions import Choice, JointDistribution, check, legal, masked_log_softmax, refuse_faults, sample
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
+from simic.errors import SimicError
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,10 @@ class ActorCritic(nn.Module):
 
     def _build(self, sizes: params.Policy) -> None:
         heads = self.action_spec.heads
-        self.actor = Trunk(self.observation_spec, sizes, sum(head.size * head.described for head in heads))
+        passed = sum(head.size * head.described for head in heads)
+        if passed > self.observation_spec.features:
+            raise SimicError(f"choices are described by {passed} features: there are {self.observation_spec.features}")
+        self.actor = Trunk(self.observation_spec, sizes, passed)
         self.critic = Trunk(self.observation_spec, sizes) if sizes.critic == "own" else None
         width = self.actor.width
         self.heads = nn.ModuleList(HeadNetwork(width, sizes.head_units, head.size, head.described) for head in heads)

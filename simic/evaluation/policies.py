@@ -25,6 +25,15 @@ from simic.growth.networks.hosts import HostSpec
 from simic.params import Params
 from simic.training.learned import Learned
 
+
+def _tuned(env: GrowthEnv) -> Actor:
+    """The rule tuned for hosts of this family, on whatever data; SimicError where none is published."""
+    tuned = published_for(env.host.family)
+    if tuned is None:
+        raise SimicError(f"policy {TUNED}: no rule is tuned for hosts of family {env.host.family}; choose another")
+    return tuned_actor(env, tuned)
+
+
 BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
     "static": lambda env: Static(),
     "random_legal": lambda env: RandomLegal(env.action_spec),
@@ -36,16 +45,8 @@ BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
         scheduled_blueprint(env),
     ),
     "patient": lambda env: Patient(env.train.lifecycle, tries(env.host.family, env.host.slots)),
-    TUNED: lambda env: _tuned(env),
+    TUNED: _tuned,
 }
-
-
-def _tuned(env: GrowthEnv) -> Actor:
-    """The rule tuned for hosts of this family, on whatever data; SimicError where none is published."""
-    tuned = published_for(env.host.family)
-    if tuned is None:
-        raise SimicError(f"policy {TUNED}: no rule is tuned for hosts of family {env.host.family}; choose another")
-    return tuned_actor(env, tuned)
 
 
 def actors(params: Params, env: GrowthEnv, learned: Learned | None) -> dict[str, Actor]:

@@ -10,6 +10,7 @@ from simic import params
 from simic.agent.initialization import orthogonal
 from simic.agent.policy import ActorCritic
 from simic.agent.spec import ActionSpec, Observation
+from simic.errors import SimicError
 from simic.rng import Purpose, key
 
 from .worlds import (
@@ -168,10 +169,12 @@ def test_what_is_known_of_choices_counts_the_same_for_each() -> None:
     torch.testing.assert_close(one, torch.log_softmax(about * query, dim=1))
 
 
-def test_the_choices_of_one_head_at_most_are_described() -> None:
+def test_descriptions_that_cannot_be_are_refused() -> None:
     heads = tuple(replace(head, described=1) for head in HIERARCHY.heads)
     with pytest.raises(ValueError, match="more than one head are described"):
         replace(HIERARCHY, heads=heads)
+    with pytest.raises(SimicError, match="described by 4 features: there are 3"):
+        ActorCritic(HIERARCHY, replace(SEEN, features=3), SMALL)
 
 
 def test_weights_are_a_function_of_the_seed_alone() -> None:

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -250,3 +252,12 @@ def test_as_many_decisions_as_are_asked_for_else_the_middle_of_what_training_has
 def test_missing_data_says_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(SimicError, match="run simic prepare first"):
         stages.train(tree(), Workspace(tmp_path))
+
+
+@pytest.mark.parametrize(("shape", "family"), [((1, 1, 5), "tables"), ((1, 16, 16), "cnn"), ((64,), "transformer")])
+def test_what_grows_without_being_asked_suits_the_samples(tmp_path, shape, family):
+    """Though a host for tables, which params.yaml has, would take pixels as columns."""
+    workspace, shipped = Workspace(tmp_path), params.load(ROOT / "params.yaml")
+    shutil.copy(ROOT / "params.yaml", workspace.params)
+    assert shipped.train.host.family == "tables"
+    assert stages._usual_host(shipped, workspace, SimpleNamespace(shape=shape, classes=3)).family == family

@@ -143,6 +143,17 @@ def test_later_factors_know_the_op_and_the_slot():
     assert len({float(plain.judge(z, free, [1, slot, 0]).log_probs[2]) for slot in range(3)}) == 1
 
 
+def test_what_is_known_of_a_kind_counts_by_one_query_for_all_kinds():
+    policy, z = network(), drawn(READ)
+    w = policy.weights
+    told = z + w["given.0"][1] + w["given.1"][0]
+    units = torch.tanh(w["heads.2.hidden.weight"] @ told + w["heads.2.hidden.bias"])
+    query = (w["heads.2.query.weight"] @ units + w["heads.2.query.bias"]).item()
+    logits = w["heads.2.out.weight"] @ units + w["heads.2.out.bias"] + z[-KINDS:] * query
+    found = [float(policy.judge(z, {"op": [True, True]}, [1, 0, kind]).log_probs[2]) for kind in range(KINDS)]
+    assert found == pytest.approx(torch.log_softmax(logits, 0).tolist(), abs=1e-14) and abs(query) > 0.01
+
+
 def test_a_step_is_torchs_adam_behind_a_clipped_norm():
     """Weights [3], gradient [3, 4] of norm 5 clipped to 1: [0.6, 0.8]."""
     weights, gradient = {"w": torch.tensor([1.0, -2.0], dtype=torch.float64)}, torch.tensor([3.0, 4.0]).double()
