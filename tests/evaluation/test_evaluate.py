@@ -251,7 +251,8 @@ def test_a_learned_policy_is_needed_where_one_is_named(setup):
 
 
 def test_a_policy_of_another_task_is_refused(setup, learned):
-    other = replace(learned.policy.observation_spec, features=3)
+    spec = learned.policy.observation_spec
+    other = replace(spec, features=spec.features + 1)
     policy = ActorCritic(learned.policy.action_spec, other, small_params().train.policy, 5)
     with pytest.raises(SimicError, match=r"was trained on .* slots.*; this is "):
         actors(small_params(), setup.env, replace(learned, policy=policy))
