@@ -1,16 +1,21 @@
-"""How much of a suite's gap a controller closes: trainings with several seeds on one bank, on the same held-out hosts.
+"""Compare controllers of several training seeds with rules, schedules and searches, on one bank of held-out tasks.
 
     python -m benchmarks.controller --seeds 5 --work FOLDER [--out FILE.json] [--suite adapt] [-S KEY=VALUE ...]
 
-The bank and its headroom are those of params.yaml's rng_seed; training alone has others. Each part is done once: the
-same command goes on where it was stopped. Greedy, sampled and blind, against the best common schedule.
+Data and headroom are those of params.yaml's rng_seed; only training has other seeds. Each part is done once: the same
+command goes on where it was stopped. With --out, the learning curves are drawn beside the file.
 """
 
 import argparse
 import json
 import shutil
+import time
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
+
+from benchmarks import figures
 from simic import durable, params
 from simic.errors import SimicError, told_in_one_line
 from simic.evaluation import endpoints, gap, result
@@ -23,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 POLICIES = ("learned", "learned_sampled", "blind")
 
 
-def measured(tree: Params, work: Path, seed: int, base: Workspace) -> result.Evaluation:
+def trained(tree: Params, work: Path, seed: int, base: Workspace) -> Workspace:
     """Train with one seed and evaluate, where that is not done yet."""
     own = Workspace(work / f"seed_{seed}")
     if not own.evaluation.exists():
@@ -33,40 +38,62 @@ def measured(tree: Params, work: Path, seed: int, base: Workspace) -> result.Eva
                 shutil.copytree(base.prepared, copy, dirs_exist_ok=True)
         shutil.copy(base.headroom, own.headroom)
         if not own.checkpoints.exists():
+            begun = time.monotonic()
             stages.train(tree.model_copy(update={"rng_seed": seed}), own)
+            (own.root / "seconds.json").write_text(json.dumps(time.monotonic() - begun), encoding="utf-8")
         stages.evaluate(tree, own)
-    return result.read(own.evaluation)
+    return own
 
 
-def summary(headroom: result.HeadroomReport, found: list[result.Evaluation]) -> dict[str, dict[str, object]]:
-    """By group of tasks and policy: scores by seed, what is won over the common schedule, the share of the gap."""
-    tables: dict[str, dict[str, object]] = {}
-    for group in headroom.standings:
-        rows: dict[str, object] = {}
-        _, common, oracle = endpoints.over_seeds(headroom, [found[0].policies["learned"].per_seed], group)
-        for name in [policy for policy in POLICIES if policy in found[0].policies]:
-            trained = [each.policies[name].per_seed for each in found]
-            reached, *_ = endpoints.over_seeds(headroom, trained, group)
-            closed = gap.gap_closed(reached, common, oracle)
-            rows[name] = {
+def curve(own: Workspace, envs: int) -> dict[str, Any]:
+    """Return the validation scores of one training by the number of episodes that it had cost."""
+    rows = pq.read_table(own.telemetry / "updates.parquet", columns=["iteration", "validation_accuracy"]).to_pylist()
+    scored = [row for row in rows if row["validation_accuracy"] == row["validation_accuracy"]]  # NaN: not played
+    return {
+        "episodes": [(row["iteration"] + 1) * envs for row in scored],
+        "score": [round(row["validation_accuracy"], 2) for row in scored],
+        "seconds": round(json.loads((own.root / "seconds.json").read_text(encoding="utf-8")), 1),
+    }
+
+
+def by_length(headroom: result.HeadroomReport, found: list[result.Evaluation]) -> dict[str, dict[str, Any]]:
+    """Compare on each kind of episode: of the usual length, of others, and on tasks from outside the suite."""
+    usual = f"{headroom.epochs} epochs"
+    tables = {usual: summary(headroom, [{n: p.per_seed for n, p in each.policies.items()} for each in found])}
+    for name, report in headroom.others.items():
+        tables[name] = summary(report, [each.others[name].per_seed for each in found])
+    return tables
+
+
+def summary(headroom: result.HeadroomReport, found: list[dict[str, result.PerSeed]]) -> dict[str, Any]:
+    """Compare policies of several training seeds with all that needs no controller, by group of tasks; intervals are
+    over tasks and training seeds.
+    """
+    tables: dict[str, Any] = {}
+    for group, standings in headroom.standings.items():
+        beside = {name: each.score.estimate for name, each in standings.policies.items()}
+        table: dict[str, Any] = {"beside": {name: round(score, 2) for name, score in beside.items()}}
+        table["random_search"] = [round(score, 2) for score in standings.random_search]
+        rule = headroom.policies[standings.rule] if standings.rule else None
+        for name in [policy for policy in POLICIES if policy in found[0]]:
+            reached, common, oracle = endpoints.over_seeds(headroom, [each[name] for each in found], group)
+            row: dict[str, Any] = {
                 "score_by_seed": reached.mean(axis=1).round(2).tolist(),
+                "params": round(sum(sum(each[name].params) / len(each[name].params) for each in found) / len(found)),
                 "over_common": _numbers(gap.paired_difference(reached, common)),
-                "share": _numbers(closed.share) if closed.share else closed.undefined,
             }
-        rows |= {"common": round(float(common.mean()), 2), "oracle": round(float(oracle.mean()), 2)}
-        patient = headroom.policies.get("patient")
-        if patient is not None:
-            own, common, _ = endpoints.over_seeds(headroom, [patient], group)
-            rows["patient"] = {
-                "score": round(float(own.mean()), 2),
-                "over_common": _numbers(gap.paired_difference(own, common)),
-            }
-        tables[group] = rows
+            if rule is not None:
+                own, *_ = endpoints.over_seeds(headroom, [rule], group)
+                closed = gap.gap_closed(reached, own, oracle)
+                row["over_rule"] = _numbers(gap.paired_difference(reached, own))
+                row["rule_gap_closed"] = _numbers(closed.share) if closed.share else closed.undefined
+            table[name] = row
+        tables[group] = table
     return tables
 
 
 def _hold_to(tree: Params, path: Path) -> None:
-    """Results of other params are never mixed in: SimicError where the folder has some."""
+    """Refuse a folder that has results of other params: they are never mixed."""
     wanted = tree.model_dump_json(exclude={"runtime"})
     if path.exists() and path.read_text(encoding="utf-8") != wanted:
         raise SimicError(f"{path.parent}: has results of other params; name another folder with --work")
@@ -79,7 +106,7 @@ def _numbers(interval: Interval) -> list[float]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the summary, and write it with its settings."""
+    """Print the comparison after each training, and write it with its settings."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--work", type=Path, required=True)
@@ -96,15 +123,24 @@ def main(arguments: list[str] | None = None) -> None:
         base.reports.mkdir(parents=True, exist_ok=True)
         stages.headroom(tree, base)
     headroom = result.read_headroom(base.headroom)
-    found = []
+    found, curves = [], []
     for seed in range(1, given.seeds + 1):
-        found.append(measured(tree, given.work, seed, base))
-        tables = summary(headroom, found)
-        print(json.dumps({"seeds": seed, **tables}, indent=1), flush=True)
+        own = trained(tree, given.work, seed, base)
+        found.append(result.read(own.evaluation))
+        curves.append(curve(own, tree.train.envs))
+        tables = {
+            "suite": given.suite,
+            "overrides": given.overrides,
+            "seeds": seed,
+            "curves": curves,
+            "validation": headroom.validation,
+            "episodes_of": by_length(headroom, found),
+        }
+        print(json.dumps(tables, indent=1), flush=True)
         if given.out is not None:
             given.out.parent.mkdir(parents=True, exist_ok=True)
-            settings = {"suite": given.suite, "overrides": given.overrides, "seeds": seed}
-            given.out.write_text(json.dumps({**settings, **tables}, indent=1) + "\n", encoding="utf-8")
+            given.out.write_text(json.dumps(tables, indent=1) + "\n", encoding="utf-8")
+            figures.curves(tables, given.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

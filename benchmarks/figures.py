@@ -41,6 +41,21 @@ def returns(found: dict[str, Any], path: Path) -> None:
     _save(figure, path)
 
 
+def curves(found: dict[str, Any], path: Path) -> None:
+    """Draw validation scores of several trainings against episodes, with all that needs no controller as lines."""
+    figure, axis = _pyplot().subplots(figsize=(7, 3.8), layout="constrained")
+    for seed, curve in enumerate(found["curves"], 1):
+        seconds = f"{curve['seconds'] / 60:.0f} min"
+        axis.plot(
+            [n / 1000 for n in curve["episodes"]], curve["score"], marker="o", ms=3, label=f"PPO {seed}, {seconds}"
+        )
+    for number, (name, score) in enumerate(found["validation"].items()):
+        axis.axhline(score, color=f"C{number + 5}", ls="--", lw=1.2, label=name.replace("_", " "))
+    axis.set(xlabel="thousand host trainings", ylabel="score on validation tasks (points)")
+    axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _save(figure, path)
+
+
 def hosts(found: dict[str, Any], path: Path) -> None:
     """How much faster than plain loops by number of hosts, and where a whole iteration goes."""
     figure, (left, right) = _pyplot().subplots(1, 2, figsize=(10, 3.8), layout="constrained")

@@ -205,52 +205,6 @@ def _health(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def _interval(found: dict[str, float], sign: str = "") -> str:
-    return f"{found['estimate']:{sign}.1f} [{found['low']:.1f}, {found['high']:.1f}]"
-
-
-def _growth(found: dict[str, Any]) -> list[str]:
-    accuracy, minus = found["test_accuracy_pct"], found["learned_minus_pct"]
-    rows = [
-        (
-            name,
-            _interval(value),
-            *((_interval(minus[name], "+"), f"{minus[name]['p_value']:.3f}") if name in minus else "  "),
-        )
-        for name, value in accuracy.items()
-    ]
-    return [
-        "## Learned growth against the baselines, on scikit-learn's digits",
-        "",
-        f"`python -m benchmarks.learning`: committed test accuracy in points, mean and 95 % interval over "
-        f"{found['training_seeds']} training seeds, each the mean of its evaluation seeds; differences are paired.",
-        "",
-        *table(("policy", "accuracy", "learned minus it", "p (sign flip)"), rows),
-    ]
-
-
-def _choices(found: dict[str, Any]) -> list[str]:
-    rows = [
-        (
-            name,
-            _interval(change["greedy_pct"]),
-            _interval(change["sampled_pct"]),
-            _interval(change["minus_defaults_pct"], "+") if "minus_defaults_pct" in change else "",
-        )
-        for name, change in found["changes"].items()
-    ]
-    return [
-        "## Defaults of ratio, critic, core and entropy",
-        "",
-        "`python -m benchmarks.choices`: each change alone against params.yaml; committed test accuracy of the learned",
-        f"policy in points, mean and 95 % interval over {found['training_seeds']} training seeds, paired. A change",
-        f"becomes the default if its interval lies above 0. {len(rows) - 1} were tried; the intervals are not adjusted",
-        "for that.",
-        "",
-        *table(("change", "greedy", "sampled", "greedy minus the defaults"), rows),
-    ]
-
-
 def _speedups(found: dict[str, Any]) -> list[str]:
     threads = " or ".join(map(str, found["threads"]))
     faster = {(row["case"], row["envs"]): row["speedup"]["auto"] for row in found["rows"]}
@@ -578,9 +532,7 @@ PAGES: dict[Path, tuple[str, list[str], Sections]] = {
         ],
         {
             "bandits": _bandits,
-            "learning": _growth,
             "agent_speed": _speed,
-            "choices": _choices,
             "agent_health": _health,
             "population": _population,
             "speed_gate": _speed_gate,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from scipy import stats
@@ -16,11 +17,9 @@ from benchmarks import (
     agent,
     agent_cells,
     checkpointing,
-    choices,
     clean_runs,
     controller,
     host_profile,
-    learning,
     outage,
     page,
     pipeline,
@@ -191,47 +190,6 @@ def test_every_task_has_a_peer_and_a_margin() -> None:
         assert all(ours.startswith("simic") and theirs.startswith("sb3") for ours, theirs in task.rivals)
 
 
-def test_changes_are_paired_with_the_defaults_by_training_seed() -> None:
-    defaults = [{"learned": value, "learned_sampled": value - 10} for value in (60.0, 70.0, 80.0)]
-    changed = [{"learned": run["learned"] + 2, "learned_sampled": 50.0} for run in defaults]
-    found = choices.summary({"defaults": defaults, "core gru": changed})
-    difference = found["changes"]["core gru"]["minus_defaults_pct"]
-    assert (difference["estimate"], difference["low"], difference["high"]) == pytest.approx((2.0, 2.0, 2.0))
-    text = page.text(page.DETAILS, {"choices": {"provenance": page.provenance()} | found})
-    assert "| core gru | 72.0 [47.2, 96.8] | 50.0 [50.0, 50.0] | +2.0 [2.0, 2.0] |" in text
-    assert "| defaults | 70.0 [45.2, 94.8] | 60.0 [35.2, 84.8] |  |" in text
-
-
-def test_runs_of_other_code_or_params_are_not_taken_for_those_of_this(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(choices, "RUNS", tmp_path / "runs.jsonl")
-    jobs = [("defaults", 1), ("defaults", 2)]
-
-    def identities() -> dict:
-        return {job: learning.identity(job[1], choices.overrides(job[0])) for job in jobs}
-
-    first = identities()
-    assert choices.finished(first) == {}
-    runs = {job: {"learned": 60.0, "learned_sampled": 50.0} for job in jobs}
-    for job, found in runs.items():
-        choices.keep(job, first[job], found)
-    assert choices.finished(identities()) == runs
-    assert list(choices.complete(runs, 2)) == ["defaults"]
-    assert choices.complete(runs, 3) == {}
-    monkeypatch.setitem(choices.CHANGES, "defaults", ["train.iterations=3"])
-    monkeypatch.setattr(choices, "overrides", lambda change: choices.CHANGES[change])
-    assert choices.finished(identities()) == {}
-    monkeypatch.undo()
-    monkeypatch.setattr(learning.seals, "code_hashes", lambda places: {"agent": "other"})
-    assert set(identities().values()).isdisjoint(first.values())
-
-
-def test_learned_growth_is_told_beside_its_baselines() -> None:
-    runs = [{"learned": 60.0 + k, "static": 20.0 + k} for k in range(3)]
-    text = page.text(page.DETAILS, {"learning": {"provenance": page.provenance()} | learning.summary(runs, [])})
-    assert "| static | 21.0 [18.5, 23.5] | +40.0 [40.0, 40.0] |" in text
-
-
-@pytest.mark.slow
 def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, monkeypatch) -> None:
     out = tmp_path / "population.json"
     monkeypatch.setattr(population, "limits", lambda device: {"gflops": 100.0, "gigabytes_per_second": 5.0})
@@ -339,20 +297,35 @@ def test_controllers_are_scored_by_what_their_evaluations_say(controllers) -> No
     work, found = controllers
     headroom = result.read_headroom(Workspace(work / "base").headroom)
     evaluations = [result.read(Workspace(work / f"seed_{seed}").evaluation) for seed in (1, 2)]
-    assert found["seeds"] == 2 and list(headroom.standings) == ["held_out", "held_out_kinds"]
+    assert found["seeds"] == 2 and list(found["episodes_of"]) == ["10 epochs", *headroom.others]
     states = [Workspace(work / f"seed_{seed}").checkpoints / "best" / "state.safetensors" for seed in (1, 2)]
     assert states[0].read_bytes() != states[1].read_bytes()
-    for group in headroom.standings:
-        table = found[group]
-        common = by_task(headroom, tuple(row[headroom.common] for row in headroom.test_pct), group)
-        assert table["common"] == pytest.approx(common.mean(), abs=0.01)
-        for name in controller.POLICIES:
-            policies = [each.policies[name].per_seed.test_accuracy_pct for each in evaluations]
-            scores = [by_task(headroom, policy, group) for policy in policies]
-            assert table[name]["score_by_seed"] == pytest.approx([each.mean() for each in scores], abs=0.01)
-            assert table[name]["over_common"][0] == pytest.approx(np.mean(scores - common), abs=0.001)
-        patient = by_task(headroom, headroom.policies["patient"].test_accuracy_pct, group)
-        assert table["patient"]["score"] == pytest.approx(patient.mean(), abs=0.01)
+    for length, report in {"10 epochs": headroom, **headroom.others}.items():
+        for group in report.standings:
+            table = found["episodes_of"][length][group]
+            common = by_task(report, tuple(row[report.common] for row in report.test_pct), group)
+            rule = by_task(report, report.policies["patient"].test_accuracy_pct, group)
+            assert table["beside"]["patient"] == pytest.approx(rule.mean(), abs=0.01)
+            for name in controller.POLICIES:
+                if length == "10 epochs":
+                    policies = [each.policies[name].per_seed.test_accuracy_pct for each in evaluations]
+                else:
+                    policies = [each.others[length].per_seed[name].test_accuracy_pct for each in evaluations]
+                scores = [by_task(report, policy, group) for policy in policies]
+                assert table[name]["score_by_seed"] == pytest.approx([each.mean() for each in scores], abs=0.01)
+                assert table[name]["over_common"][0] == pytest.approx(np.mean(scores - common), abs=0.001)
+                assert table[name]["over_rule"][0] == pytest.approx(np.mean(scores - rule), abs=0.001)
+
+
+@pytest.mark.slow
+def test_curves_are_the_validations_of_each_training(controllers) -> None:
+    work, found = controllers
+    assert len(found["curves"]) == 2 and (work / "found.png").stat().st_size > 10_000
+    for seed, curve in enumerate(found["curves"], 1):
+        updates = pq.read_table(Workspace(work / f"seed_{seed}").telemetry / "updates.parquet").to_pylist()
+        scored = [row for row in updates if not np.isnan(row["validation_accuracy"])]
+        assert curve["episodes"] == [4 * (row["iteration"] + 1) for row in scored] and curve["episodes"]
+        assert curve["score"] == pytest.approx([row["validation_accuracy"] for row in scored], abs=0.01)
 
 
 @pytest.mark.slow
@@ -368,22 +341,21 @@ def test_the_share_of_the_gap_is_of_the_oracle_that_was_chosen_on_other_hosts(co
 
     tables = {name: better(getattr(headroom, name)) for name in ("choosing_val_pct", "test_pct")}
     headroom = headroom.model_copy(update=tables)
-    common, oracle = (
-        by_task(headroom, tuple(row[k] for row in headroom.test_pct), "held_out") for k in (headroom.common, best)
-    )
+    rule = by_task(headroom, headroom.policies["patient"].test_accuracy_pct, "held_out")
+    oracle = by_task(headroom, tuple(row[best] for row in headroom.test_pct), "held_out")
     scores = {name: [] for name in controller.POLICIES}
+    reached = []
     for seed, each in enumerate(evaluations):
+        of_seed = {}
         for number, name in enumerate(controller.POLICIES):
             accuracy = tuple(60.0 + 7 * number + 5 * seed + 3 * row for row in range(len(headroom.rows)))
-            per_seed = each.policies[name].per_seed.model_copy(update={"test_accuracy_pct": accuracy})
-            each.policies[name] = each.policies[name].model_copy(update={"per_seed": per_seed})
+            of_seed[name] = each.policies[name].per_seed.model_copy(update={"test_accuracy_pct": accuracy})
             scores[name].append(by_task(headroom, accuracy, "held_out"))
-    table = controller.summary(headroom, evaluations)["held_out"]
-    assert table["oracle"] == pytest.approx(oracle.mean(), abs=0.01)
-    for name, reached in scores.items():
-        assert table[name]["score_by_seed"] == pytest.approx([each.mean() for each in reached], abs=0.01)
-        assert table[name]["over_common"][0] == pytest.approx(np.mean(reached - common), abs=1e-3)
-        assert table[name]["share"][0] == pytest.approx(np.mean(reached - common) / np.mean(oracle - common), abs=1e-3)
+        reached.append(of_seed)
+    table = controller.summary(headroom, reached)["held_out"]
+    for name, own in scores.items():
+        share = np.mean(own - rule) / np.mean(oracle - rule)
+        assert table[name]["rule_gap_closed"][0] == pytest.approx(share, abs=1e-3)
 
 
 @pytest.mark.slow
@@ -393,7 +365,7 @@ def test_controllers_that_are_done_are_not_trained_again(controllers, monkeypatc
         monkeypatch.setattr(controller.stages, stage, None)  # would be called
     controller.main(controller_arguments(work))
     assert json.loads((work / "found.json").read_text()) == found
-    assert capsys.readouterr().out.count('"held_out_kinds"') == 2
+    assert capsys.readouterr().out.count('"episodes_of"') == 2
 
 
 @pytest.mark.slow
