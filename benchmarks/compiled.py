@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import torch
 
+from benchmarks.clock import in_turns
 from benchmarks.population import CASES, TIMED_BATCHES, Case, build, orders
 from simic import params
-from simic.growth.batch.autotune import in_turns
 from simic.growth.life.vocabulary import Slots
 from simic.training import machine
 

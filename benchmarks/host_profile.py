@@ -20,9 +20,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import page
+from benchmarks.clock import in_turns
 from benchmarks.population import CASES, TIMED_BATCHES, ours, plain, wait
 from simic import params
-from simic.growth.batch.autotune import in_turns
 from simic.training import machine
 
 RESULT = Path("benchmarks/results/host_profile.json")

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks import page
-from benchmarks.clock import Clock
+from benchmarks.clock import Clock, in_turns
 from simic import params
 from simic.agent.advantages import with_advantages
 from simic.agent.health import Health
@@ -38,7 +38,6 @@ from simic.agent.rollout import collect
 from simic.data.batches import Dataset
 from simic.envs.attribution import configurations
 from simic.envs.growth_env import GrowthEnv
-from simic.growth.batch.autotune import in_turns
 from simic.growth.batch.forward import BACKENDS
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Blend, Slots, Stage

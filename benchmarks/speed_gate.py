@@ -24,9 +24,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import page
+from benchmarks.clock import in_turns
 from benchmarks.population import CASES, ours, plain
 from simic import params
-from simic.growth.batch.autotune import in_turns
 from simic.training import machine
 
 RESULT = Path("benchmarks/results/speed_gate.json")

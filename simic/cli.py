@@ -381,24 +381,6 @@ def clean(
             _say(f"removed {each}")
 
 
-@app.command()
-def autotune(
-    out: Annotated[Path, typer.Option(metavar="FILE.json", help="Where the table goes.")] = Path(".simic/backend.json"),
-) -> None:
-    """Measure which backend runs hosts fastest on this machine; set runtime.backend to the table to use it."""
-    from simic import params
-    from simic.growth.batch import autotune as tuning
-    from simic.training import machine
-
-    if out.suffix != ".json":
-        raise SimicError(f"--out {str(out)!r}: must end in .json")
-    table = tuning.measure(machine.configure(params.load(_workspace().params).runtime))
-    tuning.write(table, out)
-    for device, thresholds in table.thresholds.items():
-        _say(f"{device}: {thresholds}")
-    _say(f"wrote {out}; to use it: -S runtime.backend={out}")
-
-
 def _to_the_audit(
     set_: list[str] | None, params: Path | None, fresh: bool = False, allow_code_change: bool = False
 ) -> None:

@@ -370,8 +370,7 @@ class Runtime(Tree):
     # CUDA there is one, and torchrun starts one for each GPU.
     processes: Workers | Literal["auto"] = "auto"
     threads: Workers | Literal["auto"] = "auto"
-    # "auto" by the shipped thresholds, FILE.json by that of simic autotune
-    backend: Annotated[str, Field(pattern=r"^(auto|loop|vmap|.+\.json)$")] = "auto"
+    backend: Literal["auto", "loop", "vmap"] = "auto"
     checkpoint_every: Count = 1
     checkpoint_steps: Steps = 0  # of a rollout, after which it is saved too; 0: whole iterations alone
     keep_last: Count = 3

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from simic import cli, params, terminal
 from simic.audit.findings import Verdict
 from simic.errors import AuditFailed, SimicError
-from simic.growth.batch import autotune, thresholds
 from simic.growth.batch.population import Population
 from simic.growth.batch.statistics import TrainStats
 from simic.pipeline import engine, stages, told
@@ -218,15 +216,6 @@ def test_train_gym_learns_says_how_it_goes_and_refuses_what_it_cannot(
     )
     for arguments, words in refused:
         assert words in simic.refuses("train-gym", *arguments, *small)
-
-
-def test_autotune_writes_a_table_that_a_run_takes(simic: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autotune, "HOSTS", ((2, (2, 2), 4),))
-    monkeypatch.setattr(autotune, "CONVOLUTIONS", ((2, 2, 4),))
-    monkeypatch.setattr(autotune, "REPEATS", 1)
-    assert simic("autotune", "--out", "own.json") == 0, simic.error
-    assert "to use it: -S runtime.backend=own.json" in simic.out
-    assert thresholds.of("own.json", torch.device("cpu")) == thresholds.read(Path("own.json")).thresholds["cpu"]
 
 
 def test_what_changed_between_two_audited_runs(simic: Command) -> None:

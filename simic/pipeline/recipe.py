@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from simic import durable, params, seals
 from simic.data.batches import data_hash
-from simic.growth.batch import thresholds
 from simic.params import Params
 from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import FindingRow
@@ -39,14 +38,13 @@ class Changes(NamedTuple):
 
 
 class TrainingRecipe(BaseModel):
-    """Params of training, sha256 of the data and of each file of code, table of backends, format of checkpoints."""
+    """Params of training, sha256 of the data and of each file of code, format of checkpoints."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     params: dict[str, Any]
     data_sha256: str
     code: dict[str, str]
-    thresholds: str
     format_version: int
 
     @classmethod
@@ -56,7 +54,6 @@ class TrainingRecipe(BaseModel):
             params=Identity.params_of(tree),
             data_sha256=data_hash(workspace.prepared),
             code=seals.code_hashes(seals.STAGES["train"].code) | seals.extension_hashes(workspace.root, tree),
-            thresholds=thresholds.content(tree.runtime.backend) or "",
             format_version=FORMAT_VERSION,
         )
 
@@ -69,7 +66,6 @@ class TrainingRecipe(BaseModel):
         """What is other in ``now``."""
         pairs = {
             "the prepared data": (self.data_sha256, now.data_sha256),
-            "the table of runtime.backend": (self.thresholds, now.thresholds),
             "the format of checkpoints": (self.format_version, now.format_version),
         }
         files = sorted(self.code.keys() | now.code.keys())

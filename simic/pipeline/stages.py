@@ -490,9 +490,7 @@ def raw_data(workspace: Workspace) -> Path:
 
 
 def fingerprint(params: Params, workspace: Workspace) -> str:
-    """sha256 of all that decides what training computes: params, prepared data, code, table of thresholds,
-    checkpoint format.
-    """
+    """sha256 of all that decides what training computes: params, prepared data, code, format of checkpoints."""
     from simic.pipeline.recipe import TrainingRecipe
 
     return TrainingRecipe.of(params, workspace).fingerprint

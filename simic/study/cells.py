@@ -16,7 +16,6 @@ from simic.errors import SimicError
 from simic.evaluation import result
 from simic.evaluation.result import Frozen
 from simic.evaluation.statistics import Interval
-from simic.growth.batch.thresholds import content
 from simic.params import Params
 from simic.params_file import read_tree
 from simic.pipeline import stages
@@ -91,8 +90,7 @@ def _cell(project: Workspace, tree: Params, point: tuple[JsonValue, ...], seed: 
     source = tree.prepare.source
     prepared = digest(seals.content_hash(stages.raw_data(project) / source) if source else "", "prepare", tree)
     headroom = digest(prepared, "headroom", tree)
-    table = content(tree.runtime.backend) or ""
-    trained = digest(headroom + table, "train", tree.model_copy(update={"rng_seed": seed}))
+    trained = digest(headroom, "train", tree.model_copy(update={"rng_seed": seed}))
     return Cell(
         project=str(root.resolve()),
         point=point,

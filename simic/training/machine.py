@@ -9,7 +9,6 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from simic.errors import SimicError
-from simic.growth.batch.thresholds import content
 from simic.params import Runtime
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -28,7 +27,7 @@ class Machine(BaseModel):
     threads: int
     device: str
     tf32: bool
-    backend: str  # of the population, as asked for; of a table its sha256
+    backend: str  # of the population, as asked for
     group: int  # hosts that are computed together, in each process of torchrun
     ranks: int = 1  # processes of torchrun
     processes: int = 1  # that share the groups of a rank: no difference to the result
@@ -96,7 +95,7 @@ def describe(runtime: Runtime, device: torch.device, group: int, ranks: int = 1,
         threads=torch.get_num_threads(),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         tf32=runtime.tf32,
-        backend=content(runtime.backend) or runtime.backend,
+        backend=runtime.backend,
         group=group,
         ranks=ranks,
         processes=processes,

@@ -9,7 +9,7 @@ import torch
 from simic.agent.spec import ObservationSpec
 from simic.data.batches import HOST_FILE, Meta, read_meta
 from simic.envs.observations import observation_spec
-from simic.growth.batch import thresholds
+from simic.growth.batch.forward import runs_apart
 from simic.growth.batch.optimizers import MOMENTS
 from simic.growth.batch.population import EVALUATION_POSITIONS
 from simic.growth.networks.blueprints import blueprints_of
@@ -83,8 +83,7 @@ def _of_features(params: Params, meta: Meta, hosts: int, device: torch.device) -
     tokens = meta.shape[0] if len(meta.shape) == 1 else 1
     shapes = build_host(params.train.host, meta.shape, meta.classes).slot_shapes
     entries = max(1, EVALUATION_POSITIONS // tokens) * max(math.prod(shape) for shape in shapes)
-    backend = params.runtime.backend
-    apart = backend == "loop" or (backend != "vmap" and entries >= thresholds.of(backend, device).apart_from)
+    apart = runs_apart(params.runtime.backend, entries, device)
     size = 0 if apart or device.type != "cpu" else hosts * entries * FEATURE_COPIES * FLOAT
     return Need(f"the features of {hosts} hosts", size, "train.envs or train.host")
 

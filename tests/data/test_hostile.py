@@ -20,7 +20,6 @@ from simic.data import cifar
 from simic.data.cifar import ARCHIVE, BATCHES, FOLDER
 from simic.data.prepare import prepare
 from simic.errors import SimicError
-from simic.growth.batch import thresholds
 from simic.params import Instances, Prepare, Suite
 
 X, Y = np.arange(240, dtype=np.float32).reshape(60, 4), np.arange(60) % 3
@@ -259,20 +258,3 @@ def test_an_archive_with_more_than_the_batches_is_read_without_the_rest(tmp_path
     with pytest.raises(SimicError, match="leaves one empty"):  # the same images in every batch: duplicates
         prepare(Prepare(task="cifar10"), 1, tmp_path / "out", tmp_path)
     assert not (tmp_path.parent / "harm").exists()
-
-
-TABLES = {
-    "nested": b"[" * 100_000,
-    "a number": b"1",
-    "not JSON": b"\xff",
-    "too long": b" " * 1_000_001,
-    "thresholds below 0": b'{"thresholds": {"cpu": {"apart": -1, "dense_entries": 0}}}',
-}
-
-
-@pytest.mark.parametrize("case", TABLES)
-def test_a_table_of_thresholds_that_is_none_is_refused(tmp_path: Path, case: str) -> None:
-    path = tmp_path / "table.json"
-    path.write_bytes(TABLES[case])
-    with pytest.raises(SimicError, match=r"table\.json"):
-        thresholds.content(str(path))

@@ -201,7 +201,7 @@ def test_seams_that_are_lost_are_a_finding_once(unfinished: Workspace, damage: s
     elif damage == "cut":
         file.write_bytes(file.read_bytes()[:-1])
     else:
-        recipe.write(work, kept.model_copy(update={"recipe": kept.recipe.model_copy(update={"thresholds": "other"})}))
+        recipe.write(work, kept.model_copy(update={"recipe": kept.recipe.model_copy(update={"data_sha256": "other"})}))
     assert begin(params, unfinished) is None
     with open_session(params, work, unfinished.prepared) as session:
         assert [(each.check, each.severity) for each in session.findings] == [("seams_lost", "medium")]

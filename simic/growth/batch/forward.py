@@ -16,13 +16,16 @@ from simic.errors import SimicError
 from simic.growth.batch.groups import Plan, SlotGroups
 from simic.growth.batch.joints import fork, join
 from simic.growth.batch.template import Template, by_row
-from simic.growth.batch.thresholds import SHIPPED, Thresholds, is_table
 from simic.growth.life.vocabulary import Blend
 from simic.growth.networks.blueprints import Blueprint
 from simic.growth.networks.grafting import blend, straight_through
 from simic.growth.networks.hosts import HostSpec
+from simic.transfer import CPU
 
 MAP_DIMS = 3  # C, H, W
+# Entries of a host's largest feature map in a minibatch from which hosts run faster one after the other, measured on
+# two CPU cores (docs/history/experiments.md). It looks at a host alone, so it decides alike for any number of hosts.
+APART_FROM = 70_000
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,11 @@ class Templates:
         cls,
         host: HostSpec,
         blueprints: tuple[Blueprint, ...],
-        thresholds: Thresholds = SHIPPED["cpu"],
         precision: str = "float32",
         checked: bool = False,
     ) -> Self:
         """Built once, at composition; blueprints that are not ``checked`` are tried first."""
-        template = partial(Template, features_last=host.features_last, thresholds=thresholds, precision=precision)
+        template = partial(Template, features_last=host.features_last, precision=precision)
         segments = [template(build, f"host segment {k}") for k, build in enumerate(host.segments)]
         head = template(host.head, "host head", borrowed=tuple(host.tied))
         seeds = tuple(
@@ -59,11 +61,6 @@ class Templates:
         lenders = tuple(segments[0].names.index(name) for name in host.tied.values())
         entries = max((math.prod(shape) for shape in host.slot_shapes if len(shape) == MAP_DIMS), default=0)
         return cls((*segments, head), seeds, tuple(gates), lenders, entries, host.reads_input)
-
-    def unpack_host(self, rows: Tensor) -> list[list[Tensor]]:
-        """Rows ``[E, width]`` as the parameter tensors of each segment and the head."""
-        parts = zip(self.host, rows.split([template.width for template in self.host], 1), strict=True)
-        return self.of_host([tensor for template, part in parts for tensor in template.unpack(part)])
 
     def of_host(self, tensors: list[Tensor]) -> list[list[Tensor]]:
         """The tensors of a row of the host as those of each segment and the head."""
@@ -191,23 +188,24 @@ def _graft_one_by_one(
             features[streams[position]] = h
 
 
-def by_size(templates: Templates, weights: Weights, plan: Plan, x: Tensor, apart: float) -> Tensor:
-    """One after the other where the largest map of a host's minibatch has ``apart`` entries, else all at once."""
-    run = loop if x.shape[1] * templates.map_entries >= apart else batched
+def by_size(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
+    """Run hosts one after the other on a CPU where their maps are large, else all at once."""
+    run = loop if runs_apart("auto", x.shape[1] * templates.map_entries, x.device) else batched
     return run(templates, weights, plan, x)
 
 
-BACKENDS = ("auto", "vmap", "loop")
+def runs_apart(backend: str, entries: int, device: torch.device) -> bool:
+    """Whether hosts whose largest map in a minibatch has so many entries run one after the other."""
+    return backend == "loop" or (backend == "auto" and device == CPU and entries >= APART_FROM)
 
 
-def choose_backend(backend: str, thresholds: Thresholds) -> Backend:
-    """The backend of that name: ``vmap`` runs all rows together, ``loop`` each by itself, ``auto`` or a table as the
-    thresholds say.
+BACKENDS: dict[str, Backend] = {"auto": by_size, "vmap": batched, "loop": loop}
+
+
+def choose_backend(backend: str) -> Backend:
+    """Return the backend of that name: ``vmap`` runs all rows together, ``loop`` each by itself, ``auto`` what is
+    faster. SimicError naming what is allowed.
     """
-    if backend not in BACKENDS and not is_table(backend):
-        raise SimicError(
-            f"backend {backend!r}: must be one of {', '.join(BACKENDS)} or a table of simic autotune, *.json"
-        )
-    if backend == "loop":
-        return loop
-    return batched if backend == "vmap" else partial(by_size, apart=thresholds.apart_from)
+    if backend not in BACKENDS:
+        raise SimicError(f"backend {backend!r}: must be one of {', '.join(BACKENDS)}")
+    return BACKENDS[backend]

@@ -17,32 +17,32 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from simic.growth.batch.thresholds import Thresholds
 from simic.growth.networks.layers import Samplewise, at_least_float32
 from simic.transfer import upload
 
+DENSE_ENTRIES = 16 * 16 * 64  # of a matrix from all pixels and channels to all of them, up to which it is faster
 DENSE_PIXELS = 4  # a dense matrix over 2×2 maps has fewer entries for each output than a 3×3 kernel
 PARAMETERLESS = (nn.Sequential, nn.Identity, nn.ReLU, nn.GELU, nn.MaxPool2d)
 
 
-def stacked(module: nn.Module, thresholds: Thresholds) -> nn.Module | None:
+def stacked(module: nn.Module) -> nn.Module | None:
     """The module on features ``[R · B, …]`` with parameters ``[R, *shape]``, put in as attributes; None where a part of
     it has no such form, or is used twice.
     """
     uses = (module.named_modules(remove_duplicate=False), module.named_parameters(remove_duplicate=False))
     if any(len(found := list(each)) > len({id(value) for _, value in found}) for each in uses):
         return None
-    return _stacked(module, thresholds)
+    return _stacked(module)
 
 
-def _stacked(module: nn.Module, thresholds: Thresholds) -> nn.Module | None:
-    layer = _stacked_layer(module, thresholds)
+def _stacked(module: nn.Module) -> nn.Module | None:
+    layer = _stacked_layer(module)
     if layer is not None:
         return layer
     if Samplewise not in type(module).__bases__ and type(module) not in PARAMETERLESS:
         return None
     for name, child in module.named_children():
-        layer = _stacked(child, thresholds)
+        layer = _stacked(child)
         if layer is None:
             return None
         setattr(module, name, layer)
@@ -51,9 +51,9 @@ def _stacked(module: nn.Module, thresholds: Thresholds) -> nn.Module | None:
     return module
 
 
-def _stacked_layer(module: nn.Module, thresholds: Thresholds) -> nn.Module | None:
+def _stacked_layer(module: nn.Module) -> nn.Module | None:
     if type(module) is nn.Conv2d and _is_same_convolution(module):
-        return _PointwiseConv() if module.kernel_size == (1, 1) else _SameConv(module, thresholds)
+        return _PointwiseConv() if module.kernel_size == (1, 1) else _SameConv(module)
     if type(module) is nn.Linear:
         return _Linear(module)
     if type(module) is nn.GroupNorm:
@@ -107,13 +107,13 @@ class _SameConv(nn.Module):
 
     weight: Tensor
 
-    def __init__(self, conv: nn.Conv2d, thresholds: Thresholds) -> None:
+    def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
-        self.groups, self.padding, self.thresholds = conv.groups, conv.kernel_size[0] // 2, thresholds
+        self.groups, self.padding = conv.groups, conv.kernel_size[0] // 2
 
     def forward(self, x: Tensor) -> Tensor:
         pixels, (outputs, inputs) = x.shape[2] * x.shape[3], self.weight.shape[1:3]
-        if pixels <= DENSE_PIXELS or pixels**2 * x.shape[1] * outputs <= self.thresholds.dense_entries:
+        if pixels <= DENSE_PIXELS or pixels**2 * x.shape[1] * outputs <= DENSE_ENTRIES:
             return self._dense(x)
         if inputs == 1 and self.groups == 1:
             return self._patches(x)

@@ -20,7 +20,6 @@ from simic.growth.batch.rows import Rows, named, store_names
 from simic.growth.batch.scoring import score
 from simic.growth.batch.statistics import SeedNorms, TrainStats, train_statistics
 from simic.growth.batch.template import Template, channels_last
-from simic.growth.batch.thresholds import of as thresholds_of
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import Blueprint, count_flops
@@ -65,8 +64,8 @@ class Snapshot:
 
 
 class Population:
-    """E hosts of one kind with their seeds, trained together; ``backend``: auto, vmap, loop or the file of a table
-    (``thresholds``). ``checked``: another process has tried the blueprints, and is asked what seeds weigh.
+    """E hosts of one kind with their seeds, trained together; ``backend``: auto, vmap or loop.
+    ``checked``: another process has tried the blueprints, and is asked what seeds weigh.
 
     ``learning_rate [E]`` may be changed between epochs. ``group`` hosts run at once, as many as the memory was seen to
     hold; at first all. Seed and gate rows are allocated per slot and blueprint when
@@ -87,12 +86,11 @@ class Population:
         self.host, self.blueprints, self.rng_seed, self.optimizer = host, blueprints, rng_seed, optimizer
         self.device = torch.device(device)
         self.env_ids = env_ids.to(self.device)
-        thresholds = thresholds_of(backend, self.device)
-        self.templates = Templates.of(host, blueprints, thresholds, optimizer.precision, checked)
+        self.templates = Templates.of(host, blueprints, optimizer.precision, checked)
         self.host_params, self.host_flops = host.params, host.flops_per_sample
         self.learning_rate = torch.full((len(env_ids),), optimizer.learning_rate, device=self.device)
         self.group = len(env_ids)
-        self._run = choose_backend(backend, thresholds)
+        self._run = choose_backend(backend)
         if not checked:
             self._seed_params, self._seed_flops, self._gate_params, self._gate_flops = self._counts()
         self._closing = [

@@ -16,7 +16,6 @@ from torch.func import functional_call, vmap
 
 from simic.errors import SimicError
 from simic.growth.batch.kernels import separable, stacked, vmappable
-from simic.growth.batch.thresholds import SHIPPED, Thresholds
 from simic.growth.networks.layers import at_least_float32
 from simic.rng import uniform
 from simic.transfer import upload
@@ -39,7 +38,6 @@ class Template:
         name: str,
         features_last: bool = False,
         borrowed: Sequence[str] = (),
-        thresholds: Thresholds = SHIPPED["cpu"],
         precision: str = "float32",
     ) -> None:
         self._reduced = precision == "bfloat16"
@@ -62,7 +60,7 @@ class Template:
         self._enter, self._leave = (_as_it_is, _as_it_is) if features_last else (channels_first, channels_last)
         self._vmap = getattr(first, "vmap", True)
         self.module = first.to("meta")
-        self._single, self._stacked = separable(copy.deepcopy(self.module)), stacked(second.to("meta"), thresholds)
+        self._single, self._stacked = separable(copy.deepcopy(self.module)), stacked(second.to("meta"))
         self._batched = vmappable(copy.deepcopy(self.module))
         self._sockets = (
             [] if self._stacked is None else [_socket(self._stacked, key) for key in (*self.names, *self.borrowed)]

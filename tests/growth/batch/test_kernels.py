@@ -9,7 +9,6 @@ from torch.func import functional_call, vmap
 
 from simic.errors import SimicError
 from simic.growth.batch.kernels import separable, stacked, vmappable
-from simic.growth.batch.thresholds import SHIPPED
 from simic.growth.networks.layers import Samplewise, per_sample
 
 from ..worlds import generator
@@ -66,7 +65,7 @@ def test_stacked_layers_equal_torchs_own(name: str, size: tuple[int, int]) -> No
     plain = nn.Sequential(build()).double()
     for parameter in plain.parameters():
         nn.init.normal_(parameter, generator=generator(1))
-    fast = stacked(copy.deepcopy(plain), SHIPPED["cpu"])
+    fast = stacked(copy.deepcopy(plain))
     assert isinstance(fast, nn.Sequential)
     assert not list(fast.parameters())
     x = torch.randn(3, 4, channels, *size, dtype=torch.float64, generator=generator(2)).requires_grad_()
@@ -98,7 +97,7 @@ def test_stacked_layers_equal_torchs_own(name: str, size: tuple[int, int]) -> No
     ],
 )
 def test_what_is_not_known_is_not_stacked(layer: nn.Module) -> None:
-    assert stacked(layer, SHIPPED["cpu"]) is None
+    assert stacked(layer) is None
 
 
 @pytest.mark.parametrize("frozen_input", [False, True])
@@ -137,7 +136,7 @@ def test_per_sample_is_of_one_number_per_network() -> None:
 @pytest.mark.parametrize("shape", [(6,), (6, 3), (6, 4, 4)])
 def test_group_norms_of_users_run_stacked_and_under_vmap(shape: tuple[int, ...], affine: bool) -> None:
     plain = nn.Sequential(nn.GroupNorm(2, 6, affine=affine)).double()
-    batched, fast = vmappable(copy.deepcopy(plain)), stacked(copy.deepcopy(plain), SHIPPED["cpu"])
+    batched, fast = vmappable(copy.deepcopy(plain)), stacked(copy.deepcopy(plain))
     assert isinstance(fast, nn.Sequential)
     names = [key for key, _ in plain.named_parameters()]
     assert [key for key, _ in batched.named_parameters()] == names
