@@ -25,7 +25,7 @@ from simic.training.learned import CARD_FILE, WEIGHTS_FILE, Learned
 
 MOST_BYTES = 2_000_000  # of a controller with its card
 CARD = "CARD.md"
-ROWS = (result.LEARNED, endpoints.COMMON, endpoints.ORACLE_TASK, "patient", "blind", "static")
+ROWS = (result.LEARNED, endpoints.TUNED, endpoints.PATIENT, endpoints.COMMON, endpoints.ORACLE_TASK, "blind", "static")
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,13 @@ def publish(workspace: Workspace, suite: str) -> Path:
 
 def page(found: Finished, publication: Publication) -> str:
     """CARD.md."""
-    groups = "\n\n".join(_scores(found, group) for group in found.evaluation.standings)
+    lengths = {f"{found.evaluation.episode_steps} epochs": found.evaluation.standings}
+    lengths |= {name: other.standings for name, other in found.evaluation.others.items()}
+    groups = "\n\n".join(
+        _scores(found, f"{length}, {standings.tasks} {GROUPS[group]}", standings)
+        for length, by_group in lengths.items()
+        for group, standings in by_group.items()
+    )
     return f"""# A controller of growth, trained on suite {publication.suite}
 
 Use: `simic grow DATA.npz --policy {publication.suite}`, or without `--policy` where it fits. Written by
@@ -99,7 +105,7 @@ Use: `simic grow DATA.npz --policy {publication.suite}`, or without `--policy` w
 ## Scores
 Test accuracy in points{_priced(found.headroom.price)} on tasks that it was not trained on, with 95 % intervals over
 tasks. A row costs one training of a host; the oracle per task takes the best schedule of each task, found by training
-with all of them. `patient` is the rule by hand, `blind` this controller without sight of the host.
+with all of them. `blind` is this controller without sight of the host, `static` the host alone.
 
 {groups}
 
@@ -124,24 +130,23 @@ def _priced(price: float) -> str:
     return f", less {price:g} for each time the host's parameters were added," if price else ""
 
 
-def _scores(found: Finished, group: str) -> str:
-    standings = found.evaluation.standings[group]
+def _scores(found: Finished, title: str, standings: result.Standings) -> str:
     common = found.headroom.schedules[found.headroom.common]
     names = {result.LEARNED: "this controller", endpoints.COMMON: f"{endpoints.COMMON}: {common}"}
     lines = [
-        f"On {standings.tasks} {GROUPS[group]}:",
+        f"{title}:",
         "",
-        "| policy | score | over the common schedule | gap closed | random search needs | parameters |",
+        "| policy | score | over the rule | over the common schedule | random search needs | parameters |",
         "|---|--:|--:|--:|--:|--:|",
     ]
     for name in ROWS:
         if name not in standings.policies:
             continue
         row = standings.policies[name]
-        share = "–" if row.share is None else f"{100 * row.share.estimate:.0f} %"
+        over_rule = "–" if row.over_rule is None else interval(row.over_rule)
         lines.append(
-            f"| {names.get(name, name)} | {interval(row.score).lstrip('+')} | {interval(row.over_common)} | {share} | "
-            f"{row.search_worth.estimate} | {row.params:,.0f} |"
+            f"| {names.get(name, name)} | {interval(row.score).lstrip('+')} | {over_rule} | "
+            f"{interval(row.over_common)} | {row.search_worth.estimate} | {row.params:,.0f} |"
         )
     return "\n".join(lines)
 

@@ -139,7 +139,11 @@ def events(steps: Columns) -> EventColumns:
     stage = steps["stage"].astype(np.int64)
     before = np.concatenate((np.full_like(stage[:1], Stage.DORMANT), stage[:-1]))  # episodes begin without seeds
     refused = (steps["gate"] >= 0) & ~steps["gate_passed"]
-    happened = np.concatenate((steps["panicked"][..., None], refused[..., None], stage != before), axis=2)
+    # A new seed in the place of a live one may be in the same stage at the end of its first step.
+    germinated = (steps["effective_op"] == Op.GERMINATE)[..., None]
+    germinated = germinated & (steps["slot"][..., None] == np.arange(stage.shape[2]))
+    changed = (stage != before) | germinated
+    happened = np.concatenate((steps["panicked"][..., None], refused[..., None], changed), axis=2)
     step, env, place = np.nonzero(happened)
     at, about, slot = (step, env), np.minimum(place, STAGE), np.maximum(place - STAGE, 0)
     kinds = [about == ROLLBACK, about == REFUSED]
@@ -157,4 +161,5 @@ def _text(about: int, first: int, second: int) -> tuple[str, str]:
         return "rollback", f"{Cause(first).name}, {second} rows lost"
     if about == REFUSED:
         return "gate_refused", f"G{first} {Op(second).name}"
-    return Stage(second).name.lower(), f"from {Stage(first).name}"
+    came = "a new seed in the place of a live one" if first == second else f"from {Stage(first).name}"
+    return Stage(second).name.lower(), came

@@ -1,15 +1,16 @@
 """Rows say what was measured."""
 
+import numpy as np
 import pytest
 import torch
 from small_runs import small_params, steps_of
 
 from simic.envs.play import play
 from simic.evaluation.baselines import FixedSchedule
-from simic.growth.life.vocabulary import Action, Op
+from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.params import Lifecycle
 from simic.training import validation
-from simic.training.episodes import Tally
+from simic.training.episodes import Tally, events
 from simic.training.session import open_session
 from simic.training.trainer import train
 
@@ -88,3 +89,20 @@ def test_the_best_checkpoint_is_chosen_by_accuracy_less_the_price_of_what_was_ke
     assert (free["score"] == free["committed_accuracy"]).all()
     assert abs(priced["score"] - (priced["committed_accuracy"] - 8.0 * added)).max() < 1e-4
     assert validation.score(priced) == priced["score"].mean() < validation.score(free)
+
+
+def test_a_seed_that_takes_the_place_of_a_live_one_is_an_event():
+    steps = {
+        "stage": np.array([[[Stage.HOLDING]], [[Stage.HOLDING]], [[Stage.HOLDING]]], dtype=np.int8),
+        "effective_op": np.array([[Op.GERMINATE], [Op.GERMINATE], [Op.WAIT]]),
+        "slot": np.zeros((3, 1), dtype=np.int64),
+        "op": np.array([[Op.GERMINATE], [Op.GERMINATE], [Op.WAIT]]),
+        "gate": np.full((3, 1), -1),
+        "gate_passed": np.zeros((3, 1), dtype=bool),
+        "panicked": np.zeros((3, 1), dtype=bool),
+        "cause": np.zeros((3, 1), dtype=np.int64),
+    }
+    found = events(steps)
+    assert found.columns["step"].tolist() == [1, 2]
+    names = [found.texts[code] for code in found.columns["text"].tolist()]
+    assert names == [("holding", "from DORMANT"), ("holding", "a new seed in the place of a live one")]
