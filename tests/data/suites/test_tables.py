@@ -15,11 +15,11 @@ from simic.data.suites import kinds as kinds_module
 from simic.data.suites.kinds import KINDS, Draws, Problem, Shelf
 from simic.data.suites.outside_tables import GENERATED, REAL
 from simic.data.suites.suites import SUITES
-from simic.data.suites.tables import BASE, HELD_OUT, JOINED, JOINED_VAL, JOINS, SINGLE, SINGLE_VAL, SINGLES
+from simic.data.suites.tables import BASE, HELD_OUT, SINGLE, SINGLE_VAL, SINGLES
 from simic.errors import SimicError
 from simic.params import Prepare
 
-FEW = {"train": 24, "val": 8, "held_out": 6, "held_out_kinds": 9, "outside": 28}
+FEW = {"train": 18, "val": 8, "held_out": 6, "held_out_kinds": 9, "outside": 28}
 WIDTHS = {"breast_cancer": 30, "wine": 13, "diabetes": 10, "digits": 64, "iris": 4, "hastie": 10}
 WIDTHS |= {"friedman1": 10, "friedman2": 4, "friedman3": 4}  # others: 12
 
@@ -215,40 +215,7 @@ def test_a_match_is_two_equal_codes_anywhere_and_twins_agree_in_one_place():
         assert ((x[:, first] == x[:, second]).long() == y).all()
 
 
-READ = {"linear", "product", "periodic", "category", "order", "match"}
-
-
-@pytest.mark.parametrize("shape", ["", "scaled", "rounded"])
-@pytest.mark.parametrize("join", ["sum", "gate", "max", "min"])
-def test_the_label_of_two_joined_rules(join, shape):
-    name, first, second = next(
-        (name, made[0], made[2])
-        for name, made in JOINS.items()
-        if made[1::2] == (join, shape) and {made[0], made[2]} <= READ and name in KINDS["tables"]
-    )
-    problem, x, y = drawn(name, 0)
-    rule, cut, told = problem.parameters["rule"], problem.parameters["cuts"][0], 0
-    for row, label in zip(x.tolist(), y.tolist(), strict=True):
-        values = READERS[shape](row, problem.parameters)
-        scores = [SCORES[a](values, rule[k], problem.parameters) for a, k in ((first, "first"), (second, "second"))]
-        u, v = ((s - c) / d for s, c, d in zip(scores, rule["centres"], rule["scales"], strict=True))
-        gate = values[rule["gate"]] if join == "gate" else 1.0
-        match join:
-            case "sum":
-                score = u + v
-            case "gate":
-                score = u if gate > 0 else v
-            case "max":
-                score = max(u, v)
-            case _:
-                score = min(u, v)
-        if min(abs(score - cut), abs(gate)) > 1e-3:
-            told += 1
-            assert (score > cut) == label
-    assert told > 150
-
-
-@pytest.mark.parametrize("name", [*BASE, *SINGLE, *JOINED[:10], *HELD_OUT])
+@pytest.mark.parametrize("name", [*BASE, *SINGLE, *HELD_OUT])
 def test_wrong_labels_are_as_many_as_recorded_and_none_in_a_test_split(name):
     for instance in range(3):
         draws = Draws(1, name, "train", instance, Shelf(Path()))
@@ -267,22 +234,20 @@ def test_wrong_labels_are_as_many_as_recorded_and_none_in_a_test_split(name):
 
 
 def test_kinds_are_distinct_and_no_group_has_one_of_another():
-    groups = [BASE, SINGLE, JOINED, SINGLE_VAL, JOINED_VAL, HELD_OUT, REAL, GENERATED]
-    assert [len(group) for group in groups] == [9, 55, 55, 12, 12, 9, 5, 9]
+    groups = [BASE, SINGLE, SINGLE_VAL, HELD_OUT, REAL, GENERATED]
+    assert [len(group) for group in groups] == [9, 55, 12, 9, 5, 9]
     assert all(not set(a) & set(b) for a, b in combinations(groups, 2))
     assert set().union(*groups) == set(KINDS["tables"]) and sum(map(len, groups)) == len(KINDS["tables"])
-    for place in range(4):  # every rule, join and shape is trained on
-        assert {JOINS[name][place] for name in JOINED} == {made[place] for made in JOINS.values()}
-    for place in range(3):
+    for place in range(3):  # every rule, way and shape is trained on
         assert {SINGLES[name][place] for name in SINGLE} == {made[place] for made in SINGLES.values()}
 
 
-def test_a_bank_has_of_each_group_its_kinds_and_base_single_and_joined_ones_in_equal_number(bank):
+def test_a_bank_has_of_each_group_its_kinds_and_base_and_other_ones_in_equal_number(bank):
     meta, held = read_meta(bank), load_held_out(bank)
     train = [task.kind for task in meta.tasks if task.group == "train"]
-    assert train == [name for names in zip(tuple(BASE)[:8], SINGLE, JOINED, strict=False) for name in names]
+    assert train == [name for names in zip(BASE, SINGLE, strict=False) for name in names]
     val = [task.kind for task in meta.tasks if task.group == "val"]
-    assert val == [name for names in zip(SINGLE_VAL, JOINED_VAL, strict=True) for name in names][:8]
+    assert val == [*SINGLE_VAL[:8]]
     assert [task.kind for task in held.tasks if task.group == "held_out_kinds"] == [*HELD_OUT]
     assert {task.group for task in held.tasks} == {"held_out", "held_out_kinds"}
     outside = [task for record in held.outside for task in record.tasks]
@@ -293,7 +258,7 @@ def test_a_bank_has_of_each_group_its_kinds_and_base_single_and_joined_ones_in_e
 def test_the_kind_of_a_task_is_a_number_for_training_kinds_alone(bank):
     meta = read_meta(bank)
     names, kinds = meta.kinds()
-    assert names == sorted({*tuple(BASE)[:8], *SINGLE[:8], *JOINED[:8]})
+    assert names == sorted({*BASE, *SINGLE[:9]})
     for task, kind in zip(meta.tasks, kinds, strict=True):
         assert (kind == -1) if task.group == "val" else (names[kind] == task.kind)
 
@@ -301,7 +266,7 @@ def test_the_kind_of_a_task_is_a_number_for_training_kinds_alone(bank):
 @pytest.mark.parametrize(
     ("kinds", "message"),
     [
-        ((JOINED_VAL[0],), "is for validation alone in suite 'tables'"),
+        ((SINGLE_VAL[1],), "is for validation alone in suite 'tables'"),
         (("linear", "iris"), "'iris' is for evaluation"),
     ],
 )
@@ -342,7 +307,7 @@ def test_columns_are_standardised_clipped_and_kept_in_half_precision(bank):
         assert data.x.dtype == torch.float32 and data.y.dtype == torch.int64 and data.shape == (1, 1, 12)
         assert torch.equal(data.x.half().float(), data.x) and data.x.abs().max() <= 5.0
     meta, train = read_meta(bank), load_split(bank, "train")
-    for place, task in enumerate(meta.tasks[:24]):
+    for place, task in enumerate(meta.tasks[: FEW["train"]]):
         draws = Draws(1, task.kind, "train", int(task.name.split("-")[-1]), Shelf(Path()))
         raw, y = KINDS["tables"][task.kind](draws).sample(draws.of_split("train"), len(train))
         wide = raw[:, 0, 0].double()
@@ -404,7 +369,7 @@ def test_drawing_twice_gives_the_same_bytes(bank, tmp_path):
 
 @pytest.mark.slow
 def test_the_whole_suite_is_small_on_disk(tmp_path, capsys):
-    whole = {"train": 1155, "val": 96, "held_out": 216, "held_out_kinds": 216, "outside": 96}
+    whole = {"train": 1100, "val": 96, "held_out": 216, "held_out_kinds": 216, "outside": 96}
     start = time.perf_counter()
     prepare(tables(None, **whole), 1, tmp_path / "out", tmp_path)
     seconds = time.perf_counter() - start
@@ -414,14 +379,14 @@ def test_the_whole_suite_is_small_on_disk(tmp_path, capsys):
         print(f"\ntables: {seconds:.1f} s, {size / 1e6:.0f} MB, {len(meta.tasks)} + {len(held.tasks)} tasks")
     assert size <= 128e6
     train = Counter(task.kind for task in meta.tasks if task.group == "train")
-    assert {train[name] for name in (*SINGLE, *JOINED)} == {7} and {train[name] for name in BASE} <= {42, 43}
+    assert {train[name] for name in SINGLE} == {10} and {train[name] for name in BASE} <= {61, 62}
     val = Counter(task.kind for task in meta.tasks if task.group == "val")
-    assert val == dict.fromkeys((*SINGLE_VAL, *JOINED_VAL), 4)
+    assert val == dict.fromkeys(SINGLE_VAL, 8)
     hidden = Counter(task.kind for task in held.tasks)
-    assert {hidden[name] for name in HELD_OUT} == {24} and {hidden[name] for name in BASE} == {8}
-    assert sum(hidden[name] for name in SINGLE) == sum(hidden[name] for name in JOINED) == 72
+    assert {hidden[name] for name in HELD_OUT} == {24} and {hidden[name] for name in BASE} == {12}
+    assert sum(hidden[name] for name in SINGLE) == 108
 
 
 def test_the_suites_own_numbers_are_those_of_its_params():
     line = next(line for line in SUITES["tables"].overrides if line.startswith("prepare.suite.instances"))
-    assert line.endswith("{train: 1155, val: 96, held_out: 216, held_out_kinds: 216, outside: 96}")
+    assert line.endswith("{train: 1100, val: 96, held_out: 216, held_out_kinds: 216, outside: 96}")
