@@ -12,6 +12,7 @@ import torch
 
 from simic.audit.comparison import Comparison
 from simic.audit.reference.world.host import ReferenceHost, Told, World
+from simic.audit.reference.world.life import GERMINATE
 from simic.audit.world.ledger import Ledger
 from simic.audit.world.tour import HEADS
 from simic.params import Params
@@ -50,10 +51,15 @@ def replay_episode(
     torch.set_num_threads(1)
     try:
         host.reset()
-        ledger.number("replayed steps", f"iteration {iteration + 1}", len(steps["op"]), length)
+        said = f"iteration {iteration + 1}"
+        ledger.number("replayed steps", said, len(steps["op"]), length)
         for step in range(len(steps["op"])):
-            host.train({head: int(steps[head][step]) for head in HEADS})
-            _compare(ledger, host.measure(), steps, step, f"iteration {iteration + 1}, step {step + 1}, host {place}")
+            action, where = {head: int(steps[head][step]) for head in HEADS}, f"{said}, step {step + 1}, host {place}"
+            if action["op"] == GERMINATE:
+                had = host.masks().blueprint[action["slot"]][action["blueprint"]]
+                ledger.number("replayed choice of a blueprint", where, 1.0, float(had))
+            host.train(action)
+            _compare(ledger, host.measure(), steps, step, where)
     finally:
         torch.set_num_threads(threads)
     return ledger.comparisons()

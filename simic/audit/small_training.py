@@ -28,7 +28,7 @@ def composed(tree: Params, prepared: Path) -> Params:
     lifecycle = _quick(train.lifecycle)
     changed: Mapping[str, Any] = {
         "envs": _envs(train),
-        "episode_steps": _lengths(train, steps_to_finish(Lifecycle(**lifecycle)) + 2),
+        "episode_steps": _lengths(train, max(5, steps_to_finish(Lifecycle(**lifecycle)) + 2)),
         "batches_per_epoch": 1,
         "batch_size": min(train.batch_size, read_meta(prepared).samples["train"] // 2),
         "iterations": ITERATIONS,

@@ -102,7 +102,11 @@ class Patient:
 
 
 def steps_to_finish(lifecycle: Lifecycle) -> int:
-    """From germination to FOSSILIZE: GERMINATED for one step, TRAINING, the ramp and its end, then measured once."""
+    """From germination to FOSSILIZE: GERMINATED for one step, TRAINING, the ramp and its end, then measured once; where
+    stages take no time, a seed is measured in the epoch in which it germinated.
+    """
+    if lifecycle.auto_advance and lifecycle.training_dwell == TEMPO_STEPS[TEMPO] == 0:
+        return 1
     blending = lifecycle.blending_dwell if lifecycle.gates == "strict" else 0
     by_hand = 0 if lifecycle.auto_advance else 1  # one ADVANCE leads to BLENDING, the next step's to HOLDING
     return 2 + max(1, lifecycle.training_dwell) + max(TEMPO_STEPS[TEMPO], blending, by_hand)

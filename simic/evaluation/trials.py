@@ -29,10 +29,8 @@ NONE = -1
 
 def last_decisions(lifecycle: Lifecycle) -> int:
     """Return how many decisions at the end of an episode can no longer replace a seed: the next could not be kept."""
-    at_once = lifecycle.auto_advance and lifecycle.training_dwell == TEMPO_STEPS[TEMPO] == 0
-    to_finish = 1 if at_once else steps_to_finish(lifecycle)
     free_at_once = lifecycle.embargo_steps == lifecycle.reset_steps == 0
-    return to_finish + (0 if free_at_once else steps_to_clear(lifecycle))
+    return steps_to_finish(lifecycle) + (0 if free_at_once else steps_to_clear(lifecycle))
 
 
 def possible_openings(env: GrowthEnv) -> list[Opening]:

@@ -189,7 +189,7 @@ def test_on_real_hosts_each_try_is_finished_and_budgets_hold(bank, changes):
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
-    [({}, 5), ({"auto_advance": False}, 6)],
+    [({}, 5), ({"auto_advance": False}, 6), ({"training_dwell": 0, "blending_dwell": 0, "min_prune_age": 0}, 1)],
 )
 def test_a_seed_is_measured_in_holding_when_it_is_due(bank, changes, expected):
     """``steps_to_finish`` is exact: one step earlier the seed cannot be fossilized, then it can."""
