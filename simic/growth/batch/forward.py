@@ -199,7 +199,7 @@ def runs_apart(backend: str, entries: int, device: torch.device) -> bool:
     return backend == "loop" or (backend == "auto" and device == CPU and entries >= APART_FROM)
 
 
-BACKENDS: dict[str, Backend] = {"auto": by_size, "vmap": batched, "loop": loop}
+BACKENDS = ("auto", "vmap", "loop")
 
 
 def choose_backend(backend: str) -> Backend:
@@ -208,4 +208,4 @@ def choose_backend(backend: str) -> Backend:
     """
     if backend not in BACKENDS:
         raise SimicError(f"backend {backend!r}: must be one of {', '.join(BACKENDS)}")
-    return BACKENDS[backend]
+    return {"auto": by_size, "vmap": batched, "loop": loop}[backend]
