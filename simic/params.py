@@ -298,9 +298,6 @@ class Train(Tree):
     actions: dict[str, Choices] = {}  # what remains allowed, by head; all where it names none
     reward: Reward = Reward()
     governor: Governor = Governor()
-    # In each episode of training each host lacks some blueprints, each with a probability drawn for the host from 0 to
-    # this: so that no favourite is always there, and the others are learned too.
-    blueprint_dropout: Fraction = 0.0
     policy: Policy = Policy()
     ppo: PPOParams = PPOParams()
 

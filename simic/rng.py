@@ -43,7 +43,6 @@ class Purpose(IntEnum):
     PERMUTED = 17
     KILL = 18
     EPISODE_LENGTH = 19
-    OFFER = 20
 
 
 def _signed(value: int) -> int:

@@ -25,7 +25,7 @@ from simic.envs import governor, rewards, tracker
 from simic.envs.actions import action_spec, choices, open_choices, to_action, waiting_where
 from simic.envs.attribution import COMMITTED, Attribution, attribute, configurations, measurable, switched_off
 from simic.envs.governor import Cause, Vitals
-from simic.envs.masks import action_masks, offered, seed_budget
+from simic.envs.masks import action_masks, seed_budget
 from simic.envs.observations import View, columns, observation_spec, observe
 from simic.envs.records import EpisodeState, Played, StepInfo, Trials, step_info, transition
 from simic.envs.rewards import Ledgers, Setting, Transition
@@ -105,7 +105,6 @@ class GrowthEnv(VectorEnv):
         self._state: EpisodeState | None = None
         self._step = 0
         self._all_alive = True
-        self._offered: Tensor | None = None
 
     def _describe(self) -> None:
         """Specs for the policy and the spaces gymnasium asks for."""
@@ -183,8 +182,6 @@ class GrowthEnv(VectorEnv):
         self.host_ids = self.env_ids if host_ids is None else host_ids.to(self.device)
         self._assign(self._drawn_tasks() if tasks is None else self._checked(tasks))
         self.population.reset(self.iteration, self.tasks, self.host_ids)
-        dropout, kinds = self.train.blueprint_dropout, len(self.blueprints)
-        self._offered = offered(dropout, self.rng_seed, self.iteration, self.host_ids, kinds)
         slots = Slots.empty(self.num_envs, self.host.slots, self.device)
         measured = self._validate(slots, SlotState.read(slots))
         yes = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
@@ -395,7 +392,7 @@ class GrowthEnv(VectorEnv):
             tried=state.trials.tried,
             gained=state.trials.gained,
         )
-        self._masks = action_masks(state.slots, self.train.lifecycle, self.budget, self.left_open, self._offered)
+        self._masks = action_masks(state.slots, self.train.lifecycle, self.budget, self.left_open)
         told = self.kind_of[self.tasks][:, None] if self.kinds else None
         return Observation(observe(view), state.slots.blueprint, self._masks, told)
 

@@ -10,16 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from simic import rng
 from simic.growth.life.lifecycle import legal_ops
 from simic.growth.life.vocabulary import Op, Slots
 from simic.growth.networks.blueprints import Blueprint, count_params
 from simic.growth.networks.hosts import HostSpec
 from simic.params import Lifecycle
-from simic.rng import Purpose
-
-# Validation, evaluation and searches number their episodes from here on: each has a range of its own.
-NOT_TRAINING = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -45,14 +40,10 @@ class Budget:
 
 
 def action_masks(
-    slots: Slots,
-    params: Lifecycle,
-    budget: Budget,
-    left_open: dict[str, Tensor] | None = None,
-    offered: Tensor | None = None,
+    slots: Slots, params: Lifecycle, budget: Budget, left_open: dict[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
     """Masks by head name; a slot without an affordable blueprint cannot be germinated. ``left_open`` has the choices
-    ``[n]`` of each head that some are closed of, ``offered [E, P]`` the blueprints that each host has.
+    ``[n]`` of each head that some are closed of.
     """
     left_open = left_open or {}
     slot = legal_ops(slots, params).clone()
@@ -62,23 +53,9 @@ def action_masks(
         slot[:, Op.WAIT + 1 :] &= left_open["slot"]  # WAIT uses no slot
     germinable = slot[:, Op.GERMINATE]
     blueprint = germinable[:, :, None] & budget.fits(slots)
-    if offered is not None:
-        blueprint &= offered[:, None, :]
     slot[:, Op.GERMINATE] = blueprint.any(dim=2)
     masks = {"op": slot.any(dim=2), "slot": slot, "blueprint": blueprint}
     return masks | {head: mask.expand(len(slot), -1) for head, mask in left_open.items() if head not in masks}
-
-
-def offered(dropout: float, rng_seed: int, iteration: int, host_ids: Tensor, blueprints: int) -> Tensor | None:
-    """Draw the blueprints ``[E, P]`` that each host has in an episode of training, bool: each is lacking with a
-    probability that is drawn for the host from 0 to ``dropout``. A host that would have none has all. None, which is
-    all for everyone, without dropout and in episodes that are no training.
-    """
-    if dropout == 0 or iteration >= NOT_TRAINING:
-        return None
-    drawn = rng.uniform(rng.key(rng_seed, Purpose.OFFER, iteration, host_ids), (1 + blueprints,)).double()
-    kept = drawn[:, 1:] >= dropout * drawn[:, :1]
-    return kept | ~kept.any(dim=1, keepdim=True)
 
 
 def seed_budget(

@@ -9,11 +9,8 @@ import torch
 
 from simic import params as params_module
 from simic.audit.record import RunRecord
-from simic.audit.reference.world import streams
-from simic.audit.reference.world.life import GERMINATE
 from simic.audit.replay_world import replay_episode
 from simic.data.prepare import prepare
-from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Params
 from simic.telemetry.columns import Array
 from simic.telemetry.publish import publish
@@ -32,7 +29,6 @@ SETTINGS = (
     "train.ppo.minibatches=1",
     "train.iterations=2",
     "train.episode_steps=8",
-    "train.blueprint_dropout=0.9",
     "train.lifecycle={training_dwell: 1, blending_dwell: 1, min_prune_age: 2, embargo_steps: 0}",
     "runtime.progress=none",
     "runtime.processes=1",
@@ -88,17 +84,14 @@ def test_an_episode_of_another_host_is_noticed(recorded: tuple[Params, Path, Run
     assert "replayed val_loss" in [comparison.what for comparison in found if not comparison.ok]
 
 
-def test_a_seed_of_a_blueprint_that_the_host_lacked_is_noticed(recorded: tuple[Params, Path, RunRecord]) -> None:
-    params, prepared, record = recorded
-    kinds = len(blueprints_of(params.train.host.family))
-    for number, iteration in enumerate(iterations(record)):
-        for place in range(params.train.envs):
-            lacking = streams.lacking(params.train.blueprint_dropout, params.rng_seed, number, place, kinds)
-            steps = columns(record, iteration, place)
-            germinated = np.flatnonzero(steps["op"] == GERMINATE)
-            if lacking and len(germinated):
-                steps["blueprint"][germinated[0]] = min(lacking)
-                found = replay_episode(params, prepared, steps, number, place)
-                assert "replayed choice of a blueprint" in [each.what for each in found if not each.ok]
-                return
-    raise AssertionError("no host that lacked a blueprint germinated one")
+def test_a_seed_that_params_forbid_is_noticed(recorded: tuple[Params, Path, RunRecord]) -> None:
+    _, prepared, record = recorded
+    narrow = params_module.load(ROOT / "params.yaml", [*PATCHES, *SETTINGS, "train.actions.blueprint=[mlp]"])
+    found = [
+        comparison.what
+        for number, iteration in enumerate(iterations(record))
+        for place in range(narrow.train.envs)
+        for comparison in replay_episode(narrow, prepared, columns(record, iteration, place), number, place)
+        if not comparison.ok
+    ]
+    assert "replayed choice of a blueprint" in found

@@ -6,8 +6,7 @@ import pytest
 import torch
 from growth.life.scalar_lifecycle import LIVE, ScalarHost
 
-from simic.audit.reference.world import streams
-from simic.envs.masks import NOT_TRAINING, Budget, action_masks, offered
+from simic.envs.masks import Budget, action_masks
 from simic.growth.life.vocabulary import Op, Ramp, Slots, Stage
 from simic.params import Lifecycle
 
@@ -64,33 +63,3 @@ def test_masks_equal_the_scalar_oracle(rest, sequential, max_seeds, limit, auto_
                 if op == Op.GERMINATE:
                     assert masks["blueprint"][env, slot].tolist() == allowed
             assert bool(masks["op"][env, op]) == bool(masks["slot"][env, op].any())
-
-
-def test_hosts_lack_some_blueprints_in_training_alone_each_its_own_and_none_all():
-    hosts = torch.arange(4000)
-    found = offered(0.8, 3, 5, hosts, 11)
-    assert found.dtype == torch.bool and found.any(dim=1).all()
-    assert found.float().mean().item() == pytest.approx(1 - 0.4, abs=0.01)  # the mean of 0 to 0.8 is lacking
-    shares = found.float().mean(dim=1)
-    assert (shares == 1).any() and (shares < 0.3).any(), "hosts differ in how many they have"
-    assert not torch.equal(found, offered(0.8, 3, 6, hosts, 11)), "and from episode to episode"
-    assert torch.equal(found[[7, 90]], offered(0.8, 3, 5, torch.tensor([7, 90]), 11)), "whoever is beside them"
-    assert offered(0.0, 3, 5, hosts, 11) is None and offered(0.8, 3, 1 << 40, hosts, 11) is None
-    for host in range(200):
-        lacking = set((~found[host]).nonzero().flatten().tolist())
-        assert lacking == streams.lacking(0.8, 3, 5, host, 11)
-    assert streams.lacking(0.8, 3, 1 << 40, 7, 11) == set()
-    few = offered(0.999, 3, 5, hosts, 2)
-    assert few.any(dim=1).all() and [streams.lacking(0.999, 3, 5, h, 2) for h in range(200)] == [
-        set((~row).nonzero().flatten().tolist()) for row in few[:200]
-    ]
-
-
-def test_a_host_cannot_germinate_what_it_lacks(make_env):
-    env = make_env(envs=64, blueprint_dropout=0.9)
-    had = offered(0.9, env.rng_seed, 2, env.env_ids, len(env.blueprints))
-    observation, _ = env.reset(options={"iteration": 2})
-    mask = observation.masks["blueprint"]
-    assert torch.equal(mask, had[:, None] & env.openings) and not had.all()
-    observation, _ = env.reset(options={"iteration": NOT_TRAINING})
-    assert torch.equal(observation.masks["blueprint"], env.openings.expand_as(mask))

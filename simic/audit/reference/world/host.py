@@ -159,10 +159,7 @@ class ReferenceHost:
 
     def masks(self) -> Masks:
         """Of the present state."""
-        kinds, rng_seed = len(self.world.body.blueprints[0]), self.world.params.rng_seed
-        dropout = self._settings.blueprint_dropout
-        lacking = streams.lacking(dropout, rng_seed, self.iteration, self.host_id, kinds)
-        return masks.masks(self.slots, self.world.body, self._settings, lacking)
+        return masks.masks(self.slots, self.world.body, self._settings)
 
     def learning(self) -> dict[str, bool]:
         """The blocks that take part in training now, and whether they are to move."""

@@ -1,6 +1,6 @@
 """Which choices are possible, a second time: life of the seeds, budget of parameters, what the params leave open."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simic.audit.reference.world import life
@@ -63,8 +63,8 @@ def decision(action: dict[str, int]) -> life.Decision:
     )
 
 
-def masks(slots: list[Slot], body: Anatomy, train: Train, lacking: Collection[int]) -> Masks:
-    """Of the present state; the host is not offered the blueprints that it is ``lacking``."""
+def masks(slots: list[Slot], body: Anatomy, train: Train) -> Masks:
+    """Of the present state."""
     left = {head: [_open(train, head, value) for value in values] for head, values in choices(body).items()}
     slot = life.allowed(slots, train.lifecycle)
     for op in range(len(OPS)):
@@ -72,7 +72,7 @@ def masks(slots: list[Slot], body: Anatomy, train: Train, lacking: Collection[in
         slot[op] = [possible and not shut for possible, shut in zip(slot[op], closed, strict=True)]
     fits = _affordable(slots, body, train)
     blueprint = [
-        [slot[GERMINATE][k] and fits[k][p] and left["blueprint"][p] and p not in lacking for p in range(len(fits[k]))]
+        [slot[GERMINATE][k] and fits[k][p] and left["blueprint"][p] for p in range(len(fits[k]))]
         for k in range(body.slots)
     ]
     slot[GERMINATE] = [any(row) for row in blueprint]

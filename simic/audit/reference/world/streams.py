@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from simic.audit.reference.rng import GOLDEN_GAMMA, WORD, mix
 from simic.audit.reference.rng import stream as key
 
-HOST_INIT, SEED_INIT, BATCH_ORDER, AUGMENT, TASK, EPISODE_LENGTH, OFFER = 2, 3, 4, 5, 15, 19, 20  # what a stream is for
+HOST_INIT, SEED_INIT, BATCH_ORDER, AUGMENT, TASK, EPISODE_LENGTH = 2, 3, 4, 5, 15, 19  # what a stream is for
 
 
 def endless(stream: int) -> Iterator[int]:
@@ -30,15 +30,6 @@ def uniforms(stream: int, number: int) -> NDArray[np.float64]:
 def permutation(stream: int, number: int) -> NDArray[np.int64]:
     """The order in which ``range(number)`` is visited: that of the words, read with a sign."""
     return np.argsort(words(stream, number).view(np.int64), kind="stable")
-
-
-def lacking(dropout: float, rng_seed: int, iteration: int, host_id: int, blueprints: int) -> set[int]:
-    """The blueprints that a host is not offered in an episode: none but in training, and never all."""
-    if iteration >= 2**40:
-        return set()
-    probability, *drawn = uniforms(key(rng_seed, OFFER, iteration, host_id), 1 + blueprints)
-    lost = {p for p, value in enumerate(drawn) if value < dropout * probability}
-    return lost if len(lost) < blueprints else set()
 
 
 def first_task(rng_seed: int, tasks: int) -> int:
