@@ -350,7 +350,6 @@ class Evaluate(Tree):
     static_final: bool = True  # the networks that the first policy ended with, trained from the first step
     # Decisions graded by replays: so many other first seeds are tried, and the verdict on the first; 0: none.
     counterfactuals: Steps = 1
-    importance: bool = False  # of groups of observations: "learned" plays without each, where it is evaluated
     checkpoint: Literal["best", "latest"] = "best"
 
 

@@ -40,7 +40,6 @@ class Purpose(IntEnum):
     SHAPLEY = 14
     TASK = 15
     INSTANCE = 16
-    PERMUTED = 17
     KILL = 18
     EPISODE_LENGTH = 19
 

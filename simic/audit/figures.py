@@ -32,7 +32,7 @@ from simic.audit.summary import HEALTH, label
 from simic.errors import printable
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.pareto import pareto_front
-from simic.evaluation.result import LEARNED, Evaluation, Importance, Standings, Timeline
+from simic.evaluation.result import LEARNED, Evaluation, Standings, Timeline
 from simic.growth.life.vocabulary import Stage
 
 Values = NDArray[np.float64]
@@ -374,25 +374,4 @@ def pareto(evaluation: Evaluation) -> Figure:
     _axis(plot, title, "parameters of the committed network", "test accuracy (points)")
     plot.grid(True, axis="x")
     legend_below(figure, used, columns=2)
-    return figure
-
-
-@styled
-def importance(found: Mapping[str, Importance]) -> Figure:
-    """Points of score that the learned policy loses without each group of observations, with 95 % intervals."""
-    names = sorted(found, key=lambda name: -found[name].lost.estimate)
-    figure, axes = new_figure(1.1 + 0.3 * len(names))
-    plot = axes[0][0]
-    for row, name in enumerate(names):
-        lost = found[name].lost
-        colour = BLUE if lost.low > 0 else RED if lost.high < 0 else GREY
-        plot.barh(row, lost.estimate, height=0.6, color=colour)
-        plot.plot([lost.low, lost.high], [row, row], color=INK, linewidth=1.2)
-    plot.axvline(0.0, color=INK, linewidth=1.0)
-    plot.set_yticks(range(len(names)), [printable(name) for name in names])
-    plot.set_ylim(len(names) - 0.5, -0.5)
-    _axis(plot, "Lost without a group of observations", "score lost (points)", "")
-    plot.grid(True, axis="x")
-    plot.grid(False, axis="y")
-    plot.xaxis.set_major_locator(MaxNLocator(nbins=8))
     return figure

@@ -42,7 +42,7 @@ def panels_of(run: RunRecord) -> list[Panel]:
     """Every figure that this run has data for."""
     training = train_summary(run)
     of_training = (_learning(run, training), _health(run, training), _entropy(run, training), _rewards(run, training))
-    made = chain((_gap(run),), of_training, _growth(run), (_importance(run), _forest(run), _pareto(run)))
+    made = chain((_gap(run),), of_training, _growth(run), (_forest(run), _pareto(run)))
     return [panel for panel in made if panel is not None]
 
 
@@ -113,16 +113,6 @@ def _listed(values: dict[str, float] | dict[str, float | None], form: str) -> st
     return ", ".join(
         f"{name} not measured" if value is None else f"{name} {value:{form}}" for name, value in values.items()
     )
-
-
-def _importance(run: RunRecord) -> Panel | None:
-    if run.evaluation is None or not run.evaluation.importance:
-        return None
-    found = run.evaluation.importance
-    first = max(found, key=lambda name: found[name].lost.estimate)
-    lost = found[first].lost
-    said = f"Most is lost without {first}: {lost.estimate:+.1f} points [{lost.low:+.1f}, {lost.high:+.1f}]."
-    return _panel("importance", "Which observations decide", said, figures.importance(found))
 
 
 def _growth(run: RunRecord) -> list[Panel]:

@@ -25,7 +25,7 @@ from simic.audit.summary import label
 from simic.errors import AuditFailed, SimicError, printable
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.page import GROUPS
-from simic.evaluation.result import LEARNED, Evaluation, Importance
+from simic.evaluation.result import LEARNED, Evaluation
 from simic.evaluation.statistics import CONFIDENCE, Interval
 from simic.params import Params
 from simic.training.progress import duration
@@ -142,7 +142,6 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "standings": evaluation.standings if evaluation and not verdict.refuted else {},
         "by_length": _by_length(evaluation) if evaluation and not verdict.refuted else (),
         "groups": GROUPS,
-        "importance": _by_importance(evaluation) if evaluation else (),
         "grades": why.grades(evaluation) if evaluation else (),
         "contrasts": why.contrasts(evaluation) if evaluation else (),
         "planted": evaluation.planted if evaluation else None,
@@ -182,11 +181,6 @@ def _known() -> dict[str, object]:
 def _policies(evaluation: Evaluation) -> list[str]:
     known = [name for name in figures.POLICIES if name in evaluation.policies]
     return known + sorted(evaluation.policies.keys() - set(known))
-
-
-def _by_importance(evaluation: Evaluation) -> list[tuple[str, Importance]]:
-    """The group that matters most first."""
-    return sorted(evaluation.importance.items(), key=lambda item: -item[1].lost.estimate)
 
 
 def interval(value: Interval | None, form: str = "{:.2f}", unit: float = 1.0) -> Markup:

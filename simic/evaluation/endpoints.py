@@ -9,7 +9,7 @@ from simic import params as params_module
 from simic.envs.rewards.transition import score
 from simic.evaluation import gap, search
 from simic.evaluation.result import LEARNED, Evaluation, HeadroomReport, Standing, Standings
-from simic.evaluation.statistics import Interval, Values, mean_interval
+from simic.evaluation.statistics import Values, mean_interval
 from simic.params import Params
 
 COMMON, ORACLE_KIND, ORACLE_TASK = "best common schedule", "oracle per kind", "oracle per task"
@@ -121,16 +121,6 @@ def oracle_schedules(headroom: HeadroomReport) -> list[int]:
         for row in place:
             chosen[row] = int(choosing[place].mean(axis=0).argmax())
     return chosen
-
-
-def lost(headroom: HeadroomReport, learned: Reached, other: Reached) -> Interval:
-    """Points of score that the other lacks, over all held-out tasks."""
-    per_task = _Averaging(headroom, list(range(len(headroom.tasks))))
-    first, second = (
-        per_task(scores(np.array(each.test_accuracy_pct), np.array(each.params, dtype=np.float64), headroom))
-        for each in (learned, other)
-    )
-    return gap.paired_difference(first, second)
 
 
 def metrics(found: Evaluation) -> dict[str, float]:

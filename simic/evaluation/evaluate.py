@@ -1,5 +1,5 @@
 """The trained policy beside everything that headroom played on the same hosts: compared seed by seed, placed between
-the common schedule and the oracle, taken apart.
+the common schedule and the oracle, its decisions graded.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -43,7 +43,6 @@ def evaluate(
     subject: Subject | None,
     static_final: bool = False,
     on_end: Callable[[str, Performance], None] | None = None,
-    permuted: Mapping[str, Actor] | None = None,
     departing: Mapping[str, Departing] | None = None,
     planted: result.PlantedGrade | None = None,
     others: Mapping[str, result.Elsewhere] | None = None,
@@ -53,11 +52,10 @@ def evaluate(
 
     ``on_end`` is called with each actor's name and performance while the environment is still at the end of its
     episodes. ``static_final``: the networks that the first actor ended with are trained again from the first step.
-    ``permuted`` are ``learned`` again, each without one group of observations, ``departing`` with one decision another.
-    ``others`` is what ``elsewhere`` gives.
+    ``departing`` are ``learned`` again with one decision another. ``others`` is what ``elsewhere`` gives.
     """
     played, fixed, final = dict[str, Performance](), dict[str, result.Fixed](), None
-    everyone = {**actors, **(permuted or {}), **(departing or {})}
+    everyone = {**actors, **(departing or {})}
     for name, done in play_for_score(setup, everyone, headroom.epochs):
         played[name] = done
         if on_end is not None:
@@ -84,12 +82,6 @@ def evaluate(
         policies={name: summary(per_seed, env.host.params, env.rng_seed) for name, per_seed in everyone.items()},
         static_final=fixed,
         comparisons=comparisons(everyone, env.rng_seed),
-        importance={
-            group: result.Importance(
-                lost=endpoints.lost(headroom, seeds[LEARNED], played[group].score), per_seed=played[group].score
-            )
-            for group in permuted or ()
-        },
         counterfactuals=grade(setup, learned, tried, subject.reward_scale if subject else 1.0) if learned else {},
         planted=planted,
         others=dict(others or {}),

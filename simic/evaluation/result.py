@@ -13,7 +13,7 @@ from simic.evaluation.search import SearchWorth
 from simic.evaluation.statistics import Interval
 from simic.growth.networks.hosts import HostSpec
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 HEADROOM_VERSION = 2
 RULES_VERSION = 1
 OUTSIDE = "outside"  # among the others of a report: tasks that were not made for the suite
@@ -302,13 +302,6 @@ def concatenated(parts: Sequence[Rows]) -> Rows:
     return type(parts[0])(**values)
 
 
-class Importance(Frozen):
-    """What the learned policy loses when a group of its observations is permuted among the hosts."""
-
-    lost: Interval  # points of score, over tasks
-    per_seed: PerSeed
-
-
 class Case(Frozen):
     """One host under the learned policy, and the scores of schedules on the same host."""
 
@@ -392,7 +385,7 @@ class Elsewhere(Frozen):
 class Evaluation(Frozen):
     """All of evaluation.json."""
 
-    schema_version: Literal[5] = SCHEMA_VERSION
+    schema_version: Literal[6] = SCHEMA_VERSION
     primary_endpoint: str = PRIMARY_ENDPOINT
     checkpoint: str | None  # null: baselines alone
     checkpoint_iteration: int | None
@@ -409,7 +402,6 @@ class Evaluation(Frozen):
     policies: dict[str, PolicyResult]
     static_final: dict[str, Fixed]  # the networks that the first policy ended with, from the first step
     comparisons: tuple[PolicyComparison, ...]
-    importance: dict[str, Importance]  # by group of observations
     actions: dict[str, Actions]  # of the trained policy, by the name it was evaluated under
     counterfactuals: dict[str, DecisionGrade]  # by question
     planted: PlantedGrade | None

@@ -91,9 +91,8 @@ def log_evaluation(
     evaluated: Sequence[LoggedModel] = (),
     more: Mapping[str, float] | None = None,
 ) -> None:
-    """Mean test accuracy of every policy and the importance of observations, in points, and the numbers of
-    metrics.json, with ``more``; a value that is there already is not logged again. What was measured of the learned
-    policy counts for its models too.
+    """Log the mean test accuracy of every policy, in points, and the numbers of metrics.json, with ``more``; a value
+    that is there already is not logged again. What was measured of the learned policy counts for its models too.
     """
     if not workspace.evaluation.exists():
         return
@@ -103,10 +102,9 @@ def log_evaluation(
     if workspace.metrics.exists():
         compared |= json.loads(workspace.metrics.read_bytes())
     accuracies = {f"test/{name}": row["test_accuracy_pct"]["estimate"] for name, row in evaluation["policies"].items()}
-    importance = {f"importance/{name}": row["lost"]["estimate"] for name, row in evaluation["importance"].items()}
     whole = {f"{COMPARE}{name}": value for name, value in compared.items()}
-    steps = dict.fromkeys(whole, AS_A_WHOLE) | dict.fromkeys((*importance, *accuracies), step)
-    measure(client, run_id, {**whole, **importance, **accuracies}, steps)
+    steps = dict.fromkeys(whole, AS_A_WHOLE) | dict.fromkeys(accuracies, step)
+    measure(client, run_id, {**whole, **accuracies}, steps)
     if evaluated:
         own = {key: steps[key] for key in steps if key == LEARNED or key not in accuracies}
         link(client, run_id, evaluated, own, used_for(client, run_id, "testing"))

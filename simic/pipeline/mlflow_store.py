@@ -42,7 +42,6 @@ NOTE = """One run for each training, and one for each cell of a study.
 |---|---|
 | `compare/…` | what runs are compared by |
 | `episode/…` | means over the hosts of an iteration |
-| `importance/…` | points lost when a group of observations is shuffled |
 | `test/…` | mean test accuracy of each policy, points |
 | `update/…` | the PPO update of an iteration |
 | `system/…` | processor and memory since the last checkpoint; not told later |

@@ -180,7 +180,6 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     from simic.evaluation import endpoints, planted, result
     from simic.evaluation import evaluate as evaluation
     from simic.evaluation.counterfactual import departures, reward_scale
-    from simic.evaluation.importance import GROUPS, Permuted
     from simic.evaluation.policies import actors
     from simic.evaluation.scoring import EvaluationSetup, Performance
     from simic.evaluation.take_home import export_best
@@ -193,14 +192,11 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     kept = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
     unchanged(workspace, workspace.checkpoints)  # they may be those of another run
     policies = params.evaluate.policies
-    groups = GROUPS if params.evaluate.importance and result.LEARNED in policies else ()
     learned = Learned.of(kept, device)
     asked = params.evaluate.counterfactuals if result.LEARNED in policies else 0
     departing = departures(learned.actor(greedy=True), asked)
-    setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies) + len(groups) + len(departing))
+    setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies) + len(departing))
     players = actors(params, setup.env, learned)
-    sizes = setup.env.host.slots, len(setup.env.blueprints)
-    permuted = {group: Permuted(learned.actor(greedy=True), group, *sizes) for group in groups}
     iterations, every = params.train.iterations, params.train.validate_every
     trainings = params.train.envs * (iterations + -(-iterations // every))
     scale = reward_scale(kept, params.train.ppo.gamma)
@@ -214,7 +210,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
 
         def take_home(name: str, done: Performance) -> None:
             """Of the first policy named, the trained one by default."""
-            told("played to the end", next(ended), len(players) + len(permuted) + len(departing))
+            told("played to the end", next(ended), len(players) + len(departing))
             if name == policies[0]:
                 grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
                 histories = done.histories(setup.env)
@@ -224,9 +220,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         known = planted.grade(learned, params.rng_seed, device) if asked else None
         outside = setup.elsewhere(params, workspace.prepared, len(policies))
         others = evaluation.elsewhere(setup, lambda env: actors(params, env, learned), floors, outside)
-        found = evaluation.evaluate(
-            setup, players, floors, subject, final, take_home, permuted, departing, known, others
-        )
+        found = evaluation.evaluate(setup, players, floors, subject, final, take_home, departing, known, others)
         metrics = json.dumps(endpoints.metrics(found), indent=2) + "\n"
         durable.replace_files({workspace.evaluation: found.to_json().encode(), workspace.metrics: metrics.encode()})
     seals.write(workspace.root, "evaluate", params)

@@ -107,11 +107,6 @@ def better(tree):
     score["estimate"] += 1.0
 
 
-def decisive(tree):
-    """A group of observations is said to matter more than its rows show."""
-    tree["importance"]["gradients"]["lost"]["high"] += 1.0
-
-
 def praised(tree):
     """A wrong decision is said to be right."""
     tree["counterfactuals"]["keep or prune"]["best"] = 1.0
@@ -266,7 +261,7 @@ DEFECTS = {
     "X5": [("medium", lambda p: p.column("validations", "committed_accuracy", put(-1, 60.0)))],
     "X6": [("critical", provenance(damaged=("checkpoints/best/state.safetensors: damaged",))),
            ("critical", provenance(data_sha256="0" * 64))],
-    "X8": [("critical", said(better)), ("critical", said(decisive)), ("critical", said(praised)),
+    "X8": [("critical", said(better)), ("critical", said(praised)),
            ("critical", flattered),
            ("critical", said(lambda tree: tree["standings"]["held_out"]["by_kind"]["kind-0"].update(learned=99.0))),
            ("critical", said(lambda tree: tree["policies"]["patient"]["per_seed"].update(pruned=(1,) * 20))),

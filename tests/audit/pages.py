@@ -79,17 +79,16 @@ def known_sums():
 
 
 def why(evaluation):
-    """Grades, the choices of single decisions and what they came to, the planted task and importance."""
+    """Grades, the choices of single decisions and what they came to, the planted task."""
     grades, planted = evaluation["counterfactuals"], evaluation["planted"]
     decisions = [each for grade in grades.values() for each in grade["decisions"]]
     shares = [grade[name] for grade in grades.values() for name in ("best", "chance") if grade["decisions"]]
     shares += [planted["first"], planted["kept"], 1 / planted["openings"]] if planted else []
     gains = [each["taken"]["score"] - max(other["score"] for other in each["others"]) for each in decisions]
     steps = [each["step"] + 1 for each in decisions]
-    lost = [found["lost"] for found in evaluation["importance"].values()]
     counts = [len(grade["decisions"]) for grade in grades.values()]
     tasks = [task["name"] for task in evaluation["tasks"]]
-    return [grades, planted, [100 * share for share in shares], gains, steps, lost, counts, tasks]
+    return [grades, planted, [100 * share for share in shares], gains, steps, counts, tasks]
 
 
 def unexplained(page, found):

@@ -23,7 +23,6 @@ from simic.evaluation.result import (
     GradedDecision,
     HeadroomReport,
     HostDescription,
-    Importance,
     Interval,
     PerSeed,
     PlantedGrade,
@@ -241,14 +240,6 @@ def timeline():
                     committed_accuracy_pct=(None, *accuracy[1:]), rollback_steps=())  # fmt: skip
 
 
-def importance(found, learned):
-    """One group matters."""
-    permuted = {"contribution": per_seed(75.0, len(learned.params)), "gradients": learned}
-    return {
-        group: Importance(lost=endpoints.lost(found, learned, each), per_seed=each) for group, each in permuted.items()
-    }
-
-
 def choice(score, expected):
     return TriedChoice(op="PRUNE", slot=1, blueprint=None, probability=0.5, score=score, val_score=score,
                        return_to_go=score / 10, expected=expected)  # fmt: skip
@@ -289,7 +280,7 @@ def evaluation(eval_seeds=20, found=None):
                       eval_seeds=eval_seeds, episode_steps=STEPS, test_samples=360, tasks=found.tasks, rows=found.rows,
                       host=HOST, static_final=again, policies=policies, comparisons=versus,
                       standings=endpoints.standings(found, {n: p.per_seed for n, p in policies.items()} | again),
-                      importance=importance(found, policies["learned"].per_seed), cases=cases(),
+                      cases=cases(),
                       actions={}, others={}, counterfactuals=counterfactuals(found.rows),
                       planted=PlantedGrade(task="orientation", slot=0, blueprint="depthwise", tasks=8, openings=5,
                                            first=0.25, kept=0.5, score=interval(70.0)))  # fmt: skip

@@ -57,7 +57,7 @@ def small(**audit):
     tree["train"]["ppo"] |= {"minibatches": 2, "epochs": 2}
     tree["train"]["lifecycle"] |= {"training_dwell": 0}
     tree["headroom"] |= {"policies": ("static", "fixed_schedule"), "schedules": 4, "search_tasks": 2, "floors": False}
-    tree["evaluate"] |= {"eval_seeds": 2, "policies": ("learned",), "importance": True}
+    tree["evaluate"] |= {"eval_seeds": 2, "policies": ("learned",)}
     tree["runtime"] |= {"threads": 1, "progress": "none"}
     tree["audit"] |= {"certify": False, "canary": False, **audit}
     return Params.model_validate(tree)
@@ -118,7 +118,7 @@ def test_live_checks_agree_with_the_audit_of_the_recorded_run(workspace, live):
 
 def test_report_shows_the_run(workspace):
     page = (workspace.reports / "report.html").read_text(encoding="utf-8")
-    for name in ("gap", "learning", "health", "entropy", "rewards", "growth-0", "importance", "forest", "pareto"):
+    for name in ("gap", "learning", "health", "entropy", "rewards", "growth-0", "forest", "pareto"):
         assert f'id="{name}-t"' in page
     [start] = starts.read(workspace.telemetry / "run.json")
     assert f"<h1>Audit of {start.name}</h1>" in page and escape(start.command) in page

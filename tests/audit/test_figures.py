@@ -137,7 +137,6 @@ DRAWN = {
     "rewards": lambda: figures.rewards(ITERATIONS, COMPONENTS),
     "growth": lambda: figures.growth(timeline()),
     "growth of a long episode": lambda: figures.growth(long(timeline())),
-    "importance": lambda: figures.importance(evaluation().importance),
     "forest": lambda: figures.forest(evaluation()),
     "pareto": lambda: figures.pareto(evaluation()),
 }

@@ -80,7 +80,7 @@ def test_ids_are_unique_and_references_resolve(page):
 
 def test_every_figure_has_words(panels):
     assert [panel.name for panel in panels] == [
-        "gap", "learning", "health", "entropy", "rewards", "growth-0", "growth-1", "importance", "forest", "pareto",
+        "gap", "learning", "health", "entropy", "rewards", "growth-0", "growth-1", "forest", "pareto",
     ]  # fmt: skip
     for panel in panels:
         assert 'role="img"' in panel.inline
@@ -216,13 +216,6 @@ def test_the_verdict_says_the_gap(clean, verdict):
     assert f"random search needs {learned.search_worth.estimate}" in line
 
 
-def test_the_group_that_matters_most_comes_first_with_its_interval(page, clean):
-    importance = clean.evaluation.importance
-    shown = cells(page, "importance")
-    assert [name for name, _ in shown] == ["contribution", "gradients"] != sorted(importance, reverse=True)
-    assert [numbers(lost) for _, (lost,) in shown] == [rounded(importance[name].lost, 1) for name, _ in shown]
-
-
 def test_every_case_says_its_task_its_scores_and_the_oracles_schedule(page, clean):
     inside = " ".join(Page(page[page.index('<h2 id="growth">') :].split("</section>")[0]).text)
     for case in clean.evaluation.cases:
@@ -235,10 +228,10 @@ def test_every_case_says_its_task_its_scores_and_the_oracles_schedule(page, clea
     assert inside.count("0.90") == len(decisions) > 0
 
 
-def test_without_importance_and_cases_the_report_says_what_there_is(clean, verdict):
-    bare = replace(clean, evaluation=clean.evaluation.model_copy(update={"importance": {}, "cases": ()}))
+def test_without_cases_the_report_says_what_there_is(clean, verdict):
+    bare = replace(clean, evaluation=clean.evaluation.model_copy(update={"cases": ()}))
     page = report.html(bare, verdict, panels_of(bare))
-    assert 'id="importance"' not in page and "The learned policy was not evaluated." in page
+    assert "The learned policy was not evaluated." in page
 
 
 def test_the_trained_policy_itself_is_no_baseline(clean):

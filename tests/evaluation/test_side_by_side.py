@@ -12,7 +12,6 @@ from simic.envs.play import Episode, play
 from simic.errors import SimicError
 from simic.evaluation.blind import Blind
 from simic.evaluation.grid import ROWS_AT_ONCE, Hosts
-from simic.evaluation.importance import STAGES, Permuted
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.side_by_side import SideBySide, Turn, at_once, of_rows, play_together
 from simic.growth.batch.population import Population
@@ -37,7 +36,6 @@ PLAYERS = {
     "greedy": learned,
     "sampled": lambda env: learned(env, greedy=False),
     "blind": lambda env: Blind(learned(env)),
-    "permuted": lambda env: Permuted(learned(env), STAGES, env.host.slots, len(env.blueprints)),
     **{name: BASELINES[name] for name in ("random_legal", "patient")},
 }
 

@@ -144,9 +144,8 @@ def publish_files(workspace: Workspace) -> None:
     workspace.figures.mkdir(exist_ok=True)
     (workspace.figures / "learning.svg").write_text("<svg/>")
     policies = {"learned": {"test_accuracy_pct": {"estimate": 81.0}}}
-    measured = {"importance": {"time": {"lost": {"estimate": 1.5}}}}
     evaluated = {"checkpoint": "best", "checkpoint_iteration": 2, "policies": policies}
-    workspace.evaluation.write_text(json.dumps(evaluated | measured))
+    workspace.evaluation.write_text(json.dumps(evaluated))
     workspace.metrics.write_text(json.dumps({"score": 80.0, "gap_closed": 0.25}))
 
 
@@ -183,7 +182,6 @@ def test_report_findings_and_verdict_are_on_the_run_of_the_checkpoints(workspace
     mlflow_observer.log_report(workspace, NAME, {"simic.dvc_lock": "77"}, sound=True)  # a second audit of the same run
     client, _, run_id = run_of(workspace)
     assert [(m.step, m.value) for m in client.get_metric_history(run_id, "test/learned")] == [(2, 81.0)]
-    assert [(m.step, m.value) for m in client.get_metric_history(run_id, "importance/time")] == [(2, 1.5)]
     for name, value in (("score", 80.0), ("gap_closed", 0.25)):
         assert [(m.step, m.value) for m in client.get_metric_history(run_id, f"compare/{name}")] == [(0, value)]
     tags = client.get_run(run_id).data.tags

@@ -13,7 +13,7 @@ from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord
 from simic.audit.resume_certificate import COMMAND, ENOUGH_KILLS, ResumeSubject
 from simic.evaluation import counterfactual, endpoints
-from simic.evaluation.result import LEARNED, DecisionGrade, Importance, Standings
+from simic.evaluation.result import DecisionGrade, Standings
 from simic.telemetry.rows import SEVERITIES
 
 SHOWN = 12  # characters of a digest
@@ -132,12 +132,12 @@ class Recomputed(Check):
     counted = "number"
     TOLERANCE = 1e-6  # relative, and absolute in points: sums in another order, ends of intervals found by a search
     threshold = (
-        "headroom.json of other data, params, tasks or results than evaluation.json; or a standing, importance "
+        "headroom.json of other data, params, tasks or results than evaluation.json; or a standing "
         f"or grade off by more than {TOLERANCE:g}"
     )
     source = "Agarwal et al. 2021 (rliable): claims rest on the scores of all runs"
     fix = "Run simic headroom and simic evaluate again."
-    passes_when = "every standing, importance and grade is what the tables give"
+    passes_when = "every standing and grade is what the tables give"
 
     def examine(self, run: RunRecord) -> Outcome:
         headroom, evaluation = run.headroom, run.evaluation
@@ -155,18 +155,12 @@ class Recomputed(Check):
         if wrong:
             return found(f"{len(wrong)} parts belong to another run", None, _named(wrong))
         played = {name: result.per_seed for name, result in evaluation.policies.items()} | evaluation.static_final
-        learned, taken_away = played.get(LEARNED), evaluation.importance
-        lost = {
-            group: each.model_copy(update={"lost": endpoints.lost(headroom, learned, each.per_seed)})
-            for group, each in taken_away.items()
-            if learned is not None
-        }
         regraded = {
             question: counterfactual.graded(grade.decisions, evaluation.rows, grade.inexact)
             for question, grade in evaluation.counterfactuals.items()
         }
-        again = _numbers({**endpoints.standings(headroom, played), **lost, **regraded})
-        said = _numbers({**evaluation.standings, **taken_away, **evaluation.counterfactuals})
+        again = _numbers({**endpoints.standings(headroom, played), **regraded})
+        said = _numbers({**evaluation.standings, **evaluation.counterfactuals})
         wrong = [
             name for name in sorted(again.keys() | said.keys()) if not self._agree(again.get(name), said.get(name))
         ]
@@ -178,7 +172,7 @@ class Recomputed(Check):
         return first == second
 
 
-def _numbers(results: Mapping[str, Standings | Importance | DecisionGrade]) -> dict[str, object]:
+def _numbers(results: Mapping[str, Standings | DecisionGrade]) -> dict[str, object]:
     """Every value by where it stands: ``held_out.policies.learned.score.low``."""
     leaves: dict[str, object] = {}
 
