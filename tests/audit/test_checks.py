@@ -114,6 +114,15 @@ def test_a_head_that_params_leave_one_choice_is_not_starved(plant):
         assert result(known.run, "G2").status is status
 
 
+def test_the_head_of_slots_is_not_starved_where_there_is_one_slot(plant):
+    many = update("samples_by_head.slot", slice(None), 0.0)(params(lambda tree: tree["train"].update(envs=64))(plant))
+    assert result(many.run, "G2").status is Status.FINDING
+    steps = replace(
+        many.run.steps, columns={**many.run.steps.columns, "stage": many.run.steps.column("stage")[..., :1]}
+    )
+    assert result(replace(many.run, steps=steps), "G2").status is Status.PASS
+
+
 def test_shaping_of_a_rolled_back_host_ends_at_its_rollback(plant):
     """Host 0 of iteration 0 panics at step 3: F there is -w Phi(s), later rows are void, and the sum is 0 again."""
     gamma = plant.run.params.train.ppo.gamma

@@ -122,7 +122,7 @@ def test_nothing_becomes_markup_or_a_control_character(text, audited, harmless):
 def test_figures_draw_names_letter_by_letter(text, clean):
     """A dollar begins no formula; descriptions are escaped."""
     panels = panels_of(brought(clean, text))
-    assert len(panels) == 10
+    assert len(panels) == 9
     for panel in panels:
         Page(str(panel.inline))
         assert all(each.isprintable() or each == "\n" for each in panel.inline)

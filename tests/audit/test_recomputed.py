@@ -177,6 +177,21 @@ def test_an_altered_number_is_found(name, table, column, change, run):
     assert (found.status, found.severity) == (Status.FINDING, "critical"), found.measured
 
 
+def test_of_many_hosts_some_have_one_loss_in_common_by_chance_and_none_has_two(run):
+    hosts, steps = 300, run.steps.columns
+    wide = {name: np.resize(values, (len(values), hosts, *values.shape[2:])) for name, values in steps.items()
+            if values.ndim > 1}  # fmt: skip
+    for name in ("val_loss", "train_loss"):
+        wide[name] = np.tile(np.linspace(0.5, 0.7, hosts), (len(steps["iteration"]), 1))
+    many = replace(run, steps=Table({**steps, **wide}))
+    pair = altered(many, "steps", "val_loss", lambda values: values.__setitem__((0, 1), values[0, 0]))
+    assert of(many, "C8").status is of(pair, "C8").status is Status.PASS
+    both = altered(pair, "steps", "train_loss", lambda values: values.__setitem__((0, 1), values[0, 0]))
+    assert of(both, "C8").status is Status.FINDING
+    several = altered(many, "steps", "val_loss", lambda values: values.__setitem__((0, slice(5)), values[0, 0]))
+    assert of(several, "C8").status is Status.FINDING
+
+
 @pytest.mark.parametrize(
     ("op", "column", "value"),
     [

@@ -113,6 +113,9 @@ class HeadGradients(Check):
         samples, train = run.updates.below("samples_by_head"), run.params.train
         total = np.nansum(list(norms.values()), axis=0)
         decided = {name for name, values in train.actions.items() if len(set(values)) == 1}
+        stage = run.steps.columns.get("stage")
+        if stage is not None and stage.shape[-1] == 1:
+            decided.add("slot")  # there is but one
         shares, rows, seen = dict[str, float](), dict[str, float](), 0
         for name in sorted(norms.keys() & samples.keys() - decided):
             enough = samples[name] >= ENOUGH_ROWS
