@@ -16,6 +16,7 @@ from simic.training.learned import Learned
 FILE = "README.md"
 LIBRARY = "simic"
 TAGS = ("simic", "growing-neural-networks")
+MOST_KINDS = 16  # of tasks, that a card names
 _LOAD = """```python
 from pathlib import Path
 
@@ -149,7 +150,8 @@ def data_used(meta: Meta, data_sha256: str) -> str:
     kinds = list(dict.fromkeys(task.kind for task in tasks))
     samples = ", ".join(f"{count} {split}" for split, count in meta.samples.items())
     chose = len(meta.tasks) - len(tasks)
-    many = f"{len(tasks)} tasks of training, of the kinds {', '.join(kinds)}; {chose} more chose the best iteration. "
+    named = f" ({', '.join(kinds)})" if len(kinds) <= MOST_KINDS else ""
+    many = f"{len(tasks)} tasks of training, of {len(kinds)} kinds{named}; {chose} more chose the best iteration. "
     bank = many if len(meta.tasks) > 1 else ""
     return (
         f"{meta.source}; licence: {meta.licence}. {bank}Samples of each task: {samples}. "

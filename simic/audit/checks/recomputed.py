@@ -382,10 +382,10 @@ class HostsDiffer(RecomputedCheck):
     # iteration or so; that two hosts agree in both losses is no chance.
     BY_CHANCE = 100
     threshold = (
-        "two hosts with the same losses on training and validation data, or more than one of "
+        "hosts with the same losses on training and on validation data, or more than one of "
         f"{BY_CHANCE} hosts with another's loss on validation data"
     )
-    passes_when = "no two hosts have both losses in common"
+    passes_when = "each differs from all others"
 
     def examine(self, run: RunRecord) -> Outcome:
         problems: list[Evidence] = []
