@@ -26,6 +26,7 @@ from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts, timing
 from simic.training import progress
+from simic.training.resume import differences
 
 from .pages import sources, unexplained
 
@@ -173,7 +174,9 @@ def test_every_number_of_the_report_stands_in_the_files_that_are_bound(workspace
     begun = rest[-1]["starts"]
     first = datetime.fromtimestamp(begun[0]["unix_seconds"], UTC)
     when = [f"{first:%Y-%m-%d %H:%M:%S}", progress.duration(seconds), len(begun) - 1]
-    found = sources(findings, evaluation, [rest, hashes, made, when, Params().model_dump(mode="json")])
+    defaults, own = (tree.model_dump(mode="json", exclude={"audit", "runtime"}) for tree in (Params(), small()))
+    changed = [defaults, len(differences(defaults, own))]
+    found = sources(findings, evaluation, [rest, hashes, made, when, changed])
     assert unexplained(page, found) == {}
 
 
