@@ -9,7 +9,6 @@ command goes on where it was stopped. With --out, the learning curves are drawn 
 import argparse
 import json
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from simic.evaluation.statistics import Interval
 from simic.params import Params
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
+from simic.telemetry import timing
 
 ROOT = Path(__file__).parents[1]
 POLICIES = ("learned", "learned_sampled", "blind")
@@ -38,9 +38,7 @@ def trained(tree: Params, work: Path, seed: int, base: Workspace) -> Workspace:
                 shutil.copytree(base.prepared, copy, dirs_exist_ok=True)
         shutil.copy(base.headroom, own.headroom)
         if not own.checkpoints.exists():
-            begun = time.monotonic()
             stages.train(tree.model_copy(update={"rng_seed": seed}), own)
-            (own.root / "seconds.json").write_text(json.dumps(time.monotonic() - begun), encoding="utf-8")
         stages.evaluate(tree, own)
     return own
 
@@ -48,11 +46,12 @@ def trained(tree: Params, work: Path, seed: int, base: Workspace) -> Workspace:
 def curve(own: Workspace, envs: int) -> dict[str, Any]:
     """Return the validation scores of one training by the number of episodes that it had cost."""
     rows = pq.read_table(own.telemetry / "updates.parquet", columns=["iteration", "validation_accuracy"]).to_pylist()
+    timed = timing.read(own.telemetry / timing.TIMING_FILE)
     scored = [row for row in rows if row["validation_accuracy"] == row["validation_accuracy"]]  # NaN: not played
     return {
         "episodes": [(row["iteration"] + 1) * envs for row in scored],
         "score": [round(row["validation_accuracy"], 2) for row in scored],
-        "seconds": round(json.loads((own.root / "seconds.json").read_text(encoding="utf-8")), 1),
+        "seconds": round(sum(row.seconds for row in timed), 1),
     }
 
 

@@ -58,7 +58,7 @@ class Finished:
             if found.data_sha256 != data_hash(workspace.prepared):
                 raise SimicError(f"{workspace.root}: its {name} is of other data than {workspace.prepared}; simic run")
         rows = timing.read(workspace.telemetry / timing.TIMING_FILE)
-        seconds = sum(sum(row.model_dump(exclude={"iteration"}).values()) for row in rows)
+        seconds = sum(row.seconds for row in rows)
         return cls(policy, learned, manifest, evaluation, headroom, meta, seconds / 60)
 
 

@@ -17,6 +17,7 @@ from simic.params import Lifecycle, Params, Train
 ITERATIONS = 3
 TASKS = {"train": 4, "val": 2}  # of a bank, at most, by group
 SAMPLES = 64  # of each task and split, at most; a seed for tables has 48 of them for centres
+LEAST_STEPS = 5  # of an episode, so that some seeds are kept and others replaced
 UNITS = 32  # of each layer of the policy, at most: the formulas are those of any width
 
 
@@ -28,7 +29,7 @@ def composed(tree: Params, prepared: Path) -> Params:
     lifecycle = _quick(train.lifecycle)
     changed: Mapping[str, Any] = {
         "envs": _envs(train),
-        "episode_steps": _lengths(train, max(5, steps_to_finish(Lifecycle(**lifecycle)) + 2)),
+        "episode_steps": _lengths(train, max(LEAST_STEPS, steps_to_finish(Lifecycle(**lifecycle)) + 2)),
         "batches_per_epoch": 1,
         "batch_size": min(train.batch_size, read_meta(prepared).samples["train"] // 2),
         "iterations": ITERATIONS,

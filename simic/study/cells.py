@@ -177,7 +177,7 @@ def _link(own: Workspace, other: Workspace, *places: str) -> None:
 def _training_seconds(own: Workspace) -> float:
     """Over all lives of the run."""
     rows = timing.read(own.telemetry / TIMING_FILE)
-    return sum(row.collect_seconds + row.update_seconds + row.validate_seconds + row.record_seconds for row in rows)
+    return sum(row.seconds for row in rows)
 
 
 def _rows(tree: Params, own: Workspace) -> tuple[PolicyRow, ...]:

@@ -66,3 +66,8 @@ class TimingRow(Row):
     update_seconds: float
     validate_seconds: float
     record_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole iteration."""
+        return self.collect_seconds + self.update_seconds + self.validate_seconds + self.record_seconds

@@ -16,7 +16,7 @@ from simic.data.suites.kinds import Draws
 
 COLUMNS = 12
 LEVELS = 12  # of a column that is read as a category
-CODES = 6  # levels of the codes of composed kinds
+CODES = 6  # levels of the codes that a rule `match` reads
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ tasks as well does worse on new kinds (docs/history/experiments.md, 2026-11-26).
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -149,11 +149,6 @@ def _single(name: str, way: str, shape: str, draws: Draws) -> Problem:
     return _table(draws, columns, rule, shaped, reference, classes)
 
 
-def _shuffled(names: Iterable[str]) -> list[str]:
-    """In the order of the hashes of the names: an arbitrary but fixed one."""
-    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
-
-
 SINGLES = {
     "_".join(filter(None, ("only", name, way, shape))): (name, way, shape)
     for name, (_, ways, shapes) in SINGLE_RULES.items()
@@ -161,7 +156,8 @@ SINGLES = {
     for shape in shapes
     if way or shape or name not in BASE
 }
-_SHUFFLED = _shuffled(SINGLES)
+# In the order of the hashes of their names: an arbitrary but fixed one.
+_SHUFFLED = sorted(SINGLES, key=lambda name: hashlib.sha256(name.encode()).digest())
 SINGLE, SINGLE_VAL = tuple(_SHUFFLED[12:]), tuple(_SHUFFLED[:12])
 
 # --- the suite -------------------------------------------------------------------------------------------------------
