@@ -64,6 +64,17 @@ def test_what_is_saved_inside_an_iteration_is_counted(prepared: Path, monkeypatc
     assert (off["saving 4 hosts"], on["saving 4 hosts"]) == (0, 4 * count * 4 * 2 * 2 * 2)
 
 
+def test_features_are_counted_where_hosts_run_together(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(
+        needs, "_refuse", lambda found, device: asked.append(next(n.bytes for n in found if "features of" in n.what))
+    )
+    for backend in ("auto", "vmap", "loop"):
+        needs.refuse_training(small_params({"backend": backend}), prepared, 4, 1, CPU)
+    together, all_at_once, apart = asked
+    assert together == all_at_once > apart == 0
+
+
 def test_an_evaluation_that_does_not_fit_is_refused(prepared: Path) -> None:
     needs.refuse_playing(small_params(), prepared, 120, CPU)
     with pytest.raises(SimicError, match=r"and there are 16\.0 GiB of memory"):
