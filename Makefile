@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Else every process would compile what it imports: up to 9 seconds more for each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install run serve test test-slow check format prove bench mutants constraints clean
+.PHONY: help install run serve test test-slow check format prove bench faults mutants constraints clean
 
 help:
 	@echo 'make run      prepare, train, evaluate, audit; ends with where the report is'
@@ -27,6 +27,7 @@ help:
 	@echo 'make format   rewrite formatting   make serve    Prefect server and runner, MLflow UI (PORT=, MLFLOW_PORT=)'
 	@echo 'make prove    the long demonstrations (and make test-slow)    make clean    remove .venv and caches'
 	@echo 'make bench    how fast hosts train on this machine, beside plain loops (some minutes)'
+	@echo 'make faults   known faults put into the pipeline: which does the audit find? (an hour)'
 	@echo 'make mutants  small defects put into the code: which do the tests notice? (an hour)'
 
 install: $(PIPELINE)
@@ -69,6 +70,9 @@ prove: $(DEV)
 # The reference case alone, beside the results that are kept: all of it is python -m benchmarks.population
 bench: $(DEV)
 	@python -m benchmarks.population --cases reference --envs 1 8 32 --phases 16 --fresh --out .simic/bench.json
+
+faults: $(DEV)
+	@python -m tests.faults
 
 # Other defects: make mutants RNG_SEED=2
 mutants: $(DEV)

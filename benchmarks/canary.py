@@ -2,12 +2,13 @@
 
     python -m benchmarks.canary [--seeds 30] [--processes 2]
 
-The least of them, over 1.5, is its limit in ``simic/audit/limits.py``; a test compares.
+The least of them, over 1.5, is its limit in ``simic/certify/canary.py``; a test compares.
 """
 
 import argparse
 import multiprocessing
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks import page
-from simic.audit.canary import canary
+from simic.certify.canary import canary
 
 RESULT = Path("benchmarks/results/canary.json")
 
@@ -25,7 +26,7 @@ def measured(rng_seed: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     begun = time.process_time()
     found = canary(rng_seed)
-    return {**found.model_dump(), "rng_seed": rng_seed, "cpu_seconds": time.process_time() - begun}
+    return {**asdict(found), "rng_seed": rng_seed, "cpu_seconds": time.process_time() - begun}
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:

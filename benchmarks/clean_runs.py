@@ -24,14 +24,13 @@ from simic.audit.live import LiveAudit
 from simic.data.synthetic import PLANTED
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
-from simic.selftest.setting import TREE
+from tests.faults.setting import TREE
 
 SMALL = [
     "runtime.device=cpu",
     "runtime.processes=1",
     "runtime.threads=1",
     "runtime.progress=none",
-    "audit.canary=false",
 ]
 # With as many updates of PPO as the audit's symptoms ask for, and as many evaluation seeds.
 SHORT = [

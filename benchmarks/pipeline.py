@@ -67,7 +67,6 @@ SMALL = [
     "headroom.policies=[static]",
     "headroom.search_tasks=2",
     "headroom.floors=false",
-    "audit.canary=false",
     "train.host={family: mlp, preset: baseline}",
     "train.actions={}",
     "train.envs=4",

@@ -89,19 +89,9 @@ def audit(
     context: typer.Context,
     set_: Overrides = None,
     params: ParamsFile = None,
-    self_test: Annotated[
-        bool, typer.Option("--self-test", help="Plant faults in simic and see which it finds.")
-    ] = False,
-    processes: Annotated[int, typer.Option(help="Faults of the self-test tried at once.", min=1)] = 1,
 ) -> None:
     """Check the run and write the report, after earlier stages that are out of date."""
     if context.invoked_subcommand:
-        return
-    if self_test:
-        from simic.selftest.__main__ import chosen
-        from simic.selftest.__main__ import run as plant
-
-        _say(plant(chosen([]), processes, None))
         return
     _to_the_audit(set_, params)
 
@@ -118,16 +108,21 @@ def diff(before: RunFolder, after: RunFolder) -> None:
 
 
 @app.command()
-def certify() -> None:
+def certify(
+    code: Annotated[
+        bool, typer.Option("--code", help="Small trainings by this code with these params, instead of the run.")
+    ] = False,
+) -> None:
     """Derive the finished run again by an independent reference and print what was compared."""
     from simic import params
     from simic.pipeline import stages
 
     workspace = _workspace()
     tree = params.load(workspace.params)
-    found = _interruptible(lambda: stages.certify(tree, workspace), "certify")
+    certified = stages.certify_code if code else stages.certify
+    found = _interruptible(lambda: certified(tree, workspace), "certify")
     _say(found.page())
-    if any(part.differences for part in found.parts):
+    if not found.sound:
         raise typer.Exit(1)
 
 

@@ -354,10 +354,9 @@ class Evaluate(Tree):
 
 
 class Audit(Tree):
-    """Whether an independent reference derives the run again, and the code is tried; which findings fail the stage."""
+    """Whether an independent reference derives the run again; which findings fail the stage."""
 
     certify: bool = True
-    canary: bool = True  # a controller trained on a task whose answer is known
     fail_on: Literal["never", "critical", "high", "medium"] = "never"
 
 

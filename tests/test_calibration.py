@@ -14,10 +14,10 @@ from simic.errors import SimicError
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / calibration.LIMITS
-JUMP, LEAST = limits.JUMP_OF_SECOND_MOMENT, limits.LEAST_ENTROPY
+RATIO, LEAST = limits.LARGEST_RATIO, limits.LEAST_ENTROPY
 
 
-def verdict(check="R7", status=Status.PASS, layer="symptom", **values):
+def verdict(check="R2", status=Status.PASS, layer="symptom", **values):
     """With one result that has these numbers."""
     found = tuple(Statistic(name=name, value=value, limit=1.0, above=True, ours=True) for name, value in values.items())
     text = dict.fromkeys(("title", "question", "measured", "counted", "threshold", "source", "fix", "passes_when"), "x")
@@ -57,35 +57,35 @@ def test_a_limit_is_half_as_far_again_as_the_worst_and_always_in_reach(limit, wo
 
 
 def test_the_worst_is_of_the_side_that_is_worse_and_runs_without_a_number_do_not_count():
-    runs = {str(n): verdict(**{JUMP.name: float(n), LEAST.name: 0.005 * n}) for n in range(8, 13)}
-    runs["6"] = verdict(status=Status.FINDING, **{JUMP.name: None})
+    runs = {str(n): verdict(**{RATIO.name: float(n), LEAST.name: 0.005 * n}) for n in range(8, 13)}
+    runs["6"] = verdict(status=Status.FINDING, **{RATIO.name: None})
     found = calibration.summary(runs)
     assert found["runs"] == 6
-    jump, least = (found["statistics"][name] for name in (JUMP.name, LEAST.name))
+    jump, least = (found["statistics"][name] for name in (RATIO.name, LEAST.name))
     assert (jump["runs"], jump["worst"], jump["limit"], jump["median"]) == (5, 12.0, 18.0, 10.0)
     assert jump["p99"] == pytest.approx(11.96)  # 1 % below 12, of steps of 1 between five
     assert (least["worst"], least["limit"]) == (pytest.approx(0.04), 0.0267)
-    assert limits.SLOWDOWN.name in found["not_measured"] and JUMP.name not in found["not_measured"]
-    assert found["findings"] == {**{str(n): {} for n in range(8, 13)}, "6": {"R7": "high"}}
+    assert limits.LARGE_GRADIENTS.name in found["not_measured"] and RATIO.name not in found["not_measured"]
+    assert found["findings"] == {**{str(n): {} for n in range(8, 13)}, "6": {"R2": "high"}}
 
 
 def test_of_more_runs_the_worst_so_far_counts_and_the_rest_is_of_the_new_ones():
-    first = calibration.summary({str(n): verdict(**{JUMP.name: float(n), LEAST.name: 0.04}) for n in range(3)})
-    found = calibration.summary({"a": verdict(**{JUMP.name: 1.0}), "b": verdict(**{JUMP.name: 12.0})}, first)
-    jump, least = (found["statistics"][name] for name in (JUMP.name, LEAST.name))
+    first = calibration.summary({str(n): verdict(**{RATIO.name: float(n), LEAST.name: 0.04}) for n in range(3)})
+    found = calibration.summary({"a": verdict(**{RATIO.name: 1.0}), "b": verdict(**{RATIO.name: 12.0})}, first)
+    jump, least = (found["statistics"][name] for name in (RATIO.name, LEAST.name))
     assert found["runs"] == 5 and (jump["runs"], jump["worst"], jump["median"], jump["limit"]) == (5, 12.0, 6.5, 18.0)
     assert least == first["statistics"][LEAST.name] and LEAST.name not in found["not_measured"]
-    tame = calibration.summary({"c": verdict(**{JUMP.name: 1.0})}, found)["statistics"][JUMP.name]
+    tame = calibration.summary({"c": verdict(**{RATIO.name: 1.0})}, found)["statistics"][RATIO.name]
     assert (tame["worst"], tame["limit"]) == (12.0, 18.0)
 
 
 def test_runs_are_read_from_their_folders_and_the_result_is_kept(tmp_path, capsys):
-    folders = [run_of(tmp_path / str(n), verdict(**{JUMP.name: float(n)})) for n in range(1, 4)]
+    folders = [run_of(tmp_path / str(n), verdict(**{RATIO.name: float(n)})) for n in range(1, 4)]
     found = calibration.summary(calibration.clean(folders))
     calibration.keep(found, tmp_path / "out.json", write=False)
-    assert json.loads((tmp_path / "out.json").read_text())["statistics"][JUMP.name]["worst"] == 3.0
-    assert f"| {JUMP.name} | 3 | 2 | 2.98 | 3 | 10 | {JUMP:g} |" in capsys.readouterr().out
-    assert "R7" not in "\n".join(page.PAGES[page.DETAILS][2]["calibration"](found))
+    assert json.loads((tmp_path / "out.json").read_text())["statistics"][RATIO.name]["worst"] == 3.0
+    assert f"| {RATIO.name} | 3 | 2 | 2.98 | 3 | 5 | {RATIO:g} |" in capsys.readouterr().out
+    assert "R2" not in "\n".join(page.PAGES[page.DETAILS][2]["calibration"](found))
 
 
 def test_what_is_no_clean_run_is_refused(tmp_path):
@@ -106,12 +106,12 @@ def test_what_is_no_clean_run_is_refused(tmp_path):
 
 def test_limits_are_rewritten_in_their_place_and_nothing_else_is():
     text = SOURCE.read_text(encoding="utf-8")
-    found = calibration.summary({str(n): verdict(**{JUMP.name: 40.0, LEAST.name: 0.03}) for n in range(30)})
+    found = calibration.summary({str(n): verdict(**{RATIO.name: 40.0, LEAST.name: 0.03}) for n in range(30)})
     changed = calibration.rewritten(text, found)
     lines = [pair for pair in zip(text.splitlines(), changed.splitlines(), strict=True) if pair[0] != pair[1]]
     assert {after for _, after in lines if not after.startswith("CLEAN_RUNS")} == {
         f'LEAST_ENTROPY = at_least("{LEAST.name}", 0.02, 0.0, judged=0.05)',
-        f'JUMP_OF_SECOND_MOMENT = ours("{JUMP.name}", 60, judged=10.0)',
+        f'LARGEST_RATIO = ours("{RATIO.name}", 60, judged=5.0)',
     }
     with pytest.raises(SimicError, match="29 clean runs: limits are written from 30 or more"):
         calibration.rewritten(text, {**found, "runs": 29})

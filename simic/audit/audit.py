@@ -3,8 +3,6 @@
 from simic.audit import scoreboard
 from simic.audit.checks import (  # noqa: F401 - each registers its family
     base,
-    beginnings,
-    canaries,
     certified,
     claims,
     data,

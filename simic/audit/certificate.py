@@ -1,5 +1,5 @@
-"""What an independent reference says of the code and the results of a run, what its canary won, and what became of
-trainings that were killed: reports/certificate.json.
+"""What an independent reference says of a run, and what became of trainings that were killed:
+reports/certificate.json.
 """
 
 import json
@@ -8,8 +8,8 @@ from typing import Literal
 from simic.audit.resume_certificate import ResumeCertificate
 from simic.evaluation.result import Frozen
 
-FORMAT = 4
-Part = Literal["learner", "world", "episodes", "evaluation", "grown network"]
+FORMAT = 5
+Part = Literal["iterations", "episodes", "evaluation", "headroom", "grown network"]
 
 
 class Line(Frozen):
@@ -18,7 +18,7 @@ class Line(Frozen):
     what: str
     where: str
     deviation: float | None  # null: not a number
-    allowed: float
+    allowed: float | None  # null: it is judged by its median alone
     count: int
     ok: bool
 
@@ -36,21 +36,11 @@ class Certified(Frozen):
         return tuple(line for line in self.lines if not line.ok)
 
 
-class Canary(Frozen):
-    """A controller trained on a planted task; where it could not be, it says why."""
-
-    won_pct: float | None = None  # points of the hosts it grew above chance, on the validation split
-    first: float = 0.0  # share of hosts in which it germinated the planted seed first
-    kept: float = 0.0  # share of hosts that kept it
-    reason: str = ""
-
-
 class Certificate(Frozen):
     """All parts."""
 
-    format: Literal[4] = FORMAT
+    format: Literal[5] = FORMAT
     parts: tuple[Certified, ...] = ()
-    canary: Canary | None = None  # null: none was trained
     resume: ResumeCertificate | str | None = None  # text: why it cannot be read
 
     def to_json(self) -> str:
@@ -63,8 +53,13 @@ class Certificate(Frozen):
         for part in self.parts:
             compared = f"{sum(line.count for line in part.lines)} comparisons, {len(part.differences)} differ"
             lines.append(f"{part.part:<14} {f'not certified: {part.reason}' if part.reason else compared}")
-            lines += [f"  {x.what}: {x.deviation}, allowed {x.allowed:g} ({x.where})" for x in part.differences]
+            lines += [f"  {x.what}: {x.deviation}, allowed {x.allowed or 0.0:g} ({x.where})" for x in part.differences]
         return "\n".join(lines)
+
+    @property
+    def sound(self) -> bool:
+        """Return whether nothing differs."""
+        return not any(part.differences for part in self.parts)
 
     def part(self, name: Part) -> Certified | None:
         """The part of that name; None where it was not tried."""

@@ -1,109 +1,210 @@
-"""Makes the certificate: runs every part of the reference beside the code of the run."""
+"""Makes the certificate of a run: kept iterations, recorded episodes, evaluation, headroom and the exported network,
+each derived again by the float64 reference (``simic.certify``) from the run's own files.
+"""
 
 import math
-import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import torch
+from safetensors.torch import load_file
 
 from simic.audit.certificate import Certificate, Certified, Line, Part
-from simic.audit.certify_agent import certify_agent
-from simic.audit.certify_grown import certify_grown
-from simic.audit.certify_world import certify_world
-from simic.audit.comparison import Comparison
 from simic.audit.record import RunRecord
-from simic.audit.reference.world.refusal import NoReference
-from simic.audit.replay_evaluation import Replayable, replay_evaluation
-from simic.audit.replay_world import replay_episode
+from simic.certify import bank, episodes, evaluation, iteration
+from simic.certify.agent import Interface
+from simic.certify.bank import NoReference
+from simic.certify.comparison import Comparison, ComparisonLog
+from simic.certify.evaluation import Claimed, Ground
+from simic.certify.grown import certify_grown
+from simic.certify.host import World
+from simic.certify.iteration import KeptIteration, Known
 from simic.errors import SimicError
+from simic.evaluation.result import HeadroomReport, PerSeed
 from simic.growth.export import refuse_damaged
-from simic.params import Params
+from simic.telemetry.publish import KEPT_FILE
+from simic.training.checkpoint import Checkpoint, read_chain
+
+SHAPING = "components.shaping"  # where it is paid, scaled rewards are not clipped: they telescope
+OF_POLICY = ("params", "flops_per_sample", "training_flops", "germinated", "fossilized", "pruned")
 
 
-def certify(params: Params, prepared: Path, grown: Path, run: RunRecord) -> Certificate:
-    """Derives again what the code of this run does on its own params and data, some of its recorded episodes, and the
-    accuracy of the network it exported.
-    """
-    with tempfile.TemporaryDirectory(prefix="simic-certify-") as scratch:
-        learner = part("learner", lambda: certify_agent(params, prepared, Path(scratch)))
-    world = part("world", lambda: certify_world(params, prepared))
-    recorded = episodes(params, prepared, run), evaluation(params, prepared, run), grown_network(grown, prepared, run)
-    return Certificate(parts=(learner, world, *recorded))
+def certify(prepared: Path, grown: Path, telemetry: Path, checkpoints: Path, run: RunRecord) -> Certificate:
+    """Return what the reference says of a run, part by part."""
+    subject = CertifiedRun(prepared, grown, telemetry, checkpoints, run)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return Certificate(
+            parts=(
+                part("iterations", subject.iterations),
+                part("episodes", subject.episodes),
+                part("evaluation", subject.evaluation),
+                part("headroom", subject.headroom),
+                part("grown network", subject.grown_network),
+            )
+        )
+    finally:
+        torch.set_num_threads(threads)
 
 
-def episodes(params: Params, prepared: Path, run: RunRecord) -> Certified:
-    """Play one host of the first iteration and one of the last again."""
+@dataclass(frozen=True)
+class CertifiedRun:
+    """A run with its files; each part returns what was compared, or raises NoReference."""
 
-    def compare() -> Sequence[Comparison]:
-        iterations = run.steps.column("iteration")
-        found: list[Comparison] = []
-        for iteration in sorted({int(iterations[0]), int(iterations[-1])} if len(iterations) else set[int]()):
-            rows = np.flatnonzero(iterations == iteration)
-            place = iteration % run.steps.column("op").shape[1]
-            steps = {name: values[rows][:, place] for name, values in run.steps.columns.items() if values.ndim > 1}
-            found += replay_episode(params, prepared, steps, iteration, place)
+    prepared: Path
+    grown: Path
+    telemetry: Path
+    checkpoints: Path
+    run: RunRecord
+
+    @cached_property
+    def kept(self) -> dict[int, KeptIteration]:
+        """The iterations that training kept."""
+        every = range(self.run.params.train.iterations)
+        found = {number: self.telemetry / KEPT_FILE.format(number) for number in every}
+        return {number: KeptIteration(number, load_file(path)) for number, path in found.items() if path.exists()}
+
+    @cached_property
+    def latest(self) -> Checkpoint:
+        """The checkpoint after the last iteration."""
+        found = (self.run.checkpoints or {}).get("latest")
+        if found is None:
+            raise NoReference("there is no latest checkpoint")
         return found
 
-    return part("episodes", compare)
+    @cached_property
+    def known(self) -> Known:
+        """What the learner's derivation starts from."""
+        specs = self.latest.manifest.specs
+        return Known(self.run.params, Interface.of(specs), SHAPING not in self.run.steps)
 
+    @cached_property
+    def world(self) -> World:
+        """The hosts and tasks of training."""
+        return World.read(self.run.params, self.prepared)
 
-def evaluation(params: Params, prepared: Path, run: RunRecord) -> Certified:
-    """A host of every evaluated episode of the trained policy."""
+    @cached_property
+    def ground(self) -> Ground:
+        """The held-out tasks."""
+        world = World.read(self.run.params, self.prepared, bank.read_evaluated(self.prepared))
+        return Ground(world, bank.read_held_out(self.prepared))
 
-    def compare() -> Sequence[Comparison]:
-        checkpoint = (run.checkpoints or {}).get(run.evaluation.checkpoint or "") if run.evaluation else None
-        if run.evaluation is None or checkpoint is None:
+    def iterations(self) -> Sequence[Comparison]:
+        """Derive the kept iterations again, down to the weights, and the hash chain of what was published."""
+        last = self.run.params.train.iterations - 1
+        if last not in self.kept:
+            raise NoReference("training kept no iteration whole (it was done by an earlier version)")
+        log = ComparisonLog(iteration.ALLOWED)
+        rows = {int(number): row for row, number in enumerate(self.run.updates.column("iteration"))}
+        numbers = {n: x for n, x in self.run.updates.columns.items() if x.dtype.kind in "fi"}
+        for number, kept in self.kept.items():
+            metrics = {name: float(values[rows[number]]) for name, values in numbers.items()} if number in rows else {}
+            log.equal("row of the update", f"iteration {number + 1}", bool(metrics))
+            if metrics:
+                iteration.certify_iteration(self.known, kept, metrics, log)
+        for first, second in pairwise(self.kept):
+            if second == first + 1:
+                iteration.certify_between(self.kept[first], self.kept[second], log)
+        iteration.certify_end(self.known, self.kept[last], self.latest.tensors, log)
+        links = read_chain(self.checkpoints).links
+        for name, found in (self.run.checkpoints or {}).items():
+            done, scalars = found.manifest.iteration, found.manifest.scalars
+            own = iteration.link(scalars, links.get(done - 1, ""), found.tensors)
+            log.equal("hash chain", f"checkpoint {name}", own == scalars["chain"])
+        return log.comparisons()
+
+    def episodes(self, every: bool = False) -> Sequence[Comparison]:
+        """Play hosts of every process again (or all), in the first, the kept and the last iteration."""
+        steps, iterations = self.run.steps, self.run.steps.column("iteration")
+        log = ComparisonLog(*episodes.bounds(self.world))
+        hosts = steps.column("op").shape[1]
+        groups = -(-hosts // max(1, self.latest.manifest.machine.group))
+        present = sorted({int(iterations[0]), *self.kept, int(iterations[-1])} & set(iterations.tolist()))
+        for number in present:
+            rows = np.flatnonzero(iterations == number)
+            processes = hosts if every else groups if number in self.kept else 1
+            for place in episodes.chosen_hosts(self.run.params.rng_seed, number, hosts, processes):
+                own = {name: values[rows][:, place] for name, values in steps.columns.items() if values.ndim > 1}
+                episodes.replay_episode(self.world, own, number, place, self.kept.get(number), log)
+        return log.comparisons()
+
+    def evaluation(self) -> Sequence[Comparison]:
+        """Play the recorded decisions of the evaluated policies again, each on some hosts by hash."""
+        found, run = self.run.evaluation, self.run
+        checkpoint = (run.checkpoints or {}).get(found.checkpoint or "") if found else None
+        if found is None or checkpoint is None or not found.actions:
             raise NoReference("no trained policy was evaluated")
-        return replay_evaluation(Replayable(params, prepared, run.evaluation, checkpoint))
+        log = ComparisonLog(evaluation.ALLOWED, evaluation.TYPICAL)
+        for task, split, share in bank.shared_samples(self.prepared):
+            log.note(f"test samples that are in {split}", task, share)
+        for number, (name, actions) in enumerate(found.actions.items()):
+            seeds = found.policies[name].per_seed
+            for host in evaluation.chosen(run.params.rng_seed, number, found.eval_seeds):
+                if not seeds.rollbacks[host]:
+                    decided = [[int(index) for index in step.split()] for step in actions[host]]
+                    claimed = _claimed(seeds, host, OF_POLICY)
+                    task, state = found.rows[host], checkpoint.tensors
+                    evaluation.replay_decisions(self.ground, self.known, state, name, host, task, decided, claimed, log)
+        return log.comparisons()
 
-    return part("evaluation", compare)
+    def headroom(self) -> Sequence[Comparison]:
+        """Play schedules of the search again: static, the common one and others by hash, each on hosts by hash."""
+        found = self.run.headroom
+        if found is None:
+            raise NoReference("no headroom was measured")
+        log = ComparisonLog(evaluation.ALLOWED, evaluation.TYPICAL)
+        hosts = len(found.bare or found.rows)
+        for number, host in enumerate(evaluation.chosen(self.run.params.rng_seed, len(found.schedules), hosts)):
+            others = evaluation.chosen(self.run.params.rng_seed, host, len(found.schedules), 2)
+            for schedule in {0 if number % 2 else found.common, *others}:
+                claimed = _of_schedule(found, host, schedule)
+                name, task = found.schedules[schedule], found.rows[host]
+                evaluation.replay_schedule(self.ground, name, host, task, found.epochs, claimed, log)
+        return log.comparisons()
 
-
-def grown_network(grown: Path, prepared: Path, run: RunRecord) -> Certified:
-    """The network that the first policy of the evaluation grew best."""
-
-    def compare() -> Sequence[Comparison]:
-        if run.evaluation is None or not grown.exists():
+    def grown_network(self) -> Sequence[Comparison]:
+        """Run the network that the first policy of the evaluation grew best."""
+        found = self.run.evaluation
+        if found is None or not self.grown.exists():
             raise NoReference("nothing was evaluated")
         try:
-            refuse_damaged(grown)
+            refuse_damaged(self.grown)
         except SimicError as damage:
             raise NoReference(str(damage)) from None
-        first = run.params.evaluate.policies[0]
-        return certify_grown(grown, prepared, run.evaluation.policies[first].per_seed, run.evaluation.rows)
+        seeds = found.policies[self.run.params.evaluate.policies[0]].per_seed
+        host = max(range(len(found.rows)), key=lambda place: seeds.val_accuracy_pct[place])
+        held_out, task = bank.read_held_out(self.prepared), found.rows[host]
+        samples, classes = held_out.samples("test", task), held_out.task_classes[task]
+        log = ComparisonLog({})
+        certify_grown(self.grown, samples, classes, seeds.test_accuracy_pct[host], seeds.params[host], log)
+        return log.comparisons()
 
-    return part("grown network", compare)
+
+def _claimed(seeds: PerSeed, host: int, names: Sequence[str]) -> Claimed:
+    numbers = {name: float(getattr(seeds, name)[host]) for name in names}
+    return Claimed(seeds.test_accuracy_pct[host], seeds.val_accuracy_pct[host], numbers)
+
+
+def _of_schedule(found: HeadroomReport, host: int, schedule: int) -> Claimed:
+    numbers = {name: getattr(found, name)[host][schedule] for name in ("params", "flops_per_sample")}
+    return Claimed(found.test_pct[host][schedule], found.val_pct[host][schedule], numbers)
 
 
 def part(name: Part, compare: Callable[[], Sequence[Comparison]]) -> Certified:
-    """What was compared, or why there is no reference for it."""
+    """Return what was compared, or why there is no reference for it."""
     try:
-        return Certified(part=name, lines=_lines(compare()))
+        lines = tuple(_line(each) for each in compare())
     except NoReference as none:
         return Certified(part=name, lines=(), reason=str(none))
+    return Certified(part=name, lines=lines)
 
 
-def _lines(found: Sequence[Comparison]) -> tuple[Line, ...]:
-    kinds = dict.fromkeys(each.what for each in found)
-    return tuple(_line([each for each in found if each.what == what]) for what in kinds)
-
-
-def _line(alike: list[Comparison]) -> Line:
-    worst = max(alike, key=_excess)
-    finite = math.isfinite(worst.deviation)
-    return Line(
-        what=worst.what,
-        where=worst.where,
-        deviation=worst.deviation if finite else None,
-        allowed=worst.allowed,
-        count=len(alike),
-        ok=all(each.ok for each in alike),
-    )
-
-
-def _excess(each: Comparison) -> float:
-    """How far beyond what is allowed, as a ratio where anything is."""
-    if math.isnan(each.deviation):
-        return math.inf
-    return each.deviation / each.allowed if each.allowed else math.inf if each.deviation else 0.0
+def _line(each: Comparison) -> Line:
+    deviation = each.deviation if math.isfinite(each.deviation) else None
+    allowed = each.allowed if math.isfinite(each.allowed) else None
+    return Line(what=each.what, where=each.where, deviation=deviation, allowed=allowed, count=each.count, ok=each.ok)

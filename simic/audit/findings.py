@@ -10,12 +10,11 @@ from simic.audit.scoreboard import Score
 from simic.evaluation.result import Frozen
 from simic.telemetry.rows import SEVERITIES, Severity
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 Evidence = Mapping[str, float | int | str]
-# In the order of proof: hashes that hold, numbers that follow from others, an independent reference that agrees; what
-# these let through is judged by what the same code does where the answer is known, and by the signs of a sound
-# training.
-Layer = Literal["bind", "recompute", "certify", "canary", "symptom"]
+# In the order of proof: hashes that hold, numbers that follow from others, an independent reference that agrees; then
+# whether the code resumes as it should, and the signs of a sound training.
+Layer = Literal["bind", "recompute", "certify", "resume", "symptom"]
 PROOF: tuple[Layer, ...] = ("bind", "recompute", "certify")
 
 
@@ -120,7 +119,7 @@ class Summary(Frozen):
 class Verdict(Frozen):
     """findings.json."""
 
-    schema_version: Literal[3] = SCHEMA_VERSION
+    schema_version: Literal[4] = SCHEMA_VERSION
     run: str  # its name
     results: tuple[Result, ...]
     scoreboard: tuple[Score, ...] = ()

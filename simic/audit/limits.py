@@ -85,11 +85,6 @@ def published(name: str, value: float, above: bool = True) -> Limit:
     return _registered(Limit(name, value, above=above, ours=False))
 
 
-def canary(name: str, value: float) -> Limit:
-    """The least that canaries of clean code won, over 1.5: their settings are fixed, so runs calibrate nothing."""
-    return _registered(Limit(name, value, above=False, ours=False))
-
-
 def source() -> str:
     """Of the limits of ours, as the report says it."""
     by = f"worst of {CLEAN_RUNS} clean runs x {ROOM:g}, or by judgement where that is laxer"
@@ -105,33 +100,17 @@ HIGH_KL = published("sustained KL", 0.05)
 CRITICAL_KL = published("sustained KL", 0.1)
 LARGEST_KL = published("largest KL", 1e-8, False)
 KL_OF_ONE_UPDATE = ours("KL of one update", 0.25, judged=0.25)
-SMALLEST_KL = published("smallest KL", -1e-6, False)
-KL_ESTIMATES_APART = published("factor between k1 and k3 beyond noise", 2.0)
-STOPPED_AT_ONCE = ours("share of updates that stop in their first epoch", 0.5, 1.0, judged=0.5)
-CLIPPED_WITH_LARGE_KL = ours("clip fraction while KL is large", 0.3, 1.0, judged=0.3)
-CLIPPED_AT_ALL = at_least("largest clip fraction", 0.001, 0.0, judged=1e-3)
-JUMP_OF_SECOND_MOMENT = ours("jump of the second moment", 10, judged=10.0)
-LARGEST_LOG_PROBABILITY = published("largest |log-probability|", 100.0)
 
 # E: whether it explores
 LEAST_ENTROPY = at_least("least entropy early on", 0.05, 0.0, judged=0.05)
 SWING_OF_ENTROPY = ours("swing of entropy", 0.478, 1.0, judged=0.3)
 FROM_UNIFORM = at_least("distance of entropy from its maximum at the end", 0.05, 0.0, judged=0.05)
 LOSS_OF_ENTROPY = ours("loss of entropy within the window", 0.813, 1.0, judged=0.5)
-EFFECTIVE_COEFFICIENT = published("effective over configured entropy coefficient", 2.0)
-OTHER_OPS = at_least("share of other ops", 0.02, 0.0, judged=0.02)
 
 # V, S, A: critic and advantages
 EXPLAINED_VARIANCE = published("explained variance kept up", 0.0, False)
 LATE_EXPLAINED_VARIANCE = at_least("explained variance late on", 0.2, judged=0.2)
 UNEXPLAINED_EARLY = at_least("unexplained variance early on", 0.01, 0.0, judged=0.01)
-HUGE_RETURNS = ours("share of updates with huge returns", 0.5, 1.0, judged=0.5)
-RISE_OF_VALUE_LOSS = ours("rise of the value loss while returns stand still", 0.5, 1.0, judged=0.5)
-COLLAPSED_VALUE_LOSS = ours("value loss while explained variance is too low for its phase", 5, judged=5.0)
-SPIKE_OF_VALUE_LOSS = ours("value loss that spikes", 6.24, judged=5.0)
-OFFSET_OF_ADVANTAGES = ours("|mean| / deviation of advantages, kept up", 0.5, judged=0.5)
-HUGE_ADVANTAGES = ours("share of updates with huge advantages", 0.5, 1.0, judged=0.5)
-SPREAD_OF_ADVANTAGES = published("smallest deviation of advantages", 1e-8, False)
 
 # G, H: gradients, features, memory
 SKIPPED_STEPS = published("steps skipped as not finite", 0.0)
@@ -139,44 +118,17 @@ LARGE_GRADIENTS = ours("share of updates with large gradients", 0.429, 1.0, judg
 UNCLIPPED_STEPS = at_least("share of steps that are not clipped", 0.01, 0.0, judged=0.01)
 SHARE_OF_HEAD = at_least("smallest share of a head in the gradient", 0.00325, 0.0, judged=0.01)
 ROWS_OF_HEAD = published("fewest rows of a head", 32.0, False)
-SMALLEST_UPDATE = at_least("relative update, not smaller", 0.0001, 0.0, judged=1e-4)
-LARGEST_UPDATE = ours("relative update, not larger", 0.1, judged=1e-1)
-IDLE_UPDATES = ours("share of updates without a step", 0.2, 1.0, judged=0.2)
-ANY_IDLE_UPDATE = published("updates without a step", 0.0)
-LAYERS_NOT_FINITE = published("layers whose gradient was not finite", 0.0)
-LAYERS_WITHOUT_GRADIENT = published("layers that never had a gradient", 0.0)
-RISE_OF_GRADIENTS = ours("rise of gradient norms over their average", 5.68, judged=3.0)
 BAD_MEMORY = ours("share of updates in which the hidden state is out of range", 0.5, 1.0, judged=0.5)
-SATURATED_CELLS = ours("typical share of saturated cells", 0.9, 1.0, judged=0.9)
-CELL_NORM = ours("largest norm of the cells", 10, judged=10.0)
-DORMANT = ours("share of dormant units", 0.25, 1.0, judged=0.25)
-RANK_KEPT = at_least("rank of the features over its maximum", 0.5, 0.0, judged=0.5)
-
-# K6: below that of clean runs; benchmarks/canary.py measures it for 30 seeds
-CANARY = canary("points above chance of a controller trained on the planted task", 9.03)
 
 # P, N, M, S: rewards, scales, environment
-SHARE_OF_SHAPING = ours("share of a shaping component, kept up", 0.896, 1.0, judged=0.8)
 RETURN_AGAINST_OBJECTIVE = ours("rise of returns that the objective does not follow", 0.5, 1.0, judged=0.5)
 HARMFUL_SEEDS = ours("share of fossilizations that harmed the host", 0.2, 1.0, judged=0.2)
 ANY_HARMFUL_SEED = published("fossilizations that harmed the host", 0.0)
-CREDIT_OVER_PROGRESS = ours("share of fossilizations whose credit exceeds the host's progress", 0.2, 1.0, judged=0.2)
-LARGEST_REWARD = published("largest reward in sigmas", 10.0)
-SCALES_OFF = published("scales that are off", 0.0)
-CLIPPED_OBSERVATIONS = ours("typical share of clipped observations", 0.01, 1.0, judged=0.01)
-DEVIATION_OF_SCALES = published("stored less recomputed observation", 1e-5)
 WRONG_ROWS = published("rows whose validity is wrong", 0.0)
 MEMORY_AT_START = published("largest |value| of a memory in which an episode began", 0.0)
-FIRST_ENTROPY = published("entropy before the first step", 0.95, False)
-OPTIMIZER_OFF = published("largest relative difference between optimizer and params", 1e-6)
-ROLLED_BACK = ours("share of episodes rolled back, less its noise", 0.03, 1.0, judged=0.03)
-DISCARDED_STEPS = ours("share of steps discarded", 0.05, 1.0, judged=0.05)
 
 # F, X, Q: what is claimed, how it was recorded, how fast
 BETTER = published("upper end of the interval", 0.0, False)
 EVALUATION_SEEDS = published("evaluation seeds", 20.0, False)
-BEST_LOST = published("upper end of final - best", 0.0, False)
 GAPS_OF_ORIGIN = published("gaps", 0.0)
 NOT_FINITE = published("tensors that are not finite", 0.0)
-LINKS_REPEATED = published("links or weights that did not change", 0.0)
-SLOWDOWN = ours("late over usual pace", 2.27, judged=1.5)

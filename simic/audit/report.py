@@ -103,7 +103,6 @@ def _templates(finalize: Any) -> Environment:
         "count": count,
         "cell": cell,
         "label": label,
-        "fate": known.fate,
     }
     return environment
 
@@ -148,7 +147,7 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "cases": list(enumerate(evaluation.cases)) if evaluation else (),
         "provenance": provenance_rows(run),
         "changed": _changed(params),
-        **_known(),
+        "known": known.shipped(),
     }
 
 
@@ -164,18 +163,6 @@ def _by_length(evaluation: Evaluation) -> list[dict[str, object]]:
             if scores["learned"] is not None:
                 rows.append({"epochs": epochs, "group": group, "tasks": of_group.tasks, **scores})
     return rows if len(found) > 1 else []
-
-
-def _known() -> dict[str, object]:
-    """The self-test that comes with this code."""
-    found = known.shipped()
-    return {
-        "known": found,
-        "known_said": known.sentences(found),
-        "known_headings": known.headings(found),
-        "known_sums": known.sums(found),
-        "known_families": known.FAMILIES,
-    }
 
 
 def _policies(evaluation: Evaluation) -> list[str]:

@@ -29,9 +29,8 @@ from simic.params import PolicyName
 COMPARES: dict[Layer, str] = {
     "bind": "files with the hashes that each stage recorded",
     "recompute": "recorded numbers with those computed again from the tables",
-    "certify": "training, episodes and the exported network with a float64 reference that shares no code with them",
-    "canary": "what this code learns on a task with a known answer with what sound code learned there, and killed "
-    "trainings with one that was not",
+    "certify": "iterations, episodes, evaluation, headroom and exported network with an independent float64 reference",
+    "resume": "killed and resumed trainings of this code with one that was not killed",
     "symptom": "measurements with the limits of sound training; these are signs, not proof",
 }
 

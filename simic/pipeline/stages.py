@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from simic.audit.certificate import Certificate
+    from simic.audit.certify_code import CodeCertificate
     from simic.audit.findings import Verdict
     from simic.audit.record import RunRecord
     from simic.data.batches import Meta
@@ -251,21 +252,17 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Expl
 def audit(params: Params, workspace: Workspace) -> None:
     """Checks the run and writes the reports, the model card, findings, their numbers and certificate.json."""
     from simic.audit import resume_certificate
-    from simic.audit.canary import canary
     from simic.audit.certificate import Certificate
     from simic.audit.report import write_report
     from simic.pipeline.display import shown
 
-    steps = params.audit.certify + params.audit.canary
+    steps = int(params.audit.certify)
     with seals.damage_told(workspace.root, params), shown(params.runtime.progress, "audit", "steps") as told:
         run, done = recorded(params, workspace), count(1)
         certificate = Certificate()
         if params.audit.certify:
             certificate = _certified(run, workspace)
             told("derived again by the reference", next(done), steps)
-        if params.audit.canary:
-            certificate = certificate.model_copy(update={"canary": canary()})
-            told("canary trained", next(done), steps)
         certificate = certificate.model_copy(update={"resume": resume_certificate.read(workspace.resume)})
         write_report(replace(run, certificate=certificate), workspace.reports)
 
@@ -304,7 +301,16 @@ def _certified(run: "RunRecord", workspace: Workspace) -> "Certificate":
 
     if not workspace.prepared.exists():
         return Certificate()  # there is nothing to derive it from
-    return certify(run.params, workspace.prepared, workspace.grown, run)
+    return certify(workspace.prepared, workspace.grown, workspace.telemetry, workspace.checkpoints, run)
+
+
+def certify_code(params: Params, workspace: Workspace) -> "CodeCertificate":
+    """What the reference says of small trainings by this code with these params; nothing of the run is read or written,
+    but for its prepared data.
+    """
+    from simic.audit.certify_code import certify_code as certified
+
+    return certified(params, unchanged(workspace, workspace.prepared))
 
 
 def findings(workspace: Workspace) -> "Verdict":

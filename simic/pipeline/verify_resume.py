@@ -15,7 +15,7 @@ import numpy as np
 
 from simic import durable, params, rng, seals
 from simic.audit.resume_certificate import ResumeCertificate, ResumeSubject
-from simic.audit.small_training import composed, thinned
+from simic.certify.small_training import composed, thinned
 from simic.data.batches import data_hash
 from simic.errors import SimicError
 from simic.params import EXTENSIONS_FOLDER, Params, digest

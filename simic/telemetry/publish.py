@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from safetensors.numpy import save
 
 from simic import durable
 from simic.errors import SimicError
@@ -27,6 +28,7 @@ from simic.telemetry.timing import TIMING_FILE
 
 UPDATES_FILE, STEPS_FILE, EPISODES_FILE = "updates.parquet", "steps.parquet", "episodes.parquet"
 EVENTS_FILE, FINDINGS_FILE = "events.parquet", "findings.parquet"
+KEPT_FILE = "iteration_{:06d}.safetensors"  # of the few that are kept whole
 ROWS_PER_GROUP = 2000  # of all hosts
 HOST_ROWS_PER_GROUP = 1 << 20  # bounds the memory of a group
 
@@ -42,7 +44,12 @@ def publish(work_dir: Path, extent: Extent, out_dir: Path) -> None:
         with ExitStack() as files:
             tables = {name: files.enter_context(TableWriter(folder / name, table)) for name, table in _empty().items()}
             for number in range(extent.files):
-                _append(LogFile(path_of(log, number)), tables, curves)
+                file = LogFile(path_of(log, number))
+                _append(file, tables, curves)
+                if kept := file.columns("kept"):
+                    assert file.update is not None  # it is of an iteration
+                    name = KEPT_FILE.format(file.update.iteration)
+                    (folder / name).write_bytes(save({each: np.ascontiguousarray(x) for each, x in kept.items()}))
         (folder / CURVES_FILE).write_text(curves.csv(), encoding="utf-8")
         (folder / METRICS_FILE).write_text(curves.metrics(), encoding="utf-8")
         for name in (TIMING_FILE, RUN_FILE):

@@ -9,7 +9,7 @@ stand-in: one without rows, with the hash that it had.
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -48,13 +48,15 @@ class Iteration:
     train: Columns  # the episodes that trained the policy
     validation: Columns | None  # those that choose the best checkpoint, where they were played
     events: EventColumns
+    kept: Columns = field(default_factory=dict)  # of a few iterations all that certifying one needs
 
     def tables(self) -> dict[str, Columns]:
         """Checked against the tables of columns, and in their order."""
         found = {"steps": arranged(self.steps, STEPS)}
         if self.validation is not None:
             found["validation"] = arranged(self.validation, EPISODES)
-        return found | {"train": arranged(self.train, EPISODES), "events": arranged(self.events.columns, EVENTS)}
+        found |= {"train": arranged(self.train, EPISODES), "events": arranged(self.events.columns, EVENTS)}
+        return found | ({"kept": self.kept} if self.kept else {})
 
 
 def encode(previous: str, iteration: Iteration | None, findings: list[FindingRow], lost: str | None = None) -> bytes:
@@ -128,7 +130,7 @@ class LogFile:
         return EventColumns(self.columns("events"), [(name, detail) for name, detail in self._metadata["texts"]])
 
     def columns(self, table: str) -> Columns:
-        """Those of ``steps``, ``train``, ``validation`` or ``events``, in their order; empty where there are none."""
+        """Those of ``steps``, ``train``, ``validation``, ``events`` or ``kept``; empty where there are none."""
         names = self._metadata["tables"].get(table, [])
         with _readable(self.path), safe_open(self.path, "np") as file:
             return {name: file.get_tensor(f"{table}/{name}") for name in names}

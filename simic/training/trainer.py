@@ -17,7 +17,7 @@ from simic.growth.batch.shards import ProcessLost, recovered
 from simic.telemetry.columns import Columns
 from simic.telemetry.recorder import Iteration
 from simic.telemetry.rows import FindingRow, Severity, TimingRow, UpdateRow
-from simic.training import episodes, validation
+from simic.training import episodes, kept_iteration, validation
 from simic.training.checkpoint import Damaged
 from simic.training.interrupts import Interrupted, in_training
 from simic.training.observers import EndStatus, Observer, Observers, RunInfo
@@ -91,6 +91,7 @@ class TrainingRun:
         self.seconds: dict[str, float] = {}
         if self.counters.group:
             session.env.population.group = self.counters.group
+        self.kept: Columns = {}  # of an iteration that the audit will derive again
         self.validation: Columns | None = None
         self.validation_accuracy = float("nan")
         self.gravest: FindingRow | None = None
@@ -129,6 +130,8 @@ class TrainingRun:
     def collect(self, iteration: int) -> tuple[Rollout, Recorded]:
         """One episode of every host with frozen policy and scales, and its telemetry, of all processes."""
         self.seconds, self.begun = {}, iteration + 1
+        keeps = iteration in kept_iteration.chosen(self.session.params)
+        self.kept = kept_iteration.state(self.state.tensors(), kept_iteration.BEFORE) if keeps else {}
         rollout, own = self._played("collect", iteration, lambda: self._rollout(iteration))
         self._look_at_memory(iteration)
         parts = self.ranks.gather(own)
@@ -207,6 +210,9 @@ class TrainingRun:
         ppo = self.state.ppo
         metrics = self._timed("update", lambda: ppo.update(rollout, iteration, Health(ppo, self.acted)))
         self.counters.env_steps += metrics.samples
+        if self.kept:
+            self.kept |= kept_iteration.rollout_columns(rollout, self.end, self.ranks)
+            self.kept |= kept_iteration.state(self.state.tensors(), kept_iteration.AFTER)
         if not metrics.first_ratio_ok:
             deviation = metrics.first_ratio_deviation
             self._found(iteration, "replay_differs", "critical", f"first ratio is off 1 by {deviation:.3g}", deviation)
@@ -252,7 +258,9 @@ class TrainingRun:
         )
         self.observers.on_iteration(update, recorded.episode)
         events = episodes.events(recorded.steps)
-        self.session.recorder.write(Iteration(update, recorded.steps, recorded.episode, self.validation, events))
+        self.session.recorder.write(
+            Iteration(update, recorded.steps, recorded.episode, self.validation, events, self.kept)
+        )
         self.seconds["record"] = time.perf_counter() - started
         names = ("collect", "update", "validate", "record")
         times = {f"{name}_seconds": round(self.seconds.get(name, 0.0), 6) for name in names}

@@ -68,14 +68,9 @@ def sources(findings, evaluation, rest):
         "scoreboard": [findings["scoreboard"]],
         "why": why(evaluation),
         "evaluation": [policies, evaluation["comparisons"], evaluation["host"], setting],
-        "known": [known.shipped().model_dump(mode="json"), known_sums(), len(known.shipped().clean)],
+        "known": [known.shipped().model_dump(mode="json"), known.shipped().sentence],
         "provenance": [findings["run"], rest],
     }
-
-
-def known_sums():
-    """Numbers of the faults that the self-test planted."""
-    return {name: sums.model_dump(mode="json") for name, sums in known.sums(known.shipped()).items()}
 
 
 def why(evaluation):

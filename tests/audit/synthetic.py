@@ -8,7 +8,7 @@ import numpy as np
 
 from simic.agent.metrics import explanations
 from simic.audit.audit import checks
-from simic.audit.certificate import Canary, Certificate, Certified, Line, Part
+from simic.audit.certificate import Certificate, Certified, Line, Part
 from simic.audit.provenance import Origin, Provenance
 from simic.audit.record import RunRecord
 from simic.audit.resume_certificate import ResumeCertificate, ResumeSubject
@@ -306,7 +306,6 @@ def certificate(**deviations):
                                              ok=found is not None and found <= 1e-6),))
             for name, found in parts.items()
         ),
-        canary=Canary(won_pct=18.0, first=1.0, kept=1.0),
         resume=ResumeCertificate(
             subject=ResumeSubject.of(provenance()), trained="a small training", seed=1, trainings=6,
             kills={"step": 30, "checkpoint": 20}, compared_files=60, compared_bytes=3000, differing_bytes=0,

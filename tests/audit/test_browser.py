@@ -18,7 +18,7 @@ LEGIBLE = 0.8  # of the size a figure is drawn at: its smallest letters, 7.5 poi
 @pytest.fixture(scope="module")
 def page(clean, tmp_path_factory):
     """Of a run with findings."""
-    _, low = DEFECTS["G3"][0]
+    _, low = DEFECTS["E1"][3]
     run = low(Plant(clean)).run
     path = tmp_path_factory.mktemp("browser") / "report.html"
     path.write_text(report.html(run, examine(run, "run-1"), panels_of(run)), encoding="utf-8")

@@ -33,10 +33,10 @@ def sorted_out(before, after):
 
 
 def test_every_finding_is_new_worse_same_better_fixed_or_unknown(verdict):
-    before = ended(verdict, R1="high", R2="high", R3="high", G1="low", G2="low", G3=None)
-    after = ended(verdict, R2="high", R3="medium", G1="critical", G2=None, G3="low", P5="critical")
+    before = ended(verdict, R1="high", R2="high", R3="high", G1="low", G2="low", H1=None)
+    after = ended(verdict, R2="high", R3="medium", G1="critical", G2=None, H1="low", P5="critical")
     assert sorted_out(before, after) == {
-        "new": ["P5", "G3"], "worse": ["G1"], "same": ["R2"], "better": ["R3"], "fixed": ["R1"],
+        "new": ["P5", "H1"], "worse": ["G1"], "same": ["R2"], "better": ["R3"], "fixed": ["R1"],
         "not evaluated any more": ["G2"],
     }  # fmt: skip
 
@@ -48,8 +48,8 @@ def test_to_lose_the_data_of_a_check_fixes_nothing(verdict):
 
 
 def test_a_run_differs_from_itself_in_nothing(verdict):
-    run = ended(verdict, R1="high", G3="low")
-    assert sorted_out(run, run) == {"same": ["R1", "G3"]}
+    run = ended(verdict, R1="high", H1="low")
+    assert sorted_out(run, run) == {"same": ["R1", "H1"]}
     assert sorted_out(verdict, verdict) == {}
 
 

@@ -68,14 +68,14 @@ def brought(run, text):
 def measured(verdict, text):
     """With findings whose numbers and evidence are that text."""
     changed = {"measured": text, "evidence": ({text: text},)}
-    results = tuple(each.model_copy(update=changed if each.check in ("P5", "G3") else {}) for each in verdict.results)
+    results = tuple(each.model_copy(update=changed if each.check in ("P5", "E1") else {}) for each in verdict.results)
     return Verdict(run=text, results=results, summary=verdict.summary)
 
 
 @pytest.fixture(scope="module")
 def audited(clean):
     """With two findings."""
-    (_, low), (_, critical) = DEFECTS["G3"][0], DEFECTS["P5"][0]
+    (_, low), (_, critical) = DEFECTS["E1"][3], DEFECTS["P5"][0]
     return low(critical(Plant(clean))).run
 
 

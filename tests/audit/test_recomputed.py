@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 from simic import durable, params
 from simic.audit import audit, certify
 from simic.audit.certificate import Certificate
-from simic.audit.certify_world import certify_world
 from simic.audit.checks.recomputed import RecomputedCheck
 from simic.audit.findings import Status
 from simic.audit.provenance import trace
@@ -22,6 +21,7 @@ from simic.growth.export import STRUCTURE
 from simic.growth.life.vocabulary import Op, Stage
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
+from simic.telemetry.publish import KEPT_FILE
 from simic.telemetry.rows import FindingRow
 from simic.training.resume import LOST_BEST
 
@@ -151,11 +151,6 @@ PLAIN = [
     ("C3", "updates", "advantage_std", add(-1, 0.01)),
     ("C3", "updates", "explained_variance", add(-1, 0.05)),
     ("C3", "updates", "return_mean", add(0, 0.02)),
-    ("C4", "steps", "alpha", lambda values: np.multiply(values, 0.9, out=values)),
-    ("C4", "steps", "op", put((slice(20, 60), slice(None)), int(Op.WAIT))),
-    ("C4", "steps", "params", lambda values: np.add(values, 10_000, out=values, where=values > values.min())),
-    ("C4", "steps", "style", put((slice(None), slice(None)), 3)),
-    ("C4", "steps", "alpha_target", put((slice(None), slice(None)), 0)),
     ("C5", "updates", "env_steps", add(-1, 1)),
     ("C5", "updates", "steps", add(0, 1)),
     ("C5", "updates", "samples", add(-1, 1)),
@@ -181,24 +176,6 @@ def test_hosts_with_one_loss_in_common_may_be_two_by_chance_and_with_both_are_on
     assert of(one, "C8").status is Status.PASS
     found = of(altered(one, "steps", "train_loss", put(where, 1.23)), "C8")
     assert (found.status, found.severity) == (Status.FINDING, "critical"), found.measured
-
-
-@pytest.mark.parametrize(
-    ("op", "column", "value"),
-    [
-        (Op.GERMINATE, "slot", 1),
-        (Op.FOSSILIZE, "stage", int(Stage.HOLDING)),
-        (Op.PRUNE, "effective_op", int(Op.FOSSILIZE)),
-        (Op.GERMINATE, "effective_op", int(Op.WAIT)),
-    ],
-)
-def test_a_forbidden_life_is_found(op, column, value, run):
-    t, env = at_op(run, op)
-    slot = int(run.steps.column("slot")[t, env])
-    place = (t, env, slot) if column == "stage" else (t, env)
-    if column == "slot" and slot == value:
-        value = 0
-    assert of(altered(run, "steps", column, put(place, value)), "C4").status is Status.FINDING
 
 
 def test_a_swapped_checkpoint_is_found(run):
@@ -350,18 +327,22 @@ def test_a_real_run_is_certified(run, certificate):
     assert Certificate.model_validate_json(certificate.to_json()) == certificate
 
 
+def subject(run, workspace):
+    return certify.CertifiedRun(workspace.prepared, workspace.grown, workspace.telemetry, workspace.checkpoints, run)
+
+
 def test_an_exported_network_that_was_changed_is_not_certified(run, workspace, tmp_path):
     shutil.copytree(workspace.root, tmp_path / "copy")
     copy = Workspace(tmp_path / "copy")
-    weights = copy.grown / "weights.safetensors"
+    weights, again = copy.grown / "weights.safetensors", subject(run, copy)
     tensors = load_file(weights)
     save_file({name: tensor * 0.5 for name, tensor in tensors.items()}, weights)
-    assert "its sha256" in certify.grown_network(copy.grown, copy.prepared, run).reason
+    assert "its sha256" in certify.part("grown network", again.grown_network).reason
     forged = durable.checked((copy.grown / STRUCTURE).read_bytes())
     forged["sha256"][weights.name] = durable.sha256(weights)
     (copy.grown / STRUCTURE).write_bytes(durable.with_checksum(forged))
-    grown = certify.grown_network(copy.grown, copy.prepared, run)
-    assert "answers of the exported weights and program" in [line.what for line in grown.differences]
+    grown = certify.part("grown network", again.grown_network)
+    assert "answers of exported weights and program" in [line.what for line in grown.differences]
 
 
 def test_another_record_of_decisions_is_not_certified(run, workspace):
@@ -369,12 +350,36 @@ def test_another_record_of_decisions_is_not_certified(run, workspace):
     ops, valid = run.steps.column("effective_op"), run.steps.column("valid")
     column = run.steps.column("slot")
     told = altered(run, "steps", "slot", lambda values: np.copyto(values, 1 - column % 2, where=(ops == 1) & valid))
-    assert certify.episodes(small(), workspace.prepared, told).differences
+    assert certify.part("episodes", subject(told, workspace).episodes).differences
+
+
+def test_another_update_than_the_one_that_was_made_is_not_certified(run, workspace, tmp_path):
+    """A weight after the last iteration, and a reward before it."""
+    last = KEPT_FILE.format(run.params.train.iterations - 1)
+    for name, what in (("after/ppo/policy.value_head.out.weight", "weights"), ("rewards", "advantages")):
+        telemetry = shutil.copytree(workspace.telemetry, tmp_path / what)
+        tensors = load_file(telemetry / last)
+        save_file({**tensors, name: 1.1 * tensors[name]}, telemetry / last)
+        changed = replace(subject(run, workspace), telemetry=telemetry)
+        assert what in [line.what for line in certify.part("iterations", changed.iterations).differences]
+
+
+def test_a_search_of_other_hosts_is_not_certified(run, workspace):
+    found = run.headroom
+    rolled = {name: (*getattr(found, name)[1:], getattr(found, name)[0]) for name in ("val_pct", "test_pct")}
+    shifted = replace(run, headroom=found.model_copy(update=rolled))
+    differences = certify.part("headroom", subject(shifted, workspace).headroom).differences
+    assert [line.what for line in differences] == ["accuracy, median"]
+
+
+def test_a_run_that_kept_no_iteration_is_not_certified(run, workspace, tmp_path):
+    part = certify.part("iterations", replace(subject(run, workspace), telemetry=tmp_path).iterations)
+    assert not part.lines and "kept no iteration" in part.reason
 
 
 def test_settings_without_a_reference_say_so(run, workspace):
     tree = params.load(ROOT / "params.yaml", [*PATCHES, *SMALL, "train.reward.mode=loss"])
-    part = certify.part("world", lambda: certify_world(tree, workspace.prepared))
+    part = certify.part("episodes", subject(replace(run, params=tree), workspace).episodes)
     assert not part.lines and "loss" in part.reason
     judged = next(check for check in audit.checks() if check.id == "K2").run(
         replace(run, certificate=Certificate(parts=(part,)))

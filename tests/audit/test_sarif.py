@@ -20,7 +20,7 @@ VALIDATOR = jsonschema.Draft202012Validator(SCHEMA, format_checker=jsonschema.Fo
 @pytest.fixture
 def verdict(plant):
     """Findings of two severities, and checks that lacked data."""
-    (_, low), (_, critical) = DEFECTS["G3"][0], DEFECTS["P5"][0]
+    (_, low), (_, critical) = DEFECTS["E1"][3], DEFECTS["P5"][0]
     return examine(low(critical(plant)).without("certificate"), "run-1")
 
 
@@ -42,7 +42,7 @@ def test_the_schema_is_that_of_the_version_and_refuses_what_is_not(verdict):
 
 def test_every_finding_is_a_result_at_its_level_worst_first(run, verdict):
     assert (
-        [found["ruleId"] for found in run["results"]] == [finding.check for finding in verdict.findings] == ["P5", "G3"]
+        [found["ruleId"] for found in run["results"]] == [finding.check for finding in verdict.findings] == ["P5", "E1"]
     )
     assert [found["level"] for found in run["results"]] == [LEVELS[f.severity] for f in verdict.findings]
     for found, finding in zip(run["results"], verdict.findings, strict=True):

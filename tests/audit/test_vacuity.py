@@ -64,24 +64,14 @@ def test_what_never_occurred_is_no_pass_though_the_check_thinks_so(clean):
     assert (found.status, found.measured) == (Status.NOT_EVALUATED, "no update in this run")
 
 
-def test_occurrences_are_counted_where_the_needs_do_not_say_it(clean, plant):
+def test_occurrences_are_counted_where_the_needs_do_not_say_it(clean):
     assert result(clean, "R1").occurred == 24  # updates
     assert result(clean, "M1").occurred == 24 * 6 * 4  # updates, steps, hosts
     assert result(clean, "P6").occurred == 24 * 4  # one seed is kept in every episode
     assert result(clean, "E1").occurred == 24 * 8  # heads
     assert result(clean, "F1").occurred == result(clean, "X4").occurred == 20
-    assert result(clean, "M4").occurred == 1
-    without = plant.column("updates", "entropy_coef", lambda values: 0.0 * values)
-    assert (result(without.run, "E3").status, result(without.run, "E3").occurred) == (Status.NOT_EVALUATED, 0)
     fewer = replace(clean, updates=clean.updates.where(np.arange(24) < 3))
     assert (result(fewer, "R3").status, result(fewer, "R3").occurred) == (Status.NOT_EVALUATED, 3)
-
-
-def test_a_target_that_is_not_set_stops_no_update(plant):
-    free = plant.run.params.model_dump()
-    free["train"]["ppo"]["target_kl"] = None
-    found = result(plant.attribute(params=type(plant.run.params).model_validate(free)).run, "R5")
-    assert found.status is Status.NOT_EVALUATED and "with a target_kl" in found.measured
 
 
 def test_the_headline_counts_what_could_be_critical_and_was_not_evaluated(plant):
@@ -117,12 +107,11 @@ def as_by_default(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_default_run_reaches_every_check_but_those_that_say_why_not(as_by_default):
-    """K1 to K6 are evaluated where the reference and the canary ran."""
+def test_the_default_run_reaches_every_check(as_by_default):
+    """K1 to K5 are evaluated where the reference ran, X1 where trainings were killed."""
     missed = {
         i: f.measured
         for i, f in as_by_default.items()
-        if f.status is Status.NOT_EVALUATED and f.layer not in ("certify", "canary")
+        if f.status is Status.NOT_EVALUATED and f.layer not in ("certify", "resume")
     }
-    beyond = {check.id for check in audit.checks() if check.beyond_default}
-    assert missed.keys() == beyond, missed
+    assert not missed

@@ -122,7 +122,9 @@ def test_a_damaged_export_is_not_certified(finished: Finished, tmp_path: Path) -
     grown = copied(finished.workspace.grown, tmp_path / "grown")
     (grown / "network.pt2").write_bytes(b"")
     run = stages.recorded(finished.params, finished.workspace)
-    found = certify.grown_network(grown, finished.workspace.prepared, run)
+    workspace = finished.workspace
+    subject = certify.CertifiedRun(workspace.prepared, grown, workspace.telemetry, workspace.checkpoints, run)
+    found = certify.part("grown network", subject.grown_network)
     assert found.lines == () and "network.pt2: damaged" in found.reason
 
 

@@ -229,7 +229,7 @@ def test_no_import_is_unused() -> None:
 
 
 # The same things a second time: it may share their names, and nothing else.
-REFERENCE = ("simic/audit/reference/", "simic/audit/world/")
+REFERENCE = ("simic/certify/",)
 
 
 def test_a_class_name_means_one_thing() -> None:
@@ -361,8 +361,8 @@ def test_heads_are_listed_once() -> None:
         assert len(words & heads) < 3 or own, at(name, node)
 
 
-# Pages of the documentation, the name of a package, and the self-test, whose runs are its own.
-PRINTS_ITS_OWN = ("simic/envs/observations.py", "simic/audit/metrics_page.py", "simic/__main__.py", "simic/selftest")
+# Pages of the documentation, and the name of a package.
+PRINTS_ITS_OWN = ("simic/envs/observations.py", "simic/audit/metrics_page.py", "simic/__main__.py")
 
 
 def test_what_is_printed_does_nothing_to_a_terminal() -> None:

@@ -39,7 +39,7 @@ COMMANDS = {
 # What has been edited since the last run: nothing, or what the last stage, the last two, or all of them depend on.
 CHANGES = {
     "nothing": {},
-    "audit": {"audit": {"canary": True}},
+    "audit": {"audit": {"fail_on": "critical"}},
     "evaluate": {"evaluate": {"counterfactuals": 0}},
     "everything": {"rng_seed": 2},
 }

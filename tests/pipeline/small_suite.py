@@ -12,7 +12,6 @@ TINY = [
     "train.ppo.epochs=1", "train.price=2.0",
     "evaluate.epochs=[10, 6]", "evaluate.eval_seeds=4",
     "runtime.processes=1", "runtime.threads=1", "runtime.progress=none",
-    "audit.canary=false",  # half a minute; tests/audit/test_canary.py trains it
 ]  # fmt: skip
 
 

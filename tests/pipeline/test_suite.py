@@ -5,7 +5,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,6 @@ from simic.evaluation import result
 from simic.params import Lifecycle
 from simic.pipeline import engine, stages, told
 from simic.pipeline.paths import Workspace
-from simic.selftest.catalogue import BY_ID
-from simic.selftest.fault import Fault
 from simic.telemetry import starts
 from tests.helpers import ROOT
 from tests.pipeline.small_suite import TINY, tree
@@ -190,24 +187,10 @@ def test_certify_says_what_was_compared_and_fails_where_it_differs(
         cli.main()
     lines = capsys.readouterr().out.splitlines()
     assert stopped.value.code == int(damaged)
-    assert [line.split("  ")[0] for line in lines[:3]] == ["learner", "world", "episodes"]
+    assert [line.split("  ")[0] for line in lines[:3]] == ["iterations", "episodes", "evaluation"]
     assert lines[0].endswith("comparisons, 0 differ") and lines[1].endswith("comparisons, 0 differ")
     assert ("exported weights" in "".join(lines[4:])) is damaged
     assert copied.certificate.read_bytes() == before
-
-
-def test_the_self_test_of_the_audit_prints_its_matrix(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[tuple[int, int]] = []
-
-    def run(faults: Sequence[Fault], processes: int, out: Path | None) -> str:
-        asked.append((len(faults), processes))
-        return "the matrix"
-
-    monkeypatch.setattr("simic.selftest.__main__.run", run)
-    call(monkeypatch, "audit", "--self-test", "--processes", "2")
-    assert asked == [(len(BY_ID), 2)] and capsys.readouterr().out == "the matrix\n"
 
 
 def test_another_suite_is_measured_with_its_own_settings_and_nothing_of_the_workspace_is_touched(

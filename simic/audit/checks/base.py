@@ -114,8 +114,7 @@ class Check(ABC):
     ``needs`` are inputs such as ``updates.approx_kl`` or ``evaluation``; ``minimum`` is how many measured rows each
     column must have. Below either the result is NOT_EVALUATED. Updates that lack a needed number are left out, unless
     ``complete`` is False because a missing number is itself the defect. ``post_hoc`` checks want the whole run;
-    ``layer`` is the kind of proof. ``counted`` is what it looks at, one by one; ``beyond_default``
-    says why the default run has none of it, where it has none.
+    ``layer`` is the kind of proof. ``counted`` is what it looks at, one by one.
     """
 
     id: ClassVar[str]
@@ -128,7 +127,6 @@ class Check(ABC):
     post_hoc: ClassVar[bool] = False
     layer: ClassVar[Layer] = "symptom"
     counted: ClassVar[str] = ""
-    beyond_default: ClassVar[str] = ""
     threshold: ClassVar[str]
     source: ClassVar[str]
     fix: ClassVar[str]

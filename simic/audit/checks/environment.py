@@ -4,8 +4,8 @@ import numpy as np
 
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, judged, weighed
-from simic.audit.checks.shared import MOST_EVIDENCE, NOISE, OURS, episodes, where, where_steps
-from simic.audit.findings import Evidence, number, percent
+from simic.audit.checks.shared import episodes, where, where_steps
+from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
 from simic.growth.life.vocabulary import Op
 
@@ -60,91 +60,6 @@ class EpisodeEnds(Check):
             expected[rows[1:]] = ~np.logical_or.accumulate(panicked[rows[:-1]])
         bad = valid != expected
         return weighed([Reading(limits.WRONG_ROWS, bad.sum(), None, _ops(run, bad))])
-
-
-@check
-class Rollbacks(Check):
-    """S2: frequent rollbacks mean that hosts are trained too hard, and cost samples."""
-
-    id = "S2"
-    title = "Hosts are rolled back too often"
-    severity = "high"
-    question = "Are rollbacks rare?"
-    counted = "episode of a host"
-    needs = ("steps.panicked", "steps.valid", "episodes.panicked")
-    EPISODES, STEPS = limits.ROLLED_BACK, limits.DISCARDED_STEPS
-    threshold = (
-        f"> {percent(EPISODES)} of episodes rolled back, less {NOISE:g} standard errors of so few; or > "
-        f"{percent(STEPS)} of steps discarded"
-    )
-    source = "paiml/entrenar#127 (3 rollbacks); shares " + OURS
-    fix = "Lower train.host_optimizer.learning_rate or max_grad_norm; see the rollback events for causes."
-    passes_when = f"at most {percent(EPISODES)} of episodes are rolled back and {percent(STEPS)} of steps discarded"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        panicked = run.episodes.column("panicked")
-        # A count of rare events has its own square root as standard error.
-        rate = max(0.0, panicked.sum() - NOISE * np.sqrt(panicked.sum())) / panicked.size
-        lost = (~run.steps.column("valid")).mean()
-        counts = zip(run.episodes.column("iteration"), panicked.sum(axis=1), strict=True)
-        evidence = tuple({"iteration": int(i), "rollbacks": int(n)} for i, n in counts if n)
-        shown = evidence[:MOST_EVIDENCE]
-        readings = [Reading(self.EPISODES, rate, None, shown), Reading(self.STEPS, lost, None, shown)]
-        return weighed(readings).of(panicked.size)
-
-
-UNIT = 10.0  # how far from 1 returns that are not scaled may vary; ours
-
-
-@check
-class Normalisation(Check):
-    """N1: unscaled observations or rewards make every other number here hard to read."""
-
-    id = "N1"
-    title = "Observations or rewards are not normalised"
-    severity = "medium"
-    question = "Are observations normalised, and rewards, unless they are of the order of 1 as they are?"
-    needs = ("params", "updates.observation_clipped", "updates.return_std")
-    OFF, SHARE = limits.SCALES_OFF, limits.CLIPPED_OBSERVATIONS
-    threshold = (
-        f"more than {OFF:g} of ppo.normalize_observations and ppo.normalize_rewards are off, the latter with returns "
-        f"whose typical deviation is not within {1 / UNIT:g} and {UNIT:g}; or > {percent(SHARE)} of normalised "
-        "observations lie on their clip in most updates"
-    )
-    source = "Schulman, Nuts and Bolts (clip((x - mu) / sigma, -10, 10)); Stable-Baselines3 tips; share " + OURS
-    fix = "Switch both on, or give rewards a weight that makes returns vary by about one."
-    passes_when = f"neither is missing, and at most {percent(SHARE)} of observations are clipped"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        ppo = run.params.train.ppo
-        spread = float(np.median(run.updates.column("return_std")))
-        needed = {"normalize_observations": True, "normalize_rewards": not 1 / UNIT <= spread <= UNIT}
-        off = [name for name, needs_it in needed.items() if needs_it and not getattr(ppo, name)]
-        clipped = float(np.median(run.updates.column("observation_clipped")))
-        named = tuple({"off": name} for name in off)
-        return weighed([Reading(self.OFF, len(off), None, named), Reading(self.SHARE, clipped)])
-
-
-@check
-class ScalesOfActing(Check):
-    """N2: what an update learns from is what the policy saw, by the scales of that moment."""
-
-    id = "N2"
-    title = "Stored observations were not normalised as when acting"
-    severity = "high"
-    question = "Do raw observations, normalised again with the scales of acting, equal those that were stored?"
-    needs = ("updates.normalizer_deviation",)
-    counted = "rollout"
-    MOST = limits.DEVIATION_OF_SCALES
-    threshold = f"any stored value off by more than {number(MOST)}"
-    source = "finding S-C5 of docs/history/findings.md; tolerance: rounding of float32"
-    fix = "Freeze the scales while a rollout runs; update them once, after it."
-    passes_when = "every rollout's observations are those of one set of scales"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        apart = run.updates.column("normalizer_deviation")
-        evidence = where(run, "normalizer_deviation", ~(apart <= self.MOST))
-        return weighed([Reading(self.MOST, apart.max(), None, evidence)])
 
 
 @check

@@ -7,11 +7,10 @@ from numpy.typing import NDArray
 
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, undecided, weighed
-from simic.audit.checks.shared import ENOUGH_ROWS, MOST_EVIDENCE, NOISE, OURS, Values
+from simic.audit.checks.shared import ENOUGH_ROWS, NOISE, OURS, Values
 from simic.audit.findings import Evidence, percent
 from simic.audit.limits import Limit
 from simic.audit.record import RunRecord
-from simic.growth.life.vocabulary import Op
 from simic.telemetry.rows import Severity
 
 WINDOW = 5  # updates
@@ -130,66 +129,3 @@ class EntropyDrop(Check):
         if not drops:
             return undecided(f"no head had a choice in {ENOUGH_ROWS} rows of updates {WINDOW} apart").of(0)
         return weighed(_worst(self.LOST, "high", drops)).of(pairs)
-
-
-@check
-class EffectiveCoefficient(Check):
-    """E3: summed over heads and not normalised, the bonus weighs more than what is configured."""
-
-    id = "E3"
-    title = "The entropy bonus weighs more than configured"
-    severity = "medium"
-    question = "Is the bonus in the loss the configured coefficient times the normalised entropy of each head?"
-    needs = ("updates.entropy_bonus", "updates.entropy_coef", "updates.entropy_by_head.op")
-    counted = "update of PPO with an entropy bonus"
-    FACTOR = limits.EFFECTIVE_COEFFICIENT
-    threshold = (
-        f"the bonus, floors included, is more than {FACTOR:g} x ppo.entropy_coef times the sum of the heads' "
-        "normalised entropies, each times its ppo.entropy_scale"
-    )
-    source = "finding A0-M2 of docs/history/findings.md: a bonus that grows with the number of heads"
-    fix = "Average each head's normalised entropy over the rows where it had a choice; lower ppo.entropy_floor."
-    passes_when = "the coefficient that the loss has is the one of the params"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        scale = run.params.train.ppo.entropy_scale
-        heads = run.updates.below("entropy_by_head").items()
-        weighted = np.nansum([scale.get(name, 1.0) * values for name, values in heads], axis=0)
-        configured = run.updates.column("entropy_coef") * weighted
-        has = configured > 0
-        if not has.any():
-            return undecided("no update of PPO had an entropy bonus").of(0)
-        factor = np.where(has, run.updates.column("entropy_bonus") / np.where(has, configured, 1.0), 0.0)
-        iterations, bad = run.updates.column("iteration"), np.flatnonzero(factor > self.FACTOR)[:MOST_EVIDENCE]
-        evidence = tuple({"iteration": int(iterations[i]), "factor": float(factor[i])} for i in bad)
-        return weighed([Reading(self.FACTOR, float(factor.max()), None, evidence)]).of(has.sum())
-
-
-@check
-class OpShares(Check):
-    """E4: a policy that only waits, or never finishes what it starts, has stopped exploring growth."""
-
-    id = "E4"
-    title = "The policy uses only one op"
-    severity = "medium"
-    question = "Does the policy use more than one op?"
-    needs = ("steps.op", "steps.valid", "params")
-    post_hoc = True
-    counted = "decision of the policy"
-    OTHERS = limits.OTHER_OPS
-    threshold = (
-        f"ops other than the commonest make up < {percent(OTHERS)} of the decisions in the last {percent(LATE)} of "
-        "the iterations"
-    )
-    source = OURS
-    fix = "Compare with never growing (F1): if waiting is not better, raise ppo.entropy_coef."
-    passes_when = "other ops are used"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        own = run.steps
-        iterations = own.column("iteration")
-        late = iterations >= np.quantile(np.unique(iterations), 1 - LATE)
-        ops = own.column("op")[late][own.column("valid")[late]]
-        shares = np.bincount(ops, minlength=len(Op)) / max(1, ops.size)
-        evidence = tuple({"op": op.name, "share": float(shares[op])} for op in Op)
-        return weighed([Reading(self.OTHERS, 1 - shares.max(), None, evidence)]).of(ops.size)

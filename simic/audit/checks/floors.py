@@ -3,7 +3,7 @@
 import numpy as np
 
 from simic.audit import limits
-from simic.audit.checks.base import Check, Outcome, Reading, check, found, judged, passed, undecided
+from simic.audit.checks.base import Check, Outcome, Reading, check, found, passed, undecided
 from simic.audit.checks.shared import OURS
 from simic.audit.findings import Evidence, percent
 from simic.audit.record import RunRecord
@@ -177,36 +177,3 @@ class Seeds(Check):
         measured = f"{seeds}, 1 training run{power}{said}"
         outcome = found(measured, seeds.severity) if seeds.broken else passed(measured)
         return outcome.showing(seeds.statistic)
-
-
-@check
-class BestVersusFinal(Check):
-    """X5: a final policy below the best one means that training ran for too long, or broke."""
-
-    id = "X5"
-    title = "The final policy is worse than the best one"
-    severity = "medium"
-    question = "Is the last validated policy as good as the best one?"
-    needs = ("validations.committed_accuracy",)
-    minimum = 2
-    threshold = f"upper end of the {INTERVAL} of final - best (same hosts) < 0"
-    source = "mesozoic-labs#442"
-    fix = "Use the best checkpoint; lower the learning rate towards the end."
-    passes_when = "the interval of final - best reaches 0"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        accuracy = run.validations.column("committed_accuracy")
-        iterations = run.validations.column("iteration")
-        best = int(np.nanargmax(np.nanmean(accuracy, axis=1)))
-        measured = f"best after iteration {iterations[best] + 1}, last validated {iterations[-1] + 1}"
-        if best == len(accuracy) - 1:
-            return passed(measured).showing(Reading(limits.BEST_LOST, 0.0).statistic)
-        difference = accuracy[-1] - accuracy[best]
-        difference = difference[np.isfinite(difference)]
-        if difference.size < 2:
-            return undecided("too few hosts were validated both times")
-        interval = statistics.mean_interval(difference)
-        measured += f": {interval.estimate:+.2f} points [{interval.low:+.2f}, {interval.high:+.2f}]"
-        # The best of several is biased upwards, so this errs towards a finding.
-        upper = Reading(limits.BEST_LOST, interval.high)
-        return judged(upper.broken, measured).showing(upper.statistic)

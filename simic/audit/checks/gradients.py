@@ -5,17 +5,14 @@ import numpy as np
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, undecided, weighed
 from simic.audit.checks.shared import (
-    EMA_DECAY,
     ENOUGH_ROWS,
-    MOST_EVIDENCE,
     OURS,
     PERSISTENT,
     Values,
-    ema_before,
     where,
     windows,
 )
-from simic.audit.findings import Evidence, number, percent
+from simic.audit.findings import percent
 from simic.audit.limits import Limit
 from simic.audit.record import RunRecord
 from simic.telemetry.rows import Severity
@@ -57,29 +54,6 @@ class GradientNorm(Check):
             readings += [Reading(self.SHARE, large[settled].mean(), "medium", evidence)]
             readings += [Reading(self.UNCLIPPED, free.mean(), "low")]
         return weighed(readings)
-
-
-@check
-class IdleUpdates(Check):
-    """G4: an update that takes no step throws its rollout away."""
-
-    id = "G4"
-    title = "Updates take no optimiser step"
-    severity = "high"
-    question = "Does every update take at least one step?"
-    needs = ("updates.steps",)
-    minimum = 3
-    SHARE, ANY = limits.IDLE_UPDATES, limits.ANY_IDLE_UPDATE
-    threshold = f"> {ANY:g} updates without a step: medium; > {percent(SHARE)} of updates: high"
-    source = OURS
-    fix = "Check R1 (ratio 1 before any step) and G1 (skipped steps); raise ppo.target_kl or lower the learning rate."
-    passes_when = "every update takes a step"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        idle = run.updates.column("steps") < 1
-        evidence = where(run, "steps", idle)
-        share = Reading(self.SHARE, idle.mean(), "high", evidence)
-        return weighed([share, Reading(self.ANY, idle.sum(), "medium", evidence)])
 
 
 @check
@@ -139,102 +113,3 @@ def _least(limit: Limit, severity: Severity, values: dict[str, float]) -> list[R
     """The smallest of all heads, with those beyond the limit as evidence; nothing of nothing."""
     beyond = tuple({"head": head, limit.name: value} for head, value in values.items() if limit.broken_by(value))
     return [Reading(limit, min(values.values()), severity, beyond)] if values else []
-
-
-@check
-class LayerGradients(Check):
-    """G5: where a gradient is lost, or none arrives."""
-
-    id = "G5"
-    title = "A layer's gradient is not finite, or never comes"
-    severity = "critical"
-    question = "Does every layer that is used get a finite gradient?"
-    needs = ("updates.grad_norm_by_layer.actor.encoder", "updates.non_finite_by_layer.actor.encoder")
-    complete = False
-    LOST, DEAD = limits.LAYERS_NOT_FINITE, limits.LAYERS_WITHOUT_GRADIENT
-    threshold = (
-        f"more than {LOST:g} layers with a gradient that is not finite: critical; more than {DEAD:g} without any "
-        "gradient in all updates (heads and embeddings of choices only where there was one): high"
-    )
-    source = "definition; an earlier system's report of layers"
-    fix = "Look at the first layer named and at what feeds it; without a gradient it is detached from the loss."
-    passes_when = "every layer has a finite gradient"
-    post_hoc = True  # as G1
-
-    def examine(self, run: RunRecord) -> Outcome:
-        samples = run.updates.below("samples_by_head")
-        chose = {name for name, rows in samples.items() if rows.sum() > 0}
-        lost = {n: int(v.sum()) for n, v in run.updates.below("non_finite_by_layer").items() if v.sum() > 0}
-        norms = {n: v for n, v in run.updates.below("grad_norm_by_layer").items() if _used(n, chose)}
-        dead = [name for name, values in norms.items() if (values == 0).all()]
-        evidence: list[Evidence] = [{"layer": name, "minibatches": count} for name, count in lost.items()]
-        without: list[Evidence] = [{"layer": name} for name in dead]
-        return weighed(
-            [
-                Reading(self.LOST, len(lost), "critical", tuple(evidence[:MOST_EVIDENCE])),
-                Reading(self.DEAD, len(dead), "high", tuple(without[:MOST_EVIDENCE])),
-            ]
-        )
-
-
-def _used(layer: str, chose: set[str]) -> bool:
-    """Whether a gradient can be expected: of heads, and of the embeddings that later heads read, where they chose."""
-    if layer.startswith(HEAD):
-        return layer.removeprefix(HEAD).partition(".")[0] in chose
-    return layer != "given" or len(chose) > 1
-
-
-@check
-class GradientDrift(Check):
-    """G6: gradients that rise over a run announce a loss that comes apart; spikes do not count."""
-
-    id = "G6"
-    title = "Gradient norms rise over the run"
-    severity = "medium"
-    question = "Do gradient norms of policy and hosts stay near their average so far?"
-    needs = ("updates.grad_norm", "episodes.host_grad_norm")
-    minimum = PERSISTENT + 1
-    post_hoc = True
-    FACTOR = limits.RISE_OF_GRADIENTS
-    threshold = (
-        f"median over {PERSISTENT} iterations > {FACTOR:g} x the moving average (decay {EMA_DECAY:g}) before them, of "
-        "the policy or of the mean host"
-    )
-    source = "drift of an earlier system's gradient tracker; factor " + OURS
-    fix = "Lower ppo.learning_rate, or train.host_optimizer.learning_rate; check V2 for targets that grow."
-    passes_when = "neither rises that far"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        hosts = run.episodes.column("host_grad_norm")
-        finite = np.isfinite(hosts)
-        mean = np.where(finite, hosts, 0.0).sum(axis=1) / np.maximum(finite.sum(axis=1), 1)
-        rises = {"policy": _rise(run.updates.column("grad_norm")), "hosts": _rise(mean)}
-        worst = max(rises, key=lambda name: rises[name])
-        return weighed([Reading(self.FACTOR, rises[worst], None, ({"gradients of": worst},))]).of(len(run.updates))
-
-
-def _rise(norms: Values) -> float:
-    """Largest median of a window over the average before it."""
-    after, before = np.median(windows(norms[1:], PERSISTENT), axis=1), ema_before(norms)[1:]
-    return float((after / np.maximum(before[: len(after)], 1e-12)).max())
-
-
-@check
-class UpdateSize(Check):
-    """G3: the change of the weights per update, relative to the weights."""
-
-    id = "G3"
-    title = "Weights change too much or too little per update"
-    severity = "low"
-    question = "Is the relative change of the weights per update in the usual range?"
-    needs = ("updates.update_ratio",)
-    minimum = 3
-    LOWEST, HIGHEST = limits.SMALLEST_UPDATE, limits.LARGEST_UPDATE
-    threshold = f"median outside [{number(LOWEST)}, {number(HIGHEST)}]"
-    source = "Andy Jones 2021 (1e-4 .. 1e-2 per step); wider since one update is many steps: " + OURS
-    fix = "Too small: raise ppo.learning_rate. Too large: lower it."
-    passes_when = "the median lies within the range"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        median = float(np.median(run.updates.column("update_ratio")))
-        return weighed([Reading(self.LOWEST, median), Reading(self.HIGHEST, median)])

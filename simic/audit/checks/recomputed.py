@@ -7,7 +7,7 @@ import numpy as np
 from simic.audit.checks.base import Check, Outcome, check, found, passed, undecided
 from simic.audit.checks.shared import MOST_EVIDENCE, episodes, learning_rates, length_of, schedule_done
 from simic.audit.findings import Evidence, number
-from simic.audit.recompute import life, returns, rewards
+from simic.audit.recompute import returns, rewards
 from simic.audit.recompute.arrays import FOSSILIZED, GERMINATE, Array, Steps
 from simic.audit.record import RunRecord
 from simic.training.checkpoint import Checkpoint
@@ -212,36 +212,6 @@ def _three(name: str, values: Array) -> Iterator[tuple[str, float, float]]:
     largest = float(np.abs(values).max(initial=0.0))
     for what, value in (("mean", float(values.mean())), ("std", float(values.std())), ("max_abs", largest)):
         yield f"{name}_{what}", value, max(largest, LEAST_RETURN)
-
-
-@check
-class LivesAllowed(RecomputedCheck):
-    """C4: what seeds did is what the rules of growth allow."""
-
-    id = "C4"
-    title = "Seeds did what the rules of growth forbid"
-    counted = "seed"
-    question = "Do stages, ops, alphas, seeds and parameters obey lifecycle, budgets and closed choices?"
-    needs = ("checkpoints", "params", "steps.stage", "steps.effective_op", "steps.params")
-    threshold = "any step that breaks a rule (simic/audit/recompute/life.py names them)"
-    passes_when = "no step breaks a rule"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        problems: list[Evidence] = []
-        lifecycle, host = run.params.train.lifecycle, host_params(run)
-        seeds = 0
-        for iteration, steps in rollouts(run):
-            seeds += int(((steps["effective_op"] == GERMINATE) & steps["valid"]).sum())
-            rules = (
-                *life.violations(steps, lifecycle),
-                *life.sizes(steps, host, lifecycle),
-                *life.closed(steps, run.params.train.actions),
-            )
-            for what, bad in rules:
-                problems += places(bad, iteration, what)
-        if not seeds and not problems:
-            return undecided("no seed germinated").of(0)
-        return concluded(problems, f"{seeds} seeds, {run.steps.column('op').size} steps").of(seeds)
 
 
 @check

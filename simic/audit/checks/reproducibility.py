@@ -7,8 +7,8 @@ import numpy as np
 
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, found, judged, passed, undecided, weighed
-from simic.audit.checks.shared import MOST_EVIDENCE, OURS, PERSISTENT, length_of, where
-from simic.audit.findings import Evidence, percent
+from simic.audit.checks.shared import MOST_EVIDENCE, OURS, length_of
+from simic.audit.findings import Evidence
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord
 from simic.audit.resume_certificate import COMMAND, ENOUGH_KILLS, ResumeSubject
@@ -88,7 +88,7 @@ class ExactResume(Check):
     id = "X1"
     title = "A training that is killed and resumed comes to another end"
     severity = "critical"
-    layer = "canary"
+    layer = "resume"
     post_hoc = True
     question = "Do killed and resumed trainings of this code come to the very bytes of one that was not killed?"
     needs = ("certificate", "provenance")
@@ -279,70 +279,3 @@ class Axes(Check):
         if falls.any():
             problems.append({"axis": "environment steps", "first_wrong": int(np.argmax(falls))})
         return judged(bool(problems), f"{len(iterations)} updates, {len(pairs)} steps", tuple(problems))
-
-
-@check
-class HashChain(Check):
-    """X7: the hash chain of the training state must change with every update."""
-
-    id = "X7"
-    title = "Training state did not change"
-    severity = "high"
-    question = "Does every update lead to a new training state, and move the weights?"
-    needs = ("updates.state_chain", "updates.steps", "updates.update_ratio")
-    minimum = 2
-    threshold = (
-        "a link of the hash chain occurs more than once; an update with steps that left the weights as they were"
-    )
-    source = "each link hashes the one before it, so a repeat is a duplicated or replayed row"
-    fix = "Look for duplicated telemetry after a resume."
-    passes_when = "all links differ, and every step moved the weights"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        chain = run.updates.column("state_chain")
-        unique = len(set(chain.tolist()))
-        measured = f"{unique} links of {len(chain)} updates, last {_short(str(chain[-1]))}"
-        idle = (run.updates.column("steps") > 0) & (run.updates.column("update_ratio") == 0)
-        same = Reading(limits.LINKS_REPEATED, len(chain) - unique + int(idle.sum())).statistic
-        if idle.any():
-            said = f"{int(idle.sum())} updates took steps and moved nothing"
-            return found(said, None, where(run, "steps", idle)).showing(same)
-        return judged(unique < len(chain), measured).showing(same)
-
-
-@check
-class Throughput(Check):
-    """Q1: a phase that gets slower over a run leaks something."""
-
-    id = "Q1"
-    title = "Iterations get slower"
-    severity = "low"
-    question = "Does every phase of an iteration keep its pace?"
-    needs = ("timing.collect_seconds", "timing.update_seconds", "updates.samples", "updates.epochs")
-    minimum = PERSISTENT
-    LATE, FACTOR, SECONDS = 0.25, limits.SLOWDOWN, 0.1
-    threshold = (
-        f"median of the last {percent(LATE)} of iterations > {FACTOR:g} x that of all, and > {SECONDS:g} s slower; by "
-        "row, since episodes are not of one length, and of updates by epoch"
-    )
-    source = OURS
-    fix = "Profile the phase; look for growing memory or other load on the machine."
-    passes_when = f"no phase takes more than {FACTOR:g} x its usual time at the end"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        samples = run.updates.column("samples")
-        rows = samples * np.maximum(run.updates.column("epochs"), 1)
-        timed = {phase: run.timing.column(f"{phase}_seconds") for phase in ("collect", "update")}
-        if any(len(seconds) != len(rows) for seconds in timed.values()):
-            return undecided("the times are not those of these updates").of(0)
-        slow: list[dict[str, float | int | str]] = []
-        largest = 0.0
-        for phase, work in (("collect", np.maximum(samples, 1)), ("update", np.maximum(rows, 1))):
-            pace = timed[phase] / work
-            last = max(1, int(self.LATE * len(pace)))
-            usual, late, unit = float(np.median(pace)), float(np.median(pace[-last:])), float(np.median(work[-last:]))
-            if (late - usual) * unit > self.SECONDS:
-                largest = max(largest, late / max(usual, 1e-12))
-            if late > self.FACTOR * usual:
-                slow.append({"phase": phase, "median_s": usual * unit, "late_median_s": late * unit})
-        return weighed([Reading(self.FACTOR, largest, None, tuple(slow))]).of(len(rows))

@@ -4,23 +4,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simic.agent.normalization import REWARD_CLIP, REWARD_SIGMA_FLOOR
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, judged, undecided, weighed
 from simic.audit.checks.shared import (
     MOST_EVIDENCE,
-    NOISE,
     OURS,
     TREND,
     episodes,
     length_of,
     spearman,
-    sustained,
     where_steps,
 )
 from simic.audit.findings import Evidence, number, percent
 from simic.audit.record import RunRecord
-from simic.envs.rewards import OBJECTIVES
 from simic.growth.life.vocabulary import Op
 
 TOLERANCE = 1e-6  # of sums of recorded rewards; ours
@@ -89,82 +85,6 @@ class ComponentSum(Check):
         measured = f"largest difference {np.max(difference):.2g} over {len(parts)} components"
         bad = ~(difference <= TOLERANCE)
         return judged(bad, measured, where_steps(run, bad, "difference", difference))
-
-
-@check
-class Outlier(Check):
-    """N4: potential-based rewards are not clipped (that would break their sum), so a huge one must be reported."""
-
-    id = "N4"
-    title = "Rewards far out of scale"
-    severity = "medium"
-    question = f"Is every reward within {REWARD_CLIP:g} standard deviations of the discounted return so far?"
-    needs = ("params", "steps.reward", "steps.valid")
-    post_hoc = True  # needs earlier iterations
-    MOST = limits.LARGEST_REWARD
-    threshold = f"|r| > {MOST:g} sigma, sigma of the running discounted return of all iterations before"
-    source = "Schulman, Nuts and Bolts (clip((x - mu) / sigma, -10, 10)), as a limit instead of a clip"
-    fix = "Find the component it came from; lower its weight, or death_penalty."
-    passes_when = f"no reward is beyond {MOST:g} sigma"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        gamma, valid = run.params.train.ppo.gamma, run.steps.column("valid")
-        reward = np.where(valid, run.steps.column("reward"), 0.0)
-        sigmas, returns = np.zeros_like(reward), []
-        for rows in episodes(run):
-            if returns:  # its own iteration would hide an outlier: it is part of the sigma
-                sigmas[rows] = np.abs(reward[rows]) / max(float(np.concatenate(returns).std()), REWARD_SIGMA_FLOOR)
-            discounted = np.zeros(reward.shape[1])
-            for row in rows:
-                discounted = gamma * discounted + reward[row]
-                returns.append(discounted[valid[row]])
-        if np.unique(run.steps.column("iteration")).size < 2:
-            return undecided("needs an earlier iteration to compare with")
-        evidence = where_steps(run, ~(sigmas <= self.MOST), "sigmas", sigmas)
-        return weighed([Reading(self.MOST, sigmas.max(), None, evidence)])
-
-
-@check
-class ComponentShare(Check):
-    """P2: one shaping component that drowns the others is what the policy will really optimise."""
-
-    id = "P2"
-    title = "One shaping component dominates the reward"
-    severity = "medium"
-    question = "Is the reward more than a single shaping component?"
-    needs = ("steps.reward", "steps.valid")
-    counted = "iteration with a shaping component"
-    SHARE, ITERATIONS = limits.SHARE_OF_SHAPING, 5
-    minimum = ITERATIONS
-    post_hoc = True
-    threshold = (
-        f"a component other than the objective > {percent(SHARE)} of the summed magnitudes for {ITERATIONS} iterations "
-        "(or all, if fewer)"
-    )
-    source = "so101-nexus#123 (90 % from hovering); number " + OURS
-    fix = "Lower that component's weight in train.reward."
-    passes_when = f"no shaping component exceeds {percent(SHARE)} for long"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        parts, valid = run.steps.below("components"), run.steps.column("valid")
-        if len(parts) < 2:
-            return undecided("the reward has only one component").of(0)
-        rollouts = episodes(run)
-        size = {
-            name: np.array([np.abs(np.where(valid[rows], values[rows], 0.0)).sum() for rows in rollouts])
-            for name, values in parts.items()
-        }
-        total = np.maximum(np.sum(list(size.values()), axis=0), 1e-12)
-        shares = {name: values / total for name, values in size.items()}
-        kept_up = {n: sustained(share, self.ITERATIONS) for n, share in shares.items() if n not in OBJECTIVES}
-        bad = [
-            {"component": name, "median_share": float(np.median(shares[name]))}
-            for name, share in kept_up.items()
-            if share > self.SHARE
-        ]
-        if not kept_up:
-            return undecided("every component is the objective").of(0)
-        return weighed([Reading(self.SHARE, max(kept_up.values()), None, tuple(bad))]).of(len(rollouts))
 
 
 @check
@@ -280,37 +200,3 @@ class Ransomware(Check):
         evidence = tuple(harmful[:MOST_EVIDENCE])
         share = Reading(self.SHARE, len(harmful) / len(kept), "high", evidence)
         return weighed([share, Reading(self.ANY, len(harmful), "medium", evidence)]).of(len(kept))
-
-
-@check
-class Credit(Check):
-    """P7: a seed credited with many times what its host gained has made the host lean on it."""
-
-    id = "P7"
-    title = "Seeds are credited with more than their hosts gained"
-    severity = "medium"
-    question = "Is a kept seed's contribution of the order of what its host gained since its germination?"
-    needs = KEEPING
-    post_hoc = True
-    counted = "fossilization of a host that gained"
-    FACTOR, SHARE = 5.0, limits.CREDIT_OVER_PROGRESS
-    threshold = (
-        f"contribution >= {FACTOR:g} x the accuracy gained since germination, both positive and apart by more than "
-        f"{NOISE:g} standard errors, in > {percent(SHARE)} of fossilizations"
-    )
-    source = "factor: detector of reward hacking of an earlier system; share " + OURS
-    fix = "Pay for progress, not for contribution alone (train.reward.mode); look at P6."
-    passes_when = "few seeds are credited with that much"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        gained = [each for each in _kept(run) if each.progress > 0 and np.isfinite(each.contribution)]
-        if not gained:
-            return undecided("nothing was fossilized on a host that had gained").of(0)
-        beyond = [
-            each.evidence
-            for each in gained
-            if each.contribution >= self.FACTOR * each.progress
-            and each.contribution - each.progress > NOISE * each.error
-        ]
-        share = Reading(self.SHARE, len(beyond) / len(gained), None, tuple(beyond[:MOST_EVIDENCE]))
-        return weighed([share]).of(len(gained))

@@ -9,7 +9,7 @@ from scipy import stats
 from simic.audit import limits
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
-from simic.audit.reference.world import streams
+from simic.certify import streams
 
 Values = NDArray[np.float64]
 OURS = limits.source()
@@ -19,7 +19,6 @@ MOST_EVIDENCE = 5  # rows shown of a finding
 ENOUGH_ROWS = 32  # what is measured of a head on fewer rows is noise
 PERSISTENT = 5  # consecutive updates: as many as the default run has without its first
 TREND = 20  # iterations by which a trend is judged
-EMA_DECAY = 0.9
 NOISE = 2.0  # standard errors
 RATE_FALLS = 0.8  # share of a linear learning rate that is gone in the last update
 MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, of a normal distribution: sqrt(pi / 2)
@@ -87,21 +86,8 @@ def windows(values: Values, width: int) -> Values:
     return np.lib.stride_tricks.sliding_window_view(values, min(width, len(values)))
 
 
-def sustained(values: Values, width: int) -> float:
-    """The largest level that so many consecutive values reach: what exceeds a limit that long."""
-    return float(windows(values, width).min(axis=1).max())
-
-
 def errors_of_mean(stretches: Values) -> Values:
     """Standard error of the mean of each stretch."""
     return (
         stretches.std(axis=1, ddof=1) / np.sqrt(stretches.shape[1]) if stretches.shape[1] > 1 else 0.0 * stretches[:, 0]
     )
-
-
-def ema_before(values: Values) -> Values:
-    """Exponential moving average of the values before each one; NaN at the first."""
-    result = np.full_like(values, np.nan)
-    for i in range(1, len(values)):
-        result[i] = values[0] if i == 1 else EMA_DECAY * result[i - 1] + (1 - EMA_DECAY) * values[i - 1]
-    return result

@@ -1,0 +1,282 @@
+"""The policy in float64, written a second time from its checkpoint: what it sees, decides, values, and begins with.
+
+Rows of a batch stand beside each other; nothing here is shared with ``simic.agent``.
+"""
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from simic import params
+from simic.certify import streams
+
+Tensors = Mapping[str, Tensor]
+Mode = Literal["sampled", "greedy"]
+NORM_EPSILON = 1e-5
+CLIP, VARIANCE_FLOOR, REWARD_SCALE_FLOOR = 10.0, 1e-4, 1e-2
+# Gains of first weights by how a name begins and ends, the first that fits: √2 before a tanh, 0.01 for what decides,
+# 1 for the value and for embeddings. What heads are told of earlier choices begins at 0.
+GAINS = (
+    ("given", "", 0.0),
+    ("heads", "out.weight", 0.01),
+    ("heads", "query.weight", 0.01),
+    ("value_head", "out.weight", 1.0),
+    ("told", "", 1.0),
+    ("", "category.weight", 1.0),
+    ("", "", math.sqrt(2.0)),
+)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One part of an action: its number of choices, on what its mask depends (nothing, the op or the slot), what an
+    untrained policy adds to its logits, and how many of the last features describe each choice.
+    """
+
+    name: str
+    size: int
+    mask_given: str
+    lean: tuple[float, ...] = ()
+    described: int = 0
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What the policy sees and decides. ``matters [O, K]``: whether factor k is part of the action under each op;
+    ``flags``: features that are never scaled; ``told`` numbers are for the critic alone.
+    """
+
+    factors: tuple[Factor, ...]
+    matters: Tensor
+    flags: Tensor
+    categories: int
+    told: int
+
+    @classmethod
+    def of(cls, specs: Mapping[str, Any]) -> "Interface":
+        """Read it from a checkpoint's manifest."""
+        action, seen = specs["action"], specs["observation"]
+        factors = tuple(
+            Factor(each["name"], each["size"], each["mask_given"], tuple(each["lean"]), each["described"])
+            for each in action["heads"]
+        )
+        flags = seen["raw"] or [False] * seen["features"]
+        return cls(factors, torch.tensor(action["relevance"]), torch.tensor(flags), seen["categories"], seen["told"])
+
+    def legal(self, masks: Tensors, factor: int, op: Tensor, slot: Tensor) -> Tensor:
+        """Return which choices the masks of each row allow, bool ``[N, size]``, given its op and slot."""
+        described = self.factors[factor]
+        mask = masks.get(described.name)
+        if mask is None:
+            return torch.ones(len(op), described.size, dtype=torch.bool)
+        given = {"op": op, "slot": slot}.get(described.mask_given)
+        return mask if given is None else mask[torch.arange(len(op)), given]
+
+    def open(self, masks: Tensors, actions: Tensor) -> Tensor:
+        """Return where a factor is part of the action and had more than one legal choice, bool ``[N, K]``."""
+        op, slot = actions[:, 0], slots_of(actions)
+        several = [self.legal(masks, k, op, slot).sum(dim=1) > 1 for k in range(actions.shape[1])]
+        return torch.stack(several, dim=1) & self.matters[op]
+
+
+def slots_of(actions: Tensor) -> Tensor:
+    """Return the slot of each action ``[N, K]``; 0 where an action has none."""
+    return actions[:, 1] if actions.shape[1] > 1 else torch.zeros_like(actions[:, 0])
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A running scale: count of rows, their mean and the sum of their squared deviations ``[D]``."""
+
+    count: float
+    mean: Tensor
+    squares: Tensor
+
+    @classmethod
+    def read(cls, tensors: Tensors, part: str) -> "Scale | None":
+        """Read that of ``observation`` or ``reward`` from a checkpoint; None where nothing is scaled."""
+        found = {name: tensors.get(f"normalizers/{part}.{name}") for name in ("count", "mean", "m2")}
+        count, mean, squares = found["count"], found["mean"], found["m2"]
+        return None if count is None or mean is None or squares is None else cls(float(count), mean, squares)
+
+    def with_rows(self, rows: Tensor) -> "Scale":
+        """Take in rows ``[N, D]`` one by one (Welford 1962); those with a NaN or an infinity are left out."""
+        count, mean, squares = self.count, self.mean.double().clone(), self.squares.double().clone()
+        for row in rows[rows.isfinite().all(dim=1)]:
+            count += 1
+            before = row - mean
+            mean += before / count
+            squares += before * (row - mean)
+        return Scale(count, mean, squares)
+
+    @property
+    def variance(self) -> Tensor:
+        """1 before the first row."""
+        return self.squares / self.count if self.count else torch.ones_like(self.squares)
+
+    @property
+    def deviation(self) -> float:
+        """Return the scale of rewards: the deviation of discounted returns, floored; never their mean."""
+        return max(math.sqrt(float(self.variance.flatten()[0])), REWARD_SCALE_FLOOR)
+
+    def see(self, features: Tensor, flags: Tensor) -> Tensor:
+        """Return features ``[…, F]`` in deviations from their mean, within ±10; flags as they are."""
+        scaled = (features - self.mean) / torch.sqrt(self.variance + VARIANCE_FLOOR) if self.count else features
+        return torch.where(flags, features, torch.clip(scaled, -CLIP, CLIP))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Of rows by factor ``[N, K]``: ln π and entropy / ln(#legal) of the action, both 0 where the op does not use the
+    factor; how many choices were legal (0 there); and how far the action lies from what was to be decided, as a
+    probability.
+    """
+
+    log_probs: Tensor
+    entropy: Tensor
+    options: Tensor
+    misplaced: Tensor
+
+
+class Network:
+    """A policy from its weights by the names of a checkpoint."""
+
+    def __init__(self, weights: Tensors, interface: Interface, sizes: params.Policy) -> None:
+        self.weights, self.interface, self.sizes = weights, interface, sizes
+
+    def read(self, features: Tensor, categories: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the heads read ``[T, E, H]`` and the values ``[T, E]`` of episodes that begin with the first
+        step, from scaled features ``[T, E, F]``, categories ``[T, E, C]`` and what the critic is told ``[T, E, n]``.
+        """
+        z = self._trunk("actor", features, categories)
+        about = sum(factor.size * factor.described for factor in self.interface.factors)
+        z = torch.cat((z, features[..., features.shape[-1] - about :]), dim=-1)
+        if self.sizes.critic == "own":
+            of_value = [self._trunk("critic", features, categories)]
+        else:  # no gradient of the value's reaches the actor's trunk
+            of_value = [z.detach(), features]
+        if self.interface.told:
+            of_value.append(self.weights["told.weight"][told + 1].flatten(-2))  # the first row is "nothing"
+        return z, self._head("value_head", torch.cat(of_value, dim=-1))[..., 0]
+
+    def _trunk(self, trunk: str, features: Tensor, categories: Tensor) -> Tensor:
+        x = features
+        if self.interface.categories:
+            x = torch.cat((x, self.weights[f"{trunk}.category.weight"][categories + 1].flatten(-2)), dim=-1)
+        encoded = torch.tanh(self._linear(f"{trunk}.encoder", x))
+        if self.sizes.core == "none":
+            return encoded
+        remembered = self._layer_norm(f"{trunk}.core_norm", self._remembered(f"{trunk}.core.rnn", encoded))
+        return torch.cat((encoded, remembered), dim=-1)
+
+    def _remembered(self, core: str, encoded: Tensor) -> Tensor:
+        """Return the hidden states of an LSTM or GRU in torch's order of gates, from an empty memory on."""
+        of_input = encoded @ self.weights[f"{core}.weight_ih_l0"].T + self.weights[f"{core}.bias_ih_l0"]
+        recurrent, bias = self.weights[f"{core}.weight_hh_l0"], self.weights[f"{core}.bias_hh_l0"]
+        hidden = cell = torch.zeros(*encoded.shape[1:-1], self.sizes.core_units, dtype=torch.float64)
+        found = []
+        for own in of_input:
+            of_hidden = hidden @ recurrent.T + bias
+            if self.sizes.core == "lstm":
+                let_in, forget, candidate, out = (own + of_hidden).chunk(4, dim=-1)
+                cell = torch.sigmoid(forget) * cell + torch.sigmoid(let_in) * torch.tanh(candidate)
+                hidden = torch.sigmoid(out) * torch.tanh(cell)
+            else:
+                (reset, update, new), (reset_h, update_h, new_h) = own.chunk(3, dim=-1), of_hidden.chunk(3, dim=-1)
+                kept = torch.sigmoid(update + update_h)
+                new = torch.tanh(new + torch.sigmoid(reset + reset_h) * new_h)
+                hidden = (1.0 - kept) * new + kept * hidden
+            found.append(hidden)
+        return torch.stack(found)
+
+    def _linear(self, name: str, x: Tensor) -> Tensor:
+        return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
+
+    def _layer_norm(self, name: str, x: Tensor) -> Tensor:
+        """Ba et al. 2016, arXiv 1607.06450."""
+        centred = x - x.mean(dim=-1, keepdim=True)
+        scaled = centred / torch.sqrt((centred * centred).mean(dim=-1, keepdim=True) + NORM_EPSILON)
+        return scaled * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+    def _head(self, name: str, x: Tensor) -> Tensor:
+        return self._linear(f"{name}.out", torch.tanh(self._linear(f"{name}.hidden", x)))
+
+    def judge(self, z: Tensor, masks: Tensors, actions: Tensor, noise: Tensor | None = None) -> Judged:
+        """Judge the actions ``[N, K]`` of rows ``z [N, H]``: drawn by this ``noise [N, K]``, or the likeliest."""
+        op, slot = actions[:, 0], slots_of(actions)
+        matters = self.interface.matters[op]
+        parts = []
+        for k in range(actions.shape[1]):
+            used = matters[:, k]
+            legal = self.interface.legal(masks, k, op, slot) | ~used[:, None]
+            log_probs = torch.log_softmax(self._logits(z, k, op, slot).masked_fill(~legal, -math.inf), dim=1)
+            log_prob = log_probs.gather(1, actions[:, k : k + 1])[:, 0]
+            shares, options = log_probs.exp(), legal.sum(dim=1)
+            spread = -(shares * torch.where(legal, log_probs, 0.0)).sum(dim=1) / options.clamp(min=2).log()
+            off = _misplaced(shares.detach(), actions[:, k], None if noise is None else noise[:, k])
+            entropy = torch.where(used & (options > 1), spread, 0.0)
+            off = torch.where(used, off, (actions[:, k] != 0).double())
+            parts.append((torch.where(used, log_prob, 0.0), entropy, torch.where(used, options, 0), off))
+        return Judged(*(torch.stack(part, dim=1) for part in zip(*parts, strict=True)))
+
+    def _logits(self, z: Tensor, k: int, op: Tensor, slot: Tensor) -> Tensor:
+        """Of factor k, told the op, and behind the slot the slot where the op uses one."""
+        own = z
+        if k >= 1:
+            z = z + self.weights["given.0"][op]
+        if k >= 2:
+            z = z + torch.where(self.interface.matters[op][:, 1:2], self.weights["given.1"][slot], 0.0)
+        logits, factor = self._head(f"heads.{k}", z), self.interface.factors[k]
+        if not factor.described:
+            return logits
+        about = own[:, own.shape[1] - factor.size * factor.described :].unflatten(1, (factor.size, factor.described))
+        query = self._linear(f"heads.{k}.query", torch.tanh(self._linear(f"heads.{k}.hidden", z)))
+        return logits + (about * query[:, None]).sum(dim=2)
+
+
+def _misplaced(shares: Tensor, chosen: Tensor, noise: Tensor | None) -> Tensor:
+    """How far the noise lies outside of the choice's piece of the distribution, or how much likelier another one is."""
+    own = shares.gather(1, chosen[:, None])[:, 0]
+    if noise is None:
+        return torch.where(own > 0, shares.max(dim=1).values - own, 1.0)
+    upto = shares.cumsum(dim=1).gather(1, chosen[:, None])[:, 0]
+    outside = torch.maximum(upto - own - noise, noise - upto).clamp(min=0.0)
+    return torch.where(own > 0, outside, 1.0)
+
+
+def noise(rng_seed: int, draw: int, iteration: int, env_ids: Sequence[int], steps: int, factors: int) -> Tensor:
+    """Return the uniform numbers ``[T, E, K]`` by which actions are drawn."""
+    time, envs = torch.arange(steps)[:, None].numpy(), torch.tensor([list(env_ids)]).numpy()
+    return torch.from_numpy(streams.uniforms(streams.key(rng_seed, draw, iteration, envs, time), factors))
+
+
+def initial_weights(tensors: Tensors, interface: Interface, core_units: int, rng_seed: int) -> dict[str, Tensor]:
+    """Return the weights that a policy with parameters of these names and shapes begins with: orthogonal matrices (Saxe
+    et al. 2014) as a hash of the seed and the name.
+    """
+    found = {name: _initial(name, tuple(x.shape), core_units, rng_seed) for name, x in tensors.items()}
+    for place, factor in enumerate(interface.factors):
+        if factor.lean:
+            found[f"heads.{place}.out.bias"] = torch.tensor(factor.lean, dtype=torch.float64)
+    return found
+
+
+def _initial(name: str, shape: tuple[int, ...], core_units: int, rng_seed: int) -> Tensor:
+    stream = streams.key(rng_seed, streams.INITIAL_WEIGHTS, zlib.crc32(name.encode()))
+    if ".core.rnn." in name:
+        drawn = torch.from_numpy(streams.uniforms(stream, math.prod(shape)))
+        return ((2.0 * drawn - 1.0) / math.sqrt(core_units)).reshape(shape)
+    if name.endswith("core_norm.weight"):
+        return torch.ones(shape, dtype=torch.float64)
+    gain = next(gain for first, last, gain in GAINS if name.startswith(first) and name.endswith(last))
+    if len(shape) < 2 or gain == 0.0:
+        return torch.zeros(shape, dtype=torch.float64)
+    tall = (max(shape), min(shape))
+    found, triangle = torch.linalg.qr(torch.from_numpy(streams.normals(stream, math.prod(shape))).reshape(tall))
+    found = gain * found * triangle.diagonal().sign()  # as Gram and Schmidt leave them
+    return found if shape == tall else found.T

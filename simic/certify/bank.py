@@ -1,0 +1,105 @@
+"""What the reference cannot say anything about."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from simic.errors import SimicError
+
+
+class NoReference(SimicError):
+    """Settings or networks that were not written a second time: nothing is certified, and nothing is wrong."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """``x [N, C, H, W]`` in float64 and ``y [N]`` of one task in one split."""
+
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Tasks whose samples lie one after the other in one file; ``host`` are the weights that came with them, if any."""
+
+    file: Path
+    shape: tuple[int, ...]
+    classes: int
+    task_classes: tuple[int, ...]
+    counts: dict[str, int]  # samples of each task, by split
+    of_training: int  # how many tasks, the first ones, are for training
+    host: dict[str, Tensor] | None
+
+    def samples(self, split: str, task: int) -> Samples:
+        """Of one task."""
+        rows = slice(task * self.counts[split], (task + 1) * self.counts[split])
+        with safe_open(self.file, framework="pt") as arrays:
+            x, y = (arrays.get_slice(f"{name}_{split}")[rows] for name in "xy")
+        return Samples(x.double() if x.is_floating_point() else x.long(), y.long())
+
+    def chance_loss(self, task: int) -> float:
+        """Cross-entropy of a uniform guess, in nats."""
+        return math.log(self.task_classes[task])
+
+
+def read(folder: Path) -> Bank:
+    """The tasks of training and validation of a prepared folder."""
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    host = load_file(folder / "host.safetensors") if (folder / "host.safetensors").exists() else None
+    groups = [task["group"] for task in meta["tasks"]]
+    of_training = groups.count("train") if len(groups) > 1 else 1
+    return _bank(folder / "trainval.safetensors", meta, meta["tasks"], of_training, host)
+
+
+def read_held_out(folder: Path) -> Bank:
+    """Those that evaluation scores on: of a suite with all three splits, of a data set alone its test split. Tasks from
+    outside, whose samples are in arrays of their own, are left out.
+    """
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    hidden = json.loads((folder / "held_out.json").read_text(encoding="utf-8"))
+    tasks = [task for task in hidden if task["group"] != "outside"] or meta["tasks"]
+    host = load_file(folder / "host.safetensors") if (folder / "host.safetensors").exists() else None
+    return _bank(folder / "test.safetensors", meta, tasks, 0, host)
+
+
+def read_evaluated(folder: Path) -> Bank:
+    """Those that evaluation grows hosts on: the held-out tasks of a suite, of a data set alone the one there is."""
+    return read_held_out(folder) if json.loads((folder / "held_out.json").read_text(encoding="utf-8")) else read(folder)
+
+
+def _bank(
+    file: Path, meta: dict[str, Any], tasks: Sequence[dict[str, Any]], of_training: int, host: dict[str, Tensor] | None
+) -> Bank:
+    counts = tuple(int(task["classes"]) for task in tasks)
+    return Bank(file, tuple(meta["shape"]), int(meta["classes"]), counts, dict(meta["samples"]), of_training, host)
+
+
+def shared_samples(folder: Path) -> Iterator[tuple[str, str, float]]:
+    """Yield of every held-out task its name, each other split (of its own, or of all training tasks), and the share of
+    its test samples that are there too, bit for bit.
+    """
+    held_out, trained = read_evaluated(folder), read(folder)
+    names = json.loads((folder / "held_out.json").read_text(encoding="utf-8"))
+    training = set[bytes]()
+    if names:  # of a data set alone training is its own split
+        for task in range(trained.of_training):
+            training |= set(_rows(trained.samples("train", task)))
+    tests = read_held_out(folder)
+    for task in range(len(tests.task_classes)):
+        test = _rows(tests.samples("test", task))
+        name = names[task]["name"] if names else "the task"
+        others = {split: set(_rows(held_out.samples(split, task))) for split in ("train", "val")}
+        for split, rows in (others | {"training tasks": training}).items():
+            yield name, split, sum(row in rows for row in test) / len(test)
+
+
+def _rows(samples: Samples) -> list[bytes]:
+    return [row.tobytes() for row in samples.x.flatten(1).numpy()]

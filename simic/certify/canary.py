@@ -1,0 +1,87 @@
+"""The canary: a controller trained by this code on a task whose best growth decision is known, since it was put there.
+
+Settings, task and seed are fixed, so only code and machine can change what comes out.
+"""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from simic import params as params_module
+from simic.data import prepare as data
+from simic.data.synthetic import PLANTED
+from simic.evaluation import planted
+from simic.evaluation.result import PlantedGrade
+from simic.growth.pretrained import train_host
+from simic.params import Params
+from simic.training import trainer
+from simic.training.learned import Learned
+from simic.training.session import open_session
+
+TASK = PLANTED["orientation"]
+RNG_SEED = 1
+LEAST_WON_PCT = 9.03  # points above chance: the least of 30 seeds of clean code / 1.5 (benchmarks/canary.py)
+CHANCE_PCT = 100.0 / TASK.classes  # where hosts without the planted seed stay
+SETTINGS = (
+    *TASK.overrides,
+    "train.batches_per_epoch=4",
+    "train.episode_steps=12",
+    "train.iterations=14",
+    "train.envs=32",
+    "train.stop_on=never",
+    "train.lifecycle.training_dwell=1",
+    "train.lifecycle.blending_dwell=1",
+    "train.lifecycle.min_prune_age=2",
+    "train.lifecycle.embargo_steps=0",
+    "train.lifecycle.max_seeds=1",
+    "train.actions={style: [linear_add], alpha_target: [1.0]}",
+    "train.reward.mode=score",
+    "train.policy={encoder_units: 32, core_units: 32, head_units: 32}",
+    "train.ppo={minibatches: 2, learning_rate: 0.003, target_kl: 0.03}",
+    "runtime={device: cpu, processes: 1, progress: none}",
+)
+
+
+@dataclass(frozen=True)
+class Canary:
+    """Points that its hosts won above chance, on the validation split; the shares of hosts in which it germinated the
+    planted seed first, and that kept it.
+    """
+
+    won_pct: float
+    first: float
+    kept: float
+
+    @property
+    def sound(self) -> bool:
+        """Return whether it won what clean code wins."""
+        return self.won_pct >= LEAST_WON_PCT
+
+
+def canary(rng_seed: int = RNG_SEED) -> Canary:
+    """Train a controller and return what it won."""
+    with tempfile.TemporaryDirectory(prefix="simic-canary-") as scratch:
+        grade = _grade(_settings(rng_seed, Path(scratch)), Path(scratch))
+    return Canary(grade.score.estimate - CHANCE_PCT, grade.first, grade.kept)
+
+
+def _settings(rng_seed: int, scratch: Path) -> Params:
+    file = scratch / "params.yaml"
+    file.write_text("{}\n")
+    threads = torch.get_num_threads()  # as many as there are, since a session sets those of the whole process
+    own = (*SETTINGS, f"rng_seed={rng_seed}", f"runtime.threads={threads}")
+    return params_module.load(file, list(own), whole=False)
+
+
+def _grade(params: Params, scratch: Path) -> PlantedGrade:
+    """The last checkpoint, on hosts that it was not trained on."""
+    prepared, work = scratch / "prepared", scratch / "work"
+    data.prepare(params.prepare, params.rng_seed, prepared, scratch, train_host)
+    with open_session(params, work, prepared) as session:
+        counters = trainer.train(session)
+        kept = session.checkpoints.read(counters.iteration)
+    grade = planted.grade(Learned.of(kept), params.rng_seed, torch.device("cpu"))
+    assert grade is not None  # it was trained on that very task
+    return grade

@@ -1,0 +1,110 @@
+"""Recorded episodes of hosts played again, from files alone: what is said of a host follows from who it was, the
+prepared data and the decisions that were recorded.
+
+The reference is on its own from the first step to the last, so float32 and float64 drift apart: what hangs on the
+decisions (stages, alphas, sizes, masks) must agree to the end; losses, accuracies, observations and rewards are
+compared in the first steps, and by their medians.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from simic.certify import streams
+from simic.certify.comparison import ComparisonLog
+from simic.certify.host import ReferenceHost, Told, World
+from simic.certify.iteration import KeptIteration
+from simic.certify.life import GERMINATE
+
+HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
+DECIDED = ("effective_op", "gate", "gate_passed", "params", "committed_params", "flops", "committed_flops")
+DECIDED_COMPONENTS = ("shaping", "intervention", "death")
+DECIDED_SLOTS = {"stage": "stage", "blueprint": "slot_blueprint", "alpha": "alpha"}  # column of telemetry by name
+DRIFTING = ("val_loss", "train_loss", "host_grad_norm")
+SCORES = ("live_accuracy", "committed_accuracy", "all_off_accuracy")
+EARLY = 6  # steps for which these are compared
+FLIPPED = 2  # samples that rounding may answer the other way
+# Ten times the largest deviation of clean runs, at most, and of medians over hosts and steps; what is not named must
+# agree exactly (docs/history/experiments.md). Hosts for tables drift faster: AdamW moves each weight by 0.005 a step.
+ALLOWED = {"alpha": 9e-7, "component shaping": 1e-14, "val_loss": 1e-3, "train_loss": 1e-3, "host_grad_norm": 1.6e-2}
+TYPICAL = {"val_loss": 2.6e-5, "train_loss": 2e-6, "host_grad_norm": 1.2e-4, "observation": 1e-3, "reward": 1e-3}
+TYPICAL |= {"contribution": 1e-3, "contribution_se": 1e-3}
+TYPICAL_OF = {"tables": {"train_loss": 2e-5}}
+ANYTHING = float("inf")  # of what is judged by its median alone
+
+
+def chosen_hosts(rng_seed: int, iteration: int, hosts: int, processes: int) -> list[int]:
+    """Return the hosts of an iteration to play again: the first, the last, and one by hash of every process."""
+    each = -(-hosts // max(1, processes))
+    firsts = range(0, hosts, each)
+    words = streams.words(streams.key(rng_seed, streams.HOST_INIT, streams.TASK, iteration), len(firsts))
+    drawn = [first + int(word) % min(each, hosts - first) for first, word in zip(firsts, words, strict=True)]
+    return sorted({0, hosts - 1, *drawn})
+
+
+def bounds(world: World) -> tuple[dict[str, float], dict[str, float]]:
+    """Return what is allowed of single comparisons and of medians, for the hosts of this run."""
+    flipped = 100.0 * FLIPPED / world.bank.counts["val"] + 1e-4
+    drifting = dict.fromkeys(("observation", "reward", "contribution", "contribution_se"), ANYTHING)
+    return {**ALLOWED, **drifting, **dict.fromkeys(SCORES, flipped)}, TYPICAL | TYPICAL_OF.get(
+        world.params.train.host.family, {}
+    )
+
+
+def replay_episode(
+    world: World, steps: Mapping[str, NDArray[Any]], iteration: int, place: int, kept: KeptIteration | None,
+    log: ComparisonLog,
+) -> None:  # fmt: skip
+    """Play the training episode of environment ``place`` in one iteration again: ``steps`` are its columns as telemetry
+    publishes them, ``[T]`` or ``[T, K]``; of a ``kept`` iteration observations and masks are compared too.
+    """
+    length, said = world.steps_of(iteration), f"iteration {iteration + 1}, host {place}"
+    host = ReferenceHost(world, place, iteration, world.task_of(iteration, place), length)
+    told = host.reset()
+    log.number("steps", said, len(steps["op"]), length)
+    for step in range(len(steps["op"])):
+        where = f"{said}, step {step + 1}"
+        if kept is not None:
+            _compare_seen(log, told, kept, step, place, where)
+        action = {head: int(steps[head][step]) for head in HEADS}
+        if action["op"] == GERMINATE:
+            had = told.masks.blueprint[action["slot"]][action["blueprint"]]
+            log.number("choice of a blueprint", where, 1.0, float(had))
+        host.train(action)
+        told = host.measure()
+        _compare_step(log, told, {name: values[step] for name, values in steps.items()}, step, where)
+
+
+def _compare_step(log: ComparisonLog, told: Told, found: Mapping[str, Any], step: int, where: str) -> None:
+    for name in (*DECIDED, *((*DRIFTING, *SCORES) if step < EARLY else ())):
+        if name in found:
+            log.number(name, where, float(found[name]), float(told.numbers[name]))
+    for name in DECIDED_COMPONENTS:
+        log.number(f"component {name}", where, float(found[f"components.{name}"]), told.components[name])
+    for name, column in DECIDED_SLOTS.items():
+        log.numbers(name, where, found[column].tolist(), told.per_slot[name])
+    if step < EARLY:
+        log.number("reward", where, float(found["reward"]), told.numbers["reward"])
+        for name in ("contribution", "contribution_se"):
+            log.numbers(name, where, found[name].tolist(), told.per_slot[name])
+
+
+def _compare_seen(
+    log: ComparisonLog, told: Told, kept: KeptIteration, step: int, place: int, where: str
+) -> None:  # fmt: skip
+    """What the policy saw before a step."""
+    seen = kept.tensors
+    if step < EARLY:
+        log.numbers("observation", where, seen["features"][step, place].tolist(), told.features)
+    log.numbers("categories", where, seen["categories"][step, place].tolist(), told.categories)
+    own = dict(named_masks(told))
+    log.equal("heads with a mask", where, own.keys() == kept.masks.keys())
+    for head in own.keys() & kept.masks.keys():
+        log.equal(f"mask of {head}", where, kept.masks[head][step, place].tolist() == own[head])
+
+
+def named_masks(told: Told) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Return the masks of one moment by head."""
+    yield from {"op": told.masks.op, "slot": told.masks.slot, "blueprint": told.masks.blueprint}.items()
+    yield from told.masks.others.items()

@@ -1,0 +1,270 @@
+"""How hosts and seeds are trained, a second time: minibatch after minibatch, with the usual formulas of optimisers."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from simic.certify.bank import Samples
+from simic.certify.life import FOSSILIZED, GATE, TRAINING, Slot
+from simic.certify.networks import Anatomy, Weights, logits, part_of
+from simic.params import HostOptimizer
+
+Batches = Sequence[tuple[Tensor, Tensor]]
+MOMENTS = {"sgd": ("momentum",), "adamw": ("mean", "variance")}
+BETAS, EPS = (0.9, 0.99), 1e-8
+CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_
+LEAST_NORM = 1e-8
+MOST_RATIO = 10.0
+EXPLODED = 10.0  # times the clip
+
+
+@dataclass
+class Memory:
+    """What an optimiser remembers of one block: a moment of each parameter by name, and how many steps it took."""
+
+    moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    steps: int = 0
+
+    @classmethod
+    def fresh(cls, values: dict[str, Tensor], optimizer: HostOptimizer) -> "Memory":
+        """Nothing yet."""
+        kinds = MOMENTS[optimizer.name]
+        return cls({kind: {name: torch.zeros_like(value) for name, value in values.items()} for kind in kinds})
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch of training showed: loss in nats, accuracy in points, gradient norms before clipping; of seeds that
+    took no part NaN.
+    """
+
+    loss: float
+    accuracy: float
+    host_norm: float
+    seed_norms: list[float]
+    ratios: list[float]
+    healthy: list[bool]
+
+
+@dataclass
+class Block:
+    """Parameters that are clipped and stepped together; ``frozen`` ones stay, and so does what is remembered."""
+
+    values: dict[str, Tensor]
+    memory: Memory
+    decay: float
+    frozen: bool = False
+    fitted: frozenset[str] = frozenset()  # names of what never trains
+
+    def trained(self) -> dict[str, Tensor]:
+        """What does, by name."""
+        return {name: value for name, value in self.values.items() if name not in self.fitted}
+
+
+@dataclass
+class PartLearner:
+    """What learns in one host: its blocks by name (``host``, ``seed.0``, ``gate.0``, …)."""
+
+    body: Anatomy
+    weights: Weights
+    slots: Sequence[Slot]
+    memories: dict[str, Memory]
+    optimizer: HostOptimizer
+    host_frozen: bool
+    task_classes: int
+
+    def epoch(self, batches: Batches) -> Epoch:
+        """One pass over the minibatches."""
+        blocks = self.blocks()
+        losses, hits, norms = [], [], {name: list[float]() for name in blocks}
+        for x, y in batches:
+            loss, hit = self._step(blocks, norms, x, y)
+            losses.append(loss)
+            hits.append(hit)
+        return self._summary(losses, hits, {name: math.fsum(found) / len(found) for name, found in norms.items()})
+
+    def blocks(self) -> dict[str, Block]:
+        """All that take part."""
+        optimizer, running = self.optimizer, [k for k, slot in enumerate(self.slots) if slot.learns]
+        found = {"host": Block(self.weights.host, self.memories["host"], optimizer.weight_decay, self.host_frozen)}
+        for k in running:
+            slot, values, gates = self.slots[k], self.weights.seeds[k], self.weights.gates[k]
+            assert values is not None and gates is not None
+            decay = optimizer.seed_weight_decay
+            fitted = part_of(self.body, k, slot.seed.blueprint).fitted
+            found[f"seed.{k}"] = Block(values, self.memories[f"seed.{k}"], decay, slot.frozen, fitted)
+            if slot.seed.operator == GATE and slot.stage != TRAINING:
+                found[f"gate.{k}"] = Block(gates, self.memories[f"gate.{k}"], decay, slot.frozen)
+        return found
+
+    def _step(
+        self, blocks: dict[str, Block], norms: dict[str, list[float]], x: Tensor, y: Tensor
+    ) -> tuple[float, float]:
+        """Loss and share of right answers of one minibatch, before its step."""
+        leaves = [value.requires_grad_() for block in blocks.values() for value in block.trained().values()]
+        running = [k for k, slot in enumerate(self.slots) if slot.learns]
+        answers = among(logits(self.body, self.weights, self.slots, running, x), self.task_classes)
+        loss = F.cross_entropy(answers, y)
+        grads = iter(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))
+        with torch.no_grad():
+            for name, block in blocks.items():
+                own = {key: next(grads) for key in block.trained()}
+                norm = math.sqrt(math.fsum(float(grad.square().sum()) for grad in own.values()))
+                norms[name].append(norm)
+                if not block.frozen:
+                    scale = min(1.0, self.optimizer.max_grad_norm / (norm + CLIP_EPS))
+                    stepped(block, {key: grad * scale for key, grad in own.items()}, self.optimizer)
+        for leaf in leaves:
+            leaf.requires_grad_(False)
+        return float(loss.detach()), float((answers.argmax(1) == y).double().mean())
+
+    def _summary(self, losses: list[float], hits: list[float], norms: dict[str, float]) -> Epoch:
+        host, clip = norms["host"], self.optimizer.max_grad_norm
+        seeds, ratios = [], []
+        for k, slot in enumerate(self.slots):
+            norm = norms.get(f"seed.{k}", math.nan)
+            seeds.append(norm)
+            size = part_of(self.body, k, slot.seed.blueprint).params if slot.learns else 1
+            ratios.append(_ratio(norm, size, host, self.body.params))
+        healthy = [norm <= EXPLODED * clip for norm in seeds]
+        return Epoch(_mean(losses), 100.0 * _mean(hits), host, seeds, ratios, healthy)
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _ratio(seed: float, seed_size: int, host: float, host_size: int) -> float:
+    """Gradient for each parameter, seed over host."""
+    if math.isnan(seed):
+        return math.nan
+    if min(seed, host) < LEAST_NORM:
+        return 0.0
+    return min(MOST_RATIO, (seed / math.sqrt(seed_size)) / (host / math.sqrt(host_size) + LEAST_NORM))
+
+
+def among(answers: Tensor, classes: int) -> Tensor:
+    """Logits with those of classes that the task does not have taken out of the running."""
+    lacking = torch.arange(answers.shape[-1]) >= classes
+    return answers.masked_fill(lacking, -math.inf)
+
+
+def stepped(block: Block, grads: dict[str, Tensor], optimizer: HostOptimizer) -> None:
+    """One step in place: SGD with momentum, or AdamW (arXiv 1711.05101)."""
+    block.memory.steps += 1
+    for name, grad in grads.items():
+        value, moments = block.values[name], block.memory.moments
+        rate = optimizer.learning_rate
+        if optimizer.name == "sgd":
+            velocity = moments["momentum"][name]
+            velocity.copy_(optimizer.momentum * velocity + grad + block.decay * value)
+            value.sub_(rate * velocity)
+            continue
+        first, second = moments["mean"][name], moments["variance"][name]
+        first.copy_(BETAS[0] * first + (1 - BETAS[0]) * grad)
+        second.copy_(BETAS[1] * second + (1 - BETAS[1]) * grad**2)
+        unbiased = first / (1 - BETAS[0] ** block.memory.steps)
+        spread = (second / (1 - BETAS[1] ** block.memory.steps)).sqrt()
+        value.copy_(value - rate * block.decay * value - rate * unbiased / (spread + EPS))
+
+
+def minibatches(samples: Samples, order: Sequence[int], size: int) -> list[tuple[Tensor, Tensor]]:
+    """The samples in that order, ``size`` at a time."""
+    rows = torch.tensor(list(order)).reshape(-1, size)
+    return [(samples.x[row], samples.y[row]) for row in rows]
+
+
+On = frozenset[int]  # slots whose seeds are on
+NAN = math.nan
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Of one network: which samples are right ``[N]``, the mean loss in nats, how far the best class of each sample is
+    ahead of the next ``[N]``.
+    """
+
+    correct: Tensor
+    loss: float
+    lead: Tensor
+
+
+Network = Callable[[On], Answers]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Accuracies in points, losses in nats; of each slot NaN where its seed does not act, of interactions where no
+    other does. ``boost`` is the largest interaction with another seed, at least 0.
+    """
+
+    accuracy: float
+    all_off_accuracy: float
+    committed_accuracy: float
+    loss: float
+    committed_loss: float
+    contribution: list[float]
+    contribution_se: list[float]
+    interaction: list[float]
+    interaction_se: list[float]
+    boost: list[float]
+
+
+@torch.no_grad()
+def answers(body: Anatomy, weights: Weights, slots: Sequence[Slot], on: On, samples: Samples, classes: int) -> Answers:
+    """Of the network with these seeds on, at their present alpha."""
+    found = among(logits(body, weights, slots, on, samples.x), classes)
+    best = found.topk(2, dim=1).values
+    loss = float(F.cross_entropy(found, samples.y))
+    return Answers((found.argmax(1) == samples.y).double(), loss, best[:, 0] - best[:, 1])
+
+
+def validate(slots: Sequence[Slot], network: Network) -> Validation:
+    """All that a step measures."""
+    acting = frozenset(k for k, slot in enumerate(slots) if slot.acts)
+    kept = frozenset(k for k in acting if slots[k].stage == FOSSILIZED)
+    main, none, committed = network(acting), network(frozenset()), network(kept)
+    alone = {k: paired(main.correct - network(acting - {k}).correct) for k in acting}
+    interaction, boost = _interactions(acting, network)
+    missing = (NAN, NAN)
+    every = range(len(slots))
+    return Validation(
+        accuracy=points(main.correct),
+        all_off_accuracy=points(none.correct),
+        committed_accuracy=points(committed.correct),
+        loss=main.loss,
+        committed_loss=committed.loss,
+        contribution=[alone.get(k, missing)[0] for k in every],
+        contribution_se=[alone.get(k, missing)[1] for k in every],
+        interaction=[interaction.get(k, missing)[0] for k in every],
+        interaction_se=[interaction.get(k, missing)[1] for k in every],
+        boost=[boost.get(k, NAN) for k in every],
+    )
+
+
+def points(values: Tensor) -> float:
+    """Their mean in points."""
+    return 100.0 * float(values.mean())
+
+
+def paired(differences: Tensor) -> tuple[float, float]:
+    """Mean in points and its standard error."""
+    return points(differences), 100.0 * float(differences.std()) / math.sqrt(len(differences))
+
+
+def _interactions(acting: On, network: Network) -> tuple[dict[int, tuple[float, float]], dict[int, float]]:
+    """f(i and j) − f(i) − f(j) + f(none), summed over the partners of a seed; and the largest one of each."""
+    sums: dict[int, Tensor] = {}
+    most: dict[int, float] = {}
+    for i, j in combinations(sorted(acting), 2):
+        both, first, second, none = (network(frozenset(on)).correct for on in ({i, j}, {i}, {j}, set[int]()))
+        surplus = both - first - second + none
+        for k in (i, j):
+            sums[k] = sums[k] + surplus if k in sums else surplus
+            most[k] = max(most.get(k, 0.0), points(surplus))
+    return {k: paired(total) for k, total in sums.items()}, most

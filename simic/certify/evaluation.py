@@ -1,0 +1,180 @@
+"""Episodes of evaluation and headroom played again by the reference, from files alone: the published weights decide as
+was recorded on what the held-out data give, schedules do what they say, and the networks that are left have the
+accuracies that are claimed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from simic.certify import streams
+from simic.certify.agent import Mode, Network, Scale, Tensors, noise
+from simic.certify.bank import Bank
+from simic.certify.comparison import ComparisonLog
+from simic.certify.episodes import HEADS, named_masks
+from simic.certify.epochs import answers, points
+from simic.certify.host import Action, ReferenceHost, Told, World
+from simic.certify.iteration import Known
+from simic.certify.life import (
+    ADVANCE,
+    BLENDING,
+    DORMANT,
+    FOSSILIZE,
+    FOSSILIZED,
+    GERMINATE,
+    GERMINATED,
+    HOLDING,
+    LIVE,
+    PRUNED,
+    TARGETS,
+    TEMPOS,
+    TRAINING,
+    WAIT,
+)  # fmt: skip
+from simic.certify.ppo import Learner
+
+EVALUATION_ITERATION = 1 << 40
+MODES: dict[str, Mode] = {"learned": "greedy", "learned_sampled": "sampled"}
+BACKWARD_AND_FORWARD = 3  # passes of a sample that is trained on
+HOSTS = 8  # of each policy and of schedules, at least; more of few tasks than of many
+# Of a decision: how much likelier another one was, or how far the noise lay outside of its share. Float32 and float64
+# drift apart over an episode, and one of the first eight decisions may be off (docs/history/experiments.md).
+EARLY = 8
+FIRST, MEAN, POINTS = "decisions, first steps but one", "decisions, mean", "accuracy"
+ALLOWED = {FIRST: 0.005, MEAN: 0.04, POINTS: 25.0}
+TYPICAL = {POINTS: 2.0}
+NEXT_OP = {GERMINATED: ADVANCE, TRAINING: ADVANCE, BLENDING: ADVANCE, HOLDING: FOSSILIZE}
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What is said of one host at its end; ``training_flops``, ``germinated`` and ``pruned`` of a policy's alone."""
+
+    test_accuracy_pct: float
+    val_accuracy_pct: float
+    numbers: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Held-out tasks to play on (``world``), and to score on (``test``)."""
+
+    world: World
+    test: Bank
+
+
+def chosen(rng_seed: int, about: int, count: int, most: int = HOSTS) -> list[int]:
+    """Return so many of ``count`` by hash."""
+    order = streams.permutation(streams.key(rng_seed, streams.EVALUATION, about), count)
+    return sorted(order[:most].tolist())
+
+
+def replay_decisions(
+    ground: Ground, known: Known, state: Tensors, name: str, host: int, task: int, actions: Sequence[Sequence[int]],
+    claimed: Claimed, log: ComparisonLog,
+) -> None:  # fmt: skip
+    """Play the recorded episode of a learned policy on one host again."""
+    played = ReferenceHost(ground.world, host, EVALUATION_ITERATION, task, len(actions))
+    told = [played.reset()]
+    for action in actions:
+        played.train(dict(zip(HEADS, action, strict=True)))
+        told.append(played.measure())
+    where = f"{name}, host {host}"
+    if name in MODES:
+        misplaced = _misplaced(known, state, told, actions, host, MODES[name])
+        log.note(FIRST, where, float(misplaced[:EARLY].sort().values[-2:][0]))
+        log.note(MEAN, where, float(misplaced.mean()))
+    stages = [each.per_slot["stage"] for each in told]
+    pruned = sum(b == PRUNED != a for one, other in pairwise(stages) for a, b in zip(one, other, strict=True))
+    for action, (before, after) in zip(actions, pairwise(told), strict=True):  # a seed that another one replaced
+        slot = action[HEADS.index("slot")]
+        pruned += after.numbers["effective_op"] == GERMINATE and before.per_slot["stage"][slot] in LIVE
+    _compare_end(ground, played, told, {"pruned": pruned}, claimed, where, log)
+
+
+def replay_schedule(
+    ground: Ground, schedule: str, host: int, task: int, steps: int, claimed: Claimed, log: ComparisonLog
+) -> None:
+    """Play a schedule (``BLUEPRINT at SLOT + …, step N``, or ``static``) on one host again."""
+    played = ReferenceHost(ground.world, host, EVALUATION_ITERATION, task, steps)
+    told = [played.reset()]
+    seeds, begin = _parsed(schedule, ground.world)
+    for step in range(steps):
+        played.train(_open_loop(played, seeds, step >= begin))
+        told.append(played.measure())
+    _compare_end(ground, played, told, {}, claimed, f"{schedule}, host {host}", log)
+
+
+def _parsed(schedule: str, world: World) -> tuple[dict[int, int], int]:
+    """Return the blueprint's index by slot, and the step at which the first germinates."""
+    if schedule == "static":
+        return {}, 0
+    seeds, step = schedule.split(", step ")
+    pairs = [seed.split(" at ") for seed in seeds.split(" + ")]
+    return {int(slot): list(world.body.blueprints[int(slot)]).index(kind) for kind, slot in pairs}, int(step)
+
+
+def _open_loop(host: ReferenceHost, seeds: Mapping[int, int], due: bool) -> Action:
+    """Advance or fossilize the lowest slot that can move on, germinate what is due, or wait."""
+    masks = host.masks()
+    shared = {"style": 0, "tempo": TEMPOS.index(min(TEMPOS)), "alpha_target": TARGETS.index(1.0)}
+    shared |= {"alpha_speed": 0, "alpha_curve": 0}
+    for k, slot in enumerate(host.slots):
+        op = NEXT_OP.get(slot.stage, WAIT)
+        if slot.stage == DORMANT and k in seeds and due and slot.germinations == 0:
+            op = GERMINATE
+        fits = op != GERMINATE or masks.blueprint[k][seeds[k]]
+        if op != WAIT and masks.slot[op][k] and fits:
+            return {"op": op, "slot": k, "blueprint": seeds.get(k, 0), **shared}
+    return {"op": WAIT, "slot": 0, "blueprint": 0, **shared}
+
+
+def _misplaced(
+    known: Known, state: Tensors, told: Sequence[Told], actions: Sequence[Sequence[int]], host: int, mode: Mode
+) -> Tensor:
+    """Return how far from what the published weights decide each step is, ``[T]``."""
+    interface, train = known.interface, known.params.train
+    seen = torch.tensor([each.features for each in told[:-1]], dtype=torch.float64)[:, None]
+    scale = Scale.read(state, "observation")
+    seen = seen if scale is None else scale.see(seen, interface.flags)
+    categories = torch.tensor([each.categories for each in told[:-1]])[:, None]
+    critic = torch.full((len(actions), 1, interface.told), -1)
+    network = Network(Learner.read(state, train.ppo).weights, interface, train.policy)
+    moments = [dict(named_masks(each)) for each in told[:-1]]
+    masks = {name: torch.tensor([moment[name] for moment in moments]) for name in moments[0]}
+    decided = torch.tensor([list(action) for action in actions])
+    drawn = noise(
+        known.params.rng_seed, streams.EVALUATION, EVALUATION_ITERATION, [host], len(actions), decided.shape[1]
+    )
+    with torch.no_grad():
+        z, _ = network.read(seen, categories, critic)
+        judged = network.judge(z[:, 0], masks, decided, drawn[:, 0] if mode == "sampled" else None)
+    return judged.misplaced.max(dim=1).values
+
+
+def _compare_end(
+    ground: Ground, host: ReferenceHost, told: Sequence[Told], own: Mapping[str, float], claimed: Claimed, where: str,
+    log: ComparisonLog,
+) -> None:  # fmt: skip
+    """Compare what is claimed of a host at its end."""
+    kept = frozenset(k for k, slot in enumerate(host.slots) if slot.stage == FOSSILIZED)
+    test = ground.test.samples("test", host.task)
+    scored = answers(host.world.body, host.weights, host.slots, kept, test, host.classes)
+    expected = {
+        "params": told[-1].numbers["committed_params"],
+        "flops_per_sample": told[-1].numbers["committed_flops"],
+        "germinated": sum(slot.germinations for slot in host.slots),
+        "fossilized": len(kept),
+        "training_flops": BACKWARD_AND_FORWARD * len(host.order) * sum(each.numbers["flops"] for each in told[1:]),
+        **own,
+    }
+    for name, value in claimed.numbers.items():
+        log.number(name, where, value, expected[name])
+    for found, accuracy in (
+        (claimed.test_accuracy_pct, points(scored.correct)),
+        (claimed.val_accuracy_pct, told[-1].numbers["committed_accuracy"]),
+    ):
+        log.number(POINTS, where, found, accuracy)

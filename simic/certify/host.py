@@ -1,0 +1,325 @@
+"""One host in its growth environment, a second time: everything follows from who it is and what is decided."""
+
+import copy
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from torch import Tensor
+
+from simic.certify import bank, masks, rewards, streams
+from simic.certify.bank import Bank, NoReference
+from simic.certify.epochs import (
+    NAN,
+    Answers,
+    Epoch,
+    Memory,
+    On,
+    PartLearner,
+    Validation,
+    answers,
+    minibatches,
+    validate,
+)
+from simic.certify.life import FOSSILIZED, GATE, GERMINATE, MULTIPLY, Measured, Slot, advance, remember
+from simic.certify.masks import Masks, decision
+from simic.certify.modules import FITTED_ROWS
+from simic.certify.networks import Anatomy, Weights, anatomy, host_parts, part_of
+from simic.certify.observations import History, Sight, Trial, features
+from simic.params import Params, Train
+
+SEED_MODULE, GATE_MODULE = 0, 1  # last counter of their streams
+Action = dict[str, int]  # index of the choice of every head
+
+
+@dataclass(frozen=True)
+class World:
+    """What all hosts of a run share. NoReference for settings that have no second implementation."""
+
+    params: Params
+    bank: Bank
+
+    @classmethod
+    def read(cls, params: Params, prepared: Path, tasks: Bank | None = None) -> "World":
+        """Of a run's params and its prepared data; ``tasks`` are those of training and validation unless given."""
+        train = params.train
+        refused = {
+            "train.host_optimizer.precision": (train.host_optimizer.precision, ("float32",)),
+            "train.augment": (train.augment, ("none",)),
+            "train.reward.mode": (train.reward.mode, rewards.MODES),
+        }
+        for name, (value, known) in refused.items():
+            if value not in known:
+                raise NoReference(f"{name} = {value!r}: the reference has only {', '.join(known)}")
+        weighed = [name for name in rewards.OPTIONAL if getattr(train.reward.shaped, name)]
+        if weighed and train.reward.mode == "shaped":
+            raise NoReference(f"train.reward.shaped.{weighed[0]}: the reference has no such term; must be 0")
+        found = cls(params, tasks or bank.read(prepared))
+        _ = found.body  # refuses hosts that it does not know
+        return found
+
+    @cached_property
+    def body(self) -> Anatomy:
+        """How every host is built."""
+        return anatomy(self.params.train.host, self.bank.shape, self.bank.classes)
+
+    def steps_of(self, iteration: int) -> int:
+        """How long the training episodes of an iteration are."""
+        return streams.episode_length(self.params.train.episode_steps, self.params.rng_seed, iteration)
+
+    def task_of(self, iteration: int, host_id: int) -> int:
+        """Training tasks in turn, from one that depends on the run."""
+        train, tasks = self.params.train, self.bank.of_training
+        return (streams.first_task(self.params.rng_seed, tasks) + iteration * train.envs + host_id) % tasks
+
+
+@dataclass(frozen=True)
+class Told:
+    """What telemetry and observations hold of one step; accuracies in points, NaN = not measured."""
+
+    numbers: dict[str, float]
+    per_slot: dict[str, list[float]]
+    components: dict[str, float]
+    features: list[float]
+    categories: list[int]
+    masks: Masks
+    terminated: bool
+    truncated: bool
+
+
+@dataclass
+class ReferenceHost:
+    """Call ``reset``, then for each step ``train`` and ``measure``."""
+
+    world: World
+    host_id: int
+    iteration: int
+    task: int
+    steps: int  # of the episode
+    weights: Weights = field(init=False)
+    memories: dict[str, Memory] = field(init=False, default_factory=dict)
+    slots: list[Slot] = field(init=False)
+    trials: list[Trial] = field(init=False)
+    history: History = field(init=False, default_factory=History)
+    step: int = field(init=False, default=0)
+    epoch: Epoch | None = field(init=False, default=None)
+    order: list[int] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        bank = self.world.bank
+        self.training, self.validating = bank.samples("train", self.task), bank.samples("val", self.task)
+        self.classes = bank.task_classes[self.task]
+        count = self.world.body.slots
+        self.slots = [Slot() for _ in range(count)]
+        self.weights = Weights(self._initial(), [None] * count, [None] * count)
+        self.trials = [Trial() for _ in self.world.body.blueprints[0]]
+        self.memories["host"] = Memory.fresh(self.weights.host, self.world.params.train.host_optimizer)
+
+    # --- an episode ---
+
+    def reset(self) -> Told:
+        """Before anything was trained."""
+        found = self._validated()
+        self.history.add(found.loss, found.accuracy)
+        self._remembered = self._state(found)
+        return self._told(found, -1, -1, False, {}, True)
+
+    def train(self, action: Action) -> None:
+        """Decide and train an epoch."""
+        self.step += 1
+        self._action, chosen = action, decision(action)
+        self._outcome = advance(self.slots, chosen, self.world.params.train.lifecycle, self.history.accuracies[-1])
+        if self._outcome.op == GERMINATE:
+            self._plant(chosen.slot)
+        self.epoch = self._learner().epoch(minibatches(self.training, self._order(), self._settings.batch_size))
+
+    def measure(self) -> Told:
+        """Validate, remember, pay."""
+        found, epoch = self._validated(), self.epoch
+        assert epoch is not None
+        for k, slot in enumerate(self.slots):
+            worth = found.contribution[k], found.contribution_se[k]
+            remember(slot, Measured(found.accuracy, *worth, epoch.ratios[k], epoch.healthy[k]))
+        self._try_out()
+        self.history.add(found.loss, found.accuracy)
+        before, self._remembered = self._remembered, self._state(found)
+        ended = self.step == self.steps
+        outcome = self._outcome
+        step = rewards.Step(before, self._remembered, outcome.op, self._action["slot"], ended)
+        paid = rewards.components(step, self._settings, self.world.body.params, self.steps)
+        return self._told(found, outcome.op, outcome.gate, outcome.passed, paid, outcome.gate < 0 or outcome.passed)
+
+    def masks(self) -> Masks:
+        """Of the present state."""
+        return masks.masks(self.slots, self.world.body, self._settings)
+
+    def seed_params(self) -> list[int]:
+        """Of each slot, with its gate where it has one."""
+        return [self._weighed(k, "params") for k in range(len(self.slots))]
+
+    @property
+    def planted(self) -> bool:
+        """The last decision germinated a seed."""
+        return self._outcome.op == GERMINATE
+
+    # --- how it goes about it ---
+
+    @property
+    def _settings(self) -> Train:
+        return self.world.params.train
+
+    def _initial(self) -> dict[str, Tensor]:
+        given, params = self.world.bank.host, self.world.params
+        found: dict[str, Tensor] = {}
+        for number, (lead, part) in enumerate(host_parts(self.world.body)):
+            if given is not None:
+                found |= {lead + entry.name: given[lead + entry.name].double() for entry in part.entries}
+                continue
+            stream = streams.key(params.rng_seed, streams.HOST_INIT, self.iteration, self.host_id, number)
+            found |= {lead + name: value for name, value in part.draw(stream).items()}
+        return found
+
+    def _plant(self, k: int) -> None:
+        """First weights of a new seed and of the gate that it may come to need."""
+        slot, rng_seed = self.slots[k], self.world.params.rng_seed
+        part, gate = part_of(self.world.body, k, slot.seed.blueprint), self.world.body.gates[k]
+        who = streams.SEED_INIT, self.iteration, self.host_id, k, slot.germinations
+        values = part.draw(streams.key(rng_seed, *who, SEED_MODULE))
+        if part.fit is not None:
+            values |= part.fit(self.training.x[:FITTED_ROWS].flatten(1))
+        if slot.seed.operator == MULTIPLY:
+            for name in part.closing:
+                values[name].zero_()
+        gates = gate.draw(streams.key(rng_seed, *who, GATE_MODULE))
+        self.weights.seeds[k], self.weights.gates[k] = values, gates
+        for name, block in ((f"seed.{k}", values), (f"gate.{k}", gates)):
+            self.memories[name] = Memory.fresh(block, self._settings.host_optimizer)
+
+    def _order(self) -> list[int]:
+        """Which samples of the task the epoch sees, one after the other: of a pass over all samples as many epochs are
+        made as there are batches for.
+        """
+        settings, count = self._settings, len(self.training.y)
+        whole = count // settings.batch_size
+        batches = whole if settings.batches_per_epoch == "all" else settings.batches_per_epoch
+        each, size = whole // batches, batches * settings.batch_size
+        who = streams.BATCH_ORDER, self.iteration, self.host_id, self.step // each
+        order = streams.permutation(streams.key(self.world.params.rng_seed, *who), count)
+        first = self.step % each * size
+        self.order = order[first : first + size].tolist()
+        return self.order
+
+    def _try_out(self) -> None:
+        """What the epoch showed of each blueprint; of two seeds of one the later slot's counts."""
+        for k, slot in enumerate(self.slots):
+            if slot.seed.blueprint < 0:
+                continue
+            trial = self.trials[slot.seed.blueprint]
+            trial.germinations += self.planted and self._action["slot"] == k
+            if math.isfinite(slot.seed.contribution):
+                trial.gained = slot.seed.contribution
+
+    def _learner(self) -> PartLearner:
+        return PartLearner(
+            body=self.world.body,
+            weights=self.weights,
+            slots=self.slots,
+            memories=self.memories,
+            optimizer=self._settings.host_optimizer,
+            host_frozen=self.world.bank.host is not None,
+            task_classes=self.classes,
+        )
+
+    def _validated(self) -> Validation:
+        known: dict[On, Answers] = {}
+
+        def network(on: On) -> Answers:
+            if on not in known:
+                known[on] = answers(self.world.body, self.weights, self.slots, on, self.validating, self.classes)
+            return known[on]
+
+        return validate(self.slots, network)
+
+    def _weighed(self, k: int, what: str) -> int:
+        """Parameters or FLOPs of a seed with its gate; 0 where there is none."""
+        slot = self.slots[k]
+        if not slot.alive:
+            return 0
+        own = getattr(part_of(self.world.body, k, slot.seed.blueprint), what)
+        return own + (getattr(self.world.body.gates[k], what) if slot.seed.operator == GATE else 0)
+
+    def _fossilized(self) -> list[bool]:
+        return [slot.stage == FOSSILIZED for slot in self.slots]
+
+    def _state(self, found: Validation) -> rewards.State:
+        sizes = self.seed_params()
+        kept = sum(itertools.compress(sizes, self._fossilized()))
+        return rewards.State(copy.deepcopy(self.slots), sizes, found.committed_accuracy, kept)
+
+    def _sight(self, found: Validation, op: int, succeeded: bool) -> Sight:
+        epoch = self.epoch
+        return Sight(
+            slots=self.slots,
+            history=self.history,
+            step=self.step,
+            steps=self.steps,
+            chance=self.world.bank.chance_loss(self.task),
+            train_loss=epoch.loss if epoch else NAN,
+            train_accuracy=epoch.accuracy if epoch else NAN,
+            op=op,
+            succeeded=succeeded,
+            validation=found,
+            seed_params=self._remembered.seed_params,
+            host_params=self.world.body.params,
+            budget=self._settings.lifecycle.param_budget,
+            trials=self.trials,
+        )
+
+    def _told(
+        self, found: Validation, op: int, gate: int, passed: bool, paid: Mapping[str, float], succeeded: bool
+    ) -> Told:
+        body, epoch, state, settings = self.world.body, self.epoch, self._remembered, self._settings
+        sight = self._sight(found, op, succeeded)
+        ended = self.step == self.steps
+        terminated = ended and settings.episode_end == "terminate"
+        flops = [self._weighed(k, "flops") for k in range(body.slots)]
+        numbers = {
+            "effective_op": op,
+            "gate": gate,
+            "gate_passed": passed,
+            "live_accuracy": found.accuracy,
+            "committed_accuracy": found.committed_accuracy,
+            "score": rewards.score(state, settings, body.params),
+            "all_off_accuracy": found.all_off_accuracy,
+            "val_loss": found.loss,
+            "train_loss": sight.train_loss,
+            "host_grad_norm": epoch.host_norm if epoch else NAN,
+            "params": body.params + sum(state.seed_params),
+            "committed_params": body.params + state.kept_params,
+            "flops": body.flops + sum(flops),
+            "committed_flops": body.flops + sum(itertools.compress(flops, self._fossilized())),
+            "reward": math.fsum(paid.values()),
+        }
+        per_slot = {
+            "seed_grad_norm": epoch.seed_norms if epoch else [NAN] * body.slots,
+            "contribution": found.contribution,
+            "contribution_se": found.contribution_se,
+            "interaction": found.interaction,
+            "interaction_se": found.interaction_se,
+            "stage": [slot.stage for slot in self.slots],
+            "blueprint": [slot.seed.blueprint for slot in self.slots],
+            "alpha": [slot.seed.alpha for slot in self.slots],
+        }
+        return Told(
+            numbers=numbers,
+            per_slot={name: list(map(float, values)) for name, values in per_slot.items()},
+            components=dict(paid),
+            features=features(sight),
+            categories=[slot.seed.blueprint for slot in self.slots],
+            masks=self.masks(),
+            terminated=terminated,
+            truncated=ended and not terminated,
+        )

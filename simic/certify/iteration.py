@@ -1,0 +1,228 @@
+"""Iterations of a run derived again at their real size, from the state before each and what the environments gave:
+actions, values, scales, advantages, every step of the optimiser, counters and metrics.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from simic.certify import agent, ppo, streams
+from simic.certify.agent import Interface, Mode, Network, Scale, Tensors
+from simic.certify.comparison import ComparisonLog
+from simic.certify.ppo import POLICY, Learner, Rows, Update
+from simic.params import Params
+
+BEFORE, AFTER = "before/", "after/"
+# What a metric that may be nearly 0 is measured by: normalised advantages and shares are of the order of 1.
+METRIC_UNITS = {"policy_loss": 1.0, "explained_variance": 1.0, "entropy": 1.0, "approx_kl": 1e-3, "approx_kl_max": 1e-3}
+# Ten times what the rounding of float32 came to in clean runs, of whole updates (docs/history/experiments.md); as a
+# share of the largest value, of weights and moments of the norm of their change. What is not named must be equal.
+ALLOWED = {
+    "initial weights": 1.3e-5,
+    "log-probabilities acting": 2e-5,
+    "values acting": 2e-5,
+    "values that follow": 2e-5,
+    "actions sampled": 2e-6,
+    "rewards kept": 1.7e-6,
+    "running returns": 2e-6,
+    "scale of observations": 1e-6,
+    "scale of rewards": 1.5e-6,
+    "advantages": 2e-5,
+    "returns": 2e-5,
+    "weights": 2e-3,
+    "first moments": 2.5e-3,
+    "second moments": 1e-3,
+    "learning rate": 1e-14,
+    "entropy_coef": 1e-14,
+    **dict.fromkeys(("policy_loss", "value_loss", "entropy", "grad_norm", "grad_norm_max"), 1e-4),
+    **dict.fromkeys(("approx_kl", "approx_kl_max", "explained_variance"), 1e-3),
+    **{f"{name}_{what}": 2e-5 for name in ("advantage", "return") for what in ("mean", "std", "max_abs")},
+    "value_mean": 2e-5,
+}
+RATIO = 1e-4  # of a first ratio from 1
+
+
+@dataclass(frozen=True)
+class KeptIteration:
+    """What training kept of one iteration (``telemetry/iteration_….safetensors``)."""
+
+    number: int
+    tensors: Tensors
+
+    def state(self, when: str) -> dict[str, Tensor]:
+        """Return the training state ``before/`` or ``after/`` it, by the names of a checkpoint."""
+        return {name.removeprefix(when): x for name, x in self.tensors.items() if name.startswith(when)}
+
+    @cached_property
+    def masks(self) -> dict[str, Tensor]:
+        """Masks by name, ``[T+1, E, …]``."""
+        return {name.removeprefix("masks."): x for name, x in self.tensors.items() if name.startswith("masks.")}
+
+    @property
+    def env_ids(self) -> list[int]:
+        """The environments, in the order of all other tensors."""
+        return self.tensors["env_ids"][0].tolist()
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the derivation starts from besides: params and what the policy sees and decides."""
+
+    params: Params
+    interface: Interface
+    clipped: bool  # whether scaled rewards are: not where they telescope
+
+
+def certify_iteration(known: Known, kept: KeptIteration, metrics: Mapping[str, float], log: ComparisonLog) -> None:
+    """Compare everything of one iteration; ``metrics`` are what telemetry reports of its update."""
+    where, before, train = f"iteration {kept.number + 1}", kept.state(BEFORE), known.params.train
+    x = kept.tensors
+    valid = _valid(x["terminated"], x["truncated"])
+    log.equal("valid steps kept", where, torch.equal(x["valid"], valid))
+    if kept.number == 0:
+        _certify_beginning(known, before, where, log)
+    observation, reward = Scale.read(before, "observation"), Scale.read(before, "reward")
+    seen = x["features"].double()
+    seen = seen if observation is None else observation.see(seen, known.interface.flags)
+    _certify_acting(known, kept, Learner.read(before, train.ppo), seen, "sampled", log)
+    paid, after = torch.where(valid, x["rewards"].double(), 0.0), kept.state(AFTER)
+    reward, scaled, running = ppo.scaled(paid, valid, reward, train.ppo.gamma, known.clipped)
+    if observation is not None:
+        observation = observation.with_rows(x["features"][:-1][valid].double())
+    _certify_scales(after, observation, reward, running, float(paid.abs().max()), where, log)
+    values, following = (torch.where(valid, x[name].double(), 0.0) for name in ("values", "next_values"))
+    gained, returns = ppo.advantages(
+        scaled, values, following, x["terminated"], x["truncated"], valid, train.ppo.gamma, train.ppo.gae_lambda
+    )
+    unit = float(scaled.abs().max())
+    log.tensors("advantages", where, torch.where(valid, x["advantages"], 0.0), gained, unit)
+    log.tensors("returns", where, torch.where(valid, x["returns"], 0.0), returns, unit)
+    chosen = torch.zeros_like(valid)
+    masks = {name: mask[:-1] for name, mask in kept.masks.items()}
+    open_ = known.interface.open({name: mask[valid] for name, mask in masks.items()}, x["actions"][valid])
+    chosen[valid] = open_.any(dim=1)
+    rows = Rows(
+        features=torch.where(valid[..., None], seen[:-1], 0.0),
+        categories=x["categories"][:-1], told=x["told"][:-1], masks=masks, actions=x["actions"], valid=valid,
+        log_probs=x["log_probs"].double(), advantages=ppo.standardized(gained, chosen), returns=returns,
+    )  # fmt: skip
+    looked = metrics["steps"] + metrics.get("stopped_early", 0.0)
+    update = Update(rows, known.interface, train, known.params.rng_seed, kept.number, int(looked))
+    learner = Learner.read(before, train.ppo)
+    learned, derived = update.run(learner)
+    derived |= ppo.summary(gained[valid], returns[valid], values[valid])
+    _certify_metrics(metrics, derived, unit, where, log)
+    _certify_learned(learner, learned, Learner.read(after, train.ppo), metrics, where, log)
+
+
+def certify_end(known: Known, kept: KeptIteration, latest: Tensors, log: ComparisonLog) -> None:
+    """Compare the state after the last iteration with the latest checkpoint: the same bytes."""
+    where, after = f"iteration {kept.number + 1}", kept.state(AFTER)
+    log.equal("state of the latest checkpoint", where, after.keys() == latest.keys())
+    for name in sorted(after.keys() & latest.keys()):
+        log.equal(
+            "state of the latest checkpoint",
+            f"{where}, {name}",
+            torch.equal(after[name].flatten(), latest[name].flatten()),
+        )
+
+
+def certify_between(first: KeptIteration, second: KeptIteration, log: ComparisonLog) -> None:
+    """Compare the states between two iterations that follow each other: whatever happened there, the same bytes."""
+    before, after, where = second.state(BEFORE), first.state(AFTER), f"before iteration {second.number + 1}"
+    for name in sorted(before.keys() | after.keys()):
+        same = name in before and name in after and torch.equal(before[name], after[name])
+        log.equal("state between iterations", f"{where}, {name}", same)
+
+
+def link(scalars: Mapping[str, object], before: str, tensors: Tensors) -> str:
+    """Return the link of the hash chain after an iteration: sha256 over its counters as JSON with sorted keys, which
+    hold the link ``before``, then by name every tensor's name, type, shape and bytes.
+    """
+    content = hashlib.sha256(json.dumps({**scalars, "chain": before}, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        content.update(tensor.numpy().tobytes())
+    return content.hexdigest()
+
+
+def _valid(terminated: Tensor, truncated: Tensor) -> Tensor:
+    """Return the steps ``[T, E]`` before which nothing has ended."""
+    over = (terminated | truncated).cumsum(dim=0) > 0
+    return ~torch.cat((torch.zeros_like(over[:1]), over[:-1]))
+
+
+def _certify_beginning(known: Known, before: Tensors, where: str, log: ComparisonLog) -> None:
+    weights = {name.removeprefix(POLICY): x for name, x in before.items() if name.startswith(POLICY)}
+    params = known.params
+    own = agent.initial_weights(weights, known.interface, params.train.policy.core_units, params.rng_seed)
+    for name, expected in own.items():
+        log.tensors("initial weights", f"{where}, {name}", weights[name], expected)
+
+
+def _certify_acting(
+    known: Known, kept: KeptIteration, learner: Learner, seen: Tensor, mode: Mode, log: ComparisonLog
+) -> None:
+    """Compare log-probabilities, values and what was drawn."""
+    x, where, train = kept.tensors, f"iteration {kept.number + 1}", known.params.train
+    valid, actions = x["valid"], x["actions"]
+    steps, _, factors = actions.shape
+    network = Network(learner.weights, known.interface, train.policy)
+    noise = agent.noise(known.params.rng_seed, streams.ACTIONS, kept.number, kept.env_ids, steps, factors)
+    with torch.no_grad():
+        z, values = network.read(seen, x["categories"], x["told"])
+        masks = {name: mask[:-1][valid] for name, mask in kept.masks.items()}
+        judged = network.judge(z[:-1][valid], masks, actions[valid], noise[valid] if mode == "sampled" else None)
+    log.tensors("log-probabilities acting", where, x["log_probs"][valid], judged.log_probs, 1.0)
+    log.tensors("values acting", where, x["values"][valid], values[:-1][valid])
+    on = valid & ~x["terminated"]
+    log.tensors("values that follow", where, x["next_values"][on], values[1:][on])
+    worst = judged.misplaced.max(dim=1).values
+    at = valid.nonzero()[int(worst.argmax())].tolist()
+    log.note(f"actions {mode}", f"{where}, step {at[0] + 1}, host {at[1]}", float(worst.max()))
+
+
+def _certify_scales(
+    after: Tensors, observation: Scale | None, reward: Scale | None, running: Tensor, paid: float, where: str,
+    log: ComparisonLog,
+) -> None:  # fmt: skip
+    for part, scale in (("observation", observation), ("reward", reward)):
+        found = Scale.read(after, part)
+        log.equal(f"scale of {part}s is kept", where, (found is None) == (scale is None))
+        if scale is not None and found is not None:
+            log.number(f"rows of the scale of {part}s", where, found.count, scale.count)
+            unit = paid if part == "reward" else 0.0
+            log.tensors(f"scale of {part}s", f"{where}, mean", found.mean, scale.mean, unit)
+            log.tensors(f"scale of {part}s", f"{where}, m2", found.squares, scale.squares, unit)
+    if "normalizers/reward.running" in after:
+        log.tensors("running returns", where, after["normalizers/reward.running"], running, paid)
+
+
+def _certify_metrics(
+    metrics: Mapping[str, float], derived: Mapping[str, float], unit: float, where: str, log: ComparisonLog
+) -> None:
+    log.note("first ratio", where, max(0.0, metrics["first_ratio_deviation"] - RATIO))
+    for name, value in derived.items():
+        if name in metrics:
+            least = unit if name.startswith(("return", "advantage", "value_mean")) else METRIC_UNITS.get(name, 0.0)
+            scale = 1.0 if math.isnan(value) else max(least, abs(value))
+            log.number(name, where, metrics[name], value, scale)
+
+
+def _certify_learned(
+    before: Learner, learned: Learner, after: Learner, metrics: Mapping[str, float], where: str, log: ComparisonLog
+) -> None:
+    """Compare every weight and moment that the update left, and its counters."""
+    for what in ("weights", "first", "second"):
+        kind = what if what == "weights" else f"{what} moments"
+        log.changes(kind, where, *(getattr(learner, what) for learner in (before, after, learned)))
+    log.number("learning rate", where, metrics["learning_rate"], learned.rate, learned.rate)
+    for name in ("steps", "updates", "skipped"):
+        log.number("counters", f"{where}, {name}", getattr(after, name), getattr(learned, name))

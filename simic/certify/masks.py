@@ -1,0 +1,88 @@
+"""Which choices are possible, a second time: life of the seeds, budget of parameters, what the params leave open."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simic.certify import life
+from simic.certify.life import GERMINATE, OPS, WAIT, Slot
+from simic.certify.networks import Anatomy
+from simic.params import Train
+
+Choice = str | int | float
+
+
+@dataclass(frozen=True)
+class Masks:
+    """``op [O]``, ``slot [O][K]`` given the op, ``blueprint [K][P]`` given the slot, and of the other heads those that
+    params close a choice of.
+    """
+
+    op: list[bool]
+    slot: list[list[bool]]
+    blueprint: list[list[bool]]
+    others: dict[str, list[bool]]
+
+
+def choices(body: Anatomy) -> dict[str, Sequence[Choice]]:
+    """What the indices of every head stand for."""
+    return {
+        "op": OPS,
+        "slot": tuple(range(body.slots)),
+        "blueprint": tuple(body.blueprints[0]),
+        "style": tuple(life.STYLES),
+        "tempo": life.TEMPOS,
+        "alpha_target": life.TARGETS,
+        "alpha_speed": life.SPEEDS,
+        "alpha_curve": life.CURVES,
+    }
+
+
+def decision(action: dict[str, int]) -> life.Decision:
+    """The values of an action's indices."""
+    operator, curve = list(life.STYLES.values())[action["style"]]
+    return life.Decision(
+        op=action["op"],
+        slot=action["slot"],
+        blueprint=action["blueprint"],
+        operator=operator,
+        curve=curve,
+        tempo=life.TEMPOS[action["tempo"]],
+        target=life.TARGETS[action["alpha_target"]],
+        speed=life.SPEEDS[action["alpha_speed"]],
+        alpha_curve=action["alpha_curve"],
+    )
+
+
+def masks(slots: list[Slot], body: Anatomy, train: Train) -> Masks:
+    """Of the present state."""
+    left = {head: [_open(train, head, value) for value in values] for head, values in choices(body).items()}
+    slot = life.allowed(slots, train.lifecycle)
+    for op in range(len(OPS)):
+        closed = [not (left["op"][op] and (op == WAIT or left["slot"][k])) for k in range(body.slots)]
+        slot[op] = [possible and not shut for possible, shut in zip(slot[op], closed, strict=True)]
+    fits = _affordable(slots, body, train)
+    blueprint = [
+        [slot[GERMINATE][k] and fits[k][p] and left["blueprint"][p] for p in range(len(fits[k]))]
+        for k in range(body.slots)
+    ]
+    slot[GERMINATE] = [any(row) for row in blueprint]
+    free = {head: flags for head, flags in left.items() if head not in ("op", "slot", "blueprint") and not all(flags)}
+    return Masks([any(row) for row in slot], slot, blueprint, free)
+
+
+def _open(train: Train, head: str, value: Choice) -> bool:
+    chosen = train.actions.get(head)
+    return not chosen or value in chosen
+
+
+def _affordable(slots: list[Slot], body: Anatomy, train: Train) -> list[list[bool]]:
+    """Whether a seed of each blueprint stays within the budget beside those of other slots; a gate counts with every
+    seed, since one may be added later.
+    """
+    sizes = [
+        [part.params + gate.params for part in kinds.values()]
+        for kinds, gate in zip(body.blueprints, body.gates, strict=True)
+    ]
+    held = [sizes[k][slot.seed.blueprint] if slot.alive else 0 for k, slot in enumerate(slots)]
+    limit = train.lifecycle.param_budget * body.params
+    return [[sum(held) - held[k] + size <= limit for size in row] for k, row in enumerate(sizes)]

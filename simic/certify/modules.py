@@ -1,0 +1,523 @@
+"""The modules a network is made of, a second time: names, shapes and first values of parameters, and plain functions.
+
+Names are those of an exported network.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from simic.certify import streams
+
+Shape = tuple[int, ...]
+Values = Mapping[str, Tensor]
+EPS = 1e-5  # of the norms
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A parameter: drawn uniformly from ±1/√inputs, or ``constant``; what is ``fitted`` comes from data and is not
+    trained.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    inputs: int = 0
+    constant: float | None = None
+    fitted: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module: parameters in order, what it does to ``[B, …]``, FLOPs of one sample. ``closing`` are the parameters
+    that start at zero under the operator MULTIPLY, so that it begins as the identity. ``fit`` gives the fitted ones
+    from rows ``[n, D]``. With ``reads_sample`` it is run on the samples, and what it makes is added to the features.
+    """
+
+    entries: tuple[Entry, ...]
+    run: Callable[[Values, Tensor], Tensor]
+    flops: int
+    closing: tuple[str, ...] = ()
+    fit: Callable[[Tensor], dict[str, Tensor]] | None = None
+    reads_sample: bool = False
+
+    @property
+    def params(self) -> int:
+        """How many train."""
+        return sum(math.prod(entry.shape) for entry in self.entries if not entry.fitted)
+
+    @property
+    def width(self) -> int:
+        """How many there are, fitted ones included."""
+        return sum(math.prod(entry.shape) for entry in self.entries)
+
+    @property
+    def fitted(self) -> frozenset[str]:
+        """Names of those that never train."""
+        return frozenset(entry.name for entry in self.entries if entry.fitted)
+
+    def draw(self, stream: streams.Words) -> dict[str, Tensor]:
+        """First values from a stream: one number for each place, whether it is drawn or constant."""
+        numbers = torch.from_numpy(streams.uniforms(stream, self.width))
+        found, at = {}, 0
+        for entry in self.entries:
+            size = math.prod(entry.shape)
+            if entry.constant is None:
+                value = (2.0 * numbers[at : at + size] - 1.0) / math.sqrt(entry.inputs)
+            else:
+                value = torch.full((size,), entry.constant, dtype=torch.float64)
+            found[entry.name] = value.reshape(entry.shape)
+            at += size
+        return found
+
+    def unflatten(self, row: Tensor) -> dict[str, Tensor]:
+        """Parameters by name of all of them in a row."""
+        sizes = [math.prod(entry.shape) for entry in self.entries]
+        pieces = row.split(sizes)
+        return {entry.name: piece.reshape(entry.shape) for entry, piece in zip(self.entries, pieces, strict=True)}
+
+
+def conv(name: str, inputs: int, outputs: int, kernel: int, constant: float | None = None) -> Entry:
+    """The weight of a convolution without bias."""
+    return Entry(f"{name}.weight", (outputs, inputs, kernel, kernel), inputs * kernel**2, constant)
+
+
+def affine(name: str, width: int) -> tuple[Entry, Entry]:
+    """Scale and shift of a norm."""
+    return Entry(f"{name}.weight", (width,), constant=1.0), Entry(f"{name}.bias", (width,), constant=0.0)
+
+
+def dense(name: str, inputs: int, outputs: int, zero: bool = False, bias: bool = True) -> tuple[Entry, ...]:
+    """Weight and bias of a linear layer; ``zero``: both start at 0."""
+    constant = 0.0 if zero else None
+    lead = f"{name}." if name else ""
+    weight = Entry(f"{lead}weight", (outputs, inputs), inputs, constant)
+    return (weight, Entry(f"{lead}bias", (outputs,), inputs, constant)) if bias else (weight,)
+
+
+def groups(channels: int) -> int:
+    """Of a group norm: the largest of 32 … 2 that divides the channels and leaves at least 16 in each, else 1."""
+    fitting = [g for g in (32, 16, 8, 4, 2) if channels % g == 0 and channels // g >= 16]
+    return max(fitting, default=1)
+
+
+def group_normed(v: Values, name: str, x: Tensor) -> Tensor:
+    """Group norm of maps ``[B, C, H, W]``."""
+    return F.group_norm(x, groups(x.shape[1]), v[f"{name}.weight"], v[f"{name}.bias"], EPS)
+
+
+def convolved(v: Values, name: str, x: Tensor, per_channel: bool = False) -> Tensor:
+    """A convolution that keeps the size of its maps."""
+    weight = v[f"{name}.weight"]
+    return F.conv2d(x, weight, padding=weight.shape[-1] // 2, groups=x.shape[1] if per_channel else 1)
+
+
+def linear(v: Values, name: str, x: Tensor) -> Tensor:
+    """x Wᵀ + b."""
+    return F.linear(x, v[f"{name}.weight"], v.get(f"{name}.bias"))
+
+
+def rectified(x: Tensor) -> Tensor:
+    """max(x, 0) that passes the gradient at 0, as the branches of seeds that begin at 0 need."""
+    return x.clamp(min=0)
+
+
+SQUEEZED_BIAS = 3.0  # sigmoid(3) ≈ 0.95
+
+
+def map_norm(shape: Shape) -> Part:
+    """x + tanh(w) (GN(x) − x), w = 0."""
+
+    def run(v: Values, x: Tensor) -> Tensor:
+        return x + torch.tanh(v["weight"]) * (group_normed(v, "norm", x) - x)
+
+    return Part((Entry("weight", (1,), constant=0.0), *affine("norm", shape[0])), run, 0, ("weight",))
+
+
+def squeeze_excitation(shape: Shape) -> Part:
+    """x · σ(W₂ relu(W₁ mean x) + b), W₂ = 0, b = 3."""
+    channels, reduced = shape[0], max(1, shape[0] // 4)
+
+    def run(v: Values, x: Tensor) -> Tensor:
+        scale = linear(v, "excite", F.relu(linear(v, "squeeze", x.mean((2, 3)))))
+        return x * torch.sigmoid(scale)[:, :, None, None]
+
+    excite = (
+        Entry("excite.weight", (channels, reduced), constant=0.0),
+        Entry("excite.bias", (channels,), constant=SQUEEZED_BIAS),
+    )
+    return Part((*dense("squeeze", channels, reduced, bias=False), *excite), run, 4 * channels * reduced)
+
+
+def depthwise(shape: Shape) -> Part:
+    """x + relu(GN(1×1(3×3 per channel x)))."""
+    channels, height, width = shape
+
+    def run(v: Values, x: Tensor) -> Tensor:
+        mixed = convolved(v, "pointwise", convolved(v, "depthwise", x, per_channel=True))
+        return x + rectified(group_normed(v, "norm", mixed))
+
+    entries = (conv("depthwise", 1, channels, 3), conv("pointwise", channels, channels, 1), *affine("norm", channels))
+    flops = 2 * height * width * (9 * channels + channels**2)
+    return Part(entries, run, flops, ("norm.weight", "norm.bias"))
+
+
+def bottleneck(shape: Shape) -> Part:
+    """x + GN(up(relu(3×3(relu(down x))))), up = 0."""
+    channels, height, width = shape
+    narrow = max(8, channels // 4)
+
+    def run(v: Values, x: Tensor) -> Tensor:
+        inner = F.relu(convolved(v, "conv", F.relu(convolved(v, "down", x))))
+        return x + group_normed(v, "norm", convolved(v, "up", inner))
+
+    entries = (
+        conv("down", channels, narrow, 1),
+        conv("conv", narrow, narrow, 3),
+        conv("up", narrow, channels, 1, 0.0),
+        *affine("norm", channels),
+    )
+    flops = 2 * height * width * (2 * channels * narrow + 9 * narrow**2)
+    return Part(entries, run, flops, ("up.weight",))
+
+
+def conv_small(shape: Shape) -> Part:
+    """x + relu(GN(1×1 x)), the convolution 0."""
+    return _convolutions(shape, ("branch",), 1, 0.0, ("branch.conv.weight",))
+
+
+def conv_light(shape: Shape) -> Part:
+    """x + relu(GN(3×3 x))."""
+    return _convolutions(shape, ("branch",), 3, None, ("branch.norm.weight", "branch.norm.bias"))
+
+
+def conv_heavy(shape: Shape) -> Part:
+    """x + two of relu(GN(3×3 ·)) in a row."""
+    return _convolutions(shape, ("first", "second"), 3, None, ("second.norm.weight", "second.norm.bias"))
+
+
+def _convolutions(
+    shape: Shape, names: tuple[str, ...], kernel: int, constant: float | None, closing: tuple[str, ...]
+) -> Part:
+    channels, height, width = shape
+
+    def run(v: Values, x: Tensor) -> Tensor:
+        h = x
+        for name in names:
+            h = rectified(group_normed(v, f"{name}.norm", convolved(v, f"{name}.conv", h)))
+        return x + h
+
+    entries = [
+        entry
+        for name in names
+        for entry in (conv(f"{name}.conv", channels, channels, kernel, constant), *affine(f"{name}.norm", channels))
+    ]
+    flops = 2 * height * width * kernel**2 * channels**2 * len(names)
+    return Part(tuple(entries), run, flops, closing)
+
+
+def vector_norm(shape: Shape) -> Part:
+    """x + tanh(w) (LN(x) − x), w = 0."""
+
+    def run(v: Values, x: Tensor) -> Tensor:
+        normed = F.layer_norm(x, (shape[-1],), v["norm.weight"], v["norm.bias"], EPS)
+        return x + torch.tanh(v["weight"]) * (normed - x)
+
+    return Part((Entry("weight", (1,), constant=0.0), *affine("norm", shape[-1])), run, 0, ("weight",))
+
+
+def low_rank(shape: Shape) -> Part:
+    """x + up(down x) of rank 8, up = 0."""
+    width, rank = shape[-1], 8
+
+    def run(v: Values, x: Tensor) -> Tensor:
+        return x + linear(v, "up", linear(v, "down", x))
+
+    entries = (*dense("down", width, rank, bias=False), *dense("up", rank, width, zero=True, bias=False))
+    return Part(entries, run, 4 * width * rank, ("up.weight",))
+
+
+def residual_mlp(factor: int) -> Callable[[Shape], Part]:
+    """x + W₂ gelu(W₁ x) with a hidden layer ``factor`` times as wide, W₂ = 0."""
+
+    def build(shape: Shape) -> Part:
+        width, hidden = shape[-1], factor * shape[-1]
+
+        def run(v: Values, x: Tensor) -> Tensor:
+            return x + linear(v, "second", F.gelu(linear(v, "first", x)))
+
+        entries = (*dense("first", width, hidden), *dense("second", hidden, width, zero=True))
+        return Part(entries, run, 4 * width * hidden, ("second.weight", "second.bias"))
+
+    return build
+
+
+def adapter_low_rank(shape: Shape) -> Part:
+    """x + up(down x), both 1×1, of rank 4, up = 0."""
+    return _adapter(shape, 4, lambda x: x)
+
+
+def adapter_bottleneck(shape: Shape) -> Part:
+    """x + up(relu(down x)), both 1×1, up = 0."""
+    return _adapter(shape, max(8, shape[0] // 4), F.relu)
+
+
+def _adapter(shape: Shape, narrow: int, between: Callable[[Tensor], Tensor]) -> Part:
+    channels, height, width = shape
+
+    def run(v: Values, x: Tensor) -> Tensor:
+        return x + convolved(v, "up", between(convolved(v, "down", x)))
+
+    entries = (conv("down", channels, narrow, 1), conv("up", narrow, channels, 1, 0.0))
+    return Part(entries, run, 4 * height * width * channels * narrow, ("up.weight",))
+
+
+def adapter_conv(shape: Shape) -> Part:
+    """x + 3×3 x, the convolution 0."""
+    channels, height, width = shape
+
+    def run(v: Values, x: Tensor) -> Tensor:
+        return x + convolved(v, "conv", x)
+
+    return Part((conv("conv", channels, channels, 3, 0.0),), run, 18 * height * width * channels**2, ("conv.weight",))
+
+
+def gate(shape: Shape) -> Part:
+    """σ(W₂ relu(W₁ mean x)): one amplitude for each sample."""
+    channels = shape[0]
+    units = max(8, channels // 4)
+
+    def run(v: Values, x: Tensor) -> Tensor:
+        pooled = x.mean((2, 3)) if x.dim() == 4 else x
+        return torch.sigmoid(linear(v, "out", F.relu(linear(v, "hidden", pooled))))
+
+    return Part((*dense("hidden", channels, units), *dense("out", units, 1)), run, 2 * channels * units + 2 * units)
+
+
+BLUEPRINTS: dict[str, dict[str, Callable[[Shape], Part]]] = {
+    "cnn": {
+        "norm": map_norm,
+        "attention": squeeze_excitation,
+        "depthwise": depthwise,
+        "bottleneck": bottleneck,
+        "conv_small": conv_small,
+        "conv_light": conv_light,
+        "conv_heavy": conv_heavy,
+    },
+    "mlp": {"norm": vector_norm, "lora": low_rank, "mlp_small": residual_mlp(2), "mlp": residual_mlp(4)},
+    "adapted_cnn": {"lora": adapter_low_rank, "bottleneck": adapter_bottleneck, "conv": adapter_conv},
+}
+
+
+FITTED_ROWS = 512
+TABLES_WIDTHS = (32, 32)
+MOST_WEIGHT, GAIN = 16, 3.0
+LEAST = 1e-6  # of a standard deviation, a squared width and a length
+FAINTEST = -20.0  # exponent
+CENTRES, BINS, KNOTS = 48, 12, 24
+PULL = 0.002  # on the scales of columns, in units of the loss
+
+Fit = Callable[[Tensor], dict[str, Tensor]]
+Features = Callable[[Values, Tensor], Tensor]
+
+
+def tables_host(shape: Shape, classes: int, widths: Shape) -> tuple[list[Part], Part, list[Shape]]:
+    """Linear, then ReLU, linear, ReLU, linear; a seed is added to what the first of them gives."""
+    inputs, (first, second) = math.prod(shape), widths
+
+    def segment(v: Values, x: Tensor) -> Tensor:
+        return linear(v, "linear", x.flatten(1))
+
+    def head(v: Values, h: Tensor) -> Tensor:
+        return linear(v, "3", F.relu(linear(v, "1", F.relu(h))))
+
+    last = Part((*dense("1", first, second), *dense("3", second, classes)), head, 2 * second * (first + classes))
+    return [Part(dense("linear", inputs, first), segment, 2 * inputs * first)], last, [(first,)]
+
+
+# --- seeds that learn their features ---
+
+
+def _learned(shape: Shape, entries: tuple[Entry, ...], count: int, flops: int, features: Features) -> Part:
+    """``count`` features of a row, and B."""
+
+    def run(v: Values, x: Tensor) -> Tensor:
+        return GAIN * (features(v, x.flatten(1)) @ v["out"])
+
+    out = Entry("out", (count, shape[1]), constant=0.0)
+    return Part((out, *entries), run, flops + 2 * count * shape[1], ("out",), reads_sample=True)
+
+
+def units(shape: Shape) -> Part:
+    """relu(W x + b)."""
+    columns, width = shape
+    features = lambda v, x: F.relu(linear(v, "hidden", x))  # noqa: E731
+    return _learned(shape, dense("hidden", columns, width), width, 2 * columns * width, features)
+
+
+def periodic(shape: Shape) -> Part:
+    """sin and cos of every column at two frequencies, which start log-uniform in 4 e^±0.75."""
+    columns = shape[0]
+
+    def features(v: Values, x: Tensor) -> Tensor:
+        frequencies = 4.0 * torch.exp(0.75 * math.sqrt(columns) * v["log_frequency"])
+        angles = torch.cat([x * own for own in frequencies], dim=1)
+        return torch.cat((torch.sin(angles), torch.cos(angles)), dim=1)
+
+    return _learned(shape, (Entry("log_frequency", (2, columns), columns),), 4 * columns, 0, features)
+
+
+def gated(shape: Shape) -> Part:
+    """(W x + b) ⊙ (V x + c)."""
+    columns, width = shape
+
+    def features(v: Values, x: Tensor) -> Tensor:
+        both = linear(v, "hidden", x)
+        return both[:, :width] * both[:, width:]
+
+    return _learned(shape, dense("hidden", columns, 2 * width), width, 4 * columns * width, features)
+
+
+def column_gate(shape: Shape) -> Part:
+    """relu(W (max(g, 0) ⊙ x) + b); the positive of the scales g, which start at 1, are pulled towards 0."""
+    columns, width = shape
+
+    def features(v: Values, x: Tensor) -> Tensor:
+        scales = F.relu(v["gate"])
+        if scales.requires_grad:
+            scales.register_hook(lambda slope: slope + PULL)
+        return F.relu(linear(v, "hidden", x * scales))
+
+    entries = (Entry("gate", (columns,), constant=1.0), *dense("hidden", columns, width))
+    return _learned(shape, entries, width, 2 * columns * width, features)
+
+
+# --- seeds with fixed features ---
+
+
+def _fixed(
+    shape: Shape, count: int, features: Features, entries: tuple[Entry, ...] = (), prepare: Fit | None = None,
+    flops: int = 0,
+) -> Part:  # fmt: skip
+    """``count`` features that do not train, B, and what is fitted: what ``prepare`` gives, then mean and scale."""
+    weight = GAIN * min(1.0, math.sqrt(MOST_WEIGHT / count))
+
+    def run(v: Values, x: Tensor) -> Tensor:
+        return ((features(v, x.flatten(1)) - v["mean"]) * v["scale"]) @ v["out"]
+
+    def fit(rows: Tensor) -> dict[str, Tensor]:
+        found = {} if prepare is None else prepare(rows)
+        raw = features(found, rows)
+        mean = raw.mean(dim=0)
+        deviation = torch.sqrt(((raw - mean) ** 2).mean(dim=0))
+        # What does not vary stays 0.
+        scale = [weight / float(own) if own > LEAST else 0.0 for own in deviation]
+        return found | {"mean": mean, "scale": torch.tensor(scale, dtype=rows.dtype)}
+
+    own = (
+        Entry("out", (count, shape[1]), constant=0.0),
+        Entry("mean", (count,), constant=0.0, fitted=True),
+        Entry("scale", (count,), constant=0.0, fitted=True),
+    )
+    return Part((*own, *entries), run, flops + 2 * count * shape[1], ("out",), fit, reads_sample=True)
+
+
+def _pairs(shape: Shape, of_difference: Callable[[Tensor], Tensor]) -> Part:
+    pairs = list(combinations(range(shape[0]), 2))
+
+    def features(v: Values, x: Tensor) -> Tensor:
+        return torch.stack([of_difference(x[:, i] - x[:, j]) for i, j in pairs], dim=1)
+
+    return _fixed(shape, len(pairs), features)
+
+
+def equality(shape: Shape) -> Part:
+    """exp(−40 (xᵢ − xⱼ)²) of every pair of columns, at least e^−20."""
+    return _pairs(shape, lambda apart: torch.exp(torch.clamp(-40.0 * apart**2, min=FAINTEST)))
+
+
+def comparison(shape: Shape) -> Part:
+    """tanh(3 (xᵢ − xⱼ)) of every pair of columns."""
+    return _pairs(shape, lambda apart: torch.tanh(3.0 * apart))
+
+
+def radial(shape: Shape) -> Part:
+    """exp(−‖x − c‖² / s²) around the first rows c, s² the mean squared distance of any two of them; at least e^−20."""
+
+    def features(v: Values, x: Tensor) -> Tensor:
+        apart = ((x[:, None] - v["centres"]) ** 2).sum(dim=2)
+        return torch.exp(torch.clamp(-apart / v["width"], min=FAINTEST))
+
+    def prepare(rows: Tensor) -> dict[str, Tensor]:
+        centres = rows[torch.arange(CENTRES) % len(rows)]
+        apart = ((centres[:, None] - centres) ** 2).sum(dim=2)
+        return {"centres": centres, "width": apart.mean().clamp(min=LEAST).reshape(1)}
+
+    entries = (
+        Entry("centres", (CENTRES, shape[0]), constant=0.0, fitted=True),
+        Entry("width", (1,), constant=0.0, fitted=True),
+    )
+    return _fixed(shape, CENTRES, features, entries, prepare, 2 * CENTRES * shape[0])
+
+
+def _at_ranks(rows: Tensor, ranks: list[int]) -> Tensor:
+    """The values of each column at these places of its order, ``[ranks, D]``."""
+    return rows.sort(dim=0).values[ranks]
+
+
+def bins(shape: Shape) -> Part:
+    """In which of 12 quantile bins each column lies: bin after bin, all columns."""
+
+    def features(v: Values, x: Tensor) -> Tensor:
+        number = (x[:, None] >= v["edges"]).sum(dim=1)
+        return F.one_hot(number, BINS).to(x.dtype).transpose(1, 2).flatten(1)
+
+    def prepare(rows: Tensor) -> dict[str, Tensor]:
+        return {"edges": _at_ranks(rows, [k * len(rows) // BINS for k in range(1, BINS)])}
+
+    edges = Entry("edges", (BINS - 1, shape[0]), constant=0.0, fitted=True)
+    return _fixed(shape, BINS * shape[0], features, (edges,), prepare)
+
+
+def normal_scores(shape: Shape) -> Part:
+    """Φ⁻¹ of the share of 24 quantiles that lie at or below a value, a half added."""
+
+    def features(v: Values, x: Tensor) -> Tensor:
+        below = (x[:, None] >= v["knots"]).sum(dim=1).to(x.dtype)
+        return torch.special.ndtri((below + 0.5) / (KNOTS + 1))
+
+    def prepare(rows: Tensor) -> dict[str, Tensor]:
+        return {"knots": _at_ranks(rows, [(2 * k + 1) * len(rows) // (2 * KNOTS) for k in range(KNOTS)])}
+
+    knots = Entry("knots", (KNOTS, shape[0]), constant=0.0, fitted=True)
+    return _fixed(shape, shape[0], features, (knots,), prepare)
+
+
+def ordered(shape: Shape) -> Part:
+    """The row in ascending order."""
+    return _fixed(shape, shape[0], lambda v, x: x.sort(dim=1).values)
+
+
+def direction(shape: Shape) -> Part:
+    """The row over its length."""
+    return _fixed(shape, shape[0], lambda v, x: x / torch.sqrt((x**2).sum(dim=1, keepdim=True)).clamp(min=LEAST))
+
+
+TABLES_SEEDS: dict[str, Callable[[Shape], Part]] = {
+    "mlp": units,
+    "equality": equality,
+    "periodic": periodic,
+    "gated": gated,
+    "rbf": radial,
+    "gate": column_gate,
+    "bins": bins,
+    "quantile": normal_scores,
+    "sort": ordered,
+    "compare": comparison,
+    "norm": direction,
+}

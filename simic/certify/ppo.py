@@ -1,0 +1,324 @@
+"""One iteration of the learner in float64: scales, advantages (GAE) and the update by PPO, down to the weights."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from simic import params
+from simic.certify import streams
+from simic.certify.agent import CLIP, Interface, Network, Scale, Tensors
+
+POLICY, FIRST, SECOND = "ppo/policy.", "ppo/adam.exp_avg.", "ppo/adam.exp_avg_sq."
+DECAY = 0.9, 0.999  # of Adam's moments (Kingma, Ba 2015, arXiv 1412.6980)
+SIGMA_FLOOR = 0.1  # of advantages, in units of scaled reward
+FLAT = 1e-8  # variance of returns below which there is nothing to explain
+STOP_FACTOR = 1.5  # times target_kl
+IN_DOUBT = 1e-3  # relative distance of a divergence from its limit at which rounding decides: then as it was done
+LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT = 20.0, 30.0
+RATE_FACTOR, RATE_MIN, RATE_MAX, RATE_END = 1.5, 1e-5, 1e-2, 0.2  # of the adaptive schedule; what the linear one leaves
+
+
+@dataclass(frozen=True)
+class Rows:
+    """T steps of E environments: ``features [T, E, F]`` as seen, ``masks`` by name ``[T, E, …]``, ``actions`` and
+    ``log_probs [T, E, K]`` of acting, the rest ``[T, E, …]``.
+    """
+
+    features: Tensor
+    categories: Tensor
+    told: Tensor
+    masks: Tensors
+    actions: Tensor
+    valid: Tensor
+    log_probs: Tensor
+    advantages: Tensor
+    returns: Tensor
+
+    def select(self, envs: Tensor) -> "Rows":
+        """Return those environments."""
+        masks = {name: mask[:, envs] for name, mask in self.masks.items()}
+        return Rows(**{name: x[:, envs] for name, x in vars(self).items() if name != "masks"}, masks=masks)
+
+    def single_steps(self) -> "Rows":
+        """Return every step as an environment of its own, ``[1, E·T]``, one environment after another."""
+        masks = {name: mask.transpose(0, 1).flatten(0, 1)[None] for name, mask in self.masks.items()}
+        flat = {name: x.transpose(0, 1).flatten(0, 1)[None] for name, x in vars(self).items() if name != "masks"}
+        return Rows(**flat, masks=masks)
+
+    def flat(self, what: Tensor) -> Tensor:
+        """Return the valid rows of ``[T, E, …]`` one after the other."""
+        return what[self.valid]
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What an update changes: weights and Adam's moments by name, counters and the learning rate."""
+
+    weights: Tensors
+    first: Tensors
+    second: Tensors
+    steps: int
+    updates: int
+    skipped: int
+    rate: float
+
+    @classmethod
+    def read(cls, tensors: Tensors, ppo: params.PPOParams) -> "Learner":
+        """Read it from a checkpoint's tensors."""
+        weights, first, second = (
+            {name.removeprefix(lead): x.double() for name, x in tensors.items() if name.startswith(lead)}
+            for lead in (POLICY, FIRST, SECOND)
+        )
+        steps, updates, skipped = (
+            int(tensors[f"ppo/{name}"]) for name in ("adam.step", "counter.updates", "counter.skipped_steps")
+        )
+        rate = tensors.get("ppo/counter.learning_rate")
+        rate = ppo.learning_rate if rate is None else float(rate)
+        return cls(weights, first, second, steps, updates, skipped, rate)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of the whole rollout: its steps, and by factor ``[K]`` in how many it mattered and in how many it had choices."""
+
+    steps: int
+    relevant: Tensor
+    open: Tensor
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """What one minibatch came to before its step; ``entropy`` and ``open`` are sums by factor ``[K]``."""
+
+    policy_loss: float
+    value_loss: float
+    divergence: float
+    entropy: Tensor
+    open: Tensor
+    gradient_norm: float
+    stepped: bool
+
+
+# --- before the update -----------------------------------------------------------------------------------------------
+
+
+def scaled(
+    rewards: Tensor, valid: Tensor, scale: Scale | None, gamma: float, clipped: bool
+) -> tuple[Scale | None, Tensor, Tensor]:
+    """Return the scale after an episode, its rewards ``[T, E]`` in it and the discounted returns at its end ``[E]``."""
+    running, sums = torch.zeros(rewards.shape[1], dtype=torch.float64), []
+    for paid in rewards:
+        running = gamma * running + paid
+        sums.append(running)
+    if scale is None:
+        return None, rewards, running
+    scale = scale.with_rows(torch.stack(sums)[valid][:, None])
+    own = rewards / scale.deviation
+    return scale, torch.clip(own, -CLIP, CLIP) if clipped else own, running
+
+
+def advantages(
+    rewards: Tensor, values: Tensor, following: Tensor, terminated: Tensor, truncated: Tensor, valid: Tensor,
+    gamma: float, decay: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return advantages and returns ``[T, E]`` (Schulman et al. 2016, arXiv 1506.02438), 0 where not valid."""
+    found, later = torch.zeros_like(values), torch.zeros(values.shape[1], dtype=values.dtype)
+    for t in reversed(range(len(values))):
+        delta = rewards[t] + torch.where(terminated[t], 0.0, gamma * following[t]) - values[t]
+        goes_on = ~(terminated[t] | truncated[t])
+        later = torch.where(valid[t], delta + torch.where(goes_on, gamma * decay * later, 0.0), 0.0)
+        found[t] = later
+    return found, torch.where(valid, found + values, 0.0)
+
+
+def standardized(values: Tensor, chosen: Tensor) -> Tensor:
+    """Return (A − mean) / max(σ, 0.1) over the ``chosen``; 0 elsewhere."""
+    if not chosen.any():
+        return torch.zeros_like(values)
+    own = values[chosen]
+    return torch.where(chosen, (values - own.mean()) / max(float(own.std(correction=0)), SIGMA_FLOOR), 0.0)
+
+
+def summary(advantage: Tensor, returns: Tensor, values: Tensor) -> dict[str, float]:
+    """Return what is reported of valid rows, by the name of the metric; NaN where returns do not vary."""
+    found = {"value_mean": float(values.mean())}
+    for name, x in (("advantage", advantage), ("return", returns)):
+        found |= {f"{name}_mean": float(x.mean()), f"{name}_std": float(x.std(correction=0))}
+        found[f"{name}_max_abs"] = float(x.abs().max())
+    spread = float(returns.var(correction=0))
+    left = float((returns - values).var(correction=0))
+    return found | {"explained_variance": 1.0 - left / spread if spread > FLAT else math.nan}
+
+
+# --- the update ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Update:
+    """An update of PPO (Schulman et al. 2017, arXiv 1707.06347) over these rows, in the order of environments.
+
+    ``looked`` minibatches were looked at when it was done, which decides only where a divergence is as good as its
+    limit.
+    """
+
+    rows: Rows
+    interface: Interface
+    train: params.Train
+    rng_seed: int
+    iteration: int
+    looked: int | None = None
+
+    @property
+    def total(self) -> int:
+        """Updates of the whole run."""
+        return self.train.horizon or self.train.iterations
+
+    def run(self, learner: Learner) -> tuple[Learner, dict[str, float]]:
+        """Return the learner after all minibatches up to the one whose divergence is too large, and the metrics."""
+        ppo = self.train.ppo
+        rows = self.rows if self.train.policy.core != "none" else self.rows.single_steps()
+        done = min(1.0, learner.updates / max(1, self.total - 1))
+        coefficient = (1.0 - done) * ppo.entropy_coef + done * ppo.entropy_coef_final
+        if ppo.learning_rate_schedule == "linear":
+            learner = replace(learner, rate=((1.0 - done) + done * RATE_END) * ppo.learning_rate)
+        usage, parts = self._usage(rows), min(ppo.minibatches, rows.valid.shape[1])
+        found: list[Minibatch] = []
+        epochs = 0
+        while epochs < ppo.epochs and not _stopped(found):
+            epochs += 1
+            for envs in self._minibatches(rows.valid.shape[1], epochs - 1, parts):
+                learner, one = self._step(learner, rows.select(envs), usage, parts, coefficient, len(found))
+                found.append(one)
+                if _stopped(found):
+                    break
+        learner = replace(learner, updates=learner.updates + any(one.stepped for one in found))
+        metrics = _metrics(found, epochs) | {"entropy_coef": coefficient, "samples": float(usage.steps)}
+        return self._adapted(learner, found, parts), metrics
+
+    def _minibatches(self, count: int, epoch: int, parts: int) -> Iterator[Tensor]:
+        """The environments in an order that is drawn for each epoch, cut into parts of nearly equal size."""
+        stream = streams.key(self.rng_seed, streams.MINIBATCHES, self.iteration, epoch)
+        order = torch.from_numpy(streams.permutation(stream, count))
+        yield from (part.sort().values for part in order.tensor_split(parts))
+
+    def _usage(self, rows: Rows) -> Usage:
+        actions, masks = rows.flat(rows.actions), {name: rows.flat(mask) for name, mask in rows.masks.items()}
+        matters, several = self.interface.matters[actions[:, 0]], self.interface.open(masks, actions)
+        return Usage(len(actions), matters.sum(dim=0), several.sum(dim=0))
+
+    def _step(
+        self, learner: Learner, rows: Rows, usage: Usage, parts: int, coefficient: float, number: int
+    ) -> tuple[Learner, Minibatch]:
+        weights = {name: weight.clone().requires_grad_() for name, weight in learner.weights.items()}
+        loss, one = self._loss(Network(weights, self.interface, self.train.policy), rows, usage, parts, coefficient)
+        found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True, materialize_grads=True)
+        norm = math.sqrt(math.fsum(float(gradient.square().sum()) for gradient in found))
+        one = replace(one, gradient_norm=norm)
+        if not math.isfinite(norm + one.divergence + one.policy_loss + one.value_loss):
+            return replace(learner, skipped=learner.skipped + 1), one
+        if self._too_far(one.divergence, number):
+            return learner, one
+        return self._stepped(learner, dict(zip(weights, found, strict=True)), norm), replace(one, stepped=True)
+
+    def _stepped(self, learner: Learner, gradients: Tensors, norm: float) -> Learner:
+        """One step of Adam on gradients that are shortened where their norm is too large."""
+        ppo, steps = self.train.ppo, learner.steps + 1
+        shrink = max(1.0, norm / ppo.max_grad_norm)
+        weights, first, second = {}, {}, {}
+        for name, gradient in gradients.items():
+            own = gradient / shrink
+            first[name] = DECAY[0] * learner.first[name] + (1.0 - DECAY[0]) * own
+            second[name] = DECAY[1] * learner.second[name] + (1.0 - DECAY[1]) * own**2
+            spread = torch.sqrt(second[name] / (1.0 - DECAY[1] ** steps)) + ppo.adam_eps
+            weights[name] = learner.weights[name] - learner.rate * first[name] / (1.0 - DECAY[0] ** steps) / spread
+        return replace(learner, weights=weights, first=first, second=second, steps=steps)
+
+    def _too_far(self, divergence: float, number: int) -> bool:
+        target = self.train.ppo.target_kl
+        if target is None:
+            return False
+        limit = STOP_FACTOR * target
+        if self.looked is not None and abs(divergence - limit) < IN_DOUBT * limit:
+            return number + 1 == self.looked
+        return divergence > limit
+
+    def _loss(
+        self, network: Network, rows: Rows, usage: Usage, parts: int, coefficient: float
+    ) -> tuple[Tensor, Minibatch]:
+        """−objective + c_v · value loss − Σ c_k · entropy of factor k: sums over the minibatch times the number of
+        minibatches, over the counts of the whole rollout.
+        """
+        z, values = network.read(rows.features, rows.categories, rows.told)
+        masks = {name: rows.flat(mask) for name, mask in rows.masks.items()}
+        judged = network.judge(rows.flat(z), masks, rows.flat(rows.actions))
+        logs = (judged.log_probs - rows.flat(rows.log_probs)).clip(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        share = parts / max(1, usage.steps)
+        policy = -self._objective(logs, rows.flat(rows.advantages), rows.flat(rows.actions)[:, 0], usage).sum() * share
+        value = (rows.flat(values) - rows.flat(rows.returns)).square().sum() * share / 2
+        several = judged.options > 1
+        entropy = torch.where(several, judged.entropy, 0.0).sum(dim=0)
+        mean = entropy * parts / usage.open.clamp(min=1)
+        bonus = (self._worth(mean.detach(), usage, coefficient) * mean).sum()
+        drift = logs.detach()
+        divergence = float((torch.expm1(drift) - drift).sum()) / max(1, len(drift))
+        losses = float(policy.detach()), float(value.detach())
+        found = Minibatch(*losses, divergence, entropy.detach(), several.sum(dim=0), math.nan, False)
+        return policy + self.train.ppo.value_coef * value - bonus, found
+
+    def _objective(self, logs: Tensor, gained: Tensor, op: Tensor, usage: Usage) -> Tensor:
+        """What each row adds to what is maximised, min(r A, clip(r, 1 − ε, 1 + ε) A), ``[N]``."""
+        ppo = self.train.ppo
+        if ppo.ratio == "joint":
+            logs, weight = logs.sum(dim=1, keepdim=True).clip(-JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT), 1.0
+        else:
+            each = usage.steps / usage.relevant.clamp(min=1) if ppo.head_weight == "mean" else 1.0
+            weight = self.interface.matters[op] * each
+        ratio, gain = logs.exp(), gained[:, None]
+        clipped = ratio.clip(1.0 - ppo.clip_range, 1.0 + ppo.clip_range)
+        return (weight * torch.minimum(ratio * gain, clipped * gain)).sum(dim=1)
+
+    def _worth(self, mean: Tensor, usage: Usage, coefficient: float) -> Tensor:
+        """What each factor's entropy is worth; more where it is below its floor: c (f − H)² has slope 2 c (f − H)."""
+        ppo, names = self.train.ppo, [factor.name for factor in self.interface.factors]
+        worth = torch.tensor([coefficient * ppo.entropy_scale.get(name, 1.0) for name in names], dtype=torch.float64)
+        floors = torch.tensor([ppo.entropy_floor.get(name, 0.0) for name in names], dtype=torch.float64)
+        pull = 2.0 * ppo.entropy_floor_coef * (floors - mean).clamp(min=0.0)
+        return worth + torch.where(usage.open > 0, pull, 0.0)
+
+    def _adapted(self, learner: Learner, found: Sequence[Minibatch], parts: int) -> Learner:
+        """The adaptive schedule: slower after an update that was stopped, faster after one that hardly moved."""
+        ppo, target, rate = self.train.ppo, self.train.ppo.target_kl, learner.rate
+        if ppo.learning_rate_schedule != "adaptive" or target is None or ppo.epochs * parts == 1:
+            return learner
+        if not found[-1].stepped and found[-1].divergence > target:
+            rate = max(rate / RATE_FACTOR, RATE_MIN)
+        elif found[-1].divergence < target / 2.0:
+            rate = min(rate * RATE_FACTOR, RATE_MAX)
+        return replace(learner, rate=rate)
+
+
+def _stopped(found: Sequence[Minibatch]) -> bool:
+    return bool(found) and not found[-1].stepped and math.isfinite(found[-1].divergence + found[-1].gradient_norm)
+
+
+def _metrics(found: Sequence[Minibatch], epochs: int) -> dict[str, float]:
+    """By the names of metrics."""
+    taken = [one for one in found if one.stepped]
+    mean = lambda values: math.fsum(values) / len(values) if values else math.nan  # noqa: E731
+    several = sum((one.open for one in taken), torch.zeros(()))
+    entropy = sum((one.entropy for one in taken), torch.zeros(()))
+    heads = (entropy[several > 0] / several[several > 0]).tolist() if taken else []
+    return {
+        "policy_loss": mean([one.policy_loss for one in taken]),
+        "value_loss": mean([one.value_loss for one in taken]),
+        "entropy": mean(heads),
+        "grad_norm": mean([one.gradient_norm for one in taken]),
+        "grad_norm_max": max((one.gradient_norm for one in taken), default=math.nan),
+        "epochs": float(epochs),
+        "steps": float(len(taken)),
+        "approx_kl": found[-1].divergence,
+        "approx_kl_max": max(one.divergence for one in found),
+    }

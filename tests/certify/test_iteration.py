@@ -1,0 +1,68 @@
+"""A small training is derived again down to the weights, and every fault that is planted in it shows."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simic import params
+from simic.agent import losses, normalization, rollout
+from simic.audit.certify import part
+from simic.audit.certify_code import small_run
+from simic.data.prepare import prepare
+from simic.training import trainer
+from tests.helpers import ROOT
+
+PLAIN = ("prepare.task=digits", "train.reward.mode=shaped", "train.episode_end=truncate")
+SETTINGS = {
+    "default": (),
+    "no memory, per head": (
+        *PLAIN, "train.policy.core=none", "train.ppo.ratio=per_head",
+        "train.ppo.head_weight=mean", "train.ppo.entropy_scale={op: 2.0}", "train.ppo.entropy_floor={op: 0.95}",
+    ),
+    "lstm, adaptive": (
+        *PLAIN, "train.policy.core=lstm", "train.policy.critic=own", "train.ppo.learning_rate_schedule=adaptive",
+        "train.ppo.target_kl=0.02", "train.ppo.normalize_observations=false",
+    ),
+}  # fmt: skip
+
+
+def differences(name: str, folder: Path) -> set[str]:
+    """What differs in a small training with these settings."""
+    tree = params.load(ROOT / "params.yaml", [*SETTINGS[name], "prepare.samples=160"])
+    suite = tree.prepare.suite.model_copy(
+        update={"instances": params.Instances(train=6, val=3, held_out=1, held_out_kinds=1)}
+    )
+    prepare(tree.prepare.model_copy(update={"suite": suite}), tree.rng_seed, folder / "prepared", folder)
+    subject = small_run(tree, folder / "prepared", folder)
+    parts = part("iterations", subject.iterations), part("episodes", lambda: subject.episodes(every=True))
+    assert all(each.lines for each in parts), [each.reason for each in parts]
+    return {line.what for each in parts for line in each.differences}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_clean_training_is_the_reference(name: str, tmp_path: Path) -> None:
+    assert differences(name, tmp_path) == set()
+
+
+def scaled(owner: object, name: str, change: Callable) -> tuple[object, str, Callable]:
+    """A function that gives something else than it should."""
+    right = getattr(owner, name)
+    return owner, name, lambda *args, **named: change(right(*args, **named))
+
+
+FAULTS = {
+    "advantages": lambda: scaled(trainer, "with_advantages", lambda r: replace(r, advantages=1.01 * r.advantages)),
+    "actions sampled": lambda: scaled(rollout, "_noise", lambda noise: noise.roll(1, 1)),
+    "scale of observations": lambda: scaled(
+        normalization.Moments, "merge", lambda found: replace(found, m2=1.01 * found.m2)
+    ),
+    "weights": lambda: scaled(losses, "surrogate", lambda gained: 1.05 * gained),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_fault_is_caught(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*FAULTS[what]())
+    assert what in differences("default", tmp_path)

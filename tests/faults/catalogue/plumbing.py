@@ -1,0 +1,270 @@
+"""Faults between the parts: environment, lifecycle, hosts, masks, observations, rewards."""
+
+from tests.faults.fault import Patch, planted
+
+ROLLOUT, ENV, POPULATION = "agent/rollout.py", "envs/growth_env.py", "growth/batch/population.py"
+LIFECYCLE, GROUPS, ARENA = "growth/life/lifecycle.py", "growth/batch/groups.py", "growth/batch/arena.py"
+OBSERVATIONS, ATTRIBUTION = "envs/observations.py", "envs/attribution.py"
+
+FAULTS = (
+    planted(
+        "plumbing",
+        "memory-outlives-episode",
+        "critical",
+        "The policy's memory goes on from the last episode into the next one.",
+        Patch(
+            ROLLOUT,
+            "return cls(observation, policy.initial_state(env.num_envs), starts)",
+            'return cls(observation, getattr(env, "memory", policy.initial_state(env.num_envs)), starts)',
+        ),
+        Patch(ROLLOUT, "state = position.state.zeroed(position.starts)", "state = position.state"),
+        Patch(
+            ROLLOUT,
+            "    return rollout, Position(observation, state, starts)",
+            "    env.memory = state\n    return rollout, Position(observation, state, starts)",
+        ),
+    ),
+    planted(
+        "plumbing",
+        "memory-wiped-while-acting",
+        "critical",
+        "The policy forgets everything after each step of acting, but not in the update.",
+        Patch(
+            ROLLOUT,
+            "state, ended = step.state, terminated | truncated",
+            "state, ended = step.state.zeroed(torch.ones_like(valid)), terminated | truncated",
+        ),
+    ),
+    planted(
+        "plumbing",
+        "action-noise-shared",
+        "high",
+        "All hosts draw their actions with the same random numbers.",
+        Patch(
+            ROLLOUT,
+            "rng.Purpose.ACTION, iteration, env_ids, time, device",
+            "rng.Purpose.ACTION, iteration, torch.zeros_like(env_ids), time, device",
+        ),
+    ),
+    planted(
+        "plumbing",
+        "style-mask-ignored",
+        "critical",
+        "The policy acts without the mask of the heads that are masked for every op alike.",
+        Patch(
+            "agent/distributions.py",
+            'if mask is None or given == "nothing":\n        return mask',
+            'if mask is None or given == "nothing":\n        return None',
+        ),
+    ),
+    planted(
+        "plumbing",
+        "hosts-share-weights",
+        "critical",
+        "All hosts of an iteration begin with the same weights.",
+        Patch(
+            POPULATION,
+            "Purpose.HOST_INIT, iteration, self.env_ids, device",
+            "Purpose.HOST_INIT, iteration, torch.zeros_like(self.env_ids), device",
+        ),
+    ),
+    planted(
+        "plumbing",
+        "blueprint-never-trains",
+        "critical",
+        "The weights of one blueprint never move.",
+        Patch(
+            GROUPS,
+            "frozen=state.frozen[hosts, slot],",
+            "frozen=state.frozen[hosts, slot] | (state.blueprint[hosts, slot] == 2),",
+        ),
+    ),
+    planted(
+        "plumbing",
+        "host-gradient-zeroed",
+        "critical",
+        "Hosts get no gradient: only their seeds learn.",
+        Patch(
+            ARENA,
+            "[_norms(own) for own in grads]",
+            "list(map(_norms, grads := [[g * float(i > 0) for g in of] for i, of in enumerate(grads)]))",
+        ),
+    ),
+    planted(
+        "plumbing",
+        "seed-gradient-leaks",
+        "high",
+        "Isolated seeds send their gradient into the host.",
+        Patch(GROUPS, "np.flatnonzero(~np.isin(stage, list(isolated)))", "np.arange(len(stage))"),
+    ),
+    planted(
+        "plumbing",
+        "host-moments-forgotten",
+        "high",
+        "Hosts lose the moments of their optimizer after each epoch.",
+        Patch(
+            ARENA,
+            '{"param": params, **moments}',
+            '{"param": params, **{name: [torch.zeros_like(each) for each in of] for name, of in moments.items()}}',
+        ),
+    ),
+    planted(
+        "plumbing",
+        "host-optimizer-steps-twice",
+        "high",
+        "Hosts and seeds make two steps for each minibatch.",
+        Patch(
+            ARENA,
+            "            optimizers.apply_fused(self._runs, grads, self.optimizer)\n",
+            "            for _ in '12':\n                optimizers.apply_fused(self._runs, grads, self.optimizer)\n",
+        ),
+    ),
+    planted(
+        "plumbing",
+        "seeds-decay-like-hosts",
+        "medium",
+        "Seeds have the weight decay of hosts, though params.yaml gives them none.",
+        Patch(POPULATION, "decay = self.optimizer.seed_weight_decay", "decay = 100 * self.optimizer.weight_decay"),
+    ),
+    planted(
+        "plumbing",
+        "holding-gate-open",
+        "high",
+        "The gate before HOLDING lets every seed pass, whether its ramp has ended or not.",
+        Patch("growth/life/gates.py", "Stage.HOLDING: holding,", "Stage.HOLDING: always,"),
+    ),
+    planted(
+        "plumbing",
+        "prune-does-nothing",
+        "high",
+        "PRUNE takes effect by its record alone: the seed stays.",
+        Patch(LIFECYCLE, "slots = _remove(slots, where & ~scheduled)", "scheduled = scheduled & False"),
+    ),
+    planted(
+        "plumbing",
+        "alpha-lags",
+        "medium",
+        "A ramp is one step behind until it jumps to its end.",
+        Patch("growth/life/alpha.py", "t = done / slots", "t = (done - 1).clamp(min=0) / slots"),
+    ),
+    planted(
+        "plumbing",
+        "full-alpha-in-validation",
+        "high",
+        "Blending seeds are validated as if their ramp had ended.",
+        Patch(
+            POPULATION,
+            "state.of(hosts), slots.alpha, data, flags[:, hosts])",
+            "state.of(hosts), slots.alpha.ceil(), data, flags[:, hosts])",
+        ),
+    ),
+    planted(
+        "plumbing",
+        "contribution-of-another-slot",
+        "critical",
+        "A seed's contribution is measured with another slot's seed left out.",
+        Patch(
+            ATTRIBUTION,
+            "paired_difference(correct[MAIN], correct[left_out])",
+            "paired_difference(correct[MAIN], correct[left_out].roll(1, 0))",
+        ),
+    ),
+    planted(
+        "plumbing",
+        "committed-counts-all-seeds",
+        "critical",
+        "Committed accuracy is that of the live network, unfossilized seeds included.",
+        Patch(ATTRIBUTION, "acting, acting & ~fossilized))", "acting, np.zeros_like(acting)))"),
+    ),
+    planted(
+        "plumbing",
+        "budget-forgets-candidate",
+        "high",
+        "The mask of the parameter budget leaves out the seed that is asked about.",
+        Patch(
+            "envs/masks.py",
+            "(elsewhere[:, :, None] + self.reserve <= self.limit)",
+            "(elsewhere[:, :, None] + 0 * self.reserve <= self.limit)",
+        ),
+    ),
+    planted(
+        "plumbing",
+        "kept-seeds-weigh-nothing",
+        "critical",
+        "Fossilized seeds are counted without their parameters.",
+        Patch(
+            POPULATION,
+            "return weight * in_stages(slots.stage, LIVE_STAGES)",
+            "return weight * in_stages(slots.stage, LIVE_STAGES) * (slots.stage != 5)",
+        ),
+    ),
+    planted(
+        "plumbing",
+        "time-not-seen",
+        "high",
+        "The observation of the time is always 0.",
+        Patch(
+            OBSERVATIONS,
+            "torch.full_like(v.train_loss, v.step / v.episode_steps)",
+            "torch.full_like(v.train_loss, 0.0)",
+        ),
+    ),
+    planted(
+        "plumbing",
+        "lags-shifted",
+        "high",
+        "What is shown as the newest validation result is the one before it.",
+        Patch(OBSERVATIONS, "at = -1 - lag", "at = -2 - lag"),
+    ),
+    planted(
+        "plumbing",
+        "sees-another-host",
+        "critical",
+        "Every host is decided by the observation of its neighbour.",
+        Patch(
+            OBSERVATIONS,
+            "return torch.cat((base, per_slot.flatten(1), per_kind.flatten(1)), dim=1)",
+            "return torch.cat((base, per_slot.flatten(1), per_kind.flatten(1)), dim=1).roll(1, 0)",
+        ),
+    ),
+    planted(
+        "plumbing",
+        "reward-sign",
+        "critical",
+        "The policy is paid for a falling score.",
+        Patch(
+            "envs/rewards/objectives.py",
+            "return setting.weights.score.weight * (",
+            "return -setting.weights.score.weight * (",
+        ),
+    ),
+    planted(
+        "plumbing",
+        "component-not-paid",
+        "critical",
+        "One component of the reward is recorded but not paid.",
+        Patch("envs/rewards/registration.py", "first, *rest = parts.values()", "first, _, *rest = parts.values()"),
+    ),
+    planted(
+        "plumbing",
+        "terminal-potential",
+        "critical",
+        "The potential of a terminal state is not 0, so shaping pays for seeds that were never kept.",
+        Patch(
+            "envs/rewards/differences.py",
+            "after = torch.where(t.terminal, 0.0, potential(t.after))",
+            "after = potential(t.after)",
+        ),
+    ),
+    planted(
+        "plumbing",
+        "rewards-paid-to-the-twin",
+        "critical",
+        "The rewards of hosts go to their neighbours.",
+        Patch(
+            ROLLOUT,
+            "info = env.step(step.actions)\n",
+            "info = env.step(step.actions)\n        reward = reward.roll(1)\n",
+        ),
+    ),
+)

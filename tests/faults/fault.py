@@ -1,0 +1,80 @@
+"""A planted fault as data: what is wrong, how grave that is, and how it gets into a copy of the pipeline."""
+
+import ast
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import simic
+from simic.errors import SimicError
+from simic.pipeline.paths import Workspace
+from simic.telemetry.rows import Severity
+
+PACKAGE = Path(simic.__file__).parent
+Family = Literal["maths", "plumbing", "data", "evaluation", "provenance", "resume", "scale"]
+When = Literal["prepare", "headroom", "interrupted", "train", "evaluate"]
+FAMILIES: tuple[Family, ...] = get_args(Family)
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A change of the source: ``old`` stands exactly once in ``file`` (below ``simic/``) and becomes ``new``."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Tampering:
+    """What is done to the files of a workspace, given that of another run, behind a stage; "interrupted" is between an
+    interruption of training and its resume.
+    """
+
+    after: When
+    do: Callable[[Workspace, Workspace], None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault; ``severity`` is what an audit should give it."""
+
+    id: str
+    family: Family
+    title: str
+    severity: Severity
+    patches: tuple[Patch, ...] = ()
+    tampering: Tampering | None = None
+
+
+def planted(family: Family, name: str, severity: Severity, title: str, *changes: Patch | Tampering) -> Fault:
+    """Return a fault of these changes; ValueError without any, or with two tamperings."""
+    patches = tuple(each for each in changes if isinstance(each, Patch))
+    tamperings = [each for each in changes if isinstance(each, Tampering)]
+    if not changes or len(tamperings) > 1:
+        raise ValueError(f"fault {family}-{name}: needs a patch or one tampering")
+    return Fault(f"{family}-{name}", family, title, severity, patches, tamperings[0] if tamperings else None)
+
+
+def copied(folder: Path, patches: Sequence[Patch]) -> Path:
+    """Return the folder, now with a copy of the package that has the patches; SimicError where one does not apply."""
+    shutil.copytree(PACKAGE, folder / PACKAGE.name)
+    for patch in patches:
+        path = folder / PACKAGE.name / patch.file
+        path.write_text(patched(path.read_text(encoding="utf-8"), patch), encoding="utf-8")
+    return folder
+
+
+def patched(source: str, patch: Patch) -> str:
+    """Return the source with the patch; SimicError unless the old text is there once and the result is Python."""
+    count = source.count(patch.old)
+    if count != 1:
+        raise SimicError(f"{patch.file}: the text to be patched is there {count} times, must be once: {patch.old!r}")
+    changed = source.replace(patch.old, patch.new)
+    try:
+        ast.parse(changed)
+    except SyntaxError as error:
+        raise SimicError(f"{patch.file}: the patched source is no Python: {error}") from None
+    return changed

@@ -1,0 +1,116 @@
+"""One run of the pipeline through its real stages, in a process of its own: ``python play.py SOURCE JOB``.
+
+SOURCE is a scratch copy of the package, so everything that is imported here has the fault.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[:0] = [sys.argv[1]]
+    sys.path.append(str(Path(__file__).parents[2]))
+
+import threading
+import traceback
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from simic import params, seals
+from simic.audit.live import LiveAudit
+from simic.errors import SimicError
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
+from simic.telemetry.columns import Columns
+from simic.telemetry.rows import UpdateRow
+from simic.training.interrupts import Interrupted
+from simic.training.observers import Observer
+from tests.faults.catalogue import BY_ID
+from tests.faults.fault import When
+from tests.faults.setting import INTERRUPTED_AFTER
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run where. ``fault`` names the one of the catalogue that tampers with files, if any does; ``reused``
+    stages have their outputs in the workspace already; files of another run are in ``donor``.
+    """
+
+    workspace: str
+    donor: str
+    fault: str = ""
+    reused: tuple[str, ...] = ()
+
+
+@dataclass
+class Ending:
+    """How a run ended: in which stage, with which message of a refusal or a crash."""
+
+    how: Literal["ended", "refused", "crashed"] = "ended"
+    stage: str = ""
+    message: str = ""
+
+
+class _Interrupter(Observer):
+    """Asks training to stop once an iteration is whole."""
+
+    def __init__(self, after: int, stop: threading.Event) -> None:
+        self.after, self.stop = after, stop
+
+    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
+        if update.iteration + 1 == self.after:
+            self.stop.set()
+
+
+class Run:
+    """A workspace on its way through the stages."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.workspace, self.donor = job, Workspace(Path(job.workspace)), Workspace(Path(job.donor))
+
+    def stage(self, name: str) -> None:
+        """Run it, unless its outputs are there, and tamper with what it left if the fault says so."""
+        tree = params.load(self.workspace.params)
+        if name in self.job.reused:
+            seals.write(self.workspace.root, name, tree)  # by this package, as if the stage had run here
+        elif name == "train":
+            self._train(tree)
+        else:
+            stages.STAGES[name](tree, self.workspace)
+        self._tamper(name)
+
+    def _train(self, tree: params.Params) -> None:
+        """Interrupted and resumed, watched by the live audit as any training is."""
+        for after in INTERRUPTED_AFTER:
+            stop = threading.Event()
+            try:
+                stages.train(tree, self.workspace, (LiveAudit(), _Interrupter(after, stop)), stop)
+            except Interrupted:
+                self._tamper("interrupted")
+            else:
+                return  # it was done before
+        stages.train(tree, self.workspace, (LiveAudit(),))
+
+    def _tamper(self, when: When | str) -> None:
+        tampering = BY_ID[self.job.fault].tampering if self.job.fault else None
+        if tampering is not None and tampering.after == when:
+            tampering.do(self.workspace, self.donor)
+
+
+def play(job: Job) -> Ending:
+    """Run all stages in order, up to the one that refuses or crashes."""
+    run = Run(job)
+    for name in stages.STAGES:
+        try:
+            run.stage(name)
+        except SimicError as refusal:
+            return Ending("refused", name, str(refusal))
+        except Exception:  # noqa: BLE001 - whatever a fault does is what is asked for
+            return Ending("crashed", name, traceback.format_exc())
+    return Ending()
+
+
+if __name__ == "__main__":
+    asked = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
+    ended = play(Job(**{**asked, "reused": tuple(asked["reused"])}))
+    Path(sys.argv[2]).with_name("ending.json").write_text(json.dumps(asdict(ended)), encoding="utf-8")

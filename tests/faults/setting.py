@@ -1,0 +1,68 @@
+"""The run that faults are planted in: seconds of one core, in which every mechanism of the pipeline still occurs."""
+
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from simic import params
+from simic.params import Params
+
+# With this one the choices that faults turn differ: the best schedule by test and by search, and the best, worst and
+# last validation.
+RNG_SEED = 20
+# Runs without a fault: what the audit finds in one of them is no proof of a fault.
+CLEAN_SEEDS = (*range(1, 8), RNG_SEED)
+# Iterations after which training is interrupted and resumed.
+INTERRUPTED_AFTER = (2, 8)
+ITERATIONS = 10  # several checks need as many
+
+# Of two slots with two blueprints and four openings. Seeds germinate, blend, are pruned and are fossilized; the budget
+# holds for one depthwise convolution and one norm, and one style is closed, so that every mask forbids something.
+TREE: dict[str, Any] = {
+    "prepare": {
+        "task": "suite",
+        "samples": 160,
+        "suite": {"name": "patches", "instances": {"train": 4, "val": 2, "held_out": 3, "held_out_kinds": 1}},
+    },
+    "headroom": {"policies": ["static"], "schedules": 4, "search_tasks": 2, "floors": False},
+    "train": {
+        "host": {"family": "cnn", "preset": "impaired"},
+        "iterations": ITERATIONS,
+        "envs": 8,
+        "episode_steps": 14,
+        "batches_per_epoch": 4,
+        "batch_size": 16,
+        "validate_every": 3,
+        "host_optimizer": {"name": "adamw", "learning_rate": 0.003},
+        "lifecycle": {
+            "training_dwell": 1,
+            "min_prune_age": 4,
+            "embargo_steps": 0,
+            "sequential_development": False,
+            "max_seeds": 2,
+            "param_budget": 1.0,
+        },
+        "price": 2.0,
+        "actions": {
+            "slot": [0, 1],
+            "blueprint": ["norm", "depthwise"],
+            "style": ["linear_add", "sigmoid_add", "linear_gate"],
+        },
+        "reward": {"mode": "score"},
+        "policy": {"encoder_units": 16, "core_units": 16, "head_units": 16},
+        "ppo": {"epochs": 2, "minibatches": 2, "learning_rate": 0.003},
+    },
+    "evaluate": {"eval_seeds": 8},
+    "runtime": {"device": "cpu", "processes": 1, "threads": 1, "progress": "none"},
+}
+
+
+def tiny(rng_seed: int = RNG_SEED) -> Params:
+    """The params of such a run."""
+    return params.validate({"rng_seed": rng_seed, **TREE}, "self-test")
+
+
+def write(path: Path, tree: Params) -> None:
+    """A params.yaml with every value in it."""
+    YAML().dump(tree.model_dump(mode="json"), path)

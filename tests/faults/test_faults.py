@@ -1,0 +1,136 @@
+"""Every fault of the catalogue can be planted in the source as it is today, and is judged as it should be."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from simic.audit import known
+from simic.errors import SimicError
+from tests.faults import __main__ as command
+from tests.faults.catalogue import ALL, BY_ID
+from tests.faults.fault import FAMILIES, PACKAGE, Fault, Patch, patched, planted
+from tests.faults.judgement import Judgement, gravest, judge
+from tests.faults.play import Ending
+from tests.faults.runner import NEEDS, Laboratory, Tried, reusable
+
+HIGH = Fault("maths-x", "maths", "Something is wrong.", "high")
+
+
+@pytest.mark.parametrize("fault", [fault for fault in ALL if fault.patches], ids=lambda fault: fault.id)
+def test_every_patch_applies_once_and_compiles(fault: Fault) -> None:
+    sources: dict[str, str] = {}
+    for patch in fault.patches:
+        before = sources.get(patch.file) or (PACKAGE / patch.file).read_text()
+        sources[patch.file] = patched(before, patch)
+        assert sources[patch.file] != before
+
+
+@pytest.mark.parametrize(("old", "new", "said"), [("c", "d", "there 0 times"), ("= 1", "=", "there 2 times")])
+def test_a_patch_that_does_not_fit_is_refused(old: str, new: str, said: str) -> None:
+    with pytest.raises(SimicError, match=said):
+        patched("a = 1\nb = 1\n", Patch("x.py", old, new))
+
+
+def test_there_are_enough_faults_of_every_family() -> None:
+    of_family = Counter(fault.family for fault in ALL)
+    assert len(ALL) >= 64 and of_family.keys() == set(FAMILIES) and min(of_family.values()) >= 8
+    assert len(BY_ID) == len(ALL) == len({fault.title for fault in ALL})
+    for fault in ALL:
+        assert fault.id.startswith(fault.family) and fault.title.endswith(".")
+        assert not [patch for patch in fault.patches if patch.file.startswith(("audit", "certify"))]
+    with pytest.raises(ValueError, match="fault maths-nothing: needs a patch or one tampering"):
+        planted("maths", "nothing", "low", "Nothing is wrong.")
+
+
+def test_what_a_fault_cannot_change_is_not_run_again() -> None:
+    def patch_of(file: str) -> tuple[str, ...]:
+        return reusable(Fault("", "maths", "", "low", (Patch(file, "", ""),)))
+
+    assert patch_of("rng.py") == patch_of("data/batches.py") == ()
+    assert patch_of("envs/masks.py") == patch_of("growth/life/gates.py") == ("prepare",)
+    assert patch_of("agent/ppo.py") == patch_of("telemetry/publish.py") == ("prepare", "headroom")
+    assert patch_of("evaluation/gap.py") == ("prepare", "train")
+    assert patch_of("cli.py") == tuple(NEEDS)
+    after = {fault.tampering.after: reusable(fault) for fault in ALL if fault.tampering is not None}
+    assert after["train"] == ("prepare", "headroom", "train") and after["interrupted"] == ("prepare", "headroom")
+
+
+@pytest.mark.parametrize(
+    ("found", "clean", "word"),
+    [
+        ({}, {}, "missed"),
+        ({"A1": "high"}, {"A1": "high"}, "missed"),  # a false alarm proves nothing
+        ({"A1": "low"}, {"A1": "medium"}, "missed"),
+        ({"A1": "medium"}, {}, "lower"),
+        ({"A1": "high"}, {"A1": "medium"}, "caught"),
+        ({"A1": "low", "B1": "critical"}, {}, "caught"),
+    ],
+)
+def test_findings_that_a_clean_run_has_do_not_count(found: dict, clean: dict, word: str) -> None:
+    assert judge(HIGH, Ending(), found, clean).word == word
+
+
+@pytest.mark.parametrize("how", ["refused", "crashed"])
+def test_a_run_that_ends_early_is_judged_by_how_it_ended(how: Literal["refused", "crashed"]) -> None:
+    judged = judge(HIGH, Ending(how, "train", "why"), {"A1": "critical"}, {})
+    assert (judged.word, judged.by, judged.stage, judged.message) == (how, {}, "train", "why")
+
+
+def test_of_several_reports_each_check_counts_at_its_gravest() -> None:
+    reports = [{"A1": "low", "B1": "critical"}, {"A1": "high"}, {"C1": "info"}]
+    assert gravest(reports) == {"A1": "high", "B1": "critical", "C1": "info"}
+
+
+def test_a_statement_is_of_all_faults_and_committed_code_and_says_what_was_missed() -> None:
+    every = [Tried(fault, Judgement("missed" if fault is ALL[0] else "caught", {}), 1.0) for fault in ALL]
+    found = command.statement("0123456789", {1: {}}, every)
+    assert (found.commit, found.caught, found.missed) == ("0123456", len(ALL) - 1, (ALL[0].title,))
+    assert f"At commit 0123456, of {len(ALL)} faults" in found.sentence and "1 missed" in found.sentence
+    with pytest.raises(SimicError, match="2 faults were not tried"):
+        command.statement("0123456789", {}, every[2:])
+    with pytest.raises(SimicError, match="uncommitted changes"):
+        command.statement("0123456789-dirty", {}, every)
+
+
+def test_the_shipped_statement_can_be_read_and_a_damaged_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert known.shipped().faults >= 64
+    known.shipped.cache_clear()
+    monkeypatch.setattr(known, "FILE", tmp_path / "known.json")
+    with pytest.raises(SimicError, match="not a statement about planted faults"):
+        known.shipped()
+    known.shipped.cache_clear()
+
+
+def test_another_run_is_needed_to_take_files_from(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="needs two clean runs"):
+        Laboratory(tmp_path, (1,))
+
+
+@pytest.fixture(scope="module")
+def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
+    """Two clean runs, of which files of another run are taken from the second."""
+    found = Laboratory(tmp_path_factory.mktemp("laboratory"), (20, 1))
+    for seed in found.seeds:
+        found.run_clean(seed)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["provenance-evaluation-of-another-run", "maths-clip-range-tenfold", *(f.id for f in ALL if f.family == "scale")],
+)
+def test_a_planted_fault_is_found(name: str, laboratory: Laboratory) -> None:
+    tried = laboratory.try_out(BY_ID[name])
+    assert tried.judgement.word == "caught" and tried.changed, tried.judgement
+
+
+@pytest.mark.slow
+def test_a_fault_that_changes_nothing_is_missed(laboratory: Laboratory) -> None:
+    patch = Patch("cli.py", '"""The command line. ', '"""Commands. ')
+    tried = laboratory.try_out(Fault("evaluation-tried", "evaluation", "Nothing is wrong.", "high", (patch,)))
+    assert (tried.judgement.word, tried.judgement.by, tried.changed) == ("missed", {}, False)
