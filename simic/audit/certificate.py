@@ -18,7 +18,7 @@ class Line(Frozen):
     what: str
     where: str
     deviation: float | None  # null: not a number
-    allowed: float | None  # null: it is judged by its median alone
+    allowed: float | None  # null: it is judged by its quartile alone
     count: int
     ok: bool
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import quantiles
 
 import torch
 from torch import Tensor
@@ -27,8 +27,8 @@ class Comparison:
 
 class ComparisonLog:
     """``allowed`` is the bound of each thing by name; what it does not name must agree exactly. Of things in
-    ``typical`` the medians are compared too: they agree closely nearly always, and less so where a value lies on a
-    kink of the network.
+    ``typical`` the third quartiles are compared too: they agree closely nearly always, and less so where a value lies
+    on a kink of the network.
     """
 
     def __init__(self, allowed: Mapping[str, float], typical: Mapping[str, float] | None = None) -> None:
@@ -88,19 +88,23 @@ class ComparisonLog:
             self.note(what, f"{where}, {name}", _norm(found[name] - x) / (max(changed[name], least) or 1.0))
 
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Return them in the order in which things were first compared, then the medians."""
+        """Return them in the order in which things were first compared, then the quartiles."""
         worst = [
             Comparison(each.what, each.where, each.deviation, each.allowed, self._counts[what])
             for what, each in self._worst.items()
         ]
-        medians = [
-            Comparison(f"{what}, median", f"{len(found)} comparisons", median(found), self._typical[what])
+        usual = [
+            Comparison(f"{what}, third quartile", f"{len(found)} comparisons", _quartile(found), self._typical[what])
             for what, found in self._all.items()
         ]
-        return (*worst, *medians)
+        return (*worst, *usual)
 
 
 HARDLY = 0.1  # of the largest change of any tensor
+
+
+def _quartile(found: list[float]) -> float:
+    return quantiles(found, n=4)[2] if len(found) > 1 else found[0]
 
 
 def _norm(x: Tensor) -> float:

@@ -39,7 +39,7 @@ from simic.certify.ppo import Learner
 EVALUATION_ITERATION = 1 << 40
 MODES: dict[str, Mode] = {"learned": "greedy", "learned_sampled": "sampled"}
 BACKWARD_AND_FORWARD = 3  # passes of a sample that is trained on
-HOSTS = 8  # of each policy and of schedules, at least; more of few tasks than of many
+HOSTS = 5  # of each policy, and of schedules
 # Of a decision: how much likelier another one was, or how far the noise lay outside of its share. Float32 and float64
 # drift apart over an episode, and one of the first eight decisions may be off (docs/history/experiments.md).
 EARLY = 8

@@ -1,6 +1,7 @@
 """What an evaluation claims, from its values per host: formulas of their own, not those that evaluation uses."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import comb
 
 import numpy as np
@@ -37,10 +38,14 @@ def sign_flip(difference: Array) -> tuple[float, float]:
         for each in difference:
             totals = np.concatenate((totals + each, totals - each))
         return float((np.abs(totals) >= reached).mean()), 1e-9
-    # Other patterns than evaluation's.
-    signs = np.where(rng.uniform(rng.key(n, rng.Purpose.BOOTSTRAP, FLIPS), (FLIPS, n)).numpy() < 1 / 2, -1.0, 1.0)
-    p = float((np.abs(signs @ difference) >= reached).mean())
+    p = float((np.abs(_signs(n) @ difference) >= reached).mean())
     return p, 6.0 * float(np.sqrt(2.0 * max(p, 1 / FLIPS) / FLIPS)) + 2.0 / FLIPS
+
+
+@lru_cache(maxsize=1)  # comparisons of one evaluation are of the same hosts
+def _signs(n: int) -> Array:
+    """Patterns ``[FLIPS, n]`` other than evaluation's."""
+    return np.where(rng.uniform(rng.key(n, rng.Purpose.BOOTSTRAP, FLIPS), (FLIPS, n)).numpy() < 1 / 2, -1.0, 1.0)
 
 
 def improves(difference: Array) -> float:
