@@ -42,6 +42,7 @@ class Purpose(IntEnum):
     INSTANCE = 16
     KILL = 18
     EPISODE_LENGTH = 19
+    ALIGNMENT = 20
 
 
 def _signed(value: int) -> int:

@@ -32,6 +32,7 @@ from simic.envs.rewards import Ledgers, Setting, Transition
 from simic.envs.shapley import Shapley, shapley
 from simic.envs.tracker import Tracker
 from simic.errors import DecisionFault, SimicError
+from simic.growth.batch.alignment import Alignments
 from simic.growth.batch.groups import SlotState
 from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Shards
@@ -92,6 +93,7 @@ class GrowthEnv(VectorEnv):
         self.population = compose(
             self.host, self.blueprints, self.host_ids, rng_seed, train.host_optimizer, self.device, backend
         )
+        self.alignments = Alignments(self.host, self.blueprints, dataset_train)
         self.tasks_in_bank = dataset_train.tasks
         self.kinds = tuple(kinds)
         self.kind_of = torch.tensor(self.kinds or (-1,) * self.tasks_in_bank, device=self.device)
@@ -391,6 +393,7 @@ class GrowthEnv(VectorEnv):
             param_budget=self.train.lifecycle.param_budget,
             tried=state.trials.tried,
             gained=state.trials.gained,
+            alignment=self.alignments.of(self.tasks),
         )
         self._masks = action_masks(state.slots, self.train.lifecycle, self.budget, self.left_open)
         told = self.kind_of[self.tasks][:, None] if self.kinds else None

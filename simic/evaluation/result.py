@@ -166,6 +166,8 @@ class TunedRule(Frozen):
     order: tuple[str, ...] = Field(min_length=1)  # BLUEPRINT at SLOT
     patience: int = Field(ge=1)  # epochs
     threshold: float | None  # points; null: return to the best
+    priorities: tuple[tuple[float, float], ...] = ()  # slope and offset of each of the order; none: as it stands
+    tries: int | None = Field(default=None, ge=1)  # null: all of the order
     epochs: int = Field(ge=1)
     score: float  # points, on the tasks that it was tuned on; the best of several, so a little too good
     hosts: int  # that the score is a mean of
@@ -173,7 +175,8 @@ class TunedRule(Frozen):
     def __str__(self) -> str:
         """As in a table."""
         kept = "then the best again" if self.threshold is None else f"keep above {self.threshold:g} points"
-        return f"{self.family}, {self.patience} epoch(s) each, {kept}: {', '.join(self.order)}"
+        order = f"the {self.tries} best aligned of {len(self.order)}" if self.priorities else ", ".join(self.order)
+        return f"{self.family}, {self.patience} epoch(s) each, {kept}: {order}"
 
 
 class TunedRules(Frozen):

@@ -11,8 +11,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from simic.agent.spec import Observation
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.observations import BASE
+from simic.envs.observations import BASE, alignment
 from simic.envs.patient import steps_to_clear, steps_to_finish
 from simic.envs.play import Episode, Situation
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
@@ -43,6 +44,9 @@ class TrialPlan:
     """How one host is to be decided: try the first ``tries`` of ``order``, each until it was ``patience`` epochs in
     HOLDING. One that contributes more than ``threshold`` points is kept at once. After the last try one of ``order`` is
     chosen if ``chooses``, else the last stays.
+
+    With ``priorities``, a slope and an offset for each of ``order``, a host has an order of its own: by slope times the
+    alignment of the blueprint with its task, plus offset, the largest first.
     """
 
     order: tuple[Opening, ...]
@@ -50,6 +54,13 @@ class TrialPlan:
     patience: int
     threshold: float
     chooses: bool
+    priorities: tuple[tuple[float, float], ...] = ()
+
+    def padded(self, length: int) -> tuple[list[Opening], list[tuple[float, float]]]:
+        """Return ``length`` openings and their priorities, the last one over and over where there are fewer."""
+        given = self.priorities or tuple((0.0, -float(place)) for place in range(len(self.order)))
+        more = length - len(self.order)
+        return [*self.order, *[self.order[-1]] * more], [*given, *[(0.0, -torch.inf)] * more]
 
 
 @dataclass(frozen=True)
@@ -86,8 +97,10 @@ class TrialActor:
     def __init__(self, lifecycle: Lifecycle, plans: Sequence[TrialPlan]) -> None:
         length = max(len(plan.order) for plan in plans)
         self.lifecycle, self.tail = lifecycle, last_decisions(lifecycle)
+        orders, priorities = zip(*(plan.padded(length) for plan in plans), strict=True)
         self.numbers = {
-            "order": torch.tensor([[*plan.order, *[plan.order[-1]] * (length - len(plan.order))] for plan in plans]),
+            "order": torch.tensor(orders),
+            "priorities": torch.tensor(priorities),
             **{
                 name: torch.tensor([getattr(plan, name) for plan in plans])
                 for name in ("tries", "patience", "threshold", "chooses")
@@ -110,9 +123,10 @@ class TrialActor:
         hosts, device = len(episode.env_ids), episode.env_ids.device
         self.steps = episode.steps
         self.rows = torch.arange(hosts, device=device)
-        self.order, self.tries, self.patience, self.threshold, self.chooses = (
+        self.order, self.priorities, self.tries, self.patience, self.threshold, self.chooses = (
             values.to(device).expand(hosts, *values.shape[1:]) for values in self.numbers.values()
         )
+        self.ordered = not bool(self.priorities[..., 0].any())  # else by what is seen at the first decision
         self.tried = torch.zeros(hosts, dtype=torch.int64, device=device)
         self.chosen = torch.full((hosts,), NONE, device=device)  # place in the order
         self.settled = torch.zeros(hosts, dtype=torch.bool, device=device)  # the chosen one grows
@@ -127,6 +141,8 @@ class TrialActor:
 
     def act(self, situation: Situation) -> Action:
         """Decide one step of all hosts."""
+        if not self.ordered:
+            self._put_in_order(situation.observation)
         seed, left = Managed.of(situation.slots), self.steps - situation.step
         judged = seed.holding & seed.contribution.isfinite() & (seed.dwell >= self.patience)
         late = seed.busy & ~seed.holding & (seed.age > self.tail + self.patience)  # a gate that will not open
@@ -138,6 +154,15 @@ class TrialActor:
         if left == 1:
             good |= seed.holding & (seed.contribution > 0)
         return self._action(situation, seed, wanted, good, judged | late)
+
+    def _put_in_order(self, observation: Observation) -> None:
+        """Give every host its own order; equal priorities keep their places."""
+        aligned = alignment(observation.features, observation.masks["blueprint"].shape[-1])
+        aligned = aligned.gather(1, self.order[..., 1])
+        slope, offset = self.priorities.unbind(dim=2)
+        places = (slope * aligned + offset).argsort(dim=1, descending=True, stable=True)
+        self.order = self.order.gather(1, places[..., None].expand_as(self.order))
+        self.ordered = True
 
     def _wanted(self, situation: Situation, over: Tensor) -> Tensor:
         """Return the place in the order ``[E]`` of what should grow next; NONE: nothing else. ``over``: a try ended."""

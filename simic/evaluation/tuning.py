@@ -38,7 +38,11 @@ PATIENCE = (1, 2, 3)  # epochs
 THRESHOLDS = (1.0, 2.0, 4.0, 6.0, 9.0, 13.0, 18.0)  # points
 PREFIXES = (3, 6)  # of an order, beside all of it
 RETURNING = (2, 3, 4, 5, 6)  # how many are tried before the best is grown again
+ALIGNED = (1, 2, 3, 4, 5)  # likewise, where every host has its own order
+GAIN_WEIGHT = 2.0  # of how good a seed is on the whole, beside how well it is aligned (docs/history/experiments.md)
+LEAST_ALIGNMENT = 1e-3  # a mean, or a deviation
 
+Priorities = tuple[tuple[float, float], ...]  # slope and offset of each opening
 Told = Callable[[str, int, int], None]  # what is played, how many host trainings of how many
 
 
@@ -80,6 +84,14 @@ class Ground:
         self.trainings += rows
         return torch.cat(scores, dim=1)[:, :rows], actors
 
+    def ways(self, openings: Sequence[Opening], hosts: Tensor, scores: Tensor) -> list[Priorities]:
+        """Return ``priorities`` by the scores ``[L, H, P]`` of openings on hosts; none where nothing is aligned."""
+        if not self.env.alignments.defined:
+            return []
+        kinds = torch.tensor([kind for _, kind in openings])
+        aligned = self.env.alignments.of(self.tasks[hosts % len(self.tasks)].to(self.env.device)).cpu()[:, kinds]
+        return priorities(aligned, scores.mean(dim=0))
+
     def _played(self, actor: TrialActor, hosts: Tensor) -> Tensor:
         env, found = self.env, []
         refuse_closed(env, actor)
@@ -115,15 +127,34 @@ class Ground:
 # --- configurations --------------------------------------------------------------------------------------------------
 
 
-def configurations(orders: Sequence[Sequence[Opening]]) -> list[HandRule]:
-    """Return every rule of both families, each once."""
+def configurations(
+    orders: Sequence[Sequence[Opening]], openings: Sequence[Opening] = (), by_alignment: Sequence[Priorities] = ()
+) -> list[HandRule]:
+    """Return every rule of both families, each once; with ``by_alignment`` also those that take ``openings`` in each
+    host's own order.
+    """
     found = dict[HandRule, None]()
     for order, patience in product(orders, PATIENCE):
         for length, threshold in product((*PREFIXES, len(order)), THRESHOLDS):
             found[HandRule(tuple(order[:length]), patience, threshold)] = None
         for tries in RETURNING:
             found[HandRule(tuple(order[:tries]), patience, None)] = None
+    for own, patience in product(by_alignment, PATIENCE):
+        for tries, threshold in [*product(ALIGNED, (None,)), *product((len(openings),), THRESHOLDS)]:
+            found[HandRule(tuple(openings), patience, threshold, own, tries)] = None
     return list(found)
+
+
+def priorities(aligned: Tensor, scores: Tensor) -> list[Priorities]:
+    """Return two ways to order openings on a host, by alignments ``[H, P]`` and scores ``[H, P]`` of openings: by the
+    alignment as a share of its mean, and by its z-score plus that of the opening's mean score.
+    """
+    aligned, scores = aligned.double(), scores.double()
+    mean, deviation = aligned.mean(dim=0), aligned.std(dim=0, correction=0)
+    share, z = (1 / values.clamp(min=LEAST_ALIGNMENT) for values in (mean, deviation))
+    gain = (scores.mean(dim=0) - scores.mean()) / scores.std(correction=0)
+    ways = ((share, torch.zeros_like(share)), (z, GAIN_WEIGHT * gain - mean * z))
+    return [tuple(zip(slope.tolist(), offset.tolist(), strict=True)) for slope, offset in ways]
 
 
 def covering(scores: Tensor) -> list[int]:
@@ -173,8 +204,9 @@ def tune(
     ground = Ground.open(params, prepared, device, epochs, rows)
     with closing(ground.env) as env:
         openings = possible_openings(env)
-        scores, seen = grown_alone(ground, openings, torch.arange(opening_hosts), told)
-        rules = configurations(orders(openings, scores, seen))
+        hosts_alone = torch.arange(opening_hosts)
+        scores, seen = grown_alone(ground, openings, hosts_alone, told)
+        rules = configurations(orders(openings, scores, seen), openings, ground.ways(openings, hosts_alone, scores))
         winners, met = _halved(ground, rules, hosts, opening_hosts, told)
         names = [item.name for item in env.blueprints]
     return TunedRules(
@@ -185,6 +217,8 @@ def tune(
                 order=tuple(opening_name(opening, names) for opening in rule.order),
                 patience=rule.patience,
                 threshold=rule.threshold,
+                priorities=tuple((round(slope, 4), round(offset, 4)) for slope, offset in rule.priorities),
+                tries=rule.tries,
                 epochs=length,
                 score=round(score, 4),
                 hosts=met,

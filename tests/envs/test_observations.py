@@ -36,6 +36,7 @@ def view(slots: Slots | None = None, **changes) -> View:
         param_budget=4.0,
         tried=torch.zeros(ENVS, KINDS, dtype=torch.int64),
         gained=torch.full((ENVS, KINDS), torch.nan),
+        alignment=torch.zeros(ENVS, KINDS),
     )
     return replace(plain, **changes)
 
@@ -176,7 +177,8 @@ def scalar_slot(seen: View, env: int, slot: int) -> dict[str, float]:
 def scalar_kind(seen: View, env: int, kind: int) -> dict[str, float]:
     """One blueprint's columns, each spelled out."""
     gained = float(seen.gained[env, kind])
-    return {"tried": seen.tried[env, kind] > 0, "gained": symlog(gained), "gained_missing": math.isnan(gained)}
+    found = {"tried": seen.tried[env, kind] > 0, "gained": symlog(gained), "gained_missing": math.isnan(gained)}
+    return found | {"alignment": float(seen.alignment[env, kind])}
 
 
 def some_view() -> View:
@@ -210,6 +212,7 @@ def some_view() -> View:
         replace(slots, **given),
         tracker=tracker,
         step=5,
+        alignment=2 * torch.rand(ENVS, KINDS, generator=draw) - 1,
         train_loss=4 * torch.rand(host, generator=draw),
         train_accuracy=100 * torch.rand(host, generator=draw),
         op=torch.tensor([-1, 2, 5]),

@@ -6,6 +6,7 @@ from scripted import MANUAL, SLOTS, World, episode, legal
 from tiny import tiny_train
 
 from simic.agent.spec import Observation
+from simic.envs import observations
 from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
 from simic.evaluation import rules, trials
@@ -25,8 +26,11 @@ KINDS = 8
 class OneSlot:
     """Hosts with one slot, whose seed can be judged, kept or grown over at every decision."""
 
-    def __init__(self, rule, hosts, steps=9):
+    def __init__(self, rule, hosts, steps=9, alignment=None):
         self.hosts, self.slots = hosts, Slots.empty(hosts, 1)
+        self.features = torch.zeros(hosts, 3 + KINDS * len(observations.KIND))
+        if alignment is not None:
+            self.features[:, 3 + len(observations.KIND) - 1 :: len(observations.KIND)] = torch.tensor(alignment)
         self.actor = HandRules(AT_ONCE, [rule])
         self.actor.tail = 1  # the next seed is measured one decision later
         self.actor.start(episode(World(envs=hosts), steps=steps))
@@ -42,7 +46,7 @@ class OneSlot:
         slot[:, Op.PRUNE] = live
         slot[:, Op.GERMINATE] = self.slots.stage != Stage.FOSSILIZED
         masks = {"op": slot.any(2), "slot": slot, "blueprint": slot[:, Op.GERMINATE, :, None].expand(-1, -1, KINDS)}
-        observation = Observation(torch.zeros(self.hosts, 1), self.slots.blueprint, masks)
+        observation = Observation(self.features, self.slots.blueprint, masks)
         tracker, alive = World(envs=self.hosts).tracker, torch.ones(self.hosts, dtype=torch.bool)
         action = self.actor.act(Situation(observation, self.slots, tracker, alive, step))
         self._follow(action)
@@ -90,6 +94,19 @@ def test_the_best_of_the_tries_is_grown_again_unless_it_is_there():
     # A worse measurement later changes nothing; at the last decision (6) what contributes above 0 is kept.
     assert world.decide(4, [0.5, 0.5, 0.5]) == world.decide(5, [0.5, 0.5, 0.5]) == ["WAIT"] * 3
     assert world.decide(6, [0.5, -0.5, 0.5]) == ["FOSSILIZE", "WAIT", "FOSSILIZE"]
+
+
+def test_by_alignment_every_host_has_its_own_order():
+    """Slopes 1, 2 and 1 and an offset for the last; two of three are tried, and the second contributes more."""
+    alignment = torch.zeros(3, KINDS)
+    alignment[:, 4], alignment[:, 2], alignment[:, 7] = torch.tensor(
+        [[0.9, 0.2, 0.5], [0.1, 0.3, 0.5], [0.2, 0.9, -1.0]]
+    )
+    rule = HandRule(ORDER, 1, None, ((1.0, 0.0), (2.0, 0.0), (1.0, 0.1)), 2)
+    world = OneSlot(rule, hosts=3, steps=6, alignment=alignment.tolist())
+    assert world.decide(0) == [("GERMINATE", 4), ("GERMINATE", 7), ("GERMINATE", 2)]
+    assert world.decide(1, [1.0, 1.0, 1.0]) == [("GERMINATE", 7), ("GERMINATE", 2), ("GERMINATE", 4)]
+    assert world.decide(2, [2.0, 0.5, 2.0]) == ["WAIT", ("GERMINATE", 7), "WAIT"]
 
 
 def test_one_decision_is_the_tail_where_seeds_act_at_once():

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from simic.audit.reference.world import bank, masks, rewards, streams
+from simic.audit.reference.world.alignment import alignments
 from simic.audit.reference.world.bank import Bank
 from simic.audit.reference.world.hosts import Anatomy, anatomy
 from simic.audit.reference.world.life import FOSSILIZED, GATE, GERMINATE, MULTIPLY, Measured, Slot, advance, remember
@@ -113,7 +114,8 @@ class ReferenceHost:
         count = self.world.body.slots
         self.slots = [Slot() for _ in range(count)]
         self.weights = Weights(self._initial(), [None] * count, [None] * count)
-        self.trials = [Trial() for _ in self.world.body.blueprints[0]]
+        aligned = alignments([*self.world.body.blueprints[0].values()], self.training.x, self.training.y)
+        self.trials = [Trial(each) for each in aligned]
         self.memories["host"] = Memory.fresh(self.weights.host, self.world.params.train.host_optimizer)
 
     # --- an episode ---
