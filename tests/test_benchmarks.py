@@ -253,6 +253,12 @@ def test_controllers_are_scored_by_what_their_evaluations_say(controllers) -> No
     assert found["seeds"] == 2 and list(found["episodes_of"]) == ["10 epochs", *headroom.others]
     states = [Workspace(work / f"seed_{seed}").checkpoints / "best" / "state.safetensors" for seed in (1, 2)]
     assert states[0].read_bytes() != states[1].read_bytes()
+    assert len(found["curves"]) == 2 and (work / "found.png").stat().st_size > 10_000
+    for seed, curve in enumerate(found["curves"], 1):
+        updates = pq.read_table(Workspace(work / f"seed_{seed}").telemetry / "updates.parquet").to_pylist()
+        scored = [row for row in updates if not np.isnan(row["validation_accuracy"])]
+        assert curve["episodes"] == [4 * (row["iteration"] + 1) for row in scored] and curve["episodes"]
+        assert curve["score"] == pytest.approx([row["validation_accuracy"] for row in scored], abs=0.01)
     for length, report in {"10 epochs": headroom, **headroom.others}.items():
         for group in report.standings:
             table = found["episodes_of"][length][group]
@@ -268,17 +274,6 @@ def test_controllers_are_scored_by_what_their_evaluations_say(controllers) -> No
                 assert table[name]["score_by_seed"] == pytest.approx([each.mean() for each in scores], abs=0.01)
                 assert table[name]["over_common"][0] == pytest.approx(np.mean(scores - common), abs=0.001)
                 assert table[name]["over_rule"][0] == pytest.approx(np.mean(scores - rule), abs=0.001)
-
-
-@pytest.mark.slow
-def test_curves_are_the_validations_of_each_training(controllers) -> None:
-    work, found = controllers
-    assert len(found["curves"]) == 2 and (work / "found.png").stat().st_size > 10_000
-    for seed, curve in enumerate(found["curves"], 1):
-        updates = pq.read_table(Workspace(work / f"seed_{seed}").telemetry / "updates.parquet").to_pylist()
-        scored = [row for row in updates if not np.isnan(row["validation_accuracy"])]
-        assert curve["episodes"] == [4 * (row["iteration"] + 1) for row in scored] and curve["episodes"]
-        assert curve["score"] == pytest.approx([row["validation_accuracy"] for row in scored], abs=0.01)
 
 
 @pytest.mark.slow
@@ -312,19 +307,13 @@ def test_the_share_of_the_gap_is_of_the_oracle_that_was_chosen_on_other_hosts(co
 
 
 @pytest.mark.slow
-def test_controllers_that_are_done_are_not_trained_again(controllers, monkeypatch, capsys) -> None:
+def test_controllers_that_are_done_are_not_trained_again_and_other_params_are_not_mixed_in(controllers, monkeypatch):
     work, found = controllers
+    before = (work / "params.json").read_bytes()
     for stage in ("prepare", "headroom", "train", "evaluate"):
         monkeypatch.setattr(controller.stages, stage, None)  # would be called
     controller.main(controller_arguments(work))
     assert json.loads((work / "found.json").read_text()) == found
-    assert capsys.readouterr().out.count('"episodes_of"') == 2
-
-
-@pytest.mark.slow
-def test_controllers_of_other_params_are_not_mixed_in(controllers) -> None:
-    work, _ = controllers
-    before = (work / "params.json").read_bytes()
     with pytest.raises(SimicError, match="has results of other params; name another folder with --work"):
         controller.main(controller_arguments(work, "train.price=1.0"))
     assert (work / "params.json").read_bytes() == before
