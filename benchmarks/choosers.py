@@ -1,4 +1,4 @@
-"""Supervised choosers: try one to three seeds, then a model picks one of all from what was seen of them.
+"""Supervised choosers: try one to three seeds, then extra trees pick one of all from what was seen of them.
 
 The outcome of every opening is known on hosts of training tasks: hosts that are alike up to the choice go on with one
 opening each. Which seeds are tried, and for how long, is searched for on the same tasks.
@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -41,12 +41,10 @@ DESIGN_HOSTS = 32  # on which they are
 LEAVES = (1, 2, 4, 8, 16)  # least rows of a leaf
 COMPARED_LEAVES = (1, 4)  # of those, while designs are compared
 FOLDS = 4
-DEPTH, TREES, FEWER_TREES = 5, 200, 50  # fewer while designs are compared
+TREES, FEWER_TREES = 200, 50  # fewer while designs are compared
 ESTIMATE_LEAF = 2
 MISSING = -1000.0  # of what was not measured
 
-Kind = Literal["tree", "extra trees"]
-KINDS: tuple[Kind, ...] = ("tree", "extra trees")
 Table, Folds = NDArray[np.float64], NDArray[np.int64]
 
 
@@ -79,7 +77,6 @@ class Design:
 class Fitted:
     """A chooser for episodes of so many epochs."""
 
-    kind: Kind
     epochs: int
     design: Design
     leaf: int
@@ -90,21 +87,21 @@ class Fitted:
     def words(self, names: Sequence[str]) -> str:
         """Return it as in a table, given the openings' names."""
         tried = ", ".join(names[place] for place in self.design.tries)
-        return f"{self.kind}, {tried} for {self.design.patience} epoch(s) each, leaves of {self.leaf}"
+        return f"{tried} for {self.design.patience} epoch(s) each, leaves of {self.leaf}"
 
 
 @dataclass(frozen=True)
 class Choosers:
-    """A chooser of each kind for each number of epochs, and how many host trainings they cost together."""
+    """A chooser for each number of epochs, and how many host trainings they cost together."""
 
     fitted: tuple[Fitted, ...]
     openings: tuple[Opening, ...]
     names: tuple[str, ...]  # of the openings
     trainings: int
 
-    def actor(self, env: GrowthEnv, kind: Kind) -> ByLength:
-        """Return the choosers of one kind as an actor."""
-        return ByLength({each.epochs: Guided(env, each, self.openings) for each in self.fitted if each.kind == kind})
+    def actor(self, env: GrowthEnv) -> ByLength:
+        """Return the choosers as one actor."""
+        return ByLength({each.epochs: Guided(env, each, self.openings) for each in self.fitted})
 
 
 class Guided(Watched):
@@ -133,13 +130,10 @@ def features(seen: Tensor) -> Table:
 # --- fitting ---------------------------------------------------------------------------------------------------------
 
 
-def regressor(kind: Kind, leaf: int, trees: int = TREES) -> Model:
+def regressor(leaf: int, trees: int = TREES) -> Model:
     """Return a model that has learned nothing."""
     from sklearn.ensemble import ExtraTreesRegressor
-    from sklearn.tree import DecisionTreeRegressor
 
-    if kind == "tree":
-        return DecisionTreeRegressor(max_depth=DEPTH, min_samples_leaf=leaf, random_state=0)
     return ExtraTreesRegressor(n_estimators=trees, min_samples_leaf=leaf, random_state=0)
 
 
@@ -154,28 +148,28 @@ def folds_of(hosts: Tensor, tasks: int) -> Folds:
     return (rng.permutation(rng.key(0, rng.Purpose.SUBSAMPLE), int(groups.max()) + 1)[groups] % FOLDS).numpy()
 
 
-def chosen_gain(kind: Kind, leaf: int, seen: Table, gains: Table, folds: Folds, trees: int = TREES) -> float:
+def chosen_gain(leaf: int, seen: Table, gains: Table, folds: Folds, trees: int = TREES) -> float:
     """Return the mean of ``gains [H, P]`` at the openings that models choose for a fold ``[H]`` they have not met."""
     found = np.empty(len(folds))
     for fold in np.unique(folds):
         inside, outside = folds != fold, folds == fold
         if not inside.any():
             raise SimicError("chooser: its hosts are all of one fold: it needs more tasks of training, or more hosts")
-        model = regressor(kind, leaf, trees)
+        model = regressor(leaf, trees)
         model.fit(seen[inside], gains[inside])
         best = model.predict(seen[outside]).argmax(axis=1)
         found[outside] = gains[outside][np.arange(len(best)), best]
     return float(found.mean())
 
 
-def fit(kind: Kind, epochs: int, design: Design, seen: Table, scores: Table, folds: Folds) -> Fitted:
+def fit(epochs: int, design: Design, seen: Table, scores: Table, folds: Folds) -> Fitted:
     """Return a chooser with the leaf size that is best for tasks it has not met, fitted on all of them."""
     gains = centred(scores)
-    by_leaf = {leaf: chosen_gain(kind, leaf, seen, gains, folds) for leaf in LEAVES}
+    by_leaf = {leaf: chosen_gain(leaf, seen, gains, folds) for leaf in LEAVES}
     leaf = max(by_leaf, key=lambda leaf: by_leaf[leaf])
-    model = regressor(kind, leaf)
+    model = regressor(leaf)
     model.fit(seen, gains)
-    return Fitted(kind, epochs, design, leaf, model, by_leaf[leaf], len(scores))
+    return Fitted(epochs, design, leaf, model, by_leaf[leaf], len(scores))
 
 
 # --- data ------------------------------------------------------------------------------------------------------------
@@ -226,7 +220,7 @@ def learn(
     design_hosts: int = DESIGN_HOSTS,
     rows: int = ROWS_AT_ONCE,
 ) -> Choosers:
-    """Return choosers of both kinds for each number of epochs.
+    """Return a chooser for each number of epochs.
 
     Openings grown alone on ``opening_hosts`` give a first estimate of every design; the best are played on
     ``design_hosts``, and the best of these until about ``trainings`` hosts were trained for it.
@@ -243,10 +237,10 @@ def learn(
         if more:
             tried |= {d: tried[d].and_(outcomes(ground, openings, d, rest, told)) for d in dict.fromkeys(best)}
         fitted = []
-        for (k, design), kind in product(enumerate(best), KINDS):
+        for k, design in enumerate(best):
             data = tried[design]
             folds = folds_of(data.hosts, len(ground.tasks))
-            fitted.append(fit(kind, ground.epochs[k], design, data.seen, data.scores[k], folds))
+            fitted.append(fit(ground.epochs[k], design, data.seen, data.scores[k], folds))
         names = tuple(opening_name(opening, [item.name for item in env.blueprints]) for opening in openings)
     return Choosers(tuple(fitted), tuple(openings), names, ground.trainings)
 
@@ -259,7 +253,7 @@ def _best_of(tried: dict[Design, Outcomes], designs: Sequence[Design], k: int, t
         own = (data.hosts % tasks).numpy()
         gains = centred(data.scores[k])
         return data.scores[k].mean() + max(
-            chosen_gain("extra trees", leaf, data.seen, gains, own, FEWER_TREES) for leaf in COMPARED_LEAVES
+            chosen_gain(leaf, data.seen, gains, own, FEWER_TREES) for leaf in COMPARED_LEAVES
         )
 
     return max(designs, key=reached)
@@ -299,7 +293,7 @@ def promising(
         if rest < 1:
             return -np.inf
         shown = features(seen[:, list(design.tries), : design.patience])
-        return chosen_gain("extra trees", ESTIMATE_LEAF, shown, gains[rest], folds, FEWER_TREES)
+        return chosen_gain(ESTIMATE_LEAF, shown, gains[rest], folds, FEWER_TREES)
 
     return [_searched(len(openings), lambda design, n=n: estimate(design, n)) for n in ground.epochs]
 

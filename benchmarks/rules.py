@@ -32,6 +32,7 @@ from simic.training import machine
 EPOCHS = (6, 9, 12, 16)
 RESULTS = Path("benchmarks/results/rules")
 RULE = "tuned_rule"
+POLICIES = 3  # that are played: the host alone, the rule, the chooser
 
 Make = Callable[[GrowthEnv], Mapping[str, Actor]]
 
@@ -41,7 +42,7 @@ def reached(
 ) -> dict[str, dict[str, Values]]:
     """Return test accuracies per task ``[T]`` after so many epochs, by group of held-out tasks and policy."""
     shorter = tree.model_copy(update={"train": tree.train.model_copy(update={"episode_steps": epochs})})
-    setup = EvaluationSetup.open(shorter, prepared, device, len(choosers.KINDS) + 2)
+    setup = EvaluationSetup.open(shorter, prepared, device, POLICIES)
     with closing(setup.env) as env:
         scores = {name: done.score for name, done in play_for_score(setup, make(env))}
     rows, tasks = setup.tasks.numpy(), setup.held_out.tasks
@@ -85,7 +86,7 @@ def page(suite: str, tuned: TunedRules, learned: choosers.Choosers, scores: str)
         scores,
         "",
         *(f"- {rule.epochs} epochs, rule: {rule}" for rule in tuned.rules),
-        *(f"- {each.epochs} epochs, {each.words(learned.names)}" for each in learned.fitted),
+        *(f"- {each.epochs} epochs, chooser: {each.words(learned.names)}" for each in learned.fitted),
     ]
     return "\n".join(lines) + "\n"
 
@@ -111,8 +112,7 @@ def main() -> None:
     learned = choosers.learn(tree, data / "prepared", EPOCHS, device, told, rows=rows_at_once(tree))
 
     def actors(env: GrowthEnv) -> dict[str, Actor]:
-        by_kind = {kind: learned.actor(env, kind) for kind in choosers.KINDS}
-        return {"static": Static(), RULE: rules.tuned_actor(env, tuned), **by_kind}
+        return {"static": Static(), RULE: rules.tuned_actor(env, tuned), "chooser": learned.actor(env)}
 
     found = {epochs: reached(tree, data / "prepared", device, epochs, actors) for epochs in EPOCHS}
     RESULTS.mkdir(parents=True, exist_ok=True)

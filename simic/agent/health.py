@@ -21,7 +21,7 @@ from simic.transfer import constant
 DORMANT_SHARE = 0.025  # of the mean activation of the layer (Sokar et al. 2023, arXiv 2302.12902)
 SATURATED = 0.99
 RANK_ROWS = 256  # the decomposition is cubic
-# Each row enumerates ops × slots × heads, before and after; benchmarks/agent_health.py has what it costs.
+# Each row enumerates ops × slots × heads, before and after; 0.04 % of an iteration (docs/history/measurements.md).
 PROBE_ROWS, PROBE_STEPS, PROBE_ENVS = 32, 64, 4
 
 

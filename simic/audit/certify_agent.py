@@ -39,7 +39,7 @@ RESUMED_AFTER = 1  # iterations: by then there is something of everything that c
 # What a metric that may be nearly 0 is measured by: normalised advantages and shares are of the order of 1.
 METRIC_UNITS = {"policy_loss": 1.0, "explained_variance": 1.0, "entropy": 1.0, "approx_kl": 1e-3, "approx_kl_max": 1e-3}
 
-# The largest deviation of clean runs (benchmarks/certificate.py; docs/history/experiments.md), by what is compared:
+# The largest deviation of clean runs (docs/history/experiments.md), by what is compared:
 # as a share of the largest expected value, of weights and moments of the largest change of their tensor. It is the
 # rounding of float32; scales and coefficients are float64.
 MEASURED = {

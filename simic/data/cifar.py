@@ -119,7 +119,8 @@ class _Reconstruct(_Value):
     __slots__ = ()
 
 
-class _BatchUnpickler(pickle._Unpickler):  # the one in Python: the one in C allocates whatever a memo index asks for
+# The one in Python: the one in C allocates whatever a memo index asks for.
+class _BatchUnpickler(pickle._Unpickler):  # noqa: SLF001
     """Admits the three names that an array in a pickle needs, each as a stand-in; numpy itself sees checked bytes."""
 
     ADMITTED = {  # noqa: RUF012 - a constant

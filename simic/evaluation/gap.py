@@ -3,7 +3,7 @@
 Scores are ``[training seeds, instances]`` or, of one training seed or of what is not trained, ``[instances]``. Every
 training seed meets the same instances. Intervals are Student's t of a mean and Fieller's of a ratio of means, which
 asks the same t for every ratio: on scores spread as those of tasks are their rate of false positives is closer to 5 %
-than that of percentile, basic and BCa bootstraps (`python -m benchmarks.intervals`, docs/history/experiments.md).
+than that of percentile, basic and BCa bootstraps (docs/history/experiments.md).
 """
 
 import numpy as np

@@ -8,7 +8,7 @@ import torch
 from tiny import tiny_train
 
 from benchmarks import choosers
-from benchmarks.choosers import KINDS, Design, Fitted
+from benchmarks.choosers import Design, Fitted
 from simic.envs.play import play
 from simic.errors import SimicError
 from simic.evaluation.trials import SEEN, possible_openings
@@ -64,18 +64,17 @@ def planted(hosts=240):
     return seen, 60.0 + 10.0 * np.eye(3)[best], best
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_planted_dependence_is_found_on_tasks_not_met_and_noise_is_not(kind):
+def test_a_planted_dependence_is_found_on_tasks_not_met_and_noise_is_not():
     seen, scores, best = planted()
     folds = choosers.folds_of(torch.arange(240), 240)
-    fitted = choosers.fit(kind, 9, Design((0,), 1), seen, scores, folds)
+    fitted = choosers.fit(9, Design((0,), 1), seen, scores, folds)
     # The best is 10 − 10/3 above the mean of the three, a random one 0.
     assert fitted.gain == pytest.approx(20 / 3, abs=0.4)
     assert (fitted.model.predict(seen).argmax(axis=1) == best).mean() > 0.97
     shuffled = choosers.centred(scores)[np.random.default_rng(4).permutation(240)]
-    assert abs(choosers.chosen_gain(kind, 4, seen, shuffled, folds)) < 1.0
+    assert abs(choosers.chosen_gain(4, seen, shuffled, folds)) < 1.0
     with pytest.raises(SimicError, match="needs more tasks"):
-        choosers.chosen_gain(kind, 4, seen, scores, np.zeros(240, dtype=np.int64))
+        choosers.chosen_gain(4, seen, scores, np.zeros(240, dtype=np.int64))
 
 
 class Told:
@@ -96,7 +95,7 @@ def test_an_outcome_is_what_is_reached_when_the_chooser_chooses_so(params, bank)
     with closing(ground.env) as env:
         openings = possible_openings(env)
         data = choosers.outcomes(ground, openings, design, hosts, nothing)
-        fitted = Fitted("tree", LONG, design, 1, Told(choices), 0.0, 0)
+        fitted = Fitted(LONG, design, 1, Told(choices), 0.0, 0)
         scores, [actor] = ground.play(lambda part: choosers.Guided(env, fitted, openings), hosts)
         assert actor.settled.all()
     assert data.scores.shape == (2, 4, 4) and len({*data.scores[1].flatten().tolist()}) > 5
@@ -112,11 +111,11 @@ def test_choosers_are_learned_for_a_length_and_play(params, bank, monkeypatch):
         monkeypatch.setattr(choosers, name, value)
     given = {"trainings": 24, "opening_hosts": 4, "design_hosts": 4, "rows": 16}
     found = choosers.learn(params, bank, (SHORT,), CPU, nothing, **given)
-    assert [(each.epochs, each.kind, each.hosts) for each in found.fitted] == [(SHORT, kind, 6) for kind in KINDS]
+    assert [(each.epochs, each.hosts) for each in found.fitted] == [(SHORT, 6)]
     # 4 openings and a bare host on 4 hosts, 3 designs with 4 openings on 4, the best on 2 more.
     assert found.trainings == 5 * 4 + 3 * 4 * 4 + 4 * 2
     ground = Ground.open(params, bank, CPU, (SHORT,), 4)
     with closing(ground.env) as env:
-        actor = found.actor(env, "extra trees")
+        actor = found.actor(env)
         play(env, actor, 5, lambda *seen: None)
         assert (env.slots.germinations.sum(dim=1) >= 1).all()
