@@ -218,13 +218,7 @@ def _dvc(root: Path, *arguments: str) -> str:
     command = [sys.executable, "-P", "-m", "dvc", *arguments]
     # In a session of its own: Ctrl-C is for this process, which may have it finish a record.
     done = subprocess.run(
-        command,
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
+        command, cwd=root, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, start_new_session=True
     )
     if done.returncode == 0:
         return done.stdout

@@ -1,7 +1,7 @@
 """MLflow's store: one run per fingerprint, every step exactly once, and training needs none of it.
 
-The run directory is the record; MLflow gets a copy. What is told when is in mlflow_observer, what waits while MLflow is
-out of reach in mlflow_debts; models are in mlflow_models, what evaluation and audit found in mlflow_results.
+The run directory is the record; MLflow gets a copy. What is logged when is in mlflow_observer; models are in
+mlflow_models, what evaluation and audit found in mlflow_results.
 """
 
 import getpass
@@ -27,7 +27,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from simic import durable
 from simic.errors import printable
-from simic.pipeline.mlflow_datasets import CONTEXT_TAG, DIGEST_CHARACTERS, DescribedSplit, inputs
 from simic.pipeline.paths import Workspace
 from simic.telemetry import naming, recorder
 from simic.telemetry.columns import Columns
@@ -44,11 +43,11 @@ NOTE = """One run for each training, and one for each cell of a study.
 | `episode/…` | means over the hosts of an iteration |
 | `test/…` | mean test accuracy of each policy, points |
 | `update/…` | the PPO update of an iteration |
-| `system/…` | processor and memory since the last checkpoint; not told later |
 | `validation/…` | score of the validation episodes |
 """
 PUBLISHED_TAG = "simic.checkpoint"  # of a run: what its published checkpoints are
 CODE_TAG = "simic.code"  # of a run: the revision of its code
+CONTEXT_TAG = "mlflow.data.context"  # of a data set that a run reads: what for
 MARKER = "iteration"  # logged with every point: its largest step is what MLflow already has
 END_STATUS: dict[EndStatus, str] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 MOST_SAID = 500  # characters of a command
@@ -57,7 +56,7 @@ DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306}  # where they listen unless
 BATCH_METRICS = 1000  # MLflow's limit of one log_batch, which is one transaction
 TROUBLE = (MlflowException, SQLAlchemyError, OSError, durable.Held)
 
-_log = logging.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 for _noisy in ("mlflow", "alembic"):  # creating the store is a matter of course, not news between lines of progress
     logging.getLogger(_noisy).setLevel(logging.WARNING)
 logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # errors are raised as well, and said in one line
@@ -79,7 +78,7 @@ class RunIdentity(BaseModel, frozen=True):
     tags: Mapping[str, str]
     dataset: str
     data_sha256: str
-    splits: tuple[DescribedSplit, ...] = ()
+    splits: tuple[Mapping[str, str], ...] = ()  # fields of MLflow's data sets, and the context of each
 
 
 def keeper(workspace: Workspace) -> Workspace:
@@ -170,7 +169,7 @@ class MlflowRun:
 
     def __init__(self, workspace: Workspace, identity: RunIdentity):
         self.client, self.experiment_id = connect(workspace)
-        self.identity = identity
+        self.identity, self.name = identity, naming.run_name(identity.fingerprint)
         found = find_run(self.client, self.experiment_id, "simic.fingerprint", identity.fingerprint)
         self.run_id = found or self._create(identity)
         self.last_iteration = self._last_logged()
@@ -178,11 +177,10 @@ class MlflowRun:
     def _create(self, identity: RunIdentity) -> str:
         own = {"simic.fingerprint": identity.fingerprint, NOTE_TAG: _described(identity)}
         tags = {**own, **origin(identity.tags.get(CODE_TAG, "")), **identity.tags}
-        name = naming.run_name(identity.fingerprint)
-        run_id = self.client.create_run(self.experiment_id, run_name=name, tags=tags).info.run_id
+        run_id = self.client.create_run(self.experiment_id, run_name=self.name, tags=tags).info.run_id
         params = [Param(key, value) for key, value in identity.params.items()]
         self.client.log_batch(run_id, params=params)
-        self.client.log_inputs(run_id, inputs(identity.splits) or [_whole(identity)])
+        self.client.log_inputs(run_id, [_input(**split) for split in identity.splits])
         return run_id
 
     def started(self) -> None:
@@ -222,10 +220,8 @@ class MlflowRun:
         self.client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
 
-def _whole(identity: RunIdentity) -> DatasetInput:
-    """The data where nothing is known of splits."""
-    data = Dataset(identity.dataset, identity.data_sha256[:DIGEST_CHARACTERS], "local", "data/prepared")
-    return DatasetInput(data, [InputTag(CONTEXT_TAG, "training")])
+def _input(context: str, **fields: str) -> DatasetInput:
+    return DatasetInput(Dataset(**fields), [InputTag(CONTEXT_TAG, context)])
 
 
 def _described(identity: RunIdentity) -> str:
@@ -287,7 +283,7 @@ def measure(client: MlflowClient, run_id: str, measured: Mapping[str, float], st
 
 def warn(error: Exception) -> None:
     """Reports what MLflow raised; the run goes on."""
-    _log.warning("logging to MLflow failed, the run continues without it: %s", printable(in_one_line(error)))
+    LOG.warning("logging to MLflow failed, the run continues without it: %s", printable(in_one_line(error)))
 
 
 def in_one_line(error: Exception) -> str:

@@ -71,12 +71,10 @@ class Workspace:
 
     @property
     def model_card(self) -> Path:
-        """Of the policy, with its evaluation and the audit's verdict."""
         return self.reports / "model_card.md"
 
     @property
     def figures(self) -> Path:
-        """Of the report, each a file."""
         return self.reports / "figures"
 
     @property
@@ -94,6 +92,19 @@ class Workspace:
         """Where the last finished training is put by, so that it can be made longer."""
         return self.state / "finished"
 
+    @property
+    def mlflow_debts(self) -> Path:
+        """A file for each run of which MLflow lacks something."""
+        return self.state / "mlflow-owed"
+
+    def mlflow_debt(self, run: str) -> Path:
+        return self.mlflow_debts / f"{run}.json"
+
     def work(self, fingerprint: str) -> Path:
-        """Directory of one unfinished training run."""
+        """Return the directory of one unfinished training run."""
         return self.state / "work" / fingerprint[:16]
+
+    def kept_runs(self) -> list[Path]:
+        """Return the directories of all unfinished runs, then of the finished ones put by."""
+        parents = (self.state / "work", self.finished)
+        return [path for parent in parents for path in sorted(parent.glob("[!.]*")) if path.is_dir()]

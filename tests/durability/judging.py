@@ -23,8 +23,7 @@ from simic.evaluation import explain, result, scoring
 from simic.evaluation.promotion import Entrant
 from simic.growth.export import load_grown
 from simic.params import Params
-from simic.pipeline import continuing, parting, stages
-from simic.pipeline import told as results
+from simic.pipeline import compare_runs, extend_run, run_summary, stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
 from simic.training import checkpoint, needs, session
@@ -87,7 +86,7 @@ class Ended:
 def train(tree: Params, workspace: Workspace, fresh: bool = False) -> Ended:
     """As `simic train` does, but for MLflow, DVC and the exported program."""
     watcher = Watcher()
-    continuing.begin(tree, workspace, fresh, allow_code_change=False)
+    extend_run.begin(tree, workspace, fresh, allow_code_change=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(export, "export_policy", lambda *given: None)
         stages.train(tree, workspace, (watcher,), fresh=fresh)
@@ -139,7 +138,7 @@ class Opener:
     def published(self, workspace: Workspace, fresh: bool = False) -> tuple[int, Ended]:
         """After how many iterations, and what."""
         tree, told = self.tree, set[tuple[str, str]]()
-        said = continuing.begin(tree, workspace, fresh, allow_code_change=False)
+        said = extend_run.begin(tree, workspace, fresh, allow_code_change=False)
         self.state.load(*self.fresh)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session, "compose", lambda *given: (self.env, self.state))
@@ -245,7 +244,7 @@ def audit(tree: Params, workspace: Workspace) -> Verdict:
 
 
 def told(tree: Params, workspace: Workspace) -> Any:
-    return results.of(workspace).lines
+    return run_summary.of(workspace).lines
 
 
 def explained(tree: Params, workspace: Workspace) -> Any:
@@ -267,7 +266,7 @@ def promote(tree: Params, workspace: Workspace) -> Any:
 
 
 def diff(tree: Params, workspace: Workspace) -> Any:
-    return parting.compare(workspace.root, workspace.root)
+    return compare_runs.compare(workspace.root, workspace.root)
 
 
 def data(tree: Params, workspace: Workspace) -> Any:

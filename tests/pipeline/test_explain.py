@@ -103,10 +103,3 @@ def test_only_what_was_evaluated_is_explained(copied: Workspace, explain: Asked)
     assert explain(TASK, "1") == 2 and "of another policy or other data; run simic evaluate first" in explain.error
     copied.evaluation.unlink()
     assert explain(TASK, "1") == 2 and "no such file; run simic evaluate first" in explain.error
-
-
-def test_evaluating_again_gives_the_same_bytes(copied: Workspace) -> None:
-    before = copied.evaluation.read_bytes()
-    assert json.loads(before)["counterfactuals"]
-    stages.evaluate(tree(), copied)
-    assert copied.evaluation.read_bytes() == before

@@ -156,11 +156,7 @@ def assert_every_point_once(workspace: Workspace) -> None:
 
 
 def assert_law(
-    pair: Pair,
-    finished: Path,
-    undisturbed: Callable[[str], Undisturbed],
-    folder: Path,
-    request: pytest.FixtureRequest,
+    pair: Pair, finished: Path, undisturbed: Callable[[str], Undisturbed], folder: Path, request: pytest.FixtureRequest
 ) -> None:
     more = {}
     if "flow" in (pair.first, pair.second):
@@ -194,31 +190,3 @@ def test_two_commands_at_once_lose_nothing(pair, finished, undisturbed, tmp_path
 @pytest.mark.parametrize("number", NUMBERS)
 def test_any_two_commands_at_any_moment_lose_nothing(number, finished, undisturbed, tmp_path, request) -> None:
     assert_law(Pair.drawn(number), finished, undisturbed, tmp_path, request)
-
-
-def test_of_two_that_hold_the_workspace_at_once_the_witnesses_tell() -> None:
-    """The judges of the laws above, on notes made by hand."""
-    lock, output = pairs.LOCK, "models/policy/weights.safetensors"
-    notes = [
-        Note(1.0, 7, "first", "simic", "write", lock),
-        Note(2.0, 7, "first", "simic", "write", output),
-        Note(3.0, 7, "first", "simic", "os.remove", lock),
-        Note(4.0, 8, "second", "simic", "open", lock),  # tried, not held
-    ]
-    holds = pairs.holds(notes)
-    assert holds == [Hold(7, "first", 1.0, 3.0)]
-    assert_one_at_a_time(notes, holds)
-    with pytest.raises(AssertionError):
-        assert_one_at_a_time([*notes, Note(3.5, 7, "first", "simic", "write", output)], holds)
-    with pytest.raises(AssertionError):
-        assert_one_at_a_time(notes, [*holds, Hold(8, "second", 2.5, 5.0)])
-    watcher = Watcher(Path())
-    watcher.looks, watcher.seen = 1000, ["models is missing"]
-    with pytest.raises(AssertionError):
-        assert_nothing_was_away(watcher, notes)
-    refused = Ended(
-        "run", EXIT_REFUSED, "simic: x: in use by process 7 on vm, which runs stages; wait for it, or stop it first", 1
-    )
-    assert_told(refused, refused, {7})
-    with pytest.raises(AssertionError):
-        assert_told(refused, refused, {8})

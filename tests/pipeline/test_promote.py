@@ -132,8 +132,6 @@ def test_a_challenger_that_does_not_clear_the_floors_stays_one(project: Workspac
     client, _ = mlflow_store.connect(project)
     version = client.get_model_version("simic-policy", "1")
     assert version.tags["simic.promotion"] == "not promoted" and version.tags["simic.promotion.reason"]
-    estimate = found.contest.compared[0].difference.estimate
-    assert version.tags["simic.promotion.over_random_legal"].startswith(f"{estimate:.4f} [")
     assert "promotion.json" in {file.path for file in client.list_artifacts(version.run_id or "")}
     before = project.promotion.read_bytes()
     simic()

@@ -63,10 +63,7 @@ def signalled(place: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", LATE)
 def test_a_stage_that_was_stopped_leaves_what_was_there(
-    stage: str,
-    workspace: Workspace,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    stage: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = files(workspace)
     signalled(*LATE[stage], monkeypatch)

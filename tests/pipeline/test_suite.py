@@ -17,7 +17,7 @@ from simic.audit.record import RunRecord
 from simic.errors import SimicError, told_in_one_line
 from simic.evaluation import result
 from simic.params import Lifecycle
-from simic.pipeline import engine, stages, told
+from simic.pipeline import engine, run_summary, stages
 from simic.pipeline.paths import Workspace
 from simic.selftest.catalogue import BY_ID
 from simic.selftest.fault import Fault
@@ -42,13 +42,7 @@ def test_everyone_stands_between_the_common_schedule_and_the_oracle_in_both_grou
     assert list(found.standings) == ["held_out", "held_out_kinds"]
     everyone = {"static", "best common schedule", "oracle per kind", "oracle per task"}
     assert all(each.policies.keys() == everyone for each in floors.standings.values())
-    everyone |= {
-        "learned",
-        "learned_sampled",
-        "blind",
-        "static_final, equal epochs",
-        "static_final, equal FLOPs",
-    }
+    everyone |= {"learned", "learned_sampled", "blind", "static_final, equal epochs", "static_final, equal FLOPs"}
     assert all(each.policies.keys() == everyone for each in found.standings.values())
     # What headroom measured is what stands beside the learned policy.
     assert found.policies["static"].per_seed == floors.policies["static"]
@@ -98,7 +92,7 @@ def test_metrics_are_flat_few_and_those_of_the_standings(finished: Workspace) ->
 
 
 def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Workspace) -> None:
-    found = told.of(finished)
+    found = run_summary.of(finished)
     score, gap, verdict, name = found.score, found.gap, found.verdict, found.run
     standings = result.read(finished.evaluation).standings["held_out"]
     reached = standings.policies["learned"].score
@@ -112,11 +106,11 @@ def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Work
     assert found.lines[2:] == [f"verdict  {verdict}", f"run      {name}", f"next     {found.next}"]
     audited = durable.checked((finished.reports / "findings.json").read_bytes())
 
-    def with_results(chosen: list[dict]) -> told.Told:
+    def with_results(chosen: list[dict]) -> run_summary.RunSummary:
         (copied.reports / "findings.json").write_bytes(durable.with_checksum({**audited, "results": chosen}))
-        return told.of(copied)
+        return run_summary.of(copied)
 
-    def with_finding(check: str, severity: str) -> told.Told:
+    def with_finding(check: str, severity: str) -> run_summary.RunSummary:
         """Of that check alone, as a finding."""
         chosen = [one for one in audited["results"] if one["check"] == check]
         return with_results([one | {"status": "finding", "severity": severity} for one in chosen])
