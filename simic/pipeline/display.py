@@ -29,12 +29,12 @@ Told = Callable[[str, int, int], None]  # what is done, how many of how many
 
 
 def is_live(style: Style) -> bool:
-    """Whether what is shown moves; with auto on a terminal."""
+    """Return whether what is shown moves; with auto on a terminal."""
     return style == "rich" or (style == "auto" and sys.stdout.isatty())
 
 
 def of_training(style: Style, floors: Mapping[str, float]) -> list[Observer]:
-    """The observers for ``runtime.progress``; ``floors`` are scores of others, to be shown beside the policy's."""
+    """Return the observers for ``runtime.progress``; ``floors`` are scores to show beside the policy's."""
     if style == "none":
         return []
     lines = Lines(lambda line: print(printable(line), flush=True), floors=floors)
@@ -42,14 +42,14 @@ def of_training(style: Style, floors: Mapping[str, float]) -> list[Observer]:
 
 
 def beside(observers: Sequence[Observer], style: Style, floors: Mapping[str, float]) -> Sequence[Observer]:
-    """The observers, and who shows the training on the terminal unless one of them says the lines elsewhere."""
+    """Return the observers, and who shows the training on the terminal unless one of them says the lines elsewhere."""
     said = any(isinstance(each, Lines) for each in observers)
     return observers if said else (*of_training(style, floors), *observers)
 
 
 @contextmanager
 def shown(style: Style, command: str, unit: str = "host trainings") -> Iterator[Told]:
-    """Whom a stage tells of its parts, one after the other; each part that is done leaves a line."""
+    """Show what a stage reports of its parts, one after the other; each part that is done leaves a line."""
     if style == "none":
         yield lambda what, done, count: None
     elif is_live(style):
@@ -181,7 +181,7 @@ class LiveView(Observer):
 
 
 def op_mix(steps: Columns) -> str:
-    """The share of each op in the valid steps of an iteration, the most frequent first."""
+    """Return the share of each op in the valid steps of an iteration, the most frequent first."""
     ops = steps["op"][steps["valid"]]
     counts = {kind.name.lower().replace("_", " "): int((ops == kind).sum()) for kind in Op}
     ranked = sorted(counts.items(), key=lambda each: -each[1])

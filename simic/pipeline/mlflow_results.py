@@ -27,8 +27,8 @@ LEARNED = "test/learned"
 
 
 def send_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> None:
-    """Report, findings and verdict to the run of the published checkpoints. Its policy is the challenger from now on
-    where the audit is ``sound``: not refuted.
+    """Log report, findings and verdict to the run of the published checkpoints. Its policy is the challenger from now
+    on where the audit is ``sound``: not refuted.
     """
     client, experiment_id = connect(workspace)
     run_id = find_run(client, experiment_id, PUBLISHED_TAG, checkpoint_digest(workspace))
@@ -52,7 +52,7 @@ def send_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> N
 
 
 def address(workspace: Workspace) -> str | None:
-    """Of the published checkpoints' run in MLflow's UI; None where MLflow does not have it, or does not answer."""
+    """Return the address of the published run in MLflow's UI; None where MLflow lacks it, or does not answer."""
     try:
         client, experiment_id = connect(workspace)
         run_id = find_run(client, experiment_id, PUBLISHED_TAG, checkpoint_digest(workspace))
@@ -64,7 +64,7 @@ def address(workspace: Workspace) -> str | None:
 
 
 def _evaluated(client: MlflowClient, experiment_id: str, run_id: str, workspace: Workspace) -> list[LoggedModel]:
-    """The checkpoint that was evaluated, and the policy where it is of that one."""
+    """Return the checkpoint that was evaluated, and the policy where it is of that one."""
     if not workspace.evaluation.exists():
         return []
     checkpoint = json.loads(workspace.evaluation.read_bytes())["checkpoint"]

@@ -59,8 +59,7 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Unfinished:
             shutil.rmtree(copy.root / place / "checkpoints" / f"{later:06d}")
         found, published[done] = opened.published(copy)
         assert found == done
-    copy = Workspace(Path(shutil.copytree(workspace.root, workspace.root.with_name("finished"))))
-    return Unfinished(workspace, place, longer, judging.train(longer, copy), published)
+    return Unfinished(workspace, place, longer, published)
 
 
 @pytest.fixture(scope="session")

@@ -20,10 +20,10 @@ from simic.training import seams
 from simic.training.partial import FOLDER as PARTIAL
 from simic.training.places import CHECKPOINTS
 from simic.training.session import open_session
+from tests.helpers import contents
 from tests.pipeline.small_suite import tree
 
 SHORT, LONG = 3, 5
-DIFFER = ("timing.jsonl", "run.json")  # between equal runs
 
 
 def lasting(iterations: int, *overrides: str) -> Params:
@@ -60,12 +60,6 @@ def begin(params: Params, workspace: Workspace, fresh: bool = False, allow_code_
     return extend_run.begin(params, workspace, fresh, allow_code_change)
 
 
-def contents(workspace: Workspace) -> dict[str, bytes]:
-    places = [workspace.checkpoints, workspace.models, workspace.telemetry]
-    files = [file for place in places for file in place.rglob("*") if file.is_file() and file.name not in DIFFER]
-    return {str(file.relative_to(workspace.root)): file.read_bytes() for file in files}
-
-
 def test_training_made_longer_is_byte_for_byte_training_of_that_length(
     copy: Workspace, suite_run: Workspace, tmp_path: Path
 ) -> None:
@@ -75,7 +69,8 @@ def test_training_made_longer_is_byte_for_byte_training_of_that_length(
     stages.train(lasting(LONG), copy)
     at_once = project(tmp_path / "at once", suite_run, lasting(LONG))
     stages.train(lasting(LONG), at_once)
-    assert contents(copy) == contents(at_once)
+    published = ("checkpoints", "models", "telemetry")
+    assert contents(copy.root, published) == contents(at_once.root, published)
     lives = starts.read(copy.telemetry / starts.RUN_FILE)
     assert [life.start_iteration for life in lives] == [0, SHORT]
     assert [seam.check for seam in lives[1].findings] == ["resumed_with_changes"]

@@ -21,8 +21,8 @@ from simic.errors import EXIT_REFUSED, told_in_one_line
 from simic.pipeline import dvc_record, engine, stages
 from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT, some
-from tests.pipeline.filling import sitecustomize as filling
-from tests.pipeline.filling.sitecustomize import Writes
+from tests.pipeline.hook import sitecustomize as hook
+from tests.pipeline.hook.sitecustomize import Writes
 from tests.pipeline.small_suite import tree
 
 OUTPUTS = {
@@ -170,7 +170,7 @@ def begin(workspace: Workspace, store: bytes) -> None:
 def watch_dvc(patch: pytest.MonkeyPatch, root: Path, at: int) -> Path:
     """The file in which DVC's process says how many writes there were."""
     count = root.parents[1] / "writes-of-dvc"  # not on the disk
-    patch.setenv("PYTHONPATH", f"{ROOT}:{Path(filling.__file__).parent}")
+    patch.setenv("PYTHONPATH", f"{ROOT}:{Path(hook.__file__).parent}")
     for name, value in (("AT", at), ("BELOW", root), ("COUNT", count)):
         patch.setenv(f"FULL_DVC_{name}", str(value))
     return count
@@ -213,7 +213,7 @@ def assert_law(
         assert len(line) < 600, where  # DVC has a line for every file
     else:
         assert found == stage.expected, where
-    (root / filling.BALLAST).unlink(missing_ok=True)
+    (root / hook.BALLAST).unlink(missing_ok=True)
     refresh(stage.name, workspace)
     assert contents(root, stage.name) == stage.expected, where
     assert not dvc_record.is_stale(root, stage.name), where

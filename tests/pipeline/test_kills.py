@@ -24,7 +24,7 @@ from simic.training import trainer
 from simic.training.observers import Observer
 from simic.training.session import open_session
 from tests.flows.conftest import prefect_server  # noqa: F401 - a fixture
-from tests.helpers import ROOT, copy_checkout, some
+from tests.helpers import ROOT, copy_checkout, simic_command, some
 from tests.pipeline.hook import sitecustomize as hook
 from tests.pipeline.small_suite import tree
 
@@ -42,9 +42,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory, initialised: bytes) -> Works
     found = Workspace(tmp_path_factory.mktemp("kills") / "begun")
     found.root.mkdir()
     copy_checkout(found.root)
-    (found.root / "bin").mkdir()
-    (found.root / "bin" / "simic").write_text(f"#!{sys.executable}\nfrom simic.cli import main\nmain()\n")
-    (found.root / "bin" / "simic").chmod(0o755)
+    simic_command(found.root)
     (found.root / "mlflow.db").write_bytes(initialised)
     found.params.write_text(yaml.safe_dump(tree("audit.certify=false").model_dump(mode="json")))
     with engine.workspace_lock(found):

@@ -108,5 +108,5 @@ def test_clean_removes_what_is_left_and_nothing_else(
     assert f"removed unfinished run {run_name('0' * 16)}: 3 iterations" in capsys.readouterr().out
     assert [each.path for each in stale_runs.unfinished(begun)] == [own.path]
     assert simic(monkeypatch, begun, "clean", "--all") == 0
-    assert f"removed finished run {run_name('1' * 16)}, put by to be made longer" in capsys.readouterr().out
+    assert f"removed finished run {run_name('1' * 16)}: 3 iterations" in capsys.readouterr().out
     assert stale_runs.unfinished(begun) == [] == [*begun.finished.iterdir()]

@@ -60,25 +60,6 @@ def signalled(place: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{module}.{name}", call)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", LATE)
-def test_a_stage_that_was_stopped_leaves_what_was_there(
-    stage: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    before = files(workspace)
-    signalled(*LATE[stage], monkeypatch)
-    monkeypatch.setattr(sys, "argv", ["simic", "stage", stage])
-    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert stopped.value.code == EXIT_INTERRUPTED
-    error = capfd.readouterr().err
-    assert f"simic: stopped in {stage}: no output is left half-written; the same command does it again\n" in error
-    assert "Traceback" not in error
-    assert files(workspace) == before
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
-
-
 @pytest.mark.parametrize("command", [["stage", "audit"], ["audit"]])
 def test_a_stop_while_the_program_is_still_loading_is_no_traceback(
     command: list[str], workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

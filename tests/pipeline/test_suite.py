@@ -37,19 +37,6 @@ def copied(finished: Workspace, tmp_path: Path) -> Workspace:
     return Workspace(Path(shutil.copytree(finished.root, tmp_path / "copy")))
 
 
-def test_everyone_stands_between_the_common_schedule_and_the_oracle_in_both_groups(finished: Workspace) -> None:
-    found, floors = result.read(finished.evaluation), result.read_headroom(finished.headroom)
-    assert list(found.standings) == ["held_out", "held_out_kinds"]
-    everyone = {"static", "best common schedule", "oracle per kind", "oracle per task"}
-    assert all(each.policies.keys() == everyone for each in floors.standings.values())
-    everyone |= {"learned", "learned_sampled", "blind", "static_final, equal epochs", "static_final, equal FLOPs"}
-    assert all(each.policies.keys() == everyone for each in found.standings.values())
-    # What headroom measured is what stands beside the learned policy.
-    assert found.policies["static"].per_seed == floors.policies["static"]
-    assert found.rows == floors.rows and found.tasks == floors.tasks
-    assert [row[0] for row in floors.test_pct] == list(floors.policies["static"].test_accuracy_pct)
-
-
 def test_the_controllers_cost_is_every_episode_that_was_played_while_it_was_trained(finished: Workspace) -> None:
     run = RunRecord.from_published(tree(), finished.telemetry)
     played = [run.episodes.column("env_id").size, run.validations.column("env_id").size]
@@ -57,27 +44,14 @@ def test_the_controllers_cost_is_every_episode_that_was_played_while_it_was_trai
     assert result.read(finished.evaluation).controller_trainings == 16
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "headroom.search_tasks=3",
-        "train.price=1.0",
-        "train.episode_steps=11",
-        "evaluate.eval_seeds=8",
-        "evaluate.epochs=[10, 5]",
-    ],
-)
-def test_headroom_of_other_params_is_refused(copied: Workspace, change: str) -> None:
+@pytest.mark.parametrize("change", ["train.price=1.0", "evaluate.eval_seeds=8", "prepare.samples=170"])
+def test_headroom_of_other_params_or_data_is_refused(copied: Workspace, change: str) -> None:
     before = copied.evaluation.read_bytes()
+    if change.startswith("prepare"):
+        stages.prepare(tree(change), copied)
     with pytest.raises(SimicError, match=r"headroom\.json: of other data or params than these; run simic headroom"):
         stages.evaluate(tree(change), copied)
     assert copied.evaluation.read_bytes() == before
-
-
-def test_headroom_of_other_data_is_refused(copied: Workspace) -> None:
-    stages.prepare(tree("prepare.samples=170"), copied)
-    with pytest.raises(SimicError, match=r"headroom\.json: of other data or params"):
-        stages.evaluate(tree(), copied)
 
 
 def test_metrics_are_flat_few_and_those_of_the_standings(finished: Workspace) -> None:
@@ -247,8 +221,14 @@ def test_grow_takes_one_data_set_and_no_suite(tmp_path: Path) -> None:
         stages.grow(tree(), Workspace(tmp_path), asked)
 
 
-def test_other_lengths_and_tables_from_outside_are_in_both_reports(finished: Workspace) -> None:
+def test_the_evaluation_stands_beside_what_headroom_measured(finished: Workspace) -> None:
     found, floors = result.read(finished.evaluation), result.read_headroom(finished.headroom)
+    measured = {"static", "best common schedule", "oracle per kind", "oracle per task"}
+    played = {"learned", "learned_sampled", "blind", "static_final, equal epochs", "static_final, equal FLOPs"}
+    assert list(found.standings) == ["held_out", "held_out_kinds"]
+    assert all(each.policies.keys() == measured for each in floors.standings.values())
+    assert all(each.policies.keys() == measured | played for each in found.standings.values())
+    assert found.rows == floors.rows and found.policies["static"].per_seed == floors.policies["static"]
     assert found.episode_steps == floors.epochs == 10
     assert list(found.others) == list(floors.others) == ["6 epochs", "outside"]
     for name, own in found.others.items():
