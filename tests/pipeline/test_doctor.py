@@ -19,7 +19,6 @@ from simic.pipeline.paths import Workspace
 from simic.pipeline.storage_checks import Answer
 from simic.training.session import open_session
 from tests.helpers import ROOT
-from tests.pipeline.small_suite import tree
 from tests.training.small_runs import small_params
 
 
@@ -79,14 +78,6 @@ def goes_on_after(work: Path, prepared: Path) -> int:
 def work(finished: Path, tmp_path: Path) -> Path:
     """A finished training of four iterations, validated after two and four, in a work directory."""
     return Path(shutil.copytree(finished, tmp_path / ".simic" / "work" / "0123456789abcdef"))
-
-
-@pytest.fixture
-def project(suite_run: Workspace, tmp_path: Path) -> Workspace:
-    """A published run that may be spoilt."""
-    found = Workspace(Path(shutil.copytree(suite_run.root, tmp_path / "project")))
-    found.params.write_text(yaml.safe_dump(tree().model_dump(mode="json"), sort_keys=False))
-    return found
 
 
 def test_a_damaged_newest_checkpoint_costs_what_is_said(work: Path, prepared: Path) -> None:

@@ -115,19 +115,6 @@ def test_a_model_that_was_not_told_of_its_evaluation_is_told_later(workspace: Wo
     assert steps(workspace, "compare/score") == [0]
 
 
-def test_what_is_compared_stands_before_all_else(workspace: Workspace) -> None:
-    """MLflow's table of runs sorts names of metrics, its page of charts their groups, by code point both."""
-    finished(workspace)
-    mlflow_observer.log_report(workspace, NAME, {}, sound=True)
-    client, _, run_id = run_of(workspace)
-    names = sorted(client.get_run(run_id).data.metrics)
-    compared = [name for name in names if name.startswith(mlflow_models.COMPARE)]
-    assert compared == names[: len(compared)]
-    assert {"score", "gap_closed", "validation_score", "grave_findings"} == {name.split("/")[1] for name in compared}
-    assert sorted({name.partition("/")[0] for name in names})[0] == "compare"
-    assert {point.step for name in compared for point in client.get_metric_history(run_id, name)} == {0}  # bars
-
-
 @pytest.mark.parametrize(("code", "commit"), [(CODE, CODE), (f"{CODE}-dirty", CODE), ("", None)])
 def test_a_run_says_what_it_is_and_where_it_comes_from(code: str, commit: str | None, workspace: Workspace) -> None:
     observer(workspace, code)

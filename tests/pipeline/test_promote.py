@@ -1,13 +1,10 @@
 """The rule by which a challenger becomes champion, and `simic promote` on a real registry."""
 
 import json
-import shutil
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-import yaml
 
 from simic import cli
 from simic.audit.findings import Result, Status, Verdict
@@ -86,13 +83,11 @@ def data_sha256(workspace: Workspace) -> str:
 
 
 @pytest.fixture
-def project(suite_run: Workspace, tmp_path: Path, initialised: bytes) -> Workspace:
+def project(project: Workspace, initialised: bytes) -> Workspace:
     """A finished run that MLflow knows."""
-    found = Workspace(Path(shutil.copytree(suite_run.root, tmp_path / "project")))
-    (found.root / "mlflow.db").write_bytes(initialised)
-    found.params.write_text(yaml.safe_dump(tree().model_dump(mode="json"), sort_keys=False))
-    track(found, "a" * 16)
-    return found
+    (project.root / "mlflow.db").write_bytes(initialised)
+    track(project, "a" * 16)
+    return project
 
 
 Simic = Callable[[], tuple[int | str | None, str, str]]

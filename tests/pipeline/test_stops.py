@@ -32,14 +32,13 @@ LATE = {
 
 
 @pytest.fixture
-def workspace(suite_run: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+def workspace(project: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A finished run that may be spoilt."""
-    copied = Workspace(Path(shutil.copytree(suite_run.root, tmp_path / "copied")))
     written = tree("audit.certify=false").model_dump(mode="json")
-    copied.params.write_text(yaml.safe_dump(written, sort_keys=False))
-    shutil.copy(ROOT / "dvc.yaml", copied.root)
-    monkeypatch.chdir(copied.root)
-    return copied
+    project.params.write_text(yaml.safe_dump(written, sort_keys=False))
+    shutil.copy(ROOT / "dvc.yaml", project.root)
+    monkeypatch.chdir(project.root)
+    return project
 
 
 def files(workspace: Workspace) -> dict[str, str]:

@@ -4,11 +4,9 @@ import json
 import shutil
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from simic import cli
 from simic.agent.optimizer import Adam
@@ -34,14 +32,6 @@ class Scripted:
     @property
     def killed(self) -> bool:
         return self.exitcode == -9
-
-
-@pytest.fixture
-def project(suite_run: Workspace, tmp_path: Path) -> Workspace:
-    """Of a small suite: params, prepared data and a published run."""
-    found = Workspace(Path(shutil.copytree(suite_run.root, tmp_path / "project")))
-    found.params.write_text(yaml.safe_dump(tree().model_dump(mode="json")))
-    return found
 
 
 KILLED, WHOLE = Scripted(-9, [0]), Scripted(0, [0, 1, 2])
