@@ -21,7 +21,7 @@ from simic.errors import printable
 from simic.evaluation import result
 from simic.pipeline import mlflow_results
 from simic.pipeline.paths import Workspace
-from simic.pipeline.told import Told
+from simic.pipeline.run_summary import RunSummary
 from simic.telemetry.columns import Columns
 from simic.telemetry.rows import UpdateRow
 from simic.training.observers import Observer, RunInfo
@@ -89,7 +89,7 @@ def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float
     ]
 
 
-def end_state(told: Told, pushed: bool = True) -> State:
+def end_state(told: RunSummary, pushed: bool = True) -> State:
     """Of a run that came to this; the verdict names the state."""
     name = told.verdict.capitalize() + ("" if pushed else ", not pushed")
     return Completed(name=name, message=f"{told.score}; {told.gap}; run {told.run}")
@@ -108,7 +108,7 @@ def publish(stage: str, workspace: Workspace) -> None:
         create_markdown_artifact((workspace.reports / "report.md").read_text(encoding="utf-8"), key="report")
 
 
-def publish_verdict(told: Told, workspace: Workspace) -> None:
+def publish_verdict(told: RunSummary, workspace: Workspace) -> None:
     """For the flow itself: its artifacts stand above those of its tasks. A browser opens no file from another page, so
     the page with figures is given as a path.
     """

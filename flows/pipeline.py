@@ -17,7 +17,7 @@ from flows import artifacts, interruptible, recovery
 from flows.overrides import Overrides
 from simic import params
 from simic.errors import printable
-from simic.pipeline import dvc_record, engine, stages, told
+from simic.pipeline import dvc_record, engine, run_summary, stages
 from simic.pipeline import overrides as writer
 from simic.pipeline.paths import Workspace
 from simic.training.progress import Lines
@@ -72,7 +72,7 @@ def simic(overrides: Overrides | None = None) -> State:
             say(line)
         for name in rest:
             run_stage.with_options(name=name)(name)
-        found = told.of(workspace)
+        found = run_summary.of(workspace)
         artifacts.publish_verdict(found, workspace)
         remote = dvc_record.default_remote(workspace.root)
         pushed = remote is None or push(remote, return_state=True).is_completed()

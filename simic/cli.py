@@ -362,9 +362,9 @@ def study(
 @app.command("diff")
 def run_diff(before: RunFolder, after: RunFolder) -> None:
     """Show after which iteration two trained runs differ, and in what they were made; the exit code is 1 if they do."""
-    from simic.pipeline import parting
+    from simic.pipeline import compare_runs
 
-    equal, lines = parting.compare(before, after)
+    equal, lines = compare_runs.compare(before, after)
     _say("\n".join(lines))
     sys.exit(int(not equal))
 
@@ -374,10 +374,10 @@ def clean(
     all_: Annotated[bool, typer.Option("--all", help="Also what the next training would go on with.")] = False,
 ) -> None:
     """Remove unfinished training that the present params, data and code do not go on with."""
-    from simic.pipeline import engine, leftovers
+    from simic.pipeline import engine, stale_runs
 
     with engine.workspace_lock(_workspace()):
-        for each in leftovers.remove(_workspace(), all_):
+        for each in stale_runs.remove(_workspace(), all_):
             _say(f"removed {each}")
 
 
@@ -394,9 +394,9 @@ def _to_the_audit(
 
 
 def _tell_result() -> None:
-    from simic.pipeline import told
+    from simic.pipeline import run_summary
 
-    found = told.of(_workspace())
+    found = run_summary.of(_workspace())
     for line in found.lines:
         _say(line, alarming=found.alarming)
     _say(f"report   {_workspace().reports / 'report.html'}")

@@ -24,9 +24,11 @@ def doctor(
 ) -> None:
     """Check what a run needs (versions, params, DVC, disk, ports) and all that is stored here; nothing is changed."""
     from simic.pipeline import doctor as physician
+    from simic.pipeline import storage_checks
 
     here = terminal.workspace()
-    answers = [*physician.examine(here), *physician.stored(here.root)] if run is None else physician.stored(run)
+    answers = [] if run is not None else physician.examine(here)
+    answers += storage_checks.examine(run or here.root)
     for answer in answers:
         terminal.say(f"{'ok ' if answer.well else 'BAD'}  {answer.question}: {answer.seen}")
     if not all(answer.well for answer in answers):

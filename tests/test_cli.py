@@ -16,7 +16,7 @@ from simic.audit.findings import Verdict
 from simic.errors import AuditFailed, SimicError
 from simic.growth.batch.population import Population
 from simic.growth.batch.statistics import TrainStats
-from simic.pipeline import engine, stages, told
+from simic.pipeline import engine, run_summary, stages
 from simic.pipeline.paths import Workspace
 from tests.helpers import some
 
@@ -285,7 +285,11 @@ def test_what_the_audit_fails_on_is_told_before_it_is_refused(simic: Command, mo
         raise AuditFailed("audit.fail_on = 'high': 1 findings")
 
     monkeypatch.setattr(engine, "run_chain", chain)
-    monkeypatch.setattr(told, "of", lambda _: told.Told("80 points", "none", "1 high", "x", "read it", alarming=True))
+    monkeypatch.setattr(
+        run_summary,
+        "of",
+        lambda _: run_summary.RunSummary("80 points", "none", "1 high", "x", "read it", alarming=True),
+    )
     for command in ("run", "audit"):
         assert "audit.fail_on = 'high'" in simic.refuses(command)
         assert [line.split()[0] for line in simic.out.splitlines()] == [

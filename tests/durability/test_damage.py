@@ -30,13 +30,9 @@ def test_the_damages_of_make_prove_are_more_than_two_thousand() -> None:
     assert sum(EACH[area] for area, _ in CASES) == 2025
 
 
-def spoilt_work(made: Unfinished, kind: str, number: int, folder: Path) -> tuple[Workspace, str]:
-    workspace = Workspace(Path(shutil.copytree(made.workspace.root, folder / "project")))
-    return workspace, str(damage.spoil(damage.Place(workspace.root, [made.place]), kind, number))
-
-
 def opened(made: Unfinished, opener: Opener, kind: str, number: int, folder: Path) -> Judged:
-    workspace, done = spoilt_work(made, kind, number, folder)
+    workspace = Workspace(Path(shutil.copytree(made.workspace.root, folder / "project")))
+    done = str(damage.spoil(damage.Place(workspace.root, [made.place]), kind, number))
     return [(done, judging.judge_opened(made, workspace, opener))]
 
 
@@ -124,13 +120,6 @@ def test_a_damaged_export_is_not_certified(finished: Finished, tmp_path: Path) -
     run = stages.recorded(finished.params, finished.workspace)
     found = certify.grown_network(grown, finished.workspace.prepared, run)
     assert found.lines == () and "network.pt2: damaged" in found.reason
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize("kind", NO_TABLES)
-def test_training_that_goes_on_to_its_end_with_damage(kind: str, unfinished: Unfinished, tmp_path: Path) -> None:
-    workspace, done = spoilt_work(unfinished, kind, 1, tmp_path)
-    assert_nothing_is_silent([(done, judging.judge_resume(unfinished, workspace))])
 
 
 @pytest.mark.prove

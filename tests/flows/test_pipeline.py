@@ -35,7 +35,7 @@ from flows.overrides import Overrides
 from simic import params
 from simic.errors import SimicError
 from simic.evaluation import result
-from simic.pipeline import dvc_record, told
+from simic.pipeline import dvc_record, run_summary
 from simic.pipeline.overrides import from_model
 from simic.pipeline.paths import UI_VARIABLE, Workspace
 from tests.helpers import ROOT, Toys, episode, update
@@ -49,8 +49,8 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """The toys' evaluation.json is no real one; the table has a test of its own."""
     monkeypatch.setattr(result, "read", lambda path: None)
     monkeypatch.setattr(artifacts, "evaluation_rows", lambda evaluation: [{"policy": "learned"}])
-    of_the_toys = told.Told("81", "none", "no finding, certified", "abc", "go on", alarming=False)
-    monkeypatch.setattr(told, "of", lambda workspace: of_the_toys)
+    of_the_toys = run_summary.RunSummary("81", "none", "no finding, certified", "abc", "go on", alarming=False)
+    monkeypatch.setattr(run_summary, "of", lambda workspace: of_the_toys)
 
 
 def last_run() -> FlowRun:

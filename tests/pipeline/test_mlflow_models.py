@@ -5,9 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,11 +22,9 @@ from simic.pipeline.paths import Workspace
 from simic.pipeline.simic_policy import ServedPolicy
 from simic.training.learned import Learned
 from tests.agent.worlds import SMALL, make_policy
-from tests.helpers import free_port
 from tests.pipeline.small_suite import tree
 from tests.pipeline.test_promote import track
 
-PATIENCE_SECONDS = 120.0
 # simic cannot be imported.
 BARE = """
 import sys
@@ -192,46 +187,6 @@ def test_what_comes_out_is_what_the_signature_says(core: str, precision: str, tm
     assert list(done) == signature.outputs.input_names()
     for spec in signature.outputs.inputs:
         assert (done[spec.name].dtype, done[spec.name].shape) == (spec.type, (5, *spec.shape[1:])), spec.name
-
-
-def ask(url: str, content: bytes | None = None) -> bytes:
-    request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
-        return answer.read()
-
-
-def answers(url: str, process: subprocess.Popen) -> None:
-    """Waits until there is a server."""
-    until = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            ask(f"{url}/ping")
-            return
-        except (urllib.error.URLError, OSError):
-            assert process.poll() is None and time.monotonic() < until
-            time.sleep(0.2)
-
-
-@pytest.mark.slow
-def test_mlflow_serves_the_champion(registered: Workspace, tmp_path: Path) -> None:
-    port = free_port()
-    url, model = f"http://127.0.0.1:{port}", "models:/simic-policy@champion"
-    command = ["models", "serve", "-m", model, "--env-manager", "local", "-h", "127.0.0.1", "-p", str(port)]
-    with (
-        (tmp_path / "said").open("w") as said,
-        subprocess.Popen(
-            [sys.executable, "-m", "mlflow", *command],
-            cwd=tmp_path,
-            env=environment(registered),
-            stdout=said,
-            stderr=said,
-        ) as process,
-    ):
-        try:
-            answers(url, process)
-            assert_answer(registered, json.loads(ask(f"{url}/invocations", example(registered)))["predictions"])
-        finally:
-            process.terminate()
 
 
 SERVED = (

@@ -1,4 +1,4 @@
-"""What a run came to, in a line each: for the terminal, the states of Prefect and the description in MLflow."""
+"""The result of a run, in a line each: for the terminal, the states of Prefect and the description in MLflow."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,8 @@ from simic.pipeline.stages import unchanged
 
 
 @dataclass(frozen=True)
-class Told:
-    """In words; ``alarming`` where nobody should use the policy as it is."""
+class RunSummary:
+    """A run's result in words; ``alarming`` where nobody should use the policy as it is."""
 
     score: str
     gap: str
@@ -22,17 +22,15 @@ class Told:
 
     @property
     def said(self) -> dict[str, str]:
-        """By what each is called."""
         return {"score": self.score, "gap": self.gap, "verdict": self.verdict, "run": self.run, "next": self.next}
 
     @property
     def lines(self) -> list[str]:
-        """For a terminal."""
         return [f"{name:<8} {text}" for name, text in self.said.items()]
 
 
-def of(workspace: Workspace) -> Told:
-    """The finished run of a workspace."""
+def of(workspace: Workspace) -> RunSummary:
+    """Summarize the finished run of a workspace."""
     found = read_verdict(workspace.reports)
     counts = found.counts()
     grave = counts["critical"] + counts["high"]
@@ -41,11 +39,11 @@ def of(workspace: Workspace) -> Told:
         score = gap = f"withheld: the record does not hold ({', '.join(found.refuted)})"
     else:
         score, gap = endpoints.said(result.read(unchanged(workspace, workspace.evaluation)))
-    return Told(score, gap, named, found.run, _next(found), alarming=bool(found.refuted or counts["critical"]))
+    return RunSummary(score, gap, named, found.run, _next(found), alarming=bool(found.refuted or counts["critical"]))
 
 
 def _next(found: Verdict) -> str:
-    """What a careful user does now."""
+    """Say what a careful user does now."""
     if found.refuted:
         return "simic doctor says what is damaged; do not use the numbers before this is settled"
     if found.counts()["critical"] or found.counts()["high"]:

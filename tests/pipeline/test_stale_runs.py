@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from simic import cli, seals
-from simic.pipeline import doctor, dvc_record, engine, leftovers, recipe, stages
+from simic.pipeline import doctor, dvc_record, engine, recipe, stages, stale_runs
 from simic.pipeline.paths import Workspace
 from simic.pipeline.recipe import Kept, TrainingRecipe
 from simic.telemetry.naming import run_name
@@ -41,27 +41,25 @@ def simic(monkeypatch: pytest.MonkeyPatch, workspace: Workspace, *arguments: str
     return stopped.value.code
 
 
-def test_what_training_goes_on_with_is_no_leftover(begun: Workspace) -> None:
-    assert leftovers.others(begun) == []
-    [own] = leftovers.found(begun)
-    assert (own.iterations, own.changed) == (3, ())
+def stale(workspace: Workspace) -> list[stale_runs.KeptRun]:
+    return [run for run in stale_runs.unfinished(workspace) if run.stale]
 
 
-def test_changed_params_are_named_with_both_values(begun: Workspace) -> None:
+def test_what_training_goes_on_with_is_not_stale(begun: Workspace) -> None:
+    [own] = stale_runs.unfinished(begun)
+    assert (own.iterations, own.changed) == (3, ()) and stale(begun) == []
+
+
+def test_changed_params_are_named_with_both_values_and_many_are_counted(begun: Workspace) -> None:
     save(begun, "train.ppo.gamma=0.9", "train.envs=8")
-    [left] = leftovers.others(begun)
+    [left] = stale(begun)
     assert left.changed == ("train.envs (4 → 8)", "train.ppo.gamma (1.0 → 0.9)")
-    line = leftovers.told(left)
+    line = left.line()
     assert "3 iterations" in line and str(left.path) in line and line.endswith("simic clean")
     assert line in {answer.seen for answer in doctor.examine(begun)}
-
-
-def test_many_changes_are_counted(begun: Workspace) -> None:
     save(begun, "train.ppo.gamma=0.9", "train.envs=8", "train.ppo.epochs=2", "train.episode_steps=12", "rng_seed=5")
-    [left] = leftovers.others(begun)
-    assert "rng_seed (1 → 5), train.envs (4 → 8), train.episode_steps (10 → 12) and 2 more changed" in leftovers.told(
-        left
-    )
+    [left] = stale(begun)
+    assert "(1 → 5), train.envs (4 → 8), train.episode_steps (10 → 12) and 2 more changed" in left.line()
 
 
 def test_other_data_are_named_and_so_is_code(begun: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,21 +67,21 @@ def test_other_data_are_named_and_so_is_code(begun: Workspace, monkeypatch: pyte
         files = {f"{name}.py": "0" for name in "abcde"}
         patch.setattr(seals, "code_hashes", lambda _: files)
         patch.setattr(recipe, "FORMAT_VERSION", 99)
-        [left] = leftovers.others(begun)
+        [left] = stale(begun)
         assert left.changed[0] == "the format of checkpoints" and "more files)" in left.changed[1]
     shutil.rmtree(begun.prepared)
-    assert [left.changed for left in leftovers.others(begun)] == [("the prepared data",)]
+    assert [left.changed for left in stale(begun)] == [("the prepared data",)]
 
 
-def test_without_a_whole_recipe_nothing_is_known(begun: Workspace) -> None:
-    [own] = leftovers.found(begun)
-    for content in ("{", None):
-        if content is None:
-            (own.path / seams.FILE).unlink()
-        else:
-            (own.path / seams.FILE).write_text(content)
-        [left] = leftovers.others(begun)
-        assert left.iterations == 3 and "nothing was saved" in left.changed[0]
+@pytest.mark.parametrize("content", ["{", None])
+def test_without_a_whole_recipe_nothing_is_known(content: str | None, begun: Workspace) -> None:
+    [own] = stale_runs.unfinished(begun)
+    (own.path / seams.FILE).unlink()
+    if content is not None:
+        (own.path / seams.FILE).write_text(content)
+    [left] = stale(begun)
+    assert left.iterations == 3 and "nothing was saved" in left.changed[0]
+    assert stale_runs.extendable(tree("train.iterations=5"), begun, allow_code_change=True) is None
 
 
 def test_training_that_does_not_go_on_with_it_says_so_first(begun: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,13 +91,13 @@ def test_training_that_does_not_go_on_with_it_says_so_first(begun: Workspace, mo
     monkeypatch.setattr(engine, "perform", lambda *_: None)
     said: list[str] = []
     engine.refresh("train", begun, engine.Execution(), said.append)
-    assert said[:2] == [f"train: {leftovers.told(leftovers.others(begun)[0])}", "train: running"]
+    assert said[:2] == [f"train: {stale(begun)[0].line()}", "train: running"]
 
 
 def test_clean_removes_what_is_left_and_nothing_else(
     begun: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    [own] = leftovers.found(begun)
+    [own] = stale_runs.unfinished(begun)
     shutil.copytree(own.path, own.path.with_name("0" * 16))
     other = recipe.read(own.path)
     assert other is not None
@@ -108,7 +106,7 @@ def test_clean_removes_what_is_left_and_nothing_else(
     shutil.copytree(own.path, begun.finished / ("1" * 16))
     assert simic(monkeypatch, begun, "clean") == 0
     assert f"removed unfinished run {run_name('0' * 16)}: 3 iterations" in capsys.readouterr().out
-    assert [each.path for each in leftovers.found(begun)] == [own.path]
+    assert [each.path for each in stale_runs.unfinished(begun)] == [own.path]
     assert simic(monkeypatch, begun, "clean", "--all") == 0
-    assert f"removed finished run {run_name('1' * 16)}, put by to be made longer" in capsys.readouterr().out
-    assert leftovers.found(begun) == [] == [*begun.finished.iterdir()]
+    assert f"removed finished run {run_name('1' * 16)}: 3 iterations" in capsys.readouterr().out
+    assert stale_runs.unfinished(begun) == [] == [*begun.finished.iterdir()]

@@ -1,4 +1,4 @@
-"""Where two published runs part: the iteration, the tensors, and which params, data, code or machine differ."""
+"""Compare two published runs: the first iteration and the tensors that differ, and params, data, code and machine."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Published:
 
     @classmethod
     def of(cls, folder: Path) -> "Published":
-        """Of a run's folder; SimicError where nothing whole is published there."""
+        """Read a run's folder; SimicError where nothing whole is published there."""
         workspace = Workspace(folder)
         if not workspace.checkpoints.is_dir():
             raise SimicError(f"{workspace.checkpoints}: no such folder; give the folder of a run that was trained")
@@ -36,45 +36,38 @@ class Published:
 
 
 def compare(first: Path, second: Path) -> tuple[bool, list[str]]:
-    """Whether the states of two runs are equal after every iteration that both have, and what there is to say."""
+    """Return whether the states of two runs are equal after every iteration that both have, and lines that say more."""
     a, b = Published.of(first), Published.of(second)
     both = sorted(a.links.keys() & b.links.keys())
     if not both:
         raise SimicError(f"{first}, {second}: their hash chains have no iteration in common: nothing to compare")
     parted = next((done for done in both if a.links[done] != b.links[done]), None)
-    made = [*_made(a, b)] or ["params, data, code and machine are the same"]
+    made = [*_differences(a, b)] or ["params, data, code and machine are the same"]
     if parted is None:
-        return True, [f"equal after each of the {len(both)} iterations that both have", *_lengths(a, b), *made]
+        longest = max(a.links), max(b.links)
+        lengths = [f"iterations: {longest[0]} → {longest[1]}"] if longest[0] != longest[1] else []
+        return True, [f"equal after each of the {len(both)} iterations that both have", *lengths, *made]
     return False, [f"equal up to iteration {parted - 1}, not after iteration {parted}", *_tensors(a, b), *made]
 
 
-def _lengths(a: Published, b: Published) -> Iterator[str]:
-    done = max(a.links), max(b.links)
-    if done[0] != done[1]:
-        yield f"iterations: {done[0]} → {done[1]}"
-
-
 def _tensors(a: Published, b: Published) -> Iterator[str]:
-    """Of checkpoints of the same iteration, the earlier one first."""
+    """Name tensors that differ in checkpoints of the same iteration, the earlier one first."""
     pairs = [(a.checkpoints[name], b.checkpoints[name]) for name in (BEST, LATEST)]
     for one, other in {pair[0].manifest.iteration: pair for pair in pairs}.values():
         done = one.manifest.iteration
         if done != other.manifest.iteration:
             continue
-        if one.tensors.keys() != other.tensors.keys():
-            yield f"after iteration {done}: other tensors: {_some([*(one.tensors.keys() ^ other.tensors.keys())])}"
-            continue
-        differ = [name for name, tensor in one.tensors.items() if not _same(tensor, other.tensors[name])]
+        bits, others = ({name: _bits(tensor) for name, tensor in each.tensors.items()} for each in (one, other))
+        differ = [name for name in bits.keys() | others.keys() if bits.get(name) != others.get(name)]
         if differ:
-            yield f"after iteration {done}: {len(differ)} of {len(one.tensors)} tensors differ: {_some(differ)}"
+            yield f"after iteration {done}: {len(differ)} of {len(bits)} tensors differ: {_some(differ)}"
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Bit for bit."""
-    return one.dtype == other.dtype and one.numpy().tobytes() == other.numpy().tobytes()
+def _bits(tensor: torch.Tensor) -> tuple[torch.dtype, bytes]:
+    return tensor.dtype, tensor.numpy().tobytes()
 
 
-def _made(a: Published, b: Published) -> Iterator[str]:
+def _differences(a: Published, b: Published) -> Iterator[str]:
     one, other = (found.checkpoints[LATEST].manifest for found in (a, b))
     for name, change in differences(one.params, other.params).items():
         yield f"{name}: {change}"

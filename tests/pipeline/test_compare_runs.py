@@ -8,7 +8,7 @@ import pytest
 
 from simic import cli
 from simic.errors import SimicError
-from simic.pipeline import parting, stages
+from simic.pipeline import compare_runs, stages
 from simic.pipeline.paths import Workspace
 from tests.pipeline.small_suite import tree
 
@@ -24,7 +24,7 @@ def other(suite_run: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Wor
 
 def test_a_run_is_equal_to_its_copy(suite_run: Workspace, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(suite_run.root, tmp_path / "copy"))
-    equal, lines = parting.compare(suite_run.root, copy)
+    equal, lines = compare_runs.compare(suite_run.root, copy)
     assert equal
     assert lines == [
         "equal after each of the 3 iterations that both have",
@@ -33,7 +33,7 @@ def test_a_run_is_equal_to_its_copy(suite_run: Workspace, tmp_path: Path) -> Non
 
 
 def test_the_iteration_the_tensors_and_the_param_are_named(suite_run: Workspace, other: Workspace) -> None:
-    equal, lines = parting.compare(suite_run.root, other.root)
+    equal, lines = compare_runs.compare(suite_run.root, other.root)
     assert not equal
     assert lines[0] == "equal up to iteration 0, not after iteration 1"
     assert any(line.startswith("after iteration 3: ") and "tensors differ: " in line for line in lines)
@@ -53,7 +53,7 @@ def test_the_command_ends_as_diff_does(
 
 def test_a_folder_without_a_run_is_named(suite_run: Workspace, tmp_path: Path) -> None:
     with pytest.raises(SimicError, match="give the folder of a run that was trained"):
-        parting.compare(suite_run.root, tmp_path)
+        compare_runs.compare(suite_run.root, tmp_path)
 
 
 def test_a_damaged_run_is_refused(suite_run: Workspace, tmp_path: Path) -> None:
@@ -61,4 +61,4 @@ def test_a_damaged_run_is_refused(suite_run: Workspace, tmp_path: Path) -> None:
     state = copy.checkpoints / "latest" / "state.safetensors"
     state.write_bytes(state.read_bytes()[:-1] + b"\x7f")
     with pytest.raises(SimicError, match="damaged"):
-        parting.compare(suite_run.root, copy.root)
+        compare_runs.compare(suite_run.root, copy.root)

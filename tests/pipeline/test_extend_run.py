@@ -1,7 +1,6 @@
 """Training made longer equals training that was as long from the start; other code goes on only where it is allowed."""
 
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from simic import cli, seals
+from simic import seals
 from simic.errors import SimicError
 from simic.params import Params
-from simic.pipeline import continuing, engine, leftovers, recipe, stages, told
+from simic.pipeline import engine, extend_run, recipe, stages, stale_runs
 from simic.pipeline.paths import Workspace
 from simic.pipeline.recipe import TrainingRecipe
 from simic.telemetry import starts
@@ -21,10 +20,10 @@ from simic.training import seams
 from simic.training.partial import FOLDER as PARTIAL
 from simic.training.places import CHECKPOINTS
 from simic.training.session import open_session
+from tests.helpers import contents
 from tests.pipeline.small_suite import tree
 
 SHORT, LONG = 3, 5
-DIFFER = ("timing.jsonl", "run.json")  # between equal runs
 
 
 def lasting(iterations: int, *overrides: str) -> Params:
@@ -58,13 +57,7 @@ def copy(short: Workspace, tmp_path: Path) -> Workspace:
 
 
 def begin(params: Params, workspace: Workspace, fresh: bool = False, allow_code_change: bool = False) -> str | None:
-    return continuing.begin(params, workspace, fresh, allow_code_change)
-
-
-def contents(workspace: Workspace) -> dict[str, bytes]:
-    places = [workspace.checkpoints, workspace.models, workspace.telemetry]
-    files = [file for place in places for file in place.rglob("*") if file.is_file() and file.name not in DIFFER]
-    return {str(file.relative_to(workspace.root)): file.read_bytes() for file in files}
+    return extend_run.begin(params, workspace, fresh, allow_code_change)
 
 
 def test_training_made_longer_is_byte_for_byte_training_of_that_length(
@@ -76,7 +69,8 @@ def test_training_made_longer_is_byte_for_byte_training_of_that_length(
     stages.train(lasting(LONG), copy)
     at_once = project(tmp_path / "at once", suite_run, lasting(LONG))
     stages.train(lasting(LONG), at_once)
-    assert contents(copy) == contents(at_once)
+    published = ("checkpoints", "models", "telemetry")
+    assert contents(copy.root, published) == contents(at_once.root, published)
     lives = starts.read(copy.telemetry / starts.RUN_FILE)
     assert [life.start_iteration for life in lives] == [0, SHORT]
     assert [seam.check for seam in lives[1].findings] == ["resumed_with_changes"]
@@ -94,11 +88,11 @@ def test_without_a_horizon_of_its_own_the_schedule_is_said_to_change(copy: Works
 
 @pytest.mark.parametrize("overrides", [("train.ppo.gamma=0.9",), ("rng_seed=7",), ("train.horizon=7",)])
 def test_other_settings_begin_anew(copy: Workspace, overrides: Sequence[str]) -> None:
-    assert continuing.source_of(lasting(LONG, *overrides), copy, allow_code_change=True) is None
+    assert stale_runs.extendable(lasting(LONG, *overrides), copy, allow_code_change=True) is None
 
 
 def test_what_is_as_long_already_is_not_made_longer(copy: Workspace) -> None:
-    assert continuing.source_of(lasting(SHORT - 1), copy, allow_code_change=False) is None
+    assert stale_runs.extendable(lasting(SHORT - 1), copy, allow_code_change=False) is None
     shutil.rmtree(copy.finished)
     assert begin(lasting(LONG), copy) is None
 
@@ -128,15 +122,15 @@ def test_other_code_is_named_and_goes_on_only_where_it_may(
 ) -> None:
     changed_code(monkeypatch)
     assert begin(lasting(LONG), unfinished) is None
-    [line] = leftovers.staying(unfinished, allow_code_change=False)
+    [line] = stale_runs.staying(unfinished, allow_code_change=False)
     assert "the code (agent/ppo.py) changed since; restore that or use --allow-code-change to go on with it" in line
-    assert leftovers.staying(unfinished, allow_code_change=True) == []
+    assert stale_runs.staying(unfinished, allow_code_change=True) == []
     said = begin(lasting(LONG), unfinished, allow_code_change=True)
     assert said is not None and said.endswith("changed: the code (agent/ppo.py)")
-    assert leftovers.others(unfinished) == []  # what it went on with is there no more
+    assert [run.stale for run in stale_runs.unfinished(unfinished)] == [False]  # what it went on with is gone
     stages.train(lasting(LONG), unfinished)
     found = pq.read_table(unfinished.telemetry / FINDINGS_FILE).to_pylist()
-    assert [(row["iteration"], row["severity"]) for row in found if row["check"] == continuing.CODE_CHANGED] == [
+    assert [(row["iteration"], row["severity"]) for row in found if row["check"] == extend_run.CODE_CHANGED] == [
         (SHORT, "medium")
     ]
 
@@ -160,22 +154,14 @@ def test_a_seam_is_a_finding_until_a_checkpoint_is_behind_it(
     params = lasting(LONG)
     begin(params, unfinished, allow_code_change=True)
     work = unfinished.work(stages.fingerprint(params, unfinished))
-    assert [seam.check for seam in seams.read(work)] == ["resumed_with_changes", continuing.CODE_CHANGED]
+    assert [seam.check for seam in seams.read(work)] == ["resumed_with_changes", extend_run.CODE_CHANGED]
     for _ in range(2):  # the first life ends before it has a checkpoint
         with open_session(params, work, unfinished.prepared) as session:
-            assert [finding.check for finding in session.findings] == [continuing.CODE_CHANGED]
+            assert [finding.check for finding in session.findings] == [extend_run.CODE_CHANGED]
     begin(params, unfinished, fresh=True)
     with open_session(params, work, unfinished.prepared, fresh=True) as session:
         assert session.findings == []
     assert recipe.read(work) is not None
-
-
-def test_a_damaged_checkpoint_stays_damaged_and_training_goes_on_from_the_one_before(copy: Workspace) -> None:
-    [work] = copy.finished.iterdir()
-    (work / CHECKPOINTS / f"{SHORT:06d}" / "manifest.json").write_text("{")
-    begin(lasting(LONG), copy)
-    with open_session(lasting(LONG), copy.work(stages.fingerprint(lasting(LONG), copy)), copy.prepared) as session:
-        assert session.state.counters.iteration == SHORT - 1
 
 
 def test_a_seam_is_found_where_its_own_checkpoint_is_damaged(
@@ -187,7 +173,7 @@ def test_a_seam_is_found_where_its_own_checkpoint_is_damaged(
     (work / CHECKPOINTS / f"{SHORT:06d}" / "manifest.json").write_text("{")
     with open_session(lasting(LONG), work, unfinished.prepared) as session:
         assert session.state.counters.iteration == SHORT - 1
-        assert continuing.CODE_CHANGED in [finding.check for finding in session.findings]
+        assert extend_run.CODE_CHANGED in [finding.check for finding in session.findings]
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "of another run"])
@@ -216,21 +202,6 @@ def test_that_every_checkpoint_is_lost_is_said(unfinished: Workspace) -> None:
     shutil.rmtree(unfinished.finished, ignore_errors=True)
     assert begin(params, unfinished) == "no checkpoint is left of what was begun before, so training begins anew"
     assert begin(params, unfinished, fresh=True) is None
-
-
-@pytest.mark.parametrize("command", ["train", "run"])
-def test_the_flag_reaches_the_engine(copy: Workspace, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    asked: list[bool] = []
-    monkeypatch.setattr(
-        engine, "run_chain", lambda _, __, execution, ___, ____: asked.append(execution.allow_code_change) or []
-    )
-    monkeypatch.setattr(told, "of", lambda _: told.Told("", "", "", "", "", alarming=False))  # nothing has run
-    monkeypatch.chdir(copy.root)
-    for flags in ([], ["--allow-code-change"]):
-        monkeypatch.setattr(sys, "argv", ["simic", command, *flags])
-        with pytest.raises(SystemExit):
-            cli.main()
-    assert asked == [False, True]
 
 
 def test_stop_in_mid_copy_leaves_what_there_was(copy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +241,7 @@ class Publisher:
 def test_why_a_published_run_is_not_made_longer_is_said(copy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def said(iterations: int, *overrides: str, allow: bool = False) -> list[str]:
         save(copy, lasting(iterations, *overrides))
-        return leftovers.staying(copy, allow)
+        return stale_runs.staying(copy, allow)
 
     assert said(LONG) == said(SHORT) == []  # it is; there is nothing to make longer
     with monkeypatch.context() as patch:
