@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from simic.growth.networks.layers import Samplewise, at_least_float32
+from simic.growth.networks.layers import Samplewise
 from simic.transfer import upload
 
 DENSE_ENTRIES = 16 * 16 * 64  # of a matrix from all pixels and channels to all of them, up to which it is faster
@@ -195,7 +195,6 @@ class _GroupNorm(nn.Module):
         self.groups, self.eps, self.affine = norm.num_groups, norm.eps, norm.affine
 
     def forward(self, x: Tensor) -> Tensor:
-        x = at_least_float32(x)
         return self._maps(x) if x.dim() == 4 else self._vectors(x)
 
     def _maps(self, x: Tensor) -> Tensor:
@@ -232,7 +231,6 @@ class _LayerNorm(nn.Module):
         self.eps = norm.eps
 
     def forward(self, x: Tensor) -> Tensor:
-        x = at_least_float32(x)
         if len(self.weight) == 1:
             return F.layer_norm(x, x.shape[-1:], self.weight[0], self.bias[0], self.eps)
         normed = F.layer_norm(x, x.shape[-1:], eps=self.eps)
@@ -269,7 +267,7 @@ class _VmapNorm(nn.GroupNorm):
     """GroupNorm of torch's other operations."""
 
     def forward(self, input: Tensor) -> Tensor:
-        grouped = at_least_float32(input).reshape(len(input), self.num_groups, -1)
+        grouped = input.reshape(len(input), self.num_groups, -1)
         normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).view(input.shape)
         if not self.affine:
             return normed
@@ -288,7 +286,7 @@ class _MapNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.weight is None or x.dim() != 4:
             return F.group_norm(x, self.groups, self.weight, self.bias, self.eps)
-        normed: Tensor = _MapGroupNorm.apply(at_least_float32(x), self.weight, self.bias, self.groups, self.eps)
+        normed: Tensor = _MapGroupNorm.apply(x, self.weight, self.bias, self.groups, self.eps)
         return normed
 
 

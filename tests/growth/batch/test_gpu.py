@@ -39,8 +39,7 @@ def twin(family: str, envs: int) -> tuple[Population, Slots]:
     """The population of ``make_population`` with the seeds of ``mixed_slots``, moved."""
     near = make_population(family, envs)
     slots = mixed_slots(near)
-    kinds = tuple(kind for kind in blueprints_of(family) if kind.unavailable(torch.device("cpu")) is None)
-    far = Population(make_host(family), kinds, torch.arange(envs), 3, HostOptimizer(), DEVICE)
+    far = Population(make_host(family), blueprints_of(family), torch.arange(envs), 3, HostOptimizer(), DEVICE)
     far.reset(0)
     moved = Slots(**{name: value.to(DEVICE) for name, value in vars(slots).items()})
     far.germinate(moved, moved.germinations > 0)

@@ -31,7 +31,6 @@ from ..worlds import (
     mixed_slots,
     one_seed,
     parameters,
-    runnable,
 )
 
 SMALLEST = (("cnn", "impaired"), ("mlp", "baseline"), ("transformer", "impaired"))
@@ -112,7 +111,7 @@ def test_a_population_is_many_plain_networks_under_torch_optim(family: str, seed
 @pytest.mark.parametrize(("family", "preset"), some(PRESETS_OF_FAMILIES, *SMALLEST))
 def test_germination_changes_no_output(family: str, preset: str, operator: Blend) -> None:
     """Host e gets blueprint e."""
-    kinds = torch.arange(len(runnable(family)))
+    kinds = torch.arange(len(blueprints_of(family)))
     population = make_population(family, len(kinds), preset=preset)
     bare = logits_of(population, Slots.empty(len(kinds), population.host.slots), DATA[family].x[:8])
     for stage, slot in ((Stage.GERMINATED, 0), (Stage.TRAINING, 0), (Stage.BLENDING, 1), (Stage.TRAINING, 2)):
@@ -124,7 +123,7 @@ def test_germination_changes_no_output(family: str, preset: str, operator: Blend
 @pytest.mark.parametrize("value", [0.5, torch.inf, torch.nan])
 def test_a_training_seed_leaves_its_host_bit_equal(family: str, value: float) -> None:
     """Output, gradients and hence parameters, also when the seed is broken."""
-    kinds = torch.arange(len(runnable(family)))
+    kinds = torch.arange(len(blueprints_of(family)))
     order = make_order(len(kinds), 5, 16)
     bare, population = make_population(family, len(kinds)), make_population(family, len(kinds))
     bare_stats = bare.train_epoch(Slots.empty(len(kinds), 3), DATA[family], order)
@@ -142,7 +141,7 @@ def test_a_training_seed_leaves_its_host_bit_equal(family: str, value: float) ->
 
 @BOTH
 def test_every_training_seed_learns(family: str) -> None:
-    kinds = torch.arange(len(runnable(family)))
+    kinds = torch.arange(len(blueprints_of(family)))
     population = make_population(family, len(kinds))
     slots = one_seed(population, Stage.TRAINING, kinds)
     before = parameters(population)

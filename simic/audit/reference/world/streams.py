@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from simic.audit.reference.rng import GOLDEN_GAMMA, WORD, mix
 from simic.audit.reference.rng import stream as key
 
-HOST_INIT, SEED_INIT, BATCH_ORDER, AUGMENT, TASK, EPISODE_LENGTH = 2, 3, 4, 5, 15, 19  # what a stream is for
+HOST_INIT, SEED_INIT, BATCH_ORDER, TASK, EPISODE_LENGTH = 2, 3, 4, 15, 19  # what a stream is for
 
 
 def endless(stream: int) -> Iterator[int]:
