@@ -18,7 +18,7 @@ INTRODUCTION = """# Suites
 Written by `python -m benchmarks.suites` from the results of `simic headroom`. Scores are points on test splits of
 held-out tasks; brackets are 95 % intervals over tasks. A schedule fixes slot, blueprint and step in advance: the common
 one is the best on training tasks, the oracle picks one per task (or kind) on other hosts than those it is scored on.
-`tables`, `images` and `texts` are not measured.
+`tables` is not measured.
 """
 
 
