@@ -95,7 +95,7 @@ class Population:
         return len(self.env_ids)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no other process has to be ended."""
 
     # --- structure ---
 

@@ -29,6 +29,7 @@ from simic.growth.networks.layers import CausalAttention, OpenReLU, Samplewise, 
 
 Shape = tuple[int, ...]
 LORA_RANK, LORA_LARGE_RANK = 8, 32
+MAP_LORA_RANK = 4  # maps have fewer channels than vectors
 SE_SCALE_BIAS = 3.0  # sigmoid(3) ≈ 0.95: a squeeze-excitation seed starts as almost the identity
 
 
@@ -272,6 +273,52 @@ class ConvHeavy(Samplewise):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.second(self.first(x))
+
+
+# --- adapted_cnn: shape = (C, H, W); what adapts a trained and frozen host, without norms, so that what it has learned
+# to read keeps its scale ---------------------------------------------------------------------------------------------
+
+
+@blueprint("lora", "adapted_cnn", closing=("up.weight",))
+class MapLowRank(Samplewise):
+    """x + up(down x), both 1×1, up = 0: 8C parameters (arXiv 2106.09685)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.down = nn.Conv2d(shape[0], MAP_LORA_RANK, 1, bias=False)
+        self.up = nn.Conv2d(MAP_LORA_RANK, shape[0], 1, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.up(self.down(x))
+
+
+@blueprint("bottleneck", "adapted_cnn", closing=("up.weight",))
+class MapBottleneck(Samplewise):
+    """x + up(relu(down x)), both 1×1, up = 0, b = max(8, C/4): 2Cb parameters (arXiv 1902.00751)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        narrow = max(8, shape[0] // 4)
+        self.down = nn.Conv2d(shape[0], narrow, 1, bias=False)
+        self.up = nn.Conv2d(narrow, shape[0], 1, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.up(F.relu(self.down(x)))
+
+
+@blueprint("conv", "adapted_cnn", closing=("conv.weight",))
+class MapConv(Samplewise):
+    """x + 3×3 x, the convolution 0: 9C² parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(shape[0], shape[0], 3, padding=1, bias=False)
+        nn.init.zeros_(self.conv.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv(x)
 
 
 # --- vectors: shape = (D,) for mlp, (L, D) for transformer -----------------------------------------------------------
