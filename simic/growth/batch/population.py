@@ -75,7 +75,6 @@ class Population:
         self.device = torch.device(device)
         self.env_ids = env_ids.to(self.device)
         self.templates = Templates.of(host, blueprints, checked)
-        self.host_params, self.host_flops = host.params, host.flops_per_sample
         self.learning_rate = torch.full((len(env_ids),), optimizer.learning_rate, device=self.device)
         self.group = len(env_ids)
         self._run = choose_backend(backend)

@@ -126,8 +126,7 @@ class Shards:
         setup: Callable[[], object],
     ) -> None:
         self.host, self.blueprints, self.env_ids, self.rng_seed = host, blueprints, env_ids, rng_seed
-        self.host_params, self.host_flops, self.group = host.params, host.flops_per_sample, len(env_ids)
-        self.layout = layout
+        self.group, self.layout = len(env_ids), layout
         if host.config is None:
             raise SimicError(
                 f"host {host.preset}: a network of the user's own stays in one process: runtime.processes=1"

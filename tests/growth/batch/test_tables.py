@@ -245,4 +245,4 @@ def test_an_exported_network_gives_the_committed_answers_on_raw_rows(item, tmp_p
         assert loss.item() == pytest.approx(answers.loss[0, 1].item(), abs=1e-5)
         assert (logits.argmax(1) == unseen.y).float().mean() == answers.correct[0, 1].float().mean()
     assert abs(answers.loss[0, 1] - bare.loss[0, 1]) > 1e-3, "a seed that does nothing would show nothing"
-    assert network.structure.params == population.host_params + int(population.seed_params(slots)[1])
+    assert network.structure.params == population.host.params + int(population.seed_params(slots)[1])
