@@ -86,8 +86,7 @@ def ours(case: Case, envs: int, backend: str, device: torch.device, seeds: bool)
 
 
 def build(case: Case, envs: int, backend: str, device: torch.device) -> Population:
-    kinds = tuple(kind for kind in blueprints_of(case.host.family) if kind.unavailable(device) is None)
-    ids = torch.arange(envs)
+    kinds, ids = blueprints_of(case.host.family), torch.arange(envs)
     population = Population(case.build(), kinds, ids, 1, HostOptimizer(learning_rate=1e-3), device, backend)
     population.reset(0)
     return population

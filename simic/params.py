@@ -92,7 +92,6 @@ class HostOptimizer(Tree):
     """How hosts and seeds are trained."""
 
     name: Literal["sgd", "adamw"] = "sgd"
-    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products, training and validating alike
     learning_rate: LearningRate = 0.05
     momentum: Fraction = 0.9
     weight_decay: NonNegative = 5e-4
@@ -288,7 +287,6 @@ class Train(Tree):
     episode_steps: Count | Annotated[tuple[Count, Count], Field(strict=False)] = 25
     batches_per_epoch: Count | Literal["all"] = "all"
     batch_size: Count = 64
-    augment: Literal["none", "crop_flip"] = "none"  # crop_flip: 4 pixels of padding, random crop, horizontal flip
     episode_end: Literal["terminate", "truncate"] = "terminate"
     validate_every: Count = 4  # iterations between validation episodes that choose the best checkpoint
     stop_on: Literal["never", "critical", "high"] = "critical"  # findings that end the run; spent budgets always do

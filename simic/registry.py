@@ -23,7 +23,7 @@ _SHIPPED: dict[str, tuple[str, ...]] = {
     PRESET: ("baseline", "deep", "impaired"),
     TASK: ("digits", "mnist", "fashion_mnist", "cifar10", "text", "npz", "synthetic", "suite"),
     REWARD_MODE: ("shaped", "simplified", "sparse", "minimal", "basic", "basic_plus", "escrow", "loss", "score"),
-    SUITE: ("patches", "tables", "adapt", "images", "texts"),
+    SUITE: ("patches", "tables", "adapt"),
 }
 EXTENSION_MODULE = "simic_extension_"  # and the file's stem
 _KNOWN = {kind: list(names) for kind, names in _SHIPPED.items()}

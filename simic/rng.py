@@ -28,7 +28,6 @@ class Purpose(IntEnum):
     HOST_INIT = 2
     SEED_INIT = 3
     BATCH_ORDER = 4
-    AUGMENT = 5
     POLICY_INIT = 6
     ACTION = 7
     MINIBATCH = 8

@@ -32,11 +32,10 @@ class Sealed(NamedTuple):
     writes: tuple[str, ...]
 
 
-_HOSTS = ("agent", "data/augment.py", "data/batches.py", "durable.py", "envs", "program.py")
+_HOSTS = ("agent", "data/batches.py", "durable.py", "envs", "program.py")
 _BASE = ("growth", "rng.py", "transfer.py")
 _GROWN_AS = (
     "actions",
-    "augment",
     "batch_size",
     "batches_per_epoch",
     "episode_steps",

@@ -19,7 +19,6 @@ from torch import Tensor
 from simic import rng
 from simic.agent.export import masked_heads
 from simic.agent.spec import Observation
-from simic.data.augment import CropFlip
 from simic.data.batches import Dataset, epoch_order
 from simic.envs import governor, rewards, tracker
 from simic.envs.actions import action_spec, choices, open_choices, to_action, waiting_where
@@ -79,8 +78,6 @@ class GrowthEnv(VectorEnv):
                 f"validation data has {dataset_val.classes} classes and {dataset_val.tasks} tasks: allowed is the "
                 f"training data's {dataset_train.classes} and {dataset_train.tasks}, with the same classes"
             )
-        if train.augment != "none" and (len(dataset_train.shape) != 3 or min(dataset_train.shape[1:]) == 1):
-            raise SimicError(f"train.augment = {train.augment!r}: must be none for a task without images")
         self.train, self.rng_seed, self.iteration, self.steps = train, rng_seed, -1, train.longest_episode
         self.device = torch.device(device)
         self.env_ids = torch.arange(train.envs) if env_ids is None else env_ids
@@ -340,9 +337,7 @@ class GrowthEnv(VectorEnv):
             self.train.batches_per_epoch,
         )
         order = order + (self.tasks * len(self.training_data))[:, None, None]
-        moved = CropFlip(self.rng_seed, self.iteration, self.host_ids, self._step)
-        augment = moved if self.train.augment == "crop_flip" else None
-        stats = self.population.train_epoch(slots, self.training_data, order, augment, read)
+        stats = self.population.train_epoch(slots, self.training_data, order, read)
         if not self._all_alive:
             self.population.restore(self._snapshot, ~alive)
         return stats

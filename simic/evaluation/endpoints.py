@@ -20,7 +20,6 @@ SETTINGS = (
     "episode_steps",
     "batches_per_epoch",
     "batch_size",
-    "augment",
     "actions",
     "price",
     "host_optimizer",

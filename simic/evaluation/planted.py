@@ -29,7 +29,6 @@ def environment(planted: Planted, train: Train, rng_seed: int, device: torch.dev
         "batch_size": planted.batch_size,
         "host_optimizer": train.host_optimizer.model_copy(update=optimizer),
         "lifecycle": train.lifecycle.model_copy(update={"param_budget": planted.param_budget, "auto_advance": True}),
-        "augment": "none",
     }
     data = _data(planted, rng_seed, device)
     settings = train.model_copy(update=changes)

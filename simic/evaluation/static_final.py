@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from simic.data.augment import CropFlip
 from simic.data.batches import Dataset, epoch_order
 from simic.evaluation.costs import BACKWARD_AND_FORWARD, epoch_samples
 from simic.evaluation.result import Fixed
@@ -72,7 +71,7 @@ class Regime:
         where = population.rng_seed, self.iteration, population.env_ids, epoch
         order = epoch_order(*where, len(self.data), self.train.batch_size, self.train.batches_per_epoch)
         order = order + (self.tasks * len(self.data))[:, None, None]
-        population.train_epoch(slots, self.data, order, CropFlip(*where) if self.train.augment == "crop_flip" else None)
+        population.train_epoch(slots, self.data, order)
 
 
 def static_final(

@@ -136,8 +136,6 @@ def open_session(
             state.load(start.checkpoint.tensors, start.checkpoint.manifest.scalars)
             state.counters.best_iteration, state.counters.best_score = start.best
             extent = resume.extent(start.checkpoint.manifest)
-        else:
-            findings += _missing_blueprints(env)
         recorder = Silent()
         if ranks.leads:
             recorder = files.enter_context(Recorder(work_dir, extent, state.counters.iteration))
@@ -182,12 +180,6 @@ def _refuse_inside_of_several(params: Params, ranks: Ranks) -> None:
             f"runtime.checkpoint_steps = {every}: must be 0 with the {ranks.size} processes of torchrun, which save "
             "whole iterations"
         )
-
-
-def _missing_blueprints(env: GrowthEnv) -> list[FindingRow]:
-    """Why the masks of this device leave blueprints out; once per run, not after each resume."""
-    reasons = [reason for item in env.blueprints if (reason := item.unavailable(env.device)) is not None]
-    return [FindingRow(iteration=-1, check="blueprint_available", severity="info", message=r) for r in reasons]
 
 
 def _reward_normalizer(train: Train, env: GrowthEnv) -> RewardNormalizer:

@@ -70,41 +70,6 @@ def test_a_forbidden_action_is_refused_by_name(make_env):
     assert env.slots.stage.eq(Stage.DORMANT).all()  # nothing was half done
 
 
-def test_augmentation_is_for_images_with_two_sides(make_env, digits):
-    rows = [Dataset(each.x.reshape(-1, 1, 1, 64), each.y, each.classes) for each in digits]
-    train = make_env(family="mlp", augment="crop_flip").train
-    with pytest.raises(SimicError, match=r"train.augment = 'crop_flip': must be none for a task without images"):
-        growth_env.GrowthEnv(train, 1, *rows)
-
-
-def test_augmented_hosts_see_other_samples_and_any_grouping_sees_the_same(make_env):
-    together = make_env(envs=3, augment="crop_flip")
-    alone = make_env(envs=1, augment="crop_flip", env_ids=torch.tensor([2]))
-    plain, losses = make_env(envs=3), []
-    for env in (together, alone, plain):
-        env.reset()
-        losses.append(env.step(Action.wait(env.num_envs))[4].train_loss)
-    assert torch.equal(losses[0][2:], losses[1]) and not torch.equal(losses[0], losses[2])
-
-
-def test_each_minibatch_of_an_augmented_epoch_is_moved_by_its_own_hash(make_env, monkeypatch):
-    env, moved = make_env(envs=2, augment="crop_flip"), []
-    train_epoch, x = env.population.train_epoch, torch.arange(2048.0).view(2, 16, 1, 8, 8)
-
-    def watched(*given):
-        augment = given[3]
-        moved.extend((augment(x, 0, slice(0, 2)), augment(x, 1, slice(0, 2)), augment(x[1:], 0, slice(1, 2))))
-        return train_epoch(*given)
-
-    monkeypatch.setattr(env.population, "train_epoch", watched)
-    env.reset()
-    for _ in range(2):
-        env.step(Action.wait(2))
-    first, second, alone, later, *_ = moved
-    assert torch.equal(first[1:], alone)
-    assert not torch.equal(first, second) and not torch.equal(first, later)
-
-
 def test_each_epoch_of_each_host_has_an_order_of_its_own(make_env, monkeypatch):
     env, orders = make_env(envs=2, steps=2), []
     train_epoch = env.population.train_epoch

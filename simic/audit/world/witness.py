@@ -8,7 +8,7 @@ from torch import Tensor
 from simic.audit.reference.world.validation import On
 from simic.data.batches import Dataset
 from simic.growth.batch.groups import Flags, SlotState
-from simic.growth.batch.population import Answers, Augment, Population, flags_of
+from simic.growth.batch.population import Answers, Population, flags_of
 from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.vocabulary import Slots
 
@@ -26,17 +26,10 @@ class WorldWitness:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.population, name)
 
-    def train_epoch(
-        self,
-        slots: Slots,
-        data: Dataset,
-        order: Tensor,
-        augment: Augment | None = None,
-        state: SlotState | None = None,
-    ) -> TrainStats:
+    def train_epoch(self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None) -> TrainStats:
         """As the population's."""
         self.order, self.data = order, data
-        return self.population.train_epoch(slots, data, order, augment, state)
+        return self.population.train_epoch(slots, data, order, state)
 
     def evaluate(self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None) -> Answers:
         """As the population's."""

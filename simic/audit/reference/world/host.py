@@ -43,8 +43,6 @@ class World:
         """Of a run's params and its prepared data; ``tasks`` are those of training and validation unless given."""
         train = params.train
         refused = {
-            "train.host_optimizer.precision": (train.host_optimizer.precision, ("float32",)),
-            "train.augment": (train.augment, ("none",)),
             "train.reward.mode": (train.reward.mode, rewards.MODES),
         }
         for name, (value, known) in refused.items():

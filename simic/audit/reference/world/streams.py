@@ -10,7 +10,7 @@ from simic.audit.reference.rng import GOLDEN_GAMMA, WORD, mix
 from simic.audit.reference.rng import stream as key
 
 # What a stream is for.
-HOST_INIT, SEED_INIT, BATCH_ORDER, AUGMENT, TASK, EPISODE_LENGTH, ALIGNMENT = 2, 3, 4, 5, 15, 19, 20
+HOST_INIT, SEED_INIT, BATCH_ORDER, TASK, EPISODE_LENGTH, ALIGNMENT = 2, 3, 4, 15, 19, 20
 
 
 def endless(stream: int) -> Iterator[int]:

@@ -1,5 +1,6 @@
-"""Convolutional hosts: conv → GroupNorm → pool → ReLU blocks and a linear classifier over the mean of the pixels."""
+"""Hosts for images: convolutional blocks, or a multi-layer perceptron over the pixels."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,11 +23,12 @@ class ConvPreset:
 
 # baseline: three blocks from base 8; deep: five blocks. impaired: too weak alone, so growth pays: it mixes
 # no neighbouring pixels (digits, 25 epochs, 3 hosts each: 27 % alone, 68 % with a bottleneck in slot 0).
-PRESETS = {
+CNN_PRESETS = {
     "baseline": ConvPreset((8, 16, 32)),
     "deep": ConvPreset((8, 16, 32, 64, 128)),
     "impaired": ConvPreset((4, 8, 16), kernel_size=1),
 }
+MLP_PRESETS = {"baseline": (64, 64, 64), "deep": (64, 64, 64, 64, 64)}
 
 
 class ConvBlock(Samplewise):
@@ -57,11 +59,11 @@ class ConvHead(Samplewise):
         return self.linear(x.mean((-2, -1)))
 
 
-@host_family("adapted_cnn", presets=tuple(PRESETS))  # whose blueprints are adapters
-@host_family("cnn", presets=tuple(PRESETS))
+@host_family("adapted_cnn", presets=tuple(CNN_PRESETS))  # whose blueprints are adapters
+@host_family("cnn", presets=tuple(CNN_PRESETS))
 def cnn(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     """Blocks that pool while at least 2 × 2 pixels remain: a norm after the last needs values to be over."""
-    preset = PRESETS[host.preset]
+    preset = CNN_PRESETS[host.preset]
     widths, kernel = host.widths or preset.widths, host.kernel_size or preset.kernel_size
     channels, height, width = input_shape
     segments, shapes = [], []
@@ -74,3 +76,25 @@ def cnn(host: Host, input_shape: Shape, classes: int) -> Anatomy:
         shapes.append((out, height, width))
     config = host.model_copy(update={"widths": widths, "kernel_size": kernel})
     return Anatomy(tuple(segments), partial(ConvHead, channels, classes), tuple(shapes), config)
+
+
+class LinearBlock(Samplewise):
+    """Linear → ReLU of a flattened image, ``[B, …] → [B, D]``."""
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, width)
+        self.activation = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(self.linear(x.flatten(1)))
+
+
+@host_family("mlp", presets=tuple(MLP_PRESETS))
+def mlp(host: Host, input_shape: Shape, classes: int) -> Anatomy:
+    """One layer per slot, then a linear classifier."""
+    widths = host.widths or MLP_PRESETS[host.preset]
+    inputs = (math.prod(input_shape), *widths[:-1])
+    segments = tuple(partial(LinearBlock, *sizes) for sizes in zip(inputs, widths, strict=True))
+    config = host.model_copy(update={"widths": widths})
+    return Anatomy(segments, partial(nn.Linear, widths[-1], classes), tuple((size,) for size in widths), config)
