@@ -38,21 +38,23 @@ class Reached(Protocol):
 
 
 def settings(params: Params) -> str:
-    """sha256 of the params that headroom depends on, besides the data."""
+    """Return the sha256 of the params that headroom depends on, besides the data."""
     train = params.train.model_dump(mode="json")
     played = {"epochs": list(params.lengths), "eval_seeds": params.evaluate.eval_seeds}
     return params_module.digest(params.rng_seed, {name: train[name] for name in SETTINGS}, params.headroom, played)
 
 
 def scores(accuracy: Values, params: Values, headroom: HeadroomReport) -> Values:
-    """Of networks of that report's hosts ``[R]``, or of every schedule on them ``[R, S]``, at its price."""
+    """Return the scores of networks on that report's hosts ``[R]``, or of every schedule on them ``[R, S]``, at its
+    price.
+    """
     host = np.array(headroom.bare or (headroom.host.params,) * len(headroom.rows), dtype=np.float64)
     host = host.reshape(-1, *[1] * (params.ndim - 1))
     return score(accuracy, (params - host) / host, 1, headroom.price)
 
 
 def standings(headroom: HeadroomReport, policies: Mapping[str, Reached]) -> dict[str, Standings]:
-    """Of the policies of the headroom, of ``policies`` and of what the table of schedules gives, by group of tasks."""
+    """Place the policies of the headroom, ``policies`` and what the table of schedules gives, by group of tasks."""
     everyone: dict[str, Reached] = {**headroom.policies, **headroom.floors, **policies}
     return {group: _of_group(headroom, everyone, group) for group in dict.fromkeys(t.group for t in headroom.tasks)}
 
@@ -114,7 +116,7 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
 
 
 def oracle_schedules(headroom: HeadroomReport) -> list[int]:
-    """The schedule ``[R]`` that the oracle per task plays on each row; of equals the first."""
+    """Return the schedule ``[R]`` that the oracle per task plays on each row; of equals the first."""
     choosing = scores(np.array(headroom.choosing_val_pct), np.array(headroom.params), headroom)
     chosen = [0] * len(headroom.rows)
     for place in _Averaging(headroom, list(range(len(headroom.tasks)))).places:
@@ -124,8 +126,8 @@ def oracle_schedules(headroom: HeadroomReport) -> list[int]:
 
 
 def metrics(found: Evaluation) -> dict[str, float]:
-    """A run in about eight numbers, to be followed from run to run: those of the primary endpoint's tasks where nothing
-    else is said; what is not defined is left out.
+    """Return a run in about eight numbers, to be followed from run to run: those of the primary endpoint's tasks where
+    nothing else is said; what is not defined is left out.
     """
     primary, *others = found.standings.values()
     learned, blind = primary.policies.get(LEARNED), primary.policies.get("blind")
@@ -148,7 +150,7 @@ def metrics(found: Evaluation) -> dict[str, float]:
 
 
 def said(found: Evaluation) -> tuple[str, str]:
-    """Score and gap of the learned policy in a line each."""
+    """Say score and gap of the learned policy in a line each."""
     primary = next(iter(found.standings.values()))
     learned = primary.policies.get(LEARNED)
     if learned is None:
@@ -173,8 +175,8 @@ def said(found: Evaluation) -> tuple[str, str]:
 
 
 def over_seeds(headroom: HeadroomReport, trained: Sequence[Reached], group: str) -> tuple[Values, Values, Values]:
-    """Scores on the tasks of a group: of policies trained with other seeds ``[S, T]``, of the common schedule and of
-    the oracle per task ``[T]``.
+    """Return scores on the tasks of a group: of policies trained with other seeds ``[S, T]``, of the common schedule
+    and of the oracle per task ``[T]``.
     """
     per_task = _Averaging(headroom, [index for index, task in enumerate(headroom.tasks) if task.group == group])
     choosing, test = _tables(headroom, per_task)
@@ -186,7 +188,7 @@ def over_seeds(headroom: HeadroomReport, trained: Sequence[Reached], group: str)
 
 
 def _tables(headroom: HeadroomReport, per_task: "_Averaging") -> tuple[Values, Values]:
-    """Scores of every schedule on the hosts that choose and on those that score ``[T, S]``."""
+    """Return the scores of every schedule on the hosts that choose and on those that score ``[T, S]``."""
     tables = (np.array(table) for table in (headroom.choosing_val_pct, headroom.test_pct))
     choosing, test = (per_task(scores(table, np.array(headroom.params), headroom)) for table in tables)
     return choosing, test

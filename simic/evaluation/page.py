@@ -1,5 +1,7 @@
 """Headroom in words and tables: the page of a suite."""
 
+from collections.abc import Sequence
+
 from simic.evaluation.endpoints import COMMON, ORACLE_KIND, ORACLE_TASK, PATIENT, TUNED
 from simic.evaluation.result import HeadroomReport, Standings
 from simic.evaluation.statistics import Interval
@@ -16,7 +18,7 @@ LEAST_RULE_GAP_PCT = 3.0  # a suite below it has nothing to learn
 
 
 def page(found: HeadroomReport, title: str) -> str:
-    """Markdown."""
+    """Return the page, Markdown."""
     parts = [f"# Headroom of {title}", "", _setting(found), ""]
     for group, standings in found.standings.items():
         verdicts = [*rule_verdict(standings), verdict(standings)]
@@ -37,7 +39,7 @@ def rule_verdict(standings: Standings) -> list[str]:
 
 
 def verdict(standings: Standings) -> str:
-    """Whether there is anything to decide, in one sentence."""
+    """Say whether there is anything to decide, in one sentence."""
     gap = standings.gap
     said = f"The oracle per task is {interval(gap)} points above the best common schedule on {standings.tasks} tasks"
     if gap.low >= LEAST_GAP_PCT:
@@ -48,8 +50,17 @@ def verdict(standings: Standings) -> str:
 
 
 def interval(value: Interval) -> str:
-    """``+9.1 [5.2, 13.0]``."""
+    """Return ``+9.1 [5.2, 13.0]``."""
     return f"{value.estimate:+.1f} [{value.low:.1f}, {value.high:.1f}]"
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int) -> list[list[str]]:
+    """Pad the cells of each column to one width; the first ``left`` columns to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        [cell.ljust(width) if place < left else cell.rjust(width) for place, (cell, width) in enumerate(cells)]
+        for cells in (list(zip(row, widths, strict=True)) for row in rows)
+    ]
 
 
 def _setting(found: HeadroomReport) -> str:

@@ -33,7 +33,6 @@ class HandRule:
 
     @property
     def plan(self) -> TrialPlan:
-        """Return it as the machine of trials takes it."""
         returns = self.threshold is None
         threshold = float("inf") if self.threshold is None else self.threshold
         return TrialPlan(self.order, len(self.order), self.patience, threshold, returns)

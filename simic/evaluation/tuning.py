@@ -20,13 +20,12 @@ from simic.data.batches import load_split, read_meta
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Episode, Situation, refuse_closed
 from simic.errors import SimicError
-from simic.evaluation.grid import ROWS_AT_ONCE
 from simic.evaluation.result import TunedRule, TunedRules
 from simic.evaluation.rules import HandRule, HandRules, opening_name, setting
+from simic.evaluation.scoring import ROWS_AT_ONCE, open_env
 from simic.evaluation.trials import SEEN, Opening, TrialActor, TrialPlan, Watched, possible_openings
 from simic.growth.batch.shards import recovered
 from simic.params import Params
-from simic.training import sharing
 
 TUNING_ITERATION = 1 << 45  # a namespace of its own: hosts that no other episode has seen
 OPENING_HOSTS = 64  # on which every opening is grown alone, to find orders
@@ -54,11 +53,9 @@ class Ground:
     @classmethod
     def open(cls, params: Params, prepared: Path, device: torch.device, epochs: Sequence[int], rows: int) -> Self:
         """Return it for ``rows`` hosts side by side; the longest of ``epochs`` is that of the environment."""
-        runtime = params.runtime
-        make = sharing.population(runtime, sharing.layout(runtime, rows, device))
         train = params.train.model_copy(update={"episode_steps": max(epochs)})
-        data = load_split(prepared, "train", device), load_split(prepared, "val", device)
-        env = GrowthEnv(train, params.rng_seed, *data, torch.arange(rows), device, runtime.backend, make)
+        splits = load_split(prepared, "train", device), load_split(prepared, "val", device)
+        env = open_env(train, params.rng_seed, params.runtime, splits, torch.arange(rows), device)
         tasks = torch.tensor(read_meta(prepared).of_group("train"))
         return cls(env, tasks, tuple(sorted(set(epochs))))
 
