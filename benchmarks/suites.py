@@ -7,9 +7,9 @@ python -m benchmarks.suites
 from pathlib import Path
 
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
-from simic.evaluation.floors import EVERYWHERE, FINE_TUNED
 from simic.evaluation.page import GROUPS, SEARCHES, interval
 from simic.evaluation.result import read_headroom
+from simic.evaluation.static_baselines import EVERYWHERE, FINE_TUNED
 
 RESULTS, PAGE = Path("benchmarks/results/headroom"), Path("docs/suites.md")
 ROWS = ("static", COMMON, ORACLE_TASK, "patient", "linear classifier", FINE_TUNED)

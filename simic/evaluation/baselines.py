@@ -23,7 +23,7 @@ class Static:
 
 
 class RandomLegal:
-    """Uniform over legal ops, then over the choices that the op leaves open; keyed by (rng_seed, iteration, env, step)."""
+    """Uniform over legal ops, then over what the op leaves open; keyed by (rng_seed, iteration, env, step)."""
 
     def __init__(self, spec: ActionSpec) -> None:
         self.spec = spec

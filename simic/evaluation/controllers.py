@@ -54,7 +54,7 @@ class Controller:
 
     @classmethod
     def own(cls, models: Path, headroom: Path, device: torch.device) -> Self:
-        """Load the project's own, of ``models``, with the common schedule of its headroom where the host is the same."""
+        """Load the project's own, with the common schedule of its headroom where the host is the same."""
         learned, common = Learned.load(models / "policy", device), None
         if headroom.exists():
             report = read_headroom(headroom)

@@ -147,7 +147,7 @@ class CounterfactualActor(LearnedActor):
         return Action(*(torch.where(due & departs, instead, own) for own, instead in pairs))
 
     def _chosen(self, offers: Offers, action: Action) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the places ``[E]`` of the own choice and of the one taken among the offers, and whether they differ."""
+        """Return the places ``[E]`` of the own and of the taken choice among the offers, and whether they differ."""
         own, candidates = offers.are(action), self.question.others(offers, action)
         order = torch.where(candidates, offers.log_prob, -torch.inf).masked_fill(own, torch.inf)
         ranked = order.argsort(dim=1, descending=True, stable=True)
@@ -331,7 +331,7 @@ def critic(pairs: Sequence[tuple[float, float]]) -> Interval | None:
     table: NDArray[np.float64] = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     if len(table) < FEWEST_PAIRS or (np.ptp(table, axis=0) == 0.0).any():
         return None
-    rank = float(stats.spearmanr(table).statistic)
+    rank = float(np.corrcoef(stats.rankdata(table, axis=0).T)[0, 1])  # of equals the mean rank
     if abs(rank) == 1.0:
         return Interval(rank, rank, rank)  # Fisher's z has no end there
     half = float(stats.norm.ppf(0.5 + CONFIDENCE / 2)) * np.sqrt(RANK_VARIANCE / (len(table) - 3))

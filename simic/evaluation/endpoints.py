@@ -73,7 +73,7 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
         return (test * weights).sum(1), params, flops
 
     schedules = np.eye(test.shape[1])
-    found = {
+    placed = {
         COMMON: of_table(np.tile(schedules[headroom.common], (len(kinds), 1))),
         ORACLE_KIND: of_table(search.best_choices(choosing, kinds)),
         ORACLE_TASK: of_table(search.best_choices(choosing)),
@@ -81,13 +81,13 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
     for name, seeds in policies.items():
         accuracy, params = np.array(seeds.test_accuracy_pct), np.array(seeds.params, dtype=np.float64)
         flops = np.array(seeds.flops_per_sample, dtype=np.float64)
-        found[name] = (
+        placed[name] = (
             per_task(scores(accuracy, params, headroom)), float(per_task(params).mean()), float(per_task(flops).mean())
         )  # fmt: skip
-    common, oracle = found[COMMON][0], found[ORACLE_TASK][0]
+    common, oracle = placed[COMMON][0], placed[ORACLE_TASK][0]
     closed = gap.gap_closed(common, common, oracle)
-    rule = next((name for name in (TUNED, PATIENT) if name in found), None)
-    by_rule = found[rule][0] if rule else None
+    rule = next((name for name in (TUNED, PATIENT) if name in placed), None)
+    by_rule = placed[rule][0] if rule else None
     return Standings(
         rule=rule,
         rule_gap=None if by_rule is None else gap.paired_difference(oracle, by_rule),
@@ -106,10 +106,10 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
                 params=params,
                 flops_per_sample=flops,
             )
-            for name, (reached, params, flops) in found.items()
+            for name, (reached, params, flops) in placed.items()
         },
         by_kind={
-            kind: {name: float(reached[[k == kind for k in kinds]].mean()) for name, (reached, *_) in found.items()}
+            kind: {name: float(reached[[k == kind for k in kinds]].mean()) for name, (reached, *_) in placed.items()}
             for kind in dict.fromkeys(kinds)
         },
     )
@@ -125,11 +125,11 @@ def oracle_schedules(headroom: HeadroomReport) -> list[int]:
     return chosen
 
 
-def metrics(found: Evaluation) -> dict[str, float]:
+def metrics(evaluation: Evaluation) -> dict[str, float]:
     """Return a run in about eight numbers, to be followed from run to run: those of the primary endpoint's tasks where
     nothing else is said; what is not defined is left out.
     """
-    primary, *others = found.standings.values()
+    primary, *others = evaluation.standings.values()
     learned, blind = primary.policies.get(LEARNED), primary.policies.get("blind")
     if learned is None:
         return {}
@@ -149,9 +149,9 @@ def metrics(found: Evaluation) -> dict[str, float]:
     return {name: round(value, 4) for name, value in numbers.items()}
 
 
-def said(found: Evaluation) -> tuple[str, str]:
+def said(evaluation: Evaluation) -> tuple[str, str]:
     """Say score and gap of the learned policy in a line each."""
-    primary = next(iter(found.standings.values()))
+    primary = next(iter(evaluation.standings.values()))
     learned = primary.policies.get(LEARNED)
     if learned is None:
         return "the learned policy was not evaluated", "not measured"
@@ -180,11 +180,11 @@ def over_seeds(headroom: HeadroomReport, trained: Sequence[Reached], group: str)
     """
     per_task = _Averaging(headroom, [index for index, task in enumerate(headroom.tasks) if task.group == group])
     choosing, test = _tables(headroom, per_task)
-    found = [
+    reached = [
         scores(np.array(each.test_accuracy_pct), np.array(each.params, dtype=np.float64), headroom) for each in trained
     ]
     oracle = (test * search.best_choices(choosing)).sum(axis=1)
-    return np.stack([per_task(each) for each in found]), test[:, headroom.common], oracle
+    return np.stack([per_task(each) for each in reached]), test[:, headroom.common], oracle
 
 
 def _tables(headroom: HeadroomReport, per_task: "_Averaging") -> tuple[Values, Values]:

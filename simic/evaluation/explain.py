@@ -18,7 +18,6 @@ from torch import Tensor
 from simic.agent.core import RecurrentState
 from simic.agent.spec import Observation
 from simic.data.batches import HeldOut, data_hash, load_held_out
-from simic.envs.actions import choices as action_words
 from simic.envs.play import Situation
 from simic.envs.rewards.transition import score
 from simic.errors import SimicError
@@ -36,7 +35,6 @@ from simic.training.learned import Learned
 
 TWINS = 2
 MOST_LINES = 6  # of what a decision hangs on
-LEAST_PROBABILITY = 0.005  # smaller ones round to nothing
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,6 @@ class Explanation:
     slots: tuple[str, ...]  # what was in each
     accuracy_pct: float  # live, on the validation split, when it was decided
     occlusion: tuple[tuple[str, float], ...]
-    heads: dict[str, dict[str, float]]  # probability of every legal choice, of the heads that the op uses
     value: float  # expected discounted return, in units of reward
     taken: TriedChoice
     others: tuple[TriedChoice, ...]  # the likeliest first
@@ -145,7 +142,6 @@ def explain(evaluated: Evaluated, task: str, step: int) -> Explanation:
         slots=_slots(situation, names),
         accuracy_pct=float(situation.tracker.accuracy[0]),
         occlusion=tuple(occlusion(policy, normalizers, seen, memory, action, steps)),
-        heads=_heads(evaluated.learned, shown, memory, names),
         value=float(policy.act(shown, memory, greedy=True).value) * evaluated.scale,
         taken=choices[0],
         others=tuple(choices[1:]),
@@ -163,22 +159,6 @@ def _before(learned: Learned, turns: Sequence[Turn]) -> tuple[Observation, Recur
     return last, memory
 
 
-def _heads(
-    learned: Learned, shown: Observation, memory: RecurrentState, blueprints: Sequence[str]
-) -> dict[str, dict[str, float]]:
-    """Return the probability of every legal choice of the heads that the likeliest op uses, given the heads before."""
-    policy = learned.policy
-    z, _, _ = policy.remember(shown, memory)
-    words = action_words(policy.observation_spec.categories, blueprints)
-    heads = {}
-    for head, choice in zip(policy.action_spec.heads, policy.choose(z, shown.masks), strict=True):
-        if choice.relevant is None or bool(choice.relevant):
-            legal = torch.ones_like(choice.log_probs[0], dtype=torch.bool) if choice.mask is None else choice.mask[0]
-            chances = zip(words[head.name], choice.log_probs[0].exp().tolist(), legal.tolist(), strict=True)
-            heads[head.name] = {str(word): chance for word, chance, possible in chances if possible}
-    return heads
-
-
 def _slots(situation: Situation, blueprints: Sequence[str]) -> tuple[str, ...]:
     """Describe what is in each slot of the first host."""
     slots, told = situation.slots, []
@@ -191,7 +171,7 @@ def _slots(situation: Situation, blueprints: Sequence[str]) -> tuple[str, ...]:
 
 
 def _same(own: Replay, replays: Replay, step: int) -> bool:
-    """Return whether all hosts showed the same bits up to the decision, twins to the end, and so did the choice taken."""
+    """Return whether all hosts showed the same bits up to the decision, and twins and the choice taken to the end."""
     alone, tried = (
         torch.stack([turn.situation.observation.features for turn in each.done.turns]) for each in (own, replays)
     )
@@ -220,9 +200,6 @@ def page(explained: Explanation) -> str:
         *(f"  {nats:+7.2f}  {what}" for what, nats in explained.occlusion[:MOST_LINES]),
         *([] if explained.occlusion else ["  nothing alone"]),
         "",
-        "Probabilities of what is legal",
-        *(f"  {head:<12} {_chances(chances)}" for head, chances in explained.heads.items()),
-        "",
         f"Value: {explained.value:.2f} expected, {taken.return_to_go:.2f} came (discounted rewards from here on)",
         "",
         "What every choice comes to, all else equal (score in points, on the test split; expected: by the critic)",
@@ -232,13 +209,6 @@ def page(explained: Explanation) -> str:
         _exactness(explained),
     ]
     return "\n".join(lines)
-
-
-def _chances(chances: dict[str, float]) -> str:
-    likely = sorted(chances.items(), key=lambda each: -each[1])
-    shown = [f"{word} {chance:.2f}" for word, chance in likely if chance >= LEAST_PROBABILITY]
-    rest = len(likely) - len(shown)
-    return ", ".join([*shown, *([f"{rest} more below {LEAST_PROBABILITY}"] if rest else [])])
 
 
 def _outcomes(choices: Sequence[TriedChoice], best: TriedChoice) -> list[str]:

@@ -141,17 +141,17 @@ class _Ground:
         def progress(done: int, rows: int) -> None:
             self.told("schedules, held-out tasks", done, rows)
 
-        tables = grids(params, splits, hosts, self.schedules, self.device, lengths, progress)
+        of_schedules = grids(params, splits, hosts, self.schedules, self.device, lengths, progress)
         static = static_baselines(params, held_out, setup.tasks, self.device, lengths)
         return {
-            length: self._report(setup, length, tables[length], played[length], static[length]) for length in lengths
+            length: self._report(setup, length, of_schedules[length], played[length], static[length]) for length in lengths
         }
 
     def _report(
         self,
         setup: EvaluationSetup,
         length: int,
-        found: Grid,
+        tables: Grid,
         played: dict[str, PerSeed],
         static: dict[str, Fixed],
     ) -> HeadroomReport:
@@ -159,7 +159,7 @@ class _Ground:
         searched, host_params = self.searched[length], env.host.params
         reached = score(searched.val_accuracy_pct, searched.params - host_params, host_params, params.train.price)
         names = [item.name for item in env.blueprints]
-        assert found.test_accuracy_pct is not None
+        assert tables.test_accuracy_pct is not None
         return HeadroomReport(
             data_sha256=setup.data_sha256,
             settings_sha256=endpoints.settings(params),
@@ -175,12 +175,12 @@ class _Ground:
             common=best_common(reached),
             common_cost=_cost(searched),
             search_scores=tuple(reached.mean(axis=0).round(4).tolist()),
-            choosing_val_pct=_rows(found.val_accuracy_pct[count:]),
-            val_pct=_rows(found.val_accuracy_pct[:count]),
-            test_pct=_rows(found.test_accuracy_pct[:count]),
-            params=_rows(found.params[:count]),
-            flops_per_sample=_rows(found.flops_per_sample[:count]),
-            grid_cost=_cost(found),
+            choosing_val_pct=_rows(tables.val_accuracy_pct[count:]),
+            val_pct=_rows(tables.val_accuracy_pct[:count]),
+            test_pct=_rows(tables.test_accuracy_pct[:count]),
+            params=_rows(tables.params[:count]),
+            flops_per_sample=_rows(tables.flops_per_sample[:count]),
+            grid_cost=_cost(tables),
             policies=played,
             tuned=self.tuned,
             floors=static,

@@ -53,7 +53,7 @@ def occlusion(
 
 
 def in_words(name: str, row: Feature, value: float, steps: int) -> str:
-    """Return a feature's name and its value in the unit that it had before it was squashed (simic.envs.observations)."""
+    """Return a feature's name and its value in the unit before it was squashed (simic.envs.observations)."""
     slot, _, rest = name.partition("_")
     told = f"slot {slot.removeprefix('slot')}: {rest}" if slot.startswith("slot") and rest else name
     told = told.replace("_", " ")

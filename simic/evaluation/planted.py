@@ -21,7 +21,7 @@ SHARES = (0.6, 0.2, 0.2)  # of the samples of a task
 
 
 def environment(planted: Planted, train: Train, rng_seed: int, device: torch.device) -> GrowthEnv:
-    """Open so many draws of the task, a host on each, trained and budgeted as the task asks, else as the controller's."""
+    """Open draws of the task, a host on each, trained and budgeted as the task asks, else as the controller's."""
     optimizer = {"name": planted.optimizer, "learning_rate": planted.learning_rate}
     changes = {
         "host": Host(family=planted.family, preset=planted.preset, widths=planted.widths),

@@ -78,7 +78,7 @@ class Ground:
         return torch.cat(scores, dim=1)[:, :rows], actors
 
     def _played(self, actor: TrialActor, hosts: Tensor) -> Tensor:
-        env, found = self.env, []
+        env, scores = self.env, []
         refuse_closed(env, actor)
         tasks = self.tasks[hosts % len(self.tasks)]
         options = {"iteration": TUNING_ITERATION, "tasks": tasks, "host_ids": hosts, "steps": self.epochs[-1]}
@@ -89,9 +89,9 @@ class Ground:
         for step in range(env.steps):
             for epochs in self.epochs[:-1]:
                 if step == max(0, epochs - actor.tail):
-                    found.append(self._ended(actor, observation, step, epochs))
+                    scores.append(self._ended(actor, observation, step, epochs))
             observation, _, _, _, info = env.step(actor.act(self._situation(observation, step)))
-        return torch.stack([*found, info.score.double().cpu()])
+        return torch.stack([*scores, info.score.double().cpu()])
 
     def _ended(self, actor: TrialActor, observation: Observation, step: int, epochs: int) -> Tensor:
         """Return the scores ``[E]`` of episodes of ``epochs`` that are at ``step``; the environment stays there."""
@@ -114,13 +114,13 @@ class Ground:
 
 def configurations(orders: Sequence[Sequence[Opening]]) -> list[HandRule]:
     """Return every rule of both families, each once."""
-    found = dict[HandRule, None]()
+    rules = dict[HandRule, None]()
     for order, patience in product(orders, PATIENCE):
         for length, threshold in product((*PREFIXES, len(order)), THRESHOLDS):
-            found[HandRule(tuple(order[:length]), patience, threshold)] = None
+            rules[HandRule(tuple(order[:length]), patience, threshold)] = None
         for tries in RETURNING:
-            found[HandRule(tuple(order[:tries]), patience, None)] = None
-    return list(found)
+            rules[HandRule(tuple(order[:tries]), patience, None)] = None
+    return list(rules)
 
 
 def covering(scores: Tensor) -> list[int]:
