@@ -144,7 +144,8 @@ class _Ground:
         of_schedules = grids(params, splits, hosts, self.schedules, self.device, lengths, progress)
         static = static_baselines(params, held_out, setup.tasks, self.device, lengths)
         return {
-            length: self._report(setup, length, of_schedules[length], played[length], static[length]) for length in lengths
+            length: self._report(setup, length, of_schedules[length], played[length], static[length])
+            for length in lengths
         }
 
     def _report(

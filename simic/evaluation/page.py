@@ -68,7 +68,8 @@ def _setting(report: HeadroomReport) -> str:
     priced = f", {report.price:g} points for a bare host's worth of parameters" if report.price else ""
     return (
         f"Host {report.host.family}/{report.host.preset}, {report.host.params} parameters, {report.host.slots} slots; "
-        f"{seeds}, up to {report.param_budget:g} times the host's parameters{priced}. {len(report.schedules)} schedules. "
+        f"{seeds}, up to {report.param_budget:g} times the host's parameters{priced}. "
+        f"{len(report.schedules)} schedules. "
         f"The common one, “{report.schedules[report.common]}”, was the best on the tasks of training "
         f"({report.common_cost.trainings} host trainings); every schedule was played twice on every held-out task "
         f"({report.grid_cost.trainings} host trainings). Scores are points on test splits; brackets are 95 % intervals."

@@ -1,6 +1,5 @@
 """Networks that do not grow are trained, scored and counted exactly as hosts are, on the tasks of the rows."""
 
-import math
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -254,4 +253,3 @@ def test_shared_out_to_processes_it_is_the_same(bank, regime):
             assert static_final(here.population, regime, slots, spent, STEPS) == static_final(
                 shared.population, regime, slots, spent, STEPS
             )
-
