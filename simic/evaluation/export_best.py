@@ -206,7 +206,17 @@ Samples: {meta.samples["train"]} train, {meta.samples["val"]} validation, {meta.
 | test, with its 95 % interval over {tested} samples | {grown.test_accuracy_pct:.2f} % \
 [{100 * test.low:.2f}, {100 * test.high:.2f}] |{alone}
 {compared}
-## How to use it
+{_use(structure, load)}
+
+## Limits
+It has seen this data set only. The validation figure is the best of {hosts} and so flatters; the test figure
+does not. simic puts no licence on it; the data's is above. The audit of the run that grew it, if there was one, is not
+part of this card.
+"""
+
+
+def _use(structure: Structure, load: str) -> str:
+    return f"""## How to use it
 From this folder, with torch alone:
 
 ```python
@@ -222,13 +232,7 @@ With simic it is a plain `nn.Module`, which can be trained on:
 from simic.growth import load_grown
 
 network = {load}
-```
-
-## Limits
-It has seen this data set only. The validation figure is the best of {hosts} and so flatters; the test figure
-does not. simic puts no licence on it; the data's is above. The audit of the run that grew it, if there was one, is not
-part of this card.
-"""
+```"""
 
 
 def _metadata(grown: Grown, meta: Meta, task: TaskMeta, env: GrowthEnv) -> str:
