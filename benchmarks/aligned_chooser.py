@@ -17,8 +17,8 @@ from benchmarks.choosers import LEAVES, Model, centred, chosen_gain, folds_of, r
 from simic.agent.spec import Observation
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.observations import alignment
-from simic.evaluation.grid import ROWS_AT_ONCE
 from simic.evaluation.rules import HandRule, HandRules
+from simic.evaluation.scoring import ROWS_AT_ONCE
 from simic.evaluation.trials import ByLength, Opening, possible_openings
 from simic.evaluation.tuning import Ground, Told, grown_alone
 from simic.params import Lifecycle, Params
@@ -81,8 +81,8 @@ def actor(env: GrowthEnv, choosers: Sequence[AlignedChooser]) -> ByLength:
 def _fitted(seen: np.ndarray, scores: np.ndarray, hosts: torch.Tensor, tasks: int) -> Model:
     """Return trees whose leaf size is best for tasks they have not met, fitted on all."""
     gains, folds = centred(scores), folds_of(hosts, tasks)
-    leaf = max(LEAVES, key=lambda leaf: chosen_gain("extra trees", leaf, seen, gains, folds))
-    model = regressor("extra trees", leaf)
+    leaf = max(LEAVES, key=lambda leaf: chosen_gain(leaf, seen, gains, folds))
+    model = regressor(leaf)
     model.fit(seen, gains)
     return model
 

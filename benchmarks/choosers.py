@@ -20,8 +20,8 @@ from simic import rng
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Situation
 from simic.errors import SimicError
-from simic.evaluation.grid import ROWS_AT_ONCE
 from simic.evaluation.rules import opening_name
+from simic.evaluation.scoring import ROWS_AT_ONCE
 from simic.evaluation.trials import (
     SEEN,
     ByLength,

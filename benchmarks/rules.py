@@ -19,10 +19,9 @@ from simic.envs.play import Actor
 from simic.evaluation import rules
 from simic.evaluation.baselines import Static
 from simic.evaluation.gap import paired_difference
-from simic.evaluation.grid import rows_at_once
 from simic.evaluation.page import GROUPS, interval
 from simic.evaluation.result import PerSeed, TunedRules
-from simic.evaluation.scoring import EvaluationSetup, play_for_score
+from simic.evaluation.scoring import EvaluationSetup, play_for_score, rows_at_once
 from simic.evaluation.statistics import Values
 from simic.evaluation.tuning import tune
 from simic.params import Params

@@ -13,7 +13,7 @@ from simic.terminal import say as _say
 from simic.terminal import workspace as _workspace
 
 if TYPE_CHECKING:
-    from simic.evaluation.take_home import Grown
+    from simic.evaluation.export_best import Grown
     from simic.pipeline.stages import Growth
 
 app = typer.Typer(
@@ -138,7 +138,7 @@ def explain(
 ) -> None:
     """Print why the evaluated policy decided as it did in one step, and what every alternative would have come to."""
     from simic import params
-    from simic.evaluation.explanation import page
+    from simic.evaluation.explain import page
     from simic.pipeline import stages
 
     workspace = _workspace()
@@ -249,7 +249,7 @@ def grow(
         str,
         typer.Option(
             help="learned (the project's own or a published one), a suite's published one, a policy's directory, or a "
-            "baseline: heuristic, fixed_schedule, random_legal, static, ..."
+            "baseline: tuned_rule, patient, random_legal, static"
         ),
     ] = "learned",
     host: Annotated[

@@ -321,7 +321,7 @@ class Train(Tree):
         return self
 
 
-RuleName = Literal["static", "random_legal", "tuned_rule", "patient", "heuristic", "fixed_schedule"]
+RuleName = Literal["static", "random_legal", "tuned_rule", "patient"]
 
 
 class Headroom(Tree):

@@ -38,7 +38,6 @@ class HandRule:
 
     @property
     def plan(self) -> TrialPlan:
-        """Return it as the machine of trials takes it."""
         returns = self.threshold is None
         threshold = float("inf") if self.threshold is None else self.threshold
         tries = self.tries or len(self.order)
@@ -103,9 +102,9 @@ def known(params: Params, folder: Path = PUBLISHED) -> TunedRules | None:
     """Return the rules in ``folder`` that were tuned for this setting; None where there are none."""
     wanted = setting(params)
     for path in sorted(folder.glob("*.json")):
-        found = read_rules(path)
-        if found.tuned_for == wanted:
-            return found
+        rules = read_rules(path)
+        if rules.tuned_for == wanted:
+            return rules
     return None
 
 

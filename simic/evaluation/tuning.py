@@ -20,13 +20,12 @@ from simic.data.batches import load_split, read_meta
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Episode, Situation, refuse_closed
 from simic.errors import SimicError
-from simic.evaluation.grid import ROWS_AT_ONCE
 from simic.evaluation.result import TunedRule, TunedRules
 from simic.evaluation.rules import HandRule, HandRules, opening_name, setting
+from simic.evaluation.scoring import ROWS_AT_ONCE, open_env
 from simic.evaluation.trials import SEEN, Opening, TrialActor, TrialPlan, Watched, possible_openings
 from simic.growth.batch.shards import recovered
 from simic.params import Params
-from simic.training import sharing
 
 TUNING_ITERATION = 1 << 45  # a namespace of its own: hosts that no other episode has seen
 OPENING_HOSTS = 64  # on which every opening is grown alone, to find orders
@@ -58,11 +57,9 @@ class Ground:
     @classmethod
     def open(cls, params: Params, prepared: Path, device: torch.device, epochs: Sequence[int], rows: int) -> Self:
         """Return it for ``rows`` hosts side by side; the longest of ``epochs`` is that of the environment."""
-        runtime = params.runtime
-        make = sharing.population(runtime, sharing.layout(runtime, rows, device))
         train = params.train.model_copy(update={"episode_steps": max(epochs)})
-        data = load_split(prepared, "train", device), load_split(prepared, "val", device)
-        env = GrowthEnv(train, params.rng_seed, *data, torch.arange(rows), device, runtime.backend, make)
+        splits = load_split(prepared, "train", device), load_split(prepared, "val", device)
+        env = open_env(train, params.rng_seed, params.runtime, splits, torch.arange(rows), device)
         tasks = torch.tensor(read_meta(prepared).of_group("train"))
         return cls(env, tasks, tuple(sorted(set(epochs))))
 
@@ -93,7 +90,7 @@ class Ground:
         return priorities(aligned, scores.mean(dim=0))
 
     def _played(self, actor: TrialActor, hosts: Tensor) -> Tensor:
-        env, found = self.env, []
+        env, scores = self.env, []
         refuse_closed(env, actor)
         tasks = self.tasks[hosts % len(self.tasks)]
         options = {"iteration": TUNING_ITERATION, "tasks": tasks, "host_ids": hosts, "steps": self.epochs[-1]}
@@ -104,9 +101,9 @@ class Ground:
         for step in range(env.steps):
             for epochs in self.epochs[:-1]:
                 if step == max(0, epochs - actor.tail):
-                    found.append(self._ended(actor, observation, step, epochs))
+                    scores.append(self._ended(actor, observation, step, epochs))
             observation, _, _, _, info = env.step(actor.act(self._situation(observation, step)))
-        return torch.stack([*found, info.score.double().cpu()])
+        return torch.stack([*scores, info.score.double().cpu()])
 
     def _ended(self, actor: TrialActor, observation: Observation, step: int, epochs: int) -> Tensor:
         """Return the scores ``[E]`` of episodes of ``epochs`` that are at ``step``; the environment stays there."""
@@ -133,16 +130,16 @@ def configurations(
     """Return every rule of both families, each once; with ``by_alignment`` also those that take ``openings`` in each
     host's own order.
     """
-    found = dict[HandRule, None]()
+    rules = dict[HandRule, None]()
     for order, patience in product(orders, PATIENCE):
         for length, threshold in product((*PREFIXES, len(order)), THRESHOLDS):
-            found[HandRule(tuple(order[:length]), patience, threshold)] = None
+            rules[HandRule(tuple(order[:length]), patience, threshold)] = None
         for tries in RETURNING:
-            found[HandRule(tuple(order[:tries]), patience, None)] = None
+            rules[HandRule(tuple(order[:tries]), patience, None)] = None
     for own, patience in product(by_alignment, PATIENCE):
         for tries, threshold in [*product(ALIGNED, (None,)), *product((len(openings),), THRESHOLDS)]:
-            found[HandRule(tuple(openings), patience, threshold, own, tries)] = None
-    return list(found)
+            rules[HandRule(tuple(openings), patience, threshold, own, tries)] = None
+    return list(rules)
 
 
 def priorities(aligned: Tensor, scores: Tensor) -> list[Priorities]:

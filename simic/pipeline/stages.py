@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from simic.data.batches import Meta
     from simic.evaluation.controllers import Controller, Rule
     from simic.evaluation.explain import Explanation
+    from simic.evaluation.export_best import Grown
     from simic.evaluation.result import HeadroomReport
-    from simic.evaluation.take_home import Grown
     from simic.training.observers import Observer
     from simic.training.session import Session
 
@@ -183,10 +183,10 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     """
     from simic.evaluation import endpoints, planted, result
     from simic.evaluation import evaluate as evaluation
-    from simic.evaluation.counterfactual import departures, reward_scale
+    from simic.evaluation.counterfactual import counterfactual_actors, reward_scale
+    from simic.evaluation.export_best import export_best
     from simic.evaluation.policies import actors
     from simic.evaluation.scoring import EvaluationSetup, Performance
-    from simic.evaluation.take_home import export_best
     from simic.pipeline.display import shown
     from simic.training import checkpoint, machine
     from simic.training.learned import Learned
@@ -198,8 +198,8 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     policies = params.evaluate.policies
     learned = Learned.of(kept, device)
     asked = params.evaluate.counterfactuals if result.LEARNED in policies else 0
-    departing = departures(learned.actor(greedy=True), asked)
-    setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies) + len(departing))
+    replays = counterfactual_actors(learned.actor(greedy=True), asked)
+    setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies) + len(replays))
     players = actors(params, setup.env, learned)
     iterations, every = params.train.iterations, params.train.validate_every
     trainings = params.train.envs * (iterations + -(-iterations // every))
@@ -212,19 +212,18 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         shown(params.runtime.progress, "evaluate", "policies") as told,
     ):
 
-        def take_home(name: str, done: Performance) -> None:
-            """Export what the first policy named grew, the trained one by default."""
-            told("played to the end", next(ended), len(players) + len(departing))
+        def on_end(name: str, done: Performance) -> None:
+            """Export the best network of the first policy named, the trained one by default."""
+            told("played to the end", next(ended), len(players) + len(replays))
             if name == policies[0]:
                 grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
-                histories = done.histories(setup.env)
-                export_best(setup.env, done.rows, histories, setup.held_out, workspace.prepared, grown_by, grown)
+                export_best(setup.env, done.rows, done.turns, setup.held_out, workspace.prepared, grown_by, grown)
 
         final = params.evaluate.static_final
         known = planted.grade(learned, params.rng_seed, device) if asked else None
         outside = setup.elsewhere(params, workspace.prepared, len(policies))
         others = evaluation.elsewhere(setup, lambda env: actors(params, env, learned), floors, outside)
-        found = evaluation.evaluate(setup, players, floors, subject, final, take_home, departing, known, others)
+        found = evaluation.evaluate(setup, players, floors, subject, final, on_end, replays, known, others)
         metrics = json.dumps(endpoints.metrics(found), indent=2) + "\n"
         durable.replace_files({workspace.evaluation: found.to_json().encode(), workspace.metrics: metrics.encode()})
     seals.write(workspace.root, "evaluate", params)

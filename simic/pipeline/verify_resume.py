@@ -150,7 +150,7 @@ def verify(tree: Params, workspace: Workspace, kills: int, seed: int, say: Say) 
     if _hashes(tree, workspace) != before:
         raise SimicError("code or data changed while trainings were killed: nothing is certified; run it again")
     workspace.reports.mkdir(exist_ok=True)
-    durable.replace_file(workspace.resume, found.to_json())
+    durable.replace_file(workspace.resume, found.content())
     return found
 
 

@@ -57,7 +57,7 @@ def small(**audit):
     tree["train"] |= {"validate_every": 2}
     tree["train"]["ppo"] |= {"minibatches": 2, "epochs": 2}
     tree["train"]["lifecycle"] |= {"training_dwell": 0}
-    tree["headroom"] |= {"policies": ("static", "fixed_schedule"), "schedules": 4, "search_tasks": 2, "floors": False}
+    tree["headroom"] |= {"policies": ("static", "patient"), "schedules": 4, "search_tasks": 2, "floors": False}
     tree["evaluate"] |= {"eval_seeds": 2, "policies": ("learned",)}
     tree["runtime"] |= {"threads": 1, "progress": "none"}
     tree["audit"] |= {"certify": False, "canary": False, **audit}

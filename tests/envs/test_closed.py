@@ -14,10 +14,11 @@ from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
 from simic.agent.rollout import collect
 from simic.envs.actions import choices, grammar, grammar_mask
+from simic.envs.patient import Patient
 from simic.envs.play import play as play_episode
 from simic.envs.single_env import SingleGrowthEnv
 from simic.errors import SimicError
-from simic.evaluation.baselines import FixedSchedule, Heuristic, RandomLegal, Static
+from simic.evaluation.baselines import RandomLegal, Static
 from simic.evaluation.schedules import OpenLoop, Schedule
 from simic.growth.life.vocabulary import Action, Op
 from simic.growth.networks.blueprints import blueprints_of
@@ -214,15 +215,15 @@ def test_what_there_is_not_is_named(make_env, actions, message):
 @pytest.mark.parametrize(
     ("build", "closed", "named"),
     [
-        (lambda env: Heuristic("cnn"), {"style": ("linear_add",)}, "Heuristic needs style sigmoid_add"),
-        (lambda env: Heuristic("cnn"), {"op": ("WAIT", "GERMINATE")}, "Heuristic needs op PRUNE"),
-        (lambda env: Heuristic("cnn"), {"tempo": (3, 8)}, "Heuristic needs tempo 5"),
         (
-            lambda env: FixedSchedule("cnn", env.train.lifecycle, (0,)),
-            {"blueprint": ("norm",)},
-            "FixedSchedule needs blueprint conv_light",
+            lambda env: Patient(env.train.lifecycle, ((0, 0),)),
+            {"style": ("sigmoid_add",)},
+            "Patient needs style linear",
         ),
-        (lambda env: FixedSchedule("cnn", env.train.lifecycle, (0,)), {"alpha_target": (0.5,)}, "alpha_target 1.0"),
+        (lambda env: Patient(env.train.lifecycle, ((0, 0),)), {"op": ("WAIT", "GERMINATE")}, "Patient needs op PRUNE"),
+        (lambda env: Patient(env.train.lifecycle, ((0, 0),)), {"tempo": (5, 8)}, "Patient needs tempo 0"),
+        (lambda env: Patient(env.train.lifecycle, ((0, 0),)), {"alpha_target": (0.5,)}, "alpha_target 1.0"),
+        (lambda env: OpenLoop([Schedule((-1, 1, -1))] * 2), {"blueprint": ("norm",)}, "OpenLoop needs blueprint"),
         (lambda env: OpenLoop([Schedule((-1, 0, -1))] * 2), {"slot": (0, 2)}, "OpenLoop needs slot 1"),
         (lambda env: OpenLoop([Schedule((-1, 0, -1))] * 2), {"style": ("sigmoid_add",)}, "OpenLoop needs style linear"),
     ],

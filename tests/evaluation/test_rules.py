@@ -77,13 +77,6 @@ def test_in_order_keeps_the_first_beyond_its_threshold_and_grows_the_next_over_w
     assert [world.decide(step, [9.0, 6.0, 0.5])[2] for step in range(5, 9)] == ["WAIT"] * 3 + ["FOSSILIZE"]
 
 
-def test_what_helps_is_kept_at_the_last_decision_and_nothing_else():
-    world = OneSlot(HandRule(ORDER, 3, 5.0), hosts=4, steps=3)
-    world.decide(0), world.decide(1)
-    # Patience has not ended (2 < 3); 0.1 > 0, the others are not, and there is no time for another.
-    assert world.decide(2, [0.1, 0.0, -2.0, NAN]) == ["FOSSILIZE", "WAIT", "WAIT", "WAIT"]
-
-
 def test_the_best_of_the_tries_is_grown_again_unless_it_is_there():
     world = OneSlot(HandRule(ORDER, 1, None), hosts=3, steps=7)
     assert world.decide(0) == [("GERMINATE", 4)] * 3

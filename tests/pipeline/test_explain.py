@@ -47,7 +47,6 @@ def test_a_decision_is_told_with_what_every_alternative_came_to(copied: Workspac
     for title in (
         "Seen",
         "What the decision hangs on",
-        "Probabilities of what is legal",
         "Value: ",
         "What every choice",
     ):

@@ -50,7 +50,7 @@ def tree(*overrides: str) -> params.Params:
 
 
 def asked(images: Path, **changes: str | int | None) -> stages.Growth:
-    settings = {"data": str(images), "out": images.parent / "grown", "policy": "fixed_schedule", "hosts": 2}
+    settings = {"data": str(images), "out": images.parent / "grown", "policy": "patient", "hosts": 2}
     return stages.Growth(**(settings | changes))
 
 

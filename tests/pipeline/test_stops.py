@@ -25,7 +25,7 @@ from tests.pipeline.small_suite import tree
 # What each stage calls when most of its work is done and some of it may be written.
 LATE = {
     "prepare": ("simic.data.prepare:save", signal.SIGINT),
-    "headroom": ("simic.evaluation.headroom:floors", signal.SIGTERM),
+    "headroom": ("simic.evaluation.headroom:static_baselines", signal.SIGTERM),
     "evaluate": ("simic.evaluation.evaluate:comparisons", signal.SIGINT),
     "audit": ("simic.audit.report:markdown", signal.SIGTERM),
 }

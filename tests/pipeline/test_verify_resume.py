@@ -162,12 +162,12 @@ def test_the_exit_code_says_whether_it_is_exact(
 
 def test_a_report_without_the_newest_certificate_is_out_of_date(project: Workspace) -> None:
     assert not engine.tried_since(project)
-    project.resume.write_bytes(certificate().to_json())
+    project.resume.write_bytes(certificate().content())
     assert engine.tried_since(project)
     told = json.loads(project.certificate.read_text())
     project.certificate.write_text(json.dumps(told | {"resume": certificate().model_dump(mode="json")}))
     assert not engine.tried_since(project)
-    project.resume.write_bytes(certificate(trainings=2).to_json())
+    project.resume.write_bytes(certificate(trainings=2).content())
     assert engine.tried_since(project)
     project.resume.write_bytes(b"{}")
     assert engine.tried_since(project)
@@ -186,7 +186,7 @@ def test_the_audit_is_done_again_for_a_newer_certificate_and_else_it_is_up_to_da
 
     refresh("audit")
     assert ran == []
-    project.resume.write_bytes(certificate().to_json())
+    project.resume.write_bytes(certificate().content())
     refresh("evaluate")
     assert ran == []
     refresh("audit")
@@ -198,6 +198,6 @@ def test_the_audit_puts_the_certificate_into_the_report(project: Workspace, monk
     monkeypatch.setattr(report, "write_report", lambda run, folder: reported.append(run.certificate.resume))
     quiet = tree("audit.certify=false")
     stages.audit(quiet, project)
-    project.resume.write_bytes(certificate().to_json())
+    project.resume.write_bytes(certificate().content())
     stages.audit(quiet, project)
     assert reported == [None, certificate()]

@@ -6,7 +6,7 @@ import torch
 from tiny import tiny_train
 
 from simic.evaluation import endpoints
-from simic.evaluation.cases import timeline, won_and_lost
+from simic.evaluation.best_worst_episodes import best_and_worst, timeline
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import HeadroomReport, HostDescription, TaskRow
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
@@ -44,7 +44,7 @@ def headroom(setup):
 
 
 def test_three_won_and_three_lost_with_the_scores_of_their_own_hosts(setup, done, headroom):
-    cases, host = won_and_lost(setup, headroom, done), headroom.host.params
+    cases, host = best_and_worst(setup, headroom, done), headroom.host.params
 
     def score(accuracy, params):
         return accuracy - PRICE * (params - host) / host
@@ -71,7 +71,7 @@ def test_three_won_and_three_lost_with_the_scores_of_their_own_hosts(setup, done
 
 
 def test_of_few_hosts_none_is_shown_twice(setup, done, headroom):
-    cases = won_and_lost(setup, headroom, done)
+    cases = best_and_worst(setup, headroom, done)
     assert len({case.row for case in cases}) == 6
     assert endpoints.oracle_schedules(headroom) == [*endpoints.oracle_schedules(headroom)[:3]] * 3
 

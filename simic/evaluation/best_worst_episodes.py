@@ -7,15 +7,14 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards import total
 from simic.evaluation import endpoints
 from simic.evaluation.result import Case, Decision, HeadroomReport, Timeline
-from simic.evaluation.scoring import EvaluationSetup, Performance
-from simic.evaluation.side_by_side import Turn
+from simic.evaluation.scoring import EvaluationSetup, Performance, Turn
 from simic.growth.life.vocabulary import Op
 
 OF_EACH = 3  # hosts that won, and as many that lost
 
 
-def won_and_lost(setup: EvaluationSetup, headroom: HeadroomReport, done: Performance) -> tuple[Case, ...]:
-    """The largest gain first, the largest loss last; no host twice."""
+def best_and_worst(setup: EvaluationSetup, headroom: HeadroomReport, done: Performance) -> tuple[Case, ...]:
+    """Return the episodes with the largest gain, then those with the largest loss, which comes last; no host twice."""
     accuracy, params = np.array(done.score.test_accuracy_pct), np.array(done.score.params, dtype=np.float64)
     reached = endpoints.scores(accuracy, params, headroom)
     schedules = endpoints.scores(np.array(headroom.test_pct), np.array(headroom.params), headroom)
@@ -36,7 +35,7 @@ def won_and_lost(setup: EvaluationSetup, headroom: HeadroomReport, done: Perform
 
 
 def timeline(env: GrowthEnv, done: Performance, host: int = 0) -> Timeline:
-    """How one of the hosts grew."""
+    """Return how one of the hosts grew."""
     names = [item.name for item in env.blueprints]
     infos = [turn.info for turn in done.turns]
     return Timeline(

@@ -6,7 +6,8 @@ from simic import params
 from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import play
-from simic.evaluation.history import Histories
+from simic.evaluation.export_best import history
+from simic.evaluation.scoring import Turn
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import TEMPO_STEPS, Action, Op
 
@@ -45,10 +46,10 @@ def test_every_decision_transition_and_rollback_is_in_the_account() -> None:
         "train": {"envs": 4, "episode_steps": STEPS, "batch_size": 32, "host": {"family": "mlp", "preset": "baseline"}}
     }
     env = GrowthEnv(params.validate(overrides, "").train, 1, data, data, torch.arange(2), compose=Breaks)
-    histories, script = Histories(env, 2), Script()
-    play(env, script, 0, histories.add)
+    turns, script = list[Turn](), Script()
+    play(env, script, 0, lambda *turn: turns.append(Turn(*turn)))
     assert script.alive == [[True, True]] * 5 + [[True, False]] * (STEPS - 5)
-    first, second = histories.entries
+    first, second = (history(env, turns, row) for row in (0, 1))
     assert [entry["step"] for entry in first] == list(range(1, STEPS + 1))
     chosen = {"op": "GERMINATE", "slot": 0, "blueprint": "mlp", "style": "linear_add"}
     chosen |= {"tempo": TEMPO_STEPS[0], "alpha_target": 0.5}

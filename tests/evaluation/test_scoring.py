@@ -1,19 +1,20 @@
-"""Policies that share an environment play as each would alone."""
+"""Policies that share an environment play as each would alone; what their hosts cost is counted by hand."""
 
 from dataclasses import is_dataclass
 
 import pytest
 import torch
-from tiny import tiny_env
+from tiny import STEPS, tiny_env, tiny_train
 
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.envs.play import Episode, play
+from simic.envs.play import play
 from simic.errors import SimicError
-from simic.evaluation.blind import Blind
-from simic.evaluation.grid import ROWS_AT_ONCE, Hosts
+from simic.evaluation.baselines import Blind
+from simic.evaluation.costs import epoch_samples, spent
 from simic.evaluation.policies import BASELINES
-from simic.evaluation.side_by_side import SideBySide, Turn, at_once, of_rows, play_together
+from simic.evaluation.schedules import NONE, OpenLoop, Schedule
+from simic.evaluation.scoring import ROWS_AT_ONCE, Hosts, Turn, at_once, of_rows, play_together
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Op
 from simic.training.learned import LearnedActor
@@ -94,25 +95,6 @@ def test_every_step_of_everyone_is_that_of_the_policy_alone_bit_for_bit(bank, to
     assert torch.stack([turn.action.op for turn in turns]).any()
 
 
-def test_policies_do_not_all_do_the_same(together):
-    ops = torch.stack([turn.action.op for turn in together[1]])
-    played = {tuple(ops[:, 3 * place : 3 * place + 3].flatten().tolist()) for place in range(len(PLAYERS))}
-    assert len(played) > 3
-
-
-class Told:
-    """Remembers which episode it was told of."""
-
-    def start(self, episode):
-        self.episode = episode
-
-
-def test_everyone_is_told_the_same_hosts():
-    actors, ids = [Told(), Told(), Told()], torch.tensor([4, 7])
-    SideBySide(actors, ids).start(Episode(torch.arange(6), ITERATION, 1, 4))
-    assert all(torch.equal(actor.episode.env_ids, ids) and actor.episode.iteration == ITERATION for actor in actors)
-
-
 def test_rows_that_nobody_plays_never_grow(together):
     env, _ = together
     assert env.num_envs == 3 * len(PLAYERS) + 3
@@ -130,3 +112,26 @@ def test_a_policy_that_needs_what_is_closed_is_refused_whoever_plays_beside_it(b
     players = [BASELINES[name](env) for name in ("static", "patient")]
     with pytest.raises(SimicError, match=r"Patient needs op PRUNE, which train\.actions\.op closes"):
         play_together(env, players, Hosts(torch.zeros(1, dtype=torch.int64), torch.arange(1), ITERATION))
+
+
+# --- costs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("asked", "samples"), [("all", 96), (2, 64), (1, 32)])
+def test_an_epoch_has_the_whole_batches_that_were_asked_for(asked, samples):
+    assert epoch_samples(tiny_train(batches_per_epoch=asked), 100) == samples
+
+
+def test_a_seed_costs_from_its_germination_on_and_training_three_passes_of_each_sample(bank):
+    env, germinates, kind = tiny_env(bank, hosts=2), 5, 1
+    flops = []
+    actor = OpenLoop([Schedule((NONE,) * 3), Schedule((NONE, kind, NONE), germinates)])
+    play(env, actor, 3, lambda situation, action, reward, info: flops.append(info.flops))
+    bare, seed = env.host.flops_per_sample, env.blueprints[kind].flops(env.host.slot_shapes[1])
+    assert seed > 0 and env.population.seed_flops(env.slots)[1].tolist() == [0, seed, 0]
+    # In FLOPs of one sample's forward pass, of every step of the episode.
+    passes = [STEPS * bare, STEPS * bare + (STEPS - germinates) * seed]
+    training, validation = spent(env, torch.stack(flops).sum(dim=0))
+    assert training.tolist() == [3 * 64 * each for each in passes]
+    # All 2³ ways to switch three slots, of every validation sample.
+    assert validation.tolist() == [8 * len(env.validation_data) * each for each in passes]
