@@ -40,7 +40,7 @@ REMEDIES = {
 
 
 @contextmanager
-def told_in_one_line(program: str) -> Iterator[None]:
+def exit_with_message(program: str) -> Iterator[None]:
     """For what is started from a shell: what its user can put right ends it with one line on stderr and exit code 2."""
     try:
         yield

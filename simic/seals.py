@@ -252,7 +252,7 @@ def content_hash(place: Path, pattern: str = "*") -> str:
 
 
 @contextmanager
-def damage_told(root: Path, params: Params) -> Iterator[None]:
+def explain_damage(root: Path, params: Params) -> Iterator[None]:
     """What cannot be computed from files that are not as they were sealed is told as their damage; SimicError."""
     try:
         yield

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from simic import params
-from simic.errors import told_in_one_line
+from simic.errors import exit_with_message
 from simic.pipeline import killing, stages
 from simic.pipeline.paths import Workspace
 from simic.training.observers import Observer
@@ -149,7 +149,7 @@ def _run(work: Work, root: str, moment: Moment | None, trace: str, output: str) 
     os.dup2(sink, 1)
     os.dup2(sink, 2)
     killer = _Killer(root, moment, trace)
-    with told_in_one_line("life"):
+    with exit_with_message("life"):
         killing.observe(root, killer.changed)
         work(Workspace(Path(root)), killer)
         killer.ended()

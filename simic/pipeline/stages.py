@@ -257,7 +257,7 @@ def audit(params: Params, workspace: Workspace) -> None:
     from simic.pipeline.display import shown
 
     steps = params.audit.certify + params.audit.canary
-    with seals.damage_told(workspace.root, params), shown(params.runtime.progress, "audit", "steps") as told:
+    with seals.explain_damage(workspace.root, params), shown(params.runtime.progress, "audit", "steps") as told:
         run, done = recorded(params, workspace), count(1)
         certificate = Certificate()
         if params.audit.certify:
@@ -272,7 +272,7 @@ def audit(params: Params, workspace: Workspace) -> None:
 
 def certify(params: Params, workspace: Workspace) -> "Certificate":
     """What an independent reference says of the published run; nothing is written."""
-    with seals.damage_told(workspace.root, params):
+    with seals.explain_damage(workspace.root, params):
         return _certified(recorded(params, workspace), workspace)
 
 

@@ -16,8 +16,7 @@ from simic.errors import SimicError
 from simic.evaluation import result
 from simic.evaluation.result import Frozen
 from simic.evaluation.statistics import Interval
-from simic.params import Params
-from simic.params_file import read_tree
+from simic.params import Params, read_tree
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.study.file import StudyFile

@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from simic.errors import SimicError
-from simic.params import PolicyName, RuleName, Tree
-from simic.params_file import read_tree
-from simic.params_words import refusal
+from simic.params import PolicyName, RuleName, Tree, read_tree
+from simic.validation_messages import refusal
 
 MOST_CELLS = 10_000
 
@@ -74,7 +73,8 @@ def read(path: Path) -> StudyFile:
     """The study in a YAML file; SimicError naming every key that is wrong, its value and what is allowed."""
     if not path.is_file():
         raise SimicError(f"{path}: no such file; examples/studies/memory.yaml shows one")
+    tree = read_tree(path)
     try:
-        return StudyFile.model_validate(read_tree(path))
+        return StudyFile.model_validate(tree)
     except ValidationError as error:
-        raise refusal(error, str(path), StudyFile) from None
+        raise refusal(error, str(path), tree, StudyFile) from None

@@ -33,7 +33,7 @@ WORKSPACE = Workspace(Path())
 NOT_RECORDED = {
     f"simic/{name}.py"
     for name in (
-        *("__init__", "errors", "memory", "params", "params_file", "params_words", "ranges", "reading", "registry"),
+        *("__init__", "errors", "memory", "params", "registry", "safe_read", "validation_messages"),
         *("pipeline/paths", "seals", "training/needs"),
     )
 }

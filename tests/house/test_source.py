@@ -124,8 +124,6 @@ def test_nobody_reaches_into_another_object() -> None:
 
 ENTRIES = {
     "simic/cli.py",
-    "simic/cli_care.py",
-    "simic/terminal.py",
     "simic/study/study.py",
     *(f"simic/pipeline/{name}.py" for name in ("stages", "engine", "up", "doctor")),
 }

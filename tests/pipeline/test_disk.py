@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from simic import cli, seals
-from simic.errors import EXIT_REFUSED, told_in_one_line
+from simic.errors import EXIT_REFUSED, exit_with_message
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.training.observers import Observer
@@ -81,7 +81,7 @@ def workspace(disk: Path, suite_run: Workspace) -> Workspace:
 def told(work: Callable[[], None], capfd: pytest.CaptureFixture[str]) -> str:
     """The one line in which it ends."""
     capfd.readouterr()
-    with pytest.raises(SystemExit) as stopped, told_in_one_line("simic"):
+    with pytest.raises(SystemExit) as stopped, exit_with_message("simic"):
         work()
     error = capfd.readouterr().err
     assert stopped.value.code == EXIT_REFUSED and error.count("\n") == 1 and error.startswith("simic: "), error
