@@ -66,7 +66,7 @@ STAGES: dict[str, Sealed] = {
             "telemetry/columns.py",
             *(
                 f"training/{name}.py"
-                for name in ("checkpoint", "episodes", "learned", "machine", "sharing", "validation")
+                for name in ("checkpoint", "episodes", "learned", "machine", "worker_layout", "validation")
             ),
         ),
         (

@@ -28,7 +28,7 @@ def refusal(error: ValidationError, source: str, tree: Any, model: type[BaseMode
 def _place(problem: ErrorDetails, tree: Any) -> Iterator[str]:
     """Yield the keys and places that lead to a problem, without pydantic's names for the variants of a type."""
     for part in problem["loc"]:
-        inside = dict(enumerate(tree)) if isinstance(tree, list | tuple) else tree
+        inside: Any = dict(enumerate(tree)) if isinstance(tree, list | tuple) else tree
         if isinstance(inside, dict) and part in inside:
             tree = inside[part]
             yield short(str(part))

@@ -21,7 +21,7 @@ from simic.evaluation.side_by_side import of_rows
 from simic.evaluation.static_final import Regime
 from simic.evaluation.static_final import static_final as static_finals
 from simic.growth.life.vocabulary import Slots
-from simic.training import sharing
+from simic.training import worker_layout
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _from_the_start(setup: EvaluationSetup, final: Slots, seeds: result.PerSeed)
     env, hosts = setup.env, setup.hosts
     regime = Regime(env.train, setup.held_out.train, setup.held_out.test, hosts.tasks, EVALUATION_ITERATION)
     spent = torch.tensor(seeds.training_flops, device=env.device)
-    compose = sharing.population(setup.runtime, sharing.layout(setup.runtime, len(spent), env.device))
+    compose = worker_layout.population(setup.runtime, worker_layout.layout(setup.runtime, len(spent), env.device))
     with closing(
         compose(
             env.host, env.blueprints, hosts.ids, env.rng_seed, env.train.host_optimizer, env.device,

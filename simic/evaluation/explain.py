@@ -32,7 +32,7 @@ from simic.evaluation.side_by_side import Turn, of_rows
 from simic.growth.life.vocabulary import Action, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Runtime
-from simic.training import sharing
+from simic.training import worker_layout
 from simic.training.checkpoint import Checkpoint
 from simic.training.learned import Learned
 
@@ -95,9 +95,9 @@ class Evaluated:
         """So many hosts equal to that of an evaluation's row; groups of them hold whole pairs."""
         train, seed, held_out = self.learned.train, self.evaluation.rng_seed, self.held_out
         ids = torch.full((count,), row)
-        found = sharing.layout(self.runtime, count, self.device)
-        found = sharing.layout(self.runtime, count, self.device, found.group + found.group % TWINS)
-        make = sharing.population(self.runtime, found)
+        found = worker_layout.layout(self.runtime, count, self.device)
+        found = worker_layout.layout(self.runtime, count, self.device, found.group + found.group % TWINS)
+        make = worker_layout.population(self.runtime, found)
         backend = self.runtime.backend
         env = GrowthEnv(train, seed, held_out.train, held_out.val, ids, self.device, backend, make)
         tasks = torch.full_like(env.env_ids, self.evaluation.rows[row])

@@ -19,7 +19,7 @@ from simic.growth.batch.shards import recovered
 from simic.growth.life.vocabulary import Action, Stage
 from simic.growth.networks.family import family_of
 from simic.params import Params
-from simic.training import sharing
+from simic.training import worker_layout
 
 ROWS_AT_ONCE, SMALL_ROWS_AT_ONCE = 128, 1024  # hosts of one population; of those for tables
 
@@ -96,7 +96,7 @@ def grids(
     ids = hosts.ids.view(len(hosts.tasks), -1).expand(-1, len(schedules)).reshape(-1)
     size = min(rows_at_once(params), rows)
     runtime, train = params.runtime, params.train.model_copy(update={"episode_steps": lengths[-1]})
-    make = sharing.population(runtime, sharing.layout(runtime, size, device))
+    make = worker_layout.population(runtime, worker_layout.layout(runtime, size, device))
     env = GrowthEnv(train, params.rng_seed, splits.train, splits.val, torch.arange(size), device, runtime.backend, make)
     found: list[Tensor] = []
     with closing(env):

@@ -23,7 +23,7 @@ from simic.evaluation.take_home import Grown, best_host, export_best
 from simic.growth.batch.shards import recovered
 from simic.growth.networks.own import own_host
 from simic.params import Params
-from simic.training import sharing
+from simic.training import worker_layout
 
 GROW_ITERATION = 1 << 42  # a namespace of its own: hosts that no training or evaluation episode has seen
 
@@ -88,7 +88,7 @@ def _environment(setup: GrowSetup, held_out: HeldOut, env_ids: Tensor) -> Growth
         name, network = setup.own
         host = own_host(network, data.shape, data.classes, name)
         runtime = runtime.model_copy(update={"processes": 1})
-    make = sharing.population(runtime, sharing.layout(runtime, len(env_ids), setup.device))
+    make = worker_layout.population(runtime, worker_layout.layout(runtime, len(env_ids), setup.device))
     what = params.train, params.rng_seed, data, held_out.val, env_ids, setup.device, runtime.backend, make
     return GrowthEnv(*what, host=host)
 

@@ -40,7 +40,7 @@ from simic.evaluation.search import best_common
 from simic.evaluation.side_by_side import play_together
 from simic.evaluation.tuning import tune
 from simic.params import Params, RuleName
-from simic.training import sharing
+from simic.training import worker_layout
 from simic.training.validation import VALIDATION_ITERATION
 
 SEARCH_ITERATION = 1 << 43  # a namespace of its own: hosts that no training or evaluation episode has seen
@@ -77,7 +77,7 @@ def _on_validation(
     if not tasks:
         return {}
     steps, count = params.train.middle_episode, len(tasks)
-    make = sharing.population(params.runtime, sharing.layout(params.runtime, 3 * count, device))
+    make = worker_layout.population(params.runtime, worker_layout.layout(params.runtime, 3 * count, device))
     data = load_split(prepared, "train", device), load_split(prepared, "val", device)
     rows = torch.arange(3 * count)
     env = GrowthEnv(params.train, params.rng_seed, *data, rows, device, params.runtime.backend, make)

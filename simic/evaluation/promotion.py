@@ -25,7 +25,7 @@ from simic.evaluation.side_by_side import SideBySide, at_once, play_together
 from simic.evaluation.statistics import Interval, Values, compare
 from simic.growth.batch.shards import recovered
 from simic.params import Params
-from simic.training import machine, sharing
+from simic.training import machine, worker_layout
 from simic.training.learned import CARD_FILE, Learned
 
 CHAMPION, CHALLENGER = "champion", "challenger"
@@ -139,7 +139,7 @@ def _arena(params: Params, prepared: Path, entrants: list[Entrant], policies: in
     drawn = durable.sha256_of("".join(entrant.sha256 for entrant in entrants).encode())
     hosts = Hosts(tasks, torch.arange(len(tasks)), PROMOTION_ITERATION + int(drawn[:_HEX_DIGITS], 16))
     rows = len(tasks) * at_once(len(tasks), policies)
-    make = sharing.population(runtime, sharing.layout(runtime, rows, device))
+    make = worker_layout.population(runtime, worker_layout.layout(runtime, rows, device))
     train, val = load_split(prepared, "train", device), load_split(prepared, "val", device)
     env = GrowthEnv(params.train, params.rng_seed, train, val, torch.arange(rows), device, runtime.backend, make)
     return env, hosts

@@ -25,7 +25,7 @@ from simic.evaluation.side_by_side import SideBySide, Turn, at_once, of_rows, pl
 from simic.growth.batch.shards import recovered
 from simic.growth.life.vocabulary import Stage
 from simic.params import Params, Runtime
-from simic.training import needs, sharing
+from simic.training import memory_estimate, worker_layout
 from simic.training.learned import LearnedActor
 
 EVALUATION_ITERATION = 1 << 40  # far above any training iteration; data order and host initialisation hash it
@@ -65,9 +65,9 @@ class EvaluationSetup:
         least = 2 if 1 in Counter(task.group for task in held_out.tasks).values() else 1
         hosts = count * max(least, -(-params.evaluate.eval_seeds // count))
         rows = hosts * at_once(hosts, policies, rows_at_once(params))
-        needs.refuse_playing(params, prepared, rows, torch.device(device))
+        memory_estimate.refuse_playing(params, prepared, rows, torch.device(device))
         runtime = params.runtime
-        make = sharing.population(runtime, sharing.layout(runtime, rows, torch.device(device)))
+        make = worker_layout.population(runtime, worker_layout.layout(runtime, rows, torch.device(device)))
         train, val = held_out.train, held_out.val
         env = GrowthEnv(params.train, params.rng_seed, train, val, torch.arange(rows), device, runtime.backend, make)
         return cls(env, held_out, env.env_ids[:hosts] % count, data_hash(prepared), runtime)

@@ -26,7 +26,7 @@ from simic.evaluation.rules import HandRule, HandRules, opening_name, setting
 from simic.evaluation.trials import SEEN, Opening, TrialActor, TrialPlan, Watched, possible_openings
 from simic.growth.batch.shards import recovered
 from simic.params import Params
-from simic.training import sharing
+from simic.training import worker_layout
 
 TUNING_ITERATION = 1 << 45  # a namespace of its own: hosts that no other episode has seen
 OPENING_HOSTS = 64  # on which every opening is grown alone, to find orders
@@ -55,7 +55,7 @@ class Ground:
     def open(cls, params: Params, prepared: Path, device: torch.device, epochs: Sequence[int], rows: int) -> Self:
         """Return it for ``rows`` hosts side by side; the longest of ``epochs`` is that of the environment."""
         runtime = params.runtime
-        make = sharing.population(runtime, sharing.layout(runtime, rows, device))
+        make = worker_layout.population(runtime, worker_layout.layout(runtime, rows, device))
         train = params.train.model_copy(update={"episode_steps": max(epochs)})
         data = load_split(prepared, "train", device), load_split(prepared, "val", device)
         env = GrowthEnv(train, params.rng_seed, *data, torch.arange(rows), device, runtime.backend, make)

@@ -13,11 +13,11 @@ from simic.pipeline.paths import Workspace
 from simic.pipeline.recipe import Changes, Kept, TrainingRecipe
 from simic.telemetry.naming import run_name
 from simic.telemetry.rows import FindingRow
-from simic.training import seams
+from simic.training import run_layout
 from simic.training.checkpoint import MANIFEST_FILE, CheckpointStore, Damaged, read_manifest
 from simic.training.partial import FOLDER as PARTIAL
-from simic.training.places import CHECKPOINTS, had_begun, make_room
 from simic.training.resume import HARMLESS, Identity
+from simic.training.run_layout import CHECKPOINTS, had_begun, make_room
 from simic.training.session import LOCK_FILE
 
 CODE_CHANGED = "code_changed"  # a finding
@@ -44,7 +44,9 @@ def begin(tree: Params, workspace: Workspace, fresh: bool, allow_code_change: bo
 
 def _lost_seams(work: Path, done: int) -> tuple[FindingRow, ...]:
     """A run that was trained had a recipe, with its seams."""
-    text = f"{work / seams.FILE}: missing or damaged; whether the run went on with other code or params is unknown"
+    text = (
+        f"{work / run_layout.RECIPE}: missing or damaged; whether the run went on with other code or params is unknown"
+    )
     lost = FindingRow(iteration=done, check="seams_lost", severity="medium", message=text)
     return (lost,) if done else ()
 

@@ -95,7 +95,7 @@ def discard_work(params: Params, workspace: Workspace) -> None:
     can be made longer; removes what a killed process left of others.
     """
     from simic.training.checkpoint import CheckpointStore
-    from simic.training.places import CHECKPOINTS
+    from simic.training.run_layout import CHECKPOINTS
 
     unfinished = workspace.state / "work"
     for rest in unfinished.glob(".*.old"):
@@ -111,12 +111,12 @@ def discard_work(params: Params, workspace: Workspace) -> None:
 
 def refuse_too_large(params: Params, workspace: Workspace) -> None:
     """SimicError where training on the prepared data needs more memory than there is."""
-    from simic.training import machine, needs
+    from simic.training import machine, memory_estimate
     from simic.training.session import layout
 
     device = machine.configure(params.runtime)
     processes = layout(params, device).processes
-    needs.refuse_training(params, workspace.prepared, params.train.envs, processes, device)
+    memory_estimate.refuse_training(params, workspace.prepared, params.train.envs, processes, device)
 
 
 def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -> None:

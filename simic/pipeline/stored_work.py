@@ -11,7 +11,7 @@ from simic.pipeline import recipe
 from simic.pipeline.answers import Answer, damaged, sound
 from simic.telemetry import naming, recorder, starts, timing
 from simic.telemetry.recorder import Chain, path_of
-from simic.training import resume, seams
+from simic.training import resume, run_layout
 from simic.training.checkpoint import CheckpointStore, Damaged, Manifest, read_manifest
 from simic.training.session import CHECKPOINTS, LOCK_FILE
 
@@ -110,7 +110,7 @@ class StoredWork:
 
 def _files(name: str, folder: Path) -> Iterator[Answer]:
     """Wall times, starts, recipe."""
-    times, begun, seam = (folder / file for file in (timing.TIMING_FILE, starts.RUN_FILE, seams.FILE))
+    times, begun, seam = (folder / file for file in (timing.TIMING_FILE, starts.RUN_FILE, run_layout.RECIPE))
     if times.exists():
         try:
             yield sound(f"{name}, {times.name}", f"times of {len(timing.read(times))} iterations")

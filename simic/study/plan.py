@@ -16,7 +16,7 @@ from simic.pipeline.paths import Workspace
 from simic.study import cells
 from simic.study.cells import Cell, CellResult
 from simic.study.file import StudyFile
-from simic.training import sharing
+from simic.training import worker_layout
 from simic.training.progress import duration
 
 
@@ -87,7 +87,7 @@ def workers_of(plan: StudyPlan) -> int:
     if runtime.device != "cpu" and torch.cuda.is_available():
         return 1
     each = [count for count in (runtime.processes, runtime.threads) if count != "auto"]
-    return max(1, sharing.cores() // math.prod(each))
+    return max(1, worker_layout.cores() // math.prod(each))
 
 
 def in_words(study: StudyFile, point: tuple[JsonValue, ...]) -> str:

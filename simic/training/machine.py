@@ -87,7 +87,7 @@ def _device(runtime: Runtime) -> torch.device:
 
 
 def describe(runtime: Runtime, device: torch.device, group: int, ranks: int = 1, processes: int = 1) -> Machine:
-    """The machine as ``configure`` and ``sharing.layout`` left it."""
+    """The machine as ``configure`` and ``worker_layout.layout`` left it."""
     return Machine(
         python=platform.python_version(),
         libraries={name: version(name) for name in LIBRARIES},

@@ -1,7 +1,7 @@
 """Where to resume: the newest checkpoint that is intact and whose telemetry is; and findings about what is not."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isnan, nan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,10 +40,6 @@ class Identity:
     def params_of(tree: Params) -> dict[str, Any]:
         """Those sections."""
         return {"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")}
-
-    def on(self, machine: Machine) -> "Identity":
-        """The same on another machine."""
-        return replace(self, machine=machine)
 
 
 class Best(NamedTuple):

@@ -9,7 +9,7 @@ from simic.agent.normalization import Normalizers
 from simic.agent.ppo import PPO
 from simic.errors import SimicError
 from simic.training import checkpoint
-from simic.training.checkpoint import Scalar
+from simic.training.checkpoint import Scalar, part_of
 from simic.training.ranks import ALONE, Ranks
 
 BY_ENVIRONMENT = "reward.running"  # of the normalisers: one entry per environment, a part of them in each process
@@ -57,8 +57,8 @@ class TrainState:
         own, given = self.tensors().keys() | self.scalars().keys(), tensors.keys() | scalars.keys()
         for name in sorted(own ^ given):
             raise SimicError(f"checkpoint: {name} is {'missing' if name in own else 'unknown here'}")
-        self.ppo.load_state_dict(_part(tensors, "ppo/"))
-        normalizers = _part(tensors, "normalizers/")
+        self.ppo.load_state_dict(part_of(tensors, "ppo/"))
+        normalizers = part_of(tensors, "normalizers/")
         if BY_ENVIRONMENT in normalizers:
             normalizers[BY_ENVIRONMENT] = self.ranks.part(normalizers[BY_ENVIRONMENT])
         self.normalizers.load_state_dict(normalizers)
@@ -69,7 +69,3 @@ class TrainState:
         """Adds the present state to the hash chain; two runs are equal up to an iteration if their links are."""
         self.counters.chain = checkpoint.link(self.scalars(), self.tensors())
         return self.counters.chain
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

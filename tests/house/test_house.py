@@ -34,7 +34,7 @@ NOT_RECORDED = {
     f"simic/{name}.py"
     for name in (
         *("__init__", "errors", "memory", "params", "registry", "safe_read", "validation_messages"),
-        *("pipeline/paths", "seals", "training/needs"),
+        *("pipeline/paths", "seals", "training/memory_estimate"),
     )
 }
 SHOWS = {"simic/pipeline/display.py"}  # progress, from what it is told: no result hangs on it, or on what it imports

@@ -12,8 +12,8 @@ from simic.pipeline import doctor, dvc_record, engine, leftovers, recipe, stages
 from simic.pipeline.paths import Workspace
 from simic.pipeline.recipe import Kept, TrainingRecipe
 from simic.telemetry.naming import run_name
-from simic.training import seams
-from simic.training.places import CHECKPOINTS
+from simic.training import run_layout
+from simic.training.run_layout import CHECKPOINTS
 from tests.pipeline.small_suite import tree
 
 
@@ -79,9 +79,9 @@ def test_without_a_whole_recipe_nothing_is_known(begun: Workspace) -> None:
     [own] = leftovers.found(begun)
     for content in ("{", None):
         if content is None:
-            (own.path / seams.FILE).unlink()
+            (own.path / run_layout.RECIPE).unlink()
         else:
-            (own.path / seams.FILE).write_text(content)
+            (own.path / run_layout.RECIPE).write_text(content)
         [left] = leftovers.others(begun)
         assert left.iterations == 3 and "nothing was saved" in left.changed[0]
 

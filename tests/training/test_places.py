@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simic.training.places import make_room
+from simic.training.run_layout import make_room
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "partial", "telemetry"])
