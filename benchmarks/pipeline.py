@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 from mlflow import MlflowClient
+from prefect.testing.utilities import prefect_test_harness
 
 from benchmarks import page
 from benchmarks.clock import Clock
@@ -45,7 +46,6 @@ from simic.growth.batch.population import Population
 from simic.pipeline import engine, overrides
 from simic.pipeline.mlflow_observer import MlflowObserver
 from simic.pipeline.paths import Workspace
-from simic.study import server
 from simic.telemetry import publish, timing
 from simic.telemetry.columns import EPISODES, STEPS, Columns
 from simic.telemetry.recorder import FOLDER, Iteration, Recorder, path_of
@@ -332,7 +332,7 @@ def main() -> None:
             "commands": lambda: commands(workspace(folder / "commands", SHORT)),
             "chain": lambda: chain(folder / "chain", given.repeats),
         }
-        with server.named(Workspace(folder), folder / "prefect"):
+        with prefect_test_harness(server_startup_timeout=120):
             for name, measure in parts.items():
                 if name not in found:
                     found[name] = measure()

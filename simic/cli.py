@@ -312,18 +312,12 @@ def train_gym(
     envs: Annotated[int, typer.Option(min=1, help="Environments side by side.")] = 8,
     rollout: Annotated[int, typer.Option(min=1, help="Steps of each environment per update.")] = 128,
     out: Annotated[Path | None, typer.Option(help="New folder for the trained policy as a program.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-S",
-            "--set",
-            metavar="KEY=VALUE",
-            callback=_each_once,
-            help="Change a value of params.yaml for this run only.",
-        ),
-    ] = None,
+    set_: Overrides = None,
 ) -> None:
-    """Train the PPO agent on a Gymnasium environment, with train.policy and train.ppo of params.yaml."""
+    """Train the PPO agent on a Gymnasium environment, with train.policy and train.ppo of params.yaml.
+
+    Here -S holds for this run alone: params.yaml stays as it is.
+    """
     from simic import params
     from simic.training import gym
 

@@ -49,17 +49,6 @@ def simic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     return Command(tmp_path, monkeypatch, capfd)
 
 
-def test_missing_params_says_where_to_run(simic: Command) -> None:
-    simic.params.unlink()
-    assert "no such file; run from the project's root" in simic.refuses("run")
-
-
-def test_bad_override_changes_nothing(simic: Command) -> None:
-    error = simic.refuses("train", "-S", "train.envs=32", "-S", "train.ppo.lr=1")
-    assert "train.ppo.lr: unknown key" in error
-    assert simic.params.read_bytes() == (ROOT / "params.yaml").read_bytes()
-
-
 def test_a_run_that_changed_params_says_how_to_undo_it_however_it_ends(
     simic: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ BY_ENVIRONMENT = "reward.running"  # of the normalisers: one entry per environme
 
 @dataclass
 class Counters:
-    """The state that is no tensor."""
+    """The part of the state that is not a tensor."""
 
     iteration: int = 0  # iterations done
     env_steps: int = 0  # valid environment steps
@@ -49,11 +49,11 @@ class TrainState:
         }
 
     def scalars(self) -> dict[str, Scalar]:
-        """The counters by name."""
+        """Return the counters by name."""
         return asdict(self.counters)
 
     def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Scalar]) -> None:
-        """Goes on exactly from there; SimicError naming what is missing or unknown."""
+        """Restore a state exactly; SimicError naming what is missing or unknown."""
         own, given = self.tensors().keys() | self.scalars().keys(), tensors.keys() | scalars.keys()
         for name in sorted(own ^ given):
             raise SimicError(f"checkpoint: {name} is {'missing' if name in own else 'unknown here'}")
@@ -66,6 +66,6 @@ class TrainState:
             setattr(self.counters, field.name, scalars[field.name])
 
     def link(self) -> str:
-        """Adds the present state to the hash chain; two runs are equal up to an iteration if their links are."""
+        """Add the present state to the hash chain; two runs are equal up to an iteration if their links are."""
         self.counters.chain = checkpoint.link(self.scalars(), self.tensors())
         return self.counters.chain

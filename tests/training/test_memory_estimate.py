@@ -52,33 +52,6 @@ def test_processes_are_counted_with_the_hosts(prepared: Path) -> None:
     memory_estimate.refuse_training(small_params(), prepared, 4, 2, CPU)
 
 
-def test_what_is_saved_inside_an_iteration_is_counted(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(
-        memory_estimate, "_refuse", lambda found, device: asked.append({each.what: each.bytes for each in found})
-    )
-    for steps in (0, 3):
-        memory_estimate.refuse_training(small_params({"checkpoint_steps": steps}), prepared, 4, 1, CPU)
-    off, on = asked
-    [hosts] = [what for what in on if what.startswith("4 hosts of")]
-    count = int(hosts.split()[3])
-    # Parameters and momentum, of hosts and snapshots, in memory and as bytes of a file.
-    assert (off["saving 4 hosts"], on["saving 4 hosts"]) == (0, 4 * count * 4 * 2 * 2 * 2)
-
-
-def test_features_are_counted_where_hosts_run_together(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
-    monkeypatch.setattr(
-        memory_estimate,
-        "_refuse",
-        lambda found, device: asked.append(next(n.bytes for n in found if "features of" in n.what)),
-    )
-    for backend in ("auto", "vmap", "loop"):
-        memory_estimate.refuse_training(small_params({"backend": backend}), prepared, 4, 1, CPU)
-    together, all_at_once, apart = asked
-    assert together == all_at_once > apart == 0
-
-
 def test_an_evaluation_that_does_not_fit_is_refused(prepared: Path) -> None:
     memory_estimate.refuse_playing(small_params(), prepared, 120, CPU)
     with pytest.raises(SimicError, match=r"and there are 16\.0 GiB of memory"):

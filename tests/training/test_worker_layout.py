@@ -13,7 +13,6 @@ import torch
 from small_runs import findings_of, recorded, small_params
 
 from simic.errors import SimicError
-from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Layout
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
@@ -103,10 +102,6 @@ def test_with_cuda_there_is_one_process() -> None:
     assert worker_layout.layout(Runtime(), 64, torch.device("cuda")) == Layout(64, 64, 1)
     with pytest.raises(SimicError, match=r"runtime.processes = 2: must be auto or 1 with CUDA; torchrun"):
         worker_layout.layout(Runtime(processes=2), 64, torch.device("cuda"))
-
-
-def test_one_group_needs_no_other_process() -> None:
-    assert worker_layout.population(Runtime(), Layout(8, 8, 1)) is Population
 
 
 def compiler_is_loaded() -> bool:
