@@ -1,7 +1,6 @@
 """Reschedules runs whose process died: at once by a hook, or at start-up if everything died (power loss)."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -39,15 +38,6 @@ def living(root: Path) -> list[int]:
     """Return the process ids of the flow runs in progress here; the locks of dead ones are removed."""
     found = [durable.holder(path) for path in (root / ".prefect" / "locks").glob("*.lock")]
     return [pid for pid in found if pid]
-
-
-def exists(pid: int) -> bool:
-    """Tell whether a process has this id now."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def put_back(flow: Flow, flow_run: FlowRun, state: State) -> None:

@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 from prefect import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.exceptions import ObjectNotFound
@@ -73,7 +74,7 @@ async def _let_runs_save() -> None:
     deadline = time.monotonic() + GRACE_SECONDS
     for pid in recovery.living(Path.cwd()):
         os.kill(pid, signal.SIGTERM)
-        while recovery.exists(pid) and time.monotonic() < deadline:
+        while psutil.pid_exists(pid) and time.monotonic() < deadline:
             await asyncio.sleep(0.02)  # the runner, on this loop, collects the process
 
 

@@ -435,7 +435,7 @@ def show() -> None:
 def _to_the_audit(
     set_: list[str] | None, params: Path | None, fresh: bool = False, allow_code_change: bool = False
 ) -> None:
-    """The result is told whatever ``audit.fail_on`` makes of it."""
+    """Run the whole chain and print the result, also where ``audit.fail_on`` makes it fail."""
     try:
         _chain("audit", set_, params, fresh, allow_code_change)
     except AuditFailed:

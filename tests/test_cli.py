@@ -64,23 +64,6 @@ def test_a_run_that_changed_params_says_how_to_undo_it_however_it_ends(
     assert simic.out == ""  # it held them before
 
 
-def test_second_run_in_a_workspace_names_the_holder(simic: Command) -> None:
-    program = (
-        "import sys, time; from pathlib import Path; from simic.pipeline import engine; "
-        "from simic.pipeline.paths import Workspace\n"
-        "with engine.workspace_lock(Workspace(Path(sys.argv[1]))):\n    print('held', flush=True); time.sleep(60)"
-    )
-    with subprocess.Popen([sys.executable, "-c", program, simic.folder], stdout=subprocess.PIPE, cwd=ROOT) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"held\n"
-        error = simic.refuses("run", "-S", "train.envs=24")
-        other.kill()
-    assert f"in use by process {other.pid} on" in error and "which runs stages" in error
-    assert yaml.safe_load(simic.params.read_text())["train"]["envs"] != 4
-    with engine.workspace_lock(Workspace(simic.folder)):
-        pass  # the lock of a dead process is taken over
-
-
 def test_unknown_stage_and_unknown_command_are_refused(simic: Command) -> None:
     assert "stage 'deploy': must be one of prepare, headroom, train, evaluate, audit" in simic.refuses(
         "stage", "deploy"

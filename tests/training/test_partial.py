@@ -316,23 +316,6 @@ def test_any_number_of_processes_goes_on_inside_an_iteration(prepared, tmp_path)
     assert own.manifest.scalars == theirs.manifest.scalars
 
 
-@pytest.mark.slow
-def test_a_killed_process_costs_its_episode_also_where_steps_are_saved(prepared, tmp_path):
-    """The one that goes on inside an iteration plays it again from its reset."""
-    from test_sharing import workers
-
-    interrupted_after(2, tmp_path, prepared, shared(2))
-
-    def kill(count):
-        if count == 1:
-            os.kill(workers()[0], signal.SIGKILL)
-
-    watcher = Watcher(kill)
-    run(tmp_path, prepared, [watcher], params=shared(2))
-    assert [call[1:] for call in watcher.calls if call[0] == "step"][:3] == [(0, 3), (0, 1), (0, 2)]
-    assert [row.check for row in findings_of(tmp_path)] == ["process_lost"]
-
-
 def test_processes_of_torchrun_save_whole_iterations_alone(prepared, tmp_path, work):
     with (
         pytest.raises(SimicError, match=r"^runtime.checkpoint_steps = 1: must be 0 with the 2 processes of torchrun"),

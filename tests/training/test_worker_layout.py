@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -14,9 +13,7 @@ from small_runs import findings_of, recorded, small_params
 
 from simic.errors import SimicError
 from simic.growth.batch.shards import Layout
-from simic.growth.networks.blueprints import blueprints_of
-from simic.growth.networks.hosts import build_host
-from simic.params import Host, HostOptimizer, Params, Runtime
+from simic.params import Params, Runtime
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry.columns import Columns
@@ -102,20 +99,6 @@ def test_with_cuda_there_is_one_process() -> None:
     assert worker_layout.layout(Runtime(), 64, torch.device("cuda")) == Layout(64, 64, 1)
     with pytest.raises(SimicError, match=r"runtime.processes = 2: must be auto or 1 with CUDA; torchrun"):
         worker_layout.layout(Runtime(processes=2), 64, torch.device("cuda"))
-
-
-def compiler_is_loaded() -> bool:
-    return "torch._dynamo" in sys.modules
-
-
-def test_the_other_processes_start_without_torchs_compiler() -> None:
-    host, kinds = build_host(Host(family="mlp", preset="baseline"), (1, 8, 8), 10), blueprints_of("mlp")
-    compose = worker_layout.population(Runtime(threads=1), Layout(HOSTS, 4, 2))
-    population = compose(host, kinds, torch.arange(HOSTS), 1, HostOptimizer())
-    try:
-        assert population._workers[0].submit(compiler_is_loaded).result() is False
-    finally:
-        population.close()
 
 
 def test_any_number_of_processes_goes_on_bit_for_bit(together, prepared, tmp_path) -> None:
