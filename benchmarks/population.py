@@ -35,7 +35,7 @@ from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import HostSpec, build_host
 from simic.params import Host, HostOptimizer
 from simic.training import machine
-from simic.training.sharing import cores
+from simic.training.worker_layout import cores
 
 RESULT = page.RESULTS / "population.json"
 TIMED_BATCHES = 3  # of an epoch: its cost is that of its minibatches

@@ -1,4 +1,4 @@
-"""What a run shows in Prefect's UI: progress, the verdict, the evaluation table, links."""
+"""Show a run in Prefect's UI: progress, the verdict, the evaluation table, links."""
 
 import logging
 import time
@@ -69,13 +69,13 @@ class ProgressArtifact(Observer):
 
 
 def _name_run(name: str) -> None:
-    """Calls this flow run as terminal, report and MLflow call what it trains."""
+    """Name this flow run as terminal, report and MLflow name what it trains."""
     with get_client(sync_client=True) as client:
         client.update_flow_run(UUID(flow_run.get_id()), name=name)
 
 
 def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float]]:
-    """One row per policy on the tasks of the primary endpoint: score with its interval, gap closed, size."""
+    """Return one row per policy on the tasks of the primary endpoint: score with its interval, gap closed, size."""
     standings = next(iter(evaluation.standings.values()))
     return [
         {
@@ -96,7 +96,7 @@ def end_state(told: RunSummary, pushed: bool = True) -> State:
 
 
 def publish(stage: str, workspace: Workspace) -> None:
-    """The artifacts of a finished stage."""
+    """Publish the artifacts of a finished stage."""
     if stage == "evaluate":
         rows = evaluation_rows(result.read(workspace.evaluation))
         create_table_artifact(

@@ -27,7 +27,7 @@ from simic.training.progress import Lines
     cache_policy=NO_CACHE
 )  # DVC decides what is up to date; Prefect's cache would answer even if the output was deleted
 def run_stage(name: str) -> bool:
-    """Runs and records one stage unless its record still holds; returns whether it ran."""
+    """Run and record one stage unless its record still holds; return whether it ran."""
     workspace, logger = Workspace(Path.cwd()), get_run_logger()
 
     def say(line: str) -> None:
@@ -45,7 +45,7 @@ def run_stage(name: str) -> bool:
 
 @task(cache_policy=NO_CACHE)
 def push(remote: str) -> None:
-    """Sends what the run recorded to DVC's default remote; SimicError with DVC's reason where that fails."""
+    """Send what the run recorded to DVC's default remote; SimicError with DVC's reason where that fails."""
     get_run_logger().info("%s files sent to %s", dvc_record.push(Path.cwd()), remote)
 
 

@@ -48,7 +48,7 @@ def add(kind: str, name: str) -> None:
 def check(kind: str, name: str) -> str:
     """The name itself; ValueError naming what is known, for pydantic to report."""
     if name not in _KNOWN[kind]:
-        raise ValueError(f"one of {', '.join(_KNOWN[kind])}")
+        raise ValueError(f"must be one of {', '.join(_KNOWN[kind])}")
     return name
 
 

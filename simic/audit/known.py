@@ -20,17 +20,8 @@ FILE = Path(__file__).with_name("self_test.json")
 # The code that runs, records and audits a run, and the faults themselves.
 CODE = (
     *("agent", "audit", "data", "durable.py", "envs", "errors.py", "evaluation", "growth", "memory.py", "params.py"),
-    *(
-        "params_file.py",
-        "params_words.py",
-        "pipeline",
-        "program.py",
-        "ranges.py",
-        "reading.py",
-        "registry.py",
-        "rng.py",
-    ),
-    *("seals.py", "selftest", "telemetry", "training", "transfer.py"),
+    *("pipeline", "program.py", "registry.py", "rng.py"),
+    *("safe_read.py", "seals.py", "selftest", "telemetry", "training", "transfer.py", "validation_messages.py"),
 )
 Family = Literal["maths", "plumbing", "data", "evaluation", "provenance", "resume"]
 FAMILIES: dict[Family, str] = {

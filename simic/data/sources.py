@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simic import durable, reading
+from simic import durable, safe_read
 from simic.errors import SimicError
 from simic.memory import Need, machine_bytes, refuse_too_much
 
@@ -115,7 +115,7 @@ def inside(data_dir: Path, source: str) -> Path:
 def read_file(path: Path, example: str = "") -> bytes:
     """All bytes, or a SimicError that says which file to put where, and where to get one."""
     missing = f"put it there{example}, or set SIMIC_DATA_DIR to its folder"
-    return reading.read_file(path, machine_bytes() // COPIES, missing)
+    return safe_read.read_file(path, machine_bytes() // COPIES, missing)
 
 
 def complete(source: Source) -> Source:

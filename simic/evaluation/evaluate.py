@@ -18,7 +18,7 @@ from simic.evaluation.result import LEARNED, OUTSIDE, SAMPLED
 from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, Performance, of_rows, play_for_score
 from simic.evaluation.static_baselines import Regime, static_final
 from simic.growth.life.vocabulary import Slots
-from simic.training import sharing
+from simic.training import worker_layout
 
 COUNTS = ("flops_per_sample", "training_flops", "validation_flops", "germinated", "fossilized", "pruned", "rollbacks")
 
@@ -123,7 +123,7 @@ def _from_the_start(setup: EvaluationSetup, final: Slots, seeds: result.PerSeed)
     env, hosts, runtime = setup.env, setup.hosts, setup.runtime
     regime = Regime(env.train, setup.held_out.train, setup.held_out.test, hosts.tasks, EVALUATION_ITERATION)
     spent = torch.tensor(seeds.training_flops, device=env.device)
-    compose = sharing.population(runtime, sharing.layout(runtime, len(spent), env.device))
+    compose = worker_layout.population(runtime, worker_layout.layout(runtime, len(spent), env.device))
     described = env.host, env.blueprints, hosts.ids, env.rng_seed, env.train.host_optimizer, env.device
     with closing(compose(*described, runtime.backend)) as population:
         both = static_final(population, regime, final, spent, env.steps)

@@ -29,7 +29,7 @@ from simic.evaluation.scoring import EvaluationSetup, Turn, of_rows, open_env, p
 from simic.growth.life.vocabulary import Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Runtime
-from simic.training import sharing
+from simic.training import worker_layout
 from simic.training.checkpoint import Checkpoint
 from simic.training.learned import Learned
 
@@ -100,7 +100,7 @@ class Evaluated:
     def _setup(self, row: int, count: int) -> EvaluationSetup:
         """Return so many hosts equal to that of an evaluation's row; each process has whole pairs of twins."""
         held_out, ids = self.held_out, torch.full((count,), row)
-        layout = sharing.layout(self.runtime, count, self.device)
+        layout = worker_layout.layout(self.runtime, count, self.device)
         group = layout.group + layout.group % TWINS
         splits = held_out.train, held_out.val
         env = open_env(

@@ -26,7 +26,7 @@ from simic.growth.networks.family import family_of
 from simic.growth.networks.hosts import HostSpec, build_host
 from simic.growth.networks.tables import TOGETHER
 from simic.params import Host, Params, Train
-from simic.training import sharing
+from simic.training import worker_layout
 
 LINEAR, FINE_TUNED = "linear classifier", "full fine-tuning"
 EVERYWHERE = "{} in every slot"  # of a blueprint
@@ -156,7 +156,7 @@ def static_network(
     rows = len(regime.tasks)
     slots = Slots.empty(rows, host.slots, device) if kind is None else _filled(rows, host, device, kind)
     runtime, optimizer = params.runtime, params.train.host_optimizer
-    compose = sharing.population(runtime, sharing.layout(runtime, rows, device))
+    compose = worker_layout.population(runtime, worker_layout.layout(runtime, rows, device))
     kinds, ids = blueprints_of(host.family), torch.arange(rows)
     with closing(compose(host, kinds, ids, params.rng_seed, optimizer, device, runtime.backend)) as population:
         return regime.run(population, slots, _epochs(rows, lengths, device))

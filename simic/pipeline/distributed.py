@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from simic import params
-from simic.errors import EXIT_INTERRUPTED, printable, told_in_one_line
+from simic.errors import EXIT_INTERRUPTED, exit_with_message, printable
 from simic.pipeline import display, dvc_record, engine, extend_run, stages
 from simic.pipeline.paths import Workspace
 from simic.training import trainer
@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fresh", action="store_true", help="throw unfinished training away and train anew")
     fresh, workspace = parser.parse_args().fresh, Workspace(Path.cwd())
-    with told_in_one_line("simic"):
+    with exit_with_message("simic"):
         try:
             _train(params.load(workspace.params), workspace, fresh)
         except Interrupted as stopped:

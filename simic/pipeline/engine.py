@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simic import durable, params
 from simic.errors import SimicError, printable
-from simic.params_file import read_tree
+from simic.params import read_tree
 from simic.pipeline import dvc_record, extend_run, stages
 from simic.pipeline import overrides as writer
 from simic.pipeline.paths import Workspace

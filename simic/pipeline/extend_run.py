@@ -14,11 +14,10 @@ from simic.pipeline.recipe import Changes, Kept, TrainingRecipe
 from simic.pipeline.stale_runs import KeptRun, store_of
 from simic.telemetry.naming import run_name
 from simic.telemetry.rows import FindingRow
-from simic.training import seams
 from simic.training.checkpoint import MANIFEST_FILE, Damaged, read_manifest
 from simic.training.partial import FOLDER as PARTIAL
-from simic.training.places import had_begun, make_room
 from simic.training.resume import Identity
+from simic.training.run_layout import RECIPE, had_begun, make_room
 from simic.training.session import LOCK_FILE
 
 CODE_CHANGED = "code_changed"  # a finding
@@ -45,7 +44,7 @@ def begin(tree: Params, workspace: Workspace, fresh: bool, allow_code_change: bo
 
 def _lost_seams(work: Path, done: int) -> tuple[FindingRow, ...]:
     """A run that was trained had a recipe, with its seams."""
-    text = f"{work / seams.FILE}: missing or damaged; whether the run went on with other code or params is unknown"
+    text = f"{work / RECIPE}: missing or damaged; whether the run went on with other code or params is unknown"
     lost = FindingRow(iteration=done, check="seams_lost", severity="medium", message=text)
     return (lost,) if done else ()
 

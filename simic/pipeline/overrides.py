@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from simic import durable, params
 from simic.errors import SimicError
-from simic.params_file import parse, read_tree
+from simic.params import parse, read_tree
 
 
 def write(path: Path, overrides: list[str]) -> list[str]:

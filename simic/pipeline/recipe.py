@@ -12,7 +12,7 @@ from simic.data.batches import data_hash
 from simic.params import Params
 from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import FindingRow
-from simic.training import seams
+from simic.training import run_layout
 from simic.training.checkpoint import FORMAT_VERSION
 from simic.training.resume import Identity, differences
 
@@ -85,12 +85,12 @@ class Kept(BaseModel):
 def write(work: Path, kept: Kept) -> None:
     """Write recipe.json into the work directory."""
     work.mkdir(parents=True, exist_ok=True)
-    durable.replace_file(work / seams.FILE, durable.with_checksum(kept.model_dump(mode="json")))
+    durable.replace_file(work / run_layout.RECIPE, durable.with_checksum(kept.model_dump(mode="json")))
 
 
 def read(work: Path) -> Kept | None:
     """Return what the work directory has; None where it is missing or damaged."""
     try:
-        return Kept.model_validate(durable.checked((work / seams.FILE).read_bytes()))
+        return Kept.model_validate(durable.checked((work / run_layout.RECIPE).read_bytes()))
     except (OSError, ValueError, ValidationError):
         return None

@@ -96,7 +96,7 @@ def discard_work(params: Params, workspace: Workspace) -> None:
     can be made longer; remove what a killed process left of others.
     """
     from simic.training.checkpoint import CheckpointStore
-    from simic.training.places import CHECKPOINTS
+    from simic.training.run_layout import CHECKPOINTS
 
     unfinished = workspace.state / "work"
     for rest in unfinished.glob(".*.old"):
@@ -113,12 +113,12 @@ def discard_work(params: Params, workspace: Workspace) -> None:
 
 def refuse_too_large(params: Params, workspace: Workspace) -> None:
     """Raise SimicError where training on the prepared data needs more memory than there is."""
-    from simic.training import machine, needs
+    from simic.training import machine, memory_estimate
     from simic.training.session import layout
 
     device = machine.configure(params.runtime)
     processes = layout(params, device).processes
-    needs.refuse_training(params, workspace.prepared, params.train.envs, processes, device)
+    memory_estimate.refuse_training(params, workspace.prepared, params.train.envs, processes, device)
 
 
 def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -> None:
@@ -260,7 +260,7 @@ def audit(params: Params, workspace: Workspace) -> None:
     from simic.pipeline.display import shown
 
     steps = params.audit.certify + params.audit.canary
-    with seals.damage_told(workspace.root, params), shown(params.runtime.progress, "audit", "steps") as told:
+    with seals.explain_damage(workspace.root, params), shown(params.runtime.progress, "audit", "steps") as told:
         run, done = recorded(params, workspace), count(1)
         certificate = Certificate()
         if params.audit.certify:
@@ -275,7 +275,7 @@ def audit(params: Params, workspace: Workspace) -> None:
 
 def certify(params: Params, workspace: Workspace) -> "Certificate":
     """Derive the published run again by an independent reference; nothing is written."""
-    with seals.damage_told(workspace.root, params):
+    with seals.explain_damage(workspace.root, params):
         return _certified(recorded(params, workspace), workspace)
 
 

@@ -15,8 +15,8 @@ from simic.pipeline.paths import Workspace
 from simic.pipeline.recipe import Changes, Kept, TrainingRecipe
 from simic.telemetry.naming import run_name
 from simic.training.checkpoint import CheckpointStore, read_manifest
-from simic.training.places import CHECKPOINTS
 from simic.training.resume import HARMLESS, Identity, differences
+from simic.training.run_layout import CHECKPOINTS
 
 MOST_CHANGES = 3  # that are named
 UNKNOWN = "params, data or code, as nothing was saved that says which,"

@@ -14,9 +14,9 @@ from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
 from simic.telemetry.recorder import FOLDER as LOG
 from simic.telemetry.recorder import Chain, path_of
-from simic.training import resume, seams
+from simic.training import resume
 from simic.training.checkpoint import Checkpoint, CheckpointStore
-from simic.training.places import CHECKPOINTS
+from simic.training.run_layout import CHECKPOINTS, RECIPE
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ def _work(folder: Path) -> Iterator[Answer]:
         yield Answer(f"{name}, checkpoints", True, "none yet; the next start begins at the beginning")
     for iteration, damage in newer.items():
         yield _damaged(f"{name}, checkpoint {iteration}", str(damage), then)
-    if (folder / seams.FILE).exists() and recipe.read(folder) is None:
+    if (folder / RECIPE).exists() and recipe.read(folder) is None:
         then = "with its params, data and code the next start writes it again, with others it cannot go on"
-        yield _damaged(f"{name}, {seams.FILE}", "its checksum does not match", then)
+        yield _damaged(f"{name}, {RECIPE}", "its checksum does not match", then)
 
 
 def _behind(name: str, start: Checkpoint, store: CheckpointStore, log: Chain) -> Iterator[Answer]:

@@ -21,7 +21,7 @@ from simic import durable, params, rng, seals
 from simic.audit.resume_certificate import ResumeCertificate, ResumeSubject
 from simic.audit.small_training import composed, thinned
 from simic.data.batches import data_hash
-from simic.errors import SimicError, told_in_one_line
+from simic.errors import SimicError, exit_with_message
 from simic.params import EXTENSIONS_FOLDER, Params, digest
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
@@ -96,7 +96,7 @@ def _run(work: Work, root: Path, trace: Path, output: Path) -> None:
     sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(sink, 1)
     os.dup2(sink, 2)
-    with told_in_one_line("life"):
+    with exit_with_message("life"):
         work(Workspace(root), _Trace(trace))
     sys.stdout.flush()
 

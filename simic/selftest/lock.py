@@ -2,7 +2,7 @@
 
 from ruamel.yaml import YAML
 
-from simic.params_file import read_tree
+from simic.params import read_tree
 from simic.pipeline import dvc_record
 from simic.pipeline.paths import Workspace
 

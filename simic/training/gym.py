@@ -1,4 +1,4 @@
-"""The agent alone on a Gymnasium environment, with the policy and PPO of params.yaml."""
+"""Train the agent alone on a Gymnasium environment, with the policy and PPO of params.yaml."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Asked:
 
 
 def train(params: Params, asked: Asked, say: Callable[[str], None]) -> None:
-    """Trains, writes the policy as a program and says the return of greedy episodes."""
+    """Train, write the policy as a program and say the return of greedy episodes."""
     out = asked.out
     if out is not None and out.exists():
         raise SimicError(f"{out}: already exists; choose another --out or remove it")

@@ -235,7 +235,7 @@ from simic.agent import Agent
 agent = Agent("CartPole-v1", rollout_steps=16)
 agent.train(128)
 rooms = {{name.split(".")[1] for name in sys.modules if name.startswith("simic.")}}
-reading = {{"params", "params_file", "params_words", "ranges", "reading", "registry"}}
+reading = {{"params", "validation_messages", "registry", "safe_read"}}
 assert rooms == {{"agent", "durable", "errors", "rng", "transfer"}} | reading, rooms
 """
     subprocess.run([sys.executable, "-c", program], check=True)

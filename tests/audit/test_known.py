@@ -21,7 +21,7 @@ from .pages import Page
 LAYERS = get_args(Layer)
 TREE = json.loads(known.FILE.read_bytes())
 FAULTS = TREE["faults"]
-CLI = {"__init__.py", "__main__.py", "cli.py", "cli_care.py", "terminal.py", "study", "published"}  # no part of a run
+CLI = {"__init__.py", "__main__.py", "cli.py", "study", "published"}  # no part of a run
 ENDED = {"refused": "stopped the run", "missed": "missed"}
 
 

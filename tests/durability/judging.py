@@ -213,7 +213,7 @@ def known(learned: Learned) -> Any:
 
 
 def audit(tree: Params, workspace: Workspace) -> Verdict:
-    with seals.damage_told(workspace.root, tree):
+    with seals.explain_damage(workspace.root, tree):
         return examine(stages.recorded(tree, workspace), "run")
 
 

@@ -105,12 +105,12 @@ def test_no_other_policy_takes_the_place_of_one_that_is_lost(
 def test_what_no_report_can_be_made_of_is_told_as_damage_and_a_defect_is_not(
     finished: Finished, tmp_path: Path
 ) -> None:
-    with pytest.raises(KeyError), seals.damage_told(finished.workspace.root, finished.params):
+    with pytest.raises(KeyError), seals.explain_damage(finished.workspace.root, finished.params):
         raise KeyError("a defect of ours")
     workspace = Workspace(copied(finished.workspace.root, tmp_path / "project"))
     (workspace.reports / "metrics.json").write_text("{}")
     said = r"metrics\.json has changed since, and no report can be made .* dvc checkout"
-    with pytest.raises(SimicError, match=said), seals.damage_told(workspace.root, finished.params):
+    with pytest.raises(SimicError, match=said), seals.explain_damage(workspace.root, finished.params):
         raise KeyError("missing")
 
 

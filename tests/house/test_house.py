@@ -34,8 +34,8 @@ WORKSPACE = Workspace(Path())
 NOT_RECORDED = {
     f"simic/{name}.py"
     for name in (
-        *("__init__", "errors", "memory", "params", "params_file", "params_words", "ranges", "reading", "registry"),
-        *("pipeline/paths", "seals", "training/needs"),
+        *("__init__", "errors", "memory", "params", "registry", "safe_read", "validation_messages"),
+        *("pipeline/paths", "seals", "training/memory_estimate"),
     )
 }
 SHOWS = {"simic/pipeline/display.py"}  # progress, from what it is told: no result hangs on it, or on what it imports

@@ -23,9 +23,9 @@ from tests.pipeline.small_suite import tree
 
 PYTHON = sys.executable
 FLOW = """
-from simic.errors import told_in_one_line
+from simic.errors import exit_with_message
 from flows.pipeline import simic
-with told_in_one_line("flow"):
+with exit_with_message("flow"):
     simic()
 """
 COMMANDS = {

@@ -16,9 +16,9 @@ from simic.pipeline.paths import Workspace
 from simic.pipeline.recipe import TrainingRecipe
 from simic.telemetry import starts
 from simic.telemetry.publish import FINDINGS_FILE
-from simic.training import seams
+from simic.training import run_layout
 from simic.training.partial import FOLDER as PARTIAL
-from simic.training.places import CHECKPOINTS
+from simic.training.run_layout import CHECKPOINTS
 from simic.training.session import open_session
 from tests.helpers import contents
 from tests.pipeline.small_suite import tree
@@ -154,7 +154,7 @@ def test_a_seam_is_a_finding_until_a_checkpoint_is_behind_it(
     params = lasting(LONG)
     begin(params, unfinished, allow_code_change=True)
     work = unfinished.work(stages.fingerprint(params, unfinished))
-    assert [seam.check for seam in seams.read(work)] == ["resumed_with_changes", extend_run.CODE_CHANGED]
+    assert [seam.check for seam in run_layout.read_lineage(work)] == ["resumed_with_changes", extend_run.CODE_CHANGED]
     for _ in range(2):  # the first life ends before it has a checkpoint
         with open_session(params, work, unfinished.prepared) as session:
             assert [finding.check for finding in session.findings] == [extend_run.CODE_CHANGED]
@@ -180,7 +180,7 @@ def test_a_seam_is_found_where_its_own_checkpoint_is_damaged(
 def test_seams_that_are_lost_are_a_finding_once(unfinished: Workspace, damage: str) -> None:
     params = lasting(LONG)
     work = unfinished.work(stages.fingerprint(params, unfinished))
-    kept, file = recipe.read(work), work / seams.FILE
+    kept, file = recipe.read(work), work / run_layout.RECIPE
     assert kept is not None and kept.seams
     if damage == "missing":
         file.unlink()

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from simic import cli, seals
-from simic.errors import EXIT_REFUSED, told_in_one_line
+from simic.errors import EXIT_REFUSED, exit_with_message
 from simic.pipeline import dvc_record, engine, stages
 from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT, some
@@ -194,7 +194,7 @@ def assert_law(
         else:
             writes.begin(root, at)
         try:
-            with told_in_one_line("simic"):
+            with exit_with_message("simic"):
                 refresh(stage.name, workspace)
         except SystemExit as stopped:
             code = stopped.code

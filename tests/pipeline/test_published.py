@@ -20,7 +20,7 @@ from simic.evaluation.schedules import Schedule
 from simic.growth.networks.blueprints import blueprints_of
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
-from simic.training import sharing
+from simic.training import worker_layout
 from tests.helpers import ROOT
 from tests.pipeline.small_suite import tree
 
@@ -155,7 +155,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     x, y = load_digits(return_X_y=True)
     np.savez(folder / "mine.npz", x=x[:400].astype("f4"), y=y[:400])
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sharing, "cores", lambda: 1)  # no other process: it would take longer to start than to train
+    monkeypatch.setattr(
+        worker_layout, "cores", lambda: 1
+    )  # no other process: it would take longer to start than to train
     return folder
 
 

@@ -12,8 +12,8 @@ from simic.pipeline import doctor, dvc_record, engine, recipe, stages, stale_run
 from simic.pipeline.paths import Workspace
 from simic.pipeline.recipe import Kept, TrainingRecipe
 from simic.telemetry.naming import run_name
-from simic.training import seams
-from simic.training.places import CHECKPOINTS
+from simic.training import run_layout
+from simic.training.run_layout import CHECKPOINTS
 from tests.pipeline.small_suite import tree
 
 
@@ -76,9 +76,9 @@ def test_other_data_are_named_and_so_is_code(begun: Workspace, monkeypatch: pyte
 @pytest.mark.parametrize("content", ["{", None])
 def test_without_a_whole_recipe_nothing_is_known(content: str | None, begun: Workspace) -> None:
     [own] = stale_runs.unfinished(begun)
-    (own.path / seams.FILE).unlink()
+    (own.path / run_layout.RECIPE).unlink()
     if content is not None:
-        (own.path / seams.FILE).write_text(content)
+        (own.path / run_layout.RECIPE).write_text(content)
     [left] = stale(begun)
     assert left.iterations == 3 and "nothing was saved" in left.changed[0]
     assert stale_runs.extendable(tree("train.iterations=5"), begun, allow_code_change=True) is None

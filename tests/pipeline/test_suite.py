@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from simic import cli, durable, params, seals
 from simic.audit.record import RunRecord
-from simic.errors import SimicError, told_in_one_line
+from simic.errors import SimicError, exit_with_message
 from simic.evaluation import result
 from simic.params import Lifecycle
 from simic.pipeline import engine, run_summary, stages
@@ -132,7 +132,7 @@ def test_an_evaluation_that_cannot_be_written_keeps_the_earlier_one(
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
-        with pytest.raises(SystemExit) as stopped, told_in_one_line("simic"):
+        with pytest.raises(SystemExit) as stopped, exit_with_message("simic"):
             stages.evaluate(tree(), copied)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,28 +1,20 @@
-"""Files that a user names are read whole, if they are files at all and of a size that makes sense."""
+"""Read files that a user names whole, if they are files at all and of a size that makes sense."""
 
 import stat
 from pathlib import Path
 
 from simic.errors import SimicError
 
-_KINDS = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
-
 
 def read_file(path: Path, most: int, missing: str) -> bytes:
-    """All bytes, at most so many; SimicError for anything else, ``missing`` says what to do where there is no file.
+    """Return all bytes, at most ``most``; SimicError for anything else. ``missing`` says what to do without a file.
 
     What is no regular file is never opened: a pipe would be waited for, a device has no end.
     """
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise SimicError(f"{path}: is {_KINDS.get(stat.S_IFMT(found.st_mode), 'no file')}: must be a regular file")
+            raise SimicError(f"{path}: must be a regular file, no directory, pipe or device")
         if found.st_size > most:
             raise SimicError(f"{path}: {found.st_size} bytes: must be at most {most}")
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""How much memory hosts, decisions, data and policy take at least, counted before any of it is allocated."""
+"""Estimate the least memory that hosts, decisions, data and policy take, before any of it is allocated."""
 
 import math
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def _spec(train: Train, meta: Meta) -> ObservationSpec:
 
 
 def _of_hosts(train: Train, meta: Meta, hosts: int) -> list[Need]:
-    """Parameters, their optimizer's moments, a snapshot of both and gradients; and the order of samples of an epoch."""
+    """Count parameters, optimizer moments, a snapshot of both, gradients, and the order of samples of an epoch."""
     trained, samples = HOST_FILE not in meta.sha256, meta.samples["train"]
     params = build_host(train.host, meta.shape, meta.classes).params if trained else 0
     copies = 2 * (1 + len(MOMENTS[train.host_optimizer.name])) + 1
@@ -71,7 +71,7 @@ def _of_hosts(train: Train, meta: Meta, hosts: int) -> list[Need]:
 
 
 def _of_saving(params: Params, meta: Meta, hosts: int) -> Need:
-    """Of hosts and their snapshots a copy, and that as the bytes of a file, where steps are saved too."""
+    """Count a copy of hosts and snapshots, and the bytes of its file, where steps are saved too."""
     trained = params.runtime.checkpoint_steps and HOST_FILE not in meta.sha256
     size = build_host(params.train.host, meta.shape, meta.classes).params if trained else 0
     copies = 2 * 2 * (1 + len(MOMENTS[params.train.host_optimizer.name]))
@@ -79,7 +79,7 @@ def _of_saving(params: Params, meta: Meta, hosts: int) -> Need:
 
 
 def _of_features(params: Params, meta: Meta, hosts: int, device: torch.device) -> Need:
-    """Of a pass of validation by all hosts at once; none where they run one by one, or in groups that fit a GPU."""
+    """Count a validation pass of all hosts at once; nothing where they run one by one, or in groups that fit a GPU."""
     tokens = meta.shape[0] if len(meta.shape) == 1 else 1
     shapes = build_host(params.train.host, meta.shape, meta.classes).slot_shapes
     entries = max(1, EVALUATION_POSITIONS // tokens) * max(math.prod(shape) for shape in shapes)
@@ -95,7 +95,7 @@ def _of_decisions(train: Train, spec: ObservationSpec, hosts: int, copies: int) 
 
 
 def _of_policy(train: Train, spec: ObservationSpec) -> Need:
-    """Encoders and cores alone."""
+    """Count encoders and cores alone."""
     sizes, trunks = train.policy, 2 if train.policy.critic == "own" else 1
     core = GATES[sizes.core] * sizes.core_units * (sizes.encoder_units + sizes.core_units)
     count = trunks * (spec.features * sizes.encoder_units + core)

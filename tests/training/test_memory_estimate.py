@@ -13,7 +13,7 @@ from simic import memory
 from simic.errors import SimicError
 from simic.memory import GIB, Need, refuse_too_much
 from simic.params import Governor, Host, Params, Policy
-from simic.training import needs
+from simic.training import memory_estimate
 from simic.training.session import open_session
 from tests.training.small_runs import small_params
 
@@ -30,7 +30,7 @@ TOO_LARGE = {
 
 @pytest.fixture(autouse=True)
 def machine_of_16_gib(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(needs, "machine_bytes", lambda: 16 * GIB)
+    monkeypatch.setattr(memory_estimate, "machine_bytes", lambda: 16 * GIB)
 
 
 @pytest.mark.parametrize("case", TOO_LARGE)
@@ -48,43 +48,20 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_allocated(
 
 def test_processes_are_counted_with_the_hosts(prepared: Path) -> None:
     with pytest.raises(SimicError, match=r"256 processes: at least .* lower runtime\.processes"):
-        needs.refuse_training(small_params(), prepared, 4, 256, CPU)
-    needs.refuse_training(small_params(), prepared, 4, 2, CPU)
-
-
-def test_what_is_saved_inside_an_iteration_is_counted(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(needs, "_refuse", lambda found, device: asked.append({each.what: each.bytes for each in found}))
-    for steps in (0, 3):
-        needs.refuse_training(small_params({"checkpoint_steps": steps}), prepared, 4, 1, CPU)
-    off, on = asked
-    [hosts] = [what for what in on if what.startswith("4 hosts of")]
-    count = int(hosts.split()[3])
-    # Parameters and momentum, of hosts and snapshots, in memory and as bytes of a file.
-    assert (off["saving 4 hosts"], on["saving 4 hosts"]) == (0, 4 * count * 4 * 2 * 2 * 2)
-
-
-def test_features_are_counted_where_hosts_run_together(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
-    monkeypatch.setattr(
-        needs, "_refuse", lambda found, device: asked.append(next(n.bytes for n in found if "features of" in n.what))
-    )
-    for backend in ("auto", "vmap", "loop"):
-        needs.refuse_training(small_params({"backend": backend}), prepared, 4, 1, CPU)
-    together, all_at_once, apart = asked
-    assert together == all_at_once > apart == 0
+        memory_estimate.refuse_training(small_params(), prepared, 4, 256, CPU)
+    memory_estimate.refuse_training(small_params(), prepared, 4, 2, CPU)
 
 
 def test_an_evaluation_that_does_not_fit_is_refused(prepared: Path) -> None:
-    needs.refuse_playing(small_params(), prepared, 120, CPU)
+    memory_estimate.refuse_playing(small_params(), prepared, 120, CPU)
     with pytest.raises(SimicError, match=r"and there are 16\.0 GiB of memory"):
-        needs.refuse_playing(small_params(), prepared, 2_000_000, CPU)
+        memory_estimate.refuse_playing(small_params(), prepared, 2_000_000, CPU)
 
 
 CHILD = """
 import sys
 from pathlib import Path
-from simic.training import needs
+from simic.training import memory_estimate
 from tests.training.small_runs import run, small_params
 
 def grown():
@@ -92,7 +69,7 @@ def grown():
     return 1024 * int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0])
 
 counted = []
-needs.refuse_too_much = lambda found, available: counted.extend([sum(need.bytes for need in found), grown()])
+memory_estimate.refuse_too_much = lambda found, available: counted.extend([sum(need.bytes for need in found), grown()])
 run(Path(sys.argv[1]) / "work", Path(sys.argv[2]), params=small_params(envs=300, iterations=1, validate_every=1))
 print(counted[0], grown() - counted[1])
 """
@@ -123,6 +100,6 @@ def test_what_fits_exactly_is_not_refused() -> None:
 
 
 def test_the_shipped_run_fits_a_machine_of_two_gib(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(needs, "machine_bytes", lambda: 2 * GIB)
+    monkeypatch.setattr(memory_estimate, "machine_bytes", lambda: 2 * GIB)
     tree = Params()
-    needs.refuse_training(tree, prepared, tree.train.envs, 2, CPU)
+    memory_estimate.refuse_training(tree, prepared, tree.train.envs, 2, CPU)

@@ -1,4 +1,4 @@
-"""How hosts are shared out to the cores of this machine."""
+"""Share hosts out to the cores of this machine."""
 
 import os
 from collections.abc import Callable
@@ -18,13 +18,13 @@ LEAST_GROUP = 4  # hosts: fewer would spend their time on dispatch
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def layout(runtime: Runtime, hosts: int, device: torch.device, group: int | None = None) -> Layout:
-    """How so many hosts are shared out, in the groups that are given or in one for each process; sets this process's
-    threads.
+    """Return how so many hosts are shared out, in the groups that are given or in one for each process; set the threads
+    of this process.
 
     Hosts this small gain nothing from a second thread, and nearly a factor from a second process
     (docs/history/experiments.md).
@@ -43,7 +43,7 @@ def layout(runtime: Runtime, hosts: int, device: torch.device, group: int | None
 
 
 def population(runtime: Runtime, found: Layout) -> Callable[..., Population | Shards]:
-    """What builds a population of that layout."""
+    """Return what builds a population of that layout."""
     if found.group == found.hosts:
         return Population
     own = runtime.model_copy(update={"threads": torch.get_num_threads(), "device": "cpu"})
@@ -51,7 +51,7 @@ def population(runtime: Runtime, found: Layout) -> Callable[..., Population | Sh
 
 
 def _prepare(runtime: Runtime, extensions: tuple[Path, ...]) -> None:
-    """Another process as this one is."""
+    """Set up another process as this one is."""
     machine.configure(runtime)
     for file in extensions:
         registry.load_extension(file)

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -13,16 +12,13 @@ import torch
 from small_runs import findings_of, recorded, small_params
 
 from simic.errors import SimicError
-from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Layout
-from simic.growth.networks.blueprints import blueprints_of
-from simic.growth.networks.hosts import build_host
-from simic.params import Host, HostOptimizer, Params, Runtime
+from simic.params import Params, Runtime
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry.columns import Columns
 from simic.telemetry.rows import UpdateRow
-from simic.training import sharing
+from simic.training import worker_layout
 from simic.training.checkpoint import read
 from simic.training.interrupts import Interrupted
 from simic.training.observers import Observer
@@ -86,41 +82,23 @@ def state_of(work: Path) -> bytes:
 )
 def test_a_group_for_each_process_unless_they_are_given(processes, hosts, group, expected, monkeypatch) -> None:
     monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
-    assert sharing.layout(Runtime(processes=processes), hosts, CPU, group) == expected
+    assert worker_layout.layout(Runtime(processes=processes), hosts, CPU, group) == expected
 
 
 def test_by_default_each_core_has_a_process_of_one_thread(monkeypatch) -> None:
     threads = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    monkeypatch.setattr(sharing, "cores", lambda: 4)
-    assert sharing.layout(Runtime(), 64, CPU) == Layout(64, 16, 4)
-    assert sharing.layout(Runtime(), 2, CPU) == Layout(2, 2, 1)
-    assert sharing.layout(Runtime(threads=3), 64, CPU) == Layout(64, 16, 4)
+    monkeypatch.setattr(worker_layout, "cores", lambda: 4)
+    assert worker_layout.layout(Runtime(), 64, CPU) == Layout(64, 16, 4)
+    assert worker_layout.layout(Runtime(), 2, CPU) == Layout(2, 2, 1)
+    assert worker_layout.layout(Runtime(threads=3), 64, CPU) == Layout(64, 16, 4)
     assert threads == [1, 1]
 
 
 def test_with_cuda_there_is_one_process() -> None:
-    assert sharing.layout(Runtime(), 64, torch.device("cuda")) == Layout(64, 64, 1)
+    assert worker_layout.layout(Runtime(), 64, torch.device("cuda")) == Layout(64, 64, 1)
     with pytest.raises(SimicError, match=r"runtime.processes = 2: must be auto or 1 with CUDA; torchrun"):
-        sharing.layout(Runtime(processes=2), 64, torch.device("cuda"))
-
-
-def test_one_group_needs_no_other_process() -> None:
-    assert sharing.population(Runtime(), Layout(8, 8, 1)) is Population
-
-
-def compiler_is_loaded() -> bool:
-    return "torch._dynamo" in sys.modules
-
-
-def test_the_other_processes_start_without_torchs_compiler() -> None:
-    host, kinds = build_host(Host(family="mlp", preset="baseline"), (1, 8, 8), 10), blueprints_of("mlp")
-    compose = sharing.population(Runtime(threads=1), Layout(HOSTS, 4, 2))
-    population = compose(host, kinds, torch.arange(HOSTS), 1, HostOptimizer())
-    try:
-        assert population._workers[0].submit(compiler_is_loaded).result() is False
-    finally:
-        population.close()
+        worker_layout.layout(Runtime(processes=2), 64, torch.device("cuda"))
 
 
 def test_any_number_of_processes_goes_on_bit_for_bit(together, prepared, tmp_path) -> None:
