@@ -126,48 +126,13 @@ class ShapedReward(Tree):
     rent_weight: NonNegative = 0.5
     fossilize_weight: NonNegative = 3.0
     terminal_weight: NonNegative = 0.05
-    synergy_weight: NonNegative = 0.0  # this and the next five: optional terms, not computed at 0; to try: 0.1
-    hindsight_weight: NonNegative = 0.0  # to try: 0.2
-    ratio_penalty_weight: NonNegative = 0.0  # to try: 1, as of the next three
-    blending_warning_weight: NonNegative = 0.0
-    indecision_weight: NonNegative = 0.0
-    occupancy_weight: NonNegative = 0.0
-
-
-class SimplifiedReward(Tree):
-    """Of mode simplified, paid at the end."""
-
-    accuracy_weight: NonNegative = 3.0
-    seed_weight: NonNegative = 2.0
 
 
 class SparseReward(Tree):
-    """Of modes sparse and minimal."""
+    """Of mode sparse."""
 
     scale: Positive = 1.0
     param_penalty: NonNegative = 0.1
-
-
-class MinimalReward(Tree):
-    """Of mode minimal: below this age a prune costs."""
-
-    early_prune_age: Steps = 5
-    early_prune_penalty: Penalty = -0.1
-
-
-class BasicReward(Tree):
-    """Of modes basic and basic_plus."""
-
-    accuracy_weight: NonNegative = 5.0
-    fossilize_base: NonNegative = 0.3
-    fossilize_scale: NonNegative = 0.1  # per point
-    rent_weight: NonNegative = 1.0  # of the whole budget over a whole episode
-
-
-class BasicPlusReward(Tree):
-    """Of mode basic_plus, beside those of basic."""
-
-    drip_fraction: Fraction = 0.7  # of the fossilize bonus, paid while the seed goes on contributing
 
 
 class EscrowReward(Tree):
@@ -204,11 +169,7 @@ class Reward(Tree):
     rent_cap: NonNegative = 1.5  # of shaped, escrow and loss, like the next
     rent_floor_params: Count = 200
     shaped: ShapedReward = ShapedReward()
-    simplified: SimplifiedReward = SimplifiedReward()
     sparse: SparseReward = SparseReward()
-    minimal: MinimalReward = MinimalReward()
-    basic: BasicReward = BasicReward()
-    basic_plus: BasicPlusReward = BasicPlusReward()
     escrow: EscrowReward = EscrowReward()
     loss: LossReward = LossReward()
     score: ScoreReward = ScoreReward()

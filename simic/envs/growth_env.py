@@ -28,7 +28,7 @@ from simic.envs.governor import Cause, Vitals
 from simic.envs.masks import action_masks, seed_budget
 from simic.envs.observations import View, columns, observation_spec, observe
 from simic.envs.records import EpisodeState, Played, StepInfo, Trials, step_info, transition
-from simic.envs.rewards import Ledgers, Setting, Transition
+from simic.envs.rewards import Setting, Transition
 from simic.envs.shapley import Shapley, shapley
 from simic.envs.tracker import Tracker
 from simic.errors import DecisionFault, SimicError
@@ -195,7 +195,7 @@ class GrowthEnv(VectorEnv):
             effective_op=torch.full((self.num_envs,), -1, device=self.device),
             succeeded=yes,
             seed_params=self.population.seed_params(slots),
-            ledgers=Ledgers.start(self.host.slots, measured.loss, measured.committed_accuracy, self.chance_loss),
+            ledgers=rewards.start(self.train.reward.mode, slots, measured.loss, self.setting),
             trials=Trials.none(self.num_envs, len(self.blueprints), self.device),
         )
         self._snapshot = self.population.snapshot()
@@ -232,9 +232,9 @@ class GrowthEnv(VectorEnv):
             ledgers=before.ledgers,
             trials=before.trials.after(slots, events.germinated),
         )
-        paid = self._transition(before, action, events)
-        self._state = replace(self.state, ledgers=rewards.advance(paid, self.setting))
-        parts = rewards.components(self.train.reward.mode, paid, self.setting)
+        paid, mode = self._transition(before, action, events), self.train.reward.mode
+        self._state = replace(self.state, ledgers=rewards.advance(mode, paid, self.setting))
+        parts = rewards.components(mode, paid, self.setting)
         parts = {name: torch.where(before.alive, value, 0.0) for name, value in parts.items()}
         truncated = paid.ended & ~paid.terminal
         info = self._info(events, parts, cause, before.alive, replaced)
@@ -323,7 +323,7 @@ class GrowthEnv(VectorEnv):
         panicked = before.alive & ~self.state.alive
         ended = self.state.alive & (self._step == self.steps)
         terminal = panicked | (ended & (self.train.episode_end == "terminate"))
-        played = Played(events.effective_op, action.slot, self._step, ended, terminal, panicked)
+        played = Played(events.effective_op, action.slot, ended, terminal, panicked)
         return transition(before, self.state, played, self.train.reward)
 
     def _train_epoch(self, slots: Slots, read: SlotState, alive: Tensor) -> TrainStats:

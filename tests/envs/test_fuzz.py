@@ -14,15 +14,13 @@ from simic.params import Host, Reward
 from tests.helpers import some
 
 from .conftest import QUICK
-from .transitions import FULL
 
 HOSTS = [(family, preset) for family, presets in PRESETS.items() for preset in presets]
 QUICKEST = [("mlp", "baseline"), ("tables", "baseline"), *(host for host in HOSTS if "impaired" in host)]
 SCARCE = [("cnn", 0.5), ("mlp", 0.5), ("transformer", 0.1)]
 DWELL_MAX = 7  # from here on the potential's ramp is full
-KEEPING = {"fossilize", "basic_fossilize", "basic_plus_fossilize", "hindsight"}
-COSTS = {"ratio_penalty", "blending_warning", "indecision", "occupancy", "rent", "basic_rent", "loss_rent", "toxic"}
-KIND = {"envs": 6, "steps": 13, "batches_per_epoch": 1, "backend": "auto", "reward": FULL.weights}
+COSTS = {"rent", "loss_rent", "toxic"}
+KIND = {"envs": 6, "steps": 13, "batches_per_epoch": 1, "backend": "auto"}
 LARGEST = 10.0  # of a step's reward, apart from the death penalty
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from simic.envs import rewards
-from simic.envs.rewards import MODES, Transition, keeping, registration
+from simic.envs.rewards import MODES, Transition
+from simic.envs.rewards.shaped import NOT_CONTRIBUTING
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Reward, SparseReward
@@ -84,7 +85,7 @@ def test_components_sum_to_the_total_in_every_mode():
                 step = transition(before, after, op, slot=1, **flags)
                 for mode, names in MODES.items():
                     parts = rewards.components(mode, step, SETTING)
-                    assert tuple(parts) == tuple(name for name in names if name not in registration.WEIGHTS)
+                    assert tuple(parts) == names
                     assert all(value.dtype == torch.float64 and value.shape == (5,) for value in parts.values())
                     assert (rewards.total(parts) - sum(parts.values())).abs().max() < 1e-9
                     assert rewards.total(parts).isfinite().all()
@@ -112,7 +113,7 @@ def test_fossilizing_keeps_the_credit_and_pays_the_bonus_by_dwell(make_slots):
         assert parts["fossilize"] == pytest.approx(3.0 * math.tanh(1 / 3) * legitimate, abs=1e-12)
     ransom = [measured(make_slots, stage, 30.0, -10.0) for stage in (Stage.HOLDING, Stage.FOSSILIZED)]
     parts = shaped(transition(*ransom, Op.FOSSILIZE))
-    assert (parts["attribution"], parts["fossilize"]) == (0.0, keeping.NOT_CONTRIBUTING)
+    assert (parts["attribution"], parts["fossilize"]) == (0.0, NOT_CONTRIBUTING)
 
 
 def test_attribution_is_the_discounted_change_of_credit(make_slots):
@@ -195,27 +196,12 @@ def test_a_term_name_can_be_registered_once_only():
 
 
 def test_a_seed_inherits_nothing_from_the_one_it_replaced(make_slots):
-    """Escrow and boosts begin anew with a germination; a seed that stays goes on with what it had."""
+    """Escrow begins anew with a germination; a seed that stays goes on with what it had."""
     before = measured(make_slots, Stage.HOLDING, 20.0, 30.0, germinations=[[1]])
     clip, had = WEIGHTS.escrow.clip, torch.tensor([[3.0]], dtype=torch.float64)
     for germinations, earlier in ((1, 3.0), (2, 0.0)):
         after = measured(make_slots, Stage.HOLDING, 90.0, 90.0, germinations=[[germinations]])
-        step = transition(before, after, Op.GERMINATE, interaction_after=torch.tensor([[2.0]]))
-        step = replace(
-            step, stable_accuracy=torch.tensor([130.0]), ledgers=replace(step.ledgers, escrow=had, boosts=had)
-        )
-        found = rewards.advance(step, SETTING)
+        step = transition(before, after, Op.GERMINATE, stable_accuracy=torch.tensor([130.0]), ledgers={"escrow": had})
+        found = rewards.advance("escrow", step, SETTING)["escrow"]
         # 0.1 · 2·90·90/180 = 9 points of credit at most, less than which the clip lets through.
-        assert float(found.escrow[0, 0]) == pytest.approx(min(9.0, earlier + clip))
-        assert float(found.boosts[0, 0]) == pytest.approx(GAMMA * earlier + 2.0)
-
-
-@pytest.mark.parametrize("op", [Op.PRUNE, Op.GERMINATE])
-def test_haste_costs_the_same_whether_a_young_seed_is_pruned_or_replaced(make_slots, op):
-    age = WEIGHTS.minimal.early_prune_age
-    for stage, old, penalty in ((Stage.HOLDING, age - 1, True), (Stage.HOLDING, age, False), (Stage.DORMANT, 0, False)):
-        if (stage, op) == (Stage.DORMANT, Op.PRUNE):
-            continue  # there is nothing to prune
-        step = transition(make_slots([[stage]], age=[[old]]), make_slots([[Stage.PRUNED]]), op)
-        paid = float(rewards.components("minimal", step, SETTING)["early_prune"][0])
-        assert paid == (WEIGHTS.minimal.early_prune_penalty if penalty else 0.0)
+        assert float(found[0, 0]) == pytest.approx(min(9.0, earlier + clip))
