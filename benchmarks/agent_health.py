@@ -20,9 +20,8 @@ import torch
 
 from benchmarks import page
 from simic import params
-from simic.agent.advantages import with_advantages
 from simic.agent.health import Health
-from simic.agent.ppo import PPO
+from simic.agent.ppo import PPO, with_advantages
 from simic.agent.rollout import collect
 from simic.data.prepare import prepare
 from simic.training.session import compose

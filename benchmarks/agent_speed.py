@@ -35,8 +35,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from benchmarks import page
 from simic import params
 from simic.agent import Agent
-from simic.agent.advantages import with_advantages
 from simic.agent.health import Health
+from simic.agent.ppo import with_advantages
 from simic.agent.rollout import collect
 from simic.training.machine import keep_freed_memory
 

@@ -26,7 +26,7 @@ PER_HEAD = [
     "train.ppo.entropy_scale={op: 2.0}", "train.ppo.entropy_floor={op: 0.95, slot: 0.9}",
 ]  # fmt: skip
 ADAPTIVE = [
-    "train.ppo.learning_rate_schedule=adaptive", "train.ppo.normalize_observations=false",
+    "train.ppo.learning_rate_schedule=linear", "train.ppo.normalize_observations=false",
     "train.ppo.normalize_rewards=false",
 ]  # fmt: skip
 HOT = "train.ppo.adam_eps=1e-8"

@@ -29,11 +29,10 @@ from torch.nn import functional as F
 from benchmarks import page
 from benchmarks.clock import Clock, in_turns
 from simic import params
-from simic.agent.advantages import with_advantages
 from simic.agent.health import Health
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO
+from simic.agent.ppo import PPO, with_advantages
 from simic.agent.rollout import collect
 from simic.data.batches import Dataset
 from simic.envs.attribution import configurations

@@ -197,15 +197,13 @@ class Policy(Tree):
     # own: with an encoder and a core of its own; detached: it reads the actor's and the observation, and pulls at none
     critic: Literal["own", "detached"] = "own"
     embedding_units: Units = 4
-    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products, acting and learning alike
 
 
 class PPOParams(Tree):
     """Proximal policy optimisation; names follow the paper (arXiv 1707.06347)."""
 
     learning_rate: LearningRate = 1e-3
-    # linear: falls to a fifth in the last update; adaptive: kept where KL is near target_kl
-    learning_rate_schedule: Literal["constant", "linear", "adaptive"] = "constant"
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"  # linear: falls to a fifth in the last update
     adam_eps: Positive = 1e-5
     clip_range: Positive = 0.2
     epochs: Count = 4
@@ -228,8 +226,6 @@ class PPOParams(Tree):
 
     @model_validator(mode="after")
     def _options_agree(self) -> Self:
-        if self.learning_rate_schedule == "adaptive" and self.target_kl is None:
-            raise ValueError("target_kl must be set when learning_rate_schedule is adaptive: it is what it aims at")
         if self.head_weight == "mean" and self.ratio == "joint":
             raise ValueError("head_weight must be rows when ratio is joint: one ratio has no heads to weigh")
         return self

@@ -42,7 +42,7 @@ def test_tree_is_frozen() -> None:
         ("extensions=[../scale]", ["extensions.0 = '../scale'", "matches"]),
         ("extensions=[nowhere]", ["extensions/nowhere.py", "no such file"]),
         ("train.envs=33", ["train", "33", "multiple of ppo.minibatches (4)"]),
-        ("train.reward.basic.weight=1", ["train.reward.basic.weight", "unknown key", "rent_weight"]),
+        ("train.reward.loss.rent=1", ["train.reward.loss.rent", "unknown key", "rent_weight"]),
         ("train.ppo.value_clip=0.2", ["train.ppo.value_clip", "unknown key", "clip_range"]),
         ("prepare.split.train=0.9", ["prepare.split", "sum to 1"]),
         ("prepare.task=npz", ["prepare", "source", "required"]),

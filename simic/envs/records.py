@@ -9,14 +9,13 @@ from torch import Tensor
 
 from simic.envs.attribution import Attribution
 from simic.envs.governor import Cause, Vitals
-from simic.envs.rewards import Transition, score
+from simic.envs.rewards import score
 from simic.envs.tracker import Tracker
 from simic.errors import SimicError
 from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.lifecycle import Events
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks.hosts import HostSpec
-from simic.params import Reward
 
 
 @dataclass(frozen=True)
@@ -171,32 +170,4 @@ def step_info(
         cause=cause,
         valid=valid,
         replaced=replaced,
-    )
-
-
-@dataclass(frozen=True)
-class Played:
-    """What was done in a step, and how it ended, ``[E]``."""
-
-    op: Tensor  # effective
-    slot: Tensor
-    ended: Tensor
-    terminal: Tensor
-    panicked: Tensor
-
-
-def transition(before: EpisodeState, after: EpisodeState, played: Played, weights: Reward) -> Transition:
-    """What a reward looks at, from the states around a step."""
-    return Transition(
-        before=before.slots,
-        after=after.slots,
-        seed_params_before=before.seed_params,
-        seed_params_after=after.seed_params,
-        stable_accuracy=after.tracker.stable_accuracy(weights.escrow.window),
-        committed_accuracy_before=before.measured.committed_accuracy,
-        committed_accuracy=after.measured.committed_accuracy,
-        loss=after.measured.loss,
-        committed_loss=after.measured.committed_loss,
-        ledgers=before.ledgers,
-        **vars(played),
     )

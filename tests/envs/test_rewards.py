@@ -116,41 +116,12 @@ def test_fossilizing_keeps_the_credit_and_pays_the_bonus_by_dwell(make_slots):
     assert (parts["attribution"], parts["fossilize"]) == (0.0, NOT_CONTRIBUTING)
 
 
-def test_attribution_is_the_discounted_change_of_credit(make_slots):
-    young, gone = make_slots([[Stage.TRAINING]], dwell=[[3]]), make_slots([[Stage.PRUNED]])
-    bad = measured(make_slots, Stage.BLENDING, contribution=-20.0, gain=-15.0, alpha=[[0.5]])
-    # 0.1 · c with c = -20 < p
-    assert shaped(transition(young, bad, Op.ADVANCE))["attribution"] == pytest.approx(-2.0 * GAMMA, abs=1e-6)
-    assert shaped(transition(bad, gone, Op.PRUNE))["attribution"] == pytest.approx(2.0, abs=1e-6)
-
-
 def test_moving_alpha_costs_by_the_square_of_the_change_and_the_share_of_the_seed(make_slots):
     held = make_slots([[Stage.HOLDING]], alpha=[[1.0]])
     half = make_slots([[Stage.BLENDING]], alpha=[[0.5]])
     # Δα = 0.5 of 100 parameters of a host of 1,000: 0.1958 · 0.25 · 0.1
     paid = shaped(transition(held, half, Op.SET_ALPHA_TARGET))["alpha_shock"]
     assert paid == pytest.approx(-0.1958 * 0.025, abs=1e-12)
-
-
-def test_waiting_past_the_proof_of_worth_does_not_raise_the_fossilize_return(make_slots):
-    def value(dwell: int) -> float:
-        """Discounted return from entering HOLDING, waiting to this dwell, fossilizing, up to the same horizon."""
-        horizon, paid = 12, []
-        state = measured(make_slots, Stage.HOLDING, 10.0, 20.0, dwell=1, alpha=[[1.0]])
-        for t in range(horizon):
-            if t + 1 < dwell:
-                after, op = replace(state, dwell=state.dwell + 1), Op.WAIT
-            elif t + 1 == dwell:
-                after, op = measured(make_slots, Stage.FOSSILIZED, 10.0, 20.0, dwell=1, alpha=[[1.0]]), Op.FOSSILIZE
-            else:
-                after, op = state, Op.WAIT
-            last = t == horizon - 1
-            paid.append(sum(shaped(transition(state, after, op, ended=last, terminal=last)).values()))
-            state = after
-        return sum(GAMMA**t * value for t, value in enumerate(paid))
-
-    returns = {dwell: value(dwell) for dwell in range(3, 9)}
-    assert all(returns[dwell + 1] < returns[dwell] for dwell in range(3, 8))
 
 
 def test_rent_is_weighted_by_alpha_and_capped(make_slots):

@@ -29,7 +29,7 @@ def act(envs: int, op: Op, **heads: int) -> Action:
 
 
 def transition(before: Slots, after: Slots, op: Op = Op.WAIT, slot: int = 0, **changes) -> Transition:
-    """A step of hosts whose seeds have 100 parameters each, at 50 points and a loss of 1.5; no ledger holds anything."""
+    """A step of hosts whose seeds have 100 parameters each, at 50 points and a loss of 1.5; nothing is remembered."""
     envs = len(before.stage)
     no = torch.zeros(envs, dtype=torch.bool)
     plain = Transition(

@@ -3,10 +3,9 @@
 from small_runs import assert_same_run, interrupted_after, run, small_params, updates_of
 
 from simic.params import PPOParams
-from simic.training.checkpoint import read
 
 EVERYTHING = {
-    "learning_rate_schedule": "adaptive", "entropy_scale": {"slot": 2.0}, "entropy_floor": {"op": 0.5},
+    "learning_rate_schedule": "linear", "entropy_scale": {"slot": 2.0}, "entropy_floor": {"op": 0.5},
     "minibatches": 2, "gradient_accumulation": 2, "ratio": "per_head", "head_weight": "mean",
 }  # fmt: skip
 
@@ -17,7 +16,5 @@ def test_a_run_with_every_option_goes_on_as_if_it_had_never_stopped(prepared, tm
     interrupted_after(8, tmp_path / "stopped", prepared, params)
     run(tmp_path / "stopped", prepared, params=params)
     assert_same_run(tmp_path / "stopped", tmp_path / "straight")
-    tensors = read(tmp_path / "straight" / "checkpoints" / "000004").tensors
-    assert "ppo/counter.learning_rate" in tensors
     rates = [row.metrics["learning_rate"] for row in updates_of(tmp_path / "straight")]
     assert len(set(rates)) > 1
