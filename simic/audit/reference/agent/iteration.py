@@ -44,8 +44,8 @@ class AgentState:
         """By the names of a checkpoint's tensors."""
         weights, first, second = (_named(tensors, prefix) for prefix in (POLICY, FIRST, SECOND))
         optimized = Optimized(weights, first, second, int(tensors["ppo/adam.step"]))
-        counters = (int(tensors[f"ppo/counter.{name}"]) for name in ("updates", "skipped_steps"))
-        learner = Learner(optimized, *counters, train.ppo.learning_rate)
+        updates, skipped = (int(tensors[f"ppo/counter.{name}"]) for name in ("updates", "skipped_steps"))
+        learner = Learner(optimized, updates, skipped, train.ppo.learning_rate)
         running = tensors.get("normalizers/reward.running", torch.zeros(train.envs)).tolist()
         return cls(learner, _tally(tensors, "observation"), _tally(tensors, "reward"), tuple(running))
 
