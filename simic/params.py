@@ -166,48 +166,13 @@ class ShapedReward(Tree):
     rent_weight: NonNegative = 0.5
     fossilize_weight: NonNegative = 3.0
     terminal_weight: NonNegative = 0.05
-    synergy_weight: NonNegative = 0.0  # this and the next five: optional terms, not computed at 0; to try: 0.1
-    hindsight_weight: NonNegative = 0.0  # to try: 0.2
-    ratio_penalty_weight: NonNegative = 0.0  # to try: 1, as of the next three
-    blending_warning_weight: NonNegative = 0.0
-    indecision_weight: NonNegative = 0.0
-    occupancy_weight: NonNegative = 0.0
-
-
-class SimplifiedReward(Tree):
-    """Of mode simplified, paid at the end."""
-
-    accuracy_weight: NonNegative = 3.0
-    seed_weight: NonNegative = 2.0
 
 
 class SparseReward(Tree):
-    """Of modes sparse and minimal."""
+    """Of mode sparse."""
 
     scale: Positive = 1.0
     param_penalty: NonNegative = 0.1
-
-
-class MinimalReward(Tree):
-    """Of mode minimal: below this age a prune costs."""
-
-    early_prune_age: Steps = 5
-    early_prune_penalty: Penalty = -0.1
-
-
-class BasicReward(Tree):
-    """Of modes basic and basic_plus."""
-
-    accuracy_weight: NonNegative = 5.0
-    fossilize_base: NonNegative = 0.3
-    fossilize_scale: NonNegative = 0.1  # per point
-    rent_weight: NonNegative = 1.0  # of the whole budget over a whole episode
-
-
-class BasicPlusReward(Tree):
-    """Of mode basic_plus, beside those of basic."""
-
-    drip_fraction: Fraction = 0.7  # of the fossilize bonus, paid while the seed goes on contributing
 
 
 class EscrowReward(Tree):
@@ -244,11 +209,7 @@ class Reward(Tree):
     rent_cap: NonNegative = 1.5  # of shaped, escrow and loss, like the next
     rent_floor_params: Count = 200
     shaped: ShapedReward = ShapedReward()
-    simplified: SimplifiedReward = SimplifiedReward()
     sparse: SparseReward = SparseReward()
-    minimal: MinimalReward = MinimalReward()
-    basic: BasicReward = BasicReward()
-    basic_plus: BasicPlusReward = BasicPlusReward()
     escrow: EscrowReward = EscrowReward()
     loss: LossReward = LossReward()
     score: ScoreReward = ScoreReward()
@@ -276,15 +237,13 @@ class Policy(Tree):
     # own: with an encoder and a core of its own; detached: it reads the actor's and the observation, and pulls at none
     critic: Literal["own", "detached"] = "own"
     embedding_units: Units = 4
-    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products, acting and learning alike
 
 
 class PPOParams(Tree):
     """Proximal policy optimisation; names follow the paper (arXiv 1707.06347)."""
 
     learning_rate: LearningRate = 1e-3
-    # linear: falls to a fifth in the last update; adaptive: kept where KL is near target_kl
-    learning_rate_schedule: Literal["constant", "linear", "adaptive"] = "constant"
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"  # linear: falls to a fifth in the last update
     adam_eps: Positive = 1e-5
     clip_range: Positive = 0.2
     epochs: Count = 4
@@ -307,8 +266,6 @@ class PPOParams(Tree):
 
     @model_validator(mode="after")
     def _options_agree(self) -> Self:
-        if self.learning_rate_schedule == "adaptive" and self.target_kl is None:
-            raise ValueError("target_kl must be set when learning_rate_schedule is adaptive: it is what it aims at")
         if self.head_weight == "mean" and self.ratio == "joint":
             raise ValueError("head_weight must be rows when ratio is joint: one ratio has no heads to weigh")
         return self

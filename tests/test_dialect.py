@@ -61,12 +61,12 @@ def test_anchors_and_merges_are_used_as_dvc_records_them(workspace: Workspace) -
     text = text.replace("score: {weight: 0.1}", "score: *w").replace(
         "loss: {weight: 0.2", "loss: {<<: &w {weight: 0.2}"
     )
-    text = text.replace("drip_fraction: 0.7", "drip_fraction: &d 0.7").replace("gamma: 1.0", "gamma: *d")
+    text = text.replace("target_chances: 0.13", "target_chances: &d 0.13").replace("gamma: 1.0", "gamma: *d")
     workspace.params.write_text(text)
     tree, found = params.load(workspace.params).train, recorded(workspace)
-    assert (tree.reward.loss.weight, tree.reward.score.weight, tree.ppo.gamma) == (0.2, 0.2, 0.7)
+    assert (tree.reward.loss.weight, tree.reward.score.weight, tree.ppo.gamma) == (0.2, 0.2, 0.13)
     assert (found["reward"]["loss"]["weight"], found["reward"]["score"]["weight"]) == (0.2, 0.2)
-    assert found["ppo"]["gamma"] == 0.7
+    assert found["ppo"]["gamma"] == 0.13
 
 
 def test_a_value_that_an_anchor_ties_to_another_is_not_changed_alone(workspace: Workspace) -> None:

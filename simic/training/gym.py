@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simic.agent import Agent, export
-from simic.agent.lines import about_twenty
+from simic.agent.agent import about_twenty
 from simic.errors import SimicError
 from simic.params import Params
 from simic.training import machine

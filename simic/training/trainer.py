@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
-from simic.agent.advantages import with_advantages
 from simic.agent.health import Health, acting
 from simic.agent.metrics import UpdateMetrics, numbers
+from simic.agent.ppo import with_advantages
 from simic.agent.rollout import Rollout, StepRecord, Unfinished, collect
 from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.shards import ProcessLost, recovered

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simic.agent import advantages, distributions, initialization, losses, policy, ppo, rollout
+from simic.agent import distributions, policy, ppo, rollout
 from simic.agent.core import RecurrentState, Trunk
 from simic.agent.distributions import Choice
 from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
@@ -57,7 +57,7 @@ def bootstrap_at_a_terminal_state(patch):
     def changed(f, rewards, values, after, terminated, truncated, *rest):
         return f(rewards, values, after, torch.zeros_like(terminated), terminated | truncated, *rest)
 
-    around(patch, advantages, "gae", changed)
+    around(patch, ppo, "gae", changed)
 
 
 @fault("free")
@@ -65,12 +65,12 @@ def no_bootstrap_at_a_truncated_state(patch):
     def changed(f, rewards, values, after, terminated, truncated, *rest):
         return f(rewards, values, after, terminated | truncated, truncated, *rest)
 
-    around(patch, advantages, "gae", changed)
+    around(patch, ppo, "gae", changed)
 
 
 @fault("free")
 def returns_without_the_value(patch):
-    around(patch, advantages, "gae", lambda f, *rest: (f(*rest)[0],) * 2)
+    around(patch, ppo, "gae", lambda f, *rest: (f(*rest)[0],) * 2)
 
 
 @fault("free")
@@ -240,7 +240,7 @@ def validation_is_sampled(patch):
 
 @fault("free")
 def decisions_begin_far_from_uniform(patch):
-    patch.setattr(initialization, "POLICY_GAIN", 1.0)
+    patch.setattr(policy, "POLICY_GAIN", 1.0)
 
 
 @fault("free")
@@ -257,7 +257,7 @@ def entropy_not_normalized(patch):
 def one_ratio_per_head(patch):
     around(
         patch,
-        losses,
+        ppo,
         "policy_objective",
         lambda f, logs, relevant, a, s, w: f(logs, relevant, a, s.model_copy(update={"ratio": "per_head"}), w),
     )
@@ -267,7 +267,7 @@ def one_ratio_per_head(patch):
 def one_ratio_of_all_heads(patch):
     around(
         patch,
-        losses,
+        ppo,
         "policy_objective",
         lambda f, logs, relevant, a, s, w: f(logs, relevant, a, s.model_copy(update={"ratio": "joint"}), None),
     )
@@ -275,17 +275,17 @@ def one_ratio_of_all_heads(patch):
 
 @fault("stopped")
 def heads_over_all_rows(patch):
-    patch.setattr(losses, "head_weights", lambda used, settings: None)
+    patch.setattr(ppo, "head_weights", lambda used, settings: None)
 
 
 @fault("free")
 def clip_range_times_ten(patch):
-    around(patch, losses, "surrogate", lambda f, log_ratio, a, clip: f(log_ratio, a, 10.0 * clip))
+    around(patch, ppo, "surrogate", lambda f, log_ratio, a, clip: f(log_ratio, a, 10.0 * clip))
 
 
 @fault("free")
 def the_larger_of_both_terms(patch):
-    around(patch, losses, "surrogate", lambda f, log_ratio, a, clip: -f(log_ratio, -a, clip))
+    around(patch, ppo, "surrogate", lambda f, log_ratio, a, clip: -f(log_ratio, -a, clip))
 
 
 @fault("free")
@@ -349,11 +349,6 @@ def the_same_order_in_every_epoch(patch):
 @fault("stopped")
 def never_stopped_by_the_divergence(patch):
     patch.setattr(ppo, "EARLY_STOP", 1e9)
-
-
-@fault("stopped")
-def rate_never_adapted(patch):
-    patch.setattr(PPO, "_adapt", lambda self, kl: None)
 
 
 @fault("free")

@@ -38,7 +38,6 @@ SETTINGS = {
         ppo=FAST.model_copy(
             update={
                 "target_kl": 1e-3,
-                "learning_rate_schedule": "adaptive",
                 "ratio": "per_head",
                 "head_weight": "mean",
                 "entropy_scale": {"op": 2.0},

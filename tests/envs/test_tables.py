@@ -98,19 +98,6 @@ def test_every_step_can_try_another_blueprint_and_the_last_one_be_kept(tables) -
     assert torch.equal(info.committed_accuracy, info.live_accuracy)
 
 
-def test_a_seed_that_makes_room_does_not_count_against_its_successor(tables) -> None:
-    """A budget for one seed of any kind is no budget for two."""
-    bare = tables(envs=1)
-    largest = int(bare.budget.reserve.max())
-    share = largest / bare.host.params
-    env = tables(envs=1, lifecycle=AT_ONCE.model_copy(update={"param_budget": share}))
-    observation, _ = env.reset()
-    kind = int(env.budget.reserve[0].argmax())
-    assert observation.masks["blueprint"][0, 0].all()
-    observation, *_ = env.step(act(1, Op.GERMINATE, blueprint=kind, tempo=0))
-    assert observation.masks["blueprint"][0, 0].all()
-
-
 # --- how long an episode is ---
 
 

@@ -25,7 +25,7 @@ class FirstEntropy(Check):
         f"mean normalised entropy of the first minibatch of the run, of heads that begin without a lean, < {LEAST:g}"
     )
     source = "Schulman, Nuts and Bolts; Andrychowicz et al. 2020; Huang et al. 2022 (gain 0.01 of the last layer)"
-    fix = "Scale the last layer of every head down (simic/agent/initialization.py)."
+    fix = "Scale the last layer of every head down (simic/agent/policy.py)."
     passes_when = "the untrained policy is close to uniform"
 
     def examine(self, run: RunRecord) -> Outcome:
@@ -45,10 +45,7 @@ class Optimizer(Check):
     question = "Are Adam's epsilon and the learning rate of every update those of the params?"
     needs = ("updates.adam_eps", "updates.learning_rate", "params")
     MOST = limits.OPTIMIZER_OFF
-    threshold = (
-        f"either off by more than {number(MOST)} of itself; a linear learning rate is recomputed by C5, and an "
-        "adaptive one follows the divergence (K1 derives it)"
-    )
+    threshold = f"either off by more than {number(MOST)} of itself; a linear learning rate is recomputed by C5"
     source = "Huang et al. 2022 (epsilon 1e-5, annealing); CleanRL: a departure has to be on record"
     fix = "Hand the optimiser ppo.adam_eps and ppo.learning_rate, and nothing else."
     passes_when = "every update used what the params say"

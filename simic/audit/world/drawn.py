@@ -6,7 +6,6 @@ Numbers are multiples of an eighth, which float32 holds exactly, so that roundin
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 
@@ -18,7 +17,7 @@ from simic.audit.reference.world.rewards import State
 from simic.audit.world.ledger import Ledger
 from simic.audit.world.tour import HEADS
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.rewards import Ledgers, Setting, Transition, components
+from simic.envs.rewards import Setting, Transition, components
 from simic.growth.life.lifecycle import Measurements, advance, record
 from simic.growth.life.vocabulary import Action, Slots
 
@@ -158,7 +157,7 @@ def payments(env: GrowthEnv, world: World, ledger: Ledger) -> None:
     train, params = world.params.train, world.body.params
     steps = [_step(DrawnNumbers(world.params.rng_seed, 1, number), env, world) for number in range(STATES)]
     setting = Setting.of(train, params, torch.ones(1, dtype=torch.float64), env.steps)
-    found = components(train.reward.mode, _transition(steps, train.episode_end == "terminate", world), setting)
+    found = components(train.reward.mode, _transition(steps, train.episode_end == "terminate"), setting)
     for number, step in enumerate(steps):
         for name, expected in rewards.components(step, train, params, env.steps).items():
             where = f"drawn transition {number}"
@@ -181,29 +180,25 @@ def _state(draws: DrawnNumbers, slots: list[Slot]) -> State:
     return State(slots, sizes, draws.eighths(10, 90), kept)
 
 
-def _transition(steps: Sequence[rewards.Step], terminates: bool, world: World) -> Transition:
-    train, params, count = world.params.train, world.body.params, len(steps)
+def _transition(steps: Sequence[rewards.Step], terminates: bool) -> Transition:
+    count = len(steps)
     befores, afters = ([getattr(step, side) for step in steps] for side in ("before", "after"))
     nothing = torch.zeros(count, dtype=torch.float64)
-    ended, slots = torch.tensor([step.ended for step in steps]), world.body.slots
-    ledgers = Ledgers.start(slots, nothing, nothing, torch.ones(1, dtype=torch.float64))
-    scores = torch.tensor([rewards.score(state, train, params) for state in befores], dtype=torch.float64)
+    ended = torch.tensor([step.ended for step in steps])
     return Transition(
         before=as_slots([state.slots for state in befores]),
         after=as_slots([state.slots for state in afters]),
         op=torch.tensor([step.op for step in steps]),
         slot=torch.tensor([step.slot for step in steps]),
-        step=1,
         seed_params_before=torch.tensor([state.seed_params for state in befores]),
         seed_params_after=torch.tensor([state.seed_params for state in afters]),
-        interaction_before=torch.zeros(count, slots, dtype=torch.float64),
-        interaction_after=torch.zeros(count, slots, dtype=torch.float64),
         stable_accuracy=nothing,
+        committed_accuracy_before=torch.tensor([state.committed_accuracy for state in befores]),
         committed_accuracy=torch.tensor([state.committed_accuracy for state in afters]),
         loss=nothing,
         committed_loss=nothing,
         ended=ended,
         terminal=ended & terminates,
         panicked=torch.zeros(count, dtype=torch.bool),
-        ledgers=replace(ledgers, score=scores),
+        ledgers={},
     )

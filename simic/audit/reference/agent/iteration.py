@@ -43,11 +43,9 @@ class AgentState:
     def of(cls, tensors: Mapping[str, Tensor], train: params.Train) -> "AgentState":
         """By the names of a checkpoint's tensors."""
         weights, first, second = (_named(tensors, prefix) for prefix in (POLICY, FIRST, SECOND))
-        rate = tensors.get("ppo/counter.learning_rate", torch.tensor(train.ppo.learning_rate, dtype=torch.float64))
         optimized = Optimized(weights, first, second, int(tensors["ppo/adam.step"]))
-        learner = Learner(
-            optimized, int(tensors["ppo/counter.updates"]), int(tensors["ppo/counter.skipped_steps"]), float(rate)
-        )
+        updates, skipped = (int(tensors[f"ppo/counter.{name}"]) for name in ("updates", "skipped_steps"))
+        learner = Learner(optimized, updates, skipped, train.ppo.learning_rate)
         running = tensors.get("normalizers/reward.running", torch.zeros(train.envs)).tolist()
         return cls(learner, _tally(tensors, "observation"), _tally(tensors, "reward"), tuple(running))
 

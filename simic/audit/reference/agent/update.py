@@ -16,7 +16,6 @@ from simic.audit.reference.agent.trail import Strayed
 STOP_FACTOR = 1.5  # times target_kl
 IN_DOUBT = 1e-3  # relative distance of a divergence from its limit at which rounding decides: then as it was done
 LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT = 20.0, 30.0
-RATE_FACTOR, RATE_MIN, RATE_MAX = 1.5, 1e-5, 1e-2  # of the adaptive schedule
 RATE_END = 0.2  # of the linear one: what is left in the last update
 
 
@@ -137,7 +136,7 @@ class Updating:
                 if self._stopped(looked):
                     break
         learner = replace(learner, updates=learner.updates + any(one.stepped for one in looked))
-        return Learned64(self._adapted(learner, looked), self._metrics(looked, epochs), tuple(strayed))
+        return Learned64(learner, self._metrics(looked, epochs), tuple(strayed))
 
     def _rule(self, learner: Learner) -> Rule:
         return Rule(learner.rate, self.train.ppo.adam_eps, self.train.ppo.max_grad_norm)
@@ -224,18 +223,6 @@ class Updating:
         if ppo.entropy_floor and self.lessons.usage.open[factor]:
             coefficient += 2.0 * ppo.entropy_floor_coef * max(0.0, ppo.entropy_floor.get(name, 0.0) - mean)
         return coefficient
-
-    def _adapted(self, learner: Learner, looked: Sequence[Looked]) -> Learner:
-        """The adaptive schedule: slower after an update that was stopped, faster after one that hardly moved."""
-        target, rate = self.train.ppo.target_kl, learner.rate
-        adaptive = self.train.ppo.learning_rate_schedule == "adaptive" and self.plan.limit < math.inf
-        if not adaptive or target is None or self.plan.epochs * self.parts == 1:
-            return learner
-        if not looked[-1].stepped and looked[-1].divergence > target:
-            rate = max(rate / RATE_FACTOR, RATE_MIN)
-        elif looked[-1].divergence < target / 2.0:
-            rate = min(rate * RATE_FACTOR, RATE_MAX)
-        return replace(learner, rate=rate)
 
     def _metrics(self, looked: Sequence[Looked], epochs: int) -> dict[str, float]:
         """By the names of metrics."""

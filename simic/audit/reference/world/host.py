@@ -48,9 +48,6 @@ class World:
         for name, (value, known) in refused.items():
             if value not in known:
                 raise NoReference(f"{name} = {value!r}: the reference has only {', '.join(known)}")
-        weighed = [name for name in rewards.OPTIONAL if getattr(train.reward.shaped, name)]
-        if weighed and train.reward.mode == "shaped":
-            raise NoReference(f"train.reward.shaped.{weighed[0]}: the reference has no such term; must be 0")
         found = cls(params, tasks or bank.read(prepared))
         _ = found.body  # refuses hosts that it does not know
         return found
