@@ -95,7 +95,7 @@ class Group:
         given = [known[each.name] if isinstance(each, Held) else each for each in arguments]
         return getattr(self if hasattr(self, method) else self.population, method)(*given)
 
-    def keep_data(self, name: int, data: Dataset) -> None:
+    def remember(self, name: int, data: Dataset) -> None:
         self.data[name] = data
 
     def reset(self, rng_seed: int, *given: Any) -> None:
@@ -267,7 +267,7 @@ class Shards:
         if id(data) not in self._known:
             self._names += 1
             self._known[id(data)] = Held({}, self._names), data
-            self._all("keep_data", lambda hosts: (self._names, data))
+            self._all("remember", lambda hosts: (self._names, data))
         return self._known[id(data)][0]
 
     def _all(self, method: str, arguments: Callable[[slice], tuple]) -> list[Any]:
