@@ -75,7 +75,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Held(Snapshot):
+class HeldByName(Snapshot):
     """Something that every process keeps under this name: a data set, or a snapshot of its hosts."""
 
     name: int
@@ -92,7 +92,7 @@ class Group:
     def call(self, method: str, arguments: tuple) -> Any:
         """Return what the method gives, of this group or else of its population, with kept things for their names."""
         known = self.data | self.snapshots
-        given = [known[each.name] if isinstance(each, Held) else each for each in arguments]
+        given = [known[each.name] if isinstance(each, HeldByName) else each for each in arguments]
         return getattr(self if hasattr(self, method) else self.population, method)(*given)
 
     def remember(self, name: int, data: Dataset) -> None:
@@ -146,7 +146,7 @@ class Shards:
 
     def _start(self) -> None:
         """Everything as it is before the first reset."""
-        self._names, self._known = 0, dict[int, tuple[Held, Dataset]]()
+        self._names, self._known = 0, dict[int, tuple[HeldByName, Dataset]]()
         context = multiprocessing.get_context("spawn")
         self._workers = [ProcessPoolExecutor(1, context, _begin) for _ in self._owners[1:]]
         groups = [{index: self.env_ids[self._hosts[index]] for index in owned} for owned in self._owners]
@@ -211,7 +211,7 @@ class Shards:
         """Keep a snapshot in every process; the one before is forgotten."""
         self._names += 1
         self._all("snapshot", lambda hosts: (self._names,))
-        return Held({}, self._names)
+        return HeldByName({}, self._names)
 
     def refresh(self, snapshot: Snapshot, rows: Tensor, slots: Slots) -> None:
         self._all("refresh", lambda hosts: (snapshot, rows[hosts], _part(slots, hosts)))
@@ -241,7 +241,7 @@ class Shards:
     def load_snapshot(self, state: dict[str, Tensor]) -> Snapshot:
         self._names += 1
         self._all("load_snapshot", lambda hosts: (self._names, _of_hosts(state, hosts)))
-        return Held({}, self._names)
+        return HeldByName({}, self._names)
 
     def _joined(self, parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         """Join the states of all groups. Where no host of a group has had a seed of some kind, its rows are 0."""
@@ -262,11 +262,11 @@ class Shards:
 
     # --- how it is shared out ---
 
-    def _held(self, data: Dataset) -> Held:
+    def _held(self, data: Dataset) -> HeldByName:
         """Send data once; they are kept here too, so that no other object can take their place in memory."""
         if id(data) not in self._known:
             self._names += 1
-            self._known[id(data)] = Held({}, self._names), data
+            self._known[id(data)] = HeldByName({}, self._names), data
             self._all("remember", lambda hosts: (self._names, data))
         return self._known[id(data)][0]
 
