@@ -22,7 +22,7 @@ _SHIPPED: dict[str, tuple[str, ...]] = {
     FAMILY: ("cnn", "adapted_cnn", "mlp", "tables", "transformer"),
     PRESET: ("baseline", "deep", "impaired"),
     TASK: ("digits", "mnist", "fashion_mnist", "cifar10", "text", "npz", "synthetic", "suite"),
-    REWARD_MODE: ("shaped", "simplified", "sparse", "minimal", "basic", "basic_plus", "escrow", "loss", "score"),
+    REWARD_MODE: ("shaped", "sparse", "escrow", "loss", "score"),
     SUITE: ("patches", "tables", "adapt"),
 }
 EXTENSION_MODULE = "simic_extension_"  # and the file's stem

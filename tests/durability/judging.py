@@ -26,7 +26,7 @@ from simic.params import Params
 from simic.pipeline import compare_runs, extend_run, run_summary, stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
-from simic.training import checkpoint, needs, session
+from simic.training import checkpoint, memory_estimate, session
 from simic.training.learned import Learned
 from tests.durability.damage import Place
 
@@ -131,7 +131,7 @@ class Opener:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session, "compose", lambda *given: (self.env, self.state))
             patch.setattr(type(self.env), "close", lambda env: None)
-            patch.setattr(needs, "refuse_training", lambda *given: None)
+            patch.setattr(memory_estimate, "refuse_training", lambda *given: None)
             work = workspace.work(stages.fingerprint(tree, workspace))
             with session.open_session(tree, work, workspace.prepared, fresh) as opened:
                 for finding in opened.findings:

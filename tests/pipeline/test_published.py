@@ -83,7 +83,7 @@ def test_the_card_says_what_the_reports_say(shipped: Path, suite_run: Workspace)
         for name in ("best common schedule", "oracle per task", "blind", "static"):
             assert f"{standings.policies[name].score.estimate:.1f} [" in card
     said = (
-        f"rng_seed 1: {train.iterations} iterations of {train.envs} hosts; kept is",
+        f"rng_seed 3: {train.iterations} iterations of {train.envs} hosts; kept is",
         f"Cost: {found.controller_trainings} host trainings", f"kept is iteration {found.checkpoint_iteration}.",
         "3 tasks of training", "Host family tables with 1 slot; trained on preset baseline alone",
         "At most 1 seed, up to 4 times the host's parameters. Actions: op: WAIT, GERMINATE, PRUNE, FOSSILIZE; ",

@@ -59,7 +59,7 @@ def test_changed_params_are_named_with_both_values_and_many_are_counted(begun: W
     assert line in {answer.seen for answer in doctor.examine(begun)}
     save(begun, "train.ppo.gamma=0.9", "train.envs=8", "train.ppo.epochs=2", "train.episode_steps=12", "rng_seed=5")
     [left] = stale(begun)
-    assert "(1 → 5), train.envs (4 → 8), train.episode_steps (10 → 12) and 2 more changed" in left.line()
+    assert "(3 → 5), train.envs (4 → 8), train.episode_steps (10 → 12) and 2 more changed" in left.line()
 
 
 def test_other_data_are_named_and_so_is_code(begun: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

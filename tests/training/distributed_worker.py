@@ -50,7 +50,7 @@ def learn(ranks: Ranks, case: str, dtype: torch.dtype) -> dict:
         "weights": weights.tolist(),
         "scales": {name: tensor.tolist() for name, tensor in scales.items()},
         "metrics": metrics,
-        "learning_rate": ppo.learning_rate.item(),
+        "learning_rate": ppo.learning_rate(),
     }
 
 

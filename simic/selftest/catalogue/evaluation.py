@@ -12,9 +12,7 @@ FAULTS = (
         "common-chosen-on-test",
         "critical",
         "The common schedule is chosen by the test scores of the held-out tasks.",
-        Patch(
-            "evaluation/headroom.py", "common=best_common(reached),", "common=best_common(tables.test_accuracy_pct),"
-        ),
+        Patch("evaluation/headroom.py", "best_common(reached),", "best_common(tables.test_accuracy_pct),"),
     ),
     planted(
         "evaluation",
