@@ -2,8 +2,7 @@
 
     python -m benchmarks.fresh_kinds POLICY [POLICY ...] --data FOLDER
 
-A POLICY is a workspace's models/policy. The kinds below were written after blueprints, training and rules were fixed,
-and were looked at once. Prints scores by number of epochs, and each controller less the rule with its interval.
+A POLICY is a workspace's models/policy. The kinds were written after all else was fixed, and were looked at once.
 """
 
 import argparse
