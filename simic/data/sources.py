@@ -74,7 +74,7 @@ def read_npz(data_dir: Path, source: str) -> Source:
             if missing:
                 raise SimicError(f"{path}: no array {missing[0][0]!r}; it must hold x and y")
             x, y = (_member(path, archive, name) for name in ("x", "y"))
-    except SimicError:
+    except (SimicError, MemoryError):
         raise
     except Exception as error:  # damaged bytes end in errors of many kinds of zipfile, its packers and numpy
         reason = " ".join(str(error).split()) or type(error).__name__

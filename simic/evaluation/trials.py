@@ -13,7 +13,7 @@ from torch import Tensor
 
 from simic.agent.spec import Observation
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.observations import BASE, alignment
+from simic.envs.observations import alignment
 from simic.envs.patient import steps_to_clear, steps_to_finish
 from simic.envs.play import Episode, Situation
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
@@ -22,8 +22,6 @@ from simic.params import Lifecycle
 
 Opening = tuple[int, int]  # slot, index of the blueprint
 
-# Seen of a seed after each epoch; the last two are columns at the beginning of the observation.
-SEEN = ("contribution", "contribution_se", "gradient_ratio", "accuracy", "loss", "train_accuracy", "train_loss")
 TEMPO, FULL_ALPHA = TEMPO_STEPS.index(min(TEMPO_STEPS)), ALPHA_TARGETS.index(1.0)
 NONE = -1
 
@@ -189,42 +187,25 @@ class TrialActor:
         return Action(op, slot, kind, zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
 
 
-class Watched(TrialActor):
-    """Records what is seen of the seeds that are tried; then grows the one it is told to."""
-
-    def __init__(self, env: GrowthEnv, plans: Sequence[TrialPlan], choice: Tensor) -> None:
-        super().__init__(env.train.lifecycle, plans)
-        self.choice = choice  # [E] place in the order
-        names = [feature.name for feature in BASE]
-        self.shown = [names.index(name) for name in SEEN[-2:]]
+class Alone(TrialActor):
+    """Grows one seed on each host and records its contribution after its first epochs."""
 
     def start(self, episode: Episode) -> None:
         """Forget all seeds."""
         super().start(episode)
-        shape = len(self.rows), max(1, int(self.tries.max())), int(self.patience.max())
-        self.seen = torch.full((*shape, len(SEEN)), torch.nan, device=self.rows.device)  # [E, tries, patience, F]
+        shape = len(self.rows), int(self.patience.max())
+        self.contributions = torch.full(shape, torch.nan, device=self.rows.device)  # [E, patience] points
 
     def note(self, situation: Situation, seed: Managed, judged: Tensor) -> None:
         """Write down this epoch of the seeds in HOLDING."""
-        now = self._now(situation, seed)
+        epoch = (seed.dwell - 1).clamp(0, self.contributions.shape[1] - 1)[:, None]
+        written = self.contributions.scatter(1, epoch, seed.contribution.float()[:, None])
         trying = seed.holding & (self.chosen == NONE) & (seed.dwell <= self.patience)
-        place = (self.tried - 1).clamp(min=0), (seed.dwell - 1).clamp(0, self.seen.shape[2] - 1)
-        written = self.seen.index_put((self.rows, *place), now)  # a copy: an episode that ends earlier keeps its own
-        self.seen = torch.where(trying[:, None, None, None], written, self.seen)
+        self.contributions = torch.where(trying[:, None], written, self.contributions)
 
     def choose(self, situation: Situation) -> Tensor:
-        """Return what it was told."""
-        return self.choice
-
-    def _now(self, situation: Situation, seed: Managed) -> Tensor:
-        """Return what is seen ``[E, F]``, in the order of ``SEEN``."""
-        slots, tracker = situation.slots, situation.tracker
-        of_seed = [
-            values.gather(1, seed.slot[:, None])[:, 0]
-            for values in (slots.contribution, slots.contribution_se, slots.gradient_ratio)
-        ]
-        shown = situation.observation.features[:, self.shown].unbind(dim=1)
-        return torch.stack([each.float() for each in (*of_seed, tracker.accuracy, tracker.loss, *shown)], dim=1)
+        """Return the place of the only seed there is."""
+        return torch.zeros_like(self.rows)
 
 
 class ByLength:

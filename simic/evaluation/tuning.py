@@ -23,7 +23,7 @@ from simic.errors import SimicError
 from simic.evaluation.result import TunedRule, TunedRules
 from simic.evaluation.rules import HandRule, HandRules, opening_name, setting
 from simic.evaluation.scoring import ROWS_AT_ONCE, open_env
-from simic.evaluation.trials import SEEN, Opening, TrialActor, TrialPlan, Watched, possible_openings
+from simic.evaluation.trials import Alone, Opening, TrialActor, TrialPlan, possible_openings
 from simic.growth.batch.shards import recovered
 from simic.params import Params
 
@@ -202,8 +202,8 @@ def tune(
     with closing(ground.env) as env:
         openings = possible_openings(env)
         hosts_alone = torch.arange(opening_hosts)
-        scores, seen = grown_alone(ground, openings, hosts_alone, told)
-        rules = configurations(orders(openings, scores, seen), openings, ground.ways(openings, hosts_alone, scores))
+        scores, early = grown_alone(ground, openings, hosts_alone, told)
+        rules = configurations(orders(openings, scores, early), openings, ground.ways(openings, hosts_alone, scores))
         winners, met = _halved(ground, rules, hosts, opening_hosts, told)
         names = [item.name for item in env.blueprints]
     return TunedRules(
@@ -230,28 +230,28 @@ def tune(
 def grown_alone(
     ground: Ground, openings: Sequence[Opening], hosts: Tensor, told: Told = lambda *_: None
 ) -> tuple[Tensor, Tensor]:
-    """Grow every opening alone on every host: return scores ``[L, H, P]`` and what is seen in the first epochs
-    ``[H, P, patience, F]``.
+    """Grow every opening alone on every host: return scores ``[L, H, P]`` and contributions after the first epochs
+    ``[H, P, patience]``, in points.
     """
     plans = [TrialPlan((opening,), 1, max(PATIENCE), float("inf"), True) for opening in openings]
     rows = len(hosts) * len(openings)
 
-    def make(part: Tensor) -> Watched:
-        return Watched(ground.env, [plans[row % len(plans)] for row in part.tolist()], torch.zeros_like(part))
+    def make(part: Tensor) -> Alone:
+        return Alone(ground.env.train.lifecycle, [plans[row % len(plans)] for row in part.tolist()])
 
     scores, actors = ground.play(
         make, hosts.repeat_interleave(len(openings)), lambda done, of: told("openings grown alone", done, of)
     )
-    seen = torch.cat([actor.seen[:, 0] for actor in actors if isinstance(actor, Watched)])[:rows]
-    return scores.view(-1, len(hosts), len(openings)), seen.view(len(hosts), len(openings), *seen.shape[1:]).cpu()
+    early = torch.cat([actor.contributions for actor in actors if isinstance(actor, Alone)])[:rows]
+    return scores.view(-1, len(hosts), len(openings)), early.view(len(hosts), len(openings), -1).cpu()
 
 
-def orders(openings: Sequence[Opening], scores: Tensor, seen: Tensor) -> list[list[Opening]]:
+def orders(openings: Sequence[Opening], scores: Tensor, contributions: Tensor) -> list[list[Opening]]:
     """Return openings by mean score at the end, by what each adds to those before it, and by mean contribution after
     the first epochs; of ``grown_alone``.
     """
     gains = scores.mean(dim=0)  # [H, P]: over the lengths
-    early = seen[..., SEEN.index("contribution")].nanmean(dim=2).nanmean(dim=0).nan_to_num(-torch.inf)
+    early = contributions.nanmean(dim=2).nanmean(dim=0).nan_to_num(-torch.inf)
     by_gain, by_early = gains.mean(dim=0).argsort(descending=True, stable=True), early.argsort(descending=True)
     places = [by_gain.tolist(), covering(gains), by_early.tolist()]
     return [[openings[place] for place in order] for order in places]

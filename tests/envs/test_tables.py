@@ -9,8 +9,10 @@ from torch import Tensor
 
 from simic import params
 from simic.agent.policy import ActorCritic
+from simic.audit.reference.world.alignment import alignments
+from simic.audit.reference.world.hosts import anatomy
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.observations import columns
+from simic.envs.observations import alignment, columns
 from simic.errors import SimicError
 from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import Op, Stage
@@ -161,3 +163,15 @@ def test_the_critic_is_told_the_kind_of_each_hosts_task_and_features_are_not(tab
     assert torch.equal(seen.features, same.features)
     later, *_ = env.step(act(6, Op.WAIT))
     assert torch.equal(later.told, seen.told)
+
+
+def test_alignment_is_that_of_each_hosts_task_in_the_training_data(tables) -> None:
+    env = tables(envs=6, data=[make_table(5, tasks=4, samples=64, seed=seed) for seed in (1, 2)])
+    tasks = torch.tensor([3, 0, 1, 2, 3, 0])
+    observation, _ = env.reset(options={"tasks": tasks})
+    parts = [*anatomy(env.train.host, env.training_data.shape, env.training_data.classes).blueprints[0].values()]
+    x, y = env.training_data.of_tasks(tasks, slice(None))
+    expected = torch.tensor([alignments(parts, *each) for each in zip(x.double(), y, strict=True)])
+    found = alignment(observation.features, len(env.blueprints))
+    assert len(found.unique(dim=0)) == 4
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)

@@ -26,10 +26,6 @@ def params():
     return Params(train=train, runtime=Runtime(processes=1, threads=1))
 
 
-def nothing(*_):
-    """Nobody is told."""
-
-
 def test_hosts_of_a_task_share_a_fold():
     folds = choosers.folds_of(torch.arange(60), 20)
     assert (folds[:20] == folds[20:40]).all() and (folds[:20] == folds[40:]).all()
@@ -63,7 +59,7 @@ def test_choosers_are_learned_for_a_length_and_play_in_their_order(params, bank,
     small = {"PATIENCE": (1,), "THRESHOLDS": (2.0,), "RETURNING": (1,), "LEAVES": (2,), "TREES": 10}
     for name, value in (small | {"TRAININGS": 32, "TUNING_HOSTS": 3}).items():
         monkeypatch.setattr(choosers, name, value)
-    found, cost = choosers.learn(params, bank, (SHORT, LONG), CPU, nothing, 16)
+    found, cost = choosers.learn(params, bank, (SHORT, LONG), CPU, lambda *_: None, 16)
     assert [each.epochs for each in found] == [SHORT, LONG]
     assert cost == 32 + 2 * 2 * 3  # four openings on eight hosts; at both lengths two rules on three hosts
     ground = Ground.open(params, bank, CPU, (SHORT,), 4)
@@ -79,9 +75,6 @@ class Expects:
 
     def __init__(self, place):
         self.place = place
-
-    def fit(self, X, y):
-        """Learn nothing."""
 
     def predict(self, X):
         return np.eye(4)[[self.place] * len(X)]

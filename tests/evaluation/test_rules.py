@@ -31,7 +31,7 @@ class OneSlot:
         self.features = torch.zeros(hosts, 3 + KINDS * len(observations.KIND))
         if alignment is not None:
             self.features[:, 3 + len(observations.KIND) - 1 :: len(observations.KIND)] = torch.tensor(alignment)
-        self.actor = HandRules(AT_ONCE, [rule])
+        self.actor = HandRules(AT_ONCE, rule if isinstance(rule, list) else [rule])
         self.actor.tail = 1  # the next seed is measured one decision later
         self.actor.start(episode(World(envs=hosts), steps=steps))
 
@@ -100,6 +100,9 @@ def test_by_alignment_every_host_has_its_own_order():
     assert world.decide(0) == [("GERMINATE", 4), ("GERMINATE", 7), ("GERMINATE", 2)]
     assert world.decide(1, [1.0, 1.0, 1.0]) == [("GERMINATE", 7), ("GERMINATE", 2), ("GERMINATE", 4)]
     assert world.decide(2, [2.0, 0.5, 2.0]) == ["WAIT", ("GERMINATE", 7), "WAIT"]
+    both = OneSlot([rule, HandRule(ORDER[:2], 1, None)], hosts=2, alignment=alignment[:2].tolist())  # one is shorter
+    assert both.decide(0) == [("GERMINATE", 4), ("GERMINATE", 4)]
+    assert both.decide(1, [1.0, 1.0]) == [("GERMINATE", 7), ("GERMINATE", 2)]
 
 
 def test_one_decision_is_the_tail_where_seeds_act_at_once():
@@ -228,6 +231,8 @@ def test_tuned_rules_come_back_from_their_file(tmp_path):
     rule = rule_of(tuned(), ["a", "b"], [(0, 0), (0, 1), (1, 0)])
     assert rule == HandRule(((0, 1), (1, 0)), 2, 4.0)
     assert rule_of(tuned(), ["a", "b"], [(0, 0), (0, 1)]).order == ((0, 1),)  # too large ones are left out
+    own = tuned(priorities=((1.0, 2.0), (3.0, 4.0)), tries=2)
+    assert rule_of(own, ["a", "b"], [(1, 0)]) == HandRule(((1, 0),), 2, 4.0, ((3.0, 4.0),), 1)
     with pytest.raises(SimicError, match=r"none of b at 0, a at 1 can grow here: possible are a at 0$"):
         rule_of(tuned(), ["a", "b"], [(0, 0)])
     path.write_text(found.to_json()[:-9])

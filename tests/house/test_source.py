@@ -2,8 +2,6 @@
 
 import ast
 import re
-import subprocess
-import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -69,12 +67,6 @@ def test_ruff_asks_for_what_the_findings_ask(rule: str) -> None:
     assert rule in lint["select"] and rule not in lint["ignore"]
     for places, ignored in lint["per-file-ignores"].items():
         assert rule not in ignored or rule == "PLC0415" or not places.startswith(("simic", "flows")), places
-
-
-def test_ruff_finds_nothing() -> None:
-    command = [sys.executable, "-m", "ruff", "check", "--no-cache", "simic", "flows"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
 
 
 # --- what ruff has no rule for ---

@@ -154,15 +154,21 @@ def test_models_of_another_run_are_not_taken_for_those_owed(
     assert f"will not have the policy of run {NAME}" in caplog.text
 
 
+def lived_without_a_store(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, ended: str, fingerprint: str = FINGERPRINT
+) -> None:
+    with monkeypatch.context() as gone:
+        gone.setenv("MLFLOW_TRACKING_URI", GONE)
+        watcher = begun(workspace, [], fingerprint)
+        train(watcher, workspace, range(2), fingerprint)
+        watcher.on_end(ended)
+
+
 def test_a_debt_of_an_earlier_life_does_not_undo_what_came_after(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It failed while MLflow was gone, went on, and finished."""
-    with monkeypatch.context() as gone:
-        gone.setenv("MLFLOW_TRACKING_URI", GONE)
-        watcher = begun(workspace, [])
-        train(watcher, workspace, range(2))
-        watcher.on_end("failed")
+    lived_without_a_store(workspace, monkeypatch, "failed")
     assert owed(workspace) == [NAME]
     watcher = begun(workspace, [])
     train(watcher, workspace, range(2, 3))
@@ -174,12 +180,8 @@ def test_a_debt_of_an_earlier_life_does_not_undo_what_came_after(
 
 
 def test_debts_of_several_runs_are_all_paid(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as gone:
-        gone.setenv("MLFLOW_TRACKING_URI", GONE)
-        for fingerprint, ended in ((FINGERPRINT, "finished"), (OTHER, "interrupted")):
-            watcher = begun(workspace, [], fingerprint)
-            train(watcher, workspace, range(2), fingerprint)
-            watcher.on_end(ended)
+    lived_without_a_store(workspace, monkeypatch, "finished")
+    lived_without_a_store(workspace, monkeypatch, "interrupted", OTHER)
     assert owed(workspace) == sorted((NAME, run_name(OTHER)))
     mlflow_observer.settle(workspace)
     for fingerprint, status in ((FINGERPRINT, "FINISHED"), (OTHER, "KILLED")):
@@ -221,11 +223,7 @@ def test_a_damaged_debt_is_said(damage: bytes, workspace: Workspace, caplog: pyt
 def test_metrics_of_a_run_whose_telemetry_was_removed_stay_missing_and_that_is_said(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with monkeypatch.context() as gone:
-        gone.setenv("MLFLOW_TRACKING_URI", GONE)
-        watcher = begun(workspace, [])
-        train(watcher, workspace, range(2))
-        watcher.on_end("interrupted")
+    lived_without_a_store(workspace, monkeypatch, "interrupted")
     shutil.rmtree(workspace.work(FINGERPRINT))
     mlflow_observer.settle(workspace)
     assert f"will not have all metrics of run {NAME}" in caplog.text and owed(workspace) == []

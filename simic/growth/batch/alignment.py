@@ -16,13 +16,13 @@ from torch.nn import functional as F
 from simic import rng
 from simic.data.batches import Dataset
 from simic.growth.batch.forward import Templates
+from simic.growth.batch.population import FITTED_SAMPLES
 from simic.growth.batch.template import Template, channels_last
 from simic.growth.networks.blueprints import Blueprint
 from simic.growth.networks.hosts import HostSpec
 from simic.rng import Purpose
 
 ROWS = 1024  # of each task's training split, in two halves
-FITTED_ROWS = 512
 TASKS_AT_ONCE = 32  # always the same ones together, so that rounding does not depend on who asks
 
 
@@ -68,7 +68,7 @@ def aligned(template: Template, closing: Sequence[str], x: Tensor, y: Tensor, ki
     key = rng.key(0, Purpose.ALIGNMENT, kind, device=y.device)
     rows = template.draw(key.expand(len(x)))
     if template.fits:
-        rows = template.with_fit(rows, template.fit(x[:, :FITTED_ROWS].flatten(2)))
+        rows = template.with_fit(rows, template.fit(x[:, :FITTED_SAMPLES].flatten(2)))
     named = zip(template.names, template.unpack(rows), strict=True)
     weights = [weight.requires_grad_(name in closing) for name, weight in named]
     leaves = [weight for weight in weights if weight.requires_grad]
