@@ -26,8 +26,8 @@ help:
 	@echo 'make test     the tests            make check    lint, types, import contracts'
 	@echo 'make format   rewrite formatting   make serve    Prefect server and runner, MLflow UI (PORT=, MLFLOW_PORT=)'
 	@echo 'make prove    the long demonstrations (and make test-slow)    make clean    remove .venv and caches'
-	@echo 'make bench    how fast hosts train on this machine, beside plain loops (some minutes)'
 	@echo 'make faults   known faults put into the pipeline: which does the audit find? (an hour)'
+	@echo 'make bench    host trainings per core-second on this machine (some minutes)'
 	@echo 'make mutants  small defects put into the code: which do the tests notice? (an hour)'
 
 install: $(PIPELINE)
@@ -67,9 +67,9 @@ test-slow: $(DEV)
 prove: $(DEV)
 	@python -m pytest -q -m prove
 
-# The reference case alone, beside the results that are kept: all of it is python -m benchmarks.population
+# Beside the results that are kept; all of the table is python -m benchmarks.scaling
 bench: $(DEV)
-	@python -m benchmarks.population --cases reference --envs 1 8 32 --phases 16 --fresh --out .simic/bench.json
+	@python -m benchmarks.scaling --hosts 256 1024 --out .simic/bench.json
 
 faults: $(DEV)
 	@python -m tests.faults

@@ -2,35 +2,177 @@
 
     python -m benchmarks.agent run [--task T] [--algorithm A] [--seeds 10] [--jobs 2]   # goes on where it was
     python -m benchmarks.agent report                                                   # JSON, plot, docs/benchmarks.md
-    python -m benchmarks.agent smoke                                                    # every cell, one rollout
+    python -m benchmarks.agent smoke                                                    # every pair, a few rollouts
 
 Every run (task, algorithm, setting, rng seed) is a file under --work; what exists is not run again. First two tuning
 seeds for each setting of the grid, then the rng seeds 1, 2, … with the setting of the best mean final return. Needs the
-extra: pip install -e '.[bench]'. The report keeps every run in benchmarks/results/agent_runs.jsonl.
+extra: pip install -e '.[bench]'.
 """
 
 import argparse
+import hashlib
 import json
 import multiprocessing
-from dataclasses import dataclass
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import stats
 
-from benchmarks import agent_cells
-from benchmarks.agent_tasks import ENVS, GRID, ROLLOUT, TASKS
-from simic import durable
+import simic
+from benchmarks import page
+from benchmarks.agent_tasks import ENVS, EPISODES, GRID, MINIBATCHES, ROLLOUT, SHARED, TASKS, UNITS, Task
+from simic import durable, params
+from simic.agent import Agent
+from simic.agent.agent import IterationReport
 
 TUNING_SEEDS = (1001, 1002)
-WORK, RESULTS = Path(".simic/benchmarks/agent"), Path("benchmarks/results/agent.json")
-RUNS = RESULTS.with_name("agent_runs.jsonl")
+WORK, RESULTS = Path(".simic/benchmarks/agent"), page.RESULTS / "agent.json"
+WINDOW = 20  # episodes whose mean return is looked at
+
+
+# --- one training ---
+
+
+@dataclass
+class Cell:
+    """What one run came to. ``curve``: environment steps, and the mean return of the last 20 episodes then."""
+
+    task: str
+    algorithm: str
+    config: dict[str, Any]
+    rng_seed: int
+    steps: int
+    returns: list[float] = field(default_factory=list)  # of greedy episodes after training
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    steps_to_solve: int | None = None
+    seconds: float = 0.0  # training alone
+
+    def note(self, steps: int, returns: list[float]) -> None:
+        """Take note of a finished rollout; ``returns`` of all episodes so far."""
+        if len(returns) >= WINDOW:
+            mean = float(np.mean(returns[-WINDOW:]))
+            self.curve.append((steps, round(mean, 3)))
+            if self.steps_to_solve is None and mean >= TASKS[self.task].solved:
+                self.steps_to_solve = steps
+
+
+@cache
+def code(algorithm: str) -> str:
+    """Return what a run is the result of: our agent's code and that of its tasks, or the versions of the peers."""
+    if not algorithm.startswith("simic"):
+        return " ".join(
+            f"{name} {version(name)}" for name in ("stable-baselines3", "sb3-contrib", "gymnasium", "torch")
+        )
+    package, here = Path(simic.__file__).parent, Path(__file__)
+    files = [*sorted((package / "agent").rglob("*.py")), here, here.with_name("agent_tasks.py")]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def whole_steps(task: str, steps: int | None = None) -> int:
+    """Return the task's steps, or those wished for, in whole rollouts."""
+    return -(-(steps or TASKS[task].steps) // (ENVS * ROLLOUT)) * ENVS * ROLLOUT
+
+
+def ours(cell: Cell, task: Task) -> None:
+    """Train and play simic's agent; what the shared settings leave open is as in its defaults, as with the peers."""
+    core = "lstm" if "LSTM" in cell.algorithm else "none"
+    sizes = params.Policy(encoder_units=UNITS, core=core, core_units=UNITS, head_units=UNITS)
+    entropy = {"entropy_coef": 0.0, "entropy_coef_final": 0.0}
+    shared = SHARED | {"value_coef": 2 * SHARED["value_coef"]}  # ours is of ½ (V − R)², theirs of (V − R)²
+    settings = params.PPOParams(minibatches=MINIBATCHES, **shared, **entropy, **cell.config)
+    agent = Agent(task.make, rng_seed=cell.rng_seed, envs=ENVS, rollout_steps=ROLLOUT, policy=sizes, ppo=settings)
+    returns: list[float] = []
+
+    def note(progress: IterationReport) -> None:
+        returns.extend(progress.returns)
+        cell.note(progress.env_steps, returns)
+
+    started = time.perf_counter()
+    agent.train(cell.steps, note)
+    cell.seconds = time.perf_counter() - started
+    cell.returns = agent.evaluate(EPISODES)
+
+
+def peer(cell: Cell, task: Task) -> None:
+    """Train and play Stable-Baselines3 or its contributions, with VecNormalize as its documentation advises."""
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    class Watch(BaseCallback):
+        """Note the returns of finished episodes after each rollout."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: list[float] = []
+
+        def _on_step(self) -> bool:
+            self.found += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
+            return True
+
+        def _on_rollout_end(self) -> None:
+            cell.note(self.num_timesteps, self.found)
+
+    # Environment k of a run is seeded rng_seed + k: runs share starts of first episodes, not how these go on.
+    env = VecNormalize(make_vec_env(task.make, ENVS, seed=cell.rng_seed), gamma=SHARED["gamma"])
+    model, evaluate = build(cell, env)
+    started = time.perf_counter()
+    model.learn(cell.steps, callback=Watch())
+    cell.seconds = time.perf_counter() - started
+    fresh = VecNormalize(make_vec_env(task.make, ENVS, seed=cell.rng_seed + 10_000), training=False, norm_reward=False)
+    fresh.obs_rms = env.obs_rms
+    returns, _ = evaluate(model, fresh, EPISODES, deterministic=True, return_episode_rewards=True)
+    cell.returns = [float(value) for value in returns]
+
+
+def build(cell: Cell, env: Any) -> tuple[Any, Callable]:
+    """Return the peer's model with the settings everybody has, and what evaluates it."""
+    from sb3_contrib import MaskablePPO, RecurrentPPO
+    from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_masked
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    layers = {"net_arch": [UNITS, UNITS]}
+    recurrent = {"net_arch": [UNITS], "lstm_hidden_size": UNITS}
+    kind, policy, sizes, evaluate = {
+        "sb3 PPO": (PPO, "MlpPolicy", layers, evaluate_policy),
+        "sb3-contrib RecurrentPPO": (RecurrentPPO, "MlpLstmPolicy", recurrent, evaluate_policy),
+        "sb3-contrib MaskablePPO": (MaskablePPO, "MlpPolicy", layers, evaluate_masked),
+    }[cell.algorithm]
+    model = kind(
+        policy,
+        env,
+        learning_rate=cell.config["learning_rate"],
+        n_epochs=SHARED["epochs"],
+        n_steps=ROLLOUT,
+        batch_size=ENVS * ROLLOUT // MINIBATCHES,
+        gamma=SHARED["gamma"],
+        gae_lambda=SHARED["gae_lambda"],
+        clip_range=SHARED["clip_range"],
+        vf_coef=SHARED["value_coef"],
+        max_grad_norm=SHARED["max_grad_norm"],
+        ent_coef=0.0,
+        seed=cell.rng_seed,
+        device="cpu",
+        policy_kwargs=sizes,
+    )
+    return model, evaluate
+
+
+# --- all trainings ---
 
 
 @dataclass(frozen=True)
 class Job:
-    """A cell that is wanted, and where it goes."""
+    """A cell that is wanted, and the folder where it goes."""
 
     task: str
     algorithm: str
@@ -41,46 +183,56 @@ class Job:
 
     @property
     def path(self) -> Path:
+        """Return the cell's file."""
         name = "-".join(str(value) for value in self.config.values())
-        return (
-            self.work / self.task.replace(" ", "_") / self.algorithm.replace(" ", "_") / f"{name}-{self.rng_seed}.json"
-        )
+        folder = self.work / self.task.replace(" ", "_") / self.algorithm.replace(" ", "_")
+        return folder / f"{name}-{self.rng_seed}.json"
 
     def cell(self) -> dict[str, Any] | None:
-        """What it came to; None when it has not been run, or with other code or for another number of steps."""
+        """Return what it came to; None when it has not been run, or with other code or for another number of steps."""
         if not self.path.exists():
             return None
         cell = json.loads(self.path.read_bytes())
-        wanted = agent_cells.code(self.algorithm), agent_cells.whole_steps(self.task, self.steps)
+        wanted = code(self.algorithm), whole_steps(self.task, self.steps)
         return cell if (cell["code"], cell["steps"]) == wanted else None
 
 
 def execute(job: Job) -> str:
-    """Runs a cell and keeps it."""
-    cell = agent_cells.run(job.task, job.algorithm, job.config, job.rng_seed, job.steps)
+    """Run a cell on one thread and keep it; return a line about it."""
+    torch.set_num_threads(1)
+    cell = Cell(job.task, job.algorithm, job.config, job.rng_seed, whole_steps(job.task, job.steps))
+    load = os.getloadavg()[0]
+    play = ours if job.algorithm.startswith("simic") else peer
+    play(cell, TASKS[job.task])
+    kept = asdict(cell) | {"steps_per_second": cell.steps / cell.seconds, "load": load, "code": code(job.algorithm)}
     job.path.parent.mkdir(parents=True, exist_ok=True)
-    durable.replace_file(job.path, (json.dumps(cell) + "\n").encode())
-    mean, seconds = np.mean(cell["returns"]), cell["seconds"]
-    return f"{job.path.relative_to(job.work)}: return {mean:.1f} after {cell['steps']} steps, {seconds:.0f} s"
+    durable.replace_file(job.path, (json.dumps(kept) + "\n").encode())
+    mean = np.mean(cell.returns)
+    return f"{job.path.relative_to(job.work)}: return {mean:.1f} after {cell.steps} steps, {cell.seconds:.0f} s"
 
 
-def columns(task: str | None = None, algorithm: str | None = None) -> list[tuple[str, str]]:
-    """Task and algorithm of everything that is compared, each once."""
-    pairs = [(name, each) for name, found in TASKS.items() for rivals in found.rivals for each in rivals]
-    kept = [pair for pair in dict.fromkeys(pairs) if task in (None, pair[0]) and algorithm in (None, pair[1])]
-    if not kept:
-        names = sorted({each for _, each in pairs})
-        raise SystemExit(f"nothing to run: tasks are {', '.join(TASKS)}; algorithms are {', '.join(names)}")
-    return kept
+def run(jobs: list[Job], processes: int) -> None:
+    """Run those that are missing, each in a process of its own."""
+    missing = [job for job in jobs if job.cell() is None]
+    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
+        for number, line in enumerate(pool.imap_unordered(execute, missing, chunksize=1), 1):
+            print(f"{number}/{len(missing)} {line}", flush=True)
+
+
+def pairs_of(task: str | None = None, algorithm: str | None = None) -> list[tuple[str, str]]:
+    """Return task and algorithm of everything that is compared, each once."""
+    pairs = dict.fromkeys((name, each) for name, found in TASKS.items() for each in found.rivals)
+    return [pair for pair in pairs if task in (None, pair[0]) and algorithm in (None, pair[1])]
 
 
 def tuning(task: str, algorithm: str, work: Path) -> list[Job]:
+    """Return the jobs that the setting is chosen by."""
     return [Job(task, algorithm, config, seed, work) for config in GRID for seed in TUNING_SEEDS]
 
 
 def tuned(task: str, algorithm: str, work: Path) -> tuple[dict[str, Any] | None, list[Job]]:
-    """The setting with the best mean final return over the tuning seeds, the first of equals; or what has to be run
-    before it is known. Behind a setting that reached the highest possible return none can win.
+    """Return the setting with the best mean final return over the tuning seeds, the first of equals; or what has to be
+    run before it is known. Behind a setting that reached the highest possible return none can win.
     """
     scores: list[float] = []
     for config in GRID:
@@ -94,36 +246,31 @@ def tuned(task: str, algorithm: str, work: Path) -> tuple[dict[str, Any] | None,
     return GRID[int(np.argmax(scores))], []
 
 
-def run(jobs: list[Job], processes: int) -> None:
-    """Those that are missing, each in a process of its own."""
-    missing = [job for job in jobs if job.cell() is None]
-    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
-        for number, line in enumerate(pool.imap_unordered(execute, missing, chunksize=1), 1):
-            print(f"{number}/{len(missing)} {line}", flush=True)
-
-
 def evaluation(task: str, algorithm: str, seeds: int, work: Path) -> list[Job]:
+    """Return the jobs of the chosen setting; none before it is known."""
     config, _ = tuned(task, algorithm, work)
     return [] if config is None else [Job(task, algorithm, config, seed, work) for seed in range(1, seeds + 1)]
 
 
+# --- the report ---
+
+
 def welch(ours: list[float], theirs: list[float]) -> dict[str, float]:
-    """Difference of means with its 95 % interval (Welch 1947): spreads of the two may differ."""
+    """Return the difference of means with its 95 % interval (Welch 1947): spreads of the two may differ."""
     interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
     return {"difference": float(np.mean(ours) - np.mean(theirs)), "low": interval.low, "high": interval.high}
 
 
 def summary(work: Path) -> dict[str, Any]:
-    """What is finished: by task and algorithm, and the comparisons that both sides are there for."""
+    """Return what is finished: by task and algorithm, and the comparisons that both sides are there for."""
     found: dict[str, Any] = {"envs": ENVS, "rollout": ROLLOUT, "grid": GRID, "tasks": {}}
     for name, task in TASKS.items():
         rows: dict[str, Any] = {}
-        for _, algorithm in columns(name):
-            jobs = evaluation(name, algorithm, 1000, work)
-            cells = [cell for job in jobs if (cell := job.cell())]
+        for _, algorithm in pairs_of(name):
+            cells = [cell for job in evaluation(name, algorithm, 1000, work) if (cell := job.cell())]
             if cells:
                 rows[algorithm] = _row(cells)
-        pairs = [_compared(task, rows, *rivals) for rivals in task.rivals if set(rivals) <= rows.keys()]
+        pairs = [_compared(task, rows)] if set(task.rivals) <= rows.keys() else []
         if rows:
             found["tasks"][name] = {"solved": task.solved, "margin": task.margin, "rows": rows, "pairs": pairs}
     return found
@@ -132,17 +279,20 @@ def summary(work: Path) -> dict[str, Any]:
 def _row(cells: list[dict[str, Any]]) -> dict[str, Any]:
     finals = [float(np.mean(cell["returns"])) for cell in cells]
     solved = [cell["steps_to_solve"] for cell in cells]
-    grid = np.array([[value for _, value in cell["curve"]][-_shortest(cells) :] for cell in cells])
+    # Runs that never got there count as later than all others.
+    median = float(np.median([np.inf if steps is None else steps for steps in solved]))
+    shortest = min(len(cell["curve"]) for cell in cells)
+    grid = np.array([[value for _, value in cell["curve"]][-shortest:] for cell in cells])
     return {
         "config": cells[0]["config"],
         "rng_seeds": [cell["rng_seed"] for cell in cells],
         "final_returns": finals,
         "mean": float(np.mean(finals)),
         "solved_runs": sum(steps is not None for steps in solved),
-        "median_steps_to_solve": _median_or_never(solved),
+        "median_steps_to_solve": median if np.isfinite(median) else None,
         "steps_per_second": float(np.median([cell["steps_per_second"] for cell in cells])),
         "curve": {
-            "steps": [steps for steps, _ in cells[0]["curve"]][-grid.shape[1] :],
+            "steps": [steps for steps, _ in cells[0]["curve"]][-shortest:],
             "mean": grid.mean(axis=0).round(2).tolist(),
             "low": grid.min(axis=0).tolist(),
             "high": grid.max(axis=0).tolist(),
@@ -150,68 +300,33 @@ def _row(cells: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _median_or_never(solved: list[int | None]) -> float | None:
-    """Runs that never got there count as later than all others; None when the median is one of them."""
-    median = float(np.median([np.inf if steps is None else steps for steps in solved]))
-    return median if np.isfinite(median) else None
-
-
-def _shortest(cells: list[dict[str, Any]]) -> int:
-    return min(len(cell["curve"]) for cell in cells)
-
-
-def _compared(task: Any, rows: dict[str, Any], ours: str, theirs: str) -> dict[str, Any]:
-    found = {"ours": ours, "theirs": theirs}
-    if min(len(rows[name]["final_returns"]) for name in (ours, theirs)) < 2:
-        return found
-    interval = welch(rows[ours]["final_returns"], rows[theirs]["final_returns"])
-    return found | interval | {"not_behind": bool(interval["low"] > -task.margin)}
-
-
-def keep_runs(work: Path, path: Path) -> None:
-    """One line per finished run."""
-    cells = sorted(work.glob("*/*/*.json"))
-    if not cells:
-        raise SystemExit(f"{work}: no runs there; run first, or put the kept ones back with run --continued")
-    lines = [json.dumps(json.loads(cell.read_bytes())) + "\n" for cell in cells]
-    durable.replace_file(path, "".join(lines).encode())
-
-
-def put_back(path: Path, work: Path) -> None:
-    """The kept runs as files, where there are none."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        cell = json.loads(line)
-        target = Job(cell["task"], cell["algorithm"], cell["config"], cell["rng_seed"], work).path
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            durable.replace_file(target, (json.dumps(cell) + "\n").encode())
+def _compared(task: Task, rows: dict[str, Any]) -> dict[str, Any]:
+    ours, theirs = task.rivals
+    finals = [rows[name]["final_returns"] for name in (ours, theirs)]
+    if min(map(len, finals)) < 2:
+        return {"ours": ours, "theirs": theirs}
+    interval = welch(*finals)
+    return {"ours": ours, "theirs": theirs, **interval, "not_behind": bool(interval["low"] > -task.margin)}
 
 
 def main() -> None:
     """Run what is missing, or report what is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("run", "report", "smoke"))
-    parser.add_argument("--task")
-    parser.add_argument("--algorithm")
+    parser.add_argument("--task", choices=TASKS)
+    parser.add_argument("--algorithm", choices=sorted({each for _, each in pairs_of()}))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--work", type=Path, default=WORK)
-    parser.add_argument("--continued", action="store_true", help="take the runs of the last report as done")
     given = parser.parse_args()
-    pairs = columns(given.task, given.algorithm)
+    pairs = pairs_of(given.task, given.algorithm)
     if given.what == "smoke":
-        jobs = [Job(*pair, GRID[0], 1, given.work.with_name("smoke"), steps=4 * ENVS * ROLLOUT) for pair in pairs]
-        run(jobs, given.jobs)
+        run([Job(*pair, GRID[0], 1, given.work.with_name("smoke"), 4 * ENVS * ROLLOUT) for pair in pairs], given.jobs)
     elif given.what == "run":
-        if given.continued:
-            put_back(RUNS, given.work)
         while jobs := [job for pair in pairs for job in tuned(*pair, given.work)[1]]:
             run(jobs, given.jobs)
         run([job for pair in pairs for job in evaluation(*pair, given.seeds, given.work)], given.jobs)
     else:
-        from benchmarks import page
-
-        keep_runs(given.work, RUNS)
         page.write_result(RESULTS, summary(given.work))
         page.main()
 

@@ -34,10 +34,9 @@ from torch import Tensor
 
 from benchmarks import page
 from simic import params, rng
-from simic.agent.advantages import with_advantages
 from simic.agent.normalization import Normalizers, RewardNormalizer
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO
+from simic.agent.ppo import PPO, with_advantages
 from simic.agent.rollout import collect
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
 

@@ -1,38 +1,125 @@
-"""Limits of the audit's symptoms that no publication has, from clean runs: the worst that they showed, times 1.5,
-but no stricter than judged.
+"""Limits of the audit's symptoms that no publication has, from runs without a fault: the worst that they showed, times
+1.5, but no stricter than judged.
 
-    python -m benchmarks.calibration RUN [RUN …] [--out benchmarks/results/calibration.json] [--write] [--more]
+    python -m benchmarks.calibration FOLDER [--seeds 10] [--first 1] [--processes 2] [--again] [--more] [--write]
 
-RUN is the folder of a finished run (with ``reports/findings.json``) of this code, of whatever settings the limits are
-to hold for. A run whose record is refuted, or that was trained by other code than the first, is no clean run and is
-refused. Printed is how each number is distributed over the runs, and the limit that follows; findings of a run by
-limits as they are now are false alarms. ``--write`` puts the limits of 30 runs or more into
+Makes the runs that are missing in FOLDER: four settings, each a few minutes of one core with something to win, each
+with so many seeds. ``patches`` (a suite), ``planted`` (a generated task), ``text`` (a transformer on
+$SIMIC_DATA_DIR/tinyshakespeare.txt) and ``large`` (28 x 28 pixels, of $SIMIC_DATA_DIR/mnist). All stages run, watched
+by the live audit; what the audit finds in one of them is a false alarm. ``--again`` audits runs that are there anew.
+
+Then prints how each number is distributed over all runs in FOLDER, and the limit that follows. A run whose record is
+refuted, or that other code trained, is refused. ``--write`` puts the limits of 30 runs or more into
 ``simic/audit/limits.py``. With ``--more`` they count beside the runs of the result that is there, of which the worst
-values are kept; median and percentile are of the new ones.
+values are kept; median and percentile are of the new ones. ``--seeds 0`` makes no run.
 """
 
 import argparse
 import json
 import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import page
-from simic import durable, seals
+from simic import durable, params, seals
 from simic.audit import limits
 from simic.audit.findings import Status, Verdict
 from simic.audit.limits import Limit
+from simic.audit.live import LiveAudit
+from simic.data.synthetic import PLANTED
 from simic.errors import SimicError
+from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 
-RESULT, LIMITS = Path("benchmarks/results/calibration.json"), Path("simic/audit/limits.py")
+RESULT, LIMITS = page.RESULTS / "calibration.json", Path("simic/audit/limits.py")
 PERCENTILE = 99.0  # of the side that is worse
+
+# --- runs without a fault ---
+
+MACHINE = ["runtime.device=cpu", "runtime.processes=1", "runtime.threads=1", "runtime.progress=none"]
+# With as many updates of PPO as the audit's symptoms ask for, and as many evaluation seeds.
+SHORT = [
+    "train.lifecycle.training_dwell=1", "train.reward.mode=score", "train.ppo.minibatches=2", "evaluate.eval_seeds=20",
+    "headroom.policies=[static]", "headroom.schedules=4", "headroom.search_tasks=2", "headroom.floors=false",
+]  # fmt: skip
+ONE_SEED = [
+    "train.validate_every=5", "train.lifecycle.blending_dwell=1", "train.lifecycle.min_prune_age=2",
+    "train.lifecycle.max_seeds=1", "train.policy={encoder_units: 32, core_units: 32, head_units: 32}",
+]  # fmt: skip
+FEW_HOSTS = ["train.iterations=13", "train.envs=12", "train.episode_steps=14"]
+SETTINGS: dict[str, list[str]] = {
+    "patches": [
+        *SHORT, "prepare.task=suite", "prepare.suite.name=patches", "prepare.samples=160",
+        "prepare.suite.instances={train: 4, val: 2, held_out: 3, held_out_kinds: 1}",
+        "train.host={family: cnn, preset: impaired}", "train.iterations=10", "train.envs=8", "train.episode_steps=14",
+        "train.batches_per_epoch=4", "train.batch_size=16", "train.validate_every=3",
+        "train.host_optimizer={name: adamw, learning_rate: 0.003}", "train.lifecycle.min_prune_age=4",
+        "train.lifecycle.embargo_steps=0", "train.lifecycle.sequential_development=false",
+        "train.lifecycle.max_seeds=2", "train.lifecycle.param_budget=1.0", "train.price=2.0",
+        "train.actions={slot: [0, 1], blueprint: [norm, depthwise], style: [linear_add, sigmoid_add, linear_gate]}",
+        "train.policy={encoder_units: 16, core_units: 16, head_units: 16}", "train.ppo.epochs=2",
+        "train.ppo.learning_rate=0.001",
+    ],
+    "planted": [
+        *PLANTED["orientation"].overrides, *SHORT, *ONE_SEED, "train.batches_per_epoch=4", "train.iterations=24",
+        "train.envs=32", "train.episode_steps=12", "train.actions={style: [linear_add], alpha_target: [1.0]}",
+    ],
+    "text": [
+        *SHORT, *ONE_SEED, *FEW_HOSTS, "prepare.task=text", "prepare.source=tinyshakespeare.txt",
+        "prepare.samples=1200", "prepare.context=16", "train.host={family: transformer, preset: impaired}",
+        "train.batches_per_epoch=8", "train.batch_size=16",
+        "train.host_optimizer={name: adamw, learning_rate: 0.005}", "train.lifecycle.param_budget=4.0",
+        "train.actions={slot: [0, 1], blueprint: [norm, attention], style: [linear_add], alpha_target: [1.0]}",
+    ],
+    "large": [
+        *SHORT, *ONE_SEED, *FEW_HOSTS, "prepare.task=mnist", "prepare.samples=1500",
+        "train.host={family: cnn, preset: impaired}", "train.batches_per_epoch=4",
+        "train.host_optimizer={name: sgd, learning_rate: 0.05}",
+        "train.actions={slot: [0, 1], blueprint: [norm, depthwise], style: [linear_add], alpha_target: [1.0]}",
+    ],
+}  # fmt: skip
+
+
+def load(workspace: Workspace, name: str, rng_seed: int) -> params.Params:
+    """Return the params of a run, whose params.yaml is empty: the settings stand on the defaults."""
+    workspace.root.mkdir(parents=True, exist_ok=True)
+    if not workspace.params.exists():
+        workspace.params.write_text("{}\n", encoding="utf-8")
+    return params.load(workspace.params, [*SETTINGS[name], f"rng_seed={rng_seed}", *MACHINE], whole=False)
+
+
+def run(name: str, rng_seed: int, folder: Path) -> None:
+    """Do all stages in this process, or the audit of a run that is there."""
+    workspace = Workspace(folder)
+    tree = load(workspace, name, rng_seed)
+    for stage, do in stages.STAGES.items():
+        if stage == "train" and not workspace.evaluation.exists():
+            stages.train(tree, workspace, (LiveAudit(),))
+        elif stage == "audit" or not workspace.evaluation.exists():
+            do(tree, workspace)
+
+
+def attempt(name: str, rng_seed: int, folder: Path, again: bool) -> str:
+    """Make a run in a process of its own, unless it is there; return one line about it."""
+    if again or not (Workspace(folder).reports / "findings.json").exists():
+        command = [sys.executable, "-m", "benchmarks.calibration", "--one", name, str(rng_seed), str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return f"{folder.name}: {done.stderr.strip().splitlines()[-1]}"
+    found = [f"{each.severity} {each.check}" for each in read(folder).with_status(Status.FINDING)]
+    return f"{folder.name}: {', '.join(found) or 'nothing found'}"
+
+
+# --- what they showed ---
 
 
 def read(folder: Path) -> Verdict:
-    """What the audit said of a run; SimicError where it was not audited, or its record does not hold."""
+    """Return what the audit said of a run; SimicError where it was not audited, or its record does not hold."""
     path = Workspace(folder).reports / "findings.json"
     try:
         verdict = Verdict.from_json(path.read_bytes())
@@ -45,18 +132,26 @@ def read(folder: Path) -> Verdict:
     return verdict
 
 
-def code_of(folder: Path) -> dict[str, str]:
-    """What trained a run, by file."""
-    path = seals.path_of(folder, "train")
-    try:
-        return seals.Seal.model_validate_json(path.read_bytes()).code
-    except (OSError, ValueError):
-        raise SimicError(f"{path}: no seal of a training") from None
+def clean(folders: list[Path]) -> dict[str, Verdict]:
+    """Return verdicts by name of the folder; SimicError where one is no clean run or of other code than the first."""
+    code: dict[str, str] | None = None
+    verdicts: dict[str, Verdict] = {}
+    for folder in folders:
+        path = seals.path_of(folder, "train")
+        try:
+            own = seals.Seal.model_validate_json(path.read_bytes()).code
+        except (OSError, ValueError):
+            raise SimicError(f"{path}: no seal of a training") from None
+        code = own if code is None else code
+        if own != code:
+            raise SimicError(f"{folder}: trained by other code than {folders[0]}")
+        verdicts[folder.name] = read(folder)
+    return verdicts
 
 
 def summary(verdicts: dict[str, Verdict], earlier: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Of runs by name: each number of ours over them with its limit, and what the present limits find in each; beside
-    the runs of an ``earlier`` summary.
+    """Return each number of ours over the runs with its limit, and what the present limits find in each; beside the
+    runs of an ``earlier`` summary.
     """
     named = {limit.name: limit for limit in limits.every() if limit.ours}
     values: dict[str, list[float]] = {}
@@ -74,18 +169,17 @@ def summary(verdicts: dict[str, Verdict], earlier: dict[str, Any] | None = None)
         name: {r.check: r.severity for r in verdict.with_status(Status.FINDING) if r.layer == "symptom"}
         for name, verdict in verdicts.items()
     }
-    unmeasured = [name for name in named if name not in found]
     return {
         "runs": len(verdicts) + (earlier["runs"] if earlier else 0),
         "statistics": found,
-        "not_measured": unmeasured,
+        "not_measured": [name for name in named if name not in found],
         "findings": alarms,
     }
 
 
 def distribution(limit: Limit, values: list[float], earlier: dict[str, float] | None = None) -> dict[str, float]:
-    """Over runs: how many measured it, median, 99th percentile and extreme of the worse side, and what follows; how
-    many and the extreme count ``earlier`` ones too.
+    """Return of a number over runs how many measured it, its median, 99th percentile and extreme of the worse side, and
+    the limit that follows; how many and the extreme count ``earlier`` ones too.
     """
     whole = [*values, *([earlier["worst"]] if earlier else [])]
     worst = float(max(whole) if limit.above else min(whole))
@@ -100,7 +194,7 @@ def distribution(limit: Limit, values: list[float], earlier: dict[str, float] | 
 
 
 def rewritten(source: str, found: dict[str, Any]) -> str:
-    """The text of limits.py with the limits of a summary; SimicError of too few runs."""
+    """Return the text of limits.py with the limits of a summary; SimicError of too few runs."""
     runs = found["runs"]
     if runs < limits.ENOUGH_RUNS:
         raise SimicError(f"{runs} clean runs: limits are written from {limits.ENOUGH_RUNS} or more")
@@ -113,40 +207,47 @@ def rewritten(source: str, found: dict[str, Any]) -> str:
     return source
 
 
-def clean(folders: list[Path]) -> dict[str, Verdict]:
-    """By name of the folder; SimicError where one is none, of other code, or named as another one."""
-    verdicts: dict[str, Verdict] = {}
-    for folder in folders:
-        if code_of(folder) != code_of(folders[0]):
-            raise SimicError(f"{folder}: trained by other code than {folders[0]}")
-        if folder.name in verdicts:
-            raise SimicError(f"{folder}: another run is named {folder.name}, too")
-        verdicts[folder.name] = read(folder)
-    return verdicts
-
-
 def keep(found: dict[str, Any], out: Path, write: bool) -> None:
-    """Prints a summary and keeps it, and its limits where asked to."""
+    """Print a summary and keep it, and its limits where asked to."""
     page.write_result(out, found)
-    print(*page.calibration_table(found), sep="\n")
+    columns = ("median", "p99", "worst", "limit", "now")
+    rows = [
+        (name, str(each["runs"]), *(f"{each[column]:.3g}" for column in columns))
+        for name, each in found["statistics"].items()
+    ]
+    head = ("number", "runs", "median", "99 %", "worst", "worst × 1.5", "limit now")
+    print(*page.table(head, rows), sep="\n")
     print(f"not measured: {', '.join(found['not_measured']) or 'none'}")
     print(json.dumps({name: alarms for name, alarms in found["findings"].items() if alarms}, indent=1))
     if write:
         durable.replace_file(LIMITS, rewritten(LIMITS.read_text(encoding="utf-8"), found).encode())
-        page.main()
 
 
 def main() -> None:
-    """Measure, print, keep; rewrite the limits where asked to."""
+    """Make the runs that are missing, measure, print, keep; rewrite the limits where asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("folder", type=Path, nargs="?", default=Path(".simic/calibration"))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first", type=int, default=1, help="seed")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--again", action="store_true", help="audit runs that are there once more")
     parser.add_argument("--out", type=Path, default=RESULT)
     parser.add_argument("--write", action="store_true", help=f"put the limits into {LIMITS}")
     parser.add_argument("--more", action="store_true", help="beside the runs of the result that is there")
+    parser.add_argument("--one", nargs=3, metavar=("SETTING", "SEED", "FOLDER"), help="one run in this process")
     given = parser.parse_args()
+    if given.one:
+        run(given.one[0], int(given.one[1]), Path(given.one[2]))
+        return
+    wanted = [(name, seed) for seed in range(given.first, given.first + given.seeds) for name in SETTINGS]
     try:
+        with ThreadPoolExecutor(given.processes) as pool:
+            begun = [pool.submit(attempt, *each, given.folder / f"{each[0]}-{each[1]}", given.again) for each in wanted]
+            for line in (each.result() for each in begun):
+                print(line, flush=True)
         earlier = json.loads(given.out.read_bytes()) if given.more else None
-        keep(summary(clean(given.folders), earlier), given.out, given.write)
+        runs = sorted(path.parents[1] for path in given.folder.glob("*/reports/findings.json"))
+        keep(summary(clean(runs), earlier), given.out, given.write)
     except SimicError as error:
         parser.error(str(error))
 

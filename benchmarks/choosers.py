@@ -1,15 +1,15 @@
-"""Supervised choosers: try one to three seeds, then a model picks one of all from what was seen of them.
+"""Supervised choosers: extra trees predict from a task's alignments what every opening reaches on it.
 
-The outcome of every opening is known on hosts of training tasks: hosts that are alike up to the choice go on with one
-opening each. Which seeds are tried, and for how long, is searched for on the same tasks.
+Openings are then tried in the predicted order as a hand rule does it; for how long and what is kept is tuned on tasks
+that the trees did not learn from. It answers: would a classifier do what the controller does?
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,36 +17,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from simic import rng
+from simic.agent.spec import Observation
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.play import Situation
+from simic.envs.observations import alignment
+from simic.envs.play import Episode
 from simic.errors import SimicError
-from simic.evaluation.grid import ROWS_AT_ONCE
-from simic.evaluation.rules import opening_name
-from simic.evaluation.trials import (
-    SEEN,
-    ByLength,
-    Opening,
-    TrialPlan,
-    Watched,
-    last_decisions,
-    possible_openings,
-)
-from simic.evaluation.tuning import OPENING_HOSTS, PATIENCE, Ground, Told, grown_alone
-from simic.params import Params
+from simic.evaluation.rules import HandRule, HandRules
+from simic.evaluation.scoring import ROWS_AT_ONCE
+from simic.evaluation.trials import ByLength, Opening, possible_openings
+from simic.evaluation.tuning import Ground, Told, grown_alone
+from simic.params import Lifecycle, Params
 
-TRAININGS = 3000  # of hosts, that the final model of a design learns from
-MOST_TRIES = 3
-DESIGNS = 3  # for each number of epochs, that are tried beyond the first estimate
-DESIGN_HOSTS = 32  # on which they are
+TRAININGS = 9000  # of hosts, each opening on each of some tasks
+TUNING_HOSTS = 128  # on other tasks
+PATIENCE, THRESHOLDS = (1, 2, 3), (1.0, 2.0, 4.0)  # epochs, points
+RETURNING = (1, 2, 3)  # tries
 LEAVES = (1, 2, 4, 8, 16)  # least rows of a leaf
-COMPARED_LEAVES = (1, 4)  # of those, while designs are compared
-FOLDS = 4
-DEPTH, TREES, FEWER_TREES = 5, 200, 50  # fewer while designs are compared
-ESTIMATE_LEAF = 2
-MISSING = -1000.0  # of what was not measured
+FOLDS, TREES = 4, 200
 
-Kind = Literal["tree", "extra trees"]
-KINDS: tuple[Kind, ...] = ("tree", "extra trees")
 Table, Folds = NDArray[np.float64], NDArray[np.int64]
 
 
@@ -59,93 +47,66 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True)
-class Design:
-    """Which openings are tried, by their places among all, and for how many epochs each."""
+class Chooser:
+    """For episodes of so many epochs; the model predicts scores of openings less their mean."""
 
-    tries: tuple[int, ...]
-    patience: int
-
-    def plan(self, openings: Sequence[Opening]) -> TrialPlan:
-        """Return the plan, whose order is that of ``places``."""
-        order = tuple(openings[place] for place in self.places(len(openings)))
-        return TrialPlan(order, len(self.tries), self.patience, float("inf"), True)
-
-    def places(self, count: int) -> list[int]:
-        """Return all places: those that are tried first, then the others."""
-        return [*self.tries, *(place for place in range(count) if place not in self.tries)]
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A chooser for episodes of so many epochs."""
-
-    kind: Kind
     epochs: int
-    design: Design
     leaf: int
-    model: Model  # predicts every opening's score less their mean
-    gain: float  # points over a random opening, cross-validated over tasks
-    hosts: int  # that it learned from, each with every opening
+    model: Model
+    rule: HandRule
 
-    def words(self, names: Sequence[str]) -> str:
-        """Return it as in a table, given the openings' names."""
-        tried = ", ".join(names[place] for place in self.design.tries)
-        return f"{self.kind}, {tried} for {self.design.patience} epoch(s) each, leaves of {self.leaf}"
-
-
-@dataclass(frozen=True)
-class Choosers:
-    """A chooser of each kind for each number of epochs, and how many host trainings they cost together."""
-
-    fitted: tuple[Fitted, ...]
-    openings: tuple[Opening, ...]
-    names: tuple[str, ...]  # of the openings
-    trainings: int
-
-    def actor(self, env: GrowthEnv, kind: Kind) -> ByLength:
-        """Return the choosers of one kind as an actor."""
-        return ByLength({each.epochs: Guided(env, each, self.openings) for each in self.fitted if each.kind == kind})
+    def __str__(self) -> str:
+        """Describe it in a table."""
+        kept = "then the best again" if self.rule.threshold is None else f"keep above {self.rule.threshold:g} points"
+        most = f"at most {self.rule.tries}, " if self.rule.tries else ""
+        return f"leaves of {self.leaf}, {most}{self.rule.patience} epoch(s) each, {kept}"
 
 
-class Guided(Watched):
-    """Tries as its chooser's design says, then grows what the model expects most of."""
+class Ordered(HandRules):
+    """Plays rules on openings in the order of what a model expects of them."""
 
-    def __init__(self, env: GrowthEnv, fitted: Fitted, openings: Sequence[Opening]) -> None:
-        super().__init__(env, [fitted.design.plan(openings)], torch.empty(0))
-        self.model, self.places = fitted.model, torch.tensor(fitted.design.places(len(openings)))
+    def __init__(self, lifecycle: Lifecycle, rules: Sequence[HandRule], model: Model) -> None:
+        super().__init__(lifecycle, rules)
+        self.model = model
 
-    def choose(self, situation: Situation) -> Tensor:
-        """Return the place in the order of the opening that the model expects most of."""
-        expected = torch.as_tensor(self.model.predict(features(self.seen)))
-        return expected[:, self.places].argmax(dim=1).to(self.rows.device)
+    def start(self, episode: Episode) -> None:
+        """Forget all seeds, and the order."""
+        super().start(episode)
+        self.ordered = False
 
-
-def features(seen: Tensor) -> Table:
-    """Return one row per host of what was ``seen [H, tries, patience, F]``: every value, the accuracy without the seed,
-    and the changes of all from epoch to epoch.
-    """
-    alone = seen[..., SEEN.index("accuracy")] - seen[..., SEEN.index("contribution")]
-    values = torch.cat([seen, alone[..., None]], dim=-1)
-    parts = [values.flatten(1), values.diff(dim=2).flatten(1)]
-    return torch.cat(parts, dim=1).nan_to_num(MISSING).double().cpu().numpy()
+    def _put_in_order(self, observation: Observation) -> None:
+        seen = alignment(observation.features, observation.masks["blueprint"].shape[-1]).double().cpu().numpy()
+        places = torch.as_tensor(self.model.predict(seen)).argsort(dim=1, descending=True).to(self.order.device)
+        self.order = self.order.gather(1, places[..., None].expand_as(self.order))
+        self.ordered = True
 
 
-# --- fitting ---------------------------------------------------------------------------------------------------------
+def learn(
+    params: Params, prepared: Path, epochs: Sequence[int], device: torch.device, told: Told, rows: int = ROWS_AT_ONCE
+) -> tuple[list[Chooser], int]:
+    """Return a chooser for each number of epochs, and how many host trainings they cost together."""
+    ground = Ground.open(params, prepared, device, epochs, rows)
+    with closing(ground.env) as env:
+        openings = possible_openings(env)
+        hosts = torch.arange(max(1, TRAININGS // len(openings)))
+        scores, _ = grown_alone(ground, openings, hosts, told)
+        seen = env.alignments.of(ground.tasks[hosts % len(ground.tasks)].to(env.device)).double().cpu().numpy()
+        folds = folds_of(hosts, len(ground.tasks))
+        fitted = [fit(seen, of_length.double().numpy(), folds) for of_length in scores]
+        found = [_tuned(ground, openings, *each, k, len(hosts), told) for k, each in enumerate(fitted)]
+    return found, ground.trainings
 
 
-def regressor(kind: Kind, leaf: int, trees: int = TREES) -> Model:
+def actor(env: GrowthEnv, choosers: Sequence[Chooser]) -> ByLength:
+    """Return the choosers as an actor."""
+    return ByLength({each.epochs: Ordered(env.train.lifecycle, [each.rule], each.model) for each in choosers})
+
+
+def regressor(leaf: int) -> Model:
     """Return a model that has learned nothing."""
     from sklearn.ensemble import ExtraTreesRegressor
-    from sklearn.tree import DecisionTreeRegressor
 
-    if kind == "tree":
-        return DecisionTreeRegressor(max_depth=DEPTH, min_samples_leaf=leaf, random_state=0)
-    return ExtraTreesRegressor(n_estimators=trees, min_samples_leaf=leaf, random_state=0)
-
-
-def centred(scores: Table) -> Table:
-    """Return ``scores [H, P]`` less their mean over the openings of each host: what a choice can change."""
-    return scores - scores.mean(axis=1, keepdims=True)
+    return ExtraTreesRegressor(n_estimators=TREES, min_samples_leaf=leaf, random_state=0)
 
 
 def folds_of(hosts: Tensor, tasks: int) -> Folds:
@@ -154,171 +115,41 @@ def folds_of(hosts: Tensor, tasks: int) -> Folds:
     return (rng.permutation(rng.key(0, rng.Purpose.SUBSAMPLE), int(groups.max()) + 1)[groups] % FOLDS).numpy()
 
 
-def chosen_gain(kind: Kind, leaf: int, seen: Table, gains: Table, folds: Folds, trees: int = TREES) -> float:
+def chosen_gain(leaf: int, seen: Table, gains: Table, folds: Folds) -> float:
     """Return the mean of ``gains [H, P]`` at the openings that models choose for a fold ``[H]`` they have not met."""
     found = np.empty(len(folds))
     for fold in np.unique(folds):
         inside, outside = folds != fold, folds == fold
         if not inside.any():
             raise SimicError("chooser: its hosts are all of one fold: it needs more tasks of training, or more hosts")
-        model = regressor(kind, leaf, trees)
+        model = regressor(leaf)
         model.fit(seen[inside], gains[inside])
         best = model.predict(seen[outside]).argmax(axis=1)
         found[outside] = gains[outside][np.arange(len(best)), best]
     return float(found.mean())
 
 
-def fit(kind: Kind, epochs: int, design: Design, seen: Table, scores: Table, folds: Folds) -> Fitted:
-    """Return a chooser with the leaf size that is best for tasks it has not met, fitted on all of them."""
-    gains = centred(scores)
-    by_leaf = {leaf: chosen_gain(kind, leaf, seen, gains, folds) for leaf in LEAVES}
-    leaf = max(by_leaf, key=lambda leaf: by_leaf[leaf])
-    model = regressor(kind, leaf)
+def fit(seen: Table, scores: Table, folds: Folds) -> tuple[int, Model]:
+    """Return the leaf size that is best for tasks not met, and trees with it, fitted on ``scores [H, P]`` of all."""
+    gains = scores - scores.mean(axis=1, keepdims=True)
+    leaf = max(LEAVES, key=lambda leaf: chosen_gain(leaf, seen, gains, folds))
+    model = regressor(leaf)
     model.fit(seen, gains)
-    return Fitted(kind, epochs, design, leaf, model, by_leaf[leaf], len(scores))
+    return leaf, model
 
 
-# --- data ------------------------------------------------------------------------------------------------------------
+def _tuned(
+    ground: Ground, openings: Sequence[Opening], leaf: int, model: Model, length: int, first: int, told: Told
+) -> Chooser:
+    """Return the chooser with the rule that is best at one length on hosts that the model did not learn from."""
+    order, lifecycle = tuple(openings), ground.env.train.lifecycle
+    rules = [HandRule(order, patience, threshold) for patience, threshold in product(PATIENCE, THRESHOLDS)]
+    rules += [HandRule(order, patience, None, (), tries) for patience, tries in product(PATIENCE, RETURNING)]
+    ids = torch.arange(first, first + TUNING_HOSTS).repeat_interleave(len(rules))
 
+    def make(part: Tensor) -> Ordered:
+        return Ordered(lifecycle, [rules[row % len(rules)] for row in part.tolist()], model)
 
-@dataclass
-class Outcomes:
-    """What was seen on hosts in the trials of a design ``[H, D]``, and what every opening reached ``[L, H, P]``."""
-
-    seen: Table
-    scores: Table
-    hosts: Tensor  # [H]
-
-    def and_(self, other: "Outcomes") -> "Outcomes":
-        """Return both, one after the other."""
-        return Outcomes(
-            np.concatenate([self.seen, other.seen]),
-            np.concatenate([self.scores, other.scores], axis=1),
-            torch.cat([self.hosts, other.hosts]),
-        )
-
-
-def outcomes(ground: Ground, openings: Sequence[Opening], design: Design, hosts: Tensor, told: Told) -> Outcomes:
-    """Play the trials of a design on ``hosts [H]`` once for every opening, which is grown after them."""
-    count, plan = len(openings), design.plan(openings)
-    position = torch.tensor(design.places(count)).argsort()  # in the order, of every place
-
-    def make(part: Tensor) -> Watched:
-        return Watched(ground.env, [plan], position[part % count])
-
-    rows = hosts.repeat_interleave(count)
-    scores, actors = ground.play(make, rows, lambda done, of: told("choosers, outcomes of trials", done, of))
-    seen = torch.cat([actor.seen for actor in actors if isinstance(actor, Watched)])[: len(rows) : count]
-    return Outcomes(features(seen), scores.view(-1, len(hosts), count).numpy(), hosts)
-
-
-# --- the search ------------------------------------------------------------------------------------------------------
-
-
-def learn(
-    params: Params,
-    prepared: Path,
-    epochs: Sequence[int],
-    device: torch.device,
-    told: Told = lambda *_: None,
-    trainings: int = TRAININGS,
-    opening_hosts: int = OPENING_HOSTS,
-    design_hosts: int = DESIGN_HOSTS,
-    rows: int = ROWS_AT_ONCE,
-) -> Choosers:
-    """Return choosers of both kinds for each number of epochs.
-
-    Openings grown alone on ``opening_hosts`` give a first estimate of every design; the best are played on
-    ``design_hosts``, and the best of these until about ``trainings`` hosts were trained for it.
-    """
-    ground = Ground.open(params, prepared, device, epochs, rows)
-    with closing(ground.env) as env:
-        openings = possible_openings(env)
-        designs = promising(params, prepared, device, ground, openings, opening_hosts, rows, told)
-        first = opening_hosts + torch.arange(design_hosts)
-        tried = {design: outcomes(ground, openings, design, first, told) for designs_ in designs for design in designs_}
-        best = [_best_of(tried, of_length, k, len(ground.tasks)) for k, of_length in enumerate(designs)]
-        more = max(0, trainings // len(openings) - design_hosts)
-        rest = opening_hosts + design_hosts + torch.arange(more)
-        if more:
-            tried |= {d: tried[d].and_(outcomes(ground, openings, d, rest, told)) for d in dict.fromkeys(best)}
-        fitted = []
-        for (k, design), kind in product(enumerate(best), KINDS):
-            data = tried[design]
-            folds = folds_of(data.hosts, len(ground.tasks))
-            fitted.append(fit(kind, ground.epochs[k], design, data.seen, data.scores[k], folds))
-        names = tuple(opening_name(opening, [item.name for item in env.blueprints]) for opening in openings)
-    return Choosers(tuple(fitted), tuple(openings), names, ground.trainings)
-
-
-def _best_of(tried: dict[Design, Outcomes], designs: Sequence[Design], k: int, tasks: int) -> Design:
-    """Return the design whose choices reach most at length ``k``, on hosts that all designs were played on."""
-
-    def reached(design: Design) -> float:
-        data = tried[design]
-        own = (data.hosts % tasks).numpy()
-        gains = centred(data.scores[k])
-        return data.scores[k].mean() + max(
-            chosen_gain("extra trees", leaf, data.seen, gains, own, FEWER_TREES) for leaf in COMPARED_LEAVES
-        )
-
-    return max(designs, key=reached)
-
-
-def promising(
-    params: Params,
-    prepared: Path,
-    device: torch.device,
-    ground: Ground,
-    openings: Sequence[Opening],
-    hosts: int,
-    rows: int,
-    told: Told,
-) -> list[list[Design]]:
-    """Return the designs that seem best for each number of epochs, from openings grown alone on ``hosts``: what is
-    chosen is estimated to gain what it gains in the epochs that the trials leave.
-    """
-    by_tries = {(tries, patience): tries * (last_decisions(params.train.lifecycle) - 1 + patience)
-                for tries, patience in product(range(1, MOST_TRIES + 1), PATIENCE)}  # fmt: skip
-    left = {n - taken for n, taken in product(ground.epochs, by_tries.values()) if n > taken}
-    if not left:
-        raise SimicError(
-            f"chooser: episodes of {max(ground.epochs)} epochs leave none after a trial: ask for longer ones"
-        )
-    apart = Ground.open(params, prepared, device, sorted({*left, max(ground.epochs)}), rows)
-    ids = torch.arange(hosts)
-    with closing(apart.env):
-        scores, seen = grown_alone(apart, openings, ids, told)
-        bare = never_grown(apart, openings, ids)
-    ground.trainings += apart.trainings
-    gains = dict(zip(apart.epochs, (scores - bare[:, :, None]).numpy(), strict=True))
-    folds = folds_of(ids, len(ground.tasks))
-
-    def estimate(design: Design, n: int) -> float:
-        rest = n - by_tries[len(design.tries), design.patience]
-        if rest < 1:
-            return -np.inf
-        shown = features(seen[:, list(design.tries), : design.patience])
-        return chosen_gain("extra trees", ESTIMATE_LEAF, shown, gains[rest], folds, FEWER_TREES)
-
-    return [_searched(len(openings), lambda design, n=n: estimate(design, n)) for n in ground.epochs]
-
-
-def never_grown(ground: Ground, openings: Sequence[Opening], hosts: Tensor) -> Tensor:
-    """Return the scores ``[L, H]`` of hosts in which nothing germinates."""
-    nothing = TrialPlan(tuple(openings), 0, 1, float("inf"), False)
-    scores, _ = ground.play(lambda part: Watched(ground.env, [nothing], torch.zeros_like(part)), hosts)
-    return scores
-
-
-def _searched(count: int, estimate: Callable[[Design], float]) -> list[Design]:
-    """Return the best ``DESIGNS`` by expected gain of a greedy search: single openings, then one added to the best."""
-    found = dict[Design, float]()
-    for patience in PATIENCE:
-        best: tuple[int, ...] = ()
-        for _ in range(min(MOST_TRIES, count)):
-            longer = [Design((*best, place), patience) for place in range(count) if place not in best]
-            found |= {design: estimate(design) for design in longer}
-            best = max(longer, key=lambda design: found[design]).tries
-    possible = [design for design, value in found.items() if np.isfinite(value)]
-    return sorted(possible, key=lambda design: -found[design])[:DESIGNS]
+    scores, _ = ground.play(make, ids, lambda done, of: told("choosers, rules", done, of))
+    means = scores[length].view(TUNING_HOSTS, len(rules)).mean(dim=0)
+    return Chooser(ground.epochs[length], leaf, model, rules[int(means.argmax())])

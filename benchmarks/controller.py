@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from benchmarks import figures
 from simic import durable, params
-from simic.errors import SimicError, told_in_one_line
+from simic.errors import SimicError, exit_with_message
 from simic.evaluation import endpoints, gap, result
 from simic.evaluation.statistics import Interval
 from simic.params import Params
@@ -143,5 +143,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    with told_in_one_line("controller"):
+    with exit_with_message("controller"):
         main()

@@ -13,7 +13,7 @@ from typing import Self
 
 from simic import durable
 from simic.data.batches import Meta, data_hash, read_meta
-from simic.errors import SimicError, told_in_one_line
+from simic.errors import SimicError, exit_with_message
 from simic.evaluation import controllers, endpoints, result
 from simic.evaluation.controllers import Publication
 from simic.evaluation.page import GROUPS, interval
@@ -161,5 +161,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    with told_in_one_line("publish"):
+    with exit_with_message("publish"):
         main()

@@ -1,6 +1,9 @@
 """Tuned hand rules and supervised choosers of a suite, and what they reach on held-out tasks by number of epochs.
 
-python -m benchmarks.rules tables    # writes simic/published/rules/tables.json and benchmarks/results/rules/tables.md
+python -m benchmarks.rules tables [--policy models/policy]    # writes benchmarks/results/rules/tables.md
+
+Rules that come with simic for these tasks are taken as they are; where there are none, they are tuned and written to
+simic/published/rules. A --policy, of a workspace, plays beside them.
 """
 
 import argparse
@@ -19,19 +22,20 @@ from simic.envs.play import Actor
 from simic.evaluation import rules
 from simic.evaluation.baselines import Static
 from simic.evaluation.gap import paired_difference
-from simic.evaluation.grid import rows_at_once
 from simic.evaluation.page import GROUPS, interval
 from simic.evaluation.result import PerSeed, TunedRules
-from simic.evaluation.scoring import EvaluationSetup, play_for_score
+from simic.evaluation.scoring import EvaluationSetup, play_for_score, rows_at_once
 from simic.evaluation.statistics import Values
 from simic.evaluation.tuning import tune
 from simic.params import Params
 from simic.pipeline.stages import suite_overrides
 from simic.training import machine
+from simic.training.learned import Learned
 
 EPOCHS = (6, 9, 12, 16)
 RESULTS = Path("benchmarks/results/rules")
 RULE = "tuned_rule"
+POLICIES = 3  # that are played: the host alone, the rule, the chooser
 
 Make = Callable[[GrowthEnv], Mapping[str, Actor]]
 
@@ -41,7 +45,7 @@ def reached(
 ) -> dict[str, dict[str, Values]]:
     """Return test accuracies per task ``[T]`` after so many epochs, by group of held-out tasks and policy."""
     shorter = tree.model_copy(update={"train": tree.train.model_copy(update={"episode_steps": epochs})})
-    setup = EvaluationSetup.open(shorter, prepared, device, len(choosers.KINDS) + 2)
+    setup = EvaluationSetup.open(shorter, prepared, device, POLICIES)
     with closing(setup.env) as env:
         scores = {name: done.score for name, done in play_for_score(setup, make(env))}
     rows, tasks = setup.tasks.numpy(), setup.held_out.tasks
@@ -75,17 +79,18 @@ def table(found: Mapping[int, Mapping[str, Mapping[str, Values]]]) -> str:
     return "\n".join(lines)
 
 
-def page(suite: str, tuned: TunedRules, learned: choosers.Choosers, scores: str) -> str:
+def page(suite: str, tuned: TunedRules, learned: Sequence[choosers.Chooser], cost: int, scores: str) -> str:
     """Return the page of a suite."""
     lines = [
         f"# Tuned rules and choosers of the suite {suite}",
         "",
         f"Rules: {tuned.configurations} configurations, {tuned.trainings} host trainings on tasks of training. "
-        f"Choosers: {learned.trainings} host trainings. Test accuracy, points; beside it the lead over the rule.",
+        f"Choosers: {cost} host trainings. "
+        "Test accuracy, points; beside it the lead over the rule.",
         scores,
         "",
         *(f"- {rule.epochs} epochs, rule: {rule}" for rule in tuned.rules),
-        *(f"- {each.epochs} epochs, {each.words(learned.names)}" for each in learned.fitted),
+        *(f"- {each.epochs} epochs, chooser: {each}" for each in learned),
     ]
     return "\n".join(lines) + "\n"
 
@@ -95,6 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("suite")
     parser.add_argument("--data", type=Path, default=Path(".simic/benchmarks/rules"))
+    parser.add_argument("--policy", type=Path)
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE of the params, beside the suite's own")
     given = parser.parse_args()
     tree = params.load(Path("params.yaml"), [*suite_overrides(given.suite), *given.overrides])
@@ -105,18 +111,25 @@ def main() -> None:
     def told(what: str, done: int, of: int) -> None:
         print(f"{what}: {done} of {of}", flush=True)
 
-    tuned = tune(tree, data / "prepared", EPOCHS, device, told, rows=rows_at_once(tree))
-    rules.PUBLISHED.mkdir(parents=True, exist_ok=True)
-    durable.replace_file(rules.PUBLISHED / f"{given.suite}.json", tuned.to_json().encode())
-    learned = choosers.learn(tree, data / "prepared", EPOCHS, device, told, rows=rows_at_once(tree))
+    tuned = rules.known(tree)
+    if tuned is None:
+        tuned = tune(tree, data / "prepared", EPOCHS, device, told, rows=rows_at_once(tree))
+        rules.PUBLISHED.mkdir(parents=True, exist_ok=True)
+        durable.replace_file(rules.PUBLISHED / f"{given.suite}.json", tuned.to_json().encode())
+    learned, cost = choosers.learn(tree, data / "prepared", EPOCHS, device, told, rows_at_once(tree))
 
     def actors(env: GrowthEnv) -> dict[str, Actor]:
-        by_kind = {kind: learned.actor(env, kind) for kind in choosers.KINDS}
-        return {"static": Static(), RULE: rules.tuned_actor(env, tuned), **by_kind}
+        trained = {"PPO": Learned.load(given.policy).actor(greedy=True)} if given.policy else {}
+        return {
+            "static": Static(),
+            RULE: rules.tuned_actor(env, tuned),
+            "chooser": choosers.actor(env, learned),
+            **trained,
+        }
 
     found = {epochs: reached(tree, data / "prepared", device, epochs, actors) for epochs in EPOCHS}
     RESULTS.mkdir(parents=True, exist_ok=True)
-    durable.replace_file(RESULTS / f"{given.suite}.md", page(given.suite, tuned, learned, table(found)).encode())
+    durable.replace_file(RESULTS / f"{given.suite}.md", page(given.suite, tuned, learned, cost, table(found)).encode())
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import page
-from benchmarks.clock import in_turns
-from benchmarks.population import CASES, ours, plain
+from benchmarks.population import CASES, in_turns, ours, plain
 from simic import params
 from simic.training import machine
 

@@ -1,4 +1,4 @@
-"""What a run shows in Prefect's UI: progress, the verdict, the evaluation table, links."""
+"""Show a run in Prefect's UI: progress, the verdict, the evaluation table, links."""
 
 import logging
 import time
@@ -21,7 +21,7 @@ from simic.errors import printable
 from simic.evaluation import result
 from simic.pipeline import mlflow_results
 from simic.pipeline.paths import Workspace
-from simic.pipeline.told import Told
+from simic.pipeline.run_summary import RunSummary
 from simic.telemetry.columns import Columns
 from simic.telemetry.rows import UpdateRow
 from simic.training.observers import Observer, RunInfo
@@ -69,13 +69,13 @@ class ProgressArtifact(Observer):
 
 
 def _name_run(name: str) -> None:
-    """Calls this flow run as terminal, report and MLflow call what it trains."""
+    """Name this flow run as terminal, report and MLflow name what it trains."""
     with get_client(sync_client=True) as client:
         client.update_flow_run(UUID(flow_run.get_id()), name=name)
 
 
 def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float]]:
-    """One row per policy on the tasks of the primary endpoint: score with its interval, gap closed, size."""
+    """Return one row per policy on the tasks of the primary endpoint: score with its interval, gap closed, size."""
     standings = next(iter(evaluation.standings.values()))
     return [
         {
@@ -89,14 +89,14 @@ def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float
     ]
 
 
-def end_state(told: Told, pushed: bool = True) -> State:
+def end_state(told: RunSummary, pushed: bool = True) -> State:
     """Of a run that came to this; the verdict names the state."""
     name = told.verdict.capitalize() + ("" if pushed else ", not pushed")
     return Completed(name=name, message=f"{told.score}; {told.gap}; run {told.run}")
 
 
 def publish(stage: str, workspace: Workspace) -> None:
-    """The artifacts of a finished stage."""
+    """Publish the artifacts of a finished stage."""
     if stage == "evaluate":
         rows = evaluation_rows(result.read(workspace.evaluation))
         create_table_artifact(
@@ -108,7 +108,7 @@ def publish(stage: str, workspace: Workspace) -> None:
         create_markdown_artifact((workspace.reports / "report.md").read_text(encoding="utf-8"), key="report")
 
 
-def publish_verdict(told: Told, workspace: Workspace) -> None:
+def publish_verdict(told: RunSummary, workspace: Workspace) -> None:
     """For the flow itself: its artifacts stand above those of its tasks. A browser opens no file from another page, so
     the page with figures is given as a path.
     """

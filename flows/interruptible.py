@@ -12,7 +12,7 @@ GRACE_SECONDS = 25.0  # Prefect kills 30 s after it asks
 
 
 def run(work: Callable[[threading.Event], T], grace_seconds: float = GRACE_SECONDS) -> T:
-    """``work(stop)`` in a thread. Whatever interrupts the wait sets ``stop``, gives the thread time to save its
+    """Run ``work(stop)`` in a thread. Whatever interrupts the wait sets ``stop``, gives the thread time to save its
     state, and is raised again.
 
     An Event, not ``Thread.join``: in Python 3.11 a join broken by an exception marks the thread as finished.

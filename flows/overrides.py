@@ -1,7 +1,6 @@
 """The params model with every field optional: what a deployment accepts as ``overrides``."""
 
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic.fields import FieldInfo
@@ -29,11 +28,7 @@ def _field(field: FieldInfo) -> tuple[Any, None]:
         return optional(annotation) | None, None
     if field.metadata:
         annotation = Annotated[(annotation, *field.metadata)]
-    return annotation if _admits_none(field.annotation) else annotation | None, None
-
-
-def _admits_none(annotation: Any) -> bool:
-    return get_origin(annotation) in (Union, UnionType) and type(None) in get_args(annotation)
+    return annotation | None, None
 
 
 class Overrides(optional(params.Params)):

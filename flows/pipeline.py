@@ -17,7 +17,7 @@ from flows import artifacts, interruptible, recovery
 from flows.overrides import Overrides
 from simic import params
 from simic.errors import printable
-from simic.pipeline import dvc_record, engine, stages, told
+from simic.pipeline import dvc_record, engine, run_summary, stages
 from simic.pipeline import overrides as writer
 from simic.pipeline.paths import Workspace
 from simic.training.progress import Lines
@@ -27,7 +27,7 @@ from simic.training.progress import Lines
     cache_policy=NO_CACHE
 )  # DVC decides what is up to date; Prefect's cache would answer even if the output was deleted
 def run_stage(name: str) -> bool:
-    """Runs and records one stage unless its record still holds; returns whether it ran."""
+    """Run and record one stage unless its record still holds; return whether it ran."""
     workspace, logger = Workspace(Path.cwd()), get_run_logger()
 
     def say(line: str) -> None:
@@ -45,7 +45,7 @@ def run_stage(name: str) -> bool:
 
 @task(cache_policy=NO_CACHE)
 def push(remote: str) -> None:
-    """Sends what the run recorded to DVC's default remote; SimicError with DVC's reason where that fails."""
+    """Send what the run recorded to DVC's default remote; SimicError with DVC's reason where that fails."""
     get_run_logger().info("%s files sent to %s", dvc_record.push(Path.cwd()), remote)
 
 
@@ -72,7 +72,7 @@ def simic(overrides: Overrides | None = None) -> State:
             say(line)
         for name in rest:
             run_stage.with_options(name=name)(name)
-        found = told.of(workspace)
+        found = run_summary.of(workspace)
         artifacts.publish_verdict(found, workspace)
         remote = dvc_record.default_remote(workspace.root)
         pushed = remote is None or push(remote, return_state=True).is_completed()

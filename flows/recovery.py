@@ -1,7 +1,6 @@
 """Reschedules runs whose process died: at once by a hook, or at start-up if everything died (power loss)."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -30,36 +29,25 @@ WAIT_FOR_EVER = -1.0
 
 @contextlib.contextmanager
 def alive(root: Path, flow_run_id: UUID) -> Iterator[None]:
-    """A lock held while the process of a flow run lives; the kernel frees it however the process ends."""
+    """Hold a lock while the process of a flow run lives; the kernel frees it however the process ends."""
     with durable.locked(_lock_path(root, flow_run_id), "runs this flow", WAIT_FOR_EVER):
         yield
 
 
 def living(root: Path) -> list[int]:
-    """Process ids of the flow runs in progress here; the locks of dead ones are removed."""
+    """Return the process ids of the flow runs in progress here; the locks of dead ones are removed."""
     found = [durable.holder(path) for path in (root / ".prefect" / "locks").glob("*.lock")]
     return [pid for pid in found if pid]
 
 
-def exists(pid: int) -> bool:
-    """Whether a process has this id now."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def put_back(flow: Flow, flow_run: FlowRun, state: State) -> None:
-    """on_crashed hook: schedules the run again, which resumes from its checkpoint; gives up after runtime.auto_resume
-    attempts.
-    """
+    """Schedule a crashed run again (hook on_crashed): it resumes from its checkpoint, runtime.auto_resume times."""
     with get_client(sync_client=True) as client:
         _retry(client, client.read_flow_run(flow_run.id), _attempts(Path.cwd()))
 
 
 def close_dead_tasks(flow_run_id: UUID) -> None:
-    """Marks task runs of a killed attempt as crashed; they would stay Running for ever."""
+    """Mark task runs of a killed attempt as crashed; they would stay Running for ever."""
     running = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.RUNNING])))
     this = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
     with get_client(sync_client=True) as client:
@@ -68,9 +56,9 @@ def close_dead_tasks(flow_run_id: UUID) -> None:
 
 
 def reconcile(root: Path, flow_name: str) -> list[str]:
-    """Settles runs left unfinished by a killed runner: cancelled if that was requested, else scheduled again.
+    """Settle runs left unfinished by a killed runner: cancelled if that was requested, else scheduled again.
 
-    Returns one line per run. To be called before a runner starts: a run whose lock is free has no process.
+    Return one line per run. To be called before a runner starts: a run whose lock is free has no process.
     """
     unfinished = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
     filters = {

@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 from prefect import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.exceptions import ObjectNotFound
@@ -25,7 +26,7 @@ _log = logging.getLogger("prefect.simic")
 
 
 async def register(runner: Runner) -> None:
-    """Creates or updates the deployment on the server."""
+    """Create or update the deployment on the server."""
     deployment = await simic.ato_deployment(
         name="train",
         description="prepare, train, evaluate, audit; overrides change params.yaml",
@@ -39,7 +40,7 @@ async def register(runner: Runner) -> None:
 
 
 async def _schedules(name: str) -> list[DeploymentScheduleCreate]:
-    """Those that a user has given the deployment; to register it without them would remove them."""
+    """Return those that a user has given the deployment; to register it without them would remove them."""
     async with get_client() as client:
         try:
             deployment = await client.read_deployment_by_name(name)
@@ -69,16 +70,16 @@ async def _serve() -> None:
 
 
 async def _let_runs_save() -> None:
-    """Passes SIGTERM on; a run then saves its state and reports, while the server is still up."""
+    """Pass SIGTERM on; a run then saves its state and reports, while the server is still up."""
     deadline = time.monotonic() + GRACE_SECONDS
     for pid in recovery.living(Path.cwd()):
         os.kill(pid, signal.SIGTERM)
-        while recovery.exists(pid) and time.monotonic() < deadline:
+        while psutil.pid_exists(pid) and time.monotonic() < deadline:
             await asyncio.sleep(0.02)  # the runner, on this loop, collects the process
 
 
 def main() -> None:
-    """Settles runs left unfinished, then serves until SIGTERM or SIGINT."""
+    """Settle runs left unfinished, then serve until SIGTERM or SIGINT."""
     READY.unlink(missing_ok=True)
     for line in recovery.reconcile(Path.cwd(), simic.name):
         _log.warning("run left unfinished: %s", line)

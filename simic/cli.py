@@ -1,20 +1,22 @@
 """The command line. Heavy imports are inside the commands, so that --help answers at once."""
 
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from simic import cli_care
-from simic.errors import EXIT_INTERRUPTED, AuditFailed, SimicError, printable, told_in_one_line
-from simic.terminal import interruptible as _interruptible
-from simic.terminal import say as _say
-from simic.terminal import workspace as _workspace
+from simic.errors import EXIT_INTERRUPTED, AuditFailed, SimicError, exit_with_message, printable
 
 if TYPE_CHECKING:
-    from simic.evaluation.take_home import Grown
+    from simic.evaluation.export_best import Grown
+    from simic.pipeline.paths import Workspace
     from simic.pipeline.stages import Growth
+
+T = TypeVar("T")
+RED, PLAIN = "\x1b[1;31m", "\x1b[0m"
 
 app = typer.Typer(
     name="simic",
@@ -23,11 +25,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(cli_care.app)
 
 
 def _each_once(overrides: list[str] | None) -> list[str] | None:
-    from simic.params_file import refuse_repeated
+    from simic.params import refuse_repeated
 
     return refuse_repeated(overrides)
 
@@ -56,7 +57,7 @@ AllowCodeChange = Annotated[bool, typer.Option("--allow-code-change", help="Go o
 
 def main() -> None:
     """Entry point: one line on stderr and exit code 2 for what the user can put right."""
-    with told_in_one_line("simic"):
+    with exit_with_message("simic"):
         app()
 
 
@@ -133,7 +134,7 @@ def explain(
 ) -> None:
     """Print why the evaluated policy decided as it did in one step, and what every alternative would have come to."""
     from simic import params
-    from simic.evaluation.explanation import page
+    from simic.evaluation.explain import page
     from simic.pipeline import stages
 
     workspace = _workspace()
@@ -244,7 +245,7 @@ def grow(
         str,
         typer.Option(
             help="learned (the project's own or a published one), a suite's published one, a policy's directory, or a "
-            "baseline: heuristic, fixed_schedule, random_legal, static, ..."
+            "baseline: tuned_rule, patient, random_legal, static"
         ),
     ] = "learned",
     host: Annotated[
@@ -306,18 +307,12 @@ def train_gym(
     envs: Annotated[int, typer.Option(min=1, help="Environments side by side.")] = 8,
     rollout: Annotated[int, typer.Option(min=1, help="Steps of each environment per update.")] = 128,
     out: Annotated[Path | None, typer.Option(help="New folder for the trained policy as a program.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-S",
-            "--set",
-            metavar="KEY=VALUE",
-            callback=_each_once,
-            help="Change a value of params.yaml for this run only.",
-        ),
-    ] = None,
+    set_: Overrides = None,
 ) -> None:
-    """Train the PPO agent on a Gymnasium environment, with train.policy and train.ppo of params.yaml."""
+    """Train the PPO agent on a Gymnasium environment, with train.policy and train.ppo of params.yaml.
+
+    Here -S holds for this run alone: params.yaml stays as it is.
+    """
     from simic import params
     from simic.training import gym
 
@@ -357,9 +352,9 @@ def study(
 @app.command("diff")
 def run_diff(before: RunFolder, after: RunFolder) -> None:
     """Show after which iteration two trained runs differ, and in what they were made; the exit code is 1 if they do."""
-    from simic.pipeline import parting
+    from simic.pipeline import compare_runs
 
-    equal, lines = parting.compare(before, after)
+    equal, lines = compare_runs.compare(before, after)
     _say("\n".join(lines))
     sys.exit(int(not equal))
 
@@ -369,17 +364,75 @@ def clean(
     all_: Annotated[bool, typer.Option("--all", help="Also what the next training would go on with.")] = False,
 ) -> None:
     """Remove unfinished training that the present params, data and code do not go on with."""
-    from simic.pipeline import engine, leftovers
+    from simic.pipeline import engine, stale_runs
 
     with engine.workspace_lock(_workspace()):
-        for each in leftovers.remove(_workspace(), all_):
+        for each in stale_runs.remove(_workspace(), all_):
             _say(f"removed {each}")
+
+
+@app.command()
+def doctor(
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="RUN",
+            help="Only what is stored in a published workspace, or a folder of .simic/work.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Check what a run needs (versions, params, DVC, disk, ports) and all that is stored here; nothing is changed."""
+    from simic.pipeline import doctor as physician
+    from simic.pipeline import storage_checks
+
+    here = _workspace()
+    answers = [] if run is not None else physician.examine(here)
+    answers += storage_checks.examine(run or here.root)
+    for answer in answers:
+        _say(f"{'ok ' if answer.well else 'BAD'}  {answer.question}: {answer.seen}")
+    if not all(answer.well for answer in answers):
+        raise SimicError("fix what is marked BAD above")
+
+
+@app.command("verify-resume")
+def verify_resume(
+    kills: Annotated[int, typer.Option(min=1, help="How often trainings are killed in all; the audit wants 50.")] = 50,
+    seed: Annotated[int, typer.Option(help="Of the moments at which they are killed.")] = 1,
+) -> None:
+    """Kill small trainings of this project by SIGKILL, resume them, and compare every byte with one never killed.
+
+    The exit code is 1 where anything differs.
+    """
+    from simic import params
+    from simic.pipeline import verify_resume as proof
+
+    workspace = _workspace()
+    tree = params.load(workspace.params)
+    found = _interruptible(lambda: proof.verify(tree, workspace, kills, seed, _say), "verify-resume")
+    _say(found.page())
+    _say(f"written    {workspace.resume}; simic audit puts it into the report")
+    if not found.sound:
+        raise typer.Exit(1)
+
+
+@app.command()
+def show() -> None:
+    """Open the report in a browser, and print where it is."""
+    import webbrowser
+
+    report = _workspace().reports / "report.html"
+    if not report.exists():
+        raise SimicError(f"{report}: there is no report yet; simic run makes one")
+    _say(str(report))
+    if not webbrowser.open(report.resolve().as_uri()):
+        _say("no browser was found here; open that file in one, or set BROWSER to a program")
 
 
 def _to_the_audit(
     set_: list[str] | None, params: Path | None, fresh: bool = False, allow_code_change: bool = False
 ) -> None:
-    """The result is told whatever ``audit.fail_on`` makes of it."""
+    """Run the whole chain and print the result, also where ``audit.fail_on`` makes it fail."""
     try:
         _chain("audit", set_, params, fresh, allow_code_change)
     except AuditFailed:
@@ -389,9 +442,9 @@ def _to_the_audit(
 
 
 def _tell_result() -> None:
-    from simic.pipeline import told
+    from simic.pipeline import run_summary
 
-    found = told.of(_workspace())
+    found = run_summary.of(_workspace())
     for line in found.lines:
         _say(line, alarming=found.alarming)
     _say(f"report   {_workspace().reports / 'report.html'}")
@@ -422,3 +475,29 @@ def _chain(
             from simic.pipeline import engine
 
             _say(engine.held(workspace))
+
+
+def _interruptible(body: Callable[[], T], doing: str) -> T:
+    """Return what ``body`` returns; exit with a code of its own where it was asked to stop."""
+    from simic.training.interrupts import Interrupted, stop_at_once
+
+    try:
+        with stop_at_once(doing):
+            return body()
+    except Interrupted as stopped:
+        print(printable(f"simic: {stopped}"), file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _workspace() -> "Workspace":
+    from simic.pipeline import paths
+
+    return paths.Workspace(Path.cwd())
+
+
+def _say(text: str, alarming: bool = False) -> None:
+    """Print at once, with what a terminal would obey made visible; in red on a terminal where it is ``alarming``."""
+    coloured = alarming and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    before, after = (RED, PLAIN) if coloured else ("", "")
+    for line in text.split("\n"):
+        print(before + printable(line) + after, flush=True)

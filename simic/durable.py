@@ -33,12 +33,12 @@ def sha256_of(content: bytes) -> str:
 
 
 def with_checksum(content: dict[str, Any]) -> bytes:
-    """JSON that ``checked`` reads: a checksum of the content stands in it, so that every changed byte is noticed."""
+    """Return JSON with a checksum of itself, so that ``checked`` notices every changed byte."""
     return (json.dumps({**content, "checksum": _checksum(content)}, indent=2) + "\n").encode()
 
 
 def checked(written: bytes) -> dict[str, Any]:
-    """The content of what ``with_checksum`` wrote; ValueError for anything else."""
+    """Return the content of what ``with_checksum`` wrote; ValueError for anything else."""
     try:
         content = json.loads(written)
     except RecursionError:
@@ -55,7 +55,7 @@ def _checksum(content: dict[str, Any]) -> str:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Writes a new file and waits until its bytes are on disk; OSError as the system reports it, naming the file."""
+    """Write a new file and wait until its bytes are on disk; OSError as the system reports it, naming the file."""
     with naming(path), path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -64,7 +64,7 @@ def write_synced(path: Path, content: bytes) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An OSError gets the name of what could not be written where it has none: a full disk is reported without."""
+    """Add the name of what could not be written to an OSError that has none: a full disk is reported without."""
     try:
         yield
     except OSError as error:
@@ -74,12 +74,12 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all: what was there stays until the new bytes are on disk."""
+    """Write a file whole or not at all: what was there stays until the new bytes are on disk."""
     replace_files({path: content})
 
 
 def replace_files(files: Mapping[Path, bytes]) -> None:
-    """Several as one: none takes its place before the bytes of all are on disk."""
+    """Write several files as one: none takes its place before the bytes of all are on disk."""
     temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in files}
     try:
         for path, content in files.items():
@@ -95,7 +95,7 @@ def replace_files(files: Mapping[Path, bytes]) -> None:
 
 
 def sync(path: Path) -> None:
-    """Waits until a file's bytes, or a directory's entries (its renames), are on disk."""
+    """Wait until a file's bytes, or a directory's entries (its renames), are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -105,8 +105,8 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def new_directory(target: Path) -> Iterator[Path]:
-    """A temporary sibling to fill, synced and renamed to ``target`` at the end; on an error it is deleted and target is
-    as before.
+    """Yield a temporary sibling to fill; it is synced and renamed to ``target`` at the end. On an error it is deleted
+    and target is as before.
 
     What was at ``target`` is replaced, then deleted. One writer per target: what a killed one left there
     is deleted first.
@@ -127,7 +127,7 @@ def new_directory(target: Path) -> Iterator[Path]:
 
 
 def _replace(temporary: Path, target: Path) -> None:
-    """At no time is there nothing at ``target``, where the file system can exchange two names."""
+    """Put a directory in place. Where the file system can exchange two names, ``target`` is never missing."""
     if not target.exists():
         temporary.rename(target)
         return
@@ -145,7 +145,7 @@ def _replace(temporary: Path, target: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Each gets the other's name, at once; False, with nothing done, where the system cannot: it is Linux's."""
+    """Exchange two names at once; False, with nothing done, where the system cannot: only Linux can."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
@@ -159,7 +159,7 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def remove_directory(path: Path) -> None:
-    """Removes a directory as a whole: a process that is killed meanwhile leaves all of it, or nothing under its name;
+    """Remove a directory as a whole: a process that is killed meanwhile leaves all of it, or nothing under its name;
     the next removal deletes what it left.
     """
     _clear_leftovers(path)
@@ -171,14 +171,14 @@ def remove_directory(path: Path) -> None:
 
 
 def put_aside(path: Path) -> Path:
-    """Keeps what is not what was written as ``damaged-…``, in place of an earlier one."""
+    """Rename something damaged to ``damaged-…``, in place of an earlier one; return the new path."""
     aside = path.with_name(f"damaged-{path.name}")
     _remove(aside)
     return path.rename(aside)
 
 
 def _remove(path: Path) -> None:
-    """Whatever it is, if it is there."""
+    """Remove a file or a directory, if it is there."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -186,7 +186,7 @@ def _remove(path: Path) -> None:
 
 
 def move_directory(path: Path, target: Path) -> None:
-    """To a place in the same file system where nothing is; synced."""
+    """Move a directory to a free place in the same file system, synced."""
     target.parent.mkdir(parents=True, exist_ok=True)
     path.rename(target)
     sync(target.parent)
@@ -194,7 +194,7 @@ def move_directory(path: Path, target: Path) -> None:
 
 
 def _clear_leftovers(path: Path) -> None:
-    """What killed processes left of directories that were to get or to lose this name."""
+    """Delete what killed processes left of directories that were to get or to lose this name."""
     for leftover in path.parent.glob(f".{path.name}.*.*"):
         if leftover.is_dir():
             shutil.rmtree(leftover)
@@ -210,7 +210,7 @@ NAMELESS_LOOKS, NAMELESS_SECONDS = 50, 0.01  # at a lock whose holder has not wr
 
 
 class Held(SimicError):
-    """A lock that another process holds: ``pid`` (0 where it has not written it for a while)."""
+    """Another process holds the lock: ``pid`` (0 where it has not written it for a while)."""
 
     def __init__(self, message: str, pid: int = 0) -> None:
         super().__init__(message)
@@ -219,7 +219,7 @@ class Held(SimicError):
 
 @contextmanager
 def locked(path: Path, doing: str, patience_seconds: float = 0.0) -> Iterator[None]:
-    """A lock file of one process at a time, with the holder's name in it; ``Held`` when the patience is over.
+    """Hold a lock file, with this process's name in it; ``Held`` when another has it and the patience is over.
 
     The file goes with the lock. The system frees the lock of a process that died; whoever is next takes its file over.
     """
@@ -257,7 +257,7 @@ def _held(path: Path, doing: str) -> Held:
 
 
 def holder(path: Path) -> int | None:
-    """Process id of a lock's holder, 0 while it writes it down; None when there is none: its file is removed then."""
+    """Return the process id of a lock's holder, 0 while it is being written; None without one: its file is removed."""
     if not path.exists():
         return None
     try:

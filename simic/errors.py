@@ -40,8 +40,8 @@ REMEDIES = {
 
 
 @contextmanager
-def told_in_one_line(program: str) -> Iterator[None]:
-    """For what is started from a shell: what its user can put right ends it with one line on stderr and exit code 2."""
+def exit_with_message(program: str) -> Iterator[None]:
+    """Turn what the user can put right into one line on stderr and exit code 2."""
     try:
         yield
     except SimicError as error:
@@ -60,5 +60,5 @@ def told_in_one_line(program: str) -> Iterator[None]:
 
 
 def printable(text: str) -> str:
-    """In one line, with what a terminal would obey made visible."""
+    """Return a text as one line, with what a terminal would obey made visible."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

@@ -1,21 +1,62 @@
-"""params.yaml as one frozen tree: a misspelt key or a value out of range stops the run in a millisecond."""
+"""params.yaml as one frozen tree: a misspelt key or a value out of range stops the run in a millisecond.
+
+The file is parsed as DVC parses it (ruamel.yaml, YAML 1.2), so that what simic uses is what dvc.lock records.
+"""
 
 import hashlib
+import io
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from simic import registry
 from simic.errors import SimicError
-from simic.params_file import read_tree
-from simic.params_words import blamed, refusal
-from simic.ranges import Count, Fraction, LearningRate, NonNegative, Odd, Once, Penalty, Positive, Steps, Units, Workers
 from simic.registry import Known
+from simic.safe_read import read_file
+from simic.validation_messages import refusal, short
 
 EXTENSIONS_FOLDER = "extensions"
+
+# Ranges. Beyond the ends of these floats float32 loses the other numbers, and no run is known that needs them.
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+NonNegative = Annotated[float, Field(ge=0.0, le=1e6)]
+Positive = Annotated[float, Field(ge=1e-12, le=1e6)]
+Penalty = Annotated[float, Field(ge=-1e6, le=0.0)]
+LearningRate = Annotated[float, Field(ge=1e-12, le=10.0)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Units = Annotated[int, Field(ge=1, le=8192)]  # of a layer, or positions of a sequence
+Workers = Annotated[int, Field(ge=1, le=256)]  # threads or processes: the libraries beneath crash on far more
+Steps = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+def _not_a_flag(value: object) -> object:
+    if isinstance(value, bool):  # which equals 1
+        raise ValueError("must be 1, 3 or 5")
+    return value
+
+
+Odd = Annotated[Literal[1, 3, 5], BeforeValidator(_not_a_flag)]  # pixels of a kernel
+
+
+def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError("values must be unique")
+    return values
+
+
+Once = AfterValidator(_unique)
 
 
 class Tree(BaseModel):
@@ -92,7 +133,6 @@ class HostOptimizer(Tree):
     """How hosts and seeds are trained."""
 
     name: Literal["sgd", "adamw"] = "sgd"
-    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products, training and validating alike
     learning_rate: LearningRate = 0.05
     momentum: Fraction = 0.9
     weight_decay: NonNegative = 5e-4
@@ -126,48 +166,13 @@ class ShapedReward(Tree):
     rent_weight: NonNegative = 0.5
     fossilize_weight: NonNegative = 3.0
     terminal_weight: NonNegative = 0.05
-    synergy_weight: NonNegative = 0.0  # this and the next five: optional terms, not computed at 0; to try: 0.1
-    hindsight_weight: NonNegative = 0.0  # to try: 0.2
-    ratio_penalty_weight: NonNegative = 0.0  # to try: 1, as of the next three
-    blending_warning_weight: NonNegative = 0.0
-    indecision_weight: NonNegative = 0.0
-    occupancy_weight: NonNegative = 0.0
-
-
-class SimplifiedReward(Tree):
-    """Of mode simplified, paid at the end."""
-
-    accuracy_weight: NonNegative = 3.0
-    seed_weight: NonNegative = 2.0
 
 
 class SparseReward(Tree):
-    """Of modes sparse and minimal."""
+    """Of mode sparse."""
 
     scale: Positive = 1.0
     param_penalty: NonNegative = 0.1
-
-
-class MinimalReward(Tree):
-    """Of mode minimal: below this age a prune costs."""
-
-    early_prune_age: Steps = 5
-    early_prune_penalty: Penalty = -0.1
-
-
-class BasicReward(Tree):
-    """Of modes basic and basic_plus."""
-
-    accuracy_weight: NonNegative = 5.0
-    fossilize_base: NonNegative = 0.3
-    fossilize_scale: NonNegative = 0.1  # per point
-    rent_weight: NonNegative = 1.0  # of the whole budget over a whole episode
-
-
-class BasicPlusReward(Tree):
-    """Of mode basic_plus, beside those of basic."""
-
-    drip_fraction: Fraction = 0.7  # of the fossilize bonus, paid while the seed goes on contributing
 
 
 class EscrowReward(Tree):
@@ -204,11 +209,7 @@ class Reward(Tree):
     rent_cap: NonNegative = 1.5  # of shaped, escrow and loss, like the next
     rent_floor_params: Count = 200
     shaped: ShapedReward = ShapedReward()
-    simplified: SimplifiedReward = SimplifiedReward()
     sparse: SparseReward = SparseReward()
-    minimal: MinimalReward = MinimalReward()
-    basic: BasicReward = BasicReward()
-    basic_plus: BasicPlusReward = BasicPlusReward()
     escrow: EscrowReward = EscrowReward()
     loss: LossReward = LossReward()
     score: ScoreReward = ScoreReward()
@@ -236,15 +237,13 @@ class Policy(Tree):
     # own: with an encoder and a core of its own; detached: it reads the actor's and the observation, and pulls at none
     critic: Literal["own", "detached"] = "own"
     embedding_units: Units = 4
-    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products, acting and learning alike
 
 
 class PPOParams(Tree):
     """Proximal policy optimisation; names follow the paper (arXiv 1707.06347)."""
 
     learning_rate: LearningRate = 1e-3
-    # linear: falls to a fifth in the last update; adaptive: kept where KL is near target_kl
-    learning_rate_schedule: Literal["constant", "linear", "adaptive"] = "constant"
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"  # linear: falls to a fifth in the last update
     adam_eps: Positive = 1e-5
     clip_range: Positive = 0.2
     epochs: Count = 4
@@ -267,8 +266,6 @@ class PPOParams(Tree):
 
     @model_validator(mode="after")
     def _options_agree(self) -> Self:
-        if self.learning_rate_schedule == "adaptive" and self.target_kl is None:
-            raise ValueError("target_kl must be set when learning_rate_schedule is adaptive: it is what it aims at")
         if self.head_weight == "mean" and self.ratio == "joint":
             raise ValueError("head_weight must be rows when ratio is joint: one ratio has no heads to weigh")
         return self
@@ -288,7 +285,6 @@ class Train(Tree):
     episode_steps: Count | Annotated[tuple[Count, Count], Field(strict=False)] = 25
     batches_per_epoch: Count | Literal["all"] = "all"
     batch_size: Count = 64
-    augment: Literal["none", "crop_flip"] = "none"  # crop_flip: 4 pixels of padding, random crop, horizontal flip
     episode_end: Literal["terminate", "truncate"] = "terminate"
     validate_every: Count = 4  # iterations between validation episodes that choose the best checkpoint
     stop_on: Literal["never", "critical", "high"] = "critical"  # findings that end the run; spent budgets always do
@@ -323,7 +319,7 @@ class Train(Tree):
         return self
 
 
-RuleName = Literal["static", "random_legal", "tuned_rule", "patient", "heuristic", "fixed_schedule"]
+RuleName = Literal["static", "random_legal", "tuned_rule", "patient"]
 
 
 class Headroom(Tree):
@@ -406,30 +402,33 @@ class Params(Tree, _Extended):
 
 
 def load(path: Path, overrides: list[str] | None = None, whole: bool = True) -> Params:
-    """Params of a file, with ``key.path=value`` overrides in DVC's ``-S`` syntax; SimicError on anything wrong.
-
-    Every section must be there, or the file was cut off; but not in one that is not ``whole``, which gives some values.
+    """Return the params of a file, with ``key.path=value`` overrides in DVC's ``-S`` syntax; SimicError if anything is
+    wrong. Every section must be there, or the file was cut off; but not in one that is not ``whole``, which gives some
+    values.
     """
     tree, folder = read_tree(path, overrides), path.parent / EXTENSIONS_FOLDER
     missing = [key for key in Params.model_fields if key not in tree]
     if whole and missing:
         raise SimicError(f"{path}: cut off? It lacks {', '.join(missing)}; git checkout {path.name} restores it")
+    if not overrides:
+        return validate(tree, str(path), folder)
     try:
         return _validated(tree, folder)
     except ValidationError as error:
-        own = _own_problems(path) if overrides else error.errors()
-        raise SimicError(blamed(error.errors(), own, str(path), overrides or [], Params)) from None
+        validate(read_tree(path), str(path), folder)  # what is wrong with the file is not blamed on -S
+        given = " ".join(f"-S {short(each)}" for each in overrides)
+        raise refusal(error, given, tree, Params) from None
 
 
 def validate(tree: dict[str, Any], source: str, extensions: Path = Path(EXTENSIONS_FOLDER)) -> Params:
-    """The frozen tree, or one SimicError that names every offending key, its value and what is allowed.
+    """Return the frozen tree; SimicError that names every offending key, its value and what is allowed.
 
     The user's files that it names are imported first, from ``extensions``: they may add tasks, hosts and reward modes.
     """
     try:
         return _validated(tree, extensions)
     except ValidationError as error:
-        raise refusal(error, source, Params) from None
+        raise refusal(error, source, tree, Params) from None
 
 
 def _validated(tree: dict[str, Any], extensions: Path) -> Params:
@@ -438,16 +437,102 @@ def _validated(tree: dict[str, Any], extensions: Path) -> Params:
     return Params.model_validate(tree)
 
 
-def _own_problems(path: Path) -> list[ErrorDetails]:
-    """What is wrong with a file without overrides."""
-    try:
-        _validated(read_tree(path), path.parent / EXTENSIONS_FOLDER)
-    except ValidationError as error:
-        return error.errors()
-    return []
-
-
 def digest(*trees: BaseModel | dict[str, Any] | list[str] | str | int) -> str:
-    """sha256 (hex) of the canonical JSON of the given sections."""
+    """Return the sha256 (hex) of the canonical JSON of the given sections."""
     plain = [tree.model_dump(mode="json") if isinstance(tree, BaseModel) else tree for tree in trees]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+# Far above what any params file needs; a file beyond them is a mistake, or made to exhaust the reader.
+MAX_BYTES, MAX_DEPTH, MAX_VALUES = 1_000_000, 20, 10_000
+
+
+def read_tree(path: Path, overrides: list[str] | None = None) -> dict[str, Any]:
+    """Return the raw mapping of a params file with overrides applied, not yet validated."""
+    content = read_file(path, MAX_BYTES, "run from the project's root or pass --params FILE")
+    try:
+        text = io.TextIOWrapper(io.BytesIO(content), "utf-8").read()
+    except UnicodeDecodeError as error:
+        raise SimicError(f"{path}: not readable as YAML: byte {error.start} is not UTF-8") from None
+    tree = parse(text, str(path))
+    if not isinstance(tree, dict):
+        kind = "empty" if tree is None else f"a {type(tree).__name__}"
+        raise SimicError(f"{path}: must be a mapping of sections, not {kind}; git checkout {path.name} restores it")
+    for override in overrides or []:
+        _apply(tree, override)
+    return tree
+
+
+def parse(text: str, source: str) -> Any:
+    """Return YAML as plain mappings, lists, strings, numbers, booleans and nulls; SimicError for all else."""
+    try:
+        _refuse_tags_and_depth(text, source)
+        value = YAML(typ="safe").load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = "" if mark is None else f" in line {mark.line + 1}"
+        raise SimicError(f"{source}: not readable as YAML: {error.problem or error.context}{where}") from None
+    except (YAMLError, ValueError) as error:
+        raise SimicError(f"{source}: not readable as YAML: {str(error).splitlines()[0]}") from None
+    return _Plain(source).copy(value, ())
+
+
+def _refuse_tags_and_depth(text: str, source: str) -> None:
+    """SimicError for tags, which ask for other types, and for nesting that no params have, before it is followed."""
+    depth = 0
+    for event in YAML(typ="safe").parse(text):
+        name, line = type(event).__name__, event.start_mark.line + 1
+        depth += name in ("MappingStartEvent", "SequenceStartEvent")
+        depth -= name in ("MappingEndEvent", "SequenceEndEvent")
+        if depth > MAX_DEPTH:
+            raise SimicError(f"{source}: nested more than {MAX_DEPTH} deep in line {line}")
+        if getattr(event, "tag", None):
+            raise SimicError(f"{source}: tag {event.tag!r} in line {line}: must be plain YAML without tags")
+
+
+class _Plain:
+    """Copies what was parsed; what anchors share becomes many, so their number and depth are limited again."""
+
+    def __init__(self, source: str) -> None:
+        self.source, self.values = source, 0
+
+    def copy(self, value: Any, where: tuple[str, ...]) -> Any:
+        self.values += 1
+        if self.values > MAX_VALUES or len(where) > MAX_DEPTH:
+            raise SimicError(f"{self.source}: more than {MAX_VALUES} values or {MAX_DEPTH} levels: its anchors repeat")
+        if isinstance(value, dict):
+            if strange := [key for key in value if not isinstance(key, str)]:
+                raise SimicError(f"{self.source}: key {strange[0]!r}: must be a word")
+            return {key: self.copy(each, (*where, key)) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self.copy(each, (*where, str(place))) for place, each in enumerate(value)]
+        if value is None or isinstance(value, str | bool | int | float):
+            return value
+        kind = type(value).__name__
+        raise SimicError(f"{self.source}: {'.'.join(where)} = {value}: is a {kind} in YAML; put it in quotes")
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    name, equals, text = override.partition("=")
+    source = f"-S {short(override)}"
+    if not equals or not all(name.split(".")):
+        raise SimicError(f"{source}: must be KEY.PATH=VALUE, for example train.ppo.learning_rate=1e-4")
+    value = parse(text, source)
+    *sections, leaf = name.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise SimicError(f"{source}: {short(section)} is a value, not a section")
+    tree[leaf] = value
+
+
+def refuse_repeated(overrides: list[str] | None) -> list[str] | None:
+    """Return the overrides; SimicError where a later one would undo an earlier one."""
+    seen = list[str]()
+    for override in overrides or []:
+        key = override.partition("=")[0]
+        for earlier in seen:
+            if f"{earlier.partition('=')[0]}.".startswith(f"{key}."):
+                raise SimicError(f"-S {override}: undoes -S {earlier}; give {key} once")
+        seen.append(override)
+    return overrides

@@ -22,8 +22,8 @@ _SHIPPED: dict[str, tuple[str, ...]] = {
     FAMILY: ("cnn", "adapted_cnn", "mlp", "tables", "transformer"),
     PRESET: ("baseline", "deep", "impaired"),
     TASK: ("digits", "mnist", "fashion_mnist", "cifar10", "text", "npz", "synthetic", "suite"),
-    REWARD_MODE: ("shaped", "simplified", "sparse", "minimal", "basic", "basic_plus", "escrow", "loss", "score"),
-    SUITE: ("patches", "tables", "adapt", "images", "texts"),
+    REWARD_MODE: ("shaped", "sparse", "escrow", "loss", "score"),
+    SUITE: ("patches", "tables", "adapt"),
 }
 EXTENSION_MODULE = "simic_extension_"  # and the file's stem
 _KNOWN = {kind: list(names) for kind, names in _SHIPPED.items()}
@@ -48,7 +48,7 @@ def add(kind: str, name: str) -> None:
 def check(kind: str, name: str) -> str:
     """The name itself; ValueError naming what is known, for pydantic to report."""
     if name not in _KNOWN[kind]:
-        raise ValueError(f"one of {', '.join(_KNOWN[kind])}")
+        raise ValueError(f"must be one of {', '.join(_KNOWN[kind])}")
     return name
 
 

@@ -28,7 +28,6 @@ class Purpose(IntEnum):
     HOST_INIT = 2
     SEED_INIT = 3
     BATCH_ORDER = 4
-    AUGMENT = 5
     POLICY_INIT = 6
     ACTION = 7
     MINIBATCH = 8
@@ -42,7 +41,8 @@ class Purpose(IntEnum):
     INSTANCE = 16
     KILL = 18
     EPISODE_LENGTH = 19
-    KEPT_ITERATION = 20
+    ALIGNMENT = 20
+    KEPT_ITERATION = 21
 
 
 def _signed(value: int) -> int:

@@ -32,11 +32,10 @@ class Sealed(NamedTuple):
     writes: tuple[str, ...]
 
 
-_HOSTS = ("agent", "data/augment.py", "data/batches.py", "durable.py", "envs", "program.py")
+_HOSTS = ("agent", "data/batches.py", "durable.py", "envs", "program.py")
 _BASE = ("growth", "rng.py", "transfer.py")
 _GROWN_AS = (
     "actions",
-    "augment",
     "batch_size",
     "batches_per_epoch",
     "episode_steps",
@@ -66,7 +65,7 @@ STAGES: dict[str, Sealed] = {
             "telemetry/columns.py",
             *(
                 f"training/{name}.py"
-                for name in ("checkpoint", "episodes", "learned", "machine", "sharing", "validation")
+                for name in ("checkpoint", "episodes", "learned", "machine", "worker_layout", "validation")
             ),
         ),
         (
@@ -117,7 +116,7 @@ class Seal(BaseModel):
 
 
 def path_of(root: Path, stage: str) -> Path:
-    """Where a stage's seal is."""
+    """Return the file of a stage's seal."""
     return root / FOLDER / f"{stage}.json"
 
 
@@ -130,14 +129,14 @@ def write(root: Path, stage: str, tree: Params) -> None:
 
 
 def recipe(root: Path, stage: str, tree: Params) -> tuple[dict[str, str], dict[str, JsonValue]]:
-    """The code and the params that decide what a stage makes of its inputs."""
+    """Return the code and the params that decide what a stage makes of its inputs."""
     sealed, dumped = STAGES[stage], tree.model_dump(mode="json")
     code = code_hashes(sealed.code) | extension_hashes(root, tree)
     return code, {key: _at(dumped, key) for key in sealed.params}
 
 
 def _now(root: Path, stage: str, tree: Params) -> Seal:
-    """The seal that the stage would be given as things are now."""
+    """Return the seal that the stage would be given as things are now."""
     sealed = STAGES[stage]
     code, values = recipe(root, stage, tree)
     return Seal(
@@ -156,15 +155,15 @@ def _now(root: Path, stage: str, tree: Params) -> Seal:
 
 
 def read(root: Path, stage: str) -> Seal | None:
-    """What the stage noted of itself; None where it left no seal that can be read."""
+    """Return a stage's seal; None where it left none that can be read."""
     seal = _read(path_of(root, stage))
     return seal if isinstance(seal, Seal) else None
 
 
 def broken(root: Path, tree: Params) -> tuple[list[str], list[str]]:
-    """Every link hashed again: what does not hold, in words, and the stages whose seals were looked at.
+    """Hash everything again; return what differs from the seals, in words, and the stages that have one.
 
-    A stage that left nothing has no seal to be held to.
+    A stage that left nothing is not looked at.
     """
     problems, looked = list[str](), list[str]()
     made: dict[str, tuple[str, str]] = {}  # by place: the stage that made it, and its hash then
@@ -188,7 +187,7 @@ def broken(root: Path, tree: Params) -> tuple[list[str], list[str]]:
 
 
 def refuse_changed(root: Path, place: str) -> None:
-    """SimicError where a place is not what the stage that made it sealed; one without a seal is held to nothing."""
+    """SimicError where a place is not what the stage that made it sealed; one without a seal passes."""
     stage = next(stage for stage, sealed in STAGES.items() if place in sealed.writes)
     file = path_of(root, stage)
     if not file.exists():
@@ -201,7 +200,7 @@ def refuse_changed(root: Path, place: str) -> None:
 
 
 def _read(path: Path) -> Seal | str:
-    """The seal, or what is wrong with it."""
+    """Return the seal, or what is wrong with it."""
     try:
         return Seal.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -224,7 +223,7 @@ def _differences(seal: Seal, now: Seal) -> Iterator[str]:
 
 
 def _at(dumped: Mapping[str, Any], key: str) -> Any:
-    """What stands at a dotted key."""
+    """Return the value at a dotted key."""
     found: Any = dumped
     for part in key.split("."):
         found = found[part]
@@ -232,18 +231,18 @@ def _at(dumped: Mapping[str, Any], key: str) -> Any:
 
 
 def code_hashes(places: tuple[str, ...]) -> dict[str, str]:
-    """sha256 of each file or folder below simic/."""
+    """Return the sha256 of each file or folder below simic/."""
     return {place: content_hash(PACKAGE / place, "*.py") for place in places}
 
 
 def extension_hashes(root: Path, tree: Params) -> dict[str, str]:
-    """sha256 of the user's files that the params name."""
+    """Return the sha256 of each of the user's files that the params name."""
     folder = root / params.EXTENSIONS_FOLDER
     return {f"{params.EXTENSIONS_FOLDER}/{name}": content_hash(folder / f"{name}.py") for name in tree.extensions}
 
 
 def content_hash(place: Path, pattern: str = "*") -> str:
-    """sha256 over names and contents of a folder's files, or of a file; empty where there is none."""
+    """Return the sha256 over names and contents of a folder's files, or of a file; empty where there is none."""
     if not place.is_dir():
         return durable.sha256(place) if place.exists() else ""
     files = sorted(path for path in place.rglob(pattern) if path.is_file() and path.name not in APART)
@@ -252,8 +251,8 @@ def content_hash(place: Path, pattern: str = "*") -> str:
 
 
 @contextmanager
-def damage_told(root: Path, params: Params) -> Iterator[None]:
-    """What cannot be computed from files that are not as they were sealed is told as their damage; SimicError."""
+def explain_damage(root: Path, params: Params) -> Iterator[None]:
+    """Turn an error into SimicError naming the damage where files are not as they were sealed."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:

@@ -23,8 +23,11 @@ from simic.telemetry.rows import UpdateRow
 from simic.training.observers import Observer
 
 ROOT = Path(__file__).parents[1]
+OUTPUTS = ("data", "checkpoints", "models", "telemetry", "reports")
 FOLDERS = ("simic", "flows", "extensions", "examples", ".dvc")
 FILES = (".dvcignore", "params.yaml", "dvc.yaml", "pyproject.toml")
+# Outputs of equal runs that differ: they say when a run was made, and how, or have the hash of what does.
+DIFFER = {"timing.jsonl", "run.json", "train.json", "report.html", "report.md"}
 DVC_YAML = """
 stages:
   prepare: {cmd: "exit 9", params: [rng_seed, prepare], outs: [data/prepared]}
@@ -102,6 +105,20 @@ def copy_checkout(target: Path) -> None:
         shutil.copytree(ROOT / name, target / name, ignore=ignore)
     for name in FILES:
         shutil.copy(ROOT / name, target)
+
+
+def simic_command(folder: Path) -> None:
+    """``bin/simic`` in a project, for a PATH, as an installation has it."""
+    command = folder / "bin" / "simic"
+    command.parent.mkdir()
+    command.write_text(f"#!{sys.executable}\nfrom simic.cli import main\nmain()\n")
+    command.chmod(0o755)
+
+
+def contents(root: Path, folders: Sequence[str] = OUTPUTS) -> dict[str, bytes]:
+    """Every output that must not depend on who computed it, and when, by its place."""
+    files = [file for folder in folders for file in (root / folder).rglob("*") if file.is_file()]
+    return {str(file.relative_to(root)): file.read_bytes() for file in files if file.name not in DIFFER}
 
 
 def toy_project(folder: Path) -> Workspace:

@@ -1,31 +1,17 @@
-"""What the benchmarks conclude from their cells, and the page that says it; the measuring itself is no test."""
+"""What the benchmarks conclude from what they measured, and the page that says it; the measuring itself is no test."""
 
 import json
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 from scipy import stats
 
-from benchmarks import (
-    agent,
-    agent_cells,
-    checkpointing,
-    clean_runs,
-    controller,
-    host_profile,
-    outage,
-    page,
-    pipeline,
-    population,
-    scaling,
-)
+from benchmarks import agent, controller, page, population, rules, scaling
 from benchmarks.agent_tasks import GRID, TASKS, Maze, PickLegal
 from simic import params
 from simic.errors import SimicError
@@ -36,6 +22,8 @@ from tests.pipeline.small_suite import TINY
 
 ROOT = Path(__file__).parents[1]
 
+# --- the agent beside its peers ---
+
 
 def fill(work: Path, task: str, algorithm: str, finals: dict[float, float], seeds: int) -> None:
     """Cells whose final return is by learning rate, plus a little by rng seed."""
@@ -44,7 +32,7 @@ def fill(work: Path, task: str, algorithm: str, finals: dict[float, float], seed
     for job in jobs:
         final = finals[job.config["learning_rate"]] + 0.5 * (job.rng_seed % 4)
         cell = {"config": job.config, "rng_seed": job.rng_seed, "returns": [final, final], "steps_per_second": 100.0}
-        cell |= {"code": agent_cells.code(algorithm), "steps": agent_cells.whole_steps(task)}
+        cell |= {"code": agent.code(algorithm), "steps": agent.whole_steps(task)}
         cell |= {"steps_to_solve": 2048 if final > 400 else None, "curve": [[1024, 20.0], [2048, final]]}
         job.path.parent.mkdir(parents=True, exist_ok=True)
         job.path.write_text(json.dumps(cell))
@@ -101,48 +89,30 @@ def test_behind_a_setting_that_cannot_be_beaten_none_is_tried(tmp_path) -> None:
     assert agent.tuned("CartPole-v1", "simic", tmp_path) == (GRID[1], [])
 
 
-def test_runs_are_kept_and_put_back(work, tmp_path) -> None:
-    for path in work.glob("*/*/*.json"):
-        task, algorithm = (name.replace("_", " ") for name in path.parts[-3:-1])
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"task": task, "algorithm": algorithm}))
-    expected = {path.relative_to(work): json.loads(path.read_text()) for path in work.glob("*/*/*.json")}
-    agent.keep_runs(work, tmp_path / "runs.jsonl")
-    agent.put_back(tmp_path / "runs.jsonl", tmp_path / "again")
-    found = tmp_path / "again"
-    assert {path.relative_to(found): json.loads(path.read_text()) for path in found.glob("*/*/*.json")} == expected
-
-
-def test_runs_of_other_code_are_run_again_and_nothing_is_kept_of_nothing(work, tmp_path) -> None:
+def test_runs_are_done_once_by_this_code_and_for_these_steps(work, monkeypatch) -> None:
     job = agent.tuning("CartPole-v1", "simic", work)[0]
     done = json.loads(job.path.read_text())
     assert job.cell() == done
-    for other in ({"code": "other"}, {"steps": 2 * done["steps"]}):
-        job.path.write_text(json.dumps(done | other))
-        assert job.cell() is None
-    with pytest.raises(SystemExit, match="no runs there"):
-        agent.keep_runs(tmp_path / "nowhere", tmp_path / "runs.jsonl")
-    assert not (tmp_path / "runs.jsonl").exists()
-
-
-def test_what_exists_is_not_run_again(work, monkeypatch) -> None:
     monkeypatch.setattr(agent, "execute", None)  # would be called
     agent.run(agent.tuning("CartPole-v1", "simic", work), 1)
+    for changed in ({"code": "other"}, {"steps": 2 * done["steps"]}):
+        job.path.write_text(json.dumps(done | changed))
+        assert job.cell() is None
 
 
 def test_the_page_says_what_the_results_say(work) -> None:
-    results = {"agent": {"provenance": page.provenance()} | agent.summary(work)}
-    text = page.text(page.PAGE, results)
+    text = page.text({"agent": {"provenance": page.provenance()} | agent.summary(work)})
     assert "| simic | 5 | 0.001 | 470.7 (470.0 … 471.5) | 5 of 5 | 2,048 | 100 |" in text
     assert "- CartPole-v1, simic − sb3 PPO: -10.0, 95 % interval" in text
     assert "not behind (margin −23.75)" in text
-    assert "## Speed of the agent" not in text
+    assert "## Learning to play bandits" not in text
 
 
-def test_the_pages_are_what_all_results_say() -> None:
+def test_the_page_is_what_all_results_say() -> None:
+    """Results of which nothing is said are not kept; some are read by tests."""
     results = {path.stem: json.loads(path.read_bytes()) for path in (ROOT / page.RESULTS).glob("*.json")}
-    for path in page.PAGES:
-        assert (ROOT / path).read_text(encoding="utf-8") == page.text(path, results), "run python -m benchmarks.page"
-    assert results.keys() == {name for _, _, sections in page.PAGES.values() for name in sections}
+    assert (ROOT / page.PAGE).read_text(encoding="utf-8") == page.text(results), "run python -m benchmarks.page"
+    assert results.keys() <= {*page.SECTIONS, "calibration", "canary", "mutants", "speed_gate"}
 
 
 def test_masked_task_pays_for_the_best_legal_choice_alone() -> None:
@@ -184,87 +154,70 @@ def test_maze_can_be_left_from_everywhere_and_forbids_its_walls() -> None:
                 env.step(int(action))
 
 
-def test_every_task_has_a_peer_and_a_margin() -> None:
-    for task in TASKS.values():
-        assert task.margin > 0
-        assert all(ours.startswith("simic") and theirs.startswith("sb3") for ours, theirs in task.rivals)
+# --- hosts ---
 
 
-def test_hosts_are_timed_beside_plain_modules_and_the_page_tells_it(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("case", some(list(population.CASES), "small"))
+def test_hosts_are_timed_beside_plain_modules(case, tmp_path, monkeypatch) -> None:
+    """With little of everything; what is there is not measured again."""
     out = tmp_path / "population.json"
     monkeypatch.setattr(population, "limits", lambda device: {"gflops": 100.0, "gigabytes_per_second": 5.0})
-    monkeypatch.setattr(population, "PHASED", "small")
-    monkeypatch.setitem(population.CASES, "small", replace(population.CASES["small"], training=128, validation=32))
-    few = "--cases small --envs 1 2 --phases 2 --repeats 1 --steps 2 --device cpu --out"
-    monkeypatch.setattr("sys.argv", ["population", *few.split(), str(out)])
-    population.main()
-    found = json.loads(out.read_text())
-    for row in found["rows"]:
-        seconds = row["training_seconds"]
-        best = min(seconds["plain"], seconds["plain channels-last"])
-        assert row["speedup"]["loop"] == pytest.approx(best / seconds["loop"])
-        assert seconds["convolutions alone"] > 0
-        assert all(seconds[name] <= value for name, value in row["one_thread_seconds"].items())
-    before = out.stat().st_mtime_ns
-    population.main()  # everything is there already
-    assert out.stat().st_mtime_ns == before
-    assert found["rows"][1]["gflop"] == pytest.approx(2 * found["rows"][0]["gflop"])
-    assert [(row["envs"], row["seeds"]) for row in found["phases"]] == [(2, False), (2, True)]
-    for row in found["phases"]:
-        assert sum(row["seconds"].values()) == pytest.approx(row["total_seconds"])
-        assert row["decisions_per_second"] == pytest.approx(row["envs"] * 2 / row["total_seconds"])
-    text = page.text(page.DETAILS, {"population": found})
-    assert f"| 2 | {found['rows'][1]['speedup']['auto']:.2f} |" in page.text(page.PAGE, {"population": found})
-    assert "| 2 without seeds | " in text
-    assert "host training" in text
-
-
-@pytest.mark.parametrize("case", some([case for case in population.CASES if case != "small"], "default"))  # see above
-def test_every_case_can_be_measured(case, tmp_path, monkeypatch, capsys) -> None:
-    """A dry run of what is asked of a GPU, with little of everything."""
+    monkeypatch.setattr(population, "TIMED_BATCHES", 1)
     little = replace(population.CASES[case], training=8, validation=8, batch=4)
     monkeypatch.setitem(population.CASES, case, little)
-    monkeypatch.setattr(population, "limits", lambda device: {"gflops": 1.0, "gigabytes_per_second": 1.0})
-    monkeypatch.setattr(population, "TIMED_BATCHES", 1)
-    command = f"population --device cpu --cases {case} --envs 2 --phases --repeats 1 --fresh --out"
-    monkeypatch.setattr("sys.argv", [*command.split(), str(tmp_path / "found.json")])
+    command = f"population --cases {case} --envs 1 2 --repeats 1 --device cpu --out {out}"
+    monkeypatch.setattr("sys.argv", command.split())
     population.main()
-    [row] = json.loads((tmp_path / "found.json").read_text())["rows"]
-    assert (row["case"], row["envs"], row["speedup"].keys()) == (case, 2, set(population.BACKENDS))
-    assert f"### {case}\n" in capsys.readouterr().out
-
-
-def test_operations_are_told_by_their_kind() -> None:
-    kinds = {
-        "aten::mkldnn_convolution": "convolutions",
-        "aten::convolution_backward": "convolutions",
-        "aten::baddbmm": "matrix products",
-        "aten::native_group_norm_backward": "norms",
-        "aten::max_pool2d_with_indices": "pooling",
-        "aten::index_select": "copies",
-        "aten::addcmul_": host_profile.OTHER,
-    }
-    assert {name: host_profile.kind_of(name) for name in kinds} == kinds
-    found = host_profile.by_kind([("aten::bmm", 1.0), ("aten::mm", 2.0), ("aten::add", 0.5)])
-    assert found["matrix products"] == 3.0
-    assert sum(found.values()) == 3.5
-
-
-def test_a_minibatch_is_taken_apart_and_the_page_tells_it(tmp_path, monkeypatch) -> None:
-    out = tmp_path / "host_profile.json"
-    monkeypatch.setattr(host_profile, "RUNS", (("mlp", 2),))
-    traces = str(tmp_path / "traces")
-    monkeypatch.setattr("sys.argv", ["host_profile", "--device", "cpu", "--out", str(out), "--trace", traces])
-    host_profile.main()
     found = json.loads(out.read_text())
-    bare, seeded = found["rows"]
-    assert bare["seconds"]["matrix products"] > 0
-    assert bare["seconds"]["convolutions"] == 0
-    assert seeded["operations"] > bare["operations"] > 10
-    assert sorted(path.name for path in (tmp_path / "traces").iterdir()) == ["mlp-2-seeds.json.gz", "mlp-2.json.gz"]
-    (least,) = found["dispatch"]
-    assert 0 < least["seconds"]["one plain network"] < least["seconds"]["hosts with seeds"]
-    assert "mlp, 2 hosts, with seeds" in page.text(page.DETAILS, {"host_profile": found})
+    assert [(row["case"], row["envs"]) for row in found["rows"]] == [(case, 1), (case, 2)]
+    for row in found["rows"]:
+        seconds = row["training_seconds"]
+        best = min(seconds[name] for name in ("plain", "plain channels-last") if name in seconds)
+        assert row["speedup"]["loop"] == pytest.approx(best / seconds["loop"])
+        assert all(seconds[name] <= value for name, value in row["one_thread_seconds"].items())
+    assert found["rows"][1]["gflop"] == pytest.approx(2 * found["rows"][0]["gflop"])
+    assert f"| 2 | {found['rows'][1]['speedup']['auto']:.2f} |" in page.text({"population": found})
+    before = out.stat().st_mtime_ns
+    population.main()
+    assert out.stat().st_mtime_ns == before
+
+
+def test_hosts_can_be_measured_where_nothing_can_be_drawn() -> None:
+    code = "import sys; sys.modules['matplotlib'] = None; import benchmarks.population, benchmarks.scaling"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.slow
+def test_trainings_are_counted_by_core_and_second(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    out = tmp_path / "scaling.json"
+    few = ("prepare.suite.instances={train: 16, val: 4, held_out: 4, held_out_kinds: 4}", "train.batches_per_epoch=1")
+    overrides = [word for each in few for word in ("-S", each)]
+    scaling.main(["--hosts", "16", "--processes", "1", "2", "--epochs", "2", "--out", str(out), *overrides])
+    found = json.loads(out.read_text())
+    assert [(row["hosts"], row["processes"]) for row in found["rows"]] == [(16, 1), (16, 2)]
+    for row in found["rows"]:
+        assert row["trainings_per_core_second"] == pytest.approx(16 / row["seconds"] / row["processes"])
+        assert 0 < row["update_seconds"] < row["seconds"]
+    assert "| 16 | 2 | " in page.text({"scaling": found})
+
+
+def test_the_rows_of_the_scaling_table_have_params_that_are_allowed() -> None:
+    tree = params.load(ROOT / "params.yaml", scaling.settings(4096, 2, 12))
+    assert (tree.train.envs, tree.train.middle_episode, tree.runtime.processes) == (4096, 12, 2)
+
+
+# --- rules and controllers ---
+
+
+def test_the_table_of_rules_has_each_mean_and_its_lead_over_the_rule() -> None:
+    first = {"held_out": {"tuned_rule": np.array([70.0, 72.0, 74.0]), "chooser": np.array([71.0, 73.0, 75.5])}}
+    second = {"held_out": {"tuned_rule": np.array([80.0, 82.0, 84.0]), "chooser": np.array([79.0, 82.0, 82.0])}}
+    text = rules.table({6: first, 9: second})
+    assert "## On 3 held-out tasks of known kinds" in text
+    # Differences 1, 1, 1.5: mean 7/6, standard error 1/6, t = 4.303.
+    assert "| 6 | 72.0 | 73.2, +1.2 [0.4, 1.9] |" in text
+    assert "| 9 | 82.0 | 81.0, -1.0 [-3.5, 1.5] |" in text
 
 
 TINY_CONTROLLER = [
@@ -300,6 +253,12 @@ def test_controllers_are_scored_by_what_their_evaluations_say(controllers) -> No
     assert found["seeds"] == 2 and list(found["episodes_of"]) == ["10 epochs", *headroom.others]
     states = [Workspace(work / f"seed_{seed}").checkpoints / "best" / "state.safetensors" for seed in (1, 2)]
     assert states[0].read_bytes() != states[1].read_bytes()
+    assert len(found["curves"]) == 2 and (work / "found.png").stat().st_size > 10_000
+    for seed, curve in enumerate(found["curves"], 1):
+        updates = pq.read_table(Workspace(work / f"seed_{seed}").telemetry / "updates.parquet").to_pylist()
+        scored = [row for row in updates if not np.isnan(row["validation_accuracy"])]
+        assert curve["episodes"] == [4 * (row["iteration"] + 1) for row in scored] and curve["episodes"]
+        assert curve["score"] == pytest.approx([row["validation_accuracy"] for row in scored], abs=0.01)
     for length, report in {"10 epochs": headroom, **headroom.others}.items():
         for group in report.standings:
             table = found["episodes_of"][length][group]
@@ -315,17 +274,6 @@ def test_controllers_are_scored_by_what_their_evaluations_say(controllers) -> No
                 assert table[name]["score_by_seed"] == pytest.approx([each.mean() for each in scores], abs=0.01)
                 assert table[name]["over_common"][0] == pytest.approx(np.mean(scores - common), abs=0.001)
                 assert table[name]["over_rule"][0] == pytest.approx(np.mean(scores - rule), abs=0.001)
-
-
-@pytest.mark.slow
-def test_curves_are_the_validations_of_each_training(controllers) -> None:
-    work, found = controllers
-    assert len(found["curves"]) == 2 and (work / "found.png").stat().st_size > 10_000
-    for seed, curve in enumerate(found["curves"], 1):
-        updates = pq.read_table(Workspace(work / f"seed_{seed}").telemetry / "updates.parquet").to_pylist()
-        scored = [row for row in updates if not np.isnan(row["validation_accuracy"])]
-        assert curve["episodes"] == [4 * (row["iteration"] + 1) for row in scored] and curve["episodes"]
-        assert curve["score"] == pytest.approx([row["validation_accuracy"] for row in scored], abs=0.01)
 
 
 @pytest.mark.slow
@@ -359,19 +307,13 @@ def test_the_share_of_the_gap_is_of_the_oracle_that_was_chosen_on_other_hosts(co
 
 
 @pytest.mark.slow
-def test_controllers_that_are_done_are_not_trained_again(controllers, monkeypatch, capsys) -> None:
+def test_controllers_that_are_done_are_not_trained_again_and_other_params_are_not_mixed_in(controllers, monkeypatch):
     work, found = controllers
+    before = (work / "params.json").read_bytes()
     for stage in ("prepare", "headroom", "train", "evaluate"):
         monkeypatch.setattr(controller.stages, stage, None)  # would be called
     controller.main(controller_arguments(work))
     assert json.loads((work / "found.json").read_text()) == found
-    assert capsys.readouterr().out.count('"episodes_of"') == 2
-
-
-@pytest.mark.slow
-def test_controllers_of_other_params_are_not_mixed_in(controllers) -> None:
-    work, _ = controllers
-    before = (work / "params.json").read_bytes()
     with pytest.raises(SimicError, match="has results of other params; name another folder with --work"):
         controller.main(controller_arguments(work, "train.price=1.0"))
     assert (work / "params.json").read_bytes() == before
@@ -382,133 +324,3 @@ def test_a_refused_benchmark_says_why_in_one_line(tmp_path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("publish: ") and len(done.stderr.splitlines()) == 1
-
-
-PIPELINE = {
-    "provenance": {"cores": 2},
-    "shares": {
-        "iterations": 2,
-        "envs": 10,
-        "episode_steps": 5,
-        "seconds": {"environment": 1.0, "telemetry": 0.5},
-        "evaluate_seconds": 30.0,
-        "audit_seconds": 10.0,
-        "telemetry_bytes": 4e6,
-        "checkpoint_bytes": 1e6,
-    },
-    "processes": {"1 × 2": 30.0, "2 × 1": 20.0},
-    "growth": [
-        {"iterations": 50, "mlflow_calls": 70, "mlflow_seconds_per_call": 0.02},
-        {"iterations": 100, "mlflow_calls": 120, "mlflow_seconds_per_call": 0.01},
-    ],
-}
-
-
-def test_a_study_is_computed_from_what_was_measured() -> None:
-    text = " ".join(scaling.study(PIPELINE, iterations=10))
-    # 10 × 20 s + 40 s = 4 minutes on 2 cores; 10,000 of them.
-    assert "so 4.0 minutes a run and 1,333 core hours" in text
-    assert "| 100 | 6.7 | 12.50 |" in text  # 100 workers: 10,000 × 240 s / 100, and 20 + 10 calls each in 240 s
-    assert "21.0 MB of telemetry and checkpoints a run, 210 GB in all" in text
-    assert "up to about 800 workers" in text  # 30 calls of 10 ms in 240 s keep the store busy for 1/800 of the time
-
-
-def test_a_gpu_is_expected_to_be_bound_by_issuing_first_and_by_itself_then() -> None:
-    seconds = {"one plain network": 0.001, "hosts": 0.005, "hosts with seeds": 0.01}
-    text = " ".join(scaling.one_gpu({"dispatch": [{"case": "mlp", "seconds": seconds}]}, "mlp"))
-    assert "| 1 | 10.0 | 10000.0 | 0.1 |" in text  # 10 ms whatever their number, where a plain network takes 1
-    assert "| 256 | 10.0 | 39.1 | 25.6 |" in text
-
-
-def test_what_a_host_weighs_is_counted() -> None:
-    case = population.CASES["mlp"]
-    hosts = population.build(case, 2, "vmap", torch.device("cpu"))
-    hosts.germinate(population.mixed(hosts), torch.zeros(2, hosts.host.slots, dtype=torch.bool))
-    widths = {name: store.param.shape[1] for name, store in hosts.snapshot().stores.items()}
-    assert scaling.parameter_bytes(hosts) >= 4 * 2 * 2 * sum(widths.values())
-    kept = scaling.kept_bytes(case)
-    inputs = 4 * case.batch * 64
-    assert inputs < kept < 100 * inputs
-
-
-def test_every_part_of_training_that_is_timed_is_there() -> None:
-    clock = pipeline.watched()
-    clock.stop()
-    assert clock.seconds == {}
-
-
-def test_the_runs_that_are_measured_have_params_that_are_allowed(tmp_path: Path) -> None:
-    for changes in (pipeline.ONE_CORE, pipeline.SHORT, outage.SMALL):
-        params.load(ROOT / "params.yaml", changes)
-    (tmp_path / "params.yaml").write_text("{}")
-    for name in clean_runs.SETTINGS:
-        params.load(tmp_path / "params.yaml", clean_runs.settings(name, 1), whole=False)
-
-
-def test_the_page_tells_what_is_around_the_hosts() -> None:
-    run = {
-        "early_seconds": 0.1,
-        "late_seconds": 0.11,
-        "megabytes": [800.0, 801.0, 801.0, 801.0, 801.0],
-        "audit_seconds": 2,
-        "publish_seconds": 1.25,
-    }
-    recording = {"hosts": 4096, "played": 64, "steps": 25, "collect_seconds": 100.0, "bytes": 1}
-    found = {
-        "provenance": {"date": "", "revision": "", "cores": 2, "threads": 1, "load": 0.1, "torch": ""},
-        "shares": {"iterations": 2, "total_seconds": 20.0, "seconds": {"telemetry": 0.2, "hosts": 19.8}},
-        "growth": [{"iterations": 1000, "mlflow_calls": 1020, **run}],
-        "recording": {**recording, "record_seconds": 0.2, "live_audit_seconds": 0.1},
-        "processes": {"1 × 2": 30.0, "2 × 1": 20.0},
-        "commands": {"dvc repro": 1.5},
-        "chain": {"the stages alone": 20.0, "dvc repro": 31.5},
-        "revisions": {"shares": "abc"},
-    }
-    text = page.text(page.DETAILS, {"pipeline": found})
-    for line in (
-        "| hosts | 99.0 % |",
-        "| 1,000 | 100.0 | 110.0 | 800, 801, 801, 801, 801 | 1,020 | 1.2 | 2.0 |",
-        "| `dvc repro` | 1.50 |",
-        "| `dvc repro` | 31.5 | +11.5 |",
-        "an iteration of 4,096 hosts and 25 steps takes 0.20 s of the processor, 0.2 % of playing it (measured with 64",
-    ):
-        assert line in text
-    assert "2 iterations, of which 1.0 % is not the hosts" in text
-    assert "| 2 × 1 | 20.0 |" in text
-    assert "Parts were measured at abc (shares)." in text
-
-
-MEASURED = {"date": "", "revision": "", "cores": 2, "threads": 1, "load": 0.1, "torch": ""}
-
-
-def test_the_page_tells_what_checkpoints_cost() -> None:
-    wall, cpu = ({"save": 1.0, "telemetry": 0.5, "chain": 0.3, "times": 0.2}, {"save": 0.2, "telemetry": 0.1})
-    found = {"provenance": MEASURED, "iterations": 3, "checkpoint_bytes": 4_600_000, "wall": wall}
-    found |= {"cpu": {**cpu, "chain": 0.1, "times": 0.0}, "wall_seconds": 100.0, "cpu_seconds": 80.0}
-    text = page.text(page.DETAILS, {"checkpointing": found | {"wall_share": 0.02, "cpu_share": 0.005}})
-    assert "3 iterations of the default run in one process, 4.6 MB each" in text
-    assert "| state and manifest, synced | 1.00 % | 0.25 % |" in text and "| all | 2.00 % | 0.50 % |" in text
-
-
-def test_the_checkpoint_meter_counts_nothing_twice_and_leaves_all_as_it_was() -> None:
-    """A save writes a checkpoint: the seconds of both are kept, and one of them is added up."""
-    before = {name: getattr(owner, method) for name, (owner, method) in checkpointing.WATCHED.items()}
-    with checkpointing.Meter() as meter:
-        assert all(getattr(*place) is not before[name] for name, place in checkpointing.WATCHED.items())
-        meter.timed("save", lambda: meter.timed("write", lambda: time.sleep(0.01))())()
-    assert {name: getattr(*place) for name, place in checkpointing.WATCHED.items()} == before
-    assert meter.wall["save"] >= meter.wall["write"] >= 0.01 and meter.calls["save"] == meter.calls["write"] == 1
-    assert "write" not in checkpointing.APART and set(checkpointing.APART) < set(checkpointing.WATCHED)
-
-
-def test_the_page_tells_how_much_slower_a_run_is_without_mlflow() -> None:
-    runs = {"none": {"rest": {"wall": 60.0}}, "dead port, a third": {"slower": {"wall": 0.061, "cpu": -0.001}}}
-    found = {"provenance": MEASURED, "iterations": 60, "runs": runs, "same_models": True}
-    text = page.text(page.DETAILS, {"outage": found})
-    assert "60 s without MLflow" in text and "The weights are the same in all." in text
-    assert "| dead port, a third | +6.1 % | -0.1 % |" in text and "| none |" not in text
-
-
-def test_hosts_can_be_measured_where_nothing_can_be_drawn() -> None:
-    code = "import sys; sys.modules['matplotlib'] = None; import benchmarks.population, benchmarks.host_profile"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import copy_checkout
+from tests.helpers import OUTPUTS, contents, copy_checkout, simic_command
 
 TINY = ["train.iterations=2", "train.envs=4", "train.episode_steps=4", "train.batches_per_epoch=2"]
 TINY += [
@@ -24,11 +24,7 @@ TINY += ["runtime.progress=none"]
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     copy_checkout(tmp_path)
-    commands = tmp_path / "bin"
-    commands.mkdir()
-    simic = commands / "simic"
-    simic.write_text(f"#!{sys.executable}\nfrom simic.cli import main\nmain()\n")
-    simic.chmod(0o755)
+    simic_command(tmp_path)
     return tmp_path
 
 
@@ -39,17 +35,6 @@ def call(project: Path, *command: str) -> str:
     done = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-# They say when the run was made, and how, or have the hash of what does.
-DIFFER = {"timing.jsonl", "run.json", "train.json", "report.html", "report.md"}
-
-
-def contents(project: Path) -> dict[str, bytes]:
-    """Every output that must not depend on who computed it, and when."""
-    folders = ("data", "checkpoints", "models", "telemetry", "reports")
-    files = [file for folder in folders for file in (project / folder).rglob("*") if file.is_file()]
-    return {str(f.relative_to(project)): f.read_bytes() for f in files if f.name not in DIFFER}
 
 
 @pytest.mark.slow
@@ -63,7 +48,7 @@ def test_both_entries_compute_the_same_and_then_neither_does_anything(project: P
     assert call(project, "simic", "run").count("up to date") == 5
     by_run = contents(project)
 
-    for folder in ("data", "checkpoints", "models", "telemetry", "reports"):
+    for folder in OUTPUTS:
         shutil.rmtree(project / folder)
     shutil.rmtree(project / ".dvc" / "cache")
     (project / "dvc.lock").unlink()

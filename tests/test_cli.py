@@ -1,27 +1,22 @@
 """The command line as a user meets it: exit codes, one line per mistake, no traceback."""
 
-import copy
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from simic import cli, params, terminal
+from simic import cli, params
 from simic.audit.findings import Verdict
 from simic.errors import AuditFailed, SimicError
 from simic.growth.batch.population import Population
 from simic.growth.batch.statistics import TrainStats
-from simic.pipeline import engine, stages, told
+from simic.pipeline import engine, run_summary, stages
 from simic.pipeline.paths import Workspace
-from tests.helpers import some
 
 ROOT = Path(__file__).parents[1]
-TREE = yaml.safe_load((ROOT / "params.yaml").read_text())
 
 
 class Command:
@@ -53,67 +48,6 @@ def simic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     return Command(tmp_path, monkeypatch, capfd)
 
 
-def leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for key, value in tree.items():
-        yield (*path, key), value
-        if isinstance(value, dict):
-            yield from leaves(value, (*path, key))
-
-
-def wrong_values(value: Any) -> list[Any]:
-    """Values that no key with such a default can admit."""
-    if value == {}:  # by head of the policy, whose names the agent checks
-        return [3, "banana", [1], {"op": "banana"}]
-    if isinstance(value, dict):
-        return [3, "banana", [1], {**value, "surprise": 1}]
-    if isinstance(value, bool):
-        return ["banana", 3, [True]]
-    if isinstance(value, int | float):
-        return ["banana", float("nan"), float("inf"), [1], {"a": 1}, True]
-    return ["banana", {"a": 1}, 2.5]
-
-
-def mutations() -> Iterator[tuple[str, bytes]]:
-    """Key (or description) and content of broken params files: every key with every wrong value, and broken files."""
-    for path, value in leaves(TREE):
-        for wrong in wrong_values(value):
-            if path == ("prepare", "source") and wrong in ("banana", 2.5):
-                continue  # refused too, by rules over two keys, which name the section
-            if path[-1] == "target_kl" and wrong == 2.5:
-                continue  # a number is right, though the file has null
-            tree = copy.deepcopy(TREE)
-            section = tree
-            for key in path[:-1]:
-                section = section[key]
-            section[path[-1]] = wrong
-            yield path[-1], yaml.dump(tree, Dumper=yaml.CSafeDumper).encode()
-    broken = [b"", b"- 1", bytes(range(256)), "a: 1".encode("utf-16"), b"\ta: 1", b"train: {envs: 1", b"hello"]
-    broken += [b"a: 1\n---\nb: 2", b"a: !!python/name:os.system", b"\xff\xfe\x00", b"a: ["]
-    yield from (("params.yaml", content) for content in broken)
-
-
-@pytest.mark.parametrize("every", some([1, 4], 4))
-def test_every_mutated_params_file_is_refused_in_one_line_that_names_the_key(every: int, simic: Command) -> None:
-    cases = list(mutations())
-    assert len(cases) >= 200
-    for key, content in cases[::every]:
-        simic.params.write_bytes(content)
-        error = simic.refuses("run")
-        assert key in error or "surprise" in error, (key, error)
-        assert "Traceback" not in error
-
-
-def test_missing_params_says_where_to_run(simic: Command) -> None:
-    simic.params.unlink()
-    assert "no such file; run from the project's root" in simic.refuses("run")
-
-
-def test_bad_override_changes_nothing(simic: Command) -> None:
-    error = simic.refuses("train", "-S", "train.envs=32", "-S", "train.ppo.lr=1")
-    assert "train.ppo.lr: unknown key" in error
-    assert simic.params.read_bytes() == (ROOT / "params.yaml").read_bytes()
-
-
 def test_a_run_that_changed_params_says_how_to_undo_it_however_it_ends(
     simic: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,23 +61,6 @@ def test_a_run_that_changed_params_says_how_to_undo_it_however_it_ends(
     assert simic.out.endswith(f"{engine.held(Workspace(simic.params.parent))}\n")
     simic.refuses("run", "-S", "train.envs=24")
     assert simic.out == ""  # it held them before
-
-
-def test_second_run_in_a_workspace_names_the_holder(simic: Command) -> None:
-    program = (
-        "import sys, time; from pathlib import Path; from simic.pipeline import engine; "
-        "from simic.pipeline.paths import Workspace\n"
-        "with engine.workspace_lock(Workspace(Path(sys.argv[1]))):\n    print('held', flush=True); time.sleep(60)"
-    )
-    with subprocess.Popen([sys.executable, "-c", program, simic.folder], stdout=subprocess.PIPE, cwd=ROOT) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"held\n"
-        error = simic.refuses("run", "-S", "train.envs=24")
-        other.kill()
-    assert f"in use by process {other.pid} on" in error and "which runs stages" in error
-    assert yaml.safe_load(simic.params.read_text())["train"]["envs"] != 4
-    with engine.workspace_lock(Workspace(simic.folder)):
-        pass  # the lock of a dead process is taken over
 
 
 def test_unknown_stage_and_unknown_command_are_refused(simic: Command) -> None:
@@ -270,13 +187,13 @@ def test_show_opens_the_report_in_the_browser_or_says_where_it_is(
 def test_an_alarming_result_is_red_on_a_terminal_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    terminal.say("quiet\x1b[2J", alarming=True)
+    cli._say("quiet\x1b[2J", alarming=True)
     assert capsys.readouterr().out == "quiet\\x1b[2J\n"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    terminal.say("loud", alarming=True)
-    terminal.say("calm")
+    cli._say("loud", alarming=True)
+    cli._say("calm")
     monkeypatch.setenv("NO_COLOR", "1")
-    terminal.say("plain", alarming=True)
+    cli._say("plain", alarming=True)
     assert capsys.readouterr().out == "\x1b[1;31mloud\x1b[0m\ncalm\nplain\n"
 
 
@@ -285,7 +202,11 @@ def test_what_the_audit_fails_on_is_told_before_it_is_refused(simic: Command, mo
         raise AuditFailed("audit.fail_on = 'high': 1 findings")
 
     monkeypatch.setattr(engine, "run_chain", chain)
-    monkeypatch.setattr(told, "of", lambda _: told.Told("80 points", "none", "1 high", "x", "read it", alarming=True))
+    monkeypatch.setattr(
+        run_summary,
+        "of",
+        lambda _: run_summary.RunSummary("80 points", "none", "1 high", "x", "read it", alarming=True),
+    )
     for command in ("run", "audit"):
         assert "audit.fail_on = 'high'" in simic.refuses(command)
         assert [line.split()[0] for line in simic.out.splitlines()] == [

@@ -37,22 +37,6 @@ def test_what_is_replaced_is_there_all_the_time(tmp_path, monkeypatch):
         durable.exchange(tmp_path / "nothing", one)
 
 
-def test_an_error_leaves_the_target_as_it_was(tmp_path):
-    target = tmp_path / "target"
-    with durable.new_directory(target) as folder:
-        durable.write_synced(folder / "file", b"one")
-
-    def interrupted():
-        with durable.new_directory(target) as folder:
-            durable.write_synced(folder / "other", b"two")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert [path.name for path in target.iterdir()] == ["file"]
-    assert [path.name for path in tmp_path.iterdir()] == ["target"]
-
-
 def test_what_a_killed_writer_left_is_cleared(tmp_path):
     (tmp_path / ".target.abc.tmp").mkdir()
     (tmp_path / ".target.abc.old").mkdir()
@@ -161,12 +145,3 @@ def test_what_is_put_aside_takes_the_place_of_what_was_put_aside_before(tmp_path
         make(tmp_path / "a")
         assert durable.put_aside(tmp_path / "a").name == "damaged-a" and not (tmp_path / "a").exists()
         assert (tmp_path / "damaged-a").is_file() is bool(k)
-
-
-def test_a_file_in_the_place_of_a_directory_gives_way(tmp_path):
-    (tmp_path / "target").write_text("no directory")
-    with durable.new_directory(tmp_path / "target") as folder:
-        durable.write_synced(folder / "file", b"one")
-    (tmp_path / "other").write_text("no directory")
-    durable.remove_directory(tmp_path / "other")
-    assert [path.name for path in tmp_path.rglob("*")] == ["target", "file"]

@@ -1,24 +1,36 @@
-"""params.yaml and its frozen tree."""
+"""params.yaml and its frozen tree: what no run could use is refused in one line, whatever is wrong with the file."""
 
+import copy
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
 import yaml
-from pydantic import ValidationError
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
-from simic import params
-from simic.errors import SimicError
+from simic import cli, params
+from simic.errors import SimicError, printable
 from simic.pipeline import stages
+from tests.helpers import some
 
 ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "params.yaml").read_text()
+TREE = yaml.safe_load(TEXT)
+Keys = tuple[str, ...]
 
 
 def test_shipped_file_is_every_default_with_the_settings_of_the_suite_tables_and_nothing_else(tmp_path: Path) -> None:
     """params.yaml, the classes and the suite are one truth: same keys, same values."""
-    tree = yaml.safe_load((ROOT / "params.yaml").read_text())
     (tmp_path / "defaults.yaml").write_text("{}")
     expected = params.load(tmp_path / "defaults.yaml", list(stages.suite_overrides("tables")), whole=False)
-    assert tree == yaml.safe_load(yaml.safe_dump(expected.model_dump(mode="json")))
+    assert yaml.safe_load(yaml.safe_dump(expected.model_dump(mode="json"))) == TREE
     assert (params.Params().prepare.task, params.Params().train.actions) == ("digits", {})  # the classes are neutral
 
 
@@ -27,57 +39,258 @@ def test_tree_is_frozen() -> None:
         params.Params().train.envs = 3  # type: ignore[misc]
 
 
+def leaves(model: type[params.Tree] = params.Params, path: Keys = ()) -> Iterator[tuple[Keys, TypeAdapter[Any]]]:
+    """Every value of the tree and what its type admits."""
+    for name, field in model.model_fields.items():
+        kind: Any = field.annotation
+        if isinstance(kind, type) and issubclass(kind, params.Tree):
+            yield from leaves(kind, (*path, name))
+        else:
+            admitted = Annotated[(kind, *field.metadata)] if field.metadata else kind
+            yield (*path, name), TypeAdapter(admitted, config=params.Tree.model_config)
+
+
+LEAVES = dict(leaves())
+WORDS = st.text(max_size=6)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | WORDS
+VALUES = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(WORDS, SCALARS, max_size=2)
+
+
+def refused(tree: Any) -> str:
+    """The one line that says why."""
+    with pytest.raises(SimicError) as caught:
+        params.validate(tree, "params.yaml")
+    message = str(caught.value)
+    assert "\n" not in message and len(message) < 3000
+    return message
+
+
+def changed(path: Keys, value: Any) -> dict[str, Any]:
+    """The shipped params with another value."""
+    tree = copy.deepcopy(TREE)
+    section = tree
+    for key in path[:-1]:
+        section = section[key]
+    section[path[-1]] = value
+    return tree
+
+
+@given(st.sampled_from(sorted(LEAVES)), VALUES)
+@settings(max_examples=500, deadline=None, derandomize=True)
+def test_what_its_type_does_not_admit_is_refused_by_name(path: Keys, value: Any) -> None:
+    try:
+        LEAVES[path].validate_python(value)
+    except ValidationError:
+        message = refused(changed(path, value))
+        assert ".".join(path) in message, message
+    else:
+        assume(False)
+
+
+def at(path: Keys) -> Any:
+    found = TREE
+    for key in path:
+        found = found[key]
+    return found
+
+
+@pytest.mark.parametrize("huge", [1e30, -1e30, 10**12, -(10**12), float("nan"), float("inf"), -float("inf")])
+def test_no_number_is_without_a_range_and_none_is_a_flag(huge: float) -> None:
+    for path, admitted in LEAVES.items():
+        for value in (huge, [huge], {"op": huge}):
+            if path != ("train", "actions") or value != {"op": huge}:
+                with pytest.raises(ValidationError):
+                    admitted.validate_python(value)
+        if not isinstance(at(path), bool):
+            with pytest.raises(ValidationError):
+                admitted.validate_python(True)
+
+
+def test_an_unknown_key_is_refused_in_every_section() -> None:
+    for path in {path[:-1] for path in LEAVES}:
+        message = refused(changed((*path, "zzzz"), 1))
+        assert f"{'.'.join((*path, 'zzzz'))}: unknown key; known here are " in message
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("train.ppo.lr=0.1", ["train.ppo.lr", "unknown key", "learning_rate"]),
-        ("train.envs=0", ["train.envs = 0", "an integer from 1 to"]),
-        ("train.envs=2.5", ["train.envs = 2.5", "integer"]),
-        ("train.envs=true", ["train.envs = True", "integer"]),
-        ("train.ppo.learning_rate=fast", ["train.ppo.learning_rate = 'fast'", "number"]),
-        ("train.ppo.learning_rate=.nan", ["train.ppo.learning_rate = nan", "from 1e-12 to 10"]),
-        ("train.ppo.learning_rate=-1", ["train.ppo.learning_rate = -1", "from 1e-12 to 10", "the default is 0.001"]),
-        ("train.host.family=vit", ["train.host.family = 'vit'", "must be one of", "cnn", "mlp", "transformer"]),
-        ("extensions=scale", ["extensions = 'scale'", "a list"]),
-        ("extensions=[../scale]", ["extensions.0 = '../scale'", "matches"]),
+        ("train.ppo.lr=0.1", ["-S train.ppo.lr=0.1: train.ppo.lr: unknown key; known here are learning_rate"]),
+        ("train.ppo.learing_rate=1", ["did you mean train.ppo.learning_rate?"]),
+        ("train.learning_rate=1", ["did you mean train.host_optimizer.learning_rate or train.ppo.learning_rate?"]),
+        ("ppo.gamma=1", ["ppo: unknown key; did you mean train.ppo?"]),
+        ("train.ppo.value_clip=0.2", ["train.ppo.value_clip: unknown key", "clip_range"]),
+        ("train.envs=0", ["train.envs = 0: must be greater than or equal to 1"]),
+        ("train.envs=2.5", ["train.envs = 2.5: must be a valid integer"]),
+        ("train.envs=7", ["train: envs (7) must be a multiple of ppo.minibatches (4)"]),
+        ("train.ppo.learning_rate=1e30", ["train.ppo.learning_rate = 1e+30: must be less than or equal to 10"]),
+        ("train.ppo.learning_rate=.nan", ["train.ppo.learning_rate = nan: must be a finite number"]),
+        ("train.policy.core=rnn", ["train.policy.core = 'rnn': must be 'lstm', 'gru' or 'none'"]),
+        ("train.host.family=vit", ["train.host.family = 'vit': must be one of", "cnn", "mlp", "transformer"]),
+        ("prepare.task=imagenet", ["prepare.task = 'imagenet': must be one of", "digits", "cifar10", "synthetic"]),
+        ("prepare.split.train=0.9", ["prepare.split: ", "sum to 1"]),
+        ("prepare.task=npz", ["prepare: source is", "required"]),
+        ("prepare.source=mine.npz", ["prepare: source is", "null otherwise"]),
+        ("train.episode_steps=[16, 5]", ["train: episode_steps (16, 5): must be low, high"]),
+        ("evaluate.epochs=[12, 0]", ["evaluate.epochs.1 = 0: must be greater than or equal to 1"]),
+        ("evaluate.policies=[blind, blind]", ["evaluate.policies = ['blind', 'blind']: values must be unique"]),
+        ("train=3", ["train = 3: must be a section, with KEY: VALUE in it"]),
+        ("extensions=[../scale]", ["extensions.0 = '../scale': ", "match"]),
         ("extensions=[nowhere]", ["extensions/nowhere.py", "no such file"]),
-        ("train.envs=33", ["train", "33", "multiple of ppo.minibatches (4)"]),
-        ("train.reward.basic.weight=1", ["train.reward.basic.weight", "unknown key", "rent_weight"]),
-        ("train.ppo.value_clip=0.2", ["train.ppo.value_clip", "unknown key", "clip_range"]),
-        ("prepare.split.train=0.9", ["prepare.split", "sum to 1"]),
-        ("prepare.task=npz", ["prepare", "source", "required"]),
-        ("prepare.task=text", ["prepare", "source", "required"]),
-        ("prepare.task=synthetic", ["prepare", "planted task", "required"]),
-        ("prepare.source=mine.npz", ["prepare", "source", "null otherwise"]),
-        ("prepare.task=imagenet", ["prepare.task = 'imagenet'", "digits", "cifar10", "synthetic"]),
-        ("prepare.samples=0", ["prepare.samples = 0", "an integer from 1 to"]),
-        ("prepare.context=0", ["prepare.context = 0", "an integer from 1 to"]),
-        ("train=3", ["train = 3"]),
-        ("rng_seed=-1", ["rng_seed = -1", "from 0 to 2147483647"]),
+        *((each, [f"-S {each}: "]) for each in ("train.envs", "=3", "train..envs=3", "rng_seed.x=3", "train.envs=[1")),
     ],
 )
 def test_wrong_value_names_key_value_and_range(override: str, words: list[str]) -> None:
     with pytest.raises(SimicError) as caught:
         params.load(ROOT / "params.yaml", [override])
     message = str(caught.value)
-    assert "\n" not in message
+    assert "\n" not in message and "params.yaml" not in message
     for word in words:
         assert word in message
 
 
-@pytest.mark.parametrize("override", ["train.envs", "=3", "train..envs=3", "rng_seed.x=3", "train.envs=[1"])
-def test_malformed_override_is_refused(override: str) -> None:
-    with pytest.raises(SimicError, match=r"^-S "):
-        params.load(ROOT / "params.yaml", [override])
-
-
-def test_numbers_are_read_as_dvc_does(tmp_path: Path) -> None:
-    assert params.load(ROOT / "params.yaml", ["train.ppo.learning_rate=1e-4"]).train.ppo.learning_rate == 1e-4
-    # Of files too: YAML 1.1 reads it as a string, DVC as a number.
+def test_what_is_wrong_with_the_file_is_not_blamed_on_s(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
-    path.write_text("train: {ppo: {learning_rate: 3e-4, adam_eps: 1.E-6}}\n")
-    assert params.load(path, whole=False).train.ppo.learning_rate == 3e-4
-    assert params.load(path, whole=False).train.ppo.adam_eps == 1e-6
+    path.write_text(TEXT.replace("batch_size: 48", "batch_size: -1"))
+    with pytest.raises(SimicError, match=r"params\.yaml: train\.batch_size = -1: must be") as caught:
+        params.load(path, ["train.ppo.gamma=2"])
+    assert "gamma" not in str(caught.value)
+
+
+def cut(places: range, path: Path) -> int:
+    """How many of the files that end at these places are refused; the others lack a comment at most."""
+    count, shipped = 0, params.load(ROOT / "params.yaml")
+    for place in places:
+        path.write_text(TEXT[:place])
+        try:
+            assert params.load(path) == shipped, place
+        except SimicError:
+            count += 1
+    return count
+
+
+@pytest.mark.parametrize("step", some([61, 1], 61))
+def test_a_file_that_was_cut_off_is_refused_wherever(step: int, tmp_path: Path) -> None:
+    end = TEXT.index("extensions: []") + len("extensions: []")
+    assert cut(range(0, end, step), tmp_path / "params.yaml") == len(range(0, end, step))
+    assert cut(range(end, len(TEXT) + 1), tmp_path / "params.yaml") == 0
+
+
+@pytest.mark.parametrize("count", some([100, 3000], 100))
+def test_random_damage_raises_nothing_else(count: int, tmp_path: Path) -> None:
+    """Up to eight bytes changed: what is not refused is sound params."""
+    draw, kept, path = random.Random(1), 0, tmp_path / "params.yaml"
+    for _ in range(count):
+        content = bytearray(TEXT.encode())
+        for _ in range(draw.randint(1, 8)):
+            content[draw.randrange(len(content))] = draw.randrange(256)
+        path.write_bytes(content)
+        try:
+            tree = params.load(path)
+        except SimicError:
+            continue
+        assert params.validate(tree.model_dump(mode="json"), "again") == tree
+        kept += 1
+    assert kept < count / 2
+
+
+def bomb() -> str:
+    """Nine lists of nine of nine …: a billion values from a few lines."""
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]" for k in range(1, 10)]
+    return "\n".join(lines)
+
+
+def with_seed(text: str) -> str:
+    return TEXT.replace("rng_seed: 1", f"rng_seed: {text}")
+
+
+HOSTILE: dict[str, str | bytes] = {
+    "empty": "",
+    "only a comment": "# nothing",
+    "a list": "- 1",
+    "a word": "hello",
+    "nested lists without end": "a: " + "[" * 100_000,
+    "nested mappings": "".join(" " * k + "a:\n" for k in range(400)),
+    "billion laughs": bomb(),
+    "holds itself": TEXT.replace("  actions:", "  actions: &a\n    op: [*a]", 1),
+    "merges itself": "a: &a {<<: *a}",
+    "5000 digits": with_seed("9" * 5000),
+    "5000 digits of a fraction": TEXT.replace("gamma: 1.0", "gamma: 0." + "9" * 5000 + "e9999"),
+    "a key twice": TEXT + "\nrng_seed: 1\n",
+    "a nested key twice": TEXT.replace("  iterations: ", "  iterations: 7\n  iterations: "),
+    "two documents": TEXT + "\n---\nrng_seed: 2\n",
+    "a tag": "a: !!python/object/apply:os.system [id]",
+    "a harmless tag": with_seed("!!int '1'"),
+    "a directive of YAML 1.1 and a wrong value": "%YAML 1.1\n---\n" + with_seed("1:30"),
+    "a tab": "\ta: 1",
+    "a NUL": with_seed("1\0"),
+    "an escape": with_seed('"\\e[2J"'),
+    "a line break in a key": TEXT + '\n"a\\nb": 1\n',
+    "a list as a key": TEXT + "\n[1]: 2\n",
+    "a number as a key": TEXT + "\n1: 2\n",
+    "a thousand unknown keys": TEXT + "\n" + "\n".join(f"key{k}: {k}" for k in range(1000)),
+    "a lone surrogate": TEXT + '\na: "\\ud800"\n',
+    "an alias of nothing": with_seed("*nothing"),
+    "a date": TEXT.replace("source: null", "source: 2020-01-01"),
+    "a date that is none": TEXT.replace("source: null", "source: 2020-13-45"),
+    "every byte": bytes(range(256)),
+    "UTF-16": TEXT.encode("utf-16"),
+    "too long": b"#" * (params.MAX_BYTES + 1),
+    "half a character": TEXT.encode() + b"\xc3",
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_file_is_refused(tmp_path: Path, case: str) -> None:
+    path, content = tmp_path / "params.yaml", HOSTILE[case]
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(SimicError) as caught:
+        params.load(path)
+    message = str(caught.value)
+    assert str(path) in message and "\n" not in message and len(message) < 3000
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 300, "/dev/zero", "file/params.yaml", "none"])
+def test_what_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
+    """Pipes, folders and links: tests/data/test_hostile.py, of the same reader."""
+    (tmp_path / "file").touch()
+    with pytest.raises(SimicError) as caught:
+        params.load(tmp_path / name)
+    assert printable(str(tmp_path / name)) in str(caught.value)
+
+
+COMMANDS = {
+    "-S train.envs=4 -S train.envs=8": "-S train.envs=8: undoes -S train.envs=4; give train.envs once",
+    "-S train.envs=4 -S train={}": "-S train={}: undoes -S train.envs=4; give train once",
+    "-S train.envs=0": "-S train.envs=0: train.envs = 0: must be",
+    "-S train.envs=[": "not readable as YAML",
+    "--params /dev/zero": "/dev/zero: must be a regular file",
+    "--params nowhere.yaml": "nowhere.yaml: no such file",
+}
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_the_command_line_refuses_in_one_line_and_changes_nothing(
+    tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text(TEXT)
+    monkeypatch.setattr(sys, "argv", ["simic", "run", *line.split()])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    out, error = capfd.readouterr()
+    assert (stopped.value.code, out) == (2, "")
+    assert error.startswith("simic: ") and error.count("\n") == 1 and COMMANDS[line] in error, error
+    assert "params.yaml" not in error and Path("params.yaml").read_text() == TEXT
+
+
+def test_the_command_as_a_process_ends_with_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(str(HOSTILE["an escape"]))
+    command, environment = [sys.executable, "-m", "simic", "run"], os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and "\x1b" not in done.stderr, done.stderr
 
 
 def test_digest_changes_with_any_value() -> None:
@@ -85,20 +298,6 @@ def test_digest_changes_with_any_value() -> None:
     other = params.load(ROOT / "params.yaml", ["train.ppo.clip_range=0.1"])
     assert params.digest(tree.train) == params.digest(params.Params().train)
     assert params.digest(tree.train) != params.digest(other.train)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ("train.episode_steps=[16, 5]", r"episode_steps \(16, 5\): must be low, high"),
-        ("train.episode_steps=[0, 5]", "train.episode_steps"),
-        ("evaluate.epochs=[]", "evaluate.epochs"),
-        ("evaluate.epochs=[12, 0]", "evaluate.epochs"),
-    ],
-)
-def test_lengths_of_episodes_are_at_least_one_epoch_and_a_range_rises(change: str, words: str) -> None:
-    with pytest.raises(SimicError, match=words):
-        params.load(ROOT / "params.yaml", [change])
 
 
 def test_the_lengths_that_follow_from_a_range() -> None:

@@ -3,6 +3,8 @@
 import csv
 import json
 import math
+import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,14 +18,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from simic import durable, params, rng
-from simic.agent.advantages import with_advantages
 from simic.agent.gym_adapter import vectorized
 from simic.agent.health import Health, acting
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
 from simic.agent.optimizer import refuse_mismatch
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO
+from simic.agent.ppo import PPO, with_advantages
 from simic.agent.rollout import Position, Rollout, collect
 from simic.errors import SimicError
 
@@ -251,3 +252,23 @@ class Agent:
             if not file.tell():
                 writer.writeheader()
             writer.writerow(row)
+
+
+def about_twenty(updates: int, say: Callable[[str], None]) -> Callable[[IterationReport], None]:
+    """Return a watcher that says about twenty lines in a run of so many updates: steps, their speed, mean return of the
+    last episodes.
+    """
+    started, last = time.perf_counter(), deque[float](maxlen=100)
+
+    def told(report: IterationReport) -> None:
+        last.extend(report.returns)
+        if report.iteration % max(1, updates // 20) == 0:
+            mean = f"{sum(last) / len(last):8.1f}" if last else "       –"
+            speed = report.env_steps / (time.perf_counter() - started)
+            metrics = report.metrics
+            say(
+                f"{report.env_steps:>9} steps  {speed:7.0f}/s  return {mean}  "
+                f"entropy {metrics.entropy:.2f}  kl {metrics.approx_kl:.4f}"
+            )
+
+    return told

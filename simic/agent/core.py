@@ -5,7 +5,6 @@ The memory is an LSTM, a GRU or nothing.
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
 
@@ -79,11 +78,7 @@ class Cut:
 
 
 class Core(nn.Module):
-    """``inputs`` wide in, ``width`` wide out.
-
-    Under autocast it keeps the precision of its weights: rounding would add up over an episode, and cell by cell it is
-    another rounding than in one fused call, so that what is replayed would not be what acted.
-    """
+    """``inputs`` wide in, ``width`` wide out."""
 
     def __init__(self, kind: Literal["lstm", "gru", "none"], inputs: int, units: int) -> None:
         super().__init__()
@@ -102,13 +97,11 @@ class Core(nn.Module):
         if self.kind == "none":
             return x, state
         weights = tuple(map(self.rnn.get_parameter, CELL))
-        with _exact(x):
-            x = x.to(weights[0].dtype)
-            if self.kind == "gru":
-                h = torch.gru_cell(x, state.h, *weights)
-                return h, RecurrentState(h, state.c)
-            h, c = torch.lstm_cell(x, list(state), *weights)
-            return h, RecurrentState(h, c)
+        if self.kind == "gru":
+            h = torch.gru_cell(x, state.h, *weights)
+            return h, RecurrentState(h, state.c)
+        h, c = torch.lstm_cell(x, list(state), *weights)
+        return h, RecurrentState(h, c)
 
     def over(self, x: Tensor, state: RecurrentState, starts: Tensor | None) -> Tensor:
         """Whole rows: ``[T, N, D]`` → ``[T, N, H]`` in one fused call.
@@ -119,22 +112,14 @@ class Core(nn.Module):
             return x
         if x.shape[1] == 0:
             return x.new_zeros(x.shape[0], 0, self.width)
-        with _exact(x):
-            x = x.to(self.rnn.get_parameter(CELL[0]).dtype)
-            if starts is None:
-                return self._sequence(x, state)
-            cut = Cut.at(starts)
-            return cut.unpad(self._sequence(cut.pad(x), cut.first(state.zeroed(starts[0]))))
+        if starts is None:
+            return self._sequence(x, state)
+        cut = Cut.at(starts)
+        return cut.unpad(self._sequence(cut.pad(x), cut.first(state.zeroed(starts[0]))))
 
     def _sequence(self, x: Tensor, state: RecurrentState) -> Tensor:
         h, c = state.h[None].contiguous(), state.c[None].contiguous()
         return self.rnn(x, (h, c) if self.kind == "lstm" else h)[0]
-
-
-def _exact(x: Tensor) -> AbstractContextManager[object]:
-    """Without autocast, if there is any."""
-    kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 class Trunk(nn.Module):

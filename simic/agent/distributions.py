@@ -146,24 +146,15 @@ class JointDistribution:
     slot: Tensor | None = None
     rest: tuple[Tensor, ...] = ()
 
-    def entropy(self) -> Tensor:
-        """H in nats ``[N]``, exact."""
-        levels = [None if level is None else entropy(level) for level in (self.op, self.slot)]
-        return self._chain(levels, [entropy(level) for level in self.rest])
-
     def kl(self, other: "JointDistribution") -> Tensor:
-        """KL(self ‖ other) in nats ``[N]``, exact; both under the same masks."""
-        pairs = ((self.op, other.op), (self.slot, other.slot))
-        levels = [None if p is None or q is None else divergence(p, q) for p, q in pairs]
-        return self._chain(levels, [divergence(p, q) for p, q in zip(self.rest, other.rest, strict=True)])
+        """Return KL(self ‖ other) in nats ``[N]``, exact; both under the same masks.
 
-    def _chain(self, levels: list[Tensor | None], rest: list[Tensor]) -> Tensor:
-        """f(op) + Σ_o p(o) [ f(slot | o) + Σ_s p(s | o) Σ_k f(k | o, s) ], over the heads that o uses."""
-        top, middle = levels
-        assert top is not None
-        if self.slot is None or middle is None:
+        KL(op) + Σ_o p(o) [ KL(slot | o) + Σ_s p(s | o) Σ_k KL(k | o, s) ], over the heads that o uses.
+        """
+        top = divergence(self.op, other.op)
+        if self.slot is None or other.slot is None:
             return top
-        inner = middle * self.relevance[:, 1]
-        for head, value in enumerate(rest, start=2):
-            inner = inner + (self.slot.exp() * value).sum(dim=-1) * self.relevance[:, head]
+        inner = divergence(self.slot, other.slot) * self.relevance[:, 1]
+        for head, (own, theirs) in enumerate(zip(self.rest, other.rest, strict=True), start=2):
+            inner = inner + (self.slot.exp() * divergence(own, theirs)).sum(dim=-1) * self.relevance[:, head]
         return top + (self.op.exp() * inner).sum(dim=-1)

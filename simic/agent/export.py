@@ -40,10 +40,9 @@ class GreedyPolicy(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         seen = ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
         named = dict(zip(self.masks, masks, strict=True))
-        with self.policy.rounding():
-            z, of_value, state = self.policy.remember(Observation(seen, categories, named), RecurrentState(h, c))
-            choices: list[Choice] = self.policy.choose(z, named)
-            value = self.policy.state_value(of_value)
+        z, of_value, state = self.policy.remember(Observation(seen, categories, named), RecurrentState(h, c))
+        choices: list[Choice] = self.policy.choose(z, named)
+        value = self.policy.state_value(of_value)
         actions = torch.stack([choice.index for choice in choices], dim=-1)
         return actions, choices[0].logits, value, state.h, state.c
 

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from simic.agent.distributions import JointDistribution
-from simic.agent.losses import largest
 from simic.agent.metrics import ACTING, HEALTH
 from simic.agent.normalization import OBSERVATION_CLIP, Normalizers, Reduce
 from simic.agent.policy import ActorCritic, Replayed
-from simic.agent.ppo import PPO
+from simic.agent.ppo import PPO, largest
 from simic.agent.rollout import Position, Rollout
 from simic.agent.spec import Observation
 from simic.transfer import constant
@@ -21,7 +20,7 @@ from simic.transfer import constant
 DORMANT_SHARE = 0.025  # of the mean activation of the layer (Sokar et al. 2023, arXiv 2302.12902)
 SATURATED = 0.99
 RANK_ROWS = 256  # the decomposition is cubic
-# Each row enumerates ops × slots × heads, before and after; benchmarks/agent_health.py has what it costs.
+# Each row enumerates ops × slots × heads, before and after; 0.04 % of an iteration (docs/history/measurements.md).
 PROBE_ROWS, PROBE_STEPS, PROBE_ENVS = 32, 64, 4
 
 
@@ -40,9 +39,9 @@ class Health:
         self.start = self._weights()
 
     def first(self, part: Rollout, seen: Replayed) -> None:
-        """On the first rows of the update: health of the network, exact entropy."""
+        """Measure the first rows of the update: health of the network, and the policy as it was."""
         self.probe = Probe(self.policy, part, seen)
-        self.found |= health(seen, part.valid, self.reduce) | {"joint_entropy": self.probe.entropy(self.reduce)}
+        self.found |= health(seen, part.valid, self.reduce)
 
     def after(self) -> dict[str, Tensor]:
         """Everything, and how far the update went."""
@@ -84,21 +83,14 @@ class Probe:
         with torch.no_grad():
             return self.policy.joint(self._rows(z), {k: self._rows(mask) for k, mask in self.observation.masks.items()})
 
-    def _mean(self, x: Tensor, reduce: Reduce | None) -> Tensor:
-        valid = self.valid
-        total = torch.stack((torch.where(valid, x, 0.0).sum(), valid.sum().to(x.dtype)))
-        total = total if reduce is None else reduce(total, "sum")
-        return total[0] / total[1]
-
-    def entropy(self, reduce: Reduce | None) -> Tensor:
-        """Mean entropy of whole actions in nats, of the policy as it was."""
-        return self._mean(self.before.entropy(), reduce)
-
     def divergence(self, reduce: Reduce | None) -> Tensor:
-        """Mean KL(as it was ‖ as it is now) of whole actions in nats."""
+        """Return the mean KL(as it was ‖ as it is now) of whole actions in nats."""
         with torch.no_grad():
             z = self.policy.read_by_heads(self.observation, self.state, self.starts)
-        return self._mean(self.before.kl(self._joint(z)), reduce)
+        kl = self.before.kl(self._joint(z))
+        total = torch.stack((torch.where(self.valid, kl, 0.0).sum(), self.valid.sum().to(kl.dtype)))
+        total = total if reduce is None else reduce(total, "sum")
+        return total[0] / total[1]
 
 
 @torch.no_grad()

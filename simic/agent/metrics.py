@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from simic import params
-from simic.agent.losses import Terms
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,6 @@ class UpdateMetrics:
     value_loss: Annotated[float, "½ mean squared error of V against the returns, in units of scaled reward."]
     entropy: Annotated[float, "Mean over heads of the normalised entropy H / ln(#legal); 1 is uniform."]
     entropy_by_head: Annotated[dict[str, float], "Normalised entropy where the head mattered and had a choice."]
-    joint_entropy: Annotated[float, "Exact entropy in nats of whole actions before the update, first minibatch."]
     first_entropy: Annotated[
         float, "`entropy` of the first minibatch, before any step; without heads that begin with a lean."
     ]
@@ -29,11 +27,9 @@ class UpdateMetrics:
     entropy_bonus: Annotated[float, "What it took off the loss, mean over minibatches."]
     approx_kl: Annotated[float, "k3 estimate of KL(old ‖ new) of whole actions at the last minibatch looked at."]
     approx_kl_max: Annotated[float, "Largest such estimate of any minibatch of the update."]
-    kl_by_head: Annotated[dict[str, float], "k3 estimate where the head was relevant, at the last minibatch."]
     kl_k1: Annotated[float, "k1 estimate (mean −ln r) at the last minibatch; if it is far from k3, trust neither."]
     exact_kl: Annotated[float, "Exact KL(before ‖ after the update) of whole actions on the first minibatch."]
     clip_fraction: Annotated[float, "Share of rows whose ratio of the whole action left the clip range."]
-    clip_fraction_by_head: Annotated[dict[str, float], "The same for the ratio of each head where relevant."]
     ratio_mean: Annotated[float, "Mean ratio of whole actions over the minibatches stepped on."]
     ratio_min: Annotated[float, "Smallest ratio of a whole action."]
     ratio_max: Annotated[float, "Largest ratio of a whole action."]
@@ -45,9 +41,8 @@ class UpdateMetrics:
     grad_norm_by_part: Annotated[dict[str, float], "Mean norm before clipping of encoder, core, value, each head."]
     grad_norm_by_layer: Annotated[dict[str, float], "The same of each layer of the policy."]
     non_finite_by_layer: Annotated[dict[str, int], "Minibatches in which a layer's gradient was not finite."]
-    grad_share_by_head: Annotated[dict[str, float], "Share of each head in the sum of the heads' gradient norms."]
     grad_clipped_fraction: Annotated[float, "Share of steps whose gradient was clipped."]
-    learning_rate: Annotated[float, "Learning rate after the update; constant unless the schedule is adaptive."]
+    learning_rate: Annotated[float, "Learning rate of the update."]
     adam_eps: Annotated[float, "Adam's ε."]
     update_ratio: Annotated[float, "‖change of the weights‖ / ‖weights‖ over the whole update."]
     max_second_moment: Annotated[float, "Largest second moment that Adam holds."]
@@ -81,22 +76,6 @@ class UpdateMetrics:
 RANK_SHARE = 0.99
 HEALTH = ("hidden_norm", "hidden_growth", "hidden_saturated", "dormant_units", "feature_gram")
 ACTING = ("normalizer_deviation", "start_state", "cell_norm", "cell_saturated")
-SCALES = ("advantage_mean", "advantage_std", "advantage_max_abs", "return_mean", "return_std", "return_max_abs")
-# Measured once in an update and reported as they are.
-ONCE = (
-    *SCALES,
-    *ACTING,
-    *HEALTH[:-1],
-    "feature_rank",
-    "value_mean",
-    "observation_clipped",
-    "explained_variance",
-    "joint_entropy",
-    "exact_kl",
-    "update_ratio",
-    "max_second_moment",
-    "learning_rate",
-)
 
 
 def explanations() -> dict[str, str]:
@@ -137,42 +116,32 @@ class Course(NamedTuple):
 class Log:
     """What happened in one update, by minibatch, on the device until it ends."""
 
-    sums: list[dict[str, Tensor]] = field(default_factory=list)
-    peaks: list[dict[str, Tensor]] = field(default_factory=list)
-    norms: list[Tensor] = field(default_factory=list)  # by part of the policy, the total last
-    by_layer: list[Tensor] = field(default_factory=list)
-    verdicts: list[Tensor] = field(default_factory=list)  # [2]: too far from the old policy; loss and gradient finite
+    rows: list[dict[str, Tensor]] = field(default_factory=list)
     epochs: list[int] = field(default_factory=list)
     once: dict[str, Tensor] = field(default_factory=dict)
 
-    def add(self, epoch: int, found: Terms, norms: Tensor, by_layer: Tensor, verdict: Tensor) -> None:
-        """One minibatch."""
-        self.sums.append(found.sums)
-        self.peaks.append(found.peaks)
-        self.norms.append(norms)
-        self.by_layer.append(by_layer)
-        self.verdicts.append(verdict)
+    def add(self, epoch: int, row: dict[str, Tensor]) -> None:
+        """Take in one minibatch: sums and peaks by name, ``norms`` by part of the policy with the total last, norms
+        ``by_layer``, and ``verdicts [2]``: too far from the old policy; loss and gradient finite.
+        """
+        self.rows.append(row)
         self.epochs.append(epoch + 1)
 
     def to_host(self) -> tuple[dict[str, Any], Course]:
-        """Everything as nested lists by name, in one transfer. Minibatches after the one that ended the update are left
-        out: where nothing waits for the device they were computed in vain.
+        """Return everything as nested lists by name, in one transfer. Minibatches after the one that ended the update
+        are left out: where nothing waits for the device they were computed in vain.
         """
-        tensors = dict(self.once)
-        for rows in (self.sums, self.peaks):
-            tensors |= {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-        tensors |= {"norms": torch.stack(self.norms), "by_layer": torch.stack(self.by_layer)}
-        tensors |= {"verdicts": torch.stack(self.verdicts)}
+        tensors = self.once | {name: torch.stack([row[name] for row in self.rows]) for name in self.rows[0]}
         flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors.values()]).cpu()
         parts = flat.split([tensor.numel() for tensor in tensors.values()])
         named = {name: part.view_as(tensor) for (name, tensor), part in zip(tensors.items(), parts, strict=True)}
         gram = named.pop("feature_gram", None)
         host: dict[str, Any] = {name: part.tolist() for name, part in named.items()}
         host["feature_rank"] = math.nan if gram is None else feature_rank(gram)
-        verdicts = [(bool(diverged), bool(finite)) for diverged, finite in host.pop("verdicts")]
+        verdicts = [(bool(diverged), bool(finite)) for diverged, finite in host["verdicts"]]
         ends = [index for index, (diverged, finite) in enumerate(verdicts) if diverged and finite]
         looked = ends[0] + 1 if ends else len(verdicts)
-        host |= {name: host[name][:looked] for name in (*self.sums[0], *self.peaks[0], "norms", "by_layer")}
+        host |= {name: host[name][:looked] for name in self.rows[0]}
         stepped = [finite and not diverged for diverged, finite in verdicts[:looked]]
         skipped = sum(not finite for _, finite in verdicts[:looked])
         return host, Course(stepped, bool(ends), skipped, self.epochs[looked - 1])
@@ -205,18 +174,12 @@ def summarize(
     def ratio_of(name: str, count: str) -> float:
         return _share(sum(stepped(name)), sum(stepped(count)))
 
-    def by_head(name: str, count: str) -> dict[str, float]:
-        columns = zip(_columns(stepped(name), heads), _columns(stepped(count), heads), strict=True)
-        return {head: _share(sum(a), sum(b)) for head, (a, b) in zip(heads, columns, strict=True)}
-
     kl = [_share(sum(heads_kl), rows) for heads_kl, rows in zip(host["kl"], host["rows"], strict=True)]
     deviation = host["deviation"][0]
-    samples = dict(zip(heads, map(int, host["samples_by_head"]), strict=True))
-    entropy = by_head("entropy", "open")
+    by_head = zip(heads, _columns(stepped("entropy"), heads), _columns(stepped("open"), heads), strict=True)
+    entropy = {head: _share(sum(values), sum(counts)) for head, values, counts in by_head}
     first = zip(host["entropy"][0], host["open"][0], names.leaning, strict=True)
-    last_kl = zip(heads, host["kl"][-1], host["relevant"][-1], strict=True)
-    once = {name: host.get(name, math.nan) for name in ONCE}
-    return UpdateMetrics(
+    found: dict[str, Any] = dict(
         policy_loss=_mean(stepped("policy_loss")),
         value_loss=_mean(stepped("value_loss")),
         entropy=_mean([value for value in entropy.values() if not math.isnan(value)]),
@@ -225,10 +188,8 @@ def summarize(
         entropy_bonus=_mean(stepped("bonus")),
         approx_kl=kl[-1],
         approx_kl_max=_peak(kl),
-        kl_by_head={head: _share(total, count) for head, total, count in last_kl},
         kl_k1=_share(host["kl_k1"][-1], host["rows"][-1]),
         clip_fraction=ratio_of("clipped", "rows"),
-        clip_fraction_by_head=by_head("head_clipped", "relevant"),
         ratio_mean=ratio_of("ratio", "rows"),
         ratio_min=-_peak(host["minus_ratio_min"]),
         ratio_max=_peak(host["ratio_max"]),
@@ -236,30 +197,27 @@ def summarize(
         first_ratio_ok=deviation < ratio_tolerance,
         max_abs_log_prob=_peak(host["log_prob"]),
         samples=int(host["samples"]),
-        samples_by_head=samples,
+        samples_by_head=dict(zip(heads, map(int, host["samples_by_head"]), strict=True)),
         epochs=course.epochs,
         steps=len(taken),
         skipped_steps=course.skipped,
         stopped_early=course.stopped,
-        **_gradients(stepped("norms"), heads, names.parts, settings.max_grad_norm),
+        **_gradients(stepped("norms"), names.parts, settings.max_grad_norm),
         **_by_layer(stepped("by_layer"), host["by_layer"], names.layers),
-        **once,
         **known,
     )
+    # What an observer measured once in the update; NaN without one.
+    measured = {item.name: host.get(item.name, math.nan) for item in fields(UpdateMetrics) if item.name not in found}
+    return UpdateMetrics(**found, **measured)
 
 
-def _gradients(
-    norms: Sequence[Sequence[float]], heads: Sequence[str], parts: Sequence[str], max_norm: float
-) -> dict[str, Any]:
+def _gradients(norms: Sequence[Sequence[float]], parts: Sequence[str], max_norm: float) -> dict[str, Any]:
     """What is reported of the norms before clipping: a row per step, by part of the policy, the total last."""
     totals = [row[-1] for row in norms]
-    by_part = {part: _mean([row[k] for row in norms]) for k, part in enumerate(parts)}
-    of_heads = {head: by_part[f"head_{head}"] for head in heads}
     return {
         "grad_norm": _mean(totals),
         "grad_norm_max": _peak(totals),
-        "grad_norm_by_part": by_part,
-        "grad_share_by_head": {head: _share(norm, math.fsum(of_heads.values())) for head, norm in of_heads.items()},
+        "grad_norm_by_part": {part: _mean([row[k] for row in norms]) for k, part in enumerate(parts)},
         "grad_clipped_fraction": _mean([float(total > max_norm) for total in totals]),
     }
 

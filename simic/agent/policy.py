@@ -10,16 +10,16 @@ arXiv 1506.03134).
 The value never depends on the action.
 """
 
+import math
+import zlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from simic import params
-from simic.agent import initialization
+from simic import params, rng
 from simic.agent.core import RecurrentState, Trunk
 from simic.agent.distributions import Choice, JointDistribution, check, legal, masked_log_softmax, refuse_faults, sample
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
@@ -52,6 +52,11 @@ class Replayed:
 
 
 TOLD_UNITS = 16
+# Gains of first weights, after Huang et al. 2022 ("The 37 implementation details of PPO"): √2 where a tanh follows,
+# 0.01 for the policy's last layers (the first policy is nearly uniform), 1 for the value's. The core starts as torch
+# starts it, uniform in ±1/√H with its biases: orthogonal with gain 1 and an open forget gate, it learnt slower and fell
+# back (docs/history/experiments.md).
+HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN = math.sqrt(2.0), 0.01, 1.0
 
 
 class HeadNetwork(nn.Module):
@@ -79,10 +84,9 @@ class ActorCritic(nn.Module):
         super().__init__()
         check(action_spec)
         self.action_spec, self.observation_spec = action_spec, observation_spec
-        self.reduced = sizes.precision == "bfloat16"
         with torch.random.fork_rng(devices=[]):  # torch's constructors draw weights, which the next line replaces
             self._build(sizes)
-        initialization.initialize(self, self._gains(), rng_seed)
+        initialize(self, self._gains(), rng_seed)
         with torch.no_grad():
             for head, network in zip(action_spec.heads, self.heads, strict=True):
                 if head.lean:
@@ -110,12 +114,11 @@ class ActorCritic(nn.Module):
     def _gains(self) -> dict[str, float]:
         """Gain by prefix of the parameter's name."""
         last = [f"heads.{k}.{part}" for k in range(len(self.heads)) for part in ("out", "query")]
-        heads = dict.fromkeys(last, initialization.POLICY_GAIN)
-        hidden = initialization.HIDDEN_GAIN
-        value = {"value_head": hidden, "value_head.out": initialization.VALUE_GAIN}
-        parts = {"category": 1.0, "encoder": hidden, "core_norm": 0.0}
+        heads = dict.fromkeys(last, POLICY_GAIN)
+        value = {"value_head": HIDDEN_GAIN, "value_head.out": VALUE_GAIN}
+        parts = {"category": 1.0, "encoder": HIDDEN_GAIN, "core_norm": 0.0}
         trunks = {f"{trunk}.{part}": gain for trunk in ("actor", "critic") for part, gain in parts.items()}
-        return {"heads": hidden, "given": 0.0, "told": 1.0, **trunks, **heads, **value}
+        return {"heads": HIDDEN_GAIN, "given": 0.0, "told": 1.0, **trunks, **heads, **value}
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by the part whose gradient is watched: encoder, core, value (with a trunk of its own, if it has
@@ -154,19 +157,6 @@ class ActorCritic(nn.Module):
     def _trunks(self) -> tuple[Trunk, ...]:
         return (self.actor,) if self.critic is None else (self.actor, self.critic)
 
-    @property
-    def coarsest(self) -> torch.dtype:
-        """What its matrix products are rounded to."""
-        return torch.bfloat16 if self.reduced else self.like.dtype
-
-    def rounding(self) -> AbstractContextManager[object]:
-        """Matrix products in the policy's precision. Casts of weights are not cached: one made while acting, without
-        gradients, would be found again by an update, which then learned nothing.
-        """
-        if not self.reduced:
-            return nullcontext()
-        return torch.autocast(self.like.device.type, torch.bfloat16, cache_enabled=False)
-
     def initial_state(self, envs: int) -> RecurrentState:
         """Nothing remembered."""
         return RecurrentState.joined([trunk.initial_state(envs) for trunk in self._trunks()])
@@ -186,10 +176,9 @@ class ActorCritic(nn.Module):
         ``noise [E, heads]`` is uniform in [0, 1) (ignored and not needed when greedy). Rows where ``valid [E]`` is
         False are over: their action means nothing. SimicError when a head has no legal choice or no finite logits.
         """
-        with self.rounding():
-            z, of_value, state = self.remember(observation, state)
-            choices = self.choose(z, observation.masks, noise=None if greedy else noise, actions=actions, valid=valid)
-            value = self.state_value(of_value)
+        z, of_value, state = self.remember(observation, state)
+        choices = self.choose(z, observation.masks, noise=None if greedy else noise, actions=actions, valid=valid)
+        value = self.state_value(of_value)
         refuse_faults(self.action_spec, choices)
         log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
         actions = torch.stack([choice.index for choice in choices], dim=-1)
@@ -198,8 +187,7 @@ class ActorCritic(nn.Module):
     @torch.no_grad()
     def value(self, observation: Observation, state: RecurrentState) -> Tensor:
         """V(s) ``[E]`` of the observation that follows the remembered ones."""
-        with self.rounding():
-            return self.state_value(self.remember(observation, state)[1])
+        return self.state_value(self.remember(observation, state)[1])
 
     def replay(
         self, seen: Observation, actions: Tensor, state: RecurrentState, valid: Tensor, starts: Tensor | None
@@ -208,20 +196,18 @@ class ActorCritic(nn.Module):
 
         Rows where ``valid`` is False contribute exactly nothing.
         """
-        with self.rounding():
-            parts = zip(self._trunks(), state.split(len(self._trunks())), strict=True)
-            found = [trunk.over(seen, own, starts) for trunk, own in parts]
-            encoded, hidden, z = found[0]
-            choices = self.choose(z, seen.masks, actions=actions, valid=valid)
-            values = self.state_value(self._of_value(found[-1][-1], seen))
+        parts = zip(self._trunks(), state.split(len(self._trunks())), strict=True)
+        found = [trunk.over(seen, own, starts) for trunk, own in parts]
+        encoded, hidden, z = found[0]
+        choices = self.choose(z, seen.masks, actions=actions, valid=valid)
+        values = self.state_value(self._of_value(found[-1][-1], seen))
         log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
         entropy = torch.stack([choice.normalized_entropy() for choice in choices], dim=-1)
         return Replayed(log_probs, entropy, values, encoded, hidden, z)
 
     def read_by_heads(self, seen: Observation, state: RecurrentState, starts: Tensor | None) -> Tensor:
         """z ``[T, N, H]`` of whole rows as the heads read it: the actor's trunk alone."""
-        with self.rounding():
-            return self.actor.over(seen, self.memory_of_actor(state), starts)[-1]
+        return self.actor.over(seen, self.memory_of_actor(state), starts)[-1]
 
     def memory_of_actor(self, state: RecurrentState) -> RecurrentState:
         """Its part of what all trunks remember."""
@@ -274,14 +260,13 @@ class ActorCritic(nn.Module):
 
     def joint(self, z: Tensor, masks: dict[str, Tensor]) -> JointDistribution:
         """The exact distribution over whole actions at N states z ``[N, H]``, every op and slot enumerated."""
-        with self.rounding():
-            levels: list[Tensor] = []
-            for group, weight, layers in self._first_layers(z):
-                told = self._told(group, weight)
-                if told is not None:
-                    layers = layers.view(len(z), *(1 for _ in told.shape[1:]), told.shape[-1]) + told
-                for head, first in zip(group, layers.chunk(len(group), dim=-1), strict=True):
-                    levels.append(self._level(head, first, z, masks))
+        levels: list[Tensor] = []
+        for group, weight, layers in self._first_layers(z):
+            told = self._told(group, weight)
+            if told is not None:
+                layers = layers.view(len(z), *(1 for _ in told.shape[1:]), told.shape[-1]) + told
+            for head, first in zip(group, layers.chunk(len(group), dim=-1), strict=True):
+                levels.append(self._level(head, first, z, masks))
         return JointDistribution(self.relevance, levels[0], levels[1] if self.given else None, tuple(levels[2:]))
 
     def _level(self, head: int, first: Tensor, z: Tensor, masks: dict[str, Tensor]) -> Tensor:
@@ -353,3 +338,35 @@ def _chooser(head: int, noise: Tensor | None, actions: Tensor | None) -> Callabl
     if noise is not None:
         return lambda log_probs: sample(log_probs, noise[..., head])
     return lambda log_probs: log_probs.argmax(dim=-1)
+
+
+def orthogonal(shape: tuple[int, int], gain: float, stream: Tensor) -> Tensor:
+    """Return a matrix with orthonormal rows or columns (whichever are fewer) times ``gain``; Saxe et al. 2014."""
+    tall = (max(shape), min(shape))
+    q, r = torch.linalg.qr(rng.normal(stream, tall).double())
+    q = q * r.diagonal().sign()  # makes the decomposition unique, hence the draw uniform
+    return (gain * (q if shape == tall else q.t())).float()
+
+
+@torch.no_grad()
+def initialize(module: nn.Module, gains: dict[str, float], rng_seed: int) -> None:
+    """Set first weights as a hash of the parameter's name, equal on any machine and drawn from no generator.
+
+    Matrices are orthogonal with the gain of the longest prefix of their name in ``gains``; gain 0 and vectors are 0,
+    the scale of a LayerNorm is 1. Memories are uniform in ±1/√H.
+    """
+    cores = [layer for layer in module.modules() if isinstance(layer, nn.RNNBase)]
+    bounds = {id(parameter): layer.hidden_size**-0.5 for layer in cores for parameter in layer.parameters()}
+    for name, parameter in module.named_parameters():
+        stream = rng.key(rng_seed, rng.Purpose.POLICY_INIT, zlib.crc32(name.encode()))
+        if id(parameter) in bounds:
+            parameter.copy_(bounds[id(parameter)] * (2 * rng.uniform(stream, tuple(parameter.shape)) - 1))
+            continue
+        gain = gains[max((prefix for prefix in gains if name.startswith(prefix)), key=len)]
+        if parameter.ndim == 2 and gain:
+            parameter.copy_(orthogonal((parameter.shape[0], parameter.shape[1]), gain, stream))
+        else:
+            parameter.zero_()
+    for layer in module.modules():
+        if isinstance(layer, nn.LayerNorm):
+            layer.weight.fill_(1.0)

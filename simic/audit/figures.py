@@ -43,8 +43,6 @@ POLICIES = {
     "learned_sampled": (SKY, "s"),
     "static": (GREY, "X"),
     "random_legal": (ORANGE, "v"),
-    "heuristic": (GREEN, "D"),
-    "fixed_schedule": (PINK, "P"),
     "blind": (SKY, "d"),
     "tuned_rule": (GREEN, "*"),
     "patient": (GREEN, "^"),

@@ -27,8 +27,6 @@ EPISODES = {
 PLAYERS = {
     "static": "Never grows.",
     "random_legal": "Any legal action, all equally likely.",
-    "heuristic": "Grows where accuracy stalls, keeps what contributes.",
-    "fixed_schedule": "One blueprint in every slot at fixed steps.",
     "tuned_rule": "A rule that tries seeds in turn, tuned on tasks of training.",
     "patient": "Tries a seed, waits for its contribution, keeps or prunes it, then tries the next place.",
     COMMON: "The schedule with the best mean score on tasks of training.",

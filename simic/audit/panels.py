@@ -15,7 +15,7 @@ from simic.errors import printable
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.result import LEARNED, Case
 
-FLOORS = ("static", "random_legal", "heuristic", "fixed_schedule")
+FLOORS = ("static", "random_legal")
 
 
 @dataclass(frozen=True)

@@ -79,8 +79,8 @@ class ResumeCertificate(Frozen):
             f"{len(self.failures)} trainings failed"
         )
 
-    def to_json(self) -> bytes:
-        """With a checksum of itself."""
+    def content(self) -> bytes:
+        """Return its file, with a checksum of itself."""
         return durable.with_checksum(self.model_dump(mode="json"))
 
     def page(self) -> str:

@@ -41,7 +41,6 @@ LABELS = {
     "static": "static (never grows)",
     "learned_sampled": "learned (sampled)",
     "random_legal": "random",
-    "fixed_schedule": "fixed schedule",
     "blind": "learned, blind",
     "tuned_rule": "tuned rule",
     "patient": "patient rule",

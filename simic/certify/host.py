@@ -11,6 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from simic.certify import bank, masks, rewards, streams
+from simic.certify.alignment import alignments
 from simic.certify.bank import Bank, NoReference
 from simic.certify.epochs import (
     NAN,
@@ -47,16 +48,11 @@ class World:
         """Of a run's params and its prepared data; ``tasks`` are those of training and validation unless given."""
         train = params.train
         refused = {
-            "train.host_optimizer.precision": (train.host_optimizer.precision, ("float32",)),
-            "train.augment": (train.augment, ("none",)),
             "train.reward.mode": (train.reward.mode, rewards.MODES),
         }
         for name, (value, known) in refused.items():
             if value not in known:
                 raise NoReference(f"{name} = {value!r}: the reference has only {', '.join(known)}")
-        weighed = [name for name in rewards.OPTIONAL if getattr(train.reward.shaped, name)]
-        if weighed and train.reward.mode == "shaped":
-            raise NoReference(f"train.reward.shaped.{weighed[0]}: the reference has no such term; must be 0")
         found = cls(params, tasks or bank.read(prepared))
         _ = found.body  # refuses hosts that it does not know
         return found
@@ -115,7 +111,8 @@ class ReferenceHost:
         count = self.world.body.slots
         self.slots = [Slot() for _ in range(count)]
         self.weights = Weights(self._initial(), [None] * count, [None] * count)
-        self.trials = [Trial() for _ in self.world.body.blueprints[0]]
+        aligned = alignments([*self.world.body.blueprints[0].values()], self.training.x, self.training.y)
+        self.trials = [Trial(each) for each in aligned]
         self.memories["host"] = Memory.fresh(self.weights.host, self.world.params.train.host_optimizer)
 
     # --- an episode ---

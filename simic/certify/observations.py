@@ -66,9 +66,10 @@ class Sight:
 @dataclass
 class Trial:
     """What a blueprint has shown in the episode, in whichever slot: how often it germinated, and the contribution that
-    was measured last.
+    was measured last. ``alignment`` with the task is known before.
     """
 
+    alignment: float = 0.0
     germinations: int = 0
     gained: float = NAN
 
@@ -106,7 +107,7 @@ def features(sight: Sight) -> list[float]:
     for k in range(len(sight.slots)):
         found += _of_slot(sight, k)
     for trial in sight.trials:
-        found += [float(trial.germinations > 0), signed_log(trial.gained), missing(trial.gained)]
+        found += [float(trial.germinations > 0), signed_log(trial.gained), missing(trial.gained), trial.alignment]
     return found
 
 

@@ -18,7 +18,7 @@ FLAT = 1e-8  # variance of returns below which there is nothing to explain
 STOP_FACTOR = 1.5  # times target_kl
 IN_DOUBT = 1e-3  # relative distance of a divergence from its limit at which rounding decides: then as it was done
 LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT = 20.0, 30.0
-RATE_FACTOR, RATE_MIN, RATE_MAX, RATE_END = 1.5, 1e-5, 1e-2, 0.2  # of the adaptive schedule; what the linear one leaves
+RATE_END = 0.2  # what the linear schedule leaves
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,7 @@ class Learner:
         steps, updates, skipped = (
             int(tensors[f"ppo/{name}"]) for name in ("adam.step", "counter.updates", "counter.skipped_steps")
         )
-        rate = tensors.get("ppo/counter.learning_rate")
-        rate = ppo.learning_rate if rate is None else float(rate)
-        return cls(weights, first, second, steps, updates, skipped, rate)
+        return cls(weights, first, second, steps, updates, skipped, ppo.learning_rate)
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ class Update:
                     break
         learner = replace(learner, updates=learner.updates + any(one.stepped for one in found))
         metrics = _metrics(found, epochs) | {"entropy_coef": coefficient, "samples": float(usage.steps)}
-        return self._adapted(learner, found, parts), metrics
+        return learner, metrics
 
     def _minibatches(self, count: int, epoch: int, parts: int) -> Iterator[Tensor]:
         """The environments in an order that is drawn for each epoch, cut into parts of nearly equal size."""
@@ -287,17 +285,6 @@ class Update:
         floors = torch.tensor([ppo.entropy_floor.get(name, 0.0) for name in names], dtype=torch.float64)
         pull = 2.0 * ppo.entropy_floor_coef * (floors - mean).clamp(min=0.0)
         return worth + torch.where(usage.open > 0, pull, 0.0)
-
-    def _adapted(self, learner: Learner, found: Sequence[Minibatch], parts: int) -> Learner:
-        """The adaptive schedule: slower after an update that was stopped, faster after one that hardly moved."""
-        ppo, target, rate = self.train.ppo, self.train.ppo.target_kl, learner.rate
-        if ppo.learning_rate_schedule != "adaptive" or target is None or ppo.epochs * parts == 1:
-            return learner
-        if not found[-1].stepped and found[-1].divergence > target:
-            rate = max(rate / RATE_FACTOR, RATE_MIN)
-        elif found[-1].divergence < target / 2.0:
-            rate = min(rate * RATE_FACTOR, RATE_MAX)
-        return replace(learner, rate=rate)
 
 
 def _stopped(found: Sequence[Minibatch]) -> bool:

@@ -1,4 +1,4 @@
-"""What a step pays, a second time: the modes ``score`` and ``shaped`` (without the latter's optional terms)."""
+"""What a step pays, a second time: the modes ``score`` and ``shaped``."""
 
 import math
 from collections.abc import Sequence
@@ -14,14 +14,6 @@ SHOCK_MOST = 1.0
 USELESS = -0.2
 HOLDING_STEPS = 3  # for the whole bonus
 MODES = ("score", "shaped")
-OPTIONAL = (
-    "synergy_weight",
-    "hindsight_weight",
-    "ratio_penalty_weight",
-    "blending_warning_weight",
-    "indecision_weight",
-    "occupancy_weight",
-)
 
 
 @dataclass(frozen=True)

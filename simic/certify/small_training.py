@@ -36,7 +36,7 @@ def composed(tree: Params, prepared: Path) -> Params:
         "validate_every": ITERATIONS,
         "stop_on": "never",
         "lifecycle": lifecycle,
-        "policy": _narrow(train.policy.model_dump()) | {"precision": "float32"},
+        "policy": _narrow(train.policy.model_dump()),
     }
     # As many threads as there are, since a session sets those of the whole process.
     runtime = {"device": "cpu", "processes": 1, "threads": torch.get_num_threads(), "checkpoint_every": 1}

@@ -15,11 +15,9 @@ from simic import durable
 from simic.data.sources import Source
 from simic.errors import SimicError
 from simic.params import Prepare
-from simic.rng import Purpose, bits, key, normal, uniform
+from simic.rng import Purpose, bits, key, normal
 
 CELL_NOISE = 0.8  # of orientation; high and low are 2 apart
-DIMENSIONS = 16  # of radius
-RADII_SQUARED = 2.5  # of radius: the larger half's over the smaller one's
 SYMBOLS = 9  # of recall: keys, questions and answers
 SEQUENCE = 12
 KEYS, QUESTIONS, ANSWERS = ord("0"), ord("a"), ord("A")  # the first byte of each kind
@@ -84,37 +82,18 @@ def orientation(rng_seed: int, samples: int) -> tuple[Tensor, Tensor]:
     return cells.repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None], label
 
 
-def radius(rng_seed: int, samples: int) -> tuple[Tensor, Tensor]:
-    """Which half of ``x [N, 16]`` is the longer one, ``y [N]``: 0 = the first, 1 = the second.
-
-    Both halves point anywhere; one's squared length is 2.5 times the other's, both scaled at random. x and −x have one
-    label and one probability, so a linear host is at chance, and so is any linear seed. The length of a single
-    projection, all that a normalisation adds, says little, because the scale hides it: only a comparison of two even
-    functions tells. The directions count alike, so a layer that keeps 8 of 16 dimensions loses much of both lengths.
-    """
-    counter = torch.arange(samples)
-    label = counter % 2
-    direction = normal(key(rng_seed, Purpose.SYNTHETIC, 2, counter), (2, DIMENSIONS // 2))
-    direction = direction / direction.square().mean(2, keepdim=True).sqrt()
-    coins = uniform(key(rng_seed, Purpose.SYNTHETIC, 3, counter), (2,))
-    scale = (1.0 + coins[:, :1]) * torch.where(coins[:, 1:] < 0.5, 0.5, 1.0)  # 0.5 … 2, about evenly on a log scale
-    longer = label[:, None] == torch.arange(2)
-    length = scale * torch.where(longer, RADII_SQUARED**0.5, 1.0)
-    return (direction * length[:, :, None]).reshape(samples, DIMENSIONS), label
-
-
-def recall(rng_seed: int, samples: int, length: int = SEQUENCE, symbols: int = SYMBOLS) -> tuple[Tensor, Tensor]:
+def recall(rng_seed: int, samples: int) -> tuple[Tensor, Tensor]:
     """Bytes ``x [N, L]`` and the next at each position ``y [N, L]`` uint8: a key, then questions and their answers.
 
-    Answer = (question + key) mod ``symbols``, all questions and keys equally likely: a question alone says nothing
+    Answer = (question + key) mod 9, all questions and keys equally likely: a question alone says nothing
     about its answer, nor does the key alone, nor any earlier answer without its question. Only a seed that looks back
     finds the key. Adding two numbers mod 9 is quickly learned by an MLP of the host behind it; an attention in the last
     slot can learn it with its own heads, but slower, and most do not within an episode.
     """
-    drawn = (bits(key(rng_seed, Purpose.SYNTHETIC, 4, torch.arange(samples)), (length + 1,)) & 0x7FFFFFFF) % symbols
+    drawn = (bits(key(rng_seed, Purpose.SYNTHETIC, 4, torch.arange(samples)), (SEQUENCE + 1,)) & 0x7FFFFFFF) % SYMBOLS
     text = drawn + QUESTIONS
     text[:, 0] = drawn[:, 0] + KEYS
-    text[:, 2::2] = (drawn[:, 1:-1:2] + drawn[:, :1]) % symbols + ANSWERS
+    text[:, 2::2] = (drawn[:, 1:-1:2] + drawn[:, :1]) % SYMBOLS + ANSWERS
     return text[:, :-1].to(torch.uint8), text[:, 1:].to(torch.uint8)
 
 

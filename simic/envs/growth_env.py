@@ -19,7 +19,6 @@ from torch import Tensor
 from simic import rng
 from simic.agent.export import masked_heads
 from simic.agent.spec import Observation
-from simic.data.augment import CropFlip
 from simic.data.batches import Dataset, epoch_order
 from simic.envs import governor, rewards, tracker
 from simic.envs.actions import action_spec, choices, open_choices, to_action, waiting_where
@@ -27,11 +26,12 @@ from simic.envs.attribution import COMMITTED, Attribution, attribute, configurat
 from simic.envs.governor import Cause, Vitals
 from simic.envs.masks import action_masks, seed_budget
 from simic.envs.observations import View, columns, observation_spec, observe
-from simic.envs.records import EpisodeState, Played, StepInfo, Trials, step_info, transition
-from simic.envs.rewards import Ledgers, Setting, Transition
+from simic.envs.records import EpisodeState, StepInfo, Trials, step_info
+from simic.envs.rewards import Setting, Transition
 from simic.envs.shapley import Shapley, shapley
 from simic.envs.tracker import Tracker
 from simic.errors import DecisionFault, SimicError
+from simic.growth.batch.alignment import Alignments
 from simic.growth.batch.groups import SlotState
 from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Shards
@@ -78,8 +78,6 @@ class GrowthEnv(VectorEnv):
                 f"validation data has {dataset_val.classes} classes and {dataset_val.tasks} tasks: allowed is the "
                 f"training data's {dataset_train.classes} and {dataset_train.tasks}, with the same classes"
             )
-        if train.augment != "none" and (len(dataset_train.shape) != 3 or min(dataset_train.shape[1:]) == 1):
-            raise SimicError(f"train.augment = {train.augment!r}: must be none for a task without images")
         self.train, self.rng_seed, self.iteration, self.steps = train, rng_seed, -1, train.longest_episode
         self.device = torch.device(device)
         self.env_ids = torch.arange(train.envs) if env_ids is None else env_ids
@@ -92,6 +90,7 @@ class GrowthEnv(VectorEnv):
         self.population = compose(
             self.host, self.blueprints, self.host_ids, rng_seed, train.host_optimizer, self.device, backend
         )
+        self.alignments = Alignments(self.host, self.blueprints, dataset_train)
         self.tasks_in_bank = dataset_train.tasks
         self.kinds = tuple(kinds)
         self.kind_of = torch.tensor(self.kinds or (-1,) * self.tasks_in_bank, device=self.device)
@@ -195,7 +194,7 @@ class GrowthEnv(VectorEnv):
             effective_op=torch.full((self.num_envs,), -1, device=self.device),
             succeeded=yes,
             seed_params=self.population.seed_params(slots),
-            ledgers=Ledgers.start(self.host.slots, measured.loss, measured.committed_accuracy, self.chance_loss),
+            ledgers=rewards.start(self.train.reward.mode, slots, measured.loss, self.setting),
             trials=Trials.none(self.num_envs, len(self.blueprints), self.device),
         )
         self._snapshot = self.population.snapshot()
@@ -232,9 +231,9 @@ class GrowthEnv(VectorEnv):
             ledgers=before.ledgers,
             trials=before.trials.after(slots, events.germinated),
         )
-        paid = self._transition(before, action, events)
-        self._state = replace(self.state, ledgers=rewards.advance(paid, self.setting))
-        parts = rewards.components(self.train.reward.mode, paid, self.setting)
+        paid, mode = self._transition(before, action, events), self.train.reward.mode
+        self._state = replace(self.state, ledgers=rewards.advance(mode, paid, self.setting))
+        parts = rewards.components(mode, paid, self.setting)
         parts = {name: torch.where(before.alive, value, 0.0) for name, value in parts.items()}
         truncated = paid.ended & ~paid.terminal
         info = self._info(events, parts, cause, before.alive, replaced)
@@ -319,12 +318,27 @@ class GrowthEnv(VectorEnv):
         return DecisionFault(f"action {heads} of host {row} at step {self._step}: forbidden by the masks")
 
     def _transition(self, before: EpisodeState, action: Action, events: Events) -> Transition:
-        """(s, effective op, s') with s' the present state, and how the step ended."""
-        panicked = before.alive & ~self.state.alive
-        ended = self.state.alive & (self._step == self.steps)
-        terminal = panicked | (ended & (self.train.episode_end == "terminate"))
-        played = Played(events.effective_op, action.slot, self._step, ended, terminal, panicked)
-        return transition(before, self.state, played, self.train.reward)
+        """Return (s, effective op, s') with s' the present state, and how the step ended."""
+        after = self.state
+        panicked = before.alive & ~after.alive
+        ended = after.alive & (self._step == self.steps)
+        return Transition(
+            before=before.slots,
+            after=after.slots,
+            op=events.effective_op,
+            slot=action.slot,
+            seed_params_before=before.seed_params,
+            seed_params_after=after.seed_params,
+            stable_accuracy=after.tracker.stable_accuracy(self.train.reward.escrow.window),
+            committed_accuracy_before=before.measured.committed_accuracy,
+            committed_accuracy=after.measured.committed_accuracy,
+            loss=after.measured.loss,
+            committed_loss=after.measured.committed_loss,
+            ended=ended,
+            terminal=panicked | (ended & (self.train.episode_end == "terminate")),
+            panicked=panicked,
+            ledgers=before.ledgers,
+        )
 
     def _train_epoch(self, slots: Slots, read: SlotState, alive: Tensor) -> TrainStats:
         """One epoch of every host; a host that ended by a rollback is put back to its snapshot."""
@@ -338,9 +352,7 @@ class GrowthEnv(VectorEnv):
             self.train.batches_per_epoch,
         )
         order = order + (self.tasks * len(self.training_data))[:, None, None]
-        moved = CropFlip(self.rng_seed, self.iteration, self.host_ids, self._step)
-        augment = moved if self.train.augment == "crop_flip" else None
-        stats = self.population.train_epoch(slots, self.training_data, order, augment, read)
+        stats = self.population.train_epoch(slots, self.training_data, order, read)
         if not self._all_alive:
             self.population.restore(self._snapshot, ~alive)
         return stats
@@ -391,6 +403,7 @@ class GrowthEnv(VectorEnv):
             param_budget=self.train.lifecycle.param_budget,
             tried=state.trials.tried,
             gained=state.trials.gained,
+            alignment=self.alignments.of(self.tasks),
         )
         self._masks = action_masks(state.slots, self.train.lifecycle, self.budget, self.left_open)
         told = self.kind_of[self.tasks][:, None] if self.kinds else None

@@ -73,6 +73,5 @@ def seed_budget(
     reserve = [
         [item.params(shape) + gate for item in blueprints] for shape, gate in zip(host.seed_shapes, gates, strict=True)
     ]
-    runs = torch.tensor([item.unavailable(device) is None for item in blueprints], device=device)
-    runs = runs if left_open is None else runs & left_open
+    runs = torch.ones(len(blueprints), dtype=torch.bool, device=device) if left_open is None else left_open
     return Budget(torch.tensor(reserve, device=device), param_budget * host.params, runs)

@@ -17,7 +17,7 @@ from simic.envs.tracker import Tracker
 from simic.growth.life.lifecycle import in_stages
 from simic.growth.life.vocabulary import TEMPO_STEPS, Blend, Op, Ramp, Slots, Stage
 
-VERSION = 4  # of the table below; a checkpoint of another version is refused
+VERSION = 5  # of the table below; a checkpoint of another version is refused
 EPOCHS_UNIT = 8.0
 HISTORY = 5  # validation results shown, the newest first
 
@@ -42,6 +42,7 @@ class View:
     param_budget: float
     tried: Tensor  # [E, P] how often each blueprint has germinated in this episode
     gained: Tensor  # [E, P] points, the last contribution measured of it; NaN = never
+    alignment: Tensor  # [E, P] of each blueprint with the host's task, -1…1; 0 where seeds do not read the row
 
     @property
     def left(self) -> int:
@@ -187,6 +188,7 @@ KIND: tuple[Feature, ...] = (
     Feature("tried", "flag", 0, 1, "trials", lambda v: v.tried > 0),
     Feature("gained", "points, symlog", -1, 1, "trials", lambda v: points(v.gained)),
     Feature("gained_missing", "flag", 0, 1, "trials", lambda v: v.gained.isnan()),
+    Feature("alignment", "share of the task's largest", -1, 1, "training data", lambda v: v.alignment),
 )
 
 
@@ -213,6 +215,12 @@ def observe(view: View) -> Tensor:
     per_slot = torch.stack([row.values(view).float() for row in SLOT], dim=2)
     per_kind = torch.stack([row.values(view).float() for row in KIND], dim=2)
     return torch.cat((base, per_slot.flatten(1), per_kind.flatten(1)), dim=1)
+
+
+def alignment(features: Tensor, blueprints: int) -> Tensor:
+    """Return the alignment of each blueprint ``[E, P]`` in observations ``[E, D]``."""
+    place = [row.name for row in KIND].index("alignment")
+    return features[:, -blueprints * len(KIND) :].unflatten(1, (blueprints, len(KIND)))[..., place]
 
 
 def _kind(row: Feature) -> tuple[str, str, float, str]:

@@ -9,14 +9,13 @@ from torch import Tensor
 
 from simic.envs.attribution import Attribution
 from simic.envs.governor import Cause, Vitals
-from simic.envs.rewards import Ledgers, Transition, score, significant
+from simic.envs.rewards import score
 from simic.envs.tracker import Tracker
 from simic.errors import SimicError
 from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.lifecycle import Events
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks.hosts import HostSpec
-from simic.params import Reward
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class EpisodeState:
     effective_op: Tensor
     succeeded: Tensor
     seed_params: Tensor  # [E, K]
-    ledgers: Ledgers
+    ledgers: dict[str, Tensor]  # what the reward mode remembers
     trials: Trials
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -108,24 +107,24 @@ class EpisodeState:
 
 
 def _leaves(record: Any, prefix: str = "") -> dict[str, Tensor]:
-    """The tensors of a record and of the records in it."""
+    """Return the tensors of a record, and of the records and mappings in it, by dotted name."""
     found: dict[str, Tensor] = {}
-    for field in fields(record):
-        value = getattr(record, field.name)
-        own = {prefix + field.name: value} if isinstance(value, Tensor) else _leaves(value, f"{prefix}{field.name}.")
-        found |= own
+    for name, value in _parts(record).items():
+        found |= {prefix + name: value} if isinstance(value, Tensor) else _leaves(value, f"{prefix}{name}.")
     return found
 
 
+def _parts(record: Any) -> dict[str, Any]:
+    return record if isinstance(record, dict) else {field.name: getattr(record, field.name) for field in fields(record)}
+
+
 def _filled(record: Any, state: Mapping[str, Tensor], prefix: str = "") -> Any:
-    """The way back, on the device of the record."""
+    """Return the record with the tensors of ``state``, on the device of its own."""
     values: dict[str, Any] = {}
-    for field in fields(record):
-        value, name = getattr(record, field.name), prefix + field.name
-        values[field.name] = (
-            state[name].to(value.device) if isinstance(value, Tensor) else _filled(value, state, f"{name}.")
-        )
-    return replace(record, **values)
+    for name, value in _parts(record).items():
+        key = prefix + name
+        values[name] = state[key].to(value.device) if isinstance(value, Tensor) else _filled(value, state, f"{key}.")
+    return values if isinstance(record, dict) else replace(record, **values)
 
 
 def step_info(
@@ -171,38 +170,4 @@ def step_info(
         cause=cause,
         valid=valid,
         replaced=replaced,
-    )
-
-
-@dataclass(frozen=True)
-class Played:
-    """What was done in a step, and how it ended; ``[E]`` where it is not a number."""
-
-    op: Tensor  # effective
-    slot: Tensor
-    step: int  # 1…T
-    ended: Tensor
-    terminal: Tensor
-    panicked: Tensor
-
-
-def transition(before: EpisodeState, after: EpisodeState, played: Played, weights: Reward) -> Transition:
-    """What a reward looks at, from the states around a step."""
-
-    def interaction(measured: Attribution) -> Tensor:
-        return significant(measured.interaction, measured.interaction_se, weights.contribution_threshold_pct)
-
-    return Transition(
-        before=before.slots,
-        after=after.slots,
-        seed_params_before=before.seed_params,
-        seed_params_after=after.seed_params,
-        interaction_before=interaction(before.measured),
-        interaction_after=interaction(after.measured),
-        stable_accuracy=after.tracker.stable_accuracy(weights.escrow.window),
-        committed_accuracy=after.measured.committed_accuracy,
-        loss=after.measured.loss,
-        committed_loss=after.measured.committed_loss,
-        ledgers=before.ledgers,
-        **vars(played),
     )

@@ -5,7 +5,6 @@ chooses among lucky and unlucky hosts just as whoever keeps the best of several 
 chosen by validation; the test split scores.
 """
 
-import json
 from collections.abc import Callable
 
 import numpy as np
@@ -14,10 +13,12 @@ import torch
 from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards.transition import score
-from simic.evaluation.grid import Hosts, Splits, Table, grid, reached
+from simic.evaluation.grid import Splits, Table, grid
 from simic.evaluation.headroom import possible_schedules
+from simic.evaluation.page import aligned
 from simic.evaluation.result import Frozen
 from simic.evaluation.schedules import Schedule
+from simic.evaluation.scoring import Hosts, committed
 from simic.evaluation.search import random_search
 from simic.evaluation.statistics import Values
 from simic.params import Params
@@ -51,22 +52,17 @@ class GrowthComparison(Frozen):
     rows: tuple[ComparedRow, ...]
 
     def table(self) -> str:
-        """Markdown, in columns that also align as plain text."""
-        head = ("network", "host trainings", "test score", "standard error", "hosts", "parameters")
-        cells: list[tuple[str, ...]] = [head]
+        """Return the rows as Markdown, in columns that also align as plain text."""
+        cells = [("network", "host trainings", "test score", "standard error", "hosts", "parameters")]
         for row in self.rows:
             error = "–" if row.standard_error is None else f"{row.standard_error:.1f}"
             cells.append((row.name, f"{row.trainings}", f"{row.score:.1f}", error, f"{row.hosts}", f"{row.params:.0f}"))
-        first, *rest = (max(map(len, column)) for column in zip(*cells, strict=True))
-        lines = [
-            f"| {' | '.join([name.ljust(first), *(cell.rjust(w) for cell, w in zip(others, rest, strict=True))])} |"
-            for name, *others in cells
-        ]
-        rule = f"|{'-' * (first + 2)}|{''.join('-' * (width + 1) + ':|' for width in rest)}"
-        return "\n".join([lines[0], rule, *lines[1:]])
+        head, *lines = aligned(cells, left=1)
+        rule = ["-" * (len(head[0]) + 2), *("-" * (len(cell) + 1) + ":" for cell in head[1:])]
+        return "\n".join([_line(head), f"|{'|'.join(rule)}|", *map(_line, lines)])
 
     def page(self) -> str:
-        """A section of the model card."""
+        """Return a section of the model card."""
         priced = f", less {self.price:g} points for each time the host's parameters were added" if self.price else ""
         return f"""## Beside other ways to a network
 {self.table()}
@@ -75,9 +71,9 @@ Mean test accuracy{priced}, with its standard error over hosts.
 Random search draws from {len(self.schedules)} schedules, each trained on hosts of its own, and keeps the best by
 validation, as is done with the controller's networks."""
 
-    def to_json(self) -> str:
-        """Canonical: sorted keys, so equal results are equal bytes."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def compare(
@@ -89,8 +85,8 @@ def compare(
     common: str | None,
     told: Callable[[int, int], None],
 ) -> GrowthComparison:
-    """Of ``env`` at the end of the controller's episode, whose host ``written`` is kept; ``told`` hears how many of how
-    many host trainings are done.
+    """Compare the hosts of ``env`` at the end of the controller's episode, of which ``written`` is kept; ``told`` hears
+    how many of how many host trainings are done.
     """
     hosts, names = env.num_envs, [item.name for item in env.blueprints]
     schedules = possible_schedules(params, env)
@@ -98,24 +94,24 @@ def compare(
     played = list(dict.fromkeys([*schedules, *known]))
     ids = torch.arange(hosts, hosts * (len(played) + 1)).view(hosts, -1)  # after those of the controller
     splits = Splits(env.training_data, env.validation_data, test)
-    found = grid(params, splits, Hosts(torch.zeros_like(ids[:, 0]), ids, env.iteration), played, env.device, told)
+    reached = grid(params, splits, Hosts(torch.zeros_like(ids[:, 0]), ids, env.iteration), played, env.device, told)
     price, bare = params.train.price, env.host.params
 
     def scored(accuracy: Table | None, size: Table) -> Table:
         assert accuracy is not None
         return score(accuracy, size - bare, bare, price)
 
-    val, tested = (scored(each, found.params) for each in (found.val_accuracy_pct, found.test_accuracy_pct))
-    rows = [_row("host alone", 1, tested[:, 0], found.params[:, 0])]
+    val, tested = (scored(each, reached.params) for each in (reached.val_accuracy_pct, reached.test_accuracy_pct))
+    rows = [_row("host alone", 1, tested[:, 0], reached.params[:, 0])]
     for schedule in known:
         column = played.index(schedule)
-        rows.append(_row(f"common schedule: {common}", 1, tested[:, column], found.params[:, column]))
-    val, tested, sizes = (table[:, : len(schedules)] for table in (val, tested, found.params))
+        rows.append(_row(f"common schedule: {common}", 1, tested[:, column], reached.params[:, column]))
+    val, tested, sizes = (table[:, : len(schedules)] for table in (val, tested, reached.params))
     best, of_best = random_search(val, tested), random_search(val, sizes)
     for k in SEARCHES:
         if k <= len(schedules):
             rows.append(_row(f"random search, best of {k}", k, best[:, k - 1], of_best[:, k - 1], tested.size))
-    _, accuracy, size, _ = reached(env, test).numpy()
+    _, accuracy, size, _ = committed(env, test).numpy()
     own, kept = scored(accuracy, size), slice(written, written + 1)
     rows.append(_row("controller, one network", 1, own, size))
     rows.append(_row(f"controller, best of {hosts}: written", hosts, own[kept], size[kept], hosts))
@@ -129,7 +125,7 @@ def compare(
 
 
 def _row(name: str, trainings: int, scores: Values, params: Values, hosts: int | None = None) -> ComparedRow:
-    """Of independent repeats; ``hosts`` where they are not one each."""
+    """Return the row of independent repeats; ``hosts`` where they are not one each."""
     repeats = len(scores)
     error = float(scores.std(ddof=1) / np.sqrt(repeats)) if repeats > 1 else None
     return ComparedRow(

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from simic.data.batches import Meta
 from simic.errors import SimicError
-from simic.evaluation.endpoints import TUNED
+from simic.evaluation.endpoints import PATIENT, TUNED
 from simic.evaluation.policies import refuse_other_host
 from simic.evaluation.result import Frozen, read_headroom
 from simic.evaluation.rules import published_for
@@ -19,7 +19,6 @@ from simic.params import Host
 from simic.training.learned import CARD_FILE, Learned
 
 PUBLISHED = Path(__file__).parents[1] / "published"  # a folder for each suite
-BY_HAND = "patient"  # the rule that grows where no controller fits and none is tuned
 
 
 class Publication(Frozen):
@@ -41,20 +40,21 @@ class Controller:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> Self:
-        """From a directory with a policy; SimicError naming the file that is missing or damaged."""
+        """Load a directory with a policy; SimicError naming the file that is missing or damaged."""
         learned = Learned.load(folder, device)
         card = json.loads((folder / CARD_FILE).read_bytes())
         try:
-            found = Publication.model_validate_json(json.dumps(card["published"])) if "published" in card else None
+            given = card.get("published")
+            published = None if given is None else Publication.model_validate_json(json.dumps(given))
         except ValidationError as error:
             raise SimicError(f"{folder / CARD_FILE}: published: {error.errors()[0]['msg']}") from None
-        name = f"the published controller of suite {found.suite}" if found else f"the controller in {folder}"
+        name = f"the published controller of suite {published.suite}" if published else f"the controller in {folder}"
         trained = f"{name}, trained for {learned.iteration} iterations"
-        return cls(trained, learned, found.common_schedule if found else None, found)
+        return cls(trained, learned, published.common_schedule if published else None, published)
 
     @classmethod
     def own(cls, models: Path, headroom: Path, device: torch.device) -> Self:
-        """The project's, of ``models``, with the common schedule of its headroom where the host is the same."""
+        """Load the project's own, with the common schedule of its headroom where the host is the same."""
         learned, common = Learned.load(models / "policy", device), None
         if headroom.exists():
             report = read_headroom(headroom)
@@ -64,7 +64,7 @@ class Controller:
         return cls(f"the project's own controller, trained for {learned.iteration} iterations", learned, common)
 
     def refusal(self, host: Host | None, meta: Meta) -> str:
-        """Why it cannot grow that host, by default the one it was trained on, on those data; empty where it can."""
+        """Say why it cannot grow that host (default: the one it was trained on) on those data; empty where it can."""
         if self.published and _form(self.published.sample_shape) != _form(meta.shape):
             return f"trained on {_form(self.published.sample_shape)}, these are {_form(meta.shape)}"
         try:
@@ -100,7 +100,7 @@ def choose(
         return candidates[refusals.index("")]
     why = [f"{controller.name}: {refusal}" for controller, refusal in zip(candidates, refusals, strict=True)]
     tuned = _form(meta.shape) == "vectors" and published_for((host or usual).family)
-    return Rule(TUNED if tuned else BY_HAND, "; ".join(why) or "there is none in models/policy, and none is published")
+    return Rule(TUNED if tuned else PATIENT, "; ".join(why) or "there is none in models/policy, and none is published")
 
 
 def _form(shape: tuple[int, ...]) -> str:

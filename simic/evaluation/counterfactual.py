@@ -1,12 +1,14 @@
-"""Decisions of the learned policy graded by what the alternatives came to: the same hosts, the same random numbers, one
-decision another, the rest of the episode again the policy's.
+"""Episodes of the learned policy played again with one decision another, and what they say of policy and critic.
 
-One replay also has what the new decision does to rounding, which training amplifies; over many decisions that averages
-out. What is best among alternatives is chosen by validation and scored by test, so that no choice flatters itself.
+All else stays: host, order of samples, and the policy itself, which decides from then on by what it sees. So what ends
+otherwise does so because of that decision. One replay also has what the new decision does to rounding, which training
+amplifies; over many decisions that averages out. The best alternative is chosen by validation and scored by test, so
+that no choice flatters itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import torch
@@ -14,35 +16,164 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
+from simic.agent.core import RecurrentState
+from simic.agent.distributions import MASKED_LOGIT
 from simic.agent.normalization import RewardNormalizer
+from simic.agent.policy import ActorCritic
+from simic.agent.spec import Observation
+from simic.envs.actions import to_action
+from simic.envs.play import Episode, Situation
 from simic.envs.rewards.transition import score
-from simic.evaluation.departing import FIRST_SEED, VERDICT, Departing
 from simic.evaluation.result import DecisionGrade, GradedDecision, TriedChoice
-from simic.evaluation.scoring import EvaluationSetup, Performance
-from simic.evaluation.side_by_side import Turn
+from simic.evaluation.scoring import EvaluationSetup, Performance, Turn
 from simic.evaluation.statistics import CONFIDENCE, Interval, Values, mean_interval
-from simic.growth.life.vocabulary import Op
+from simic.growth.life.vocabulary import Action, Op
 from simic.training.checkpoint import Checkpoint
 from simic.training.learned import LearnedActor
 
+NAMED = 3  # heads that tell choices apart: op, slot and blueprint; the others are as the policy would have them then
 FEWEST_PAIRS = 4  # of a rank correlation: its interval divides by n - 3
 SCALES = "normalizers/reward."  # of the rewards that the critic was taught with, in a checkpoint
 RANK_VARIANCE = 1.06  # of Spearman's coefficient after Fisher's z, times n - 3 (Fieller, Hartley, Pearson 1957)
 
+# --- another decision ------------------------------------------------------------------------------------------------
 
-def departures(actor: LearnedActor, openings: int) -> dict[str, Departing]:
-    """The policy once more for every alternative: so many first seeds that it holds for the next likeliest, and the
-    first seed that it judges kept instead of pruned, or pruned instead of kept. Nothing where ``openings`` is 0.
+
+@dataclass(frozen=True)
+class Offers:
+    """All choices of op, slot and blueprint that N states may have: whole ``actions [N, A, heads]`` and the
+    log-probability ``[N, A]`` of these three heads together, -inf where the masks forbid them.
+    """
+
+    actions: Tensor
+    log_prob: Tensor
+
+    @classmethod
+    def of(cls, policy: ActorCritic, seen: Observation, memory: RecurrentState) -> "Offers":
+        """Return the offers at a normalised observation, given the memory of the steps before."""
+        z, _, _ = policy.remember(seen, memory)
+        joint, used = policy.joint(z, seen.masks), policy.action_spec.relevance
+        assert joint.slot is not None  # every action of growth has a slot head
+        slots, kinds = (range(head.size) for head in policy.action_spec.heads[1:NAMED])
+        named = [
+            (op, slot, kind)
+            for op, uses in enumerate(used)
+            for slot, kind in product(slots if uses[1] else (0,), kinds if uses[2] else (0,))
+        ]
+        op, slot, kind = torch.tensor(named, device=z.device).T
+        levels = [joint.op[:, op], joint.slot[:, op, slot], joint.rest[0][:, op, slot, kind]]
+        relevant = policy.relevance[op]
+        log_prob = torch.where(relevant[:, :NAMED], torch.stack(levels, dim=-1), 0.0).sum(dim=-1)
+        likeliest = [level.argmax(dim=-1)[:, op, slot] for level in joint.rest[1:]]
+        heads = torch.stack([*(column.expand(len(z), -1) for column in (op, slot, kind)), *likeliest], dim=-1)
+        possible = log_prob > MASKED_LOGIT / 2
+        return cls(torch.where(relevant, heads, 0), torch.where(possible, log_prob, -torch.inf))
+
+    def are(self, action: Action) -> Tensor:
+        """Mark the offer ``[N, A]`` that an action ``[N]`` is."""
+        return (self.actions[..., :NAMED] == torch.stack(action[:NAMED], dim=-1)[:, None]).all(dim=-1)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A decision of an episode, and what else could have been chosen.
+
+    ``due`` marks the hosts ``[E]`` whose decision in a situation, given the policy's own action, is the one asked about
+    (the first such counts); ``others`` marks its alternatives among the offers ``[E, A]``.
+    """
+
+    name: str
+    due: Callable[[Situation, Action], Tensor]
+    others: Callable[[Offers, Action], Tensor]
+
+
+def _other_openings(offers: Offers, action: Action) -> Tensor:
+    return (offers.actions[..., 0] == Op.GERMINATE) & ~offers.are(action)
+
+
+def _the_opposite(offers: Offers, action: Action) -> Tensor:
+    opposite = torch.where(action.op == Op.PRUNE, int(Op.FOSSILIZE), int(Op.PRUNE))
+    return offers.are(action._replace(op=opposite))
+
+
+FIRST_SEED = Question("which seed first", lambda situation, action: action.op == Op.GERMINATE, _other_openings)
+VERDICT = Question(
+    "keep or prune",
+    lambda situation, action: (action.op == Op.PRUNE) | (action.op == Op.FOSSILIZE),
+    _the_opposite,
+)
+
+
+def at_step(step: int) -> Question:
+    """Ask about the decision in a step of the episode (from 0); all that is legal then is an alternative."""
+    return Question(
+        f"step {step}",
+        lambda situation, action: torch.full_like(action.op, situation.step == step, dtype=torch.bool),
+        lambda offers, action: ~offers.are(action),
+    )
+
+
+class CounterfactualActor(LearnedActor):
+    """The greedy policy, which answers one question with the alternative of that ``rank [E]`` (1: the likeliest of
+    them; 0: its own choice). Where there are fewer alternatives it takes its own choice.
+    """
+
+    def __init__(self, actor: LearnedActor, question: Question, rank: Tensor | int) -> None:
+        super().__init__(actor.policy, actor.normalizers, greedy=True)
+        self.question, self.rank = question, rank
+
+    def start(self, episode: Episode) -> None:
+        super().start(episode)
+        nowhere = torch.full_like(episode.env_ids, -1)
+        self.asked_at = nowhere  # step at which the question came up, -1: never
+        self.departed = torch.zeros_like(nowhere, dtype=torch.bool)
+        self.log_prob = self.own_log_prob = nowhere.float()  # then: of what was done, and of the policy's own choice
+
+    def act(self, situation: Situation) -> Action:
+        memory = self.memory
+        action = super().act(situation)
+        due = (self.asked_at < 0) & situation.alive & self.question.due(situation, action)
+        if not bool(due.any()):
+            return action
+        offers = Offers.of(self.policy, self.normalizers.see(situation.observation), memory)
+        own, chosen, departs = self._chosen(offers, action)
+        self.asked_at = torch.where(due, situation.step, self.asked_at)
+        self.departed |= due & departs
+        rows = torch.arange(len(due), device=due.device)
+        self.log_prob = torch.where(due, offers.log_prob[rows, chosen], self.log_prob)
+        self.own_log_prob = torch.where(due, offers.log_prob[rows, own], self.own_log_prob)
+        other = to_action(offers.actions[rows, chosen])
+        pairs = zip(action, other, strict=True)
+        return Action(*(torch.where(due & departs, instead, own) for own, instead in pairs))
+
+    def _chosen(self, offers: Offers, action: Action) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the places ``[E]`` of the own and of the taken choice among the offers, and whether they differ."""
+        own, candidates = offers.are(action), self.question.others(offers, action)
+        order = torch.where(candidates, offers.log_prob, -torch.inf).masked_fill(own, torch.inf)
+        ranked = order.argsort(dim=1, descending=True, stable=True)
+        rank = torch.as_tensor(self.rank, device=own.device).expand(len(own))[:, None]
+        exists = (rank < (order > -torch.inf).sum(dim=1, keepdim=True)) & (rank > 0)
+        place = ranked.gather(1, torch.where(exists, rank, 0))
+        return ranked[:, 0], place[:, 0], exists[:, 0]
+
+
+def counterfactual_actors(actor: LearnedActor, openings: int) -> dict[str, CounterfactualActor]:
+    """Return the policy once for every alternative that is tried: the ``openings`` next likeliest first seeds, and the
+    first verdict reversed. Empty where ``openings`` is 0.
     """
     if not openings:
         return {}
-    first = {f"{FIRST_SEED.name}, {rank}": Departing(actor, FIRST_SEED, rank) for rank in range(1, openings + 1)}
-    return {**first, VERDICT.name: Departing(actor, VERDICT, 1)}
+    ranks = range(1, openings + 1)
+    first = {f"{FIRST_SEED.name}, {rank}": CounterfactualActor(actor, FIRST_SEED, rank) for rank in ranks}
+    return {**first, VERDICT.name: CounterfactualActor(actor, VERDICT, 1)}
+
+
+# --- what came of it -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What one actor did on all hosts and what came of it: scores ``[H]`` in points, and of every step ``[T, H]`` the
+    """What one actor did on all hosts and what came of it: scores ``[H]`` in points, and for every step ``[T, H]`` the
     discounted return still to come, and what the critic expected it to be one step later.
     """
 
@@ -54,7 +185,7 @@ class Replay:
 
     @classmethod
     def of(cls, setup: EvaluationSetup, done: Performance, scale: float) -> "Replay":
-        """Scored as the evaluation scores; ``scale`` is what one unit of the critic is in units of reward."""
+        """Score as the evaluation scores; ``scale`` is one unit of the critic in units of reward."""
         train, host = setup.env.train, setup.env.host.params
         added = np.array(done.score.params) - host
         test, val = (
@@ -65,7 +196,7 @@ class Replay:
         return cls(done, test, val, returns_to_go(done.turns, gamma), expectations(done, gamma, scale))
 
     def choice(self, host: int, step: int, log_prob: float, blueprints: Sequence[str]) -> TriedChoice:
-        """What was decided in a step for one host, and what came of it."""
+        """Describe what was decided in a step for one host, and what came of it."""
         action = self.done.turns[step].action
         op = Op(int(action.op[host]))
         return TriedChoice(
@@ -81,15 +212,15 @@ class Replay:
 
 
 def returns_to_go(turns: Sequence[Turn], gamma: float) -> Tensor:
-    """Σ γ^k r of each step and those after it ``[T, H]`` float64, in the reward's own unit."""
-    found = [turns[-1].reward]
+    """Return Σ γ^k r of each step and those after it ``[T, H]`` float64, in units of reward."""
+    returns = [turns[-1].reward]
     for turn in reversed(turns[:-1]):
-        found.append(turn.reward + gamma * found[-1])
-    return torch.stack(found[::-1])
+        returns.append(turn.reward + gamma * returns[-1])
+    return torch.stack(returns[::-1])
 
 
 def expectations(done: Performance, gamma: float, scale: float) -> Tensor:
-    """r + γ V(s') of each step ``[T, H]`` float64, in the reward's own unit; nothing is expected after an end."""
+    """Return r + γ V(s') of each step ``[T, H]`` float64, in units of reward; V is 0 after an end."""
     assert done.values is not None  # who is graded has a critic
     alive = torch.stack([turn.situation.alive for turn in done.turns])
     following = torch.where(alive, scale * done.values.double(), 0.0).roll(-1, dims=0)
@@ -98,7 +229,7 @@ def expectations(done: Performance, gamma: float, scale: float) -> Tensor:
 
 
 def reward_scale(checkpoint: Checkpoint, gamma: float) -> float:
-    """What one unit of a checkpoint's critic is in units of reward."""
+    """Return what one unit of a checkpoint's critic is in units of reward."""
     state = {name.removeprefix(SCALES): x for name, x in checkpoint.tensors.items() if name.startswith(SCALES)}
     if not state:
         return 1.0
@@ -108,34 +239,42 @@ def reward_scale(checkpoint: Checkpoint, gamma: float) -> float:
 
 
 def same_until(first: Sequence[Turn], second: Sequence[Turn], step: Tensor) -> Tensor:
-    """Bool ``[H]``: whether two episodes showed a host the same bits up to a step ``[H]`` of its own."""
-    pairs = zip(first, second, strict=True)
+    """Return bool ``[H]``: whether two episodes showed a host the same bits up to its ``step [H]``."""
     differs = [
         (a.situation.observation.features != b.situation.observation.features).any(dim=1) & (a.situation.step <= step)
-        for a, b in pairs
+        for a, b in zip(first, second, strict=True)
     ]
     return ~torch.stack(differs).any(dim=0)
 
 
+# --- grades ----------------------------------------------------------------------------------------------------------
+
+
 def grade(
-    setup: EvaluationSetup, learned: Performance, tried: Mapping[str, tuple[Departing, Performance]], scale: float
+    setup: EvaluationSetup,
+    learned: Performance,
+    tried: Mapping[str, tuple[CounterfactualActor, Performance]],
+    scale: float,
 ) -> dict[str, DecisionGrade]:
-    """By question: every decision that was departed from, and how policy and critic did; ``scale`` as of ``Replay``."""
-    own, questions = Replay.of(setup, learned, scale), [actor.question.name for actor, _ in tried.values()]
-    replays = [(actor, Replay.of(setup, done, scale)) for actor, done in tried.values()]
-    return {
-        question: _graded(setup, own, [each for each in replays if each[0].question.name == question])
-        for question in dict.fromkeys(questions)
-    }
+    """Grade policy and critic for each question, on every decision that was replayed; ``scale`` as in ``Replay``."""
+    own = Replay.of(setup, learned, scale)
+    replays: dict[str, list[tuple[CounterfactualActor, Replay]]] = {}
+    for actor, done in tried.values():
+        replays.setdefault(actor.question.name, []).append((actor, Replay.of(setup, done, scale)))
+    return {question: _graded(setup, own, of_question) for question, of_question in replays.items()}
 
 
-def _graded(setup: EvaluationSetup, own: Replay, replays: list[tuple[Departing, Replay]]) -> DecisionGrade:
+def _graded(setup: EvaluationSetup, own: Replay, replays: list[tuple[CounterfactualActor, Replay]]) -> DecisionGrade:
     names = [item.name for item in setup.env.blueprints]
-    exact = [same_until(own.done.turns, each.done.turns, actor.asked_at) & actor.departed for actor, each in replays]
-    inexact = sum(int((actor.departed & ~same).sum()) for (actor, _), same in zip(replays, exact, strict=True))
+    same = [same_until(own.done.turns, replay.done.turns, actor.asked_at) for actor, replay in replays]
+    inexact = sum(int((actor.departed & ~exact).sum()) for (actor, _), exact in zip(replays, same, strict=True))
     decisions: list[GradedDecision] = []
     for host in range(len(setup.tasks)):
-        kept = [each for each, same in zip(replays, exact, strict=True) if same[host]]
+        kept = [
+            (actor, replay)
+            for (actor, replay), exact in zip(replays, same, strict=True)
+            if exact[host] and actor.departed[host]
+        ]
         if not kept:
             continue
         actor = kept[0][0]
@@ -152,11 +291,19 @@ def _graded(setup: EvaluationSetup, own: Replay, replays: list[tuple[Departing, 
 
 
 def graded(decisions: Sequence[GradedDecision], tasks: Sequence[int], inexact: int) -> DecisionGrade:
-    """All figures follow from the decisions; ``tasks`` are those of the rows, and intervals are over tasks."""
+    """Derive all figures from the decisions; ``tasks`` are those of the rows, and intervals are over tasks."""
     rows = [tasks[each.row] for each in decisions]
     advantage = [each.taken.score - float(np.mean([other.score for other in each.others])) for each in decisions]
-    regret = [max((each.taken, *each.others), key=_by_validation).score - each.taken.score for each in decisions]
+    regret = [
+        max((each.taken, *each.others), key=lambda choice: choice.val_score).score - each.taken.score
+        for each in decisions
+    ]
     best = [each.taken.score >= max(other.score for other in each.others) for each in decisions]
+    pairs = [
+        (other.expected - each.taken.expected, other.return_to_go - each.taken.return_to_go)
+        for each in decisions
+        for other in each.others
+    ]
     return DecisionGrade(
         decisions=tuple(decisions),
         inexact=inexact,
@@ -164,16 +311,12 @@ def graded(decisions: Sequence[GradedDecision], tasks: Sequence[int], inexact: i
         chance=float(np.mean([1 / (1 + len(each.others)) for each in decisions])) if best else None,
         advantage=_over_tasks(advantage, rows),
         regret=_over_tasks(regret, rows),
-        critic=critic([pair for each in decisions for pair in _expected_and_true(each)]),
+        critic=critic(pairs),
     )
 
 
-def _by_validation(choice: TriedChoice) -> float:
-    return choice.val_score
-
-
 def _over_tasks(values: list[float], rows: list[int]) -> Interval | None:
-    """Of the means of each task; of one task alone, over its hosts. None below two."""
+    """Return the interval over the means of tasks, over hosts where there is one task; None below two values."""
     of_task: dict[int, list[float]] = {}
     for task, value in zip(rows, values, strict=True):
         of_task.setdefault(task, []).append(value)
@@ -181,20 +324,16 @@ def _over_tasks(values: list[float], rows: list[int]) -> Interval | None:
     return mean_interval(means) if len(means) > 1 else None
 
 
-def _expected_and_true(decision: GradedDecision) -> list[tuple[float, float]]:
-    """Of each alternative against what was done: the critic's difference, and that of the returns, its advantage."""
-    taken = decision.taken
-    return [(each.expected - taken.expected, each.return_to_go - taken.return_to_go) for each in decision.others]
-
-
 def critic(pairs: Sequence[tuple[float, float]]) -> Interval | None:
-    """Spearman's rank correlation of expected and true; None of too few pairs, or where one of both never changes."""
-    found: NDArray[np.float64] = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    if len(found) < FEWEST_PAIRS or (np.ptp(found, axis=0) == 0.0).any():
+    """Return Spearman's rank correlation of expected and true differences between an alternative and what was done;
+    None of too few pairs, or where one of both never changes.
+    """
+    table: NDArray[np.float64] = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    if len(table) < FEWEST_PAIRS or (np.ptp(table, axis=0) == 0.0).any():
         return None
-    rank = float(np.corrcoef(stats.rankdata(found, axis=0).T)[0, 1])  # of equals the mean rank
+    rank = float(np.corrcoef(stats.rankdata(table, axis=0).T)[0, 1])  # of equals the mean rank
     if abs(rank) == 1.0:
         return Interval(rank, rank, rank)  # Fisher's z has no end there
-    half = float(stats.norm.ppf(0.5 + CONFIDENCE / 2)) * np.sqrt(RANK_VARIANCE / (len(found) - 3))
+    half = float(stats.norm.ppf(0.5 + CONFIDENCE / 2)) * np.sqrt(RANK_VARIANCE / (len(table) - 3))
     low, high = np.tanh(np.arctanh(rank) + np.array([-half, half]))
     return Interval(rank, float(low), float(high))

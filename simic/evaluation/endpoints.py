@@ -20,7 +20,6 @@ SETTINGS = (
     "episode_steps",
     "batches_per_epoch",
     "batch_size",
-    "augment",
     "actions",
     "price",
     "host_optimizer",
@@ -38,21 +37,23 @@ class Reached(Protocol):
 
 
 def settings(params: Params) -> str:
-    """sha256 of the params that headroom depends on, besides the data."""
+    """Return the sha256 of the params that headroom depends on, besides the data."""
     train = params.train.model_dump(mode="json")
     played = {"epochs": list(params.lengths), "eval_seeds": params.evaluate.eval_seeds}
     return params_module.digest(params.rng_seed, {name: train[name] for name in SETTINGS}, params.headroom, played)
 
 
 def scores(accuracy: Values, params: Values, headroom: HeadroomReport) -> Values:
-    """Of networks of that report's hosts ``[R]``, or of every schedule on them ``[R, S]``, at its price."""
+    """Return the scores of networks on that report's hosts ``[R]``, or of every schedule on them ``[R, S]``, at its
+    price.
+    """
     host = np.array(headroom.bare or (headroom.host.params,) * len(headroom.rows), dtype=np.float64)
     host = host.reshape(-1, *[1] * (params.ndim - 1))
     return score(accuracy, (params - host) / host, 1, headroom.price)
 
 
 def standings(headroom: HeadroomReport, policies: Mapping[str, Reached]) -> dict[str, Standings]:
-    """Of the policies of the headroom, of ``policies`` and of what the table of schedules gives, by group of tasks."""
+    """Place the policies of the headroom, ``policies`` and what the table of schedules gives, by group of tasks."""
     everyone: dict[str, Reached] = {**headroom.policies, **headroom.floors, **policies}
     return {group: _of_group(headroom, everyone, group) for group in dict.fromkeys(t.group for t in headroom.tasks)}
 
@@ -71,7 +72,7 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
         return (test * weights).sum(1), params, flops
 
     schedules = np.eye(test.shape[1])
-    found = {
+    placed = {
         COMMON: of_table(np.tile(schedules[headroom.common], (len(kinds), 1))),
         ORACLE_KIND: of_table(search.best_choices(choosing, kinds)),
         ORACLE_TASK: of_table(search.best_choices(choosing)),
@@ -79,13 +80,13 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
     for name, seeds in policies.items():
         accuracy, params = np.array(seeds.test_accuracy_pct), np.array(seeds.params, dtype=np.float64)
         flops = np.array(seeds.flops_per_sample, dtype=np.float64)
-        found[name] = (
+        placed[name] = (
             per_task(scores(accuracy, params, headroom)), float(per_task(params).mean()), float(per_task(flops).mean())
         )  # fmt: skip
-    common, oracle = found[COMMON][0], found[ORACLE_TASK][0]
+    common, oracle = placed[COMMON][0], placed[ORACLE_TASK][0]
     closed = gap.gap_closed(common, common, oracle)
-    rule = next((name for name in (TUNED, PATIENT) if name in found), None)
-    by_rule = found[rule][0] if rule else None
+    rule = next((name for name in (TUNED, PATIENT) if name in placed), None)
+    by_rule = placed[rule][0] if rule else None
     return Standings(
         rule=rule,
         rule_gap=None if by_rule is None else gap.paired_difference(oracle, by_rule),
@@ -104,17 +105,17 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
                 params=params,
                 flops_per_sample=flops,
             )
-            for name, (reached, params, flops) in found.items()
+            for name, (reached, params, flops) in placed.items()
         },
         by_kind={
-            kind: {name: float(reached[[k == kind for k in kinds]].mean()) for name, (reached, *_) in found.items()}
+            kind: {name: float(reached[[k == kind for k in kinds]].mean()) for name, (reached, *_) in placed.items()}
             for kind in dict.fromkeys(kinds)
         },
     )
 
 
 def oracle_schedules(headroom: HeadroomReport) -> list[int]:
-    """The schedule ``[R]`` that the oracle per task plays on each row; of equals the first."""
+    """Return the schedule ``[R]`` that the oracle per task plays on each row; of equals the first."""
     choosing = scores(np.array(headroom.choosing_val_pct), np.array(headroom.params), headroom)
     chosen = [0] * len(headroom.rows)
     for place in _Averaging(headroom, list(range(len(headroom.tasks)))).places:
@@ -123,11 +124,11 @@ def oracle_schedules(headroom: HeadroomReport) -> list[int]:
     return chosen
 
 
-def metrics(found: Evaluation) -> dict[str, float]:
-    """A run in about eight numbers, to be followed from run to run: those of the primary endpoint's tasks where nothing
-    else is said; what is not defined is left out.
+def metrics(evaluation: Evaluation) -> dict[str, float]:
+    """Return a run in about eight numbers, to be followed from run to run: those of the primary endpoint's tasks where
+    nothing else is said; what is not defined is left out.
     """
-    primary, *others = found.standings.values()
+    primary, *others = evaluation.standings.values()
     learned, blind = primary.policies.get(LEARNED), primary.policies.get("blind")
     if learned is None:
         return {}
@@ -147,9 +148,9 @@ def metrics(found: Evaluation) -> dict[str, float]:
     return {name: round(value, 4) for name, value in numbers.items()}
 
 
-def said(found: Evaluation) -> tuple[str, str]:
-    """Score and gap of the learned policy in a line each."""
-    primary = next(iter(found.standings.values()))
+def said(evaluation: Evaluation) -> tuple[str, str]:
+    """Say score and gap of the learned policy in a line each."""
+    primary = next(iter(evaluation.standings.values()))
     learned = primary.policies.get(LEARNED)
     if learned is None:
         return "the learned policy was not evaluated", "not measured"
@@ -173,20 +174,20 @@ def said(found: Evaluation) -> tuple[str, str]:
 
 
 def over_seeds(headroom: HeadroomReport, trained: Sequence[Reached], group: str) -> tuple[Values, Values, Values]:
-    """Scores on the tasks of a group: of policies trained with other seeds ``[S, T]``, of the common schedule and of
-    the oracle per task ``[T]``.
+    """Return scores on the tasks of a group: of policies trained with other seeds ``[S, T]``, of the common schedule
+    and of the oracle per task ``[T]``.
     """
     per_task = _Averaging(headroom, [index for index, task in enumerate(headroom.tasks) if task.group == group])
     choosing, test = _tables(headroom, per_task)
-    found = [
+    reached = [
         scores(np.array(each.test_accuracy_pct), np.array(each.params, dtype=np.float64), headroom) for each in trained
     ]
     oracle = (test * search.best_choices(choosing)).sum(axis=1)
-    return np.stack([per_task(each) for each in found]), test[:, headroom.common], oracle
+    return np.stack([per_task(each) for each in reached]), test[:, headroom.common], oracle
 
 
 def _tables(headroom: HeadroomReport, per_task: "_Averaging") -> tuple[Values, Values]:
-    """Scores of every schedule on the hosts that choose and on those that score ``[T, S]``."""
+    """Return the scores of every schedule on the hosts that choose and on those that score ``[T, S]``."""
     tables = (np.array(table) for table in (headroom.choosing_val_pct, headroom.test_pct))
     choosing, test = (per_task(scores(table, np.array(headroom.params), headroom)) for table in tables)
     return choosing, test

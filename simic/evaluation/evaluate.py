@@ -12,16 +12,15 @@ import torch
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
 from simic.evaluation import endpoints, result, statistics
-from simic.evaluation.cases import won_and_lost
-from simic.evaluation.counterfactual import grade
-from simic.evaluation.departing import Departing
+from simic.evaluation.best_worst_episodes import best_and_worst
+from simic.evaluation.counterfactual import CounterfactualActor, grade
 from simic.evaluation.result import LEARNED, OUTSIDE, SAMPLED
-from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, Performance, play_for_score
-from simic.evaluation.side_by_side import of_rows
-from simic.evaluation.static_final import Regime
-from simic.evaluation.static_final import static_final as static_finals
+from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, Performance, of_rows, play_for_score
+from simic.evaluation.static_baselines import Regime, static_final
 from simic.growth.life.vocabulary import Slots
-from simic.training import sharing
+from simic.training import worker_layout
+
+COUNTS = ("flops_per_sample", "training_flops", "validation_flops", "germinated", "fossilized", "pruned", "rollbacks")
 
 
 @dataclass(frozen=True)
@@ -41,29 +40,29 @@ def evaluate(
     actors: Mapping[str, Actor],
     headroom: result.HeadroomReport,
     subject: Subject | None,
-    static_final: bool = False,
+    from_the_start: bool = False,
     on_end: Callable[[str, Performance], None] | None = None,
-    departing: Mapping[str, Departing] | None = None,
+    counterfactuals: Mapping[str, CounterfactualActor] | None = None,
     planted: result.PlantedGrade | None = None,
     others: Mapping[str, result.Elsewhere] | None = None,
 ) -> result.Evaluation:
-    """Every actor plays the episodes that the rules of ``headroom`` played; ``learned`` is compared with each other one
-    on committed test accuracy, and all stand between the common schedule and the oracle.
+    """Let every actor play the episodes that the rules of ``headroom`` played; compare ``learned`` with each other one
+    on committed test accuracy, and place all between the common schedule and the oracle.
 
     ``on_end`` is called with each actor's name and performance while the environment is still at the end of its
-    episodes. ``static_final``: the networks that the first actor ended with are trained again from the first step.
-    ``departing`` are ``learned`` again with one decision another. ``others`` is what ``elsewhere`` gives.
+    episodes. ``from_the_start``: the networks that the first actor ended with are trained again from the first step.
+    ``counterfactuals`` are ``learned`` again with one decision another. ``others`` is what ``elsewhere`` gives.
     """
+    counterfactuals = counterfactuals or {}
     played, fixed, final = dict[str, Performance](), dict[str, result.Fixed](), None
-    everyone = {**actors, **(departing or {})}
-    for name, done in play_for_score(setup, everyone, headroom.epochs):
+    for name, done in play_for_score(setup, {**actors, **counterfactuals}, headroom.epochs):
         played[name] = done
         if on_end is not None:
             on_end(name, done)
         final = final or of_rows(setup.env.slots, done.rows)
     seeds, learned = {name: played[name].score for name in actors}, played.get(LEARNED)
-    tried = {name: (actor, played[name]) for name, actor in (departing or {}).items()}
-    if static_final and final is not None:
+    tried = {name: (actor, played[name]) for name, actor in counterfactuals.items()}
+    if from_the_start and final is not None:
         fixed = _from_the_start(setup, final, next(iter(seeds.values())))
     env, everyone = setup.env, {**seeds, **headroom.policies}
     return result.Evaluation(
@@ -86,7 +85,7 @@ def evaluate(
         planted=planted,
         others=dict(others or {}),
         actions={name: played[name].actions() for name in (LEARNED, SAMPLED) if name in played},
-        cases=won_and_lost(setup, headroom, learned) if learned else (),
+        cases=best_and_worst(setup, headroom, learned) if learned else (),
     )
 
 
@@ -96,17 +95,15 @@ def elsewhere(
     headroom: result.HeadroomReport,
     outside: Iterable[EvaluationSetup],
 ) -> dict[str, result.Elsewhere]:
-    """The same policies in episodes of the other lengths of ``headroom``, and on the tasks ``outside`` the suite, one
-    setup after another; each environment gets actors of its own.
+    """Play the same policies in episodes of the other lengths of ``headroom``, and on the tasks ``outside`` the suite,
+    one setup after another; each environment gets actors of its own.
     """
-    seeds: dict[str, dict[str, result.PerSeed]] = {}
-    for name, other in headroom.others.items():
-        if name != OUTSIDE:
-            done = play_for_score(setup, actors(setup.env), other.epochs)
-            seeds[name] = {policy: performance.score for policy, performance in done}
-    parts = [
-        {name: done.score for name, done in play_for_score(each, actors(each.env), headroom.epochs)} for each in outside
-    ]
+
+    def scores(where: EvaluationSetup, epochs: int) -> dict[str, result.PerSeed]:
+        return {name: done.score for name, done in play_for_score(where, actors(where.env), epochs)}
+
+    seeds = {name: scores(setup, other.epochs) for name, other in headroom.others.items() if name != OUTSIDE}
+    parts = [scores(each, headroom.epochs) for each in outside]
     if parts:
         seeds[OUTSIDE] = {name: result.concatenated([part[name] for part in parts]) for name in parts[0]}
     return {
@@ -122,62 +119,51 @@ def elsewhere(
 
 
 def _from_the_start(setup: EvaluationSetup, final: Slots, seeds: result.PerSeed) -> dict[str, result.Fixed]:
-    """At equal epochs and at equal FLOPs of training."""
-    env, hosts = setup.env, setup.hosts
+    """Train the networks ``final`` at equal epochs and at equal FLOPs of training."""
+    env, hosts, runtime = setup.env, setup.hosts, setup.runtime
     regime = Regime(env.train, setup.held_out.train, setup.held_out.test, hosts.tasks, EVALUATION_ITERATION)
     spent = torch.tensor(seeds.training_flops, device=env.device)
-    compose = sharing.population(setup.runtime, sharing.layout(setup.runtime, len(spent), env.device))
-    with closing(
-        compose(
-            env.host, env.blueprints, hosts.ids, env.rng_seed, env.train.host_optimizer, env.device,
-            setup.runtime.backend,
-        )
-    ) as population:  # fmt: skip
-        both = static_finals(population, regime, final, spent, env.steps)
-    names = ("static_final, equal epochs", "static_final, equal FLOPs")
-    return dict(zip(names, both, strict=True))
+    compose = worker_layout.population(runtime, worker_layout.layout(runtime, len(spent), env.device))
+    described = env.host, env.blueprints, hosts.ids, env.rng_seed, env.train.host_optimizer, env.device
+    with closing(compose(*described, runtime.backend)) as population:
+        both = static_final(population, regime, final, spent, env.steps)
+    return dict(zip(("static_final, equal epochs", "static_final, equal FLOPs"), both, strict=True))
 
 
 def summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.PolicyResult:
-    """What is reported of a policy beside its values for every seed."""
+    """Return what is reported of a policy beside its values for every seed."""
     accuracy, params = np.array(seeds.test_accuracy_pct), np.array(seeds.params)
     return result.PolicyResult(
         test_accuracy_pct=statistics.mean_interval(accuracy),
         test_accuracy_iqm_pct=statistics.interquartile_interval(accuracy, rng_seed),
         val_accuracy_pct=float(np.mean(seeds.val_accuracy_pct)),
         params=float(params.mean()),
-        flops_per_sample=float(np.mean(seeds.flops_per_sample)),
-        training_flops=float(np.mean(seeds.training_flops)),
-        validation_flops=float(np.mean(seeds.validation_flops)),
         accuracy_per_kparam=float((accuracy / (params / 1000.0)).mean()),
         growth_ratio=float((params / host_params).mean()),
-        germinated=float(np.mean(seeds.germinated)),
-        fossilized=float(np.mean(seeds.fossilized)),
-        pruned=float(np.mean(seeds.pruned)),
-        rollbacks=float(np.mean(seeds.rollbacks)),
         per_seed=seeds,
+        **{name: float(np.mean(getattr(seeds, name))) for name in COUNTS},
     )
 
 
 def comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[result.PolicyComparison, ...]:
-    """``learned`` against every other policy."""
+    """Compare ``learned`` with every other policy."""
     if LEARNED not in seeds:
         return ()
-    first = seeds[LEARNED]
-    found = []
-    for name, second in seeds.items():
-        if name == LEARNED:
-            continue
-        compared = statistics.compare(list(first.test_accuracy_pct), list(second.test_accuracy_pct), rng_seed)
-        found.append(
-            result.PolicyComparison(
-                first=LEARNED,
-                second=name,
-                difference_pct=compared.difference,
-                p_value=compared.p_value,
-                probability_of_improvement=compared.probability_of_improvement,
-                minimum_detectable_pct=compared.minimum_detectable,
-                seeds=compared.seeds,
-            )
+    own = list(seeds[LEARNED].test_accuracy_pct)
+    compared = {
+        name: statistics.compare(own, list(other.test_accuracy_pct), rng_seed)
+        for name, other in seeds.items()
+        if name != LEARNED
+    }
+    return tuple(
+        result.PolicyComparison(
+            first=LEARNED,
+            second=name,
+            difference_pct=each.difference,
+            p_value=each.p_value,
+            probability_of_improvement=each.probability_of_improvement,
+            minimum_detectable_pct=each.minimum_detectable,
+            seeds=each.seeds,
         )
-    return tuple(found)
+        for name, each in compared.items()
+    )

@@ -18,25 +18,23 @@ from torch import Tensor
 from simic.agent.core import RecurrentState
 from simic.agent.spec import Observation
 from simic.data.batches import HeldOut, data_hash, load_held_out
-from simic.envs.actions import choices as action_words
-from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Situation
 from simic.envs.rewards.transition import score
 from simic.errors import SimicError
-from simic.evaluation.counterfactual import Replay, reward_scale
-from simic.evaluation.departing import Departing, Offers, at_step
-from simic.evaluation.evidence import evidence
+from simic.evaluation.counterfactual import CounterfactualActor, Offers, Replay, at_step, reward_scale
+from simic.evaluation.occlusion import occlusion
+from simic.evaluation.page import aligned
 from simic.evaluation.result import LEARNED, Evaluation, TriedChoice
-from simic.evaluation.scoring import EvaluationSetup, play_for_score
-from simic.evaluation.side_by_side import Turn, of_rows
-from simic.growth.life.vocabulary import Action, Stage
+from simic.evaluation.scoring import EvaluationSetup, Turn, of_rows, open_env, play_for_score
+from simic.growth.life.vocabulary import Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Runtime
-from simic.training import sharing
+from simic.training import worker_layout
 from simic.training.checkpoint import Checkpoint
 from simic.training.learned import Learned
 
 TWINS = 2
+MOST_LINES = 6  # of what a decision hangs on
 
 
 @dataclass(frozen=True)
@@ -49,9 +47,8 @@ class Explanation:
     steps: int
     slots: tuple[str, ...]  # what was in each
     accuracy_pct: float  # live, on the validation split, when it was decided
-    evidence: tuple[tuple[str, float], ...]
-    heads: dict[str, dict[str, float]]  # probability of every legal choice, of the heads that the op uses
-    value: float  # expected discounted return, in the reward's unit
+    occlusion: tuple[tuple[str, float], ...]
+    value: float  # expected discounted return, in units of reward
     taken: TriedChoice
     others: tuple[TriedChoice, ...]  # the likeliest first
     recorded_score: float  # of the evaluation's own episode
@@ -63,7 +60,7 @@ class Evaluated:
     """A finished evaluation of the policy, and what it takes to replay its episodes."""
 
     learned: Learned
-    scale: float  # of the critic: one unit of it in units of reward
+    scale: float  # one unit of the critic in units of reward
     evaluation: Evaluation
     held_out: HeldOut
     runtime: Runtime
@@ -73,7 +70,7 @@ class Evaluated:
     def open(
         cls, evaluation: Evaluation, checkpoint: Checkpoint, prepared: Path, runtime: Runtime, device: torch.device
     ) -> "Evaluated":
-        """SimicError unless policy and data are those that were evaluated."""
+        """Raise SimicError unless policy and data are those that were evaluated."""
         learned = Learned.of(checkpoint, device)
         if LEARNED not in evaluation.policies:
             raise SimicError(f"the evaluation has no policy {LEARNED!r} to explain: name it in evaluate.policies")
@@ -83,7 +80,7 @@ class Evaluated:
         return cls(learned, scale, evaluation, load_held_out(prepared, device), runtime, device)
 
     def row(self, task: str) -> int:
-        """The first host of the task of that name, or the host of that number."""
+        """Return the first host of the task of that name, or the host of that number."""
         names, rows = [each.name for each in self.evaluation.tasks], self.evaluation.rows
         if task in names:
             return rows.index(names.index(task))
@@ -91,38 +88,36 @@ class Evaluated:
             return int(task)
         raise SimicError(f"task {task!r}: must be a host, 0 to {len(rows) - 1}, or one of {', '.join(names)}")
 
-    def setup(self, row: int, count: int) -> EvaluationSetup:
-        """So many hosts equal to that of an evaluation's row; groups of them hold whole pairs."""
-        train, seed, held_out = self.learned.train, self.evaluation.rng_seed, self.held_out
-        ids = torch.full((count,), row)
-        found = sharing.layout(self.runtime, count, self.device)
-        found = sharing.layout(self.runtime, count, self.device, found.group + found.group % TWINS)
-        make = sharing.population(self.runtime, found)
-        backend = self.runtime.backend
-        env = GrowthEnv(train, seed, held_out.train, held_out.val, ids, self.device, backend, make)
-        tasks = torch.full_like(env.env_ids, self.evaluation.rows[row])
-        return EvaluationSetup(env, held_out, tasks, self.evaluation.data_sha256, self.runtime)
-
-    def replay(self, row: int, step: int, choices: int) -> tuple[Departing, Replay]:
-        """The policy's own choice in one step of one host and the likeliest others, each by two hosts next to each
-        other.
-        """
+    def replay(self, row: int, step: int, choices: int) -> tuple[CounterfactualActor, Replay]:
+        """Play the policy's own choice in one step of one host and the likeliest others, each by twins side by side."""
         ranks = torch.arange(choices, device=self.device).repeat_interleave(TWINS)
-        actor = Departing(self.learned.actor(greedy=True), at_step(step), ranks)
-        setup = self.setup(row, len(ranks))
+        actor = CounterfactualActor(self.learned.actor(greedy=True), at_step(step), ranks)
+        setup = self._setup(row, len(ranks))
         with closing(setup.env):
             [(_, done)] = play_for_score(setup, {LEARNED: actor})
             return actor, Replay.of(setup, done, self.scale)
 
+    def _setup(self, row: int, count: int) -> EvaluationSetup:
+        """Return so many hosts equal to that of an evaluation's row; each process has whole pairs of twins."""
+        held_out, ids = self.held_out, torch.full((count,), row)
+        layout = worker_layout.layout(self.runtime, count, self.device)
+        group = layout.group + layout.group % TWINS
+        splits = held_out.train, held_out.val
+        env = open_env(
+            self.learned.train, self.evaluation.rng_seed, self.runtime, splits, ids, self.device, group=group
+        )
+        tasks = torch.full_like(env.env_ids, self.evaluation.rows[row])
+        return EvaluationSetup(env, held_out, tasks, self.evaluation.data_sha256, self.runtime)
+
     def recorded_score(self, row: int) -> float:
-        """Of the evaluation's own episode, in points."""
-        found, host = self.evaluation.policies[LEARNED].per_seed, self.evaluation.host.params
-        accuracy, added = np.array(found.test_accuracy_pct), np.array(found.params) - host
+        """Return the score in points of the evaluation's own episode."""
+        seeds, host = self.evaluation.policies[LEARNED].per_seed, self.evaluation.host.params
+        accuracy, added = np.array(seeds.test_accuracy_pct), np.array(seeds.params) - host
         return float(score(accuracy, added, host, self.learned.train.price)[row])
 
 
 def explain(evaluated: Evaluated, task: str, step: int) -> Explanation:
-    """Of the decision in ``step`` (from 1) on a host of the evaluation; SimicError where there is none."""
+    """Explain the decision in ``step`` (from 1) on a host of the evaluation; SimicError where there is none."""
     row, steps = evaluated.row(task), evaluated.learned.train.longest_episode
     if not 1 <= step <= steps:
         raise SimicError(f"step {step}: must be 1 to {steps}, as the report counts them")
@@ -131,13 +126,14 @@ def explain(evaluated: Evaluated, task: str, step: int) -> Explanation:
     situation = own.done.turns[at].situation
     if not bool(situation.alive[0]):
         raise SimicError(f"step {step}: the host had been rolled back by then, so nothing was decided for it")
-    policy, seen, memory = evaluated.learned.policy, *_before(evaluated.learned, own.done.turns[:step])
-    shown, action = evaluated.learned.normalizers.see(seen), _first(own.done.turns[at].action)
+    policy, normalizers = evaluated.learned.policy, evaluated.learned.normalizers
+    seen, memory = _before(evaluated.learned, own.done.turns[:step])
+    shown = normalizers.see(seen)
     legal = int(Offers.of(policy, shown, memory).log_prob.isfinite().sum())
     actor, replays = evaluated.replay(row, at, legal)
     names = [item.name for item in blueprints_of(evaluated.learned.train.host.family)]
     choices = [replays.choice(host, at, float(actor.log_prob[host]), names) for host in range(0, TWINS * legal, TWINS)]
-    decided = policy.act(shown, memory, greedy=True)
+    action = torch.stack([head[:1] for head in own.done.turns[at].action], dim=-1)
     return Explanation(
         task=evaluated.evaluation.tasks[evaluated.evaluation.rows[row]].name,
         row=row,
@@ -145,9 +141,8 @@ def explain(evaluated: Evaluated, task: str, step: int) -> Explanation:
         steps=steps,
         slots=_slots(situation, names),
         accuracy_pct=float(situation.tracker.accuracy[0]),
-        evidence=tuple(evidence(policy, evaluated.learned.normalizers, seen, memory, action, steps)),
-        heads=_heads(evaluated.learned, shown, memory, names),
-        value=float(decided.value) * evaluated.scale,
+        occlusion=tuple(occlusion(policy, normalizers, seen, memory, action, steps)),
+        value=float(policy.act(shown, memory, greedy=True).value) * evaluated.scale,
         taken=choices[0],
         others=tuple(choices[1:]),
         recorded_score=evaluated.recorded_score(row),
@@ -156,7 +151,7 @@ def explain(evaluated: Evaluated, task: str, step: int) -> Explanation:
 
 
 def _before(learned: Learned, turns: Sequence[Turn]) -> tuple[Observation, RecurrentState]:
-    """What the first host showed at the last of these steps, and what the policy remembered of those before."""
+    """Return what the first host showed at the last of these steps, and the policy's memory of those before."""
     *earlier, last = [of_rows(turn.situation.observation, slice(0, 1)) for turn in turns]
     memory = learned.policy.initial_state(1)
     for seen in earlier:
@@ -164,34 +159,11 @@ def _before(learned: Learned, turns: Sequence[Turn]) -> tuple[Observation, Recur
     return last, memory
 
 
-def _first(action: Action) -> Tensor:
-    """``[1, heads]`` of the first host."""
-    return torch.stack([head[:1] for head in action], dim=-1)
-
-
-def _heads(
-    learned: Learned, shown: Observation, memory: RecurrentState, blueprints: Sequence[str]
-) -> dict[str, dict[str, float]]:
-    """Of every head that the likeliest op uses, the legal choices and their probabilities, given those before."""
-    policy = learned.policy
-    z, _, _ = policy.remember(shown, memory)
-    words = action_words(policy.observation_spec.categories, blueprints)
-    found = {}
-    for head, choice in zip(policy.action_spec.heads, policy.choose(z, shown.masks), strict=True):
-        if choice.relevant is None or bool(choice.relevant):
-            legal = torch.ones_like(choice.log_probs[0], dtype=torch.bool) if choice.mask is None else choice.mask[0]
-            chances = zip(words[head.name], choice.log_probs[0].exp().tolist(), legal.tolist(), strict=True)
-            found[head.name] = {str(word): chance for word, chance, possible in chances if possible}
-    return found
-
-
 def _slots(situation: Situation, blueprints: Sequence[str]) -> tuple[str, ...]:
-    """What is in each slot of the first host, in words."""
+    """Describe what is in each slot of the first host."""
     slots, told = situation.slots, []
-    for stage, kind, alpha, gain, error in zip(
-        slots.stage[0].tolist(), slots.blueprint[0].tolist(), slots.alpha[0].tolist(),
-        slots.contribution[0].tolist(), slots.contribution_se[0].tolist(), strict=True,
-    ):  # fmt: skip
+    columns: list[Tensor] = [slots.stage, slots.blueprint, slots.alpha, slots.contribution, slots.contribution_se]
+    for stage, kind, alpha, gain, error in zip(*(column[0].tolist() for column in columns), strict=True):
         held = f"{blueprints[kind]}, alpha {alpha:.2f}, " if kind >= 0 else ""
         measured = f", contributes {gain:+.1f} ± {error:.1f} points" if math.isfinite(gain) else ""
         told.append(f"{held}{Stage(stage).name}{measured}")
@@ -199,7 +171,7 @@ def _slots(situation: Situation, blueprints: Sequence[str]) -> tuple[str, ...]:
 
 
 def _same(own: Replay, replays: Replay, step: int) -> bool:
-    """Whether all hosts showed the same bits up to the decision, twins to the end, and so did the choice taken."""
+    """Return whether all hosts showed the same bits up to the decision, and twins and the choice taken to the end."""
     alone, tried = (
         torch.stack([turn.situation.observation.features for turn in each.done.turns]) for each in (own, replays)
     )
@@ -208,3 +180,65 @@ def _same(own: Replay, replays: Replay, step: int) -> bool:
         torch.equal(tried[:, ::TWINS], tried[:, 1::TWINS]) and (replays.test[::TWINS] == replays.test[1::TWINS]).all()
     )
     return bool(prefix and twins and torch.equal(tried[:, 0], alone[:, 0]) and replays.test[0] == own.test[0])
+
+
+# --- in words, for a terminal ----------------------------------------------------------------------------------------
+
+
+def page(explained: Explanation) -> str:
+    """Say what the policy saw, how sure it was, what it expected, and what each choice came to."""
+    taken, choices = explained.taken, (explained.taken, *explained.others)
+    best = max(choices, key=lambda each: each.score)
+    lines = [
+        f"{explained.task}, host {explained.row}, step {explained.step + 1} of {explained.steps}: {taken.words}",
+        "",
+        "Seen",
+        f"  accuracy {explained.accuracy_pct:.1f} % on the validation split",
+        *(f"  slot {number}: {slot}" for number, slot in enumerate(explained.slots)),
+        "",
+        "What the decision hangs on (log-probability that it loses when this alone is hidden; negative: gains)",
+        *(f"  {nats:+7.2f}  {what}" for what, nats in explained.occlusion[:MOST_LINES]),
+        *([] if explained.occlusion else ["  nothing alone"]),
+        "",
+        f"Value: {explained.value:.2f} expected, {taken.return_to_go:.2f} came (discounted rewards from here on)",
+        "",
+        "What every choice comes to, all else equal (score in points, on the test split; expected: by the critic)",
+        *(f"  {line}" for line in _outcomes(choices, best)),
+        "",
+        _verdict(taken, best, len(choices)),
+        _exactness(explained),
+    ]
+    return "\n".join(lines)
+
+
+def _outcomes(choices: Sequence[TriedChoice], best: TriedChoice) -> list[str]:
+    taken = choices[0]
+    cells = [("", "choice", "probability", "score", "difference", "expected", "return")]
+    for choice in choices:
+        mark = ("*" if choice is best else "") + (">" if choice is taken else "")
+        numbers = f"{choice.probability:.3f}", f"{choice.score:.1f}", f"{choice.score - taken.score:+.1f}"
+        cells.append((mark, choice.words, *numbers, f"{choice.expected:.2f}", f"{choice.return_to_go:.2f}"))
+    return ["  ".join(row) for row in aligned(cells, left=2)]
+
+
+def _verdict(taken: TriedChoice, best: TriedChoice, count: int) -> str:
+    if count == 1:
+        return "Nothing else was legal."
+    if best.score == taken.score:
+        return f"Taken (>) was the best (*) of {count}."
+    lost = best.score - taken.score
+    return f"Best (*) of {count}: {best.words}, {lost:.1f} points more than what was done (>)."
+
+
+def _exactness(explained: Explanation) -> str:
+    exact = (
+        "Every replay is the same to the bit up to the decision."
+        if explained.exact
+        else "The replays differ in the last bits before the decision, and training amplifies that: do not trust them."
+    )
+    if abs(explained.recorded_score - explained.taken.score) < 1e-3:
+        return exact
+    return (
+        f"{exact} They are not the evaluation's own episode, which ended with {explained.recorded_score:.1f}: beside "
+        "other hosts the last bits were others."
+    )

@@ -3,7 +3,7 @@
 Scores are ``[training seeds, instances]`` or, of one training seed or of what is not trained, ``[instances]``. Every
 training seed meets the same instances. Intervals are Student's t of a mean and Fieller's of a ratio of means, which
 asks the same t for every ratio: on scores spread as those of tasks are their rate of false positives is closer to 5 %
-than that of percentile, basic and BCa bootstraps (`python -m benchmarks.intervals`, docs/history/experiments.md).
+than that of percentile, basic and BCa bootstraps (docs/history/experiments.md).
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ class GapClosed:
 
 
 def paired_difference(first: ArrayLike, second: ArrayLike) -> Interval:
-    """Mean of first − second over instances and training seeds, in the unit of the scores."""
+    """Return the mean of first − second over instances and training seeds, in the unit of the scores."""
     a, b = _paired({"first": first, "second": second})
     difference = a - b
     mean, half = float(difference.mean()), _half_width(difference)
@@ -35,7 +35,7 @@ def paired_difference(first: ArrayLike, second: ArrayLike) -> Interval:
 
 
 def gap_closed(policy: ArrayLike, common: ArrayLike, oracle: ArrayLike) -> GapClosed:
-    """Share of the gap that the policy closes; none where the interval of the gap includes values ≤ 0."""
+    """Return the share of the gap that the policy closes; none where the interval of the gap includes values ≤ 0."""
     achieved, floor, best = _paired({"policy": policy, "common": common, "oracle": oracle})
     gap = paired_difference(best, floor)
     if gap.low <= 0:
@@ -45,7 +45,7 @@ def gap_closed(policy: ArrayLike, common: ArrayLike, oracle: ArrayLike) -> GapCl
 
 
 def _paired(named: dict[str, ArrayLike]) -> list[Values]:
-    """Each as ``[training seeds, instances]``; all met the same instances, and either the same seeds or none."""
+    """Return each as ``[training seeds, instances]``; all met the same instances, and the same seeds or none."""
     scores = {name: np.atleast_2d(np.asarray(values, dtype=np.float64)) for name, values in named.items()}
     for name, values in scores.items():
         if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
@@ -63,7 +63,7 @@ def _paired(named: dict[str, ArrayLike]) -> list[Values]:
 
 
 def _half_width(values: Values) -> float:
-    """Half the 95 % interval of the mean of ``values [training seeds, instances]``.
+    """Return half the 95 % interval of the mean of ``values [training seeds, instances]``.
 
     Seeds and instances are crossed and both are drawn from more, so the variance of the mean is that of the two-way
     random-effects table, with Satterthwaite's degrees of freedom (Searle, Casella, McCulloch 1992, ch. 4).
@@ -83,14 +83,13 @@ def _half_width(values: Values) -> float:
 
 
 def _ratio(part: Values, whole: Values) -> Interval:
-    """mean(part) / mean(whole), and every ratio r for which the interval of part − r · whole includes 0.
+    """Return mean(part) / mean(whole), and every ratio r for which the interval of part − r · whole includes 0.
 
     The whole is above 0 by its own interval, so this set has two ends (Fieller 1954).
     """
     estimate = float(part.mean() / whole.mean())
 
-    def excess(ratio: float) -> float:
-        """Above 0 where the ratio is rejected."""
+    def excess(ratio: float) -> float:  # above 0 where the ratio is rejected
         left = part - ratio * whole
         return abs(float(left.mean())) - _half_width(left)
 

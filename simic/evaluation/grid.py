@@ -13,28 +13,14 @@ from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Situation, play
 from simic.envs.records import StepInfo
-from simic.evaluation.costs import Meter
+from simic.evaluation.costs import spent
 from simic.evaluation.schedules import OpenLoop, Schedule
+from simic.evaluation.scoring import Hosts, committed, open_env, rows_at_once
 from simic.growth.batch.shards import recovered
-from simic.growth.life.vocabulary import Action, Stage
-from simic.growth.networks.family import family_of
+from simic.growth.life.vocabulary import Action
 from simic.params import Params
-from simic.training import sharing
-
-ROWS_AT_ONCE, SMALL_ROWS_AT_ONCE = 128, 1024  # hosts of one population; of those for tables
 
 Table = NDArray[np.float64]  # [hosts, schedules]
-
-
-@dataclass(frozen=True)
-class Hosts:
-    """Which hosts are grown: their tasks ``[R]``, the ids that their random numbers hash, and the episode. With ids
-    ``[R]`` every schedule meets the same hosts, with ids ``[R, S]`` it has hosts of its own.
-    """
-
-    tasks: Tensor
-    ids: Tensor
-    iteration: int
 
 
 @dataclass(frozen=True)
@@ -56,11 +42,6 @@ class Splits:
     train: Dataset
     val: Dataset
     test: Dataset | None = None
-
-
-def rows_at_once(params: Params) -> int:
-    """How many hosts a population has at most."""
-    return SMALL_ROWS_AT_ONCE if family_of(params.train.host.family).reads_input else ROWS_AT_ONCE
 
 
 def grid(
@@ -89,28 +70,27 @@ def grids(
 
     A schedule does not look at what time is left, so that a run of the longest episode is also one of every shorter.
     """
-    host, schedule = (axis.reshape(-1) for axis in torch.meshgrid(
-        torch.arange(len(hosts.tasks)), torch.arange(len(schedules)), indexing="ij"
-    ))  # fmt: skip
-    rows, lengths = len(host), sorted(set(epochs))
-    ids = hosts.ids.view(len(hosts.tasks), -1).expand(-1, len(schedules)).reshape(-1)
+    count, lengths = len(schedules), sorted(set(epochs))
+    tasks = hosts.tasks.repeat_interleave(count)
+    ids = hosts.ids.view(len(hosts.tasks), -1).expand(-1, count).reshape(-1)
+    rows = len(tasks)
     size = min(rows_at_once(params), rows)
-    runtime, train = params.runtime, params.train.model_copy(update={"episode_steps": lengths[-1]})
-    make = sharing.population(runtime, sharing.layout(runtime, size, device))
-    env = GrowthEnv(train, params.rng_seed, splits.train, splits.val, torch.arange(size), device, runtime.backend, make)
-    found: list[Tensor] = []
+    train = params.train.model_copy(update={"episode_steps": lengths[-1]})
+    data = splits.train, splits.val
+    env = open_env(train, params.rng_seed, params.runtime, data, torch.arange(size), device)
+    played: list[Tensor] = []
     with closing(env):
         for first in range(0, rows, size):
             # The last population is filled up with rows that are not kept.
             part = torch.arange(first, first + size) % rows
-            actor = OpenLoop([schedules[index] for index in schedule[part].tolist()])
-            group = Hosts(hosts.tasks[host[part]], ids[part], hosts.iteration)
-            played = recovered(
+            actor = OpenLoop([schedules[row % count] for row in part.tolist()])
+            group = Hosts(tasks[part], ids[part], hosts.iteration)
+            reached = recovered(
                 env.population, lambda actor=actor, group=group: _played(env, actor, group, splits.test, lengths)
             )
-            found.append(played[..., : rows - first])
+            played.append(reached[..., : rows - first])
             told(min(first + size, rows), rows)
-    tables = torch.cat(found, 2).view(len(lengths), -1, len(hosts.tasks), len(schedules)).numpy()
+    tables = torch.cat(played, 2).view(len(lengths), -1, len(hosts.tasks), count).numpy()
     return {
         length: Grid(val, test if splits.test is not None else None, *rest)
         for length, (val, test, *rest) in zip(lengths, tables, strict=True)
@@ -119,25 +99,13 @@ def grids(
 
 def _played(env: GrowthEnv, actor: OpenLoop, hosts: Hosts, test: Dataset | None, lengths: Sequence[int]) -> Tensor:
     """Return one row per field of ``Grid`` after each of so many epochs, ``[L, 6, E]`` float64."""
-    meter, found = Meter.of(env, env.num_envs), list[Tensor]()
+    flops, tables = torch.zeros(env.num_envs, dtype=torch.int64, device=env.device), list[Tensor]()
 
     def add(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
-        meter.add(info)
+        flops.add_(info.flops)
         if situation.step + 1 in lengths:
-            spent = torch.stack([meter.training, meter.validation]).double().cpu()
-            found.append(torch.cat([reached(env, test), spent]))
+            costs = torch.stack(spent(env, flops)).double().cpu()
+            tables.append(torch.cat([committed(env, test), costs]))
 
     play(env, actor, hosts.iteration, add, hosts.tasks, hosts.ids)
-    return torch.stack(found)
-
-
-def reached(env: GrowthEnv, test: Dataset | None) -> Tensor:
-    """Of the committed networks now ``[4, E]`` float64: accuracy in points on validation and test
-    split (NaN where there is none), parameters, FLOPs per sample.
-    """
-    kept = env.slots.stage == Stage.FOSSILIZED
-    val = env.state.measured.committed_accuracy
-    scored = env.committed(test)[0] if test is not None else torch.full_like(val, torch.nan)
-    flops = env.host.flops_per_sample + torch.where(kept, env.population.seed_flops(env.slots), 0).sum(dim=1)
-    params = env.host.params + torch.where(kept, env.state.seed_params, 0).sum(dim=1)
-    return torch.stack([column.double().cpu() for column in (val, scored, params, flops)])
+    return torch.stack(tables)

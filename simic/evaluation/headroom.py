@@ -1,4 +1,4 @@
-"""What there is to win before anything is learned: floors, the best common schedule, an oracle, rules written by hand.
+"""What there is to win before anything is learned: static networks, the best common schedule, an oracle, hand rules.
 
 The common schedule is chosen on the tasks of training. On the held-out tasks every schedule is played twice, on hosts
 that choose and on hosts that score, so that no choice flatters itself; the scoring hosts are those of the evaluation.
@@ -19,8 +19,7 @@ from simic.envs.rewards.transition import score
 from simic.evaluation import endpoints
 from simic.evaluation.baselines import Static
 from simic.evaluation.endpoints import PATIENT, TUNED
-from simic.evaluation.floors import floors
-from simic.evaluation.grid import Grid, Hosts, Splits, Table, grids
+from simic.evaluation.grid import Grid, Splits, Table, grids
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import (
     OUTSIDE,
@@ -35,12 +34,19 @@ from simic.evaluation.result import (
 )
 from simic.evaluation.rules import known, tuned_actor
 from simic.evaluation.schedules import OpenLoop, Schedule, every_schedule
-from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, in_one_process, play_for_score
+from simic.evaluation.scoring import (
+    EVALUATION_ITERATION,
+    EvaluationSetup,
+    Hosts,
+    in_one_process,
+    open_env,
+    play_for_score,
+    play_together,
+)
 from simic.evaluation.search import best_common
-from simic.evaluation.side_by_side import play_together
+from simic.evaluation.static_baselines import static_baselines
 from simic.evaluation.tuning import tune
 from simic.params import Params, RuleName
-from simic.training import sharing
 from simic.training.validation import VALIDATION_ITERATION
 
 SEARCH_ITERATION = 1 << 43  # a namespace of its own: hosts that no training or evaluation episode has seen
@@ -49,55 +55,70 @@ Told = Callable[[str, int, int], None]  # what is played, how many host training
 
 
 def measure(params: Params, prepared: Path, device: torch.device, told: Told) -> HeadroomReport:
-    """Play everything for every length of episode; the order is that of the docstring above."""
+    """Play everything for every length of episode, and the tasks from outside the suite for the first."""
     setup = EvaluationSetup.open(params, prepared, device, len(params.headroom.policies))
     primary, *lengths = params.lengths
     schedules = possible_schedules(params, setup.env)
     tuned = known_or_tuned(params, prepared, device, told)
     ground = _Ground(params, tuned, schedules, _searched(params, prepared, schedules, device, told), device, told)
     with closing(setup.env):
-        found = ground.on(setup, (primary, *lengths))
-    others = {f"{length} epochs": found[length] for length in lengths}
+        reports = ground.on(setup, (primary, *lengths))
+    others = {f"{length} epochs": reports[length] for length in lengths}
     ground = replace(ground, params=in_one_process(params))
     outside = [ground.on(each, (primary,))[primary] for each in setup.elsewhere(params, prepared, 1)]
     if outside:
         others[OUTSIDE] = joined(outside)
-    validation = _on_validation(params, prepared, tuned, found[primary], device)
+    validation = _on_validation(params, prepared, tuned, reports[primary], device)
     others = {name: _placed(each) for name, each in others.items()}
-    return _placed(found[primary].model_copy(update={"others": others, "validation": validation}))
-
-
-def _on_validation(
-    params: Params, prepared: Path, tuned: TunedRules | None, found: HeadroomReport, device: torch.device
-) -> dict[str, float]:
-    """Mean scores on the tasks that choose the checkpoint, in episodes as long as training's validation has: what the
-    curve of training has to pass. Empty where there are no such tasks.
-    """
-    tasks = read_meta(prepared).of_group("val")
-    if not tasks:
-        return {}
-    steps, count = params.train.middle_episode, len(tasks)
-    make = sharing.population(params.runtime, sharing.layout(params.runtime, 3 * count, device))
-    data = load_split(prepared, "train", device), load_split(prepared, "val", device)
-    rows = torch.arange(3 * count)
-    env = GrowthEnv(params.train, params.rng_seed, *data, rows, device, params.runtime.backend, make)
-    names = [item.name for item in env.blueprints]
-    common = OpenLoop([Schedule.named(found.schedules[found.common], names, env.host.slots)] * count)
-    rule = hand_rules((TUNED,), env, tuned)
-    actors: dict[str, Actor] = {"static": Static(), "common": common} | rule
-    with closing(env):
-        play_together(env, list(actors.values()), Hosts(torch.tensor(tasks), rows[:count], VALIDATION_ITERATION), steps)
-        reached = env.state.measured.committed_accuracy.view(3, count).mean(dim=1)
-    return dict(zip(actors, [round(value, 4) for value in reached.tolist()], strict=True))
+    return _placed(reports[primary].model_copy(update={"others": others, "validation": validation}))
 
 
 def _placed(report: HeadroomReport) -> HeadroomReport:
     return report.model_copy(update={"standings": endpoints.standings(report, {})})
 
 
+def _searched(
+    params: Params, prepared: Path, schedules: Sequence[Schedule], device: torch.device, told: Told
+) -> dict[int, Grid]:
+    """Play every schedule on one host of each of so many training tasks, or on as many hosts of the only one; return
+    the grids by length of the episodes.
+    """
+    tasks = read_meta(prepared).of_group("train")
+    chosen = torch.tensor([tasks[k % len(tasks)] for k in range(params.headroom.search_tasks)])
+    splits = Splits(load_split(prepared, "train", device), load_split(prepared, "val", device))
+    hosts = Hosts(chosen, torch.arange(len(chosen)), SEARCH_ITERATION)
+
+    def progress(done: int, rows: int) -> None:
+        told("common schedule, training tasks", done, rows)
+
+    return grids(params, splits, hosts, schedules, device, params.lengths, progress)
+
+
+def _on_validation(
+    params: Params, prepared: Path, tuned: TunedRules | None, report: HeadroomReport, device: torch.device
+) -> dict[str, float]:
+    """Return mean scores on the tasks that choose the checkpoint, in episodes as long as training's validation has:
+    what the curve of training has to pass. Empty where there are no such tasks.
+    """
+    tasks = read_meta(prepared).of_group("val")
+    if not tasks:
+        return {}
+    count = len(tasks)
+    splits, rows = (load_split(prepared, "train", device), load_split(prepared, "val", device)), torch.arange(3 * count)
+    env = open_env(params.train, params.rng_seed, params.runtime, splits, rows, device)
+    names = [item.name for item in env.blueprints]
+    common = OpenLoop([Schedule.named(report.schedules[report.common], names, env.host.slots)] * count)
+    actors: dict[str, Actor] = {"static": Static(), "common": common} | hand_rules((TUNED,), env, tuned)
+    hosts = Hosts(torch.tensor(tasks), rows[:count], VALIDATION_ITERATION)
+    with closing(env):
+        play_together(env, list(actors.values()), hosts, params.train.middle_episode)
+        reached = env.state.measured.committed_accuracy.view(3, count).mean(dim=1)
+    return dict(zip(actors, [round(value, 4) for value in reached.tolist()], strict=True))
+
+
 @dataclass(frozen=True)
 class _Ground:
-    """What is the same for all tasks: the schedules, which of them is best on tasks of training, the tuned rules."""
+    """What is the same for all tasks: the schedules, how they did on tasks of training, the tuned rules."""
 
     params: Params
     tuned: TunedRules | None
@@ -107,37 +128,39 @@ class _Ground:
     told: Told
 
     def on(self, setup: EvaluationSetup, lengths: Sequence[int]) -> dict[int, HeadroomReport]:
-        """By length of the episodes, on the tasks of one width; standings are still to come."""
-        params, env, held_out, count = self.params, setup.env, setup.held_out, len(setup.tasks)
-        rules = hand_rules(params.headroom.policies, env, self.tuned)
+        """Measure tasks of one width; return reports, still without standings, by length of the episodes."""
+        params, held_out, count = self.params, setup.held_out, len(setup.tasks)
+        rules = hand_rules(params.headroom.policies, setup.env, self.tuned)
         played = {
             length: {name: done.score for name, done in play_for_score(setup, rules, length)} for length in lengths
         }
         # Hosts that choose and hosts that score, all at once.
         hosts = Hosts(setup.tasks.repeat(2), torch.arange(2 * count), EVALUATION_ITERATION)
         splits = Splits(held_out.train, held_out.val, held_out.test)
-        found = grids(
-            params, splits, hosts, self.schedules, self.device, lengths,
-            lambda done, rows: self.told("schedules, held-out tasks", done, rows),
-        )  # fmt: skip
-        of_floors = floors(params, held_out, setup.tasks, self.device, lengths)
+
+        def progress(done: int, rows: int) -> None:
+            self.told("schedules, held-out tasks", done, rows)
+
+        of_schedules = grids(params, splits, hosts, self.schedules, self.device, lengths, progress)
+        static = static_baselines(params, held_out, setup.tasks, self.device, lengths)
         return {
-            length: self._report(setup, length, found[length], played[length], of_floors[length]) for length in lengths
+            length: self._report(setup, length, of_schedules[length], played[length], static[length])
+            for length in lengths
         }
 
     def _report(
         self,
         setup: EvaluationSetup,
         length: int,
-        found: Grid,
+        tables: Grid,
         played: dict[str, PerSeed],
-        of_floors: dict[str, Fixed],
+        static: dict[str, Fixed],
     ) -> HeadroomReport:
         params, env, count = self.params, setup.env, len(setup.tasks)
         searched, host_params = self.searched[length], env.host.params
         reached = score(searched.val_accuracy_pct, searched.params - host_params, host_params, params.train.price)
         names = [item.name for item in env.blueprints]
-        assert found.test_accuracy_pct is not None
+        assert tables.test_accuracy_pct is not None
         return HeadroomReport(
             data_sha256=setup.data_sha256,
             settings_sha256=endpoints.settings(params),
@@ -153,15 +176,15 @@ class _Ground:
             common=best_common(reached),
             common_cost=_cost(searched),
             search_scores=tuple(reached.mean(axis=0).round(4).tolist()),
-            choosing_val_pct=_rows(found.val_accuracy_pct[count:]),
-            val_pct=_rows(found.val_accuracy_pct[:count]),
-            test_pct=_rows(found.test_accuracy_pct[:count]),
-            params=_rows(found.params[:count]),
-            flops_per_sample=_rows(found.flops_per_sample[:count]),
-            grid_cost=_cost(found),
+            choosing_val_pct=_rows(tables.val_accuracy_pct[count:]),
+            val_pct=_rows(tables.val_accuracy_pct[:count]),
+            test_pct=_rows(tables.test_accuracy_pct[:count]),
+            params=_rows(tables.params[:count]),
+            flops_per_sample=_rows(tables.flops_per_sample[:count]),
+            grid_cost=_cost(tables),
             policies=played,
             tuned=self.tuned,
-            floors=of_floors,
+            floors=static,
             standings={},
         )
 
@@ -172,10 +195,10 @@ def known_or_tuned(params: Params, prepared: Path, device: torch.device, told: T
     """
     if TUNED not in params.headroom.policies:
         return None
-    found = known(params)
-    if found is None and params.headroom.tune:
-        found = tune(params, prepared, params.lengths, device, told)
-    return found
+    shipped = known(params)
+    if shipped is None and params.headroom.tune:
+        return tune(params, prepared, params.lengths, device, told)
+    return shipped
 
 
 def hand_rules(asked: Sequence[RuleName], env: GrowthEnv, tuned: TunedRules | None) -> dict[str, Actor]:
@@ -185,34 +208,19 @@ def hand_rules(asked: Sequence[RuleName], env: GrowthEnv, tuned: TunedRules | No
 
 
 def possible_schedules(params: Params, env: GrowthEnv) -> list[Schedule]:
-    """Of what can grow; static is the first."""
+    """Return the schedules of what can grow; static is the first."""
     limit = params.train.lifecycle.max_seeds or env.host.slots
     blueprints = [of_slot.nonzero().flatten().tolist() for of_slot in env.openings]
     return every_schedule(blueprints, limit, params.headroom.steps, params.headroom.schedules)
 
 
-def _searched(
-    params: Params, prepared: Path, schedules: Sequence[Schedule], device: torch.device, told: Told
-) -> dict[int, Grid]:
-    """On one host of each of so many training tasks, or as many hosts of the only one, by length of the episodes."""
-    tasks = read_meta(prepared).of_group("train")
-    chosen = torch.tensor([tasks[k % len(tasks)] for k in range(params.headroom.search_tasks)])
-    splits = Splits(load_split(prepared, "train", device), load_split(prepared, "val", device))
-    hosts = Hosts(chosen, torch.arange(len(chosen)), SEARCH_ITERATION)
-    return grids(
-        params, splits, hosts, schedules, device, params.lengths,
-        lambda done, rows: told("common schedule, training tasks", done, rows),
-    )  # fmt: skip
-
-
-def _cost(*grids: Grid) -> Cost:
+def _cost(played: Grid) -> Cost:
     return Cost(
-        trainings=sum(each.val_accuracy_pct.size for each in grids),
-        training_flops=float(sum(each.training_flops.sum() for each in grids)),
-        validation_flops=float(sum(each.validation_flops.sum() for each in grids)),
+        trainings=played.val_accuracy_pct.size,
+        training_flops=float(played.training_flops.sum()),
+        validation_flops=float(played.validation_flops.sum()),
     )
 
 
-def _rows(table: Table | None) -> tuple[tuple[float, ...], ...]:
-    assert table is not None
+def _rows(table: Table) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(round(value, 4) for value in row) for row in table.tolist())

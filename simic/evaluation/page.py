@@ -1,5 +1,7 @@
 """Headroom in words and tables: the page of a suite."""
 
+from collections.abc import Sequence
+
 from simic.evaluation.endpoints import COMMON, ORACLE_KIND, ORACLE_TASK, PATIENT, TUNED
 from simic.evaluation.result import HeadroomReport, Standings
 from simic.evaluation.statistics import Interval
@@ -15,14 +17,14 @@ LEAST_GAP_PCT = 5.0  # a suite below it has nothing to decide
 LEAST_RULE_GAP_PCT = 3.0  # a suite below it has nothing to learn
 
 
-def page(found: HeadroomReport, title: str) -> str:
-    """Markdown."""
-    parts = [f"# Headroom of {title}", "", _setting(found), ""]
-    for group, standings in found.standings.items():
+def page(report: HeadroomReport, title: str) -> str:
+    """Return the page, Markdown."""
+    parts = [f"# Headroom of {title}", "", _setting(report), ""]
+    for group, standings in report.standings.items():
         verdicts = [*rule_verdict(standings), verdict(standings)]
         parts += [f"## On {GROUPS[group]}", "", " ".join(verdicts), "", *_table(standings), "", *_search(standings), ""]
         parts += [*_kinds(standings), ""]
-    return "\n".join([*parts, *_rules(found), *_floors(found)]).rstrip() + "\n"
+    return "\n".join([*parts, *_rules(report), *_floors(report)]).rstrip() + "\n"
 
 
 def rule_verdict(standings: Standings) -> list[str]:
@@ -37,7 +39,7 @@ def rule_verdict(standings: Standings) -> list[str]:
 
 
 def verdict(standings: Standings) -> str:
-    """Whether there is anything to decide, in one sentence."""
+    """Say whether there is anything to decide, in one sentence."""
     gap = standings.gap
     said = f"The oracle per task is {interval(gap)} points above the best common schedule on {standings.tasks} tasks"
     if gap.low >= LEAST_GAP_PCT:
@@ -48,19 +50,29 @@ def verdict(standings: Standings) -> str:
 
 
 def interval(value: Interval) -> str:
-    """``+9.1 [5.2, 13.0]``."""
+    """Return ``+9.1 [5.2, 13.0]``."""
     return f"{value.estimate:+.1f} [{value.low:.1f}, {value.high:.1f}]"
 
 
-def _setting(found: HeadroomReport) -> str:
-    seeds = "any number of seeds" if found.max_seeds is None else f"at most {found.max_seeds} seed(s)"
-    priced = f", {found.price:g} points for a bare host's worth of parameters" if found.price else ""
+def aligned(rows: Sequence[Sequence[str]], left: int) -> list[list[str]]:
+    """Pad the cells of each column to one width; the first ``left`` columns to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        [cell.ljust(width) if place < left else cell.rjust(width) for place, (cell, width) in enumerate(cells)]
+        for cells in (list(zip(row, widths, strict=True)) for row in rows)
+    ]
+
+
+def _setting(report: HeadroomReport) -> str:
+    seeds = "any number of seeds" if report.max_seeds is None else f"at most {report.max_seeds} seed(s)"
+    priced = f", {report.price:g} points for a bare host's worth of parameters" if report.price else ""
     return (
-        f"Host {found.host.family}/{found.host.preset}, {found.host.params} parameters, {found.host.slots} slots; "
-        f"{seeds}, up to {found.param_budget:g} times the host's parameters{priced}. {len(found.schedules)} schedules. "
-        f"The common one, “{found.schedules[found.common]}”, was the best on the tasks of training "
-        f"({found.common_cost.trainings} host trainings); every schedule was played twice on every held-out task "
-        f"({found.grid_cost.trainings} host trainings). Scores are points on test splits; brackets are 95 % intervals."
+        f"Host {report.host.family}/{report.host.preset}, {report.host.params} parameters, {report.host.slots} slots; "
+        f"{seeds}, up to {report.param_budget:g} times the host's parameters{priced}. "
+        f"{len(report.schedules)} schedules. "
+        f"The common one, “{report.schedules[report.common]}”, was the best on the tasks of training "
+        f"({report.common_cost.trainings} host trainings); every schedule was played twice on every held-out task "
+        f"({report.grid_cost.trainings} host trainings). Scores are points on test splits; brackets are 95 % intervals."
     )
 
 
@@ -95,21 +107,21 @@ def _kinds(standings: Standings) -> list[str]:
     return lines
 
 
-def _rules(found: HeadroomReport) -> list[str]:
-    if found.tuned is None:
+def _rules(report: HeadroomReport) -> list[str]:
+    if report.tuned is None:
         return []
     lines = [
         "## The tuned rule",
         "",
-        f"The best of {found.tuned.configurations} configurations on tasks of training "
-        f"({found.tuned.trainings} host trainings), for each number of epochs:",
+        f"The best of {report.tuned.configurations} configurations on tasks of training "
+        f"({report.tuned.trainings} host trainings), for each number of epochs:",
         "",
     ]
-    return [*lines, *(f"- {rule.epochs}: {rule}" for rule in found.tuned.rules), ""]
+    return [*lines, *(f"- {rule.epochs}: {rule}" for rule in report.tuned.rules), ""]
 
 
-def _floors(found: HeadroomReport) -> list[str]:
-    if not found.floors:
+def _floors(report: HeadroomReport) -> list[str]:
+    if not report.floors:
         return []
     lines = [
         "## Networks that nobody grew, on the same tasks",
@@ -117,7 +129,7 @@ def _floors(found: HeadroomReport) -> list[str]:
         "| network | test accuracy | parameters |",
         "|---|--:|--:|",
     ]
-    for name, floor in found.floors.items():
+    for name, floor in report.floors.items():
         rows = len(floor.params)
         lines.append(f"| {name} | {sum(floor.test_accuracy_pct) / rows:.1f} | {sum(floor.params) / rows:,.0f} |")
     return lines

@@ -6,7 +6,9 @@ from simic.errors import SimicError
 
 
 def pareto_front(points: Mapping[str, tuple[float, ...]]) -> list[str]:
-    """Names of the points (cost, …, gain) that no other weakly dominates, by rising costs; of equals the first name."""
+    """Return the names of the points (cost, …, gain) that no other weakly dominates, by rising costs; of equals the
+    first name.
+    """
     if len({len(point) for point in points.values()}) > 1:
         raise SimicError("points of a Pareto front have different numbers of criteria: each needs every cost, a gain")
     front: list[str] = []

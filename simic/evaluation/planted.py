@@ -21,7 +21,7 @@ SHARES = (0.6, 0.2, 0.2)  # of the samples of a task
 
 
 def environment(planted: Planted, train: Train, rng_seed: int, device: torch.device) -> GrowthEnv:
-    """So many draws of the task, a host on each, trained and budgeted as the task asks, else as the controller's."""
+    """Open draws of the task, a host on each, trained and budgeted as the task asks, else as the controller's."""
     optimizer = {"name": planted.optimizer, "learning_rate": planted.learning_rate}
     changes = {
         "host": Host(family=planted.family, preset=planted.preset, widths=planted.widths),
@@ -29,7 +29,6 @@ def environment(planted: Planted, train: Train, rng_seed: int, device: torch.dev
         "batch_size": planted.batch_size,
         "host_optimizer": train.host_optimizer.model_copy(update=optimizer),
         "lifecycle": train.lifecycle.model_copy(update={"param_budget": planted.param_budget, "auto_advance": True}),
-        "augment": "none",
     }
     data = _data(planted, rng_seed, device)
     settings = train.model_copy(update=changes)
@@ -37,7 +36,7 @@ def environment(planted: Planted, train: Train, rng_seed: int, device: torch.dev
 
 
 def _data(planted: Planted, rng_seed: int, device: torch.device) -> dict[str, Dataset]:
-    """Train, val and test split of all draws, one after another."""
+    """Return train, val and test split of all draws, one after another."""
     draws: dict[str, list[Tensor]] = {}
     for task in range(TASKS):
         x, y = planted.generate(rng_seed + task, planted.samples)
@@ -52,8 +51,8 @@ def _data(planted: Planted, rng_seed: int, device: torch.device) -> dict[str, Da
 
 
 def grade(learned: Learned, rng_seed: int, device: torch.device) -> PlantedGrade | None:
-    """On the planted task of its family of hosts; None where there is none, or none that it can decide: with other
-    slots, or with the best seed closed by ``train.actions``.
+    """Grade on the planted task of its family of hosts; None where there is none, or none that it can decide: with
+    other slots, or with the best seed closed by ``train.actions``.
     """
     for planted in PLANTED.values():
         if planted.family == learned.train.host.family:

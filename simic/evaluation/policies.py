@@ -8,16 +8,8 @@ from simic.envs.observations import observation_spec
 from simic.envs.patient import Patient, tries
 from simic.envs.play import Actor, refuse_closed
 from simic.errors import SimicError
-from simic.evaluation.baselines import (
-    FixedSchedule,
-    Heuristic,
-    RandomLegal,
-    Static,
-    germination_steps,
-    scheduled_blueprint,
-)
-from simic.evaluation.blind import Blind
-from simic.evaluation.endpoints import TUNED
+from simic.evaluation.baselines import Blind, RandomLegal, Static
+from simic.evaluation.endpoints import PATIENT, TUNED
 from simic.evaluation.result import SAMPLED
 from simic.evaluation.rules import published_for, tuned_actor
 from simic.growth.networks.blueprints import blueprints_of
@@ -27,7 +19,7 @@ from simic.training.learned import Learned
 
 
 def _tuned(env: GrowthEnv) -> Actor:
-    """The rule tuned for hosts of this family, on whatever data; SimicError where none is published."""
+    """Return the published rule for hosts of this family, whatever the data; SimicError where there is none."""
     tuned = published_for(env.host.family)
     if tuned is None:
         raise SimicError(f"policy {TUNED}: no rule is tuned for hosts of family {env.host.family}; choose another")
@@ -37,26 +29,19 @@ def _tuned(env: GrowthEnv) -> Actor:
 BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
     "static": lambda env: Static(),
     "random_legal": lambda env: RandomLegal(env.action_spec),
-    "heuristic": lambda env: Heuristic(env.host.family),
-    "fixed_schedule": lambda env: FixedSchedule(
-        env.host.family,
-        env.train.lifecycle,
-        lambda steps: germination_steps(env.host.slots, steps),
-        scheduled_blueprint(env),
-    ),
-    "patient": lambda env: Patient(env.train.lifecycle, tries(env.host.family, env.host.slots)),
+    PATIENT: lambda env: Patient(env.train.lifecycle, tries(env.host.family, env.host.slots)),
     TUNED: _tuned,
 }
 
 
 def actors(params: Params, env: GrowthEnv, learned: Learned | None) -> dict[str, Actor]:
-    """Return those that ``evaluate.policies`` names, in that order. SimicError when there is no trained policy, or it
-    was trained for other observations or actions, or one needs a choice that ``train.actions`` closes.
+    """Return the policies that ``evaluate.policies`` names, in that order. SimicError when there is no trained policy,
+    it was trained for other observations or actions, or one needs a choice that ``train.actions`` closes.
     """
-    found = {name: _actor(name, env, learned) for name in params.evaluate.policies}
-    for actor in found.values():
+    named = {name: _actor(name, env, learned) for name in params.evaluate.policies}
+    for actor in named.values():
         refuse_closed(env, actor)
-    return found
+    return named
 
 
 def _actor(name: str, env: GrowthEnv, learned: Learned | None) -> Actor:
@@ -68,7 +53,7 @@ def _actor(name: str, env: GrowthEnv, learned: Learned | None) -> Actor:
 
 
 def refuse_other_host(learned: Learned, host: HostSpec) -> None:
-    """SimicError when the policy was trained for other observations, actions or blueprints than the host's."""
+    """Raise SimicError when the policy was trained for other observations, actions or blueprints than the host's."""
     kinds, trained = blueprints_of(host.family), learned.train.host
     specs = observation_spec(host.slots, len(kinds)), action_spec(host.slots, len(kinds))
     policy = learned.policy

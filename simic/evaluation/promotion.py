@@ -18,14 +18,12 @@ from simic.envs.play import Actor
 from simic.envs.rewards.transition import score
 from simic.errors import SimicError
 from simic.evaluation.endpoints import SETTINGS
-from simic.evaluation.grid import Hosts, reached
 from simic.evaluation.policies import BASELINES, refuse_other_host
 from simic.evaluation.result import Frozen
-from simic.evaluation.side_by_side import SideBySide, at_once, play_together
+from simic.evaluation.scoring import Hosts, at_once, committed, open_env, play_in_groups
 from simic.evaluation.statistics import Interval, Values, compare
-from simic.growth.batch.shards import recovered
 from simic.params import Params
-from simic.training import machine, sharing
+from simic.training import machine
 from simic.training.learned import CARD_FILE, Learned
 
 CHAMPION, CHALLENGER = "champion", "challenger"
@@ -46,7 +44,7 @@ class Entrant:
 
     @classmethod
     def load(cls, name: str, folder: Path, data_sha256: str) -> "Entrant":
-        """From a folder with a policy; SimicError where it is missing or damaged."""
+        """Load a folder with a policy; SimicError where it is missing or damaged."""
         return cls(name, Learned.load(folder), durable.sha256(folder / CARD_FILE), data_sha256)
 
 
@@ -61,7 +59,7 @@ class Compared(Frozen):
 
     @property
     def won(self) -> bool:
-        """Whether the whole interval is above 0."""
+        """Return whether the whole interval is above 0."""
         return self.difference.low > 0
 
 
@@ -76,7 +74,7 @@ class Contest(Frozen):
 
 
 def contest(params: Params, prepared: Path, challenger: Entrant, champion: Entrant | None) -> Contest:
-    """Plays the challenger against the champion, or against ``FLOORS`` where there is none. SimicError where they are
+    """Play the challenger against the champion, or against ``FLOORS`` where there is none. SimicError where they are
     not of one task and one space of observations and actions.
     """
     with held_out_closed("who is champion is decided on validation splits"):
@@ -103,7 +101,7 @@ def contest(params: Params, prepared: Path, challenger: Entrant, champion: Entra
 
 
 def _refuse_other_task(entrant: Entrant, params: Params, prepared: Path) -> None:
-    """Other data may hold, as training samples, what is validated on here."""
+    """Refuse other data: they may hold, as training samples, what is validated on here."""
     here = data_hash(prepared)
     if entrant.data_sha256 != here:
         raise SimicError(
@@ -128,36 +126,27 @@ def _refuse_other_space(entrant: Entrant, env: GrowthEnv) -> None:
 
 
 def _arena(params: Params, prepared: Path, entrants: list[Entrant], policies: int) -> tuple[GrowthEnv, Hosts]:
-    """Hosts drawn for these entrants: at least ``evaluate.eval_seeds``, of every validation task as many; and rows for
+    """Draw hosts for these entrants, at least ``evaluate.eval_seeds``, of every validation task as many; open rows for
     some policies at once.
     """
-    device, runtime = machine.configure(params.runtime), params.runtime
-    meta = read_meta(prepared)
-    choosing = torch.tensor(meta.of_group("val"))
-    each = -(-params.evaluate.eval_seeds // len(choosing))
-    tasks = choosing.repeat(each)
+    device = machine.configure(params.runtime)
+    choosing = torch.tensor(read_meta(prepared).of_group("val"))
+    tasks = choosing.repeat(-(-params.evaluate.eval_seeds // len(choosing)))
     drawn = durable.sha256_of("".join(entrant.sha256 for entrant in entrants).encode())
     hosts = Hosts(tasks, torch.arange(len(tasks)), PROMOTION_ITERATION + int(drawn[:_HEX_DIGITS], 16))
-    rows = len(tasks) * at_once(len(tasks), policies)
-    make = sharing.population(runtime, sharing.layout(runtime, rows, device))
-    train, val = load_split(prepared, "train", device), load_split(prepared, "val", device)
-    env = GrowthEnv(params.train, params.rng_seed, train, val, torch.arange(rows), device, runtime.backend, make)
-    return env, hosts
+    rows = torch.arange(len(tasks) * at_once(len(tasks), policies))
+    splits = load_split(prepared, "train", device), load_split(prepared, "val", device)
+    return open_env(params.train, params.rng_seed, params.runtime, splits, rows, device), hosts
 
 
 def _scores(env: GrowthEnv, players: Mapping[str, Actor], hosts: Hosts) -> dict[str, Values]:
-    """Of each player on every task, or on every host where there is one task."""
-    names, size, found = list(players), env.num_envs // len(hosts.tasks), dict[str, Values]()
-    for first in range(0, len(names), size):
-        playing = names[first : first + size]
-        actors = [players[name] for name in playing]
-        recovered(env.population, lambda actors=actors: play_together(env, actors, hosts))
-        places = SideBySide(actors, hosts.ids)
-        accuracy, _, size_of, _ = reached(env, None).numpy()
-        points = score(accuracy, size_of - env.host.params, env.host.params, env.train.price)
-        for place, name in enumerate(playing):
-            found[name] = _by_task(points[places.rows(place)], hosts.tasks.numpy())
-    return found
+    """Return the scores of each player on every task, or on every host where there is one task."""
+    scores = dict[str, Values]()
+    for playing in play_in_groups(env, players, hosts):
+        accuracy, _, size, _ = committed(env, None).numpy()
+        points = score(accuracy, size - env.host.params, env.host.params, env.train.price)
+        scores |= {name: _by_task(points[rows], hosts.tasks.numpy()) for name, (rows, _) in playing.items()}
+    return scores
 
 
 def _by_task(points: Values, tasks: Values) -> Values:
@@ -166,11 +155,11 @@ def _by_task(points: Values, tasks: Values) -> Values:
 
 
 def _compared(opponent: str, scores: Mapping[str, Values], rng_seed: int) -> Compared:
-    found = compare(scores[CHALLENGER], scores[opponent], rng_seed)
+    compared = compare(scores[CHALLENGER], scores[opponent], rng_seed)
     return Compared(
         opponent=opponent,
-        difference=found.difference,
-        p_value=found.p_value,
-        probability_of_improvement=found.probability_of_improvement,
-        pairs=found.seeds,
+        difference=compared.difference,
+        p_value=compared.p_value,
+        probability_of_improvement=compared.probability_of_improvement,
+        pairs=compared.seeds,
     )

@@ -29,6 +29,10 @@ class Frozen(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    def to_json(self) -> str:
+        """Return canonical JSON: equal results are equal bytes."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
+
 
 # Of every evaluation seed, step by step: the index of the choice of each head, with spaces between.
 Actions = tuple[tuple[str, ...], ...]
@@ -117,14 +121,7 @@ class HostDescription(Frozen):
 
     @classmethod
     def of(cls, host: HostSpec) -> Self:
-        """What is reported of it."""
-        return cls(
-            family=host.family,
-            preset=host.preset,
-            slots=host.slots,
-            params=host.params,
-            flops_per_sample=host.flops_per_sample,
-        )
+        return cls(**{name: getattr(host, name) for name in cls.model_fields})
 
 
 class TaskRow(Frozen):
@@ -137,8 +134,7 @@ class TaskRow(Frozen):
 
     @classmethod
     def of(cls, task: TaskMeta) -> Self:
-        """What is reported of it."""
-        return cls(name=task.name, kind=task.kind, group=task.group, classes=task.classes)
+        return cls(**{name: getattr(task, name) for name in cls.model_fields})
 
 
 class Cost(Frozen):
@@ -166,6 +162,8 @@ class TunedRule(Frozen):
     order: tuple[str, ...] = Field(min_length=1)  # BLUEPRINT at SLOT
     patience: int = Field(ge=1)  # epochs
     threshold: float | None  # points; null: return to the best
+    priorities: tuple[tuple[float, float], ...] = ()  # slope and offset of each of the order; none: as it stands
+    tries: int | None = Field(default=None, ge=1)  # null: all of the order
     epochs: int = Field(ge=1)
     score: float  # points, on the tasks that it was tuned on; the best of several, so a little too good
     hosts: int  # that the score is a mean of
@@ -173,7 +171,8 @@ class TunedRule(Frozen):
     def __str__(self) -> str:
         """As in a table."""
         kept = "then the best again" if self.threshold is None else f"keep above {self.threshold:g} points"
-        return f"{self.family}, {self.patience} epoch(s) each, {kept}: {', '.join(self.order)}"
+        order = f"the {self.tries} best aligned of {len(self.order)}" if self.priorities else ", ".join(self.order)
+        return f"{self.family}, {self.patience} epoch(s) each, {kept}: {order}"
 
 
 class TunedRules(Frozen):
@@ -184,10 +183,6 @@ class TunedRules(Frozen):
     rules: tuple[TunedRule, ...] = Field(min_length=1)
     configurations: int
     trainings: int  # of hosts
-
-    def to_json(self) -> str:
-        """Return canonical JSON: equal rules are equal bytes."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
 
 
 class Standing(Frozen):
@@ -267,14 +262,10 @@ class HeadroomReport(Frozen):
             raise ValueError(f"a policy or a floor has not {rows} rows")
         return self
 
-    def to_json(self) -> str:
-        """Canonical: sorted keys, so equal results are equal bytes."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
-
 
 def joined(reports: Sequence[HeadroomReport]) -> HeadroomReport:
-    """Reports on different tasks, of hosts of different sizes, as one; the costs of finding the schedules are those in
-    the first, since all share them.
+    """Join reports on different tasks, of hosts of different sizes; the costs of finding the schedules are those in the
+    first, since all share them.
     """
     first = reports[0]
     tables = ("choosing_val_pct", "val_pct", "test_pct", "params", "flops_per_sample")
@@ -297,7 +288,7 @@ Rows = TypeVar("Rows", PerSeed, Fixed)
 
 
 def concatenated(parts: Sequence[Rows]) -> Rows:
-    """One policy on the rows of several reports."""
+    """Join one policy's rows in several reports."""
     values = {name: tuple(x for part in parts for x in getattr(part, name)) for name in type(parts[0]).model_fields}
     return type(parts[0])(**values)
 
@@ -315,7 +306,7 @@ class Case(Frozen):
 
     @property
     def gain(self) -> float:
-        """Points over the best common schedule."""
+        """Return points over the best common schedule."""
         return self.score - self.common
 
 
@@ -408,27 +399,23 @@ class Evaluation(Frozen):
     others: dict[str, "Elsewhere"]  # as in headroom: episodes of other lengths, tasks from outside the suite
     cases: tuple[Case, ...]  # hosts that gained most over the best common schedule, then those that lost most
 
-    def to_json(self) -> str:
-        """Canonical: sorted keys, so equal results are equal bytes."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
-
     def comparison(self, first: str, second: str) -> PolicyComparison | None:
-        """The recorded comparison of two policies, if there is one."""
+        """Return the recorded comparison of two policies, if there is one."""
         return next((c for c in self.comparisons if (c.first, c.second) == (first, second)), None)
 
 
 def read(path: Path) -> Evaluation:
-    """The evaluation in a file; SimicError when it is missing, damaged or of another schema."""
+    """Read the evaluation in a file; SimicError when it is missing, damaged or of another schema."""
     return _read(path, Evaluation, f"an evaluation of schema {SCHEMA_VERSION}", "simic evaluate")
 
 
 def read_headroom(path: Path) -> HeadroomReport:
-    """The headroom in a file; SimicError when it is missing, damaged or of another schema."""
+    """Read the headroom in a file; SimicError when it is missing, damaged or of another schema."""
     return _read(path, HeadroomReport, f"a headroom of schema {HEADROOM_VERSION}", "simic headroom")
 
 
 def read_rules(path: Path) -> TunedRules:
-    """Return the tuned rules in a file; SimicError when it is missing, damaged or of another schema."""
+    """Read the tuned rules in a file; SimicError when it is missing, damaged or of another schema."""
     return _read(path, TunedRules, f"tuned rules of schema {RULES_VERSION}", "simic headroom with headroom.tune=true")
 
 

@@ -2,6 +2,7 @@
 
 *In order*: try one seed after the other, keep the first that contributes more than a threshold. *Return to the best*:
 try some, each for as long, then grow the one again that contributed most. What there is at the end is kept if it helps.
+The order is one for all hosts, or each host's own, by the alignment of blueprints with its task.
 """
 
 from collections.abc import Sequence
@@ -25,18 +26,22 @@ PUBLISHED = Path(__file__).parents[1] / "published" / "rules"  # NAME.json for e
 
 @dataclass(frozen=True)
 class HandRule:
-    """Try ``order``, each for ``patience`` epochs; ``threshold`` in points, or None: return to the best of them."""
+    """Try ``order``, each for ``patience`` epochs; ``threshold`` in points, or None: return to the best of them.
+    With ``priorities`` (``TrialPlan``) every host has its own order, and ``tries`` are tried at most.
+    """
 
     order: tuple[Opening, ...]
     patience: int
     threshold: float | None
+    priorities: tuple[tuple[float, float], ...] = ()
+    tries: int | None = None
 
     @property
     def plan(self) -> TrialPlan:
-        """Return it as the machine of trials takes it."""
         returns = self.threshold is None
         threshold = float("inf") if self.threshold is None else self.threshold
-        return TrialPlan(self.order, len(self.order), self.patience, threshold, returns)
+        tries = self.tries or len(self.order)
+        return TrialPlan(self.order, tries, self.patience, threshold, returns, self.priorities)
 
 
 class HandRules(TrialActor):
@@ -70,10 +75,12 @@ def rule_of(tuned: TunedRule, blueprints: Sequence[str], openings: Sequence[Open
     SimicError where nothing is left.
     """
     named = {opening_name(opening, blueprints): opening for opening in openings}
-    order = tuple(named[name] for name in tuned.order if name in named)
-    if not order:
+    places = [place for place, name in enumerate(tuned.order) if name in named]
+    if not places:
         raise SimicError(f"tuned rule: none of {', '.join(tuned.order)} can grow here: possible are {', '.join(named)}")
-    return HandRule(order, tuned.patience, tuned.threshold)
+    order, priorities = tuple(named[tuned.order[k]] for k in places), tuned.priorities
+    own = tuple(priorities[k] for k in places) if priorities else ()
+    return HandRule(order, tuned.patience, tuned.threshold, own, tuned.tries and min(tuned.tries, len(order)))
 
 
 def opening_name(opening: Opening, blueprints: Sequence[str]) -> str:
@@ -95,9 +102,9 @@ def known(params: Params, folder: Path = PUBLISHED) -> TunedRules | None:
     """Return the rules in ``folder`` that were tuned for this setting; None where there are none."""
     wanted = setting(params)
     for path in sorted(folder.glob("*.json")):
-        found = read_rules(path)
-        if found.tuned_for == wanted:
-            return found
+        rules = read_rules(path)
+        if rules.tuned_for == wanted:
+            return rules
     return None
 
 

@@ -34,13 +34,15 @@ class Schedule:
     step: int = 0
 
     def name(self, blueprints: Sequence[str]) -> str:
-        """In words."""
+        """Return it in words."""
         seeds = [f"{blueprints[kind]} at {slot}" for slot, kind in enumerate(self.blueprints) if kind != NONE]
         return f"{' + '.join(seeds)}, step {self.step}" if seeds else "static"
 
     @classmethod
     def named(cls, name: str, blueprints: Sequence[str], slots: int) -> Self:
-        """The schedule that ``name`` gives this name; SimicError where there is none of these blueprints and slots."""
+        """Return the schedule that ``name`` gives this name; SimicError where there is none of these blueprints and
+        slots.
+        """
         kinds = [NONE] * slots
         if name == "static":
             return cls(tuple(kinds))
@@ -60,9 +62,9 @@ class Schedule:
 def every_schedule(
     blueprints: Sequence[Sequence[int]], max_seeds: int, steps: Sequence[int], most: int
 ) -> list[Schedule]:
-    """Static first, then every choice of at most ``max_seeds`` seeds of the blueprints of each slot. Of more than
-    ``most`` a sample by hash, in which those with one seed, and those with one blueprint in as many slots as allowed,
-    come before the others.
+    """Return static first, then every choice of at most ``max_seeds`` seeds of the blueprints of each slot. Of more
+    than ``most`` a sample by hash, in which those with one seed, and those with one blueprint in as many slots as
+    allowed, come before the others.
     """
     simple = []
     seeds = min(max_seeds, sum(bool(kinds) for kinds in blueprints))
@@ -78,7 +80,7 @@ def every_schedule(
 
 
 def _sample(schedules: list[Schedule], count: int) -> list[Schedule]:
-    """So many of them by hash, in their order; all where there are no more."""
+    """Return so many of them by hash, in their order; all where there are no more."""
     order = rng.permutation(rng.key(0, Purpose.SUBSAMPLE), len(schedules)).tolist()
     return [schedules[k] for k in sorted(order[: max(0, count)])]
 
@@ -90,10 +92,9 @@ class OpenLoop:
         self.blueprint = torch.tensor([schedule.blueprints for schedule in schedules])
         self.step = torch.tensor([schedule.step for schedule in schedules])
         seeds = {seed for schedule in schedules for seed in enumerate(schedule.blueprints) if seed[1] != NONE}
-        self.asks: dict[str, tuple[int, ...]] = (
-            {}
-            if not seeds
-            else {
+        self.asks: dict[str, tuple[int, ...]] = {}
+        if seeds:
+            self.asks = {
                 "op": (Op.GERMINATE, Op.FOSSILIZE),
                 "slot": tuple(sorted({slot for slot, _ in seeds})),
                 "blueprint": tuple(sorted({kind for _, kind in seeds})),
@@ -101,15 +102,12 @@ class OpenLoop:
                 "tempo": (SHORT_TEMPO,),
                 "alpha_target": (FULL_ALPHA,),
             }
-        )
 
     def start(self, episode: Episode) -> None:
-        """Nothing to forget: the slots say what has been done."""
         device = episode.env_ids.device
         self.blueprint, self.step = self.blueprint.to(device), self.step.to(device)
 
     def act(self, situation: Situation) -> Action:
-        """Advance or fossilize what is there, germinate what is due, or wait."""
         slots, masks = situation.slots, situation.observation.masks
         op = torch.full_like(slots.stage, int(Op.WAIT))
         for stage, following in NEXT_OP.items():

@@ -1,34 +1,81 @@
-"""Who plays the hosts of an evaluation, and what they reach there.
+"""How policies play the hosts of an evaluation side by side, and what they reach there.
 
 An evaluation seed is one host in an iteration namespace of its own, so that host initialisation and data order are
-those of no training episode and equal for every policy. The test split is opened here and nowhere else.
+those of no training episode and equal for every policy. Several policies share an environment, each in rows of its own:
+a host costs about a fifth less in a population of 60 to 120 rows than in one of 10 (docs/history/experiments.md).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from simic.data.batches import HeldOut, data_hash, load_held_out
+from simic.data.batches import Dataset, HeldOut, data_hash, load_held_out
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.play import Actor
-from simic.evaluation.costs import Meter
-from simic.evaluation.grid import Hosts, rows_at_once
-from simic.evaluation.history import Histories
+from simic.envs.play import Actor, Episode, Situation, play, refuse_closed
+from simic.envs.records import StepInfo
+from simic.evaluation.baselines import Static
+from simic.evaluation.costs import spent
 from simic.evaluation.result import Actions, PerSeed
-from simic.evaluation.side_by_side import SideBySide, Turn, at_once, of_rows, play_together
 from simic.growth.batch.shards import recovered
-from simic.growth.life.vocabulary import Stage
-from simic.params import Params, Runtime
-from simic.training import needs, sharing
+from simic.growth.life.vocabulary import Action, Stage
+from simic.growth.networks.family import family_of
+from simic.growth.networks.hosts import HostSpec
+from simic.params import Params, Runtime, Train
+from simic.training import memory_estimate, worker_layout
 from simic.training.learned import LearnedActor
 
 EVALUATION_ITERATION = 1 << 40  # far above any training iteration; data order and host initialisation hash it
+ROWS_AT_ONCE, SMALL_ROWS_AT_ONCE = 128, 1024  # hosts of one population; of those for tables
+
+T = TypeVar("T")
+
+
+# --- hosts -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Which hosts play: their tasks ``[R]``, the ids that their random numbers hash, and the episode. In a grid of
+    schedules ids ``[R]`` give every schedule the same hosts, ids ``[R, S]`` hosts of its own.
+    """
+
+    tasks: Tensor
+    ids: Tensor
+    iteration: int
+
+
+def rows_at_once(params: Params) -> int:
+    """Return how many hosts a population has at most."""
+    return SMALL_ROWS_AT_ONCE if family_of(params.train.host.family).reads_input else ROWS_AT_ONCE
+
+
+def in_one_process(params: Params) -> Params:
+    """Return params for a few hosts: no process is worth starting for them."""
+    return params.model_copy(update={"runtime": params.runtime.model_copy(update={"processes": 1})})
+
+
+def open_env(
+    train: Train,
+    rng_seed: int,
+    runtime: Runtime,
+    splits: tuple[Dataset, Dataset],
+    env_ids: Tensor,
+    device: torch.device | str,
+    host: HostSpec | None = None,
+    group: int | None = None,
+) -> GrowthEnv:
+    """Return an environment of the hosts ``env_ids`` that trains and validates on ``splits``, shared out to processes
+    as ``runtime`` says; ``host`` replaces that of ``train``, ``group`` the number of hosts that run together.
+    """
+    device = torch.device(device)
+    compose = worker_layout.population(runtime, worker_layout.layout(runtime, len(env_ids), device, group))
+    return GrowthEnv(train, rng_seed, *splits, env_ids, device, runtime.backend, compose, host=host)
 
 
 @dataclass(frozen=True)
@@ -45,12 +92,11 @@ class EvaluationSetup:
 
     @classmethod
     def open(cls, params: Params, prepared: Path, device: torch.device | str = "cpu", policies: int = 1) -> Self:
-        """From prepared data, for so many policies, on held-out tasks of the width that training knows."""
-        held_out = load_held_out(prepared, device)
-        return cls.on(params, held_out, prepared, device, policies)
+        """Open the held-out tasks that are as wide as those of training, for so many policies."""
+        return cls.on(params, load_held_out(prepared, device), prepared, device, policies)
 
     def elsewhere(self, params: Params, prepared: Path, policies: int) -> "Iterator[EvaluationSetup]":
-        """On the tasks from outside the suite, one setup for each of their widths; each is closed before the next."""
+        """Open the tasks from outside the suite, one setup for each of their widths; each is closed before the next."""
         for held_out in self.held_out.outside:
             setup = type(self).on(in_one_process(params), held_out, prepared, self.env.device, policies)
             with closing(setup.env):
@@ -58,29 +104,113 @@ class EvaluationSetup:
 
     @classmethod
     def on(cls, params: Params, held_out: HeldOut, prepared: Path, device: torch.device | str, policies: int) -> Self:
-        """The environment is the training run's but for its hosts and tasks: at least ``evaluate.eval_seeds`` hosts, of
-        every held-out task as many; two where a group has no other task, since an interval needs two scores.
+        """Open the environment of training on other hosts and tasks: at least ``evaluate.eval_seeds`` hosts, of every
+        held-out task as many; two where a group has no other task, since an interval needs two scores.
         """
         count = len(held_out.tasks)
         least = 2 if 1 in Counter(task.group for task in held_out.tasks).values() else 1
         hosts = count * max(least, -(-params.evaluate.eval_seeds // count))
         rows = hosts * at_once(hosts, policies, rows_at_once(params))
-        needs.refuse_playing(params, prepared, rows, torch.device(device))
-        runtime = params.runtime
-        make = sharing.population(runtime, sharing.layout(runtime, rows, torch.device(device)))
-        train, val = held_out.train, held_out.val
-        env = GrowthEnv(params.train, params.rng_seed, train, val, torch.arange(rows), device, runtime.backend, make)
-        return cls(env, held_out, env.env_ids[:hosts] % count, data_hash(prepared), runtime)
+        memory_estimate.refuse_playing(params, prepared, rows, torch.device(device))
+        splits = held_out.train, held_out.val
+        env = open_env(params.train, params.rng_seed, params.runtime, splits, torch.arange(rows), device)
+        return cls(env, held_out, env.env_ids[:hosts] % count, data_hash(prepared), params.runtime)
 
     @property
     def hosts(self) -> Hosts:
-        """Those of every policy."""
         return Hosts(self.tasks, self.env.env_ids[: len(self.tasks)], EVALUATION_ITERATION)
 
 
-def in_one_process(params: Params) -> Params:
-    """For a few hosts: no process is worth starting for them."""
-    return params.model_copy(update={"runtime": params.runtime.model_copy(update={"processes": 1})})
+# --- episodes side by side -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One step of an episode: what was seen, decided, paid and what came of it."""
+
+    situation: Situation
+    action: Action
+    reward: Tensor
+    info: StepInfo
+
+
+def of_rows(what: T, rows: slice) -> T:
+    """Return some rows of every tensor in a record, and in the records within it."""
+
+    def part(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value[rows]
+        if isinstance(value, Action):
+            return Action(*map(part, value))
+        if isinstance(value, dict):
+            return {name: part(each) for name, each in value.items()}
+        if is_dataclass(value) and not isinstance(value, type):
+            return replace(value, **{name: part(each) for name, each in vars(value).items()})
+        return value
+
+    return part(what)
+
+
+def at_once(hosts: int, policies: int, rows: int = ROWS_AT_ONCE) -> int:
+    """Return how many of so many policies share a population of about so many ``rows``, so that no population is much
+    smaller than the others.
+    """
+    most = max(1, rows // hosts)
+    return -(-policies // -(-policies // most))
+
+
+class SideBySide:
+    """Actors that share an environment: each sees and decides the hosts ``ids [H]`` as if it were alone."""
+
+    def __init__(self, actors: Sequence[Actor], ids: Tensor) -> None:
+        self.actors, self.ids = actors, ids
+
+    def rows(self, place: int) -> slice:
+        """Return the rows of the actor of that place."""
+        return slice(place * len(self.ids), (place + 1) * len(self.ids))
+
+    def start(self, episode: Episode) -> None:
+        for actor in self.actors:
+            actor.start(replace(episode, env_ids=self.ids))
+
+    def act(self, situation: Situation) -> Action:
+        parts = [actor.act(of_rows(situation, self.rows(place))) for place, actor in enumerate(self.actors)]
+        return Action(*(torch.cat(head) for head in zip(*parts, strict=True)))
+
+
+def play_together(env: GrowthEnv, actors: Sequence[Actor], hosts: Hosts, steps: int | None = None) -> list[Turn]:
+    """Play one episode of every actor on every host, which leaves the environment at its end; rows that are left over
+    never grow. SimicError when an actor needs a choice that ``train.actions`` closes.
+    """
+    for actor in actors:
+        refuse_closed(env, actor)
+    ids, parts = hosts.ids.to(env.device), env.num_envs // len(hosts.ids)
+    together = SideBySide([*actors, *(Static() for _ in range(parts - len(actors)))], ids)
+    turns: list[Turn] = []
+
+    def keep(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
+        turns.append(Turn(situation, action, reward, info))
+
+    play(env, together, hosts.iteration, keep, hosts.tasks.repeat(parts), ids.repeat(parts), steps)
+    return turns
+
+
+def play_in_groups(
+    env: GrowthEnv, actors: Mapping[str, Actor], hosts: Hosts, steps: int | None = None
+) -> Iterator[dict[str, tuple[slice, list[Turn]]]]:
+    """Play every actor on every host, as many actors at once as the environment has rows for. Yield, at the end of each
+    such episode, the rows of its actors by name, and the turns of all rows.
+    """
+    names, size = list(actors), env.num_envs // len(hosts.tasks)
+    for first in range(0, len(names), size):
+        playing = names[first : first + size]
+        chosen = [actors[name] for name in playing]
+        turns = recovered(env.population, lambda chosen=chosen: play_together(env, chosen, hosts, steps))
+        places = SideBySide(chosen, hosts.ids)
+        yield {name: (places.rows(place), turns) for place, name in enumerate(playing)}
+
+
+# --- scores ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -96,72 +226,69 @@ class Performance:
     values: Tensor | None  # [T, H] that it expected
 
     def actions(self) -> Actions:
-        """What was decided, by host and step."""
+        """Return what was decided, by host and step."""
         decided = torch.stack([torch.stack(tuple(turn.action), dim=1) for turn in self.turns], dim=1)
         return tuple(tuple(" ".join(map(str, step)) for step in host) for host in decided.tolist())
-
-    def histories(self, env: GrowthEnv) -> Histories:
-        """How the hosts grew."""
-        told = Histories(env, self.rows.stop - self.rows.start)
-        for turn in self.turns:
-            told.add(turn.situation, turn.action, turn.reward, turn.info)
-        return told
 
 
 def play_for_score(
     setup: EvaluationSetup, actors: Mapping[str, Actor], steps: int | None = None
 ) -> Iterator[tuple[str, Performance]]:
-    """Every actor's episode of ``steps`` (default: the longest), in their order. While one is told of, the environment
-    is at the end of it.
+    """Play every actor's episode of ``steps`` (default: the longest), in their order. When one is yielded, the
+    environment is at the end of its episode.
     """
-    env, names = setup.env, list(actors)
-    size = env.num_envs // len(setup.tasks)
-    for first in range(0, len(names), size):
-        playing = names[first : first + size]
-        chosen = [actors[name] for name in playing]
-        turns = recovered(env.population, lambda chosen=chosen: play_together(env, chosen, setup.hosts, steps))
-        accuracy, _ = env.committed(setup.held_out.test)
-        places = SideBySide(chosen, setup.hosts.ids)
-        for place, name in enumerate(playing):
-            rows, actor = places.rows(place), chosen[place]
-            own = [of_rows(turn, rows) for turn in turns]
-            thought = isinstance(actor, LearnedActor)
-            sure, expected = map(torch.stack, (actor.probabilities, actor.values)) if thought else (None, None)
-            yield name, Performance(rows, _score(env, rows, own, accuracy[rows]), own, sure, expected)
+    env = setup.env
+    for playing in play_in_groups(env, actors, setup.hosts, steps):
+        reached = committed(env, setup.held_out.test)
+        for name, (rows, turns) in playing.items():
+            own, actor = [of_rows(turn, rows) for turn in turns], actors[name]
+            learned = isinstance(actor, LearnedActor)
+            chances, values = map(torch.stack, (actor.probabilities, actor.values)) if learned else (None, None)
+            yield name, Performance(rows, _score(env, rows, own, reached[:, rows]), own, chances, values)
 
 
-def _score(env: GrowthEnv, rows: slice, turns: list[Turn], accuracy: Tensor) -> PerSeed:
-    slots, kept = of_rows(env.slots, rows), env.slots.stage[rows] == Stage.FOSSILIZED
-    params = env.host.params + torch.where(kept, env.state.seed_params[rows], 0).sum(dim=1)
-    flops = env.host.flops_per_sample + torch.where(kept, env.population.seed_flops(slots), 0).sum(dim=1)
-    meter = Meter.of(env, len(accuracy))
-    for turn in turns:
-        meter.add(turn.info)
+def committed(env: GrowthEnv, test: Dataset | None) -> Tensor:
+    """Return of the committed networks now ``[4, E]`` float64: accuracy in points on the validation and the test split
+    (NaN where there is none), parameters, FLOPs per sample.
+    """
+    kept = env.slots.stage == Stage.FOSSILIZED
+    val = env.state.measured.committed_accuracy
+    scored = env.committed(test)[0] if test is not None else torch.full_like(val, torch.nan)
+    flops = env.host.flops_per_sample + torch.where(kept, env.population.seed_flops(env.slots), 0).sum(dim=1)
+    params = env.host.params + torch.where(kept, env.state.seed_params, 0).sum(dim=1)
+    return torch.stack([column.double().cpu() for column in (val, scored, params, flops)])
+
+
+def _score(env: GrowthEnv, rows: slice, turns: list[Turn], reached: Tensor) -> PerSeed:
+    """Return the seeds of one policy; ``reached [4, H]`` as ``committed`` gives it."""
+    val, test, params, flops = reached.tolist()
+    slots = of_rows(env.slots, rows)
+    training, validation = spent(env, torch.stack([turn.info.flops for turn in turns]).sum(dim=0))
     return PerSeed(
-        test_accuracy_pct=_points(accuracy),
-        val_accuracy_pct=_points(env.state.measured.committed_accuracy[rows]),
-        params=tuple(params.tolist()),
-        flops_per_sample=tuple(flops.tolist()),
-        training_flops=tuple(meter.training.tolist()),
-        validation_flops=tuple(meter.validation.tolist()),
+        test_accuracy_pct=_rounded(test),
+        val_accuracy_pct=_rounded(val),
+        params=tuple(map(int, params)),
+        flops_per_sample=tuple(map(int, flops)),
+        training_flops=tuple(training.tolist()),
+        validation_flops=tuple(validation.tolist()),
         germinated=tuple(slots.germinations.sum(dim=1).tolist()),
-        fossilized=tuple(kept.sum(dim=1).tolist()),
+        fossilized=tuple((slots.stage == Stage.FOSSILIZED).sum(dim=1).tolist()),
         pruned=_total(_pruned(turn) for turn in turns),
         rollbacks=_total(turn.info.panicked for turn in turns),
     )
 
 
 def _pruned(turn: Turn) -> Tensor:
-    """Seeds ``[H]`` that one step removed."""
+    """Return how many seeds one step removed, ``[H]``."""
     pruned = (turn.info.stage == Stage.PRUNED) & (turn.situation.slots.stage != Stage.PRUNED)
     return (pruned | turn.info.replaced).sum(dim=1)
 
 
 def _total(counts: Iterable[Tensor]) -> tuple[int, ...]:
-    """Over the steps, of each host."""
+    """Return the sum over the steps for each host."""
     return tuple(torch.stack(list(counts)).sum(dim=0).tolist())
 
 
-def _points(accuracy: Tensor) -> tuple[float, ...]:
-    """Accuracies as floats; 4 decimals are far below one sample of any split."""
-    return tuple(round(value, 4) for value in accuracy.double().tolist())
+def _rounded(points: Sequence[float]) -> tuple[float, ...]:
+    """Round accuracies: 4 decimals are far below one sample of any split."""
+    return tuple(round(value, 4) for value in points)

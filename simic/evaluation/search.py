@@ -26,7 +26,7 @@ class Trainings:
     beyond: Literal["", "<", ">"] = ""
 
     def __str__(self) -> str:
-        """As in a table: "4.2", "< 1", "> 40"."""
+        """Return it as in a table: "4.2", "< 1", "> 40"."""
         return f"{self.beyond} {self.count:.0f}" if self.beyond else f"{self.count:.1f}"
 
 
@@ -49,20 +49,20 @@ def _tables(val: ArrayLike, test: ArrayLike) -> tuple[Values, Values]:
 
 
 def best_common(val: ArrayLike) -> int:
-    """The choice with the best mean validation score ``[instances, choices]``; of equals the first."""
+    """Return the choice with the best mean validation score ``[instances, choices]``; of equals the first."""
     table, _ = _tables(val, val)
     return int(table.mean(axis=0).argmax())
 
 
 def oracle(val: ArrayLike, test: ArrayLike, kinds: Sequence[str] | None = None) -> Values:
-    """Test score ``[instances]`` of the best choice of each instance or, given their kinds, of each kind."""
+    """Return the test score ``[instances]`` of the best choice of each instance or, given their kinds, of each kind."""
     _, scored = _tables(val, test)
     return (scored * best_choices(val, kinds)).sum(axis=1)
 
 
 def best_choices(val: ArrayLike, kinds: Sequence[str] | None = None) -> Values:
-    """Weights ``[instances, choices]``, each row of sum 1: the best by validation of each instance or, given their
-    kinds, of each kind; equals share equally, as if one of them were drawn.
+    """Return weights ``[instances, choices]``, each row of sum 1: the best by validation of each instance or, given
+    their kinds, of each kind; equals share equally, as if one of them were drawn.
     """
     chosen, _ = _tables(val, val)
     if kinds is not None:
@@ -75,11 +75,12 @@ def best_choices(val: ArrayLike, kinds: Sequence[str] | None = None) -> Values:
 
 
 def random_search(val: ArrayLike, test: ArrayLike) -> Values:
-    """Expected test score ``[instances, choices]`` of the best by validation of k = 1, 2, … choices (column k − 1).
+    """Return the expected test score ``[instances, choices]`` of the best by validation of k = 1, 2, … choices (column
+    k − 1).
 
-    The k are drawn without replacement, and the expectation is exact: all k rank at or below r with probability
-    C(r, k) / C(n, k), so the choice of rank r wins with the increment from r − 1 to r. Of equal validation scores in a
-    draw each wins equally often, so equals count with the mean of their test scores.
+    The k are drawn without replacement, and the expectation is exact: all k rank at or below r with probability C(r, k)
+    / C(n, k), so the choice of rank r wins with the increment from r − 1 to r. Of equal validation scores in a draw
+    each wins equally often, so equals count with the mean of their test scores.
     """
     a, b = _tables(val, test)
     n = a.shape[1]
@@ -92,7 +93,7 @@ def random_search(val: ArrayLike, test: ArrayLike) -> Values:
 
 
 def search_worth(policy: ArrayLike, searched: ArrayLike) -> SearchWorth:
-    """How many trainings of random search give the policy's mean score.
+    """Return with how many trainings random search reaches the policy's mean score.
 
     ``policy`` is ``[training seeds, instances]`` or ``[instances]``, ``searched`` what random_search gives. The
     difference policy − search with k trainings has an interval for every k; where it crosses 0 for the first
@@ -100,16 +101,13 @@ def search_worth(policy: ArrayLike, searched: ArrayLike) -> SearchWorth:
     above k is the same statement as a difference above 0 from search with k trainings.
     """
     curve, _ = _tables(searched, searched)
-    found = [paired_difference(policy, curve[:, k]) for k in range(curve.shape[1])]
-    return SearchWorth(
-        estimate=_crossing(np.array([each.estimate for each in found])),
-        low=_crossing(np.array([each.low for each in found])),
-        high=_crossing(np.array([each.high for each in found])),
-    )
+    leads = [paired_difference(policy, curve[:, k]) for k in range(curve.shape[1])]
+    ends = {name: np.array([getattr(lead, name) for lead in leads]) for name in ("estimate", "low", "high")}
+    return SearchWorth(**{name: _crossing(lead) for name, lead in ends.items()})
 
 
 def _crossing(lead: NDArray[np.float64]) -> Trainings:
-    """The first k at which a lead over search with k = 1, 2, … trainings is gone."""
+    """Return the first k at which a lead over search with k = 1, 2, … trainings is gone."""
     gone = np.flatnonzero(lead <= ROUNDING)
     if gone.size == 0:
         return Trainings(float(lead.size), ">")

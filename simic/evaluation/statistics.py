@@ -53,7 +53,7 @@ def _vector(values: Values | list[float], name: str) -> Values:
 
 
 def mean_interval(values: Values | list[float]) -> Interval:
-    """Mean and two-sided Student t interval; SimicError below 2 values or on a non-finite one."""
+    """Return the mean and its Student t interval; SimicError below 2 values or on a non-finite one."""
     vector = _vector(values, "values")
     mean = float(vector.mean())
     half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, vector.size - 1)) * _standard_error(vector)
@@ -61,11 +61,9 @@ def mean_interval(values: Values | list[float]) -> Interval:
 
 
 def share_interval(share: float, n: int) -> Interval:
-    """Of a share of n independent samples, within 0 and 1 (Wilson 1927)."""
-    z = float(stats.norm.ppf(0.5 + CONFIDENCE / 2))
-    shrunk = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * float(np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)))
-    return Interval(share, max(0.0, shrunk - half), min(1.0, shrunk + half))
+    """Return a share of n independent samples with its interval (Wilson 1927)."""
+    ends = stats.binomtest(round(share * n), n).proportion_ci(CONFIDENCE, method="wilson")
+    return Interval(share, float(ends.low), float(ends.high))
 
 
 def _standard_error(vector: Values) -> float:
@@ -73,7 +71,7 @@ def _standard_error(vector: Values) -> float:
 
 
 def compare(first: Values | list[float], second: Values | list[float], rng_seed: int) -> PairedDifference:
-    """First against second, seed by seed; both must have met the same hosts and data in the same order."""
+    """Compare first with second, seed by seed; both must have met the same hosts and data in the same order."""
     a, b = _vector(first, "first"), _vector(second, "second")
     if a.size != b.size:
         raise SimicError(f"paired comparison of {a.size} with {b.size} seeds: both policies must meet the same seeds")
@@ -88,7 +86,7 @@ def compare(first: Values | list[float], second: Values | list[float], rng_seed:
 
 
 def sign_flip_p(difference: Values, rng_seed: int) -> float:
-    """Two-sided p of the mean under "signs are arbitrary": exact up to 16 seeds, else 65,536 hashed sign patterns.
+    """Return the two-sided p of the mean if signs are arbitrary: exact up to 16 seeds, else of 65,536 hashed patterns.
 
     A sampled pattern set counts the observed one too, (1 + hits) / (1 + n), so that p is never 0
     (Phipson and Smyth 2010, arXiv 1603.05766).
@@ -103,18 +101,18 @@ def sign_flip_p(difference: Values, rng_seed: int) -> float:
 
 
 def _extreme(difference: Values, signs: Values) -> NDArray[np.bool_]:
-    """Which sign patterns give a mean at least as far from 0; the slack covers the order of summation."""
+    """Mark the sign patterns that give a mean at least as far from 0; the slack covers the order of summation."""
     observed = abs(float(difference.sum()))
     return np.abs(signs @ difference) >= observed - 1e-9 * float(np.abs(difference).sum())
 
 
 def probability_of_improvement(difference: Values) -> float:
-    """Share of seeds on which the first is better, ties counting half (paired form of Agarwal et al. 2021, §4.3)."""
+    """Return the share of seeds on which the first is better; ties count half (paired, Agarwal et al. 2021, §4.3)."""
     return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
 
 
 def minimum_detectable(difference: Values) -> float:
-    """True mean difference that a two-sided t test at 5 % would find with 80 % power, given this n and spread."""
+    """Return the true mean that a two-sided t test at 5 % finds with 80 % power, given this n and spread."""
     freedom = difference.size - 1
     critical = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
 
@@ -126,32 +124,26 @@ def minimum_detectable(difference: Values) -> float:
     return shift * _standard_error(difference)
 
 
-def interquartile_mean(values: Values | list[float]) -> float:
-    """Mean of the middle half of the values (25 % trimmed from each end)."""
-    return float(stats.trim_mean(_vector(values, "values"), 0.25))
-
-
 def interquartile_interval(values: Values | list[float], rng_seed: int) -> Interval | None:
-    """IQM with its BCa bootstrap interval; None below 10 seeds, where the bootstrap is not to be trusted."""
+    """Return the mean of the middle half with its BCa bootstrap interval; None below 10 seeds, where the bootstrap is
+    not to be trusted.
+    """
     vector = _vector(values, "values")
     if vector.size < MIN_BOOTSTRAP_SEEDS:
         return None
-    estimate = interquartile_mean(vector)
+    estimate = float(stats.trim_mean(vector, 0.25))
     if np.ptp(vector) == 0.0:  # no spread: every resample is the estimate, and BCa would divide by it
         return Interval(estimate, estimate, estimate)
-    resampled = stats.trim_mean(vector[_resamples(vector.size, rng_seed)], 0.25, axis=1)
+    # scipy.stats.bootstrap draws from a generator; here every draw is a hash.
+    uniform = rng.uniform(rng.key(rng_seed, rng.Purpose.BOOTSTRAP, vector.size, 1), (BOOTSTRAP_RESAMPLES, vector.size))
+    drawn = np.floor(uniform.numpy().astype(np.float64) * vector.size).astype(np.int64)
+    resampled = stats.trim_mean(vector[drawn], 0.25, axis=1)
     low, high = np.quantile(resampled, _bca_levels(vector, resampled, estimate))
     return Interval(estimate, float(low), float(high))
 
 
-def _resamples(n: int, rng_seed: int) -> NDArray[np.int64]:
-    """Indices ``[resamples, n]`` drawn with replacement."""
-    stream = rng.key(rng_seed, rng.Purpose.BOOTSTRAP, n, 1)
-    return np.floor(rng.uniform(stream, (BOOTSTRAP_RESAMPLES, n)).numpy().astype(np.float64) * n).astype(np.int64)
-
-
 def _bca_levels(vector: Values, resampled: Values, estimate: float) -> Values:
-    """Quantile levels corrected for bias z0 and acceleration a (Efron 1987, eq. 6.8)."""
+    """Return quantile levels corrected for bias z0 and acceleration a (Efron 1987, eq. 6.8)."""
     # Ties count half: the estimate is a mean of few values and resamples hit it exactly.
     below = float(np.mean((resampled < estimate) + 0.5 * (resampled == estimate)))
     bias = stats.norm.ppf(np.clip(below, 1 / BOOTSTRAP_RESAMPLES, 1 - 1 / BOOTSTRAP_RESAMPLES))

@@ -11,8 +11,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from simic.agent.spec import Observation
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.observations import BASE
+from simic.envs.observations import alignment
 from simic.envs.patient import steps_to_clear, steps_to_finish
 from simic.envs.play import Episode, Situation
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
@@ -21,8 +22,6 @@ from simic.params import Lifecycle
 
 Opening = tuple[int, int]  # slot, index of the blueprint
 
-# Seen of a seed after each epoch; the last two are columns at the beginning of the observation.
-SEEN = ("contribution", "contribution_se", "gradient_ratio", "accuracy", "loss", "train_accuracy", "train_loss")
 TEMPO, FULL_ALPHA = TEMPO_STEPS.index(min(TEMPO_STEPS)), ALPHA_TARGETS.index(1.0)
 NONE = -1
 
@@ -43,6 +42,9 @@ class TrialPlan:
     """How one host is to be decided: try the first ``tries`` of ``order``, each until it was ``patience`` epochs in
     HOLDING. One that contributes more than ``threshold`` points is kept at once. After the last try one of ``order`` is
     chosen if ``chooses``, else the last stays.
+
+    With ``priorities``, a slope and an offset for each of ``order``, a host has an order of its own: by slope times the
+    alignment of the blueprint with its task, plus offset, the largest first.
     """
 
     order: tuple[Opening, ...]
@@ -50,6 +52,13 @@ class TrialPlan:
     patience: int
     threshold: float
     chooses: bool
+    priorities: tuple[tuple[float, float], ...] = ()
+
+    def padded(self, length: int) -> tuple[list[Opening], list[tuple[float, float]]]:
+        """Return ``length`` openings and their priorities, the last one over and over where there are fewer."""
+        given = self.priorities or tuple((0.0, -float(place)) for place in range(len(self.order)))
+        more = length - len(self.order)
+        return [*self.order, *[self.order[-1]] * more], [*given, *[(0.0, -torch.inf)] * more]
 
 
 @dataclass(frozen=True)
@@ -86,8 +95,10 @@ class TrialActor:
     def __init__(self, lifecycle: Lifecycle, plans: Sequence[TrialPlan]) -> None:
         length = max(len(plan.order) for plan in plans)
         self.lifecycle, self.tail = lifecycle, last_decisions(lifecycle)
+        orders, priorities = zip(*(plan.padded(length) for plan in plans), strict=True)
         self.numbers = {
-            "order": torch.tensor([[*plan.order, *[plan.order[-1]] * (length - len(plan.order))] for plan in plans]),
+            "order": torch.tensor(orders),
+            "priorities": torch.tensor(priorities),
             **{
                 name: torch.tensor([getattr(plan, name) for plan in plans])
                 for name in ("tries", "patience", "threshold", "chooses")
@@ -110,9 +121,10 @@ class TrialActor:
         hosts, device = len(episode.env_ids), episode.env_ids.device
         self.steps = episode.steps
         self.rows = torch.arange(hosts, device=device)
-        self.order, self.tries, self.patience, self.threshold, self.chooses = (
+        self.order, self.priorities, self.tries, self.patience, self.threshold, self.chooses = (
             values.to(device).expand(hosts, *values.shape[1:]) for values in self.numbers.values()
         )
+        self.ordered = not bool(self.priorities[..., 0].any())  # else by what is seen at the first decision
         self.tried = torch.zeros(hosts, dtype=torch.int64, device=device)
         self.chosen = torch.full((hosts,), NONE, device=device)  # place in the order
         self.settled = torch.zeros(hosts, dtype=torch.bool, device=device)  # the chosen one grows
@@ -127,6 +139,8 @@ class TrialActor:
 
     def act(self, situation: Situation) -> Action:
         """Decide one step of all hosts."""
+        if not self.ordered:
+            self._put_in_order(situation.observation)
         seed, left = Managed.of(situation.slots), self.steps - situation.step
         judged = seed.holding & seed.contribution.isfinite() & (seed.dwell >= self.patience)
         late = seed.busy & ~seed.holding & (seed.age > self.tail + self.patience)  # a gate that will not open
@@ -138,6 +152,15 @@ class TrialActor:
         if left == 1:
             good |= seed.holding & (seed.contribution > 0)
         return self._action(situation, seed, wanted, good, judged | late)
+
+    def _put_in_order(self, observation: Observation) -> None:
+        """Give every host its own order; equal priorities keep their places."""
+        aligned = alignment(observation.features, observation.masks["blueprint"].shape[-1])
+        aligned = aligned.gather(1, self.order[..., 1])
+        slope, offset = self.priorities.unbind(dim=2)
+        places = (slope * aligned + offset).argsort(dim=1, descending=True, stable=True)
+        self.order = self.order.gather(1, places[..., None].expand_as(self.order))
+        self.ordered = True
 
     def _wanted(self, situation: Situation, over: Tensor) -> Tensor:
         """Return the place in the order ``[E]`` of what should grow next; NONE: nothing else. ``over``: a try ended."""
@@ -164,42 +187,25 @@ class TrialActor:
         return Action(op, slot, kind, zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
 
 
-class Watched(TrialActor):
-    """Records what is seen of the seeds that are tried; then grows the one it is told to."""
-
-    def __init__(self, env: GrowthEnv, plans: Sequence[TrialPlan], choice: Tensor) -> None:
-        super().__init__(env.train.lifecycle, plans)
-        self.choice = choice  # [E] place in the order
-        names = [feature.name for feature in BASE]
-        self.shown = [names.index(name) for name in SEEN[-2:]]
+class Alone(TrialActor):
+    """Grows one seed on each host and records its contribution after its first epochs."""
 
     def start(self, episode: Episode) -> None:
         """Forget all seeds."""
         super().start(episode)
-        shape = len(self.rows), max(1, int(self.tries.max())), int(self.patience.max())
-        self.seen = torch.full((*shape, len(SEEN)), torch.nan, device=self.rows.device)  # [E, tries, patience, F]
+        shape = len(self.rows), int(self.patience.max())
+        self.contributions = torch.full(shape, torch.nan, device=self.rows.device)  # [E, patience] points
 
     def note(self, situation: Situation, seed: Managed, judged: Tensor) -> None:
         """Write down this epoch of the seeds in HOLDING."""
-        now = self._now(situation, seed)
+        epoch = (seed.dwell - 1).clamp(0, self.contributions.shape[1] - 1)[:, None]
+        written = self.contributions.scatter(1, epoch, seed.contribution.float()[:, None])
         trying = seed.holding & (self.chosen == NONE) & (seed.dwell <= self.patience)
-        place = (self.tried - 1).clamp(min=0), (seed.dwell - 1).clamp(0, self.seen.shape[2] - 1)
-        written = self.seen.index_put((self.rows, *place), now)  # a copy: an episode that ends earlier keeps its own
-        self.seen = torch.where(trying[:, None, None, None], written, self.seen)
+        self.contributions = torch.where(trying[:, None], written, self.contributions)
 
     def choose(self, situation: Situation) -> Tensor:
-        """Return what it was told."""
-        return self.choice
-
-    def _now(self, situation: Situation, seed: Managed) -> Tensor:
-        """Return what is seen ``[E, F]``, in the order of ``SEEN``."""
-        slots, tracker = situation.slots, situation.tracker
-        of_seed = [
-            values.gather(1, seed.slot[:, None])[:, 0]
-            for values in (slots.contribution, slots.contribution_se, slots.gradient_ratio)
-        ]
-        shown = situation.observation.features[:, self.shown].unbind(dim=1)
-        return torch.stack([each.float() for each in (*of_seed, tracker.accuracy, tracker.loss, *shown)], dim=1)
+        """Return the place of the only seed there is."""
+        return torch.zeros_like(self.rows)
 
 
 class ByLength:

@@ -20,13 +20,12 @@ from simic.data.batches import load_split, read_meta
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Episode, Situation, refuse_closed
 from simic.errors import SimicError
-from simic.evaluation.grid import ROWS_AT_ONCE
 from simic.evaluation.result import TunedRule, TunedRules
 from simic.evaluation.rules import HandRule, HandRules, opening_name, setting
-from simic.evaluation.trials import SEEN, Opening, TrialActor, TrialPlan, Watched, possible_openings
+from simic.evaluation.scoring import ROWS_AT_ONCE, open_env
+from simic.evaluation.trials import Alone, Opening, TrialActor, TrialPlan, possible_openings
 from simic.growth.batch.shards import recovered
 from simic.params import Params
-from simic.training import sharing
 
 TUNING_ITERATION = 1 << 45  # a namespace of its own: hosts that no other episode has seen
 OPENING_HOSTS = 64  # on which every opening is grown alone, to find orders
@@ -38,7 +37,11 @@ PATIENCE = (1, 2, 3)  # epochs
 THRESHOLDS = (1.0, 2.0, 4.0, 6.0, 9.0, 13.0, 18.0)  # points
 PREFIXES = (3, 6)  # of an order, beside all of it
 RETURNING = (2, 3, 4, 5, 6)  # how many are tried before the best is grown again
+ALIGNED = (1, 2, 3, 4, 5)  # likewise, where every host has its own order
+GAIN_WEIGHT = 2.0  # of how good a seed is on the whole, beside how well it is aligned (docs/history/experiments.md)
+LEAST_ALIGNMENT = 1e-3  # a mean, or a deviation
 
+Priorities = tuple[tuple[float, float], ...]  # slope and offset of each opening
 Told = Callable[[str, int, int], None]  # what is played, how many host trainings of how many
 
 
@@ -54,11 +57,9 @@ class Ground:
     @classmethod
     def open(cls, params: Params, prepared: Path, device: torch.device, epochs: Sequence[int], rows: int) -> Self:
         """Return it for ``rows`` hosts side by side; the longest of ``epochs`` is that of the environment."""
-        runtime = params.runtime
-        make = sharing.population(runtime, sharing.layout(runtime, rows, device))
         train = params.train.model_copy(update={"episode_steps": max(epochs)})
-        data = load_split(prepared, "train", device), load_split(prepared, "val", device)
-        env = GrowthEnv(train, params.rng_seed, *data, torch.arange(rows), device, runtime.backend, make)
+        splits = load_split(prepared, "train", device), load_split(prepared, "val", device)
+        env = open_env(train, params.rng_seed, params.runtime, splits, torch.arange(rows), device)
         tasks = torch.tensor(read_meta(prepared).of_group("train"))
         return cls(env, tasks, tuple(sorted(set(epochs))))
 
@@ -80,8 +81,16 @@ class Ground:
         self.trainings += rows
         return torch.cat(scores, dim=1)[:, :rows], actors
 
+    def ways(self, openings: Sequence[Opening], hosts: Tensor, scores: Tensor) -> list[Priorities]:
+        """Return ``priorities`` by the scores ``[L, H, P]`` of openings on hosts; none where nothing is aligned."""
+        if not self.env.alignments.defined:
+            return []
+        kinds = torch.tensor([kind for _, kind in openings])
+        aligned = self.env.alignments.of(self.tasks[hosts % len(self.tasks)].to(self.env.device)).cpu()[:, kinds]
+        return priorities(aligned, scores.mean(dim=0))
+
     def _played(self, actor: TrialActor, hosts: Tensor) -> Tensor:
-        env, found = self.env, []
+        env, scores = self.env, []
         refuse_closed(env, actor)
         tasks = self.tasks[hosts % len(self.tasks)]
         options = {"iteration": TUNING_ITERATION, "tasks": tasks, "host_ids": hosts, "steps": self.epochs[-1]}
@@ -92,9 +101,9 @@ class Ground:
         for step in range(env.steps):
             for epochs in self.epochs[:-1]:
                 if step == max(0, epochs - actor.tail):
-                    found.append(self._ended(actor, observation, step, epochs))
+                    scores.append(self._ended(actor, observation, step, epochs))
             observation, _, _, _, info = env.step(actor.act(self._situation(observation, step)))
-        return torch.stack([*found, info.score.double().cpu()])
+        return torch.stack([*scores, info.score.double().cpu()])
 
     def _ended(self, actor: TrialActor, observation: Observation, step: int, epochs: int) -> Tensor:
         """Return the scores ``[E]`` of episodes of ``epochs`` that are at ``step``; the environment stays there."""
@@ -115,15 +124,34 @@ class Ground:
 # --- configurations --------------------------------------------------------------------------------------------------
 
 
-def configurations(orders: Sequence[Sequence[Opening]]) -> list[HandRule]:
-    """Return every rule of both families, each once."""
-    found = dict[HandRule, None]()
+def configurations(
+    orders: Sequence[Sequence[Opening]], openings: Sequence[Opening] = (), by_alignment: Sequence[Priorities] = ()
+) -> list[HandRule]:
+    """Return every rule of both families, each once; with ``by_alignment`` also those that take ``openings`` in each
+    host's own order.
+    """
+    rules = dict[HandRule, None]()
     for order, patience in product(orders, PATIENCE):
         for length, threshold in product((*PREFIXES, len(order)), THRESHOLDS):
-            found[HandRule(tuple(order[:length]), patience, threshold)] = None
+            rules[HandRule(tuple(order[:length]), patience, threshold)] = None
         for tries in RETURNING:
-            found[HandRule(tuple(order[:tries]), patience, None)] = None
-    return list(found)
+            rules[HandRule(tuple(order[:tries]), patience, None)] = None
+    for own, patience in product(by_alignment, PATIENCE):
+        for tries, threshold in [*product(ALIGNED, (None,)), *product((len(openings),), THRESHOLDS)]:
+            rules[HandRule(tuple(openings), patience, threshold, own, tries)] = None
+    return list(rules)
+
+
+def priorities(aligned: Tensor, scores: Tensor) -> list[Priorities]:
+    """Return two ways to order openings on a host, by alignments ``[H, P]`` and scores ``[H, P]`` of openings: by the
+    alignment as a share of its mean, and by its z-score plus that of the opening's mean score.
+    """
+    aligned, scores = aligned.double(), scores.double()
+    mean, deviation = aligned.mean(dim=0), aligned.std(dim=0, correction=0)
+    share, z = (1 / values.clamp(min=LEAST_ALIGNMENT) for values in (mean, deviation))
+    gain = (scores.mean(dim=0) - scores.mean()) / scores.std(correction=0)
+    ways = ((share, torch.zeros_like(share)), (z, GAIN_WEIGHT * gain - mean * z))
+    return [tuple(zip(slope.tolist(), offset.tolist(), strict=True)) for slope, offset in ways]
 
 
 def covering(scores: Tensor) -> list[int]:
@@ -173,8 +201,9 @@ def tune(
     ground = Ground.open(params, prepared, device, epochs, rows)
     with closing(ground.env) as env:
         openings = possible_openings(env)
-        scores, seen = grown_alone(ground, openings, torch.arange(opening_hosts), told)
-        rules = configurations(orders(openings, scores, seen))
+        hosts_alone = torch.arange(opening_hosts)
+        scores, early = grown_alone(ground, openings, hosts_alone, told)
+        rules = configurations(orders(openings, scores, early), openings, ground.ways(openings, hosts_alone, scores))
         winners, met = _halved(ground, rules, hosts, opening_hosts, told)
         names = [item.name for item in env.blueprints]
     return TunedRules(
@@ -185,6 +214,8 @@ def tune(
                 order=tuple(opening_name(opening, names) for opening in rule.order),
                 patience=rule.patience,
                 threshold=rule.threshold,
+                priorities=tuple((round(slope, 4), round(offset, 4)) for slope, offset in rule.priorities),
+                tries=rule.tries,
                 epochs=length,
                 score=round(score, 4),
                 hosts=met,
@@ -199,28 +230,28 @@ def tune(
 def grown_alone(
     ground: Ground, openings: Sequence[Opening], hosts: Tensor, told: Told = lambda *_: None
 ) -> tuple[Tensor, Tensor]:
-    """Grow every opening alone on every host: return scores ``[L, H, P]`` and what is seen in the first epochs
-    ``[H, P, patience, F]``.
+    """Grow every opening alone on every host: return scores ``[L, H, P]`` and contributions after the first epochs
+    ``[H, P, patience]``, in points.
     """
     plans = [TrialPlan((opening,), 1, max(PATIENCE), float("inf"), True) for opening in openings]
     rows = len(hosts) * len(openings)
 
-    def make(part: Tensor) -> Watched:
-        return Watched(ground.env, [plans[row % len(plans)] for row in part.tolist()], torch.zeros_like(part))
+    def make(part: Tensor) -> Alone:
+        return Alone(ground.env.train.lifecycle, [plans[row % len(plans)] for row in part.tolist()])
 
     scores, actors = ground.play(
         make, hosts.repeat_interleave(len(openings)), lambda done, of: told("openings grown alone", done, of)
     )
-    seen = torch.cat([actor.seen[:, 0] for actor in actors if isinstance(actor, Watched)])[:rows]
-    return scores.view(-1, len(hosts), len(openings)), seen.view(len(hosts), len(openings), *seen.shape[1:]).cpu()
+    early = torch.cat([actor.contributions for actor in actors if isinstance(actor, Alone)])[:rows]
+    return scores.view(-1, len(hosts), len(openings)), early.view(len(hosts), len(openings), -1).cpu()
 
 
-def orders(openings: Sequence[Opening], scores: Tensor, seen: Tensor) -> list[list[Opening]]:
+def orders(openings: Sequence[Opening], scores: Tensor, contributions: Tensor) -> list[list[Opening]]:
     """Return openings by mean score at the end, by what each adds to those before it, and by mean contribution after
     the first epochs; of ``grown_alone``.
     """
     gains = scores.mean(dim=0)  # [H, P]: over the lengths
-    early = seen[..., SEEN.index("contribution")].nanmean(dim=2).nanmean(dim=0).nan_to_num(-torch.inf)
+    early = contributions.nanmean(dim=2).nanmean(dim=0).nan_to_num(-torch.inf)
     by_gain, by_early = gains.mean(dim=0).argsort(descending=True, stable=True), early.argsort(descending=True)
     places = [by_gain.tolist(), covering(gains), by_early.tolist()]
     return [[openings[place] for place in order] for order in places]

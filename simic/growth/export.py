@@ -128,7 +128,7 @@ def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
         )
     operator, shape = Blend[record.operator], host.slot_shapes[slot]
     gate = host.gate(shape) if operator is Blend.GATE else None
-    seed = by_name[record.blueprint].portable().build(host.seed_shapes[slot])
+    seed = by_name[record.blueprint].build(host.seed_shapes[slot])
     return GraftedSeed(seed, gate, operator, record.alpha, host.reads_input)
 
 

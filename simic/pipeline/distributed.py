@@ -15,8 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from simic import params
-from simic.errors import EXIT_INTERRUPTED, printable, told_in_one_line
-from simic.pipeline import continuing, display, dvc_record, engine, stages
+from simic.errors import EXIT_INTERRUPTED, exit_with_message, printable
+from simic.pipeline import display, dvc_record, engine, extend_run, stages
 from simic.pipeline.paths import Workspace
 from simic.training import trainer
 from simic.training.interrupts import Interrupted, stop_on_signals
@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fresh", action="store_true", help="throw unfinished training away and train anew")
     fresh, workspace = parser.parse_args().fresh, Workspace(Path.cwd())
-    with told_in_one_line("simic"):
+    with exit_with_message("simic"):
         try:
             _train(params.load(workspace.params), workspace, fresh)
         except Interrupted as stopped:
@@ -42,7 +42,7 @@ def _train(tree: params.Params, workspace: Workspace, fresh: bool) -> None:
     code = dvc_record.code_revision(workspace.root)
     with stop_on_signals(stop), joined(tree.runtime) as ranks, ExitStack() as held:
         ranks.from_first(lambda: held.enter_context(engine.workspace_lock(workspace)))
-        ranks.from_first(lambda: continuing.begin(tree, workspace, fresh, allow_code_change=False))
+        ranks.from_first(lambda: extend_run.begin(tree, workspace, fresh, allow_code_change=False))
         session = held.enter_context(open_session(tree, work, workspace.prepared, fresh, ranks, code))
         shown = display.of_training(tree.runtime.progress, stages.floors(tree, workspace))
         watching = (*shown, *engine.observers(tree, workspace)) if ranks.leads else ()

@@ -1,4 +1,4 @@
-"""The only file that runs DVC: is a stage out of date, and record it. By DVC's command line, without a shell."""
+"""Ask DVC whether a stage is out of date, and record stages: by its command line, without a shell, here alone."""
 
 import hashlib
 import json
@@ -21,11 +21,9 @@ from simic.errors import SimicError
 from simic.pipeline.paths import Workspace
 
 _BUSY_PHRASES = ("is busy, it is being blocked by", "Unable to acquire lock")
+_NO_REPOSITORY = "you are not inside of a DVC repository"
 # What a run is made by; what it makes, and dvc.lock, which it rewrites, are not.
 CODE = ("simic", "flows", "extensions", "pyproject.toml", "constraints.txt")
-_NO_REPOSITORY = "you are not inside of a DVC repository"
-
-
 BEFORE = "dvc.lock-before-"  # and the stage: a copy of it while that is being recorded
 
 
@@ -34,14 +32,14 @@ class Busy(SimicError):
 
 
 def is_stale(root: Path, stage: str, patience_seconds: float = 60.0) -> bool:
-    """Whether code, params, inputs or outputs of the stage differ from dvc.lock, or it records nothing of the stage;
-    waits for another DVC process, such as one that a killed run left behind.
+    """Return whether code, params, inputs or outputs of the stage differ from dvc.lock, or it records nothing of it.
+    Wait for another DVC process, such as one that a killed run left behind.
     """
     return not current(root, [stage], patience_seconds)
 
 
 def current(root: Path, stages: Sequence[str], patience_seconds: float = 60.0) -> list[str]:
-    """The stages before the first that is stale, of these, by one question to DVC."""
+    """Return the stages before the first stale one of these, by one question to DVC."""
     adopt_scm(root)
     restore(root)
     # What dvc.lock alone shows to be stale DVC would say too, after a second or two.
@@ -51,7 +49,7 @@ def current(root: Path, stages: Sequence[str], patience_seconds: float = 60.0) -
 
 
 def _outdated(lock: Path, stage: str) -> bool:
-    """Whether dvc.lock alone shows that a stage is stale: it is missing there, or its inputs have been made anew."""
+    """Return whether dvc.lock alone shows a stage to be stale: it is missing, or its inputs have been made anew."""
     try:
         recorded = _stages(lock)
     except ValueError:
@@ -63,8 +61,8 @@ def _outdated(lock: Path, stage: str) -> bool:
 
 
 def is_recorded(root: Path, stage: str) -> bool:
-    """Whether dvc.lock has the outputs of the stage as they are now. Unlike ``is_stale`` it does without DVC, so it can
-    be asked by a stage that DVC runs.
+    """Return whether dvc.lock has the outputs of the stage as they are now. Unlike ``is_stale`` it does without DVC, so
+    a stage that DVC runs can ask.
     """
     restore(root)
     lock = root / "dvc.lock"
@@ -77,8 +75,8 @@ def is_recorded(root: Path, stage: str) -> bool:
 
 
 def entry(root: Path, name: str) -> dict[str, Any]:
-    """An output as dvc.lock has it: of a file its md5 and size; of a folder the md5 of the list of those in it, and
-    their number.
+    """Return an output as dvc.lock has it: of a file its md5 and size; of a folder the md5 of the list of those in it,
+    and their number.
     """
     path = root / name
     if path.is_file():
@@ -96,7 +94,7 @@ def _md5(content: bytes) -> str:
 
 
 def commit(root: Path, stage: str, patience_seconds: float = 60.0) -> None:
-    """Records the stage's outputs as they are now; waits for another DVC process to finish before giving up."""
+    """Record the stage's outputs as they are now; wait for another DVC process to finish before giving up."""
     adopt_scm(root)
     restore(root)
     kept, lock = Workspace(root).state / f"{BEFORE}{stage}", root / "dvc.lock"
@@ -117,21 +115,21 @@ def commit(root: Path, stage: str, patience_seconds: float = 60.0) -> None:
 
 
 def default_remote(root: Path) -> str | None:
-    """The name of the store that `dvc push` sends to; None where none is set."""
+    """Return the name of the store that `dvc push` sends to; None where none is set."""
     adopt_scm(root)
     named = [line for line in _dvc(root, "config", "--list").splitlines() if line.startswith("core.remote=")]
     return named[-1].partition("=")[2] if named else None
 
 
 def push(root: Path, patience_seconds: float = 60.0) -> int:
-    """Sends what dvc.lock records to the default remote; how many files were not there yet."""
+    """Send what dvc.lock records to the default remote; return how many files were not there yet."""
     adopt_scm(root)
     sent = re.search(r"(\d+) files? pushed", _patiently(root, patience_seconds, "push"))
     return int(sent[1]) if sent else 0
 
 
 def restore(root: Path) -> None:
-    """Puts dvc.lock back where a record that was cut short, which DVC writes in place, took other stages with it."""
+    """Put dvc.lock back where a record that was cut short, which DVC writes in place, took other stages with it."""
     lock = root / "dvc.lock"
     for kept in Workspace(root).state.glob(f"{BEFORE}*"):
         stage, before = kept.name.removeprefix(BEFORE), kept.read_bytes()
@@ -150,7 +148,7 @@ def restore(root: Path) -> None:
 
 
 def _stages(lock: Path) -> dict[str, Any]:
-    """What a dvc.lock has by stage; ValueError where it cannot be read."""
+    """Return what a dvc.lock has by stage; ValueError where it cannot be read."""
     try:
         found = yaml.safe_load(lock.read_bytes()) if lock.exists() else {"schema": None}
     except yaml.YAMLError as error:
@@ -173,19 +171,19 @@ def _patiently(root: Path, patience_seconds: float, *arguments: str) -> str:
 
 
 def experiment() -> str | None:
-    """The name of the experiment (`dvc exp run`) that this process is part of."""
+    """Return the name of the experiment (`dvc exp run`) that this process is part of."""
     return os.environ.get("DVC_EXP_NAME")
 
 
 def lock_digest(root: Path) -> str:
-    """sha256 of dvc.lock, or the empty string when there is none."""
+    """Return the sha256 of dvc.lock, or the empty string when there is none."""
     lock = root / "dvc.lock"
     return hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else ""
 
 
 def code_revision(root: Path) -> str:
-    """The commit of the checkout, with ``-dirty`` where code differs from it: results and their records, which a run
-    writes itself, do not count. The empty string outside git.
+    """Return the commit of the checkout, with ``-dirty`` where code differs from it: results and their records, which a
+    run writes itself, do not count. The empty string outside git.
     """
     if not in_git(root) or shutil.which("git") is None:
         return ""
@@ -194,13 +192,13 @@ def code_revision(root: Path) -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    """Standard output, empty where git fails."""
+    """Return standard output, empty where git fails."""
     done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def adopt_scm(root: Path) -> None:
-    """Tells DVC in its local config that there is no git (an unpacked archive); undoes that once there is."""
+    """Tell DVC in its local config that there is no git (an unpacked archive); undo that once there is."""
     local = root / ".dvc" / "config.local"
     told = local.exists() and "no_scm = true" in local.read_text(encoding="utf-8")
     if told == in_git(root) and (root / ".dvc").is_dir():
@@ -208,23 +206,17 @@ def adopt_scm(root: Path) -> None:
 
 
 def in_git(root: Path) -> bool:
-    """Whether a folder is inside of a git repository."""
+    """Return whether a folder is inside of a git repository."""
     return any((folder / ".git").exists() for folder in (root.resolve(), *root.resolve().parents))
 
 
 def _dvc(root: Path, *arguments: str) -> str:
-    """Standard output of a DVC command in ``root``; its last error line as a SimicError when it fails."""
+    """Return standard output of a DVC command in ``root``; SimicError with its last error line when it fails."""
     # -P: the project's folders (data, flows, ...) must not shadow anything DVC imports
     command = [sys.executable, "-P", "-m", "dvc", *arguments]
     # In a session of its own: Ctrl-C is for this process, which may have it finish a record.
     done = subprocess.run(
-        command,
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
+        command, cwd=root, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, start_new_session=True
     )
     if done.returncode == 0:
         return done.stdout
@@ -237,7 +229,7 @@ def _dvc(root: Path, *arguments: str) -> str:
 
 
 def _reason(stderr: str) -> str:
-    """What DVC calls an error, else its last line; where every file has an error, the last of them and their number."""
+    """Return what DVC calls an error, else its last line; of an error for every file the last, and their number."""
     lines = [line.removeprefix("ERROR: ").strip() for line in stderr.splitlines() if line.startswith("ERROR")]
     if len(lines) > 2:
         return f"{lines[-1]} ({len(lines) - 1} more errors)"
@@ -245,6 +237,6 @@ def _reason(stderr: str) -> str:
 
 
 def _holder(stderr: str) -> str:
-    """``(PID 12): dvc repro``, from DVC's report of who blocks it."""
+    """Return ``(PID 12): dvc repro`` from DVC's report of who blocks it."""
     tail = stderr.partition("being blocked by:")[2].strip().splitlines()
     return f"{tail[0].strip()} is running" if tail else ""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from simic import durable, params
 from simic.errors import SimicError, printable
-from simic.params_file import read_tree
-from simic.pipeline import continuing, dvc_record, stages
+from simic.params import read_tree
+from simic.pipeline import dvc_record, extend_run, stages
 from simic.pipeline import overrides as writer
 from simic.pipeline.paths import Workspace
 from simic.training.interrupts import Interrupted, stop_at_once, stop_on_signals
@@ -46,14 +46,14 @@ class Execution:
 
 
 def workspace_lock(workspace: Workspace) -> AbstractContextManager[None]:
-    """Held by whoever runs stages here; SimicError naming the holder when that is another process."""
+    """Hold the workspace to run stages; SimicError naming the holder when that is another process."""
     return durable.locked(workspace.state / "workspace.lock", "runs stages")
 
 
 def run_chain(
     workspace: Workspace, last: str, execution: Execution, say: Say, overrides: Sequence[str] = ()
 ) -> list[StageOutcome]:
-    """Every stage up to ``last`` that is out of date, in order, each recorded with DVC; the caller holds the lock."""
+    """Run every stage up to ``last`` that is out of date and record it with DVC; the caller holds the lock."""
     order = list(stages.STAGES)
     first, *rest = order[: order.index(last) + 1]
     with overridden(workspace, overrides, say):
@@ -70,8 +70,8 @@ def run_chain(
 
 @contextmanager
 def overridden(workspace: Workspace, overrides: Sequence[str], say: Say) -> Iterator[None]:
-    """The overrides are in params.yaml from here on. What is refused inside, where data are read and sizes are looked
-    at and nothing is measured or trained yet, leaves it as it was.
+    """Write the overrides into params.yaml. What is refused inside, where data are read and sizes are looked at and
+    nothing is measured or trained yet, leaves it as it was.
     """
     before = workspace.params.read_bytes()
     for change in writer.write(workspace.params, list(overrides)):
@@ -87,7 +87,7 @@ def overridden(workspace: Workspace, overrides: Sequence[str], say: Say) -> Iter
 
 
 def held(workspace: Workspace) -> str:
-    """Says that params.yaml holds overrides now, and how to undo that: by the old values, listed above, without git."""
+    """Say that params.yaml holds overrides now, and how to undo that: without git by the old values, listed above."""
     undo = (
         ": git checkout params.yaml" if dvc_record.in_git(workspace.root) else ", restore the old values listed above"
     )
@@ -95,7 +95,7 @@ def held(workspace: Workspace) -> str:
 
 
 def refresh(name: str, workspace: Workspace, execution: Execution, say: Say, stale: bool | None = None) -> StageOutcome:
-    """Runs and records one stage if it is ``stale``; None: DVC is asked. The caller holds the lock."""
+    """Run and record one stage if it is ``stale``; None: ask DVC. The caller holds the lock."""
     started = time.monotonic()
     forced = execution.fresh and name == "train"
     stale = forced or (dvc_record.is_stale(workspace.root, name) if stale is None else stale)
@@ -108,9 +108,9 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say, sta
     stop = execution.stop or threading.Event()
     if stale:
         if name == "train":
-            from simic.pipeline import leftovers
+            from simic.pipeline import stale_runs
 
-            for line in leftovers.staying(workspace, execution.allow_code_change):
+            for line in stale_runs.staying(workspace, execution.allow_code_change):
                 say(f"{name}: {line}")
         say(f"{name}: running")
         perform(name, workspace, replace(execution, stop=stop))
@@ -128,7 +128,7 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say, sta
 
 
 def run_alone(name: str, workspace: Workspace) -> None:
-    """Runs one stage, as DVC asks for it, which then records it; the caller holds the lock.
+    """Run one stage, as DVC asks for it, which then records it; the caller holds the lock.
 
     DVC has no last word after it has recorded training, so the next stage removes the work directory. It is there no
     more when ``dvc repro -f`` asks for training that is recorded.
@@ -139,7 +139,7 @@ def run_alone(name: str, workspace: Workspace) -> None:
 
 
 def changed_source(workspace: Workspace) -> Path | None:
-    """The user's own file, where it no longer holds what data/prepared was made from; DVC does not watch it."""
+    """Return the user's own file where it no longer holds what data/prepared was made from; DVC does not watch it."""
     task = params.load(workspace.params).prepare
     meta = workspace.prepared / "meta.json"
     if task.task not in ("npz", "text") or task.source is None or not meta.exists():
@@ -150,8 +150,8 @@ def changed_source(workspace: Workspace) -> Path | None:
 
 
 def tried_since(workspace: Workspace) -> bool:
-    """Whether the certificate of `simic verify-resume` is another than the one in the report; DVC does not watch it,
-    since it need not be there.
+    """Return whether the certificate of `simic verify-resume` is another than the one in the report; DVC does not watch
+    it, since it need not be there.
     """
     from simic.audit import resume_certificate
 
@@ -163,7 +163,7 @@ def tried_since(workspace: Workspace) -> bool:
 
 
 def perform(name: str, workspace: Workspace, execution: Execution) -> None:
-    """Runs one stage function; SimicError if its params were edited meanwhile. A signal ends it at once, training after
+    """Run one stage function; SimicError if its params were edited meanwhile. A signal ends it at once, training after
     its step.
 
     DVC records params as they are when a stage ends (dvc #11058), so an edit would make a false record.
@@ -183,20 +183,20 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
             f"restore the old values and run dvc commit -f {name}, or run again with the new ones"
         )
     if name == "audit":
-        from simic.pipeline import mlflow_observer, told
+        from simic.pipeline import mlflow_observer, run_summary
 
         found = stages.findings(workspace)
         tags = provenance(workspace) | {
             "simic.certified": "yes" if found.certified else "no",
             "simic.refuted": ", ".join(found.refuted),
-            "mlflow.note.content": "  \n".join(told.of(workspace).lines),  # what MLflow shows as the description
+            "mlflow.note.content": "  \n".join(run_summary.of(workspace).lines),  # what MLflow shows as the description
         }
         mlflow_observer.log_report(workspace, found.run, tags, sound=not found.refuted)
 
 
 def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> None:
     # From here and not from the stage: a changed check must not make finished training stale.
-    seam = continuing.begin(tree, workspace, execution.fresh, execution.allow_code_change)
+    seam = extend_run.begin(tree, workspace, execution.fresh, execution.allow_code_change)
     if seam is not None:
         print(printable(f"train: {seam}"), flush=True)
     live, tracker = observers(tree, workspace)
@@ -207,16 +207,16 @@ def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> N
 
 
 def observers(tree: params.Params, workspace: Workspace) -> tuple["Observer", "MlflowObserver"]:
-    """Who watches every training run: the live audit and MLflow's record."""
+    """Return who watches every training run: the live audit and MLflow's record."""
     from simic.audit.live import LiveAudit
-    from simic.pipeline import mlflow_observer, splits
+    from simic.pipeline import mlflow_datasets, mlflow_observer
 
-    described = splits.described(workspace)
-    return LiveAudit(), mlflow_observer.MlflowObserver(workspace, tree, provenance(workspace), described)
+    splits = mlflow_datasets.described(workspace)
+    return LiveAudit(), mlflow_observer.MlflowObserver(workspace, tree, provenance(workspace), splits)
 
 
 def provenance(workspace: Workspace) -> dict[str, str]:
-    """Which code and which records, for the tags of a tracked run."""
+    """Return which code and records a run is of, for its tags in MLflow."""
     root = workspace.root
     found = {"simic.code": dvc_record.code_revision(root), "simic.dvc_lock": dvc_record.lock_digest(root)}
     experiment = dvc_record.experiment()
@@ -224,14 +224,14 @@ def provenance(workspace: Workspace) -> dict[str, str]:
 
 
 def recorded_params(name: str, workspace: Workspace) -> dict[str, Any]:
-    """The sections of params.yaml that dvc.yaml records for a stage, as written."""
+    """Return the sections of params.yaml that dvc.yaml records for a stage, as written."""
     definition = read_tree(workspace.root / "dvc.yaml")
     tree = read_tree(workspace.params)
     return {key: _at(tree, key) for key in definition["stages"][name]["params"]}
 
 
 def _at(tree: dict[str, Any], key: str) -> Any:
-    """What stands at a dotted key; None where nothing does."""
+    """Return what stands at a dotted key; None where nothing does."""
     for part in key.split("."):
         tree = tree.get(part, {}) if isinstance(tree, dict) else {}
     return None if tree == {} else tree

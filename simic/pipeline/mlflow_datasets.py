@@ -1,58 +1,57 @@
 """The splits of the prepared data as MLflow's data sets: what each is used for, its digest, schema and profile."""
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Literal
 
 import numpy as np
-from mlflow import MlflowClient
 from mlflow.data.schema import TensorDatasetSchema
-from mlflow.entities import Dataset, DatasetInput, InputTag
 from mlflow.types import Schema, TensorSpec
-from pydantic import BaseModel
 
-CONTEXT_TAG = "mlflow.data.context"
+from simic import durable
+from simic.data.batches import META_FILE, Meta, read_meta
+from simic.pipeline.paths import Workspace
+
+CONTEXTS = {"train": "training", "val": "validation", "test": "testing"}
 DIGEST_CHARACTERS = 36  # that MLflow's tables have room for
 
-Context = Literal["training", "validation", "testing"]
+
+def described(workspace: Workspace) -> tuple[dict[str, str], ...]:
+    """Return what training, the choice of a checkpoint and evaluation use, from the description of the data alone;
+    nothing where no data are prepared.
+
+    Of a suite the uses have tasks of their own, with all their samples; how many are held out nobody reads here.
+    """
+    if not (workspace.prepared / META_FILE).exists():
+        return ()
+    meta = read_meta(workspace.prepared)
+    folder = workspace.prepared.relative_to(workspace.root).as_posix()
+    return tuple(_split(meta, split, folder) for split in CONTEXTS)
 
 
-class DescribedSplit(BaseModel, frozen=True):
-    """One split. ``source`` is a file of the project, by its path from the root; shapes are those of a sample."""
-
-    name: str
-    context: Context
-    digest: str
-    source: str
-    dtype: str
-    shape: tuple[int, ...]
-    target_shape: tuple[int, ...]
-    profile: Mapping[str, int | str]
-
-
-def inputs(splits: Iterable[DescribedSplit]) -> list[DatasetInput]:
-    """As what a run reads."""
-    return [DatasetInput(_dataset(split), [InputTag(CONTEXT_TAG, split.context)]) for split in splits]
-
-
-def _dataset(split: DescribedSplit) -> Dataset:
-    features = TensorSpec(np.dtype(split.dtype), (-1, *split.shape))
-    targets = TensorSpec(np.dtype("int64"), (-1, *split.target_shape))
+def _split(meta: Meta, split: str, folder: str) -> dict[str, str]:
+    """Return the fields of MLflow's entity and its ``context``."""
+    file = f"{'test' if split == 'test' else 'trainval'}.safetensors"  # named for its digest, never opened
+    text = len(meta.shape) == 1
+    features = TensorSpec(np.dtype("int64" if text else "float32"), (-1, *meta.shape))
+    targets = TensorSpec(np.dtype("int64"), (-1, *(meta.shape if text else ())))
     schema = TensorDatasetSchema(features=Schema([features]), targets=Schema([targets])).to_dict()
-    return Dataset(
-        name=split.name,
-        digest=split.digest[:DIGEST_CHARACTERS],
-        source_type="local",
-        source=json.dumps({"uri": split.source}),
-        schema=json.dumps(schema),
-        profile=json.dumps(dict(split.profile)),
-    )
+    profile = {**_counted(meta, split), "classes": meta.classes, "source": meta.source, "licence": meta.licence}
+    return {
+        "context": CONTEXTS[split],
+        "name": f"{meta.task}-{split}",
+        "digest": durable.sha256_of(f"{meta.sha256[file]} {split}".encode())[:DIGEST_CHARACTERS],
+        "source_type": "local",
+        "source": json.dumps({"uri": f"{folder}/{file}"}),
+        "schema": json.dumps(schema),
+        "profile": json.dumps(profile),
+    }
 
 
-def used_for(client: MlflowClient, run_id: str, context: Context) -> Dataset | None:
-    """The data set of a run that has this use; None where none was named."""
-    has = client.get_run(run_id).inputs
-    for given in has.dataset_inputs if has else ():
-        if {tag.key: tag.value for tag in given.tags}.get(CONTEXT_TAG) == context:
-            return given.dataset
-    return None
+def _counted(meta: Meta, split: str) -> dict[str, int]:
+    """Return numbers of samples; ``num_rows`` is the name that MLflow's own data sets have for it."""
+    if meta.task != "suite":
+        return {"num_rows": meta.samples[split]}
+    rows = sum(meta.samples.values())
+    if split == "test":
+        return {"rows_per_task": rows}
+    tasks = sum(task.group == split for task in meta.tasks)
+    return {"num_rows": tasks * rows, "tasks": tasks, "rows_per_task": rows}

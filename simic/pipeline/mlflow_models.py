@@ -45,8 +45,8 @@ EXAMPLE_ROWS = 2  # of one a reader could not tell what the batch is
 
 
 def publish(run: MlflowRun, workspace: Workspace) -> None:
-    """The published checkpoints and the policy as models with params and metrics, the policy registered; what is there
-    already stays.
+    """Log the published checkpoints and the policy as models with params and metrics, and register the policy; what is
+    there already stays.
     """
     manifests = {
         path.parent.name: json.loads(path.read_bytes()) for path in workspace.checkpoints.glob("*/manifest.json")
@@ -64,7 +64,7 @@ def publish(run: MlflowRun, workspace: Workspace) -> None:
 
 
 def _say_score(run: MlflowRun, score: float | None) -> None:
-    """By which a checkpoint was chosen as the best; once, and not where there were no validation episodes."""
+    """Log the score by which the best checkpoint was chosen, once; not where there were no validation episodes."""
     if score is not None and not run.client.get_metric_history(run.run_id, VALIDATION_SCORE):
         measure(run.client, run.run_id, {VALIDATION_SCORE: score}, {VALIDATION_SCORE: AS_A_WHOLE})
 
@@ -80,7 +80,7 @@ def _published_checkpoint(run: MlflowRun, folder: Path, done: int) -> LoggedMode
 
 
 def _added(run: MlflowRun, name: str, done: int, upload: Callable[[LoggedModel], None]) -> LoggedModel:
-    """The whole model of this name that the run has put out, made where there is none yet."""
+    """Return the whole model of this name that the run has put out, made where there is none yet."""
     found = models(run.client, run.experiment_id, run.run_id, name)
     if found:
         model = found[0]
@@ -97,7 +97,7 @@ def _added(run: MlflowRun, name: str, done: int, upload: Callable[[LoggedModel],
 
 
 def models(client: MlflowClient, experiment_id: str, run_id: str, name: str) -> list[LoggedModel]:
-    """Whole ones of a run."""
+    """Return the whole models of this name of a run."""
     mine = f"source_run_id = '{run_id}' AND name = '{name}'"
     found = client.search_logged_models([experiment_id], filter_string=mine)
     return [model for model in found if model.status == LoggedModelStatus.READY]
@@ -110,7 +110,7 @@ def link(
     steps: Mapping[str, int],
     data: Dataset | None = None,
 ) -> None:
-    """What a run has measured at some step, by the metric, counts for models too, with the data it was measured on.
+    """Link what a run has measured, by metric and step, to models, with the data it was measured on.
 
     MLflow takes a point with the value, step and time of one that is there for the same, so the run has it once.
     """
@@ -149,7 +149,7 @@ def _upload_policy(run: MlflowRun, workspace: Workspace, model: LoggedModel) -> 
 
 
 def package(policy: Path, folder: Path, model: LoggedModel) -> None:
-    """A copy of a policy with what makes an MLflow model of it: MLmodel, loader, requirements, an example.
+    """Copy a policy with what makes an MLflow model of it: MLmodel, loader, requirements, an example.
 
     Nothing is pickled, and the same policy and model make the same bytes. mlflow.pyfunc.save_model would do it too, but
     its import takes seconds and warns of types inside MLflow.
@@ -178,17 +178,13 @@ def package(policy: Path, folder: Path, model: LoggedModel) -> None:
         saved_input_example_info=EXAMPLE,
     )
     written.add_flavor(
-        "python_function",
-        loader_module=LOADER.stem,
-        python_version=python,
-        code=CODE,
-        env={"virtualenv": ENVIRONMENT},
+        "python_function", loader_module=LOADER.stem, python_version=python, code=CODE, env={"virtualenv": ENVIRONMENT}
     )
     written.save(str(folder / "MLmodel"))
 
 
 def signature(described: Mapping[str, Any]) -> ModelSignature:
-    """Of a program by its description: every tensor by name, the batch of any size."""
+    """Return the signature of a program: every tensor by name, the batch of any size."""
     heads = described["heads"]
     given = {name: (each["dtype"], (-1, *each["shape"][1:])) for name, each in described["inputs"].items()}
     real = given["h"][0]
@@ -207,13 +203,13 @@ def _schema(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> Schema:
 
 
 def _example(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Hosts at the start of an episode that may do anything."""
+    """Return hosts at the start of an episode that may do anything."""
     shapes = {name: (EXAMPLE_ROWS, *each["shape"][1:]) for name, each in inputs.items()}
     return {name: np.full(shapes[name], name.startswith("mask_"), each["dtype"]) for name, each in inputs.items()}
 
 
 def _register(run: MlflowRun, model: LoggedModel) -> None:
-    """The next version of the registered policy; once per run. It has no alias before its audit."""
+    """Register the next version of the policy, once per run. It has no alias before its audit."""
     client = run.client
     if not client.search_registered_models(f"name = '{REGISTERED_MODEL}'"):
         client.create_registered_model(REGISTERED_MODEL, description=REGISTERED_NOTE)
@@ -227,7 +223,7 @@ def _register(run: MlflowRun, model: LoggedModel) -> None:
 
 
 def audited(client: MlflowClient, run_id: str, sound: bool) -> None:
-    """Of a run that was audited: its policy is the challenger where the audit is ``sound``, and is not where it is not.
+    """Make the policy of an audited run the challenger where the audit is ``sound``, and take that away where not.
     A champion is no challenger.
     """
     holders = aliases(client)
@@ -240,13 +236,13 @@ def audited(client: MlflowClient, run_id: str, sound: bool) -> None:
 
 
 def aliases(client: MlflowClient) -> dict[str, str]:
-    """The version of the registered policy that has each alias."""
+    """Return the version of the registered policy that has each alias."""
     found = client.search_registered_models(f"name = '{REGISTERED_MODEL}'")
     return {alias: str(number) for model in found for alias, number in model.aliases.items()}
 
 
 def log_card(client: MlflowClient, experiment_id: str, run_id: str, workspace: Workspace) -> None:
-    """Beside the files of the policy, and as the description of its version."""
+    """Log the model card beside the files of the policy, and as the description of its version."""
     if not workspace.model_card.exists():
         return
     text = workspace.model_card.read_text(encoding="utf-8")
@@ -260,6 +256,6 @@ def log_card(client: MlflowClient, experiment_id: str, run_id: str, workspace: W
 
 
 def checkpoint_digest(workspace: Workspace) -> str:
-    """What the published checkpoints are, and so how their run is found again; empty when there are none."""
+    """Return the hash by which the run of the published checkpoints is found again; empty when there are none."""
     manifest = workspace.checkpoints / "latest" / "manifest.json"
     return durable.sha256(manifest) if manifest.exists() else ""

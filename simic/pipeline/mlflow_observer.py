@@ -1,54 +1,52 @@
-"""Tells MLflow of a training run while it goes on, and of its audit; training never waits for MLflow for long.
+"""Log a training run to MLflow while it goes on, and its audit; training never waits for MLflow for long.
 
-Metrics go out with each checkpoint. A failure is reported once, as a warning and a finding; what could not be told
-waits in mlflow_debts until the store is back.
+Metrics go out with each checkpoint. A failure is reported once, as a warning and a finding. What MLflow lacks when a
+run ends is noted (``Debt``) and logged at the next contact: metrics from telemetry, models and report from their place.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import psutil
+from pydantic import BaseModel
 
 from simic import durable, params
-from simic.pipeline import mlflow_debts, mlflow_models, mlflow_store
-from simic.pipeline.mlflow_datasets import DescribedSplit
-from simic.pipeline.mlflow_debts import Ended, Owed, Report
-from simic.pipeline.mlflow_store import TROUBLE, MlflowRun, Point, RunIdentity, in_one_line, warn
+from simic.pipeline import mlflow_models, mlflow_results, mlflow_store
+from simic.pipeline.mlflow_store import LOG, TROUBLE, MlflowRun, Point, RunIdentity, in_one_line, warn
 from simic.pipeline.paths import Workspace
 from simic.telemetry import recorder
 from simic.telemetry.columns import Columns
+from simic.telemetry.naming import run_name
 from simic.telemetry.rows import FindingRow, UpdateRow
 from simic.training.observers import EndStatus, Observer, RunInfo
 
 PAUSE = 20.0  # times what a failed attempt took, until the next: at most a twentieth of the time goes into trying
-MEGABYTE = 1_000_000
+PATIENCE_SECONDS = 60.0  # with another process that tells MLflow what it lacks
 
 
 class MlflowObserver(Observer):
-    """Of one training run; a failure of MLflow is reported, never raised."""
+    """Logs one training run; a failure of MLflow is reported, never raised."""
 
     def __init__(
         self,
         workspace: Workspace,
         tree: params.Params,
         tags: Mapping[str, str],
-        splits: Sequence[DescribedSplit] = (),
+        splits: tuple[Mapping[str, str], ...] = (),
     ):
-        self._workspace, self._tree, self._tags, self._splits = workspace, tree, tags, tuple(splits)
+        self._workspace, self._tree, self._tags, self._splits = workspace, tree, tags, splits
         self._identity: RunIdentity | None = None
-        self._name = ""
         self._report: Callable[[FindingRow], None] | None = None
         self._log = Path()
         self._run: MlflowRun | None = None
         self._started = False
         self._pending: list[Point] = []
-        self._iteration = -1
         self._in_trouble = False
+        self._iteration = -1
         self._not_before = 0.0  # on the monotonic clock: when MLflow is tried again
 
     def on_start(self, info: RunInfo) -> None:
-        self._log, self._report, self._name = info.work_dir / recorder.FOLDER, info.report, info.name
+        self._log, self._report = info.work_dir / recorder.FOLDER, info.report
         shown = self._tree.model_dump(mode="json", exclude={"runtime"})
         self._identity = RunIdentity(
             fingerprint=info.work_dir.name,
@@ -58,10 +56,9 @@ class MlflowObserver(Observer):
             data_sha256=info.data_sha256,
             splits=self._splits,
         )
-        psutil.cpu_percent()  # from here on it says how busy the machine was since it was last asked
 
         def first() -> None:
-            mlflow_debts.settle(self._workspace)
+            settle(self._workspace)
             self._opened()
 
         self._attempt(first)
@@ -72,9 +69,6 @@ class MlflowObserver(Observer):
 
     def on_checkpoint(self, path: Path, iteration: int) -> None:
         if time.monotonic() >= self._not_before:
-            if self._pending:
-                last = self._pending.pop()
-                self._pending.append(last.model_copy(update={"metrics": {**last.metrics, **machine_load()}}))
             self._attempt(self._flush)
 
     def on_end(self, status: EndStatus) -> None:
@@ -85,27 +79,25 @@ class MlflowObserver(Observer):
             self._opened().ended(status)
 
         if self._attempt(last):
-            self._owe(None)
-        elif self._identity is not None:  # the telemetry log is about to be replaced by tables
-            points = tuple(mlflow_store.recorded_points(self._log))
-            self._owe(Ended(identity=self._identity, points=points, status=status))
+            self._owe(status=None)
+        elif self._identity is not None:
+            self._owe(identity=self._identity, status=status)
 
     def publish(self) -> None:
-        """Checkpoints and policy, once they are in their place."""
-        owed = self._owed().training
+        """Log checkpoints and policy, once they are in their place."""
+        self._owe(identity=self._identity, published=mlflow_models.checkpoint_digest(self._workspace))
+        self._attempt(lambda: settle_run(self._workspace, self._name))
+
+    @property
+    def _name(self) -> str:
         assert self._identity is not None
-        ended = owed or Ended(identity=self._identity, points=(), status="finished")
-        self._owe(ended.model_copy(update={"published": mlflow_models.checkpoint_digest(self._workspace)}))
-        self._attempt(lambda: mlflow_debts.settle_run(self._workspace, self._name))
+        return run_name(self._identity.fingerprint)
 
-    def _owed(self) -> Owed:
-        return mlflow_debts.read(mlflow_debts.file_of(self._workspace, self._name))
-
-    def _owe(self, training: Ended | None) -> None:
-        mlflow_debts.write(self._workspace, self._name, self._owed().model_copy(update={"training": training}))
+    def _owe(self, **changes: object) -> None:
+        note(self._workspace, self._name, owed(self._workspace, self._name).model_copy(update=changes))
 
     def _opened(self) -> MlflowRun:
-        """The run, made or found at the first call that succeeds; it then gets what it missed."""
+        """Return the run, made or found at the first call that succeeds; it then gets what it missed."""
         if self._run is None:
             assert self._identity is not None
             run = MlflowRun(self._workspace, self._identity)
@@ -121,7 +113,7 @@ class MlflowObserver(Observer):
         self._pending = []
 
     def _attempt(self, call: Callable[[], object]) -> bool:
-        """Whether it succeeded."""
+        """Return whether it succeeded."""
         began = time.monotonic()
         try:
             mlflow_store.refuse_unusable(self._workspace)
@@ -130,13 +122,13 @@ class MlflowObserver(Observer):
             self._run = None  # what arrived is looked up again, since an answer may have been lost
             self._not_before = time.monotonic() + PAUSE * (time.monotonic() - began)
             if not self._in_trouble:
-                self._note(error)
+                self._say(error)
             self._in_trouble = True
             return False
         self._in_trouble = False
         return True
 
-    def _note(self, error: Exception) -> None:
+    def _say(self, error: Exception) -> None:
         warn(error)
         if self._report is not None:
             message = f"logging to MLflow failed: {in_one_line(error)}"
@@ -144,28 +136,95 @@ class MlflowObserver(Observer):
             self._report(finding)
 
 
-def machine_load() -> dict[str, float]:
-    """How busy the machine was since the last checkpoint and how full its memory is, by MLflow's own names.
+class Report(BaseModel, frozen=True):
+    """An audit; ``sha256`` is that of its findings.json."""
 
-    Told with the points of a checkpoint and never owed: it is of no use later, and equal runs differ in it.
+    tags: Mapping[str, str]
+    sound: bool
+    sha256: str
+
+
+class Debt(BaseModel, frozen=True):
+    """What MLflow lacks of one run: how it ended, with all metrics until then; the models of the checkpoints whose
+    digest is ``published``; the report.
     """
-    memory, own = psutil.virtual_memory(), psutil.Process().memory_info().rss
-    return {
-        "system/cpu_utilization_percentage": psutil.cpu_percent(),
-        "system/system_memory_usage_megabytes": memory.used / MEGABYTE,
-        "system/system_memory_usage_percentage": memory.percent,
-        "system/process_memory_megabytes": own / MEGABYTE,
-    }
+
+    identity: RunIdentity | None = None
+    status: EndStatus | None = None
+    published: str | None = None
+    report: Report | None = None
+
+
+def owed(workspace: Workspace, name: str) -> Debt:
+    """Return what MLflow lacks of the run of that name."""
+    file = workspace.mlflow_debt(name)
+    if not file.exists():
+        return Debt()
+    try:
+        return Debt.model_validate(durable.checked(file.read_bytes()))
+    except ValueError:
+        LOG.warning("%s: damaged, so what MLflow lacks of run %s stays missing there", file, name)
+        return Debt()
+
+
+def note(workspace: Workspace, name: str, debt: Debt) -> None:
+    """Write it in place of what was owed for that run; OSError as the system reports it."""
+    file = workspace.mlflow_debt(name)
+    if debt.model_copy(update={"identity": None}) == Debt():
+        file.unlink(missing_ok=True)
+    else:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        durable.replace_file(file, durable.with_checksum(debt.model_dump(mode="json")))
+
+
+def settle(workspace: Workspace) -> None:
+    """Log what MLflow lacks of every run, the oldest first; raise what MLflow raises, and the rest waits."""
+    files = sorted(workspace.mlflow_debts.glob("*.json"), key=lambda file: (file.stat().st_mtime_ns, file.name))
+    for file in files:
+        settle_run(workspace, file.stem)
+
+
+def settle_run(workspace: Workspace, name: str) -> None:
+    """Log what MLflow lacks of one run."""
+    with durable.locked(workspace.state / "mlflow-owed.lock", "tells MLflow what it lacks", PATIENCE_SECONDS):
+        debt = owed(workspace, name)
+        if debt.identity is not None:
+            _settle_training(workspace, debt.identity, debt)
+        if debt.report is not None:
+            _settle_report(workspace, name, debt.report)
+        workspace.mlflow_debt(name).unlink(missing_ok=True)
+
+
+def _settle_training(workspace: Workspace, identity: RunIdentity, debt: Debt) -> None:
+    run = MlflowRun(workspace, identity)
+    if debt.status is not None:
+        folders = (workspace.work(identity.fingerprint), workspace.finished / identity.fingerprint)
+        kept = next((folder for folder in folders if folder.exists()), None)
+        if kept is None:
+            LOG.warning("MLflow will not have all metrics of run %s: its telemetry was removed", run.name)
+        else:
+            run.log(mlflow_store.recorded_points(kept / recorder.FOLDER))
+        run.ended(debt.status)
+    if debt.published == mlflow_models.checkpoint_digest(workspace):
+        mlflow_models.publish(run, workspace)
+    elif debt.published is not None:
+        LOG.warning("MLflow will not have the policy of run %s: checkpoints/ are those of another run now", run.name)
+
+
+def _settle_report(workspace: Workspace, name: str, report: Report) -> None:
+    findings = workspace.reports / "findings.json"
+    if findings.exists() and durable.sha256(findings) == report.sha256:
+        mlflow_results.send_report(workspace, report.tags, report.sound)
+    else:
+        LOG.warning("MLflow will not have the report of run %s: reports/ are those of another audit now", name)
 
 
 def log_report(workspace: Workspace, name: str, tags: Mapping[str, str], sound: bool) -> None:
-    """The audit of the run of that name, after whatever MLflow is still to be told; owed where it cannot be told."""
-    sha256 = durable.sha256(workspace.reports / "findings.json")
-    owed = mlflow_debts.read(mlflow_debts.file_of(workspace, name))
-    report = Report(tags=tags, sound=sound, sha256=sha256)
-    mlflow_debts.write(workspace, name, owed.model_copy(update={"report": report}))
+    """Log the audit of the run of that name, after whatever MLflow lacks; owed where that fails."""
+    report = Report(tags=tags, sound=sound, sha256=durable.sha256(workspace.reports / "findings.json"))
+    note(workspace, name, owed(workspace, name).model_copy(update={"report": report}))
     try:
         mlflow_store.refuse_unusable(workspace)
-        mlflow_debts.settle(workspace)
+        settle(workspace)
     except TROUBLE as error:
         warn(error)

@@ -11,7 +11,7 @@ from mlflow.artifacts import download_artifacts
 from pydantic import BaseModel
 
 from simic.errors import SimicError
-from simic.pipeline import mlflow_debts, mlflow_store
+from simic.pipeline import mlflow_observer, mlflow_store
 from simic.pipeline.mlflow_models import CHALLENGER, CHAMPION, DATA_TAG, REGISTERED_MODEL, aliases
 from simic.pipeline.paths import Workspace
 
@@ -33,13 +33,13 @@ class Registry:
 
     @classmethod
     def open(cls, workspace: Workspace) -> "Registry":
-        """The project's, after what MLflow is still missing was sent."""
+        """Open the project's, after what MLflow lacks was sent."""
         with _answering():
-            mlflow_debts.settle(workspace)
+            mlflow_observer.settle(workspace)
             return cls(mlflow_store.connect(workspace)[0], mlflow_store.store_uri(workspace))
 
     def holder(self, alias: str) -> PolicyVersion | None:
-        """The version with that alias; None where nobody has it."""
+        """Return the version with that alias; None where nobody has it."""
         with _answering():
             number = aliases(self._client).get(alias)
             if number is None:
@@ -53,7 +53,7 @@ class Registry:
         )
 
     def fetch(self, version: PolicyVersion, folder: Path) -> Path:
-        """Its files, copied to a new folder; SimicError where they are no more where MLflow says."""
+        """Copy its files to a new folder; SimicError where they are no more where MLflow says."""
         place = urlsplit(version.source)
         if place.scheme == "file" and not Path(url2pathname(place.path)).exists():
             raise SimicError(
@@ -65,12 +65,12 @@ class Registry:
             return Path(download_artifacts(version.source, dst_path=str(folder), tracking_uri=self._uri))
 
     def findings(self, version: PolicyVersion, folder: Path) -> bytes:
-        """findings.json of its run."""
+        """Return findings.json of its run."""
         with _answering():
             return Path(self._client.download_artifacts(version.run_id, "findings.json", str(folder))).read_bytes()
 
     def decided(self, version: PolicyVersion, decision: Path, tags: Mapping[str, str], promoted: bool) -> None:
-        """A decision about the challenger: with its version and its run. A champion is a challenger no more."""
+        """Keep a decision about the challenger with its version and its run. A champion is a challenger no more."""
         with _answering():
             for key, value in tags.items():
                 self._client.set_model_version_tag(REGISTERED_MODEL, version.version, key, value)
@@ -82,7 +82,7 @@ class Registry:
 
 @contextmanager
 def _answering() -> Iterator[None]:
-    """Nothing can be done here without MLflow."""
+    """Raise SimicError where MLflow does not answer."""
     try:
         yield
     except mlflow_store.TROUBLE as error:

@@ -1,14 +1,12 @@
 """What evaluation and audit found, for the run of the published checkpoints, its models and its test data."""
 
 import json
-import logging
 import os
 from collections.abc import Mapping, Sequence
 
 from mlflow import MlflowClient
-from mlflow.entities import LoggedModel, RunTag
+from mlflow.entities import Dataset, LoggedModel, RunTag
 
-from simic.pipeline.mlflow_datasets import used_for
 from simic.pipeline.mlflow_models import (
     AS_A_WHOLE,
     CHECKPOINT,
@@ -20,26 +18,22 @@ from simic.pipeline.mlflow_models import (
     log_card,
     models,
 )
-from simic.pipeline.mlflow_store import PUBLISHED_TAG, TROUBLE, connect, find_run, measure, warn
+from simic.pipeline.mlflow_store import CONTEXT_TAG, LOG, PUBLISHED_TAG, TROUBLE, connect, find_run, measure, warn
 from simic.pipeline.paths import UI_VARIABLE, Workspace
 from simic.telemetry.rows import SEVERITIES
 
-FINDING_TABLE = "findings_table.json"
-FINDING_COLUMNS = ("check", "severity", "title", "measured", "threshold", "fix")
 GRAVE = ("critical", "high")
 LEARNED = "test/learned"
 
-_log = logging.getLogger(__name__)
-
 
 def send_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> None:
-    """Report, findings and verdict to the run of the published checkpoints. Its policy is the challenger from now on
-    where the audit is ``sound``: not refuted.
+    """Log report, findings and verdict to the run of the published checkpoints. Its policy is the challenger from now
+    on where the audit is ``sound``: not refuted.
     """
     client, experiment_id = connect(workspace)
     run_id = find_run(client, experiment_id, PUBLISHED_TAG, checkpoint_digest(workspace))
     if run_id is None:
-        _log.warning("MLflow has no run of these checkpoints, so the report is not logged there")
+        LOG.warning("MLflow has no run of these checkpoints, so the report is not logged there")
         return
     for file in sorted(set(workspace.reports.glob("*.*")) - {workspace.promotion}):
         client.log_artifact(run_id, str(file))
@@ -49,22 +43,16 @@ def send_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> N
     counted = {severity: sum(each["severity"] == severity for each in findings) for severity in SEVERITIES}
     grave = {"grave_findings": float(sum(counted[severity] for severity in GRAVE))}
     log_evaluation(client, run_id, workspace, _evaluated(client, experiment_id, run_id, workspace), grave)
-    table = {
-        "columns": FINDING_COLUMNS,
-        "data": [[finding[key] for key in FINDING_COLUMNS] for finding in findings],
-    }
-    client.log_dict(run_id, table, FINDING_TABLE)
     numbers = {f"simic.findings.{severity}": str(count) for severity, count in counted.items()}
     worst = max((each["severity"] for each in findings), key=SEVERITIES.index, default="none")
-    shown = {"mlflow.loggedArtifacts": json.dumps([{"path": FINDING_TABLE, "type": "table"}])}
-    described = [RunTag(key, value) for key, value in {**tags, **numbers, **shown, "simic.verdict": worst}.items()]
+    described = [RunTag(key, value) for key, value in {**tags, **numbers, "simic.verdict": worst}.items()]
     client.log_batch(run_id, tags=described)
     audited(client, run_id, sound)
     log_card(client, experiment_id, run_id, workspace)
 
 
 def address(workspace: Workspace) -> str | None:
-    """Of the published checkpoints' run in MLflow's UI; None where MLflow does not have it, or does not answer."""
+    """Return the address of the published run in MLflow's UI; None where MLflow lacks it, or does not answer."""
     try:
         client, experiment_id = connect(workspace)
         run_id = find_run(client, experiment_id, PUBLISHED_TAG, checkpoint_digest(workspace))
@@ -76,7 +64,7 @@ def address(workspace: Workspace) -> str | None:
 
 
 def _evaluated(client: MlflowClient, experiment_id: str, run_id: str, workspace: Workspace) -> list[LoggedModel]:
-    """The checkpoint that was evaluated, and the policy where it is of that one."""
+    """Return the checkpoint that was evaluated, and the policy where it is of that one."""
     if not workspace.evaluation.exists():
         return []
     checkpoint = json.loads(workspace.evaluation.read_bytes())["checkpoint"]
@@ -107,7 +95,14 @@ def log_evaluation(
     measure(client, run_id, {**whole, **accuracies}, steps)
     if evaluated:
         own = {key: steps[key] for key in steps if key == LEARNED or key not in accuracies}
-        link(client, run_id, evaluated, own, used_for(client, run_id, "testing"))
+        link(client, run_id, evaluated, own, _test_data(client, run_id))
+
+
+def _test_data(client: MlflowClient, run_id: str) -> Dataset | None:
+    """Return the data set that the run was tested on; None where none was named."""
+    inputs = client.get_run(run_id).inputs
+    used = ((each, {tag.key: tag.value for tag in each.tags}) for each in (inputs.dataset_inputs if inputs else ()))
+    return next((each.dataset for each, tags in used if tags.get(CONTEXT_TAG) == "testing"), None)
 
 
 def _findings(workspace: Workspace) -> list[dict[str, str]]:

@@ -1,7 +1,7 @@
 """MLflow's store: one run per fingerprint, every step exactly once, and training needs none of it.
 
-The run directory is the record; MLflow gets a copy. What is told when is in mlflow_observer, what waits while MLflow is
-out of reach in mlflow_debts; models are in mlflow_models, what evaluation and audit found in mlflow_results.
+The run directory is the record; MLflow gets a copy. What is logged when is in mlflow_observer; models are in
+mlflow_models, what evaluation and audit found in mlflow_results.
 """
 
 import getpass
@@ -27,7 +27,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from simic import durable
 from simic.errors import printable
-from simic.pipeline.mlflow_datasets import CONTEXT_TAG, DIGEST_CHARACTERS, DescribedSplit, inputs
 from simic.pipeline.paths import Workspace
 from simic.telemetry import naming, recorder
 from simic.telemetry.columns import Columns
@@ -44,11 +43,11 @@ NOTE = """One run for each training, and one for each cell of a study.
 | `episode/…` | means over the hosts of an iteration |
 | `test/…` | mean test accuracy of each policy, points |
 | `update/…` | the PPO update of an iteration |
-| `system/…` | processor and memory since the last checkpoint; not told later |
 | `validation/…` | score of the validation episodes |
 """
 PUBLISHED_TAG = "simic.checkpoint"  # of a run: what its published checkpoints are
 CODE_TAG = "simic.code"  # of a run: the revision of its code
+CONTEXT_TAG = "mlflow.data.context"  # of a data set that a run reads: what for
 MARKER = "iteration"  # logged with every point: its largest step is what MLflow already has
 END_STATUS: dict[EndStatus, str] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 MOST_SAID = 500  # characters of a command
@@ -57,7 +56,7 @@ DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306}  # where they listen unless
 BATCH_METRICS = 1000  # MLflow's limit of one log_batch, which is one transaction
 TROUBLE = (MlflowException, SQLAlchemyError, OSError, durable.Held)
 
-_log = logging.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 for _noisy in ("mlflow", "alembic"):  # creating the store is a matter of course, not news between lines of progress
     logging.getLogger(_noisy).setLevel(logging.WARNING)
 logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # errors are raised as well, and said in one line
@@ -79,12 +78,12 @@ class RunIdentity(BaseModel, frozen=True):
     tags: Mapping[str, str]
     dataset: str
     data_sha256: str
-    splits: tuple[DescribedSplit, ...] = ()
+    splits: tuple[Mapping[str, str], ...] = ()  # fields of MLflow's data sets, and the context of each
 
 
 def keeper(workspace: Workspace) -> Workspace:
-    """Whose store is used: the workspace's own; of a copy in which DVC runs an experiment (``--temp``, ``--queue``)
-    and which it removes afterwards, that of the project that was copied.
+    """Return whose store is used: the workspace's own; of a copy in which DVC runs an experiment (``--temp``,
+    ``--queue``) and which it removes afterwards, that of the project that was copied.
     """
     root, project = workspace.root.resolve(), os.environ.get("DVC_ROOT", "")
     if "DVC_EXP_NAME" in os.environ and root.is_relative_to(Path(project).resolve() / ".dvc" / "tmp"):
@@ -93,12 +92,12 @@ def keeper(workspace: Workspace) -> Workspace:
 
 
 def store_uri(workspace: Workspace) -> str:
-    """The server named by MLFLOW_TRACKING_URI, else the stock store of this project by absolute path."""
+    """Return the server named by MLFLOW_TRACKING_URI, else the stock store of this project by absolute path."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{keeper(workspace).root / 'mlflow.db'}"
 
 
 def refuse_unusable(workspace: Workspace) -> None:
-    """OSError where a store that is a file cannot be written, or a database server does not answer, within
+    """Raise OSError where a store that is a file cannot be written, or a database server does not answer, within
     ``LOCK_SECONDS``; MLflow would wait 20 seconds at every query of the one, and an hour for the other.
     """
     uri = store_uri(workspace)
@@ -118,8 +117,8 @@ def refuse_unusable(workspace: Workspace) -> None:
 
 
 def connect(workspace: Workspace) -> tuple[MlflowClient, str]:
-    """A client and the id of the experiment, both made on first use; OSError where the store of this project keeps its
-    files in another.
+    """Return a client and the id of the experiment, both made on first use; OSError where the store of this project
+    keeps its files in another.
 
     The first initialisation from several processes at once destroys the database (mlflow #19943), hence the lock.
     """
@@ -149,7 +148,7 @@ def _refuse_foreign(experiment: Experiment, own: str, project: Workspace) -> Non
 
 
 def origin(code: str) -> dict[str, str]:
-    """MLflow's own tags of where a run comes from: command, user, and the commit of a revision ``code``."""
+    """Return MLflow's own tags of where a run comes from: command, user, and the commit of a revision ``code``."""
     command = " ".join((Path(sys.argv[0]).name, *sys.argv[1:]))
     tags = {"mlflow.source.type": "LOCAL", "mlflow.source.name": command[:MOST_SAID], "mlflow.user": _user()}
     if not code:
@@ -170,7 +169,7 @@ class MlflowRun:
 
     def __init__(self, workspace: Workspace, identity: RunIdentity):
         self.client, self.experiment_id = connect(workspace)
-        self.identity = identity
+        self.identity, self.name = identity, naming.run_name(identity.fingerprint)
         found = find_run(self.client, self.experiment_id, "simic.fingerprint", identity.fingerprint)
         self.run_id = found or self._create(identity)
         self.last_iteration = self._last_logged()
@@ -178,21 +177,20 @@ class MlflowRun:
     def _create(self, identity: RunIdentity) -> str:
         own = {"simic.fingerprint": identity.fingerprint, NOTE_TAG: _described(identity)}
         tags = {**own, **origin(identity.tags.get(CODE_TAG, "")), **identity.tags}
-        name = naming.run_name(identity.fingerprint)
-        run_id = self.client.create_run(self.experiment_id, run_name=name, tags=tags).info.run_id
+        run_id = self.client.create_run(self.experiment_id, run_name=self.name, tags=tags).info.run_id
         params = [Param(key, value) for key, value in identity.params.items()]
         self.client.log_batch(run_id, params=params)
-        self.client.log_inputs(run_id, inputs(identity.splits) or [_whole(identity)])
+        self.client.log_inputs(run_id, [_input(**split) for split in identity.splits])
         return run_id
 
     def started(self) -> None:
-        """Training starts or resumes here."""
+        """Note that training starts or resumes here."""
         starts = int(self.client.get_run(self.run_id).data.tags.get("simic.starts", "0")) + 1
         self.client.update_run(self.run_id, status="RUNNING")
         self.tag({"simic.starts": str(starts), "simic.resumes": str(starts - 1)})
 
     def ended(self, status: EndStatus) -> None:
-        """Training ended: finished, interrupted (and resumable) or failed."""
+        """Note that training ended: finished, interrupted (and resumable) or failed."""
         self.client.set_terminated(self.run_id, END_STATUS[status])
         self.tag({"simic.status": status})
 
@@ -201,7 +199,7 @@ class MlflowRun:
         return max(steps, default=-1)
 
     def log(self, points: Iterable[Point]) -> None:
-        """Appends the points that MLflow does not have yet; a point is never split over two transactions."""
+        """Append the points that MLflow does not have yet; a point is never split over two transactions."""
         batch: list[Metric] = []
         for point in points:
             if point.iteration <= self.last_iteration:
@@ -222,14 +220,12 @@ class MlflowRun:
         self.client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
 
-def _whole(identity: RunIdentity) -> DatasetInput:
-    """The data where nothing is known of splits."""
-    data = Dataset(identity.dataset, identity.data_sha256[:DIGEST_CHARACTERS], "local", "data/prepared")
-    return DatasetInput(data, [InputTag(CONTEXT_TAG, "training")])
+def _input(context: str, **fields: str) -> DatasetInput:
+    return DatasetInput(Dataset(**fields), [InputTag(CONTEXT_TAG, context)])
 
 
 def _described(identity: RunIdentity) -> str:
-    """What a run is, until its audit says what it came to."""
+    """Describe a run until its audit says what it came to."""
     has = identity.params
     hosts = f"{has['train.iterations']} iterations of {has['train.envs']} {has['train.host.family']} hosts"
     preset, seed = has["train.host.preset"], has["rng_seed"]
@@ -237,7 +233,7 @@ def _described(identity: RunIdentity) -> str:
 
 
 def find_run(client: MlflowClient, experiment_id: str, tag: str, value: str) -> str | None:
-    """The id of the youngest run with this tag, deleted ones aside."""
+    """Return the id of the youngest run with this tag, deleted ones aside."""
     runs = client.search_runs([experiment_id], f"tags.`{tag}` = '{value}'", max_results=1)
     return runs[0].info.run_id if runs else None
 
@@ -248,7 +244,7 @@ def _metrics(point: Point) -> list[Metric]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """``("train.ppo.gamma", "0.995")`` of a nested mapping."""
+    """Yield leaves of a nested mapping: ``("train.ppo.gamma", "0.995")``."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}.")
@@ -257,7 +253,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 
 
 def point(update: UpdateRow, episode: Columns) -> Point:
-    """The metrics of one iteration: those of the update by name, and the means over hosts of its episodes.
+    """Return the metrics of one iteration: those of the update by name, and the means over hosts of its episodes.
 
     A missing measurement (NaN) is left out, never logged as 0.
     """
@@ -272,24 +268,24 @@ def point(update: UpdateRow, episode: Columns) -> Point:
 
 
 def recorded_points(log: Path) -> Iterator[Point]:
-    """The points of a telemetry log: what MLflow is sent again after it missed some."""
+    """Yield the points of a telemetry log: MLflow is sent those that it missed."""
     for file in recorder.read(log):
         if (update := file.update) is not None:
             yield point(update, file.columns("train"))
 
 
 def measure(client: MlflowClient, run_id: str, measured: Mapping[str, float], steps: Mapping[str, int]) -> None:
-    """Numbers of a run, and the step of each; a value that is there already is not logged again."""
+    """Log numbers of a run, and the step of each; a value that is there already is not logged again."""
     known, stamp = client.get_run(run_id).data.metrics, time.time_ns() // 1_000_000
     new = [Metric(key, value, stamp, steps[key]) for key, value in measured.items() if known.get(key) != value]
     client.log_batch(run_id, metrics=new)
 
 
 def warn(error: Exception) -> None:
-    """Reports what MLflow raised; the run goes on."""
-    _log.warning("logging to MLflow failed, the run continues without it: %s", printable(in_one_line(error)))
+    """Warn of what MLflow raised; the run goes on."""
+    LOG.warning("logging to MLflow failed, the run continues without it: %s", printable(in_one_line(error)))
 
 
 def in_one_line(error: Exception) -> str:
-    """What a library says in several."""
+    """Join the lines of a library's message."""
     return " ".join(str(error).split())

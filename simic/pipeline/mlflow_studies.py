@@ -1,4 +1,4 @@
-"""What MLflow keeps of a study."""
+"""The runs of a study in MLflow."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ class StudyRecord:
         self._workspace, self._name, self._lost = workspace, name, False
 
     def cell(self, fingerprint: str, name: str, values: Mapping[str, str], own: Workspace) -> None:
-        """Params and evaluation of a finished cell, which is at home in the workspace ``own``."""
+        """Log params and evaluation of a finished cell, whose workspace is ``own``."""
 
         def send() -> None:
             client, experiment_id, parent = self._parent()
@@ -39,7 +39,7 @@ class StudyRecord:
         self._attempt(send)
 
     def ended(self, table: Path, status: EndStatus) -> None:
-        """The table as it is now."""
+        """Log the table as it is now."""
 
         def send() -> None:
             client, _, parent = self._parent()

@@ -11,13 +11,13 @@ from ruamel.yaml import YAML
 
 from simic import durable, params
 from simic.errors import SimicError
-from simic.params_file import parse, read_tree
+from simic.params import parse, read_tree
 
 
 def write(path: Path, overrides: list[str]) -> list[str]:
-    """Changes the file in place, comments kept, after checking the result; returns ``key: old -> new`` lines.
+    """Change the file in place, comments kept, after checking the result; return ``key: old -> new`` lines.
 
-    Raises SimicError, with the file untouched, when a key or value is not allowed.
+    Raise SimicError, with the file untouched, when a key or value is not allowed.
     """
     before = read_tree(path)
     after = read_tree(path, overrides)
@@ -32,17 +32,17 @@ def write(path: Path, overrides: list[str]) -> list[str]:
 
 
 def from_file(path: Path, overrides: list[str] | None = None) -> list[str]:
-    """Every value of a params file, changed by overrides and filled up with defaults, as overrides."""
+    """Return every value of a params file, changed by overrides and filled up with defaults, as overrides."""
     return [f"{name}={json.dumps(value)}" for name, value in _leaves(params.load(path, overrides, whole=False))]
 
 
 def from_model(model: BaseModel) -> list[str]:
-    """The ``key.path=value`` form of a tree of optional sections: only what was set explicitly."""
+    """Return the ``key.path=value`` form of a tree of optional sections: only what was set explicitly."""
     return [f"{name}={json.dumps(value)}" for name, value in _leaves(model, only_set=True)]
 
 
 def _leaves(model: BaseModel, prefix: str = "", only_set: bool = False) -> Iterator[tuple[str, Any]]:
-    """What is no section; a mapping with keys of its own is one value, so that it replaces what is there."""
+    """Yield what is no section; a mapping with keys of its own is one value, so that it replaces what is there."""
     plain = model.model_dump(mode="json", exclude_unset=only_set)
     for key, value in plain.items():
         section = getattr(model, key)
@@ -67,7 +67,7 @@ def _change(before: dict[str, Any], after: dict[str, Any], override: str) -> str
 
 
 def _edited(path: Path, after: dict[str, Any], overrides: list[str]) -> str:
-    """The file's text with only the overridden values replaced."""
+    """Return the file's text with only the overridden values replaced."""
     editor = YAML()
     editor.width = 4096
     editor.preserve_quotes = True

@@ -6,94 +6,50 @@ from pathlib import Path
 UI_VARIABLE = "SIMIC_MLFLOW_UI"  # address of MLflow's UI, where simic up has started one
 
 
+class _Place:
+    """An attribute that is a path below the workspace's root."""
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def __get__(self, workspace: "Workspace", owner: type) -> Path:
+        return workspace.root / self.path
+
+
 @dataclass(frozen=True)
 class Workspace:
     """The folders and files of one project checkout (or of a study's run directory)."""
 
     root: Path
 
-    @property
-    def params(self) -> Path:
-        return self.root / "params.yaml"
+    params = _Place("params.yaml")
+    raw = _Place("data/raw")  # downloaded or user-supplied sources; SIMIC_DATA_DIR overrides it
+    prepared = _Place("data/prepared")
+    checkpoints = _Place("checkpoints")
+    models = _Place("models")
+    telemetry = _Place("telemetry")
+    reports = _Place("reports")
+    headroom = _Place("reports/headroom.json")
+    evaluation = _Place("reports/evaluation.json")
+    metrics = _Place("reports/metrics.json")  # the few numbers of a run that are followed from run to run
+    grown = _Place("reports/grown")  # the best network of the evaluation, as a plain module
+    figures = _Place("reports/figures")
+    certificate = _Place("reports/certificate.json")  # of the audit's independent reference
+    resume = _Place("reports/resume.json")  # of simic verify-resume
+    model_card = _Place("reports/model_card.md")
+    promotion = _Place("reports/promotion.json")  # the last decision of simic promote
+    state = _Place(".simic")  # unfinished work, locks and caches: never versioned
+    finished = _Place(".simic/finished")  # the last finished training, put by so that it can be made longer
+    mlflow_debts = _Place(".simic/mlflow-owed")  # a file for each run of which MLflow lacks something
 
-    @property
-    def raw(self) -> Path:
-        """Downloaded or user-supplied sources; SIMIC_DATA_DIR overrides it."""
-        return self.root / "data" / "raw"
-
-    @property
-    def prepared(self) -> Path:
-        return self.root / "data" / "prepared"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def models(self) -> Path:
-        return self.root / "models"
-
-    @property
-    def telemetry(self) -> Path:
-        return self.root / "telemetry"
-
-    @property
-    def reports(self) -> Path:
-        return self.root / "reports"
-
-    @property
-    def headroom(self) -> Path:
-        return self.reports / "headroom.json"
-
-    @property
-    def metrics(self) -> Path:
-        """The few numbers of a run that are followed from run to run."""
-        return self.reports / "metrics.json"
-
-    @property
-    def evaluation(self) -> Path:
-        return self.reports / "evaluation.json"
-
-    @property
-    def grown(self) -> Path:
-        """The best network of the evaluation, as a plain module."""
-        return self.reports / "grown"
-
-    @property
-    def certificate(self) -> Path:
-        """What an independent reference says of the run."""
-        return self.reports / "certificate.json"
-
-    @property
-    def resume(self) -> Path:
-        """What `simic verify-resume` found."""
-        return self.reports / "resume.json"
-
-    @property
-    def model_card(self) -> Path:
-        """Of the policy, with its evaluation and the audit's verdict."""
-        return self.reports / "model_card.md"
-
-    @property
-    def figures(self) -> Path:
-        """Of the report, each a file."""
-        return self.reports / "figures"
-
-    @property
-    def promotion(self) -> Path:
-        """The last decision of `simic promote`."""
-        return self.reports / "promotion.json"
-
-    @property
-    def state(self) -> Path:
-        """Unfinished work, locks and caches: never versioned."""
-        return self.root / ".simic"
-
-    @property
-    def finished(self) -> Path:
-        """Where the last finished training is put by, so that it can be made longer."""
-        return self.state / "finished"
+    def mlflow_debt(self, run: str) -> Path:
+        return self.mlflow_debts / f"{run}.json"
 
     def work(self, fingerprint: str) -> Path:
-        """Directory of one unfinished training run."""
+        """Return the directory of one unfinished training run."""
         return self.state / "work" / fingerprint[:16]
+
+    def kept_runs(self) -> list[Path]:
+        """Return the directories of all unfinished runs, then of the finished ones put by."""
+        parents = (self.state / "work", self.finished)
+        return [path for parent in parents for path in sorted(parent.glob("[!.]*")) if path.is_dir()]

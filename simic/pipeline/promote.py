@@ -29,11 +29,9 @@ class Promotion(Frozen):
     reasons: tuple[str, ...]
 
     def to_json(self) -> str:
-        """The same bytes for the same decision."""
         return self.model_dump_json(indent=1) + "\n"
 
     def lines(self) -> list[str]:
-        """For the terminal."""
         played, name = self.contest, "version "
         found = ", ".join(f"{count} {severity}" for severity, count in self.findings.items() if count) or "none"
         return [
@@ -51,7 +49,7 @@ class Promotion(Frozen):
 
 
 def promote(params: Params, workspace: Workspace) -> Promotion:
-    """Compares, decides, moves the aliases and keeps the decision with the version, its run and in the workspace.
+    """Compare, decide, move the aliases, and keep the decision with the version, its run and in the workspace.
     SimicError where there is no challenger, or the two cannot be compared.
     """
     registry = Registry.open(workspace)
@@ -110,13 +108,8 @@ def _entrant(registry: Registry, version: PolicyVersion, alias: str, scratch: Pa
 
 
 def _tags(found: Promotion) -> dict[str, str]:
-    """Of the version; a difference for each opponent."""
-    differences = {
-        f"simic.promotion.over_{each.opponent}": (
-            f"{each.difference.estimate:.4f} [{each.difference.low:.4f}, {each.difference.high:.4f}]"
-        )
-        for each in found.contest.compared
+    return {
+        "simic.promotion": "promoted" if found.promoted else "not promoted",
+        "simic.promotion.reason": "; ".join(found.reasons),
+        "simic.promotion.champion": found.champion or "none",
     }
-    decision = "promoted" if found.promoted else "not promoted"
-    against = {"simic.promotion.champion": found.champion or "none"}
-    return {"simic.promotion": decision, "simic.promotion.reason": "; ".join(found.reasons), **against, **differences}

@@ -1,4 +1,4 @@
-"""All that decides what a training computes. Its hash is the run's fingerprint; it is kept beside unfinished work, so
+"""All that decides what a training computes. Its hash is the run's fingerprint; it is kept in the work directory, so
 that what has changed since can be named.
 """
 
@@ -12,7 +12,7 @@ from simic.data.batches import data_hash
 from simic.params import Params
 from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import FindingRow
-from simic.training import seams
+from simic.training import run_layout
 from simic.training.checkpoint import FORMAT_VERSION
 from simic.training.resume import Identity, differences
 
@@ -20,21 +20,18 @@ MOST_FILES = 3  # of changed code, that are named
 
 
 class Changes(NamedTuple):
-    """From one recipe to another: params with both values, files of code, and what else."""
+    """Changes from one recipe to another: params with both values, files of code, and what else."""
 
     params: dict[str, str]
     code: tuple[str, ...]
     others: tuple[str, ...]
 
     def named(self) -> tuple[str, ...]:
-        """Each in a few words."""
+        """Return each change in a few words."""
         shown, rest = self.code[:MOST_FILES], len(self.code) - MOST_FILES
         code = f"the code ({', '.join(shown)}{f' and {rest} more files' if rest > 0 else ''})"
-        return (
-            *(f"{name} ({text})" for name, text in self.params.items()),
-            *self.others,
-            *([code] if self.code else []),
-        )
+        values = (f"{name} ({text})" for name, text in self.params.items())
+        return (*values, *self.others, *([code] if self.code else []))
 
 
 class TrainingRecipe(BaseModel):
@@ -49,7 +46,7 @@ class TrainingRecipe(BaseModel):
 
     @classmethod
     def of(cls, tree: Params, workspace: Workspace) -> "TrainingRecipe":
-        """As things are now."""
+        """Return the recipe of training with these params, and the data and code that are there now."""
         return cls(
             params=Identity.params_of(tree),
             data_sha256=data_hash(workspace.prepared),
@@ -63,16 +60,16 @@ class TrainingRecipe(BaseModel):
         return params.digest(self)
 
     def changes(self, now: "TrainingRecipe") -> Changes:
-        """What is other in ``now``."""
-        pairs = {
-            "the prepared data": (self.data_sha256, now.data_sha256),
-            "the format of checkpoints": (self.format_version, now.format_version),
-        }
+        """Return what differs in ``now``."""
         files = sorted(self.code.keys() | now.code.keys())
+        others = {
+            "the prepared data": self.data_sha256 != now.data_sha256,
+            "the format of checkpoints": self.format_version != now.format_version,
+        }
         return Changes(
             differences(self.params, now.params),
             tuple(file for file in files if self.code.get(file) != now.code.get(file)),
-            tuple(name for name, (before, after) in pairs.items() if before != after),
+            tuple(name for name, changed in others.items() if changed),
         )
 
 
@@ -86,14 +83,14 @@ class Kept(BaseModel):
 
 
 def write(work: Path, kept: Kept) -> None:
-    """Beside the work."""
+    """Write recipe.json into the work directory."""
     work.mkdir(parents=True, exist_ok=True)
-    durable.replace_file(work / seams.FILE, durable.with_checksum(kept.model_dump(mode="json")))
+    durable.replace_file(work / run_layout.RECIPE, durable.with_checksum(kept.model_dump(mode="json")))
 
 
 def read(work: Path) -> Kept | None:
-    """None where there is none, or a damaged one."""
+    """Return what the work directory has; None where it is missing or damaged."""
     try:
-        return Kept.model_validate(durable.checked((work / seams.FILE).read_bytes()))
+        return Kept.model_validate(durable.checked((work / run_layout.RECIPE).read_bytes()))
     except (OSError, ValueError, ValidationError):
         return None

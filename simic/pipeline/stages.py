@@ -20,6 +20,7 @@ from simic.errors import SimicError
 from simic.params import Host, HostOptimizer, Params, Prepare, Train
 from simic.pipeline import dvc_record
 from simic.pipeline.paths import Workspace
+from simic.telemetry.naming import run_name
 
 if TYPE_CHECKING:
     import torch
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
     from simic.data.batches import Meta
     from simic.evaluation.controllers import Controller, Rule
     from simic.evaluation.explain import Explanation
+    from simic.evaluation.export_best import Grown
     from simic.evaluation.result import HeadroomReport
-    from simic.evaluation.take_home import Grown
     from simic.training.observers import Observer
     from simic.training.session import Session
 
 
 def prepare(params: Params, workspace: Workspace) -> None:
-    """Reads the task's data, checks it, splits it: data/prepared."""
+    """Read the task's data, check it, split it: data/prepared."""
     from simic.data import prepare as data
     from simic.growth.pretrained import train_host
 
@@ -53,8 +54,8 @@ def train(
     stop: threading.Event | None = None,
     fresh: bool = False,
 ) -> None:
-    """Trains the controller in its work directory, resuming where an earlier process stopped, and publishes the result:
-    checkpoints/, models/, telemetry/. Raises ``Interrupted`` when asked to stop. The work directory stays until the
+    """Train the controller in its work directory, resuming where an earlier process stopped, and publish the result:
+    checkpoints/, models/, telemetry/. Raise ``Interrupted`` when asked to stop. The work directory stays until the
     result is recorded (``discard_work``): training that is finished is published again, not done again.
     """
     from simic.pipeline.display import beside
@@ -74,8 +75,8 @@ def train(
 
 
 def floors(params: Params, workspace: Workspace) -> dict[str, float]:
-    """Scores that those of training stand beside, as headroom measured them for these params and data: on the tasks of
-    its validation, or of a data set alone on the held-out ones. None where it did not.
+    """Return scores to show beside those of training, as headroom measured them for these params and data: on the
+    tasks of its validation, or of a data set alone on the held-out ones. Empty where it did not.
     """
     from simic.evaluation import endpoints, result
 
@@ -92,11 +93,11 @@ def floors(params: Params, workspace: Workspace) -> dict[str, float]:
 
 
 def discard_work(params: Params, workspace: Workspace) -> None:
-    """Puts the work of a training by that is finished, published and recorded, in place of the one before, so that it
-    can be made longer; removes what a killed process left of others.
+    """Put by the work of a training that is finished, published and recorded, in place of the one before, so that it
+    can be made longer; remove what a killed process left of others.
     """
     from simic.training.checkpoint import CheckpointStore
-    from simic.training.places import CHECKPOINTS
+    from simic.training.run_layout import CHECKPOINTS
 
     unfinished = workspace.state / "work"
     for rest in unfinished.glob(".*.old"):
@@ -106,18 +107,19 @@ def discard_work(params: Params, workspace: Workspace) -> None:
     work = workspace.work(fingerprint(params, workspace))
     if params.train.iterations in CheckpointStore(work / CHECKPOINTS, params.runtime.keep_last).iterations():
         for earlier in workspace.finished.glob("[!.]*"):
-            durable.remove_directory(earlier)
+            if not workspace.mlflow_debt(run_name(earlier.name)).exists():  # else MLflow lacks what is in it
+                durable.remove_directory(earlier)
         durable.move_directory(work, workspace.finished / work.name)
 
 
 def refuse_too_large(params: Params, workspace: Workspace) -> None:
-    """SimicError where training on the prepared data needs more memory than there is."""
-    from simic.training import machine, needs
+    """Raise SimicError where training on the prepared data needs more memory than there is."""
+    from simic.training import machine, memory_estimate
     from simic.training.session import layout
 
     device = machine.configure(params.runtime)
     processes = layout(params, device).processes
-    needs.refuse_training(params, workspace.prepared, params.train.envs, processes, device)
+    memory_estimate.refuse_training(params, workspace.prepared, params.train.envs, processes, device)
 
 
 def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -> None:
@@ -139,7 +141,7 @@ def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -
 
 
 def headroom(params: Params, workspace: Workspace) -> None:
-    """Floors, rules and a search over schedules on the held-out tasks, before anything is learned:
+    """Measure floors, rules and a search over schedules on the held-out tasks, before anything is learned:
     reports/headroom.json.
     """
     durable.replace_file(workspace.headroom, _measured(params, workspace.prepared).to_json().encode())
@@ -156,7 +158,9 @@ def _measured(params: Params, prepared: Path) -> "HeadroomReport":
 
 
 def suite_overrides(name: str) -> tuple[str, ...]:
-    """A suite with its own data and training in place of those of params.yaml; SimicError where there is none."""
+    """Return overrides that put a suite's own data and training in place of those of params.yaml; SimicError where
+    there is no such suite.
+    """
     from simic.data.suites.suites import SUITES
 
     if name not in SUITES:
@@ -165,7 +169,7 @@ def suite_overrides(name: str) -> tuple[str, ...]:
 
 
 def headroom_apart(params: Params, workspace: Workspace) -> "HeadroomReport":
-    """As ``headroom``, on data of its own that are not kept."""
+    """Measure headroom on data of its own that are not kept."""
     from simic.data import prepare as data
     from simic.growth.pretrained import train_host
 
@@ -175,15 +179,15 @@ def headroom_apart(params: Params, workspace: Workspace) -> "HeadroomReport":
 
 
 def evaluate(params: Params, workspace: Workspace) -> None:
-    """The trained policy on the held-out tasks, beside what headroom has: reports/evaluation.json and metrics.json; and
-    the best network that the first policy grew: reports/grown.
+    """Evaluate the trained policy on the held-out tasks, beside what headroom has: reports/evaluation.json and
+    metrics.json; and export the best network that the first policy grew: reports/grown.
     """
     from simic.evaluation import endpoints, planted, result
     from simic.evaluation import evaluate as evaluation
-    from simic.evaluation.counterfactual import departures, reward_scale
+    from simic.evaluation.counterfactual import counterfactual_actors, reward_scale
+    from simic.evaluation.export_best import export_best
     from simic.evaluation.policies import actors
     from simic.evaluation.scoring import EvaluationSetup, Performance
-    from simic.evaluation.take_home import export_best
     from simic.pipeline.display import shown
     from simic.training import checkpoint, machine
     from simic.training.learned import Learned
@@ -195,8 +199,8 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     policies = params.evaluate.policies
     learned = Learned.of(kept, device)
     asked = params.evaluate.counterfactuals if result.LEARNED in policies else 0
-    departing = departures(learned.actor(greedy=True), asked)
-    setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies) + len(departing))
+    replays = counterfactual_actors(learned.actor(greedy=True), asked)
+    setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies) + len(replays))
     players = actors(params, setup.env, learned)
     iterations, every = params.train.iterations, params.train.validate_every
     trainings = params.train.envs * (iterations + -(-iterations // every))
@@ -209,26 +213,25 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         shown(params.runtime.progress, "evaluate", "policies") as told,
     ):
 
-        def take_home(name: str, done: Performance) -> None:
-            """Of the first policy named, the trained one by default."""
-            told("played to the end", next(ended), len(players) + len(departing))
+        def on_end(name: str, done: Performance) -> None:
+            """Export the best network of the first policy named, the trained one by default."""
+            told("played to the end", next(ended), len(players) + len(replays))
             if name == policies[0]:
                 grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
-                histories = done.histories(setup.env)
-                export_best(setup.env, done.rows, histories, setup.held_out, workspace.prepared, grown_by, grown)
+                export_best(setup.env, done.rows, done.turns, setup.held_out, workspace.prepared, grown_by, grown)
 
         final = params.evaluate.static_final
         known = planted.grade(learned, params.rng_seed, device) if asked else None
         outside = setup.elsewhere(params, workspace.prepared, len(policies))
         others = evaluation.elsewhere(setup, lambda env: actors(params, env, learned), floors, outside)
-        found = evaluation.evaluate(setup, players, floors, subject, final, take_home, departing, known, others)
+        found = evaluation.evaluate(setup, players, floors, subject, final, on_end, replays, known, others)
         metrics = json.dumps(endpoints.metrics(found), indent=2) + "\n"
         durable.replace_files({workspace.evaluation: found.to_json().encode(), workspace.metrics: metrics.encode()})
     seals.write(workspace.root, "evaluate", params)
 
 
 def _headroom_of(params: Params, workspace: Workspace) -> "HeadroomReport":
-    """The headroom of the prepared data and these params; SimicError where it is of others."""
+    """Return the headroom of the prepared data and these params; SimicError where it is of others."""
     from simic.evaluation import endpoints, result
 
     found = result.read_headroom(unchanged(workspace, workspace.headroom))
@@ -238,7 +241,7 @@ def _headroom_of(params: Params, workspace: Workspace) -> "HeadroomReport":
 
 
 def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Explanation":
-    """Why the evaluated policy decided as it did; nothing is written."""
+    """Explain why the evaluated policy decided as it did; nothing is written."""
     from simic.evaluation import explain as explaining
     from simic.evaluation import result
     from simic.training import checkpoint, machine
@@ -250,14 +253,14 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Expl
 
 
 def audit(params: Params, workspace: Workspace) -> None:
-    """Checks the run and writes the reports, the model card, findings, their numbers and certificate.json."""
+    """Check the run and write the reports, the model card, findings, their numbers and certificate.json."""
     from simic.audit import resume_certificate
     from simic.audit.certificate import Certificate
     from simic.audit.report import write_report
     from simic.pipeline.display import shown
 
     steps = int(params.audit.certify)
-    with seals.damage_told(workspace.root, params), shown(params.runtime.progress, "audit", "steps") as told:
+    with seals.explain_damage(workspace.root, params), shown(params.runtime.progress, "audit", "steps") as told:
         run, done = recorded(params, workspace), count(1)
         certificate = Certificate()
         if params.audit.certify:
@@ -268,13 +271,13 @@ def audit(params: Params, workspace: Workspace) -> None:
 
 
 def certify(params: Params, workspace: Workspace) -> "Certificate":
-    """What an independent reference says of the published run; nothing is written."""
-    with seals.damage_told(workspace.root, params):
+    """Derive the published run again by an independent reference; nothing is written."""
+    with seals.explain_damage(workspace.root, params):
         return _certified(recorded(params, workspace), workspace)
 
 
 def recorded(params: Params, workspace: Workspace) -> "RunRecord":
-    """All that the run has published; what is not there is left out."""
+    """Return all that the run has published; what is not there is left out."""
     from simic.audit.provenance import trace
     from simic.audit.record import RunRecord
     from simic.evaluation import result
@@ -314,15 +317,15 @@ def certify_code(params: Params, workspace: Workspace) -> "CodeCertificate":
 
 
 def findings(workspace: Workspace) -> "Verdict":
-    """What the audit found."""
+    """Return what the audit found."""
     from simic.audit.diff import read_verdict
 
     return read_verdict(workspace.reports)
 
 
 def unchanged(workspace: Workspace, path: Path) -> Path:
-    """A file or folder that a stage made, as it made it; SimicError where it is another now. Of one that is not there
-    its reader says so.
+    """Return a place that a stage made; SimicError where it has changed since. Of one that is missing its reader says
+    so.
     """
     if path.exists():
         seals.refuse_changed(workspace.root, path.relative_to(workspace.root).as_posix())
@@ -347,7 +350,7 @@ class Growth:
 
 
 def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
-    """A policy grows networks on a task or an ``.npz`` of the user's own; the best is exported to ``asked.out``. In a
+    """Let a policy grow networks on a task or an ``.npz`` of the user's own; export the best to ``asked.out``. In a
     network of the user's own, samples are given to it as they are.
 
     A controller's hosts are trained as those that it was trained on: budget, actions and lifecycle are its.
@@ -391,8 +394,8 @@ HOST_OF_VECTORS = "tables/baseline"
 
 
 def _usual_host(params: Params, workspace: Workspace, meta: "Meta") -> Host:
-    """That of params.yaml where it takes such samples, else the one of their kind. A host for tables could take pixels
-    as columns, but compares each with each.
+    """Return the host of params.yaml where it takes such samples, else the one of their kind. A host for tables could
+    take pixels as columns, but compares each with each.
     """
     from simic.growth.networks.hosts import build_host
 
@@ -408,7 +411,7 @@ def _usual_host(params: Params, workspace: Workspace, meta: "Meta") -> Host:
 
 
 def _batches_of(samples: int, train: Train) -> Train:
-    """With batches of so few samples that an epoch has as many of them as it is to have."""
+    """Make batches so small that an epoch has as many of them as it is to have."""
     if train.batches_per_epoch == "all":
         return train.model_copy(update={"batch_size": min(train.batch_size, samples)})
     count = min(train.batches_per_epoch, samples)
@@ -416,7 +419,7 @@ def _batches_of(samples: int, train: Train) -> Train:
 
 
 def adapting(train: Train) -> Train:
-    """With what suits seeds in a frozen host: params.yaml is for hosts that train."""
+    """Return settings that suit seeds in a frozen host: params.yaml is for hosts that train."""
     from simic.data.suites import adapt
 
     seeds = HostOptimizer.model_validate(adapt.OPTIMIZER)
@@ -427,7 +430,7 @@ def adapting(train: Train) -> Train:
 def _asked_policy(
     name: str, host: Host | None, params: Params, workspace: Workspace, prepared: Path, device: "torch.device"
 ) -> "Rule | Controller":
-    """A baseline, or a controller: "learned" is the project's own or the published one that fits."""
+    """Return a baseline or a controller: "learned" is the project's own or the published one that fits."""
     from simic.data.batches import read_meta
     from simic.evaluation.controllers import PUBLISHED, Controller, Rule, choose
     from simic.evaluation.policies import BASELINES
@@ -445,7 +448,7 @@ def _asked_policy(
 
 
 def _asked_data(asked: Growth, params: Params, workspace: Workspace) -> tuple[Prepare, Path]:
-    """What to prepare, and the folder that its sources are in."""
+    """Return what to prepare, and the folder that its sources are in."""
     if asked.task is None:
         if asked.data is None:
             raise SimicError("grow: needs an .npz file, or --task NAME")
@@ -463,7 +466,7 @@ def _asked_data(asked: Growth, params: Params, workspace: Workspace) -> tuple[Pr
 
 
 def as_host(name: str) -> Host:
-    """Of ``family/preset``; SimicError naming what is known."""
+    """Return the host ``family/preset``; SimicError naming what is known."""
     family, _, preset = name.partition("/")
     try:
         return Host.model_validate({"family": family, "preset": preset})
@@ -484,13 +487,13 @@ STAGES: dict[str, Callable[..., None]] = {
 
 
 def raw_data(workspace: Workspace) -> Path:
-    """Where user data lies: SIMIC_DATA_DIR, else data/raw."""
+    """Return where user data lies: SIMIC_DATA_DIR, else data/raw."""
     named = os.environ.get("SIMIC_DATA_DIR")
     return Path(named) if named else workspace.raw
 
 
 def fingerprint(params: Params, workspace: Workspace) -> str:
-    """sha256 of all that decides what training computes: params, prepared data, code, format of checkpoints."""
+    """Return the sha256 of all that decides what training computes: params, data, code, format of checkpoints."""
     from simic.pipeline.recipe import TrainingRecipe
 
     return TrainingRecipe.of(params, workspace).fingerprint

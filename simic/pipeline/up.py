@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from simic import durable
 from simic.errors import SimicError, printable
 from simic.pipeline.paths import UI_VARIABLE, Workspace
@@ -39,24 +41,16 @@ class Child:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def signal(self, number: signal.Signals) -> None:
-        """To the whole group: servers have workers of their own."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
-
     def terminate(self) -> None:
-        """The runner alone, not its group: it tells its run, and waits for it."""
+        """Ask it to end: the runner alone, which tells its run and waits for it, of servers all workers too."""
         if self.name == "runner":
             self.process.send_signal(signal.SIGTERM)
         else:
-            self.signal(signal.SIGTERM)
+            self.signal_group(signal.SIGTERM)
 
-    def wait(self, seconds: float) -> bool:
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+    def signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
 
 
 class Supervisor:
@@ -68,7 +62,7 @@ class Supervisor:
         self.stopped = threading.Event()
 
     def start(self) -> None:
-        """Returns when everything answers; SimicError naming the log when it does not."""
+        """Return when everything answers; SimicError naming the log when it does not."""
         server = self._spawn("server", "prefect", "server", "start", "--host", HOST, "--port", str(self.port))
         self._initialise_mlflow()
         mlflow = self._spawn("mlflow", *self._mlflow_command())
@@ -133,12 +127,12 @@ class Supervisor:
             time.sleep(0.1)
 
     def _remember(self) -> None:
-        """Records the children, for ``stop_leftovers`` after this process was killed."""
+        """Record the children, for ``stop_leftovers`` after this process was killed."""
         lines = [f"{child.process.pid} {child.name}" for child in self.children]
         _record(self.root).write_text("\n".join(lines), encoding="utf-8")
 
     def watch(self) -> Child | None:
-        """Blocks until asked to stop (None) or until a child dies (that child)."""
+        """Wait until asked to stop (None) or until a child dies (that child)."""
         while not self.stopped.wait(0.2):
             for child in self.children:
                 if not child.alive():
@@ -146,7 +140,7 @@ class Supervisor:
         return None
 
     def stop(self) -> None:
-        """The runner before the server: a run in progress saves its state, and events still find where to go."""
+        """Stop the runner before the server: a run in progress saves its state, and its events find where to go."""
         first = [child for child in self.children if child.name != "server"]
         _stop(first, RUNNER_GRACE_SECONDS if self._has_run() else GRACE_SECONDS)
         _stop([child for child in self.children if child not in first], GRACE_SECONDS)
@@ -161,13 +155,15 @@ def _stop(children: list[Child], grace_seconds: float) -> None:
         child.terminate()
     deadline = time.monotonic() + grace_seconds
     for child in children:
-        if not child.wait(max(deadline - time.monotonic(), 0.05)):
-            child.signal(signal.SIGKILL)
-            child.wait(GRACE_SECONDS)
+        try:
+            child.process.wait(max(deadline - time.monotonic(), 0.05))
+        except subprocess.TimeoutExpired:
+            child.signal_group(signal.SIGKILL)
+            child.process.wait()
 
 
 def run(root: Path, port: int | None, mlflow_port: int) -> None:
-    """`simic up`: until Ctrl-C or SIGTERM."""
+    """Do `simic up` until Ctrl-C or SIGTERM."""
     configured = configured_port(root)
     port = port or configured
     with durable.locked(root / ".prefect" / "up.lock", "runs simic up"):
@@ -203,7 +199,7 @@ def _announce(supervisor: Supervisor, configured_port: int) -> None:
 
 
 def stop_leftovers(root: Path) -> None:
-    """Ends the children of a `simic up` that was killed, the runner first."""
+    """End the children of a `simic up` that was killed, the runner first."""
     record = _record(root)
     if not record.exists():
         return
@@ -215,22 +211,24 @@ def stop_leftovers(root: Path) -> None:
 
 
 def _is_ours(pid: int, name: str) -> bool:
-    """Process ids are reused: the command must be the one we started. Without a process of that id, a group that still
-    has it is what our child left behind (the kernel gives no id away that a group has).
+    """Return whether a process id still is that of our child, or of the group that it left behind: ids are reused, so
+    the command must be the one we started (the kernel gives no id away that a group has).
     """
     command = _command(pid)
     return not command or COMMANDS[name] in command
 
 
 def _command(pid: int) -> str:
-    """The command line of a process; empty when there is none, or only its exit status waits to be collected."""
-    ask = ["ps", "-ww", "-o", "stat=,command=", "-p", str(pid)]  # else as wide as COLUMNS says
-    stat, _, command = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip().partition(" ")
-    return "" if stat.startswith("Z") else command.strip()
+    """Return the command line of a process; empty where there is none, or only its exit status is left of it."""
+    try:
+        process = psutil.Process(pid)
+        return "" if process.status() == psutil.STATUS_ZOMBIE else " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def _end(pid: int, grace_seconds: float) -> None:
-    """The process first, then whatever of its group is left."""
+    """End the process first, then whatever of its group is left."""
     deadline = time.monotonic() + grace_seconds
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
@@ -248,7 +246,7 @@ def _record(root: Path) -> Path:
 
 
 def configured_port(root: Path) -> int:
-    """The port that commands in this folder talk to: PREFECT_API_URL, else [tool.prefect] of pyproject.toml."""
+    """Return the port that commands in this folder talk to: PREFECT_API_URL, else [tool.prefect] of pyproject.toml."""
     try:
         settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["prefect"]
     except (OSError, KeyError, tomllib.TOMLDecodeError):
@@ -257,7 +255,7 @@ def configured_port(root: Path) -> int:
 
 
 def require_free(port: int, what: str, option: str) -> None:
-    """SimicError naming the port and how to change it when something listens there."""
+    """Raise SimicError naming the port, and how to change it, where something listens there."""
     if is_free(port):
         return
     foreign = _answers(f"http://{HOST}:{port}/api/health")
@@ -266,7 +264,7 @@ def require_free(port: int, what: str, option: str) -> None:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on the port now."""
+    """Return whether a server could listen on the port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

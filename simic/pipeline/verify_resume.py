@@ -3,13 +3,17 @@ moments and resumed until they are done, each held byte for byte against one tha
 """
 
 import json
+import multiprocessing
+import os
 import shutil
+import signal
+import sys
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypeVar, get_args
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,25 +21,84 @@ from simic import durable, params, rng, seals
 from simic.audit.resume_certificate import ResumeCertificate, ResumeSubject
 from simic.certify.small_training import composed, thinned
 from simic.data.batches import data_hash
-from simic.errors import SimicError
+from simic.errors import SimicError, exit_with_message
 from simic.params import EXTENSIONS_FOLDER, Params, digest
-from simic.pipeline import lives
-from simic.pipeline.lives import Life, Moment, Where
+from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.training import checkpoint, machine
+from simic.training.observers import Observer
 from simic.training.resume import Identity
 from simic.training.session import layout
 
-T = TypeVar("T")
 Say = Callable[[str], None]
 Contents = Callable[[Workspace], Mapping[str, bytes]]
+Work = Callable[[Workspace, Observer], None]  # a function of a module, which another process imports
 PUBLISHED = ("checkpoints", "models", "telemetry")
-TRAINING: tuple[Where, ...] = ("step", "checkpoint", "record", "any time")
-FINISHING: tuple[Where, ...] = ("publication",) * 3  # has more changes than all of them
+PRELOADED = ("torch._dynamo", "torch.export", "simic.pipeline.stages", "simic.training.trainer", "simic.training.card")
 MOST_FILES = 5  # that are named
 MOST_LIVES = 4  # for each kill that is asked for: some end before their moment
-REACH = 1.5  # iterations: how far a life may come before it is killed
-LATE_SECONDS = 0.004  # after a change is begun: a write and its sync take about as long
+REACH = 1.5  # iterations: how far a life may come at every other draw; at the others to the end
+
+
+class Life(NamedTuple):
+    """A process that trained until it ended or was killed: the iterations it began, and its last words."""
+
+    exitcode: int | None
+    begun: list[int]
+    said: str
+    seconds: float
+
+    @property
+    def killed(self) -> bool:
+        return self.exitcode == -signal.SIGKILL
+
+
+class _Trace(Observer):
+    """Writes down, where a kill cannot reach it, which iterations are begun."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def on_step(self, iteration: int, step: int) -> None:
+        if step == 1:
+            with self.file.open("a", encoding="utf-8") as trace:
+                trace.write(f"{iteration}\n")
+
+
+def train(workspace: Workspace, watching: Observer) -> None:
+    """Train from where an earlier process stopped, and publish."""
+    stages.train(params.load(workspace.params), workspace, (watching,))
+
+
+def live(root: Path, seconds: float | None, number: int, work: Work = train) -> Life:
+    """Do the work in the workspace ``root``, for so many seconds at most. What is begun and said is written beside."""
+    trace, output = (root.with_name(f"{root.name}-{number}.{ending}") for ending in ("trace", "output"))
+    context = multiprocessing.get_context("forkserver")  # which has imported everything, and computed nothing
+    context.set_forkserver_preload(list(PRELOADED))
+    warm = context.Process(target=int)  # the first one waits for the imports
+    warm.start()
+    warm.join()
+    process, started = context.Process(target=_run, args=(work, root, trace, output)), time.monotonic()
+    process.start()
+    try:
+        process.join(seconds)
+    finally:
+        process.kill()
+        process.join()
+    begun = trace.read_text(encoding="utf-8").split() if trace.exists() else []
+    said = output.read_text(encoding="utf-8", errors="replace").strip() if output.exists() else ""
+    last = said.rpartition("\n")[2] or f"exit code {process.exitcode}, without a word"
+    return Life(process.exitcode, [*map(int, begun)], last, time.monotonic() - started)
+
+
+def _run(work: Work, root: Path, trace: Path, output: Path) -> None:
+    """Run in the child."""
+    sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(sink, 1)
+    os.dup2(sink, 2)
+    with exit_with_message("life"):
+        work(Workspace(root), _Trace(trace))
+    sys.stdout.flush()
 
 
 class Parting(NamedTuple):
@@ -51,7 +114,7 @@ class Parting(NamedTuple):
 class KillTally:
     """What all killed trainings came to."""
 
-    kills: Counter[str] = field(default_factory=Counter)
+    kills: int = 0
     trainings: int = 0
     partings: list[Parting] = field(default_factory=list)
     retrained: int = 0
@@ -59,7 +122,7 @@ class KillTally:
 
 
 def verify(tree: Params, workspace: Workspace, kills: int, seed: int, say: Say) -> ResumeCertificate:
-    """Does it in a folder of its own and writes reports/resume.json."""
+    """Kill small trainings in a folder of its own and write reports/resume.json."""
     with tempfile.TemporaryDirectory(prefix="simic-verify-resume-") as scratch:
         begun = Workspace(Path(scratch) / "begun")
         small = _project(tree, workspace, begun)
@@ -76,7 +139,7 @@ def verify(tree: Params, workspace: Workspace, kills: int, seed: int, say: Say) 
             trained=trained,
             seed=seed,
             trainings=tally.trainings,
-            kills={name: tally.kills[name] for name in get_args(Where) if tally.kills[name]},
+            kills={"any time": tally.kills},
             compared_files=sum(each.files for each in tally.partings),
             compared_bytes=sum(each.bytes for each in tally.partings),
             differing_bytes=sum(each.differing_bytes for each in tally.partings),
@@ -87,12 +150,12 @@ def verify(tree: Params, workspace: Workspace, kills: int, seed: int, say: Say) 
     if _hashes(tree, workspace) != before:
         raise SimicError("code or data changed while trainings were killed: nothing is certified; run it again")
     workspace.reports.mkdir(exist_ok=True)
-    durable.replace_file(workspace.resume, found.to_json())
+    durable.replace_file(workspace.resume, found.content())
     return found
 
 
 def _project(tree: Params, workspace: Workspace, target: Workspace) -> Params:
-    """The smallest training with the settings of this one, as a project of its own."""
+    """Make the smallest training with the settings of this one, as a project of its own."""
     device = machine.configure(tree.runtime)
     layout(tree, device)  # sets as many threads as its training has
     quiet = tree.model_copy(update={"runtime": tree.runtime.model_copy(update={"progress": "none"})})
@@ -105,7 +168,7 @@ def _project(tree: Params, workspace: Workspace, target: Workspace) -> Params:
 
 
 def _hashes(tree: Params, workspace: Workspace) -> dict[str, str]:
-    """As the audit finds them in the seal and the checkpoints of a run."""
+    """Return the hashes that the audit finds in the seal and the checkpoints of a run."""
     code, _ = seals.recipe(workspace.root, "train", tree)
     return {
         "code_sha256": digest(code),
@@ -115,7 +178,6 @@ def _hashes(tree: Params, workspace: Workspace) -> dict[str, str]:
 
 
 def _machine(trained: Workspace) -> dict[str, str]:
-    """The same."""
     found = checkpoint.read_published(trained.checkpoints, "latest").manifest.machine
     hardware = {"device": found.device, "cpu": found.cpu_capability, "threads": str(found.threads)}
     return {"python": found.python, **found.libraries, **hardware}
@@ -127,36 +189,30 @@ class Proof:
     """
 
     def __init__(
-        self,
-        begun: Workspace,
-        kills: int,
-        seed: int,
-        say: Say,
-        work: lives.Work = lives.train,
-        left: Contents | None = None,
+        self, begun: Workspace, kills: int, seed: int, say: Say, work: Work = train, left: Contents | None = None
     ):
         self.begun, self.kills, self.say, self.work, self.left = begun, kills, say, work, left or contents
         self.iterations = params.load(begun.params).train.iterations
         self.seed, self.draws = seed, 0
         self.tally = KillTally()
         self.twin = self._copy("twin")
-        self.whole = lives.live(self.twin.root, None, 0, work)
+        self.whole = live(self.twin.root, None, 0, work)
         if self.whole.exitcode:
             raise SimicError(f"the training that nobody kills fails: {self.whole.said}")
         self.expected = self.left(self.twin)
 
     def run(self) -> KillTally:
-        """Until there are as many kills as were asked for, or a training has failed."""
-        while sum(self.tally.kills.values()) < self.kills and not self.tally.failures:
+        """Train until there are as many kills as were asked for, or a training has failed."""
+        while self.tally.kills < self.kills and not self.tally.failures:
             self._training()
         return self.tally
 
     def _training(self) -> None:
-        """One, killed until it is done."""
+        """Do one training, killed until it is done."""
         self.tally.trainings += 1
         child, begun = self._copy(f"killed-{self.tally.trainings}"), list[int]()
         for number in range(MOST_LIVES * self.kills):
-            life = self._life(child, number, begun)
+            life = self._life(child, number)
             again = {*begun} & {*life.begun}
             self.tally.retrained += max(0, len(again) - 1)
             begun += life.begun
@@ -168,52 +224,37 @@ class Proof:
         parting = apart(self.expected, self.left(child))
         self.tally.partings.append(parting)
         self.say(
-            f"training {self.tally.trainings}: {sum(self.tally.kills.values())} of {self.kills} kills, "
+            f"training {self.tally.trainings}: {self.tally.kills} of {self.kills} kills, "
             f"{parting.differing_bytes} of {parting.bytes} bytes differ"
         )
         shutil.rmtree(child.root)
 
-    def _life(self, child: Workspace, number: int, begun: list[int]) -> Life:
-        last = sum(self.tally.kills.values()) >= self.kills
-        moment = None if last else self._moment(max(begun, default=0))
-        life = lives.live(child.root, moment, number, self.work)
-        if life.killed and moment is not None:
-            self.tally.kills[moment.where] += 1
+    def _life(self, child: Workspace, number: int) -> Life:
+        life = live(child.root, None if self.tally.kills >= self.kills else self._moment(), number, self.work)
+        self.tally.kills += life.killed
         return life
 
-    def _moment(self, begun: int) -> Moment:
-        """In this iteration or early in the next; at any change of publication where there is no next."""
-        finishing = begun >= self.iterations - 1
-        where = self._one_of((*TRAINING, *FINISHING) if finishing else TRAINING)
-        if where == "any time":
-            return Moment(where, self._drawn() * REACH * self.whole.seconds / self.iterations)
-        counted = self.whole.counts[where]
-        most = counted if where == "publication" else int(REACH * counted / self.iterations)
-        late = self._one_of((0.0, self._drawn() * LATE_SECONDS))
-        return Moment(where, self._one_of(range(1, 1 + max(1, most))), late)
-
-    def _one_of(self, choices: Sequence[T]) -> T:
-        return choices[int(self._drawn() * len(choices))]
-
-    def _drawn(self) -> float:
-        """The next of this seed, at least 0 and less than 1."""
+    def _moment(self) -> float:
+        """Return the seconds that a life has: less than it needs for an iteration or two, or for the whole training."""
         self.draws += 1
-        return float(rng.uniform(rng.key(self.seed, rng.Purpose.KILL, self.draws)))
+        key = rng.key(self.seed, rng.Purpose.KILL, self.draws)
+        share = 1.0 if self.draws % 2 else REACH / self.iterations
+        return float(rng.uniform(key)) * min(share, 1.0) * self.whole.seconds
 
     def _copy(self, name: str) -> Workspace:
         return Workspace(Path(shutil.copytree(self.begun.root, self.begun.root.with_name(name))))
 
 
 def apart(expected: Mapping[str, bytes], got: Mapping[str, bytes]) -> Parting:
-    """Byte for byte, of all that does not differ between equal trainings."""
+    """Compare byte for byte."""
     wrong = {name: _differing(expected.get(name), got.get(name)) for name in sorted(expected.keys() | got.keys())}
     named = tuple(f"{name} ({count})" for name, count in wrong.items() if count)
     return Parting(len(expected), sum(map(len, expected.values())), sum(wrong.values()), named)
 
 
 def contents(workspace: Workspace) -> dict[str, bytes]:
-    """What a training leaves, by place: what is published, its seal without hashes of wall times, and log and
-    checkpoints of the work directory.
+    """Return what does not differ between equal trainings, by place: what is published, its seal without hashes of
+    wall times, and log and checkpoints of the work directory.
     """
     root = workspace.root
     work = [folder for folder in (workspace.state / "work").glob("[!.]*") if folder.is_dir()]
@@ -233,12 +274,12 @@ def contents(workspace: Workspace) -> dict[str, bytes]:
 
 
 def _leftover(place: Path) -> bool:
-    """What a removal that was cut short has left: nothing reads it."""
+    """Return whether a removal that was cut short has left it: nothing reads it."""
     return place.parts[0].startswith(".")
 
 
 def _differing(expected: bytes | None, got: bytes | None) -> int:
-    """Bytes; of a file that only one of them has, all of it, and at least one."""
+    """Count bytes that differ; of a file that only one of them has, all of it, and at least one."""
     if expected is None or got is None:
         return max(1, len(expected or got or b""))
     shorter = min(len(expected), len(got))

@@ -16,8 +16,7 @@ from simic.errors import SimicError
 from simic.evaluation import result
 from simic.evaluation.result import Frozen
 from simic.evaluation.statistics import Interval
-from simic.params import Params
-from simic.params_file import read_tree
+from simic.params import Params, read_tree
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.study.file import StudyFile
@@ -27,7 +26,7 @@ from simic.training.interrupts import Interrupted
 
 RESULT, SECONDS, FAILURE, LOCK = "cell.json", "seconds.json", "failure.txt", "lock"
 SHARED = ("prepare", "headroom")
-PATIENCE_SECONDS = 60.0  # with a process of a study that was killed, which is about to end
+PATIENCE_SECONDS = 60.0  # a process of a study that was killed is about to end
 FOR_EVER = -1.0
 
 
@@ -61,7 +60,7 @@ class CellResult(Frozen):
 
 
 def cells_of(study: StudyFile, source: Path, project: Workspace) -> list[Cell]:
-    """All cells in the order of the table; SimicError where a key or a value is not allowed, or two are the same."""
+    """Return all cells in the order of the table; SimicError where a key or value is wrong, or two are the same."""
     found: dict[str, Cell] = {}
     for point in product(*study.grid.values()):
         tree = _tree(study, source, project, point)
@@ -103,13 +102,13 @@ def _cell(project: Workspace, tree: Params, point: tuple[JsonValue, ...], seed: 
 
 
 def _runtime(tree: Params) -> params.Runtime:
-    """A core for each cell: cells share a machine better than the hosts of one do."""
+    """Give each cell one core: cells share a machine better than the hosts of one do."""
     alone = {name: 1 for name in ("processes", "threads") if getattr(tree.runtime, name) == "auto"}
     return tree.runtime.model_copy(update={**alone, "progress": "none"})
 
 
 def attempt(cell: Cell, folder: Path) -> None:
-    """``run``, with the reason left in the cell's folder when it fails."""
+    """Compute a cell as ``run`` does, and leave the reason in its folder when it fails."""
     failure = folder / cell.fingerprint / FAILURE
     failure.unlink(missing_ok=True)
     try:
@@ -142,13 +141,13 @@ def run(cell: Cell, folder: Path) -> None:
 
 
 def shared(folder: Path, cell: Cell) -> dict[str, Workspace]:
-    """Where the stages run that cells of equal params share."""
+    """Return where the stages run that cells of equal params share."""
     names = zip(SHARED, (cell.prepared, cell.headroom), strict=True)
     return {stage: Workspace(folder / f"{stage}-{digest}") for stage, digest in names}
 
 
 def _measured(cell: Cell, tree: Params, folder: Path) -> Workspace:
-    """With data and headroom, made by the first cell that needs them; the others wait for it."""
+    """Return the workspace with data and headroom, made by the first cell that needs them; the others wait."""
     data, headroom = shared(folder, cell).values()
     _once(data, Workspace(Path(cell.project)), "prepare", tree, "data/raw", params.EXTENSIONS_FOLDER)
     _once(headroom, data, "headroom", tree, "data/prepared", params.EXTENSIONS_FOLDER)
@@ -156,7 +155,7 @@ def _measured(cell: Cell, tree: Params, folder: Path) -> Workspace:
 
 
 def _once(own: Workspace, other: Workspace, stage: str, tree: Params, *needed: str) -> None:
-    """One stage of what cells share; its seal says that it is done."""
+    """Run one stage that cells share, unless its seal says that it is done."""
     with durable.locked(own.root / LOCK, f"does {stage}", FOR_EVER):
         if not seals.path_of(own.root, stage).exists():
             _link(own, other, *needed)
@@ -166,7 +165,7 @@ def _once(own: Workspace, other: Workspace, stage: str, tree: Params, *needed: s
 
 
 def _link(own: Workspace, other: Workspace, *places: str) -> None:
-    """What the other has there is seen here too."""
+    """Link places of another workspace into this one."""
     for place in places:
         here, there = own.root / place, other.root / place
         if there.exists() and not here.is_symlink():
@@ -175,7 +174,7 @@ def _link(own: Workspace, other: Workspace, *places: str) -> None:
 
 
 def _training_seconds(own: Workspace) -> float:
-    """Over all lives of the run."""
+    """Return the seconds of training, over all lives of the run."""
     rows = timing.read(own.telemetry / TIMING_FILE)
     return sum(row.seconds for row in rows)
 
@@ -196,7 +195,7 @@ def _rows(tree: Params, own: Workspace) -> tuple[PolicyRow, ...]:
 
 
 def finished(cell: Cell, folder: Path) -> CellResult | None:
-    """What a cell came to; None while it is not done. SimicError where its file is damaged."""
+    """Return a cell's result; None while it is not done. SimicError where its file is damaged."""
     path = folder / cell.fingerprint / RESULT
     try:
         return CellResult.model_validate_json(json.dumps(durable.checked(path.read_bytes())))

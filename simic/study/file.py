@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from simic.errors import SimicError
-from simic.params import PolicyName, RuleName, Tree
-from simic.params_file import read_tree
-from simic.params_words import refusal
+from simic.params import PolicyName, RuleName, Tree, read_tree
+from simic.validation_messages import refusal
 
 MOST_CELLS = 10_000
 
@@ -18,7 +17,7 @@ Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 def _counted(value: Any) -> Any:
-    """A count means 1, 2, … up to it."""
+    """Turn a count into 1, 2, … up to it."""
     counts = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_CELLS
     return tuple(range(1, value + 1)) if counts else value
 
@@ -38,7 +37,7 @@ class StudyFile(Tree):
     @classmethod
     def _once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(set(values)) < len(values):
-            raise ValueError("a list that names each one once")
+            raise ValueError("values must be unique")
         return values
 
     @model_validator(mode="after")
@@ -53,17 +52,17 @@ class StudyFile(Tree):
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Those of the policies that training makes."""
+        """The policies that training makes."""
         return tuple(name for name in self.policies if name in get_args(PolicyName))
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Those written by hand, which headroom measures; it needs one."""
+        """The policies written by hand, which headroom measures; it needs one."""
         return tuple(name for name in self.policies if name not in self.trained) or ("static",)
 
     @property
     def cells(self) -> int:
-        """Grid points times training seeds."""
+        """The number of grid points times training seeds."""
         count = len(self.seeds)
         for values in self.grid.values():
             count *= len(values)
@@ -71,10 +70,11 @@ class StudyFile(Tree):
 
 
 def read(path: Path) -> StudyFile:
-    """The study in a YAML file; SimicError naming every key that is wrong, its value and what is allowed."""
+    """Read the study in a YAML file; SimicError naming every wrong key, its value and what is allowed."""
     if not path.is_file():
         raise SimicError(f"{path}: no such file; examples/studies/memory.yaml shows one")
+    tree = read_tree(path)
     try:
-        return StudyFile.model_validate(read_tree(path))
+        return StudyFile.model_validate(tree)
     except ValidationError as error:
-        raise refusal(error, str(path), StudyFile) from None
+        raise refusal(error, str(path), tree, StudyFile) from None

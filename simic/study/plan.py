@@ -1,4 +1,4 @@
-"""What a study is going to do, what is done already, and what the rest will cost by what has been measured."""
+"""Plan a study: what is to be done, what is done already, and what the rest costs by what was measured."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from simic.pipeline.paths import Workspace
 from simic.study import cells
 from simic.study.cells import Cell, CellResult
 from simic.study.file import StudyFile
-from simic.training import sharing
+from simic.training import worker_layout
 from simic.training.progress import duration
 
 
@@ -30,21 +30,21 @@ class StudyPlan:
 
     @classmethod
     def of(cls, study: StudyFile, source: Path, project: Workspace) -> "StudyPlan":
-        """SimicError where a cell's params are not allowed."""
+        """Return the plan; SimicError where a cell's params are not allowed."""
         return cls(study, project.state / "studies" / study.name, cells.cells_of(study, source, project))
 
     def done(self) -> dict[str, CellResult]:
-        """What the finished cells came to, by fingerprint."""
+        """Return the results of finished cells, by fingerprint."""
         found = ((cell.fingerprint, cells.finished(cell, self.folder)) for cell in self.cells)
         return {fingerprint: result for fingerprint, result in found if result is not None}
 
     def left(self) -> list[Cell]:
-        """Cells that are not done."""
+        """Return the cells that are not done."""
         done = self.done()
         return [cell for cell in self.cells if cell.fingerprint not in done]
 
     def lines(self, workers: int) -> Iterator[str]:
-        """The plan as it is printed before anything runs."""
+        """Yield the plan as it is printed before anything runs."""
         left, seeds = self.left(), self.study.seeds
         open_, points = Counter(cell.point for cell in left), list(dict.fromkeys(cell.point for cell in self.cells))
         yield (
@@ -58,7 +58,7 @@ class StudyPlan:
         yield f"cost     {self.cost(workers)}"
 
     def cost(self, workers: int) -> str:
-        """Of what is left, by the mean of what has been measured here; never a guess."""
+        """Return the cost of what is left, by the mean of what has been measured here; never a guess."""
         left, spent = self.left(), [result.seconds for result in self.done().values()]
         if not left:
             return "nothing is left to do"
@@ -70,27 +70,27 @@ class StudyPlan:
         return f"about {duration(seconds / min(workers, len(left)))} with {workers} workers: {measured}"
 
     def _open(self, stage: str) -> set[Path]:
-        """Folders in which a shared stage is still to run."""
+        """Return the folders in which a shared stage is still to run."""
         roots = {cells.shared(self.folder, cell)[stage].root for cell in self.left()}
         return {root for root in roots if not seals.path_of(root, stage).exists()}
 
     def _seconds(self, stage: str) -> float:
-        """That a shared stage took, on average; every finished cell has one."""
+        """Return the seconds that a shared stage took, on average."""
         paths = {cells.shared(self.folder, cell)[stage].root / cells.SECONDS for cell in self.cells}
         found = [float(json.loads(path.read_bytes())) for path in paths if path.exists()]
         return sum(found) / max(1, len(found))
 
 
 def workers_of(plan: StudyPlan) -> int:
-    """As many cells at a time as the machine has cores for; one where they train on a GPU."""
+    """Return how many cells the machine has cores for at a time; one where they train on a GPU."""
     runtime = Runtime.model_validate(plan.cells[0].params["runtime"])
     if runtime.device != "cpu" and torch.cuda.is_available():
         return 1
     each = [count for count in (runtime.processes, runtime.threads) if count != "auto"]
-    return max(1, sharing.cores() // math.prod(each))
+    return max(1, worker_layout.cores() // math.prod(each))
 
 
 def in_words(study: StudyFile, point: tuple[JsonValue, ...]) -> str:
-    """``train.envs=8 train.price=0`` of a grid point; "params.yaml" where nothing varies."""
+    """Return a grid point as ``train.envs=8 train.price=0``; "params.yaml" where nothing varies."""
     named = [f"{key}={json.dumps(value)}" for key, value in zip(study.grid, point, strict=True)]
     return " ".join(named) or "params.yaml"

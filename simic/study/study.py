@@ -1,6 +1,5 @@
-"""Runs a study: what is left of its plan, with its table and MLflow's record; what a dead process left is taken up."""
+"""Run a study: what is left of its plan, with its table and MLflow's record; what a dead process left is taken up."""
 
-import importlib.util
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,19 +8,11 @@ from simic import durable, params
 from simic.errors import SimicError
 from simic.pipeline import mlflow_store, mlflow_studies
 from simic.pipeline.paths import Workspace
-from simic.study import cells, server, table
+from simic.study import cells, runner, table
 from simic.study.cells import Cell
 from simic.study.plan import StudyPlan, in_words
 from simic.training.interrupts import stop_on_signals
 from simic.training.progress import duration
-
-
-def refuse_unknown(runner: str) -> None:
-    """SimicError where there is no such runner, or it is not installed."""
-    if runner not in ("processes", "dask"):
-        raise SimicError(f"--runner {runner!r}: must be processes or dask")
-    if runner == "dask" and importlib.util.find_spec("prefect_dask") is None:
-        raise SimicError("--runner dask: prefect-dask is not installed; pip install 'simic[dask]'")
 
 
 class Stopped(Exception):
@@ -41,9 +32,9 @@ class Study:
     failed: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Until every cell is done or has failed; SimicError when some failed, ``Stopped`` when asked to stop."""
+        """Go on until every cell is done or has failed; SimicError when some failed, ``Stopped`` when asked to stop."""
         plan, name = self.plan, self.plan.study.name
-        refuse_unknown(self.runner)
+        runner.refuse_unknown(self.runner)
         with durable.locked(plan.folder / cells.LOCK, f"runs the study {name}"), stop_on_signals(self.stop):
             self.record = mlflow_studies.StudyRecord(self.project, name)
             for cell in plan.cells:
@@ -56,14 +47,12 @@ class Study:
         self._tell()
 
     def _compute(self) -> None:
-        """Attempts that finish nothing are counted: a process may die of what every next one dies of."""
+        """Compute what is left. Attempts that finish nothing are counted: every process may die of the same."""
         vain, most = 0, params.Runtime.model_validate(self.plan.cells[0].params["runtime"]).auto_resume
-        with server.named(self.project, self.plan.folder / "prefect"):
-            from simic.study import flow
-
-            while (left := self._left()) and vain <= most and not self.stop.is_set():
-                flow.run_all(flow.Work(left, self.plan.folder, self.workers, self.stop, self._ended), self.runner)
-                vain = 0 if len(self._left()) < len(left) else vain + 1
+        while (left := self._left()) and vain <= most and not self.stop.is_set():
+            work = runner.Work(left, self.plan.folder, self.workers, self.stop, self._ended)
+            runner.run_all(work, self.runner)
+            vain = 0 if len(self._left()) < len(left) else vain + 1
         if not self.stop.is_set():
             self.failed |= {cell.fingerprint: f"its process died, {vain} times" for cell in self._left()}
 
@@ -71,7 +60,7 @@ class Study:
         return [cell for cell in self.plan.left() if cell.fingerprint not in self.failed]
 
     def _ended(self, cell: Cell, reason: str) -> bool:
-        """Whether the cell is done or has failed; else its process was stopped, or died."""
+        """Tell of a cell; False where it is neither done nor has failed: its process was stopped, or died."""
         result, failure = cells.finished(cell, self.plan.folder), self.plan.folder / cell.fingerprint / cells.FAILURE
         where = f"{in_words(self.plan.study, cell.point)}, seed {cell.seed}"
         if result is not None:

@@ -21,7 +21,7 @@ Scores = Mapping[int, float]  # of a policy at a grid point, by training seed
 
 
 def write(plan: StudyPlan) -> None:
-    """One row per finished cell and policy, in the order of the plan: table.csv in the study's folder."""
+    """Write table.csv in the study's folder: a row per finished cell and policy, in the order of the plan."""
     text, done = io.StringIO(), plan.done()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow([*plan.study.grid, "seed", "policy", *MEASURED])
@@ -42,8 +42,8 @@ def _plain(value: JsonValue) -> str:
 
 
 def summary(plan: StudyPlan) -> Iterator[str]:
-    """Per policy and grid point the mean score over training seeds with its 95 % t interval, and what it is above the
-    first grid point on the seeds that both have.
+    """Yield per policy and grid point the mean score over training seeds with its 95 % t interval, and what it is above
+    the first grid point on the seeds that both have.
     """
     points = list(dict.fromkeys(cell.point for cell in plan.cells))
     tables = {point: _by_policy(plan, point) for point in points}

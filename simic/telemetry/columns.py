@@ -102,7 +102,7 @@ class EventColumns:
 
 
 def arranged(columns: Columns, table: dict[str, Column]) -> Columns:
-    """In the order of the table; ValueError where names, kinds or axes are not the table's."""
+    """Return the columns in the order of the table; ValueError where names, kinds or axes are not the table's."""
     parts = [name for name in columns if name.startswith(COMPONENTS + "/")]
     order = [each for name in table for each in (parts if name == COMPONENTS else [name])]
     if columns.keys() != set(order):
@@ -115,14 +115,14 @@ def arranged(columns: Columns, table: dict[str, Column]) -> Columns:
 
 
 def empty(table: dict[str, Column]) -> Columns:
-    """The columns of no hosts; of the reward's components none."""
+    """Return the columns of no hosts, without the reward's components."""
     return {
         name: np.zeros((0,) * column.axes, dtype=column.kept) for name, column in table.items() if name != COMPONENTS
     }
 
 
 def published(values: Array) -> Array:
-    """As tables have them: int64, flags, or float64 with one bit pattern for NaN."""
+    """Return values as tables have them: int64, flags, or float64 with one bit pattern for NaN."""
     if values.dtype.kind != "f":
         return values.astype(np.int64) if values.dtype == np.int16 else values
     return np.where(np.isnan(values), np.nan, values.astype(np.float64))

@@ -27,7 +27,7 @@ class Curves:
         self._last: UpdateRow | None = None
 
     def append(self, update: UpdateRow, episodes: Columns) -> None:
-        """One iteration, with the episodes that it learned from; means are over the hosts that were measured."""
+        """Add one iteration, with the episodes that it learned from; means are over the hosts that were measured."""
         done = update.iteration + 1
         row = {"iterations": done, "validation_score": update.validation_accuracy}
         row |= {name: _mean(episodes[column]) for name, column in OF_EPISODES.items()}
@@ -35,7 +35,7 @@ class Curves:
         self._rows[done], self._last = row, update
 
     def csv(self) -> str:
-        """A header and a row for each iteration."""
+        """Return a header and a row for each iteration."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -44,7 +44,7 @@ class Curves:
         return text.getvalue()
 
     def metrics(self) -> str:
-        """As JSON: the last iteration, and the best validation so far with the iterations done then."""
+        """Return JSON of the last iteration, and the best validation so far with the iterations done then."""
         found: dict[str, int | float] = {"iterations": 0}
         if self._last is not None:
             last, best = self._rows[self._last.iteration + 1], self._last.best_iteration

@@ -22,7 +22,7 @@ PLANTS = (
 
 
 def run_name(fingerprint: str) -> str:
-    """Of the run with this fingerprint, which its work directory is named by: ``quiet-rowan-0123abcd``."""
+    """Return the name of the run with this fingerprint, for example ``quiet-rowan-0123abcd``."""
     number = zlib.crc32(fingerprint.encode())
     quality, plant = QUALITIES[number % len(QUALITIES)], PLANTS[number // len(QUALITIES) % len(PLANTS)]
     return f"{quality}-{plant}-{fingerprint[:DIGITS]}"

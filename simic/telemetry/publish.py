@@ -34,7 +34,7 @@ HOST_ROWS_PER_GROUP = 1 << 20  # bounds the memory of a group
 
 
 def publish(work_dir: Path, extent: Extent, out_dir: Path) -> None:
-    """Writes ``out_dir`` anew, whole or not at all; SimicError naming the file of the log that is damaged."""
+    """Write ``out_dir`` anew, whole or not at all; SimicError naming the file of the log that is damaged."""
     log = work_dir / FOLDER
     damage = _damage(work_dir, extent)
     if damage is not None:
@@ -58,13 +58,13 @@ def publish(work_dir: Path, extent: Extent, out_dir: Path) -> None:
 
 
 def links(work_dir: Path, extent: Extent) -> dict[int, str]:
-    """The hash chain of the run, by iterations done, as far as its rows are there."""
+    """Return the hash chain of the run, by iterations done, as far as its rows are there."""
     updates = Chain.of(work_dir / FOLDER).updates_of(extent)
     return {done: update.state_chain for done, update in updates.items()}
 
 
 def _damage(work_dir: Path, extent: Extent) -> str | None:
-    """What is not as it was written: of the log, the wall times, or the starts that a session has."""
+    """Say what is not as it was written: of the log, the wall times, or the starts that a session has."""
     chain, times, begun = Chain.of(work_dir / FOLDER), work_dir / TIMING_FILE, work_dir / RUN_FILE
     damage = chain.damage(extent)
     if damage is not None:
@@ -111,7 +111,7 @@ class TableWriter:
             self._writer.close()
 
     def append(self, table: pa.Table, hosts: int = 1) -> None:
-        """Some rows, of so many hosts at a time."""
+        """Add rows, of so many hosts at a time."""
         if not len(table):
             return
         group = hosts * max(1, min(ROWS_PER_GROUP, HOST_ROWS_PER_GROUP // hosts))
@@ -142,7 +142,7 @@ def _empty() -> dict[str, pa.Table]:
 
 
 def steps_table(iteration: int, steps: Columns) -> pa.Table:
-    """One row per step and host."""
+    """Return one row per step and host."""
     count, hosts = steps["op"].shape
     axes = {"iteration": np.full(count * hosts, iteration), "step": np.repeat(np.arange(1, count + 1), hosts)}
     arrays = {name: _array(values.reshape(count * hosts, *values.shape[2:])) for name, values in steps.items()}
@@ -150,14 +150,14 @@ def steps_table(iteration: int, steps: Columns) -> pa.Table:
 
 
 def episodes_table(iteration: int, split: str, episodes: Columns) -> pa.Table:
-    """One row per host."""
+    """Return one row per host."""
     hosts = len(episodes["env_id"])
     axes = {"iteration": np.full(hosts, iteration), "split": pa.array([split]).take(np.zeros(hosts, dtype=np.int64))}
     return pa.table({**axes, **{name: _array(values) for name, values in episodes.items()}, "env": np.arange(hosts)})
 
 
 def events_table(iteration: int, events: EventColumns) -> pa.Table:
-    """One row per event."""
+    """Return one row per event."""
     columns = events.columns
     name, detail = (pa.array([text[part] for text in events.texts], pa.string()) for part in (0, 1))
     return pa.table(
@@ -173,7 +173,7 @@ def events_table(iteration: int, events: EventColumns) -> pa.Table:
 
 
 def updates_table(updates: list[UpdateRow]) -> pa.Table:
-    """One row per update, its metrics under their own names."""
+    """Return one row per update, its metrics under their own names."""
     metrics = list(dict.fromkeys(chain.from_iterable(update.metrics for update in updates)))
     return pa.table(
         {
@@ -188,7 +188,7 @@ def updates_table(updates: list[UpdateRow]) -> pa.Table:
 
 
 def findings_table(findings: list[FindingRow]) -> pa.Table:
-    """One row per finding, its evidence as JSON."""
+    """Return one row per finding, its evidence as JSON."""
     return pa.table(
         {
             "iteration": pa.array([finding.iteration for finding in findings], pa.int64()),
@@ -201,7 +201,7 @@ def findings_table(findings: list[FindingRow]) -> pa.Table:
 
 
 def _array(values: Array) -> pa.Array:
-    """A column as it is published; values per slot as lists."""
+    """Return a column as it is published; values per slot as lists."""
     flat = pa.array(published(values).reshape(-1))
     if values.ndim == 1:
         return flat

@@ -51,7 +51,7 @@ class Iteration:
     kept: Columns = field(default_factory=dict)  # of a few iterations all that certifying one needs
 
     def tables(self) -> dict[str, Columns]:
-        """Checked against the tables of columns, and in their order."""
+        """Return the tables, checked against their columns and in their order."""
         found = {"steps": arranged(self.steps, STEPS)}
         if self.validation is not None:
             found["validation"] = arranged(self.validation, EPISODES)
@@ -60,8 +60,8 @@ class Iteration:
 
 
 def encode(previous: str, iteration: Iteration | None, findings: list[FindingRow], lost: str | None = None) -> bytes:
-    """A file's content; the same iteration after the same file always gives the same bytes. ``lost`` is the hash of the
-    file that a stand-in replaces.
+    """Return a file's content; the same iteration after the same file always gives the same bytes. ``lost`` is the hash
+    of the file that a stand-in replaces.
     """
     tables = iteration.tables() if iteration else {}
     metadata: dict[str, Any] = {
@@ -100,7 +100,7 @@ class LogFile:
 
     @property
     def lost(self) -> str | None:
-        """Of a whole stand-in the hash of the file that it replaces."""
+        """The hash of the file that a whole stand-in replaces."""
         if "lost" not in self._metadata:
             return None
         with _readable(self.path):
@@ -114,23 +114,23 @@ class LogFile:
 
     @property
     def update(self) -> UpdateRow | None:
-        """None in a file of findings alone."""
+        """The update; None in a file of findings alone."""
         with _readable(self.path):
             found = self._metadata["update"]
             return None if found is None else UpdateRow.model_validate(found)
 
     @property
     def findings(self) -> list[FindingRow]:
-        """In the order in which they were reported."""
+        """The findings in the order in which they were reported."""
         return [FindingRow.model_validate(each) for each in self._metadata["findings"]]
 
     @property
     def events(self) -> EventColumns:
-        """Of the steps of the iteration, in order."""
+        """The events of the iteration's steps, in order."""
         return EventColumns(self.columns("events"), [(name, detail) for name, detail in self._metadata["texts"]])
 
     def columns(self, table: str) -> Columns:
-        """Those of ``steps``, ``train``, ``validation``, ``events`` or ``kept``; empty where there are none."""
+        """Return those of ``steps``, ``train``, ``validation``, ``events`` or ``kept``; empty where there are none."""
         names = self._metadata["tables"].get(table, [])
         with _readable(self.path), safe_open(self.path, "np") as file:
             return {name: file.get_tensor(f"{table}/{name}") for name in names}
@@ -138,7 +138,7 @@ class LogFile:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turns what a library says of a damaged or missing file into one message."""
+    """Turn what a library says of a damaged or missing file into one message."""
     try:
         yield
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -146,12 +146,12 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def path_of(folder: Path, number: int) -> Path:
-    """Where a file of the log is; numbers start at 0."""
+    """Return the path of a file of the log; numbers start at 0."""
     return folder / f"{number:06d}{SUFFIX}"
 
 
 def read(folder: Path) -> Iterator[LogFile]:
-    """The files that are there, in order, unverified: opening a run for training has verified them."""
+    """Yield the files that are there, in order, unverified: opening a run for training has verified them."""
     yield from (LogFile(path_of(folder, number)) for number in _numbers(folder))
 
 
@@ -175,7 +175,7 @@ class Chain:
 
     @classmethod
     def of(cls, folder: Path) -> Self:
-        """Reads every file once."""
+        """Read every file once."""
         found = cls(folder, {}, {}, {})
         for number in _numbers(folder):
             file = LogFile(path_of(folder, number))
@@ -190,13 +190,13 @@ class Chain:
         return found
 
     def damage(self, extent: Extent) -> str | None:
-        """Which of the files is not what was written, and which are good; None when all are."""
+        """Say which of the files is not what was written, and which are good; None when all are."""
         lost = self.lost(extent)
         return None if not lost else f"{self._said(lost[-1])}; good files before it: {self._good(lost[-1])}"
 
     def lost(self, extent: Extent) -> list[int]:
-        """Numbers of all files that are not what was written. One whose successor is lost, so that nobody has its hash,
-        is good if it follows the one before it.
+        """Return the numbers of all files that are not what was written. One whose successor is lost, so that nobody
+        has its hash, is good if it follows the one before it.
         """
         found = list[int]()
         expected: str | None = extent.sha256
@@ -211,13 +211,13 @@ class Chain:
         return self.previous.get(number) in (self.sha256.get(number - 1, ()) if number else ("",))
 
     def updates_of(self, extent: Extent) -> dict[int, UpdateRow]:
-        """Those of files that are what was written, by iterations done."""
+        """Return the updates of files that are what was written, by iterations done."""
         lost = self.lost(extent)
         good = (each for number, each in self.updates.items() if number < extent.files and number not in lost)
         return {update.iteration + 1: update for update in good}
 
     def mend(self, extent: Extent) -> list[str]:
-        """Gives every lost file a stand-in and keeps what is left of it as ``damaged-…``; what was lost, in words."""
+        """Give every lost file a stand-in and keep what is left of it as ``damaged-…``; say what was lost."""
         lost, written = self.lost(extent), dict[int, str]()
         for number in lost:
             path = path_of(self.folder, number)
@@ -234,7 +234,7 @@ class Chain:
         return f"{path_of(self.folder, number)}: {'damaged' if number in self.sha256 else 'missing'}"
 
     def _good(self, limit: int) -> int:
-        """How many files from the first on are those that the file after each of them has the hash of."""
+        """Count the files from the first on whose hash the file after each of them has."""
         good = 0
         while good < limit and self.previous.get(good + 1) in self.sha256.get(good, ()):
             good += 1
@@ -245,8 +245,8 @@ class Recorder:
     """The one writer of a log. An iteration is on disk when ``write`` returns, a finding after that or ``flush``."""
 
     def __init__(self, work_dir: Path, extent: Extent = NOTHING, iteration: int = 0):
-        """Goes on behind ``extent`` with this iteration; files after it are dropped, ``dropped`` of them. Of
-        ``lost_times`` iterations before it the wall times were damaged.
+        """Go on behind ``extent`` with this iteration; files after it are dropped, ``dropped`` of them. The wall times
+        of ``lost_times`` iterations before it were damaged.
         """
         self.folder, self._timing = work_dir / FOLDER, work_dir / timing.TIMING_FILE
         self._extent, self._findings = extent, list[FindingRow]()
@@ -270,7 +270,7 @@ class Recorder:
                 self.flush()
 
     def _drop(self) -> int:
-        """Removes the files after the extent, the last one first, and what a killed process left half written."""
+        """Remove the files after the extent, the last one first, and what a killed process left half written."""
         late = [path_of(self.folder, number) for number in _numbers(self.folder) if number >= self._extent.files]
         for path in (*reversed(late), *self.folder.glob(".*.tmp")):
             path.unlink()
@@ -280,7 +280,7 @@ class Recorder:
         return len(late)
 
     def find(self, finding: FindingRow) -> None:
-        """Keeps a finding for the next file."""
+        """Keep a finding for the next file."""
         self._findings.append(finding)
 
     @property
@@ -289,11 +289,11 @@ class Recorder:
         return list(self._findings)
 
     def forget(self) -> None:
-        """Drops the findings that are in no file yet: the iteration they are about is done again."""
+        """Drop the findings that are in no file yet: the iteration they are about is done again."""
         self._findings.clear()
 
     def write(self, iteration: Iteration | None) -> None:
-        """The next file, with the findings since the last one; SimicError when it cannot be written."""
+        """Write the next file, with the findings since the last one; SimicError when it cannot be written."""
         content = encode(self._extent.sha256, iteration, self._findings)
         try:
             durable.replace_file(path_of(self.folder, self._extent.files), content)
@@ -303,13 +303,13 @@ class Recorder:
         self._findings.clear()
 
     def flush(self) -> Extent:
-        """Writes findings that are in no file yet; how far the log reaches."""
+        """Write findings that are in no file yet; return how far the log reaches."""
         if self._findings:
             self.write(None)
         return self._extent
 
     def time(self, row: TimingRow) -> None:
-        """Adds the wall times of an iteration to their own file."""
+        """Add the wall times of an iteration to their own file."""
         try:
             timing.append(self._timing, row)
         except OSError as error:
@@ -320,22 +320,15 @@ class Recorder:
 
 
 class Silent(Recorder):
-    """The log of a process that does not write."""
+    """The log of a process that does not write, since the first one does."""
 
     def __init__(self) -> None:
         self.dropped = self.lost_times = 0
-
-    def find(self, finding: FindingRow) -> None:
-        """Nothing: the first process has it."""
-
-    def forget(self) -> None:
-        """Nothing is kept."""
+        self._extent, self._findings = NOTHING, list[FindingRow]()
 
     def write(self, iteration: Iteration | None) -> None:
-        """Nothing: the first process does."""
-
-    def flush(self) -> Extent:
-        return NOTHING
+        """Keep nothing."""
+        self._findings.clear()
 
     def time(self, row: TimingRow) -> None:
-        """Nothing: the first process does."""
+        """Keep nothing."""

@@ -13,7 +13,7 @@ _ROWS = TypeAdapter(list[StartRow])
 
 
 def read(path: Path) -> list[StartRow]:
-    """All of them in order; SimicError where the file is not what was written."""
+    """Return all starts in order; SimicError where the file is not what was written."""
     try:
         return _ROWS.validate_python(durable.checked(path.read_bytes())["starts"])
     except OSError as error:
@@ -23,7 +23,7 @@ def read(path: Path) -> list[StartRow]:
 
 
 def note(path: Path, start: StartRow) -> None:
-    """Adds one, whole or not at all. Where the file is damaged, or missing after an earlier start, a new one begins,
+    """Add a start, whole or not at all. Where the file is damaged, or missing after an earlier start, a new one begins,
     and that is one of its findings.
     """
     earlier = list[StartRow]()

@@ -19,20 +19,20 @@ _CRC = ',"crc":"{:08x}"}}\n'  # how every line ends
 
 
 def append(path: Path, row: TimingRow) -> None:
-    """Adds one line; OSError as the system reports it."""
+    """Add one line; OSError as the system reports it."""
     with path.open("a+b") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - len(_CRC.format(0))))
         file.write(_line(row, file.read()))
 
 
 def _line(row: TimingRow, before: bytes) -> bytes:
-    """Behind a line, or the end of one."""
+    """Return the line that follows ``before``, or the end of a line."""
     content = row.model_dump_json().removesuffix("}").encode()
     return content + _CRC.format(zlib.crc32(before[-len(_CRC.format(0)) :] + content)).encode()
 
 
 def read(path: Path) -> list[TimingRow]:
-    """All rows, of one iteration after the other from the first on; SimicError naming the line that is damaged."""
+    """Return all rows, of one iteration after the other from the first on; SimicError naming a damaged line."""
     rows, whole = _good(path)
     if not whole:
         raise SimicError(f"{path}: line {len(rows) + 1} is damaged; rows before it are good")
@@ -40,8 +40,8 @@ def read(path: Path) -> list[TimingRow]:
 
 
 def keep_before(path: Path, iteration: int) -> int:
-    """Rewrites the file without the rows of this and later iterations; of how many before it they were damaged. Their
-    times are NaN.
+    """Rewrite the file without the rows of this and later iterations; return how many before it were damaged, whose
+    times become NaN.
     """
     kept = _good(path)[0][:iteration] if path.exists() else []
     nothing = dict.fromkeys(TimingRow.model_fields.keys() - {"iteration"}, math.nan)
@@ -54,7 +54,7 @@ def keep_before(path: Path, iteration: int) -> int:
 
 
 def _good(path: Path) -> tuple[list[TimingRow], bool]:
-    """The rows before the first line that is not what was written, and whether these are all."""
+    """Return the rows before the first line that is not what was written, and whether these are all."""
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:

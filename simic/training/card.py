@@ -1,15 +1,14 @@
-"""The card of a trained policy, Markdown with the front matter that model hubs read; every number is of the run."""
+"""Write the card of a trained policy: Markdown with the front matter that model hubs read; numbers are the run's."""
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ruamel.yaml import YAML
 
 from simic.data.batches import Meta
-from simic.params import Train
 from simic.training.checkpoint import Manifest
 from simic.training.learned import Learned
 
@@ -56,7 +55,7 @@ class Measured(NamedTuple):
 def front_matter(
     name: str, task: str, tags: Sequence[str], datasets: Sequence[str], measured: Sequence[Measured]
 ) -> str:
-    """YAML between two rules. simic puts no licence on what it makes of a user's data, hence ``unknown``."""
+    """Return YAML between two rules. simic puts no licence on what it makes of a user's data, hence ``unknown``."""
     kinds = list(dict.fromkeys((each.dataset, each.split) for each in measured))
     results = [
         {
@@ -96,7 +95,7 @@ class Trained:
     meta: Meta
 
     def own_card(self) -> str:
-        """Before anything was evaluated: the validation score that chose it."""
+        """Return the card before anything was evaluated, with the validation score that chose the policy."""
         best = self.manifest.scalars["best_score"]
         measured, said = list[Measured](), "It was never validated."
         if isinstance(best, float) and self.manifest.best_iteration is not None:
@@ -108,7 +107,7 @@ class Trained:
         )
 
     def card(self, measured: Sequence[Measured], results: str) -> str:
-        """With these results."""
+        """Return the card with these results."""
         meta, host = self.meta, self.learned.train.host
         weights = sum(parameter.numel() for parameter in self.learned.policy.parameters())
         head = front_matter(
@@ -128,7 +127,7 @@ epoch which module to grow where, and what to keep.
 {data_used(meta, self.manifest.data_sha256)}
 
 ## Training
-{_training(self.learned.train, self.manifest)}
+{self._training()}
 
 ## Results
 {results}
@@ -143,9 +142,17 @@ From the folder with `policy` and `program`:
 - simic puts no licence on it; the data's is above.
 """
 
+    def _training(self) -> str:
+        train, manifest = self.learned.train, self.manifest
+        return (
+            f"One training, rng_seed {manifest.params['rng_seed']}: {train.iterations} iterations of {train.envs} "
+            f"hosts; kept is iteration {manifest.iteration}. On {manifest.machine.device}, torch "
+            f"{manifest.machine.libraries['torch']}."
+        )
+
 
 def data_used(meta: Meta, data_sha256: str) -> str:
-    """Where the data came from, their licence, their number."""
+    """Say where the data came from, their licence, their number."""
     tasks = [task for task in meta.tasks if task.group == "train"]
     kinds = list(dict.fromkeys(task.kind for task in tasks))
     samples = ", ".join(f"{count} {split}" for split, count in meta.samples.items())
@@ -159,36 +166,17 @@ def data_used(meta: Meta, data_sha256: str) -> str:
     )
 
 
-def _training(train: Train, manifest: Manifest) -> str:
-    machine = manifest.machine
-    return (
-        f"One training, rng_seed {manifest.params['rng_seed']}: {train.iterations} iterations of {train.envs} hosts; "
-        f"kept is iteration {manifest.iteration}. On {machine.device}, torch {machine.libraries['torch']}."
-    )
-
-
 def limits(learned: Learned, shape: Sequence[int]) -> str:
-    """What it was trained with, beyond which nothing is known of it; a list."""
-    train = learned.train
-    life, slots = train.lifecycle, learned.policy.observation_spec.categories
+    """List what it was trained with, beyond which nothing is known of it."""
+    train, slots = learned.train, learned.policy.observation_spec.categories
+    life, shortest, longest = train.lifecycle, train.shortest_episode, train.longest_episode
     seeds = "one seed for each slot" if life.max_seeds is None else f"{life.max_seeds} seed{'s' * (life.max_seeds > 1)}"
+    allowed = "; ".join(f"{head}: {', '.join(map(str, kept))}" for head, kept in train.actions.items()) or "all"
+    epochs = f"{longest}" if shortest == longest else f"{shortest} to {longest}"
+    batches = "all batches" if train.batches_per_epoch == "all" else f"{train.batches_per_epoch} batches"
     return f"""- Host family {train.host.family} with {slots} slot{"s" * (slots > 1)}; trained on preset \
 {train.host.preset} alone.
 - Trained on samples [{", ".join(map(str, shape))}] alone.
-- At most {seeds}, up to {life.param_budget:g} times the host's parameters. Actions: {_open(train.actions)}.
-- An episode is {_epochs(train)} epochs of {_batches(train)}, with {train.host_optimizer.name}, learning rate \
-{train.host_optimizer.learning_rate:g}. `simic grow` trains your hosts so too."""
-
-
-def _open(actions: Mapping[str, Sequence[object]]) -> str:
-    return "; ".join(f"{head}: {', '.join(map(str, kept))}" for head, kept in actions.items()) or "all"
-
-
-def _epochs(train: Train) -> str:
-    shortest, longest = train.shortest_episode, train.longest_episode
-    return f"{longest}" if shortest == longest else f"{shortest} to {longest}"
-
-
-def _batches(train: Train) -> str:
-    count = "all batches" if train.batches_per_epoch == "all" else f"{train.batches_per_epoch} batches"
-    return f"{count} of {train.batch_size} samples"
+- At most {seeds}, up to {life.param_budget:g} times the host's parameters. Actions: {allowed}.
+- An episode is {epochs} epochs of {batches} of {train.batch_size} samples, with {train.host_optimizer.name}, learning \
+rate {train.host_optimizer.learning_rate:g}. `simic grow` trains your hosts so too."""

@@ -8,10 +8,10 @@ sha256 of the tensors). The numbers say which is the latest; which is the best s
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
@@ -28,18 +28,25 @@ MANIFEST_FILE = "manifest.json"
 CHAIN_FILE = "chain.json"
 RESTORED = "dvc checkout checkpoints brings back what was recorded, and simic train makes it again"
 
-# From format version n to n + 1, on the manifest as read; tensors are renamed where the trainer loads them.
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-
 Scalar = str | bool | int | float | None
 
 
-class Manifest(BaseModel):
-    """All of a checkpoint that is not a tensor. Nothing in it differs between equal runs on one machine."""
+class StateManifest(BaseModel):
+    """Everything about a saved state that is not a tensor."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     format_version: int = FORMAT_VERSION
+    sha256: dict[str, str] = {}  # of the other files
+
+    def to_json(self) -> bytes:
+        """Return the file's content, with a checksum of itself."""
+        return durable.with_checksum(self.model_dump(mode="json"))
+
+
+class Manifest(StateManifest):
+    """The manifest of a checkpoint. Nothing in it differs between equal runs on one machine."""
+
     iteration: int  # iterations done
     best_iteration: int | None  # the checkpoint with the best validation score so far
     telemetry_files: int  # of the log, that belong to this state
@@ -50,28 +57,33 @@ class Manifest(BaseModel):
     machine: Machine
     specs: dict[str, Any]  # what the policy sees and decides, enough to build it without the environment
     scalars: dict[str, Scalar]
-    sha256: dict[str, str] = {}  # of the other files
 
-    def to_json(self) -> bytes:
-        """With a checksum of itself."""
-        return durable.with_checksum(self.model_dump(mode="json"))
+
+M = TypeVar("M", bound=StateManifest)
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A verified one: CPU tensors by name, and the rest."""
+class SavedState(Generic[M]):
+    """A verified directory: CPU tensors by name, and the manifest."""
 
     path: Path
-    manifest: Manifest
+    manifest: M
     tensors: dict[str, Tensor]
 
 
+Checkpoint = SavedState[Manifest]
+
+
 class Damaged(SimicError):
-    """A checkpoint that fails verification: another one may do."""
+    """A saved state that fails verification: another one may do."""
 
 
 class Edited(Damaged):
     """One that is whole in itself and is no state of this run."""
+
+
+class OtherFormat(SimicError):
+    """One that another version of simic wrote."""
 
 
 class ChainFile(NamedTuple):
@@ -81,59 +93,58 @@ class ChainFile(NamedTuple):
     links: dict[int, str]
 
 
-class CheckpointStore:
-    """The checkpoints of one run; the last ``keep_last`` and the best stay."""
+class StateStore:
+    """Saved states in directories named by a number of six digits."""
 
-    def __init__(self, root: Path, keep_last: int):
-        self.root, self.keep_last = root, keep_last
+    def __init__(self, root: Path):
+        self.root = root
 
-    def path(self, iteration: int) -> Path:
-        """Where the checkpoint after so many iterations is."""
-        return self.root / f"{iteration:06d}"
+    def path(self, number: int) -> Path:
+        """Return the directory of one."""
+        return self.root / f"{number:06d}"
 
-    def iterations(self) -> list[int]:
-        """Those on disk, verified or not, ascending."""
+    def numbers(self) -> list[int]:
+        """List those on disk, verified or not, ascending."""
         if not self.root.is_dir():
             return []
         return sorted(int(path.name) for path in self.root.iterdir() if path.name.isdecimal())
 
+    def set_aside(self, number: int) -> Path:
+        """Rename one that cannot be used, so that it is kept for inspection and never tried again."""
+        return durable.put_aside(self.path(number))
+
+
+class CheckpointStore(StateStore):
+    """The checkpoints of one run by iterations done; the last ``keep_last`` and the best stay."""
+
+    def __init__(self, root: Path, keep_last: int):
+        super().__init__(root)
+        self.keep_last = keep_last
+
+    def iterations(self) -> list[int]:
+        """List those on disk, verified or not, ascending."""
+        return self.numbers()
+
     def write(self, tensors: Mapping[str, Tensor], manifest: Manifest) -> Path:
-        """Writes a new one and drops old ones; SimicError for a non-finite state or a failed write, which leave all
+        """Write a new one and drop old ones; SimicError for a non-finite state or a failed write, which leave all
         earlier checkpoints as they were.
         """
         refuse_non_finite(tensors, manifest)
-        path = self.path(manifest.iteration)
-        content = save(dict(tensors))
-        manifest = manifest.model_copy(update={"sha256": {STATE_FILE: durable.sha256_of(content)}})
-        try:
-            with durable.new_directory(path) as folder:
-                durable.write_synced(folder / STATE_FILE, content)
-                durable.write_synced(folder / MANIFEST_FILE, manifest.to_json())
-        except OSError as error:
-            kept = self.iterations()
-            rest = f"the checkpoint after {kept[-1]} iterations is kept" if kept else "there is no earlier checkpoint"
-            raise SimicError(
-                f"{path}: cannot write checkpoint: {error.strerror}; {rest}; fix that and run the same command again"
-            ) from None
-        self._prune(manifest.best_iteration)
+        path, kept = self.path(manifest.iteration), self.numbers()
+        rest = f"the checkpoint after {kept[-1]} iterations is kept" if kept else "there is no earlier checkpoint"
+        write(path, tensors, manifest, rest)
+        for iteration in self.numbers()[: -self.keep_last]:
+            if iteration != manifest.best_iteration:
+                durable.remove_directory(self.path(iteration))
         return path
 
-    def _prune(self, best: int | None) -> None:
-        for iteration in self.iterations()[: -self.keep_last]:
-            if iteration != best:
-                durable.remove_directory(self.path(iteration))
-
-    def set_aside(self, iteration: int) -> Path:
-        """Renames one that cannot be used, so that it is kept for inspection and never tried again."""
-        return durable.put_aside(self.path(iteration))
-
     def read(self, iteration: int) -> Checkpoint:
-        """The verified checkpoint after so many iterations; ``Damaged`` when it is not whole, or another one."""
+        """Return the verified checkpoint after so many iterations; ``Damaged`` when it is not whole, or another one."""
         return _of_iteration(read(self.path(iteration)), iteration)
 
     def publish(self, target: Path, best: int, latest: int, links: Mapping[int, str]) -> None:
-        """Copies the two that matter to ``target/best`` and ``target/latest``, verified, as a whole, with the hash
-        chain of the run: its links by iterations done, as far as they are known.
+        """Copy the two that matter to ``target/best`` and ``target/latest``, verified, as a whole, with the hash chain
+        of the run: its links by iterations done, as far as they are known.
         """
         chain = {"best": best, "latest": latest, "links": {str(done): link for done, link in links.items()}}
         with durable.new_directory(target) as folder:
@@ -160,22 +171,40 @@ def refuse_non_finite(tensors: Mapping[str, Tensor], manifest: Manifest) -> None
         )
 
 
+def write(path: Path, tensors: Mapping[str, Tensor], manifest: StateManifest, kept: str) -> None:
+    """Write a directory whole or not at all; SimicError where that fails, saying what is ``kept``."""
+    content = save(dict(tensors))
+    manifest = manifest.model_copy(update={"sha256": {STATE_FILE: durable.sha256_of(content)}})
+    try:
+        with durable.new_directory(path) as folder:
+            durable.write_synced(folder / STATE_FILE, content)
+            durable.write_synced(folder / MANIFEST_FILE, manifest.to_json())
+    except OSError as error:
+        raise SimicError(
+            f"{path}: cannot write checkpoint: {error.strerror}; {kept}; fix that and run the same command again"
+        ) from None
+
+
 def read(path: Path) -> Checkpoint:
-    """A verified checkpoint directory; ``Damaged`` naming the file and what is wrong with it."""
-    manifest = read_manifest(path)
-    content = read_bytes(path / STATE_FILE)
+    """Return a verified checkpoint directory; ``Damaged`` naming the file and what is wrong with it."""
+    return read_state(path, Manifest)
+
+
+def read_state(path: Path, kind: type[M]) -> SavedState[M]:
+    """Return a verified directory with this kind of manifest; ``Damaged`` naming the file, or ``OtherFormat``."""
+    manifest = _read_manifest(path / MANIFEST_FILE, kind)
+    content = _read_bytes(path / STATE_FILE)
     if durable.sha256_of(content) != manifest.sha256.get(STATE_FILE):
         raise Damaged(f"{path / STATE_FILE}: damaged: its sha256 is not the one in {MANIFEST_FILE}")
     try:
-        tensors = load(content)
+        return SavedState(path, manifest, load(content))
     except SafetensorError as error:
         raise Damaged(f"{path / STATE_FILE}: not a safetensors file: {error}") from None
-    return Checkpoint(path, manifest, tensors)
 
 
 def read_published(folder: Path, name: str) -> Checkpoint:
-    """The verified checkpoint ``name`` of a published run, held against its hash chain; ``Damaged`` naming the file and
-    what brings it back.
+    """Return the verified checkpoint ``name`` of a published run, held against its hash chain; ``Damaged`` naming the
+    file and what brings it back.
     """
     try:
         chain = read_chain(folder)
@@ -187,10 +216,10 @@ def read_published(folder: Path, name: str) -> Checkpoint:
 
 
 def read_chain(folder: Path) -> ChainFile:
-    """Of a published run; ``Damaged`` naming the file."""
+    """Return the hash chain of a published run; ``Damaged`` naming the file."""
     file = folder / CHAIN_FILE
     try:
-        found = durable.checked(read_bytes(file))
+        found = durable.checked(_read_bytes(file))
         iterations = {name: int(found[name]) for name in ("best", "latest")}
         return ChainFile(iterations, {int(done): link for done, link in found["links"].items()})
     except (ValueError, KeyError) as error:
@@ -219,7 +248,7 @@ def refuse_edited(found: Checkpoint, links: Mapping[int, str]) -> None:
 
 
 def link(scalars: Mapping[str, Scalar], tensors: Mapping[str, Tensor]) -> str:
-    """The next link of the hash chain: of the counters, which hold the link before, and of every tensor."""
+    """Return the next link of the hash chain: of the counters, which hold the link before, and of every tensor."""
     hasher = hashlib.sha256(json.dumps(scalars, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -228,36 +257,37 @@ def link(scalars: Mapping[str, Scalar], tensors: Mapping[str, Tensor]) -> str:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """A checkpoint's manifest alone, verified and migrated; SimicError for a format this version does not know."""
-    file = path / MANIFEST_FILE
+    """Return a checkpoint's manifest alone, verified; ``OtherFormat`` if another version of simic wrote it."""
+    return _read_manifest(path / MANIFEST_FILE, Manifest)
+
+
+def _read_manifest(file: Path, kind: type[M]) -> M:
     try:
-        content = durable.checked(read_bytes(file))
+        content = durable.checked(_read_bytes(file))
     except ValueError as error:
         raise Damaged(f"{file}: damaged: {error}") from None
-    content = _migrated(file, content)
+    version = content.get("format_version")
+    if not isinstance(version, int):
+        raise Damaged(f"{file}: damaged: not a manifest")
+    if version != FORMAT_VERSION:
+        raise OtherFormat(
+            f"{file}: format version {version}, this version reads {FORMAT_VERSION}: use the version that wrote it, "
+            "or run simic train --fresh"
+        )
     try:
-        return Manifest.model_validate_json(json.dumps(content))
+        return kind.model_validate_json(json.dumps(content))
     except ValidationError as error:
         first = error.errors()[0]
         raise Damaged(f"{file}: damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def _migrated(file: Path, content: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(content.get("format_version"), int):
-        raise Damaged(f"{file}: damaged: not a manifest")
-    while (found := content["format_version"]) != FORMAT_VERSION:
-        if found not in MIGRATIONS:
-            raise SimicError(
-                f"{file}: format version {found}, this version reads {FORMAT_VERSION}: use the version that wrote it, "
-                "or run simic train --fresh"
-            )
-        content = {**MIGRATIONS[found](content), "format_version": found + 1}
-    return content
-
-
-def read_bytes(path: Path) -> bytes:
-    """Of a file; ``Damaged`` where it cannot be read."""
+def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise Damaged(f"{path}: not readable: {error.strerror}") from None
+
+
+def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin so, under the rest of their names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""From tensors of steps to columns of telemetry: fetched once per episode, and what an episode adds up to."""
+"""Turn tensors of steps into columns of telemetry, fetched once per episode, and into sums of the episode."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ from simic.telemetry.columns import COMPONENTS, EPISODES, Column, Columns, Event
 
 
 class Collector:
-    """Columns of one step after another: copied on the device as they come, fetched together."""
+    """Collects the columns of each step: copied on the device as they come, fetched together."""
 
     def __init__(self, table: dict[str, Column]):
         self._table = table
@@ -23,7 +23,7 @@ class Collector:
         self._shapes: dict[torch.dtype, dict[str, torch.Size]] = {}
 
     def add(self, columns: dict[str, Tensor]) -> None:
-        """Tensors ``[E]`` or ``[E, K]``."""
+        """Add the columns of a step, ``[E]`` or ``[E, K]``."""
         kinds: dict[torch.dtype, dict[str, Tensor]] = {}
         for name, values in columns.items():
             kinds.setdefault(self._kind(name, values), {})[name] = values
@@ -33,17 +33,17 @@ class Collector:
             self._shapes[kind] = {name: values.shape for name, values in alike.items()}
 
     def _kind(self, name: str, values: Tensor) -> torch.dtype:
-        """As the table has it; a float as it was measured, unless numpy has no such kind."""
+        """Return the kind that the table has; a float as it was measured, unless numpy has no such kind."""
         if values.is_floating_point():
             return values.dtype if values.dtype == torch.float64 else torch.float32
         return getattr(torch, self._table[name].kept)
 
     def fetched(self) -> Columns:
-        """``[T, E]`` or ``[T, E, K]``, in one transfer for each kind of number."""
+        """Return ``[T, E]`` or ``[T, E, K]``, in one transfer for each kind of number."""
         return {name: values.numpy() for name, values in self.state_dict().items()}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The same as tensors of the CPU; ``add`` of one step after the other is the way back, in this order."""
+        """Return the same as CPU tensors; adding one step after the other in this order restores it."""
         found: dict[str, Tensor] = {}
         for kind, steps in self._kept.items():
             shapes = self._shapes[kind]
@@ -54,7 +54,7 @@ class Collector:
 
 
 def step_tensors(transition: StepRecord) -> dict[str, Tensor]:
-    """The columns of one step of all hosts."""
+    """Return the columns of one step of all hosts."""
     info: StepInfo = transition.info
     columns = dict(zip(Action._fields, transition.decision.actions.unbind(dim=1), strict=True))
     columns |= {"log_prob": transition.decision.joint, "value": transition.decision.value, "reward": transition.reward}
@@ -86,7 +86,7 @@ class Tally:
         self.last: dict[str, Tensor] = {}  # what the newest step says of the whole episode
 
     def add(self, reward: Tensor, info: StepInfo) -> None:
-        """Takes in one step; steps after a rollback count nothing."""
+        """Take in one step; steps after a rollback do not count."""
         self.returns = self.returns + torch.where(info.valid, reward, 0.0)
         self.length = self.length + info.valid
         newly = ((info.stage == Stage.PRUNED) & (self.stage != Stage.PRUNED)) | info.replaced
@@ -99,17 +99,17 @@ class Tally:
         self.stage, self.last = info.stage, {name: getattr(info, name) for name in LAST}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything by name."""
+        """Return everything by name."""
         return {name: getattr(self, name) for name in SUMS} | {f"last.{name}": x for name, x in self.last.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Goes on from there, after at least one step."""
+        """Restore a tally of at least one step."""
         for name in SUMS:
             setattr(self, name, state[name].to(self.env.device))
         self.last = {name: state[f"last.{name}"].to(self.env.device) for name in LAST}
 
     def columns(self) -> Columns:
-        """Of the finished episodes, ``[E]``, as they are published."""
+        """Return the columns of the finished episodes, ``[E]``, as they are published."""
         if not self.last:
             raise ValueError("an episode has at least one step")
         collector = Collector(EPISODES)
@@ -135,7 +135,7 @@ ROLLBACK, REFUSED, STAGE = range(3)  # what an event is about
 
 
 def events(steps: Columns) -> EventColumns:
-    """What happened in an episode, by step and host: rollbacks, refusals of a gate, slots that changed their stage."""
+    """List the events of an episode by step and host: rollbacks, refusals of a gate, changed stages of slots."""
     stage = steps["stage"].astype(np.int64)
     before = np.concatenate((np.full_like(stage[:1], Stage.DORMANT), stage[:-1]))  # episodes begin without seeds
     refused = (steps["gate"] >= 0) & ~steps["gate_passed"]

@@ -1,11 +1,11 @@
-"""The agent alone on a Gymnasium environment, with the policy and PPO of params.yaml."""
+"""Train the agent alone on a Gymnasium environment, with the policy and PPO of params.yaml."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from simic.agent import Agent, export
-from simic.agent.lines import about_twenty
+from simic.agent.agent import about_twenty
 from simic.errors import SimicError
 from simic.params import Params
 from simic.training import machine
@@ -23,7 +23,7 @@ class Asked:
 
 
 def train(params: Params, asked: Asked, say: Callable[[str], None]) -> None:
-    """Trains, writes the policy as a program and says the return of greedy episodes."""
+    """Train, write the policy as a program and say the return of greedy episodes."""
     out = asked.out
     if out is not None and out.exists():
         raise SimicError(f"{out}: already exists; choose another --out or remove it")

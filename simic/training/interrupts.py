@@ -1,10 +1,10 @@
-"""Ctrl-C and SIGTERM ask a run to stop; a second one ends the process at once."""
+"""Let Ctrl-C and SIGTERM ask a run to stop; a second one ends the process at once."""
 
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -43,68 +43,70 @@ def in_training(saved: int, begun: int, steps: int = 0, more: bool = False) -> I
 def stop_at_once(doing: str) -> Iterator[None]:
     """For work that is done from its start again: the first SIGINT or SIGTERM ends it, a second one acts as before.
 
-    What it writes must not touch earlier outputs before it is whole. Only the main thread can have handlers.
+    What it writes must not touch earlier outputs before it is whole.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    former, reported = {number: signal.getsignal(number) for number in SIGNALS}, sys.unraisablehook
+    reported = sys.unraisablehook
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        _set(former)
+    def stop(number: int) -> None:
         raise _Stop(number)
 
-    def ask_again(ignored: Any) -> None:
-        """Python drops what is raised in a finalizer or a weak reference's callback: asked again once that is over."""
-        if not isinstance(ignored.exc_value, _Stop):
-            reported(ignored)
+    with _first_signal(stop) as asked:
+        if asked is None:
+            yield
             return
-        _set(ours)
-        threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), ignored.exc_value.args[0])).start()
 
-    ours = dict.fromkeys(SIGNALS, handle)
-    sys.unraisablehook = ask_again
-    _set(ours)
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"stopped in {doing}: no output is left half-written; the same command does it again"
-        ) from None
-    finally:
-        _set(former)
-        sys.unraisablehook = reported
+        def ask_again(ignored: Any) -> None:
+            """Ask again where Python drops what is raised: in a finalizer or a weak reference's callback."""
+            if not isinstance(ignored.exc_value, _Stop):
+                reported(ignored)
+                return
+            asked.clear()
+            threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), ignored.exc_value.args[0])).start()
+
+        sys.unraisablehook = ask_again
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"stopped in {doing}: no output is left half-written; the same command does it again"
+            ) from None
+        finally:
+            sys.unraisablehook = reported
 
 
 @contextmanager
 def stop_on_signals(stop: threading.Event) -> Iterator[None]:
-    """The first SIGINT or SIGTERM sets ``stop``; a second one acts as it did before.
+    """The first SIGINT or SIGTERM sets ``stop``; a second one acts as it did before."""
+    with _first_signal(lambda number: stop.set()):
+        yield
+
+
+@contextmanager
+def _first_signal(act: Callable[[int], None]) -> Iterator[threading.Event | None]:
+    """Call ``act`` at the first SIGINT or SIGTERM; a second one acts as it did before. Yield what says that one came.
 
     Only the main thread can have handlers; in any other one this does nothing, and whoever started it owns the signals.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield None
         return
-    former = {number: signal.getsignal(number) for number in SIGNALS}
+    former, asked = {number: signal.getsignal(number) for number in SIGNALS}, threading.Event()
 
-    asked = threading.Event()  # not stop itself: that may have been set by someone else before the first signal
+    def restore() -> None:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
     def handle(number: int, frame: FrameType | None) -> None:
         if not asked.is_set():
             asked.set()
-            stop.set()
-            return
-        _set(former)
-        signal.raise_signal(number)
+            act(number)
+        else:
+            restore()
+            signal.raise_signal(number)
 
     for number in SIGNALS:
         signal.signal(number, handle)
     try:
-        yield
+        yield asked
     finally:
-        _set(former)
-
-
-def _set(handlers: Mapping[signal.Signals, Any]) -> None:
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+        restore()

@@ -40,7 +40,7 @@ class Learned:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, device: torch.device | str = "cpu") -> Self:
-        """From a verified checkpoint of training."""
+        """Take the policy out of a verified checkpoint."""
         manifest = checkpoint.manifest
         train = params.Train.model_validate_json(json.dumps(manifest.params["train"]))
         prefixes = {"ppo/policy.": "policy.", "normalizers/observation.": "observation."}
@@ -73,11 +73,11 @@ class Learned:
         return cls(policy, normalizers, specs, train, iteration)
 
     def actor(self, greedy: bool) -> "LearnedActor":
-        """The policy as a player."""
+        """Return the policy as a player."""
         return LearnedActor(self.policy, self.normalizers, greedy)
 
     def save(self, target: Path) -> None:
-        """Writes ``target`` as a whole: weights.safetensors and policy.json."""
+        """Write ``target`` as a whole: weights.safetensors and policy.json."""
         policy = {f"policy.{name}": tensor for name, tensor in self.policy.state_dict().items()}
         parts = policy | self.normalizers.state_dict()
         tensors = {name: tensor.cpu().contiguous() for name, tensor in parts.items()}
@@ -95,7 +95,7 @@ class Learned:
 
     @classmethod
     def load(cls, path: Path, device: torch.device | str = "cpu") -> Self:
-        """From a directory that ``save`` wrote, verified; SimicError naming the file that is missing or damaged."""
+        """Load a directory that ``save`` wrote, verified; SimicError naming the file that is missing or damaged."""
         card_file, weights_file = path / CARD_FILE, path / WEIGHTS_FILE
         try:
             written, content = card_file.read_bytes(), weights_file.read_bytes()
@@ -122,14 +122,14 @@ class LearnedActor:
         self.policy, self.normalizers, self.greedy = policy, normalizers, greedy
 
     def start(self, episode: Episode) -> None:
-        """Nothing remembered."""
+        """Begin an episode with empty memory."""
         self.episode = episode
         self.probabilities: list[Tensor] = []  # of what was done at each step, [E]
         self.values: list[Tensor] = []  # of the state at each step, [E]
         self.memory = self.policy.initial_state(len(episode.env_ids))
 
     def act(self, situation: Situation) -> Action:
-        """The likeliest action, or one drawn from the policy's distribution."""
+        """Return the likeliest action, or one drawn from the policy's distribution."""
         seen = self.normalizers.see(situation.observation)
         noise = None if self.greedy else self.episode.noise(situation.step, len(self.policy.action_spec.heads))
         decision = self.policy.act(seen, self.memory, noise, greedy=self.greedy, valid=situation.alive)
@@ -140,12 +140,12 @@ class LearnedActor:
 
 
 def describe_specs(action_spec: ActionSpec, observation_spec: ObservationSpec) -> dict[str, Any]:
-    """Both as plain JSON."""
+    """Return both specs as plain JSON."""
     return json.loads(json.dumps({"action": asdict(action_spec), "observation": asdict(observation_spec)}))
 
 
 def parse_specs(specs: dict[str, Any]) -> tuple[ActionSpec, ObservationSpec]:
-    """The way back; SimicError for anything else."""
+    """Return the specs that ``describe_specs`` described; SimicError for anything else."""
     try:
         action = TypeAdapter(ActionSpec).validate_python(specs["action"])
         return action, TypeAdapter(ObservationSpec).validate_python(specs["observation"])

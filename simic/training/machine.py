@@ -1,4 +1,4 @@
-"""What the numbers depend on beside the params: device, threads, versions; set once, recorded in every checkpoint."""
+"""Set and describe what numbers depend on beside the params: device, threads, versions; in every checkpoint."""
 
 import ctypes
 import os
@@ -33,7 +33,7 @@ class Machine(BaseModel):
     processes: int = 1  # that share the groups of a rank: no difference to the result
 
     def differences(self, other: "Machine") -> dict[str, str]:
-        """Fields that differ, each as "own → other"."""
+        """Return the fields that differ, each as "own → other"."""
         own, theirs = _flat(self), _flat(other)
         names = [name for name in own | theirs if own.get(name) != theirs.get(name) and name not in ADOPTED]
         return {name: f"{own.get(name)} → {theirs.get(name)}" for name in names}
@@ -45,7 +45,7 @@ def _flat(machine: Machine) -> dict[str, object]:
 
 
 def configure(runtime: Runtime) -> torch.device:
-    """Sets threads, deterministic algorithms and float32 precision for the process; the device that training uses."""
+    """Set threads, deterministic algorithms and float32 precision of the process; return the device to train on."""
     device = _device(runtime)
     keep_freed_memory()
     if runtime.threads != "auto":
@@ -64,7 +64,7 @@ def configure(runtime: Runtime) -> torch.device:
 
 
 def keep_freed_memory() -> bool:
-    """Lets the C library keep what was freed for the next allocation; False where it has no such setting (not glibc).
+    """Let the C library keep what was freed for the next allocation; False where it has no such setting (not glibc).
 
     By default glibc returns large blocks to the system, which hands them out again page by page, zeroed: a quarter of a
     minibatch of small hosts (docs/history/experiments.md).
@@ -87,7 +87,7 @@ def _device(runtime: Runtime) -> torch.device:
 
 
 def describe(runtime: Runtime, device: torch.device, group: int, ranks: int = 1, processes: int = 1) -> Machine:
-    """The machine as ``configure`` and ``sharing.layout`` left it."""
+    """Return the machine as ``configure`` and ``worker_layout.layout`` left it."""
     return Machine(
         python=platform.python_version(),
         libraries={name: version(name) for name in LIBRARIES},

@@ -1,6 +1,6 @@
-"""Who may watch a run: progress, tracking, live checks. They are called in the training thread, in the given order."""
+"""The interface of what watches a run: progress, tracking, live checks. All are called in the training thread."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,9 +15,7 @@ EndStatus = Literal["finished", "interrupted", "failed"]
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What a run is; ``report`` lets an observer that finds something have it recorded (and, by train.stop_on, end the
-    run after the iteration).
-    """
+    """What a run is. ``report`` records a finding of an observer, which by train.stop_on may end the run."""
 
     params: Params
     work_dir: Path
@@ -28,12 +26,12 @@ class RunInfo:
 
     @property
     def name(self) -> str:
-        """Of the run, wherever it is shown."""
+        """The run's name, wherever it is shown."""
         return run_name(self.work_dir.name)
 
 
 class Observer:
-    """Whoever wants to know overrides what they want to know; an exception raised here ends the run."""
+    """Override the callbacks you need; an exception raised here ends the run."""
 
     def on_start(self, info: RunInfo) -> None:
         """Training begins or goes on."""
@@ -55,38 +53,3 @@ class Observer:
 
     def on_end(self, status: EndStatus) -> None:
         """Training ended."""
-
-
-class Observers(Observer):
-    """All of them as one."""
-
-    def __init__(self, observers: Sequence[Observer]):
-        self._observers = tuple(observers)
-
-    def on_start(self, info: RunInfo) -> None:
-        for observer in self._observers:
-            observer.on_start(info)
-
-    def on_step(self, iteration: int, step: int) -> None:
-        for observer in self._observers:
-            observer.on_step(iteration, step)
-
-    def on_rollout(self, iteration: int, steps: Columns) -> None:
-        for observer in self._observers:
-            observer.on_rollout(iteration, steps)
-
-    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
-        for observer in self._observers:
-            observer.on_iteration(update, episode)
-
-    def on_checkpoint(self, path: Path, iteration: int) -> None:
-        for observer in self._observers:
-            observer.on_checkpoint(path, iteration)
-
-    def on_finding(self, finding: FindingRow) -> None:
-        for observer in self._observers:
-            observer.on_finding(finding)
-
-    def on_end(self, status: EndStatus) -> None:
-        for observer in self._observers:
-            observer.on_end(status)

@@ -1,4 +1,4 @@
-"""Progress of training in plain lines. An observer of training."""
+"""Show the progress of training in plain lines."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from simic.training.observers import EndStatus, Observer, RunInfo
 
 
 def summary(update: UpdateRow, episode: Columns, floors: Mapping[str, float]) -> str:
-    """What one iteration came to, in a line's width; a validation score beside those of ``floors``."""
+    """Return what one iteration came to, in a line's width; a validation score beside those of ``floors``."""
     parts = [
         f"{episode['length'].max():2d} epochs",
         f"committed {mean(episode['committed_accuracy']):5.1f} %",
@@ -22,19 +22,19 @@ def summary(update: UpdateRow, episode: Columns, floors: Mapping[str, float]) ->
 
 
 def mean(values: Array) -> float:
-    """Over hosts."""
+    """Return the mean over hosts."""
     return float(values.mean())
 
 
 def duration(seconds: float) -> str:
-    """``1:02:03`` or ``2:03``."""
+    """Return ``1:02:03`` or ``2:03``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 class Lines(Observer):
-    """One line per iteration, handed to ``say``; ``floors`` are scores that those of validation stand beside."""
+    """Says one line per iteration; ``floors`` are scores that those of validation stand beside."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Who takes part in a training run: this process, and the others that hold the rest of the environments."""
+"""Share a training run among the processes of torchrun: each holds a part of the environments."""
 
 import os
 import secrets
@@ -38,26 +38,26 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the process that writes."""
+        """True in the process that writes."""
         return self.rank == 0
 
     @property
     def reduce(self) -> Reduce | None:
-        """Sum or maximum of a tensor over all processes; None when alone."""
+        """The sum or maximum of a tensor over all processes; None when alone."""
         return None if self.size == 1 else _reduce
 
     def env_ids(self, envs: int) -> Tensor:
-        """The environments of this process: a contiguous part of 0 … envs−1."""
+        """Return the environments of this process: a contiguous part of 0 … envs−1."""
         if envs % self.size:
             raise SimicError(f"train.envs = {envs}: must be a multiple of the {self.size} processes")
         return self.part(torch.arange(envs))
 
     def part(self, whole: Tensor) -> Tensor:
-        """What of a tensor ``[envs, …]`` is about this process's environments."""
+        """Return the part of a tensor ``[envs, …]`` that is about this process's environments."""
         return whole.chunk(self.size)[self.rank]
 
     def whole(self, part: Tensor) -> Tensor:
-        """The way back."""
+        """Return the tensor of all environments, given this process's part."""
         if self.size == 1:
             return part
         parts = [torch.empty_like(part) for _ in range(self.size)]
@@ -65,7 +65,7 @@ class Ranks:
         return torch.cat(parts)
 
     def gather(self, value: T) -> list[T]:
-        """Every process's, by rank."""
+        """Return every process's value, by rank."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -73,7 +73,7 @@ class Ranks:
         return values
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true anywhere."""
+        """Tell whether a flag is true in any process."""
         if self.size == 1:
             return flag
         found = torch.tensor(float(flag), device="cuda" if dist.get_backend() == "nccl" else "cpu")
@@ -81,7 +81,7 @@ class Ranks:
         return bool(found)
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What the first process makes; its error is everyone's."""
+        """Return in all processes what the first one makes; its error is raised in all."""
         if self.size == 1:
             return make()
         outcome: list[Any] = [None, None]  # what was made, and the error
@@ -109,7 +109,7 @@ def _reduce(tensor: Tensor, how: Literal["sum", "max"]) -> Tensor:
 
 @contextmanager
 def joined(runtime: Runtime, environ: Mapping[str, str] = os.environ) -> Iterator[Ranks]:
-    """The processes that torchrun started (environment variables say so); alone without."""
+    """Join the processes that torchrun started, as environment variables say; alone without."""
     size = int(environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE
@@ -128,9 +128,11 @@ def joined(runtime: Runtime, environ: Mapping[str, str] = os.environ) -> Iterato
 
 
 def _store(rank: int, size: int) -> Store:
-    """Where the processes find each other. That of torchrun outlives them: after a restart it still holds the addresses
-    of the dead, and whoever reads one waits for ever (pytorch/pytorch#135712). So the first process gives those that
-    live now a name for keys of their own; each asks for it with a word that nobody had before.
+    """Return the store by which the processes find each other.
+
+    That of torchrun outlives them: after a restart it still holds the addresses of the dead, and whoever reads one
+    waits for ever (pytorch/pytorch#135712). So the first process gives those that live now a name for keys of their
+    own; each asks for it with a word that nobody had before.
     """
     store, *_ = next(rendezvous("env://", rank, size, timeout=PATIENCE))
     word, give_up = secrets.token_hex(8), time.monotonic() + PATIENCE.total_seconds()
@@ -150,5 +152,5 @@ def _store(rank: int, size: int) -> Store:
 
 
 def merged(parts: list[Columns], axis: int) -> Columns:
-    """The columns of all environments out of each process's; ``axis`` is that of the environments."""
+    """Join the columns of all processes; ``axis`` is that of the environments."""
     return {name: np.concatenate([part[name] for part in parts], axis) for name in parts[0]}

@@ -1,7 +1,7 @@
-"""Where to resume: the newest checkpoint that is intact and whose telemetry is; and findings about what is not."""
+"""Choose where to resume: the newest checkpoint that is intact with its telemetry; report what is not."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isnan, nan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,17 +33,13 @@ class Identity:
 
     @classmethod
     def of(cls, tree: Params, data_sha256: str, machine: Machine) -> "Identity":
-        """Of the sections that training depends on."""
+        """Return the identity of a run with these params."""
         return cls(cls.params_of(tree), data_sha256, machine)
 
     @staticmethod
     def params_of(tree: Params) -> dict[str, Any]:
-        """Those sections."""
+        """Return the sections that training depends on."""
         return {"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")}
-
-    def on(self, machine: Machine) -> "Identity":
-        """The same on another machine."""
-        return replace(self, machine=machine)
 
 
 class Best(NamedTuple):
@@ -63,7 +59,7 @@ class Start:
 
 
 def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
-    """Looks from the newest checkpoint back; newer ones that cannot be used are set aside and reported. Where none has
+    """Look from the newest checkpoint back; newer ones that cannot be used are set aside and reported. Where none has
     all of its telemetry, the newest good one goes on without the rows that are lost.
 
     SimicError when a checkpoint belongs to other params or data, or when none of several can be used: starting over is
@@ -91,15 +87,15 @@ def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
 
 
 def usable(store: CheckpointStore, telemetry: Chain) -> tuple[Checkpoint | None, dict[int, Damaged]]:
-    """The newest good checkpoint that has all of its telemetry, else the newest good one, and what is wrong with newer
-    ones; nothing is changed.
+    """Return the newest good checkpoint that has all of its telemetry, else the newest good one, and what is wrong with
+    newer ones; nothing is changed.
     """
     checkpoint, damaged = _newest(store, telemetry, whole=True)
     return (checkpoint, damaged) if checkpoint is not None else _newest(store, telemetry, whole=False)
 
 
 def _newest(store: CheckpointStore, telemetry: Chain, whole: bool) -> tuple[Checkpoint | None, dict[int, Damaged]]:
-    """The newest good checkpoint, ``whole`` with all of its telemetry, and what is wrong with newer ones."""
+    """Return the newest good checkpoint, ``whole`` with all of its telemetry, and what is wrong with newer ones."""
     damaged: dict[int, Damaged] = {}
     for iteration in reversed(store.iterations()):
         try:
@@ -121,7 +117,7 @@ def _links(updates: Mapping[int, UpdateRow]) -> dict[int, str]:
 def _best(
     store: CheckpointStore, manifest: Manifest, updates: Mapping[int, UpdateRow]
 ) -> tuple[Best, list[FindingRow]]:
-    """The best checkpoint if it is good, else the best of the good ones that are there."""
+    """Return the best checkpoint if it is good, else the best of the good ones that are there."""
     score = manifest.scalars["best_score"]
     best = Best(manifest.best_iteration, None if score is None else float(score))
     if best.iteration is None or best.iteration == manifest.iteration:
@@ -142,7 +138,7 @@ def _best(
 
 
 def damage_of(store: CheckpointStore, iteration: int, updates: Mapping[int, UpdateRow]) -> Damaged | None:
-    """What is wrong with a checkpoint; None where it is good."""
+    """Return what is wrong with a checkpoint; None where it is good."""
     try:
         refuse_edited(store.read(iteration), _links(updates))
     except Damaged as damage:
@@ -153,7 +149,7 @@ def damage_of(store: CheckpointStore, iteration: int, updates: Mapping[int, Upda
 def _set_aside(
     store: CheckpointStore, iteration: int, damage: Damaged, check: str, then: str = "resuming from an earlier one"
 ) -> FindingRow:
-    """Takes one out of the way and says why."""
+    """Set a checkpoint aside; the finding says why."""
     kept = f"kept as {store.set_aside(iteration).name}, " if store.path(iteration).exists() else ""
     severity = "high" if isinstance(damage, Edited) else "medium"
     return _finding(iteration, check, severity, f"{damage}; {kept}{then}")
@@ -167,25 +163,25 @@ def _lost_rows(checkpoint: Checkpoint, damage: str, updates: Mapping[int, Update
 
 
 def lost_times(iteration: int, count: int) -> list[FindingRow]:
-    """A finding where wall times of so many iterations were damaged."""
+    """Return a finding where wall times of so many iterations were damaged."""
     text = f"{TIMING_FILE}: damaged; the wall times of {count} iterations are lost"
     return [_finding(iteration, "wall_times_lost", "low", text)] if count else []
 
 
 def _refuse_lost_rows(checkpoint: Checkpoint, telemetry: Chain) -> None:
-    """An earlier checkpoint whose telemetry is all there makes the same rows again; this one cannot."""
+    """``Damaged`` where rows are lost: an earlier checkpoint makes the same rows again; this one cannot."""
     damage = telemetry.damage(extent(checkpoint.manifest))
     if damage is not None:
         raise Damaged(f"{damage}, but checkpoint {checkpoint.path.name} needs it")
 
 
 def extent(manifest: Manifest) -> Extent:
-    """How much of the telemetry belongs to a checkpoint."""
+    """Return how much of the telemetry belongs to a checkpoint."""
     return Extent(manifest.telemetry_files, manifest.telemetry_sha256)
 
 
 def compare(manifest: Manifest, identity: Identity) -> list[FindingRow]:
-    """Findings for harmless differences and for another machine; SimicError naming the fields that forbid a resume."""
+    """Return findings for harmless differences and another machine; SimicError naming fields that forbid a resume."""
     changed = differences(manifest.params, identity.params)
     if manifest.data_sha256 != identity.data_sha256:
         changed["prepared data"] = f"{manifest.data_sha256[:12]} → {identity.data_sha256[:12]}"
@@ -207,7 +203,7 @@ def compare(manifest: Manifest, identity: Identity) -> list[FindingRow]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Leaves that differ, by dotted name, each as "old → new"."""
+    """Return the leaves that differ, by dotted name, each as "old → new"."""
     found: dict[str, str] = {}
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)

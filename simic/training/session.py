@@ -23,20 +23,20 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards import MODES
 from simic.errors import SimicError
 from simic.growth.batch.shards import Layout
-from simic.params import Params, Train
+from simic.params import Params
 from simic.telemetry import starts
 from simic.telemetry.naming import run_name
 from simic.telemetry.recorder import FOLDER, NOTHING, Recorder, Silent
 from simic.telemetry.rows import FindingRow, StartRow
-from simic.training import machine, needs, resume, seams, sharing
+from simic.training import machine, memory_estimate, resume, run_layout, worker_layout
 from simic.training.checkpoint import STATE_FILE, CheckpointStore, Damaged, Manifest, read_manifest
 from simic.training.learned import describe_specs
 from simic.training.machine import Machine
 from simic.training.partial import FOLDER as PARTIAL
 from simic.training.partial import PartialManifest, PartialStore
-from simic.training.places import CHECKPOINTS, make_room
 from simic.training.ranks import ALONE, Ranks
 from simic.training.resume import Identity
+from simic.training.run_layout import CHECKPOINTS, make_room
 from simic.training.state import TrainState
 
 LOCK_FILE = "lock"
@@ -44,7 +44,7 @@ LOCK_FILE = "lock"
 
 @dataclass(frozen=True)
 class Session:
-    """An open run. ``findings`` are those of opening it, not yet recorded."""
+    """An open run; ``findings`` are those of opening it, not yet recorded."""
 
     params: Params
     work_dir: Path
@@ -63,8 +63,8 @@ class Session:
         return self.state.ppo.policy
 
     def save(self) -> Path:
-        """Telemetry first, then the state that refers to it; the new checkpoint's directory. All processes have to be
-        asked, and the first one writes.
+        """Write telemetry, then the state that refers to it; return the checkpoint's directory. All processes have to
+        be asked, and the first one writes.
         """
         extent = self.recorder.flush()
         counters, tensors = self.state.counters, self.state.tensors()
@@ -87,7 +87,7 @@ class Session:
         return path
 
     def save_inside(self, step: int, tensors: Mapping[str, Tensor], columns: list[str]) -> None:
-        """What the rollout that follows the newest checkpoint has come to after ``step`` steps."""
+        """Save what the rollout that follows the newest checkpoint has come to after ``step`` steps."""
         done = self.state.counters.iteration
         manifest = PartialManifest(
             iteration=done,
@@ -108,48 +108,46 @@ def open_session(
     ranks: Ranks = ALONE,
     code: str = "",
 ) -> Iterator[Session]:
-    """The run in ``work_dir`` under a lock, at its newest good checkpoint; at its start with ``fresh`` or without one.
+    """Open the run in ``work_dir`` under a lock, at its newest good checkpoint; at its start with ``fresh`` or without.
 
     Of several processes that train together the first one holds the lock, reads and writes. ``code`` is the revision
-    that trains, noted with the start, as are seams that no checkpoint is behind; one that is no mere remark is a
-    finding. SimicError when another process holds the lock, or when what is
-    there belongs to other params or data.
+    that trains, noted with the start. SimicError when another process holds the lock, or when what is there belongs to
+    other params or data.
     """
-    device = machine.configure(params.runtime)
+    device, every = machine.configure(params.runtime), params.runtime.checkpoint_steps
     found = layout(params, device, ranks)
-    identity = Identity.of(params, data_hash(prepared_dir), _describe(params, device, found, ranks))
     hosts = len(ranks.env_ids(params.train.envs))
-    needs.refuse_training(params, prepared_dir, hosts, found.processes, device)
-    _refuse_inside_of_several(params, ranks)
-    store = CheckpointStore(work_dir / CHECKPOINTS, params.runtime.keep_last)
-    partials = PartialStore(work_dir / PARTIAL)
+    memory_estimate.refuse_training(params, prepared_dir, hosts, found.processes, device)
+    if every and ranks.size > 1:
+        raise SimicError(
+            f"runtime.checkpoint_steps = {every}: must be 0 with the {ranks.size} processes of torchrun, which save "
+            "whole iterations"
+        )
+    identity = Identity.of(params, data_hash(prepared_dir), _describe(params, device, found, ranks))
+    stores = CheckpointStore(work_dir / CHECKPOINTS, params.runtime.keep_last), PartialStore(work_dir / PARTIAL)
     with ExitStack() as files:
-        start, inside = ranks.from_first(lambda: _begin(files, work_dir, store, partials, identity, fresh, ranks))
+        start, inside = ranks.from_first(lambda: _begin(files, work_dir, *stores, identity, fresh, ranks))
         if start.checkpoint is not None:  # in its groups, so that any number of processes goes on bit for bit
             found = layout(params, device, ranks, start.checkpoint.manifest.machine.group)
-            identity = identity.on(_describe(params, device, found, ranks))
+            identity = replace(identity, machine=_describe(params, device, found, ranks))
         env, state = compose(params, prepared_dir, device, ranks, found)
         files.callback(env.close)
-        extent = NOTHING
-        findings = list(start.findings)
+        extent, findings = NOTHING, list(start.findings)
         if start.checkpoint is not None:
             state.load(start.checkpoint.tensors, start.checkpoint.manifest.scalars)
             state.counters.best_iteration, state.counters.best_score = start.best
             extent = resume.extent(start.checkpoint.manifest)
-        else:
-            findings += _missing_blueprints(env)
         recorder = Silent()
         if ranks.leads:
-            recorder = files.enter_context(Recorder(work_dir, extent, state.counters.iteration))
             done = state.counters.iteration
-            lost, here = (
-                resume.lost_times(done, recorder.lost_times),
-                [seam for seam in seams.read(work_dir) if seam.iteration >= done],
-            )
-            findings += [*lost, *(seam for seam in here if seam.severity != "info")]
-            _note_start(work_dir, done, recorder.dropped, [*start.findings, *lost, *here], code)
+            recorder = files.enter_context(Recorder(work_dir, extent, done))
+            lost = resume.lost_times(done, recorder.lost_times)
+            # What no checkpoint is behind is noted with the start; what is no mere remark is a finding too.
+            lineage = [each for each in run_layout.read_lineage(work_dir) if each.iteration >= done]
+            findings += [*lost, *(each for each in lineage if each.severity != "info")]
+            _note_start(work_dir, done, recorder.dropped, [*start.findings, *lost, *lineage], code)
         del start  # the checkpoint's tensors are not kept beside the state they were loaded into
-        yield Session(params, work_dir, env, state, recorder, store, identity, findings, partials, inside, ranks)
+        yield Session(params, work_dir, env, state, recorder, stores[0], identity, findings, stores[1], inside, ranks)
 
 
 def _begin(
@@ -161,7 +159,7 @@ def _begin(
     fresh: bool,
     ranks: Ranks,
 ) -> tuple[resume.Start, PartialManifest | None]:
-    """Where to resume, and where in the iteration that follows; under the lock, which ``files`` releases."""
+    """Choose where to resume, and where in the iteration that follows; under the lock, which ``files`` releases."""
     files.enter_context(durable.locked(work_dir / LOCK_FILE, "trains"))
     make_room(work_dir)
     if fresh:
@@ -170,38 +168,16 @@ def _begin(
     inside, unusable = partials.choose(start.checkpoint)
     if inside is not None and ranks.size > 1:
         why = Damaged(f"{partials.path(inside.step)}: of one process, and now there are {ranks.size} of torchrun")
-        inside, unusable = None, [*unusable, partials.set_aside(inside.step, inside.iteration, why)]
+        inside, unusable = None, [*unusable, partials.report(inside.step, inside.iteration, why)]
     return replace(start, findings=[*start.findings, *unusable]), inside
 
 
-def _refuse_inside_of_several(params: Params, ranks: Ranks) -> None:
-    """SimicError where processes of torchrun, each with hosts of its own, are to save the inside of an iteration."""
-    every = params.runtime.checkpoint_steps
-    if every and ranks.size > 1:
-        raise SimicError(
-            f"runtime.checkpoint_steps = {every}: must be 0 with the {ranks.size} processes of torchrun, which save "
-            "whole iterations"
-        )
-
-
-def _missing_blueprints(env: GrowthEnv) -> list[FindingRow]:
-    """Why the masks of this device leave blueprints out; once per run, not after each resume."""
-    reasons = [reason for item in env.blueprints if (reason := item.unavailable(env.device)) is not None]
-    return [FindingRow(iteration=-1, check="blueprint_available", severity="info", message=r) for r in reasons]
-
-
-def _reward_normalizer(train: Train, env: GrowthEnv) -> RewardNormalizer:
-    """Without a clip where shaping is paid: it would no longer telescope. Outliers are the audit's to find."""
-    clip = None if "shaping" in MODES[train.reward.mode] else REWARD_CLIP
-    return RewardNormalizer(env.num_envs, train.ppo.gamma, env.device, clip)
-
-
 def layout(params: Params, device: torch.device, ranks: Ranks = ALONE, group: int | None = None) -> Layout:
-    """How the hosts of this process are shared out; those of one of torchrun's are not."""
+    """Return how the hosts of this process are shared out; those of one of torchrun's are not."""
     if ranks.size > 1:
         hosts = len(ranks.env_ids(params.train.envs))
         return Layout(hosts, hosts, 1)
-    return sharing.layout(params.runtime, params.train.envs, device, group)
+    return worker_layout.layout(params.runtime, params.train.envs, device, group)
 
 
 def _describe(params: Params, device: torch.device, found: Layout, ranks: Ranks) -> Machine:
@@ -211,43 +187,39 @@ def _describe(params: Params, device: torch.device, found: Layout, ranks: Ranks)
 def compose(
     params: Params, prepared_dir: Path, device: torch.device, ranks: Ranks = ALONE, found: Layout | None = None
 ) -> tuple[GrowthEnv, TrainState]:
-    """Environment and learner as they are before the first iteration."""
+    """Return environment and learner as they are before the first iteration."""
     train, settings = params.train, params.train.ppo
     training, validation = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
     backend, env_ids = params.runtime.backend, ranks.env_ids(train.envs)
-    make = sharing.population(params.runtime, found or layout(params, device, ranks))
+    make = worker_layout.population(params.runtime, found or layout(params, device, ranks))
     meta = read_meta(prepared_dir)
     of_training, (names, kinds) = len(meta.of_group("train")), meta.kinds()
     kinds = kinds if len(names) > 1 else []  # of one kind there is nothing to tell
     env = GrowthEnv(train, params.rng_seed, training, validation, env_ids, device, backend, make, of_training, kinds)
     policy = ActorCritic(env.action_spec, env.observation_spec, train.policy, params.rng_seed).to(device)
+    # Without a clip where shaping is paid: it would no longer telescope. Outliers are the audit's to find.
+    clip = None if "shaping" in MODES[train.reward.mode] else REWARD_CLIP
     normalizers = Normalizers(
         ObservationNormalizer(env.observation_spec, device) if settings.normalize_observations else None,
-        _reward_normalizer(train, env) if settings.normalize_rewards else None,
+        RewardNormalizer(env.num_envs, settings.gamma, device, clip) if settings.normalize_rewards else None,
     )
-    ppo = PPO(
-        policy,
-        settings,
-        params.rng_seed,
-        total_updates=train.horizon or train.iterations,
-        reduce=ranks.reduce,
-        all_env_ids=torch.arange(train.envs),
-    )
+    updates, everyone = train.horizon or train.iterations, torch.arange(train.envs)
+    ppo = PPO(policy, settings, params.rng_seed, total_updates=updates, reduce=ranks.reduce, all_env_ids=everyone)
     return env, TrainState(ppo, normalizers, ranks)
 
 
 def _clear(work_dir: Path) -> None:
-    """Everything but the lock that is held, and the recipe; checkpoints first: a run without any begins anew."""
+    """Remove all but the lock that is held, and the recipe; checkpoints first: a run without any begins anew."""
     durable.remove_directory(work_dir / CHECKPOINTS)
     for path in work_dir.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.name not in (LOCK_FILE, seams.FILE):
+        elif path.name not in (LOCK_FILE, run_layout.RECIPE):
             path.unlink()
 
 
 def _note_start(work_dir: Path, iteration: int, dropped: int, findings: list[FindingRow], code: str) -> None:
-    """One entry per start or resume: what differs between equal runs, and so is in no checkpoint."""
+    """Add an entry for this start: what differs between equal runs, and so is in no checkpoint."""
     start = StartRow(
         name=run_name(work_dir.name),
         command=_command(),
@@ -263,7 +235,7 @@ def _note_start(work_dir: Path, iteration: int, dropped: int, findings: list[Fin
 
 
 def _command() -> str:
-    """As this process was started: ``simic run -S train.iterations=30``, ``python -m prefect.engine``."""
+    """Return how this process was started: ``simic run -S train.iterations=30``, ``python -m prefect.engine``."""
     program, *arguments = sys.orig_argv[1:] or ["python"]
     words = ["python", program] if program.startswith("-") else [Path(program).name]
     return shlex.join([*words, *arguments])

@@ -9,7 +9,7 @@ from simic.agent.normalization import Normalizers
 from simic.agent.ppo import PPO
 from simic.errors import SimicError
 from simic.training import checkpoint
-from simic.training.checkpoint import Scalar
+from simic.training.checkpoint import Scalar, part_of
 from simic.training.ranks import ALONE, Ranks
 
 BY_ENVIRONMENT = "reward.running"  # of the normalisers: one entry per environment, a part of them in each process
@@ -17,7 +17,7 @@ BY_ENVIRONMENT = "reward.running"  # of the normalisers: one entry per environme
 
 @dataclass
 class Counters:
-    """The state that is no tensor."""
+    """The part of the state that is not a tensor."""
 
     iteration: int = 0  # iterations done
     env_steps: int = 0  # valid environment steps
@@ -49,16 +49,16 @@ class TrainState:
         }
 
     def scalars(self) -> dict[str, Scalar]:
-        """The counters by name."""
+        """Return the counters by name."""
         return asdict(self.counters)
 
     def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Scalar]) -> None:
-        """Goes on exactly from there; SimicError naming what is missing or unknown."""
+        """Restore a state exactly; SimicError naming what is missing or unknown."""
         own, given = self.tensors().keys() | self.scalars().keys(), tensors.keys() | scalars.keys()
         for name in sorted(own ^ given):
             raise SimicError(f"checkpoint: {name} is {'missing' if name in own else 'unknown here'}")
-        self.ppo.load_state_dict(_part(tensors, "ppo/"))
-        normalizers = _part(tensors, "normalizers/")
+        self.ppo.load_state_dict(part_of(tensors, "ppo/"))
+        normalizers = part_of(tensors, "normalizers/")
         if BY_ENVIRONMENT in normalizers:
             normalizers[BY_ENVIRONMENT] = self.ranks.part(normalizers[BY_ENVIRONMENT])
         self.normalizers.load_state_dict(normalizers)
@@ -66,10 +66,6 @@ class TrainState:
             setattr(self.counters, field.name, scalars[field.name])
 
     def link(self) -> str:
-        """Adds the present state to the hash chain; two runs are equal up to an iteration if their links are."""
+        """Add the present state to the hash chain; two runs are equal up to an iteration if their links are."""
         self.counters.chain = checkpoint.link(self.scalars(), self.tensors())
         return self.counters.chain
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -5,12 +5,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TypeVar
 
-from simic.agent.advantages import with_advantages
 from simic.agent.health import Health, acting
 from simic.agent.metrics import UpdateMetrics, numbers
+from simic.agent.ppo import with_advantages
 from simic.agent.rollout import Rollout, StepRecord, Unfinished, collect
 from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.shards import ProcessLost, recovered
@@ -20,8 +19,8 @@ from simic.telemetry.rows import FindingRow, Severity, TimingRow, UpdateRow
 from simic.training import episodes, kept_iteration, validation
 from simic.training.checkpoint import Damaged
 from simic.training.interrupts import Interrupted, in_training
-from simic.training.observers import EndStatus, Observer, Observers, RunInfo
-from simic.training.playing import Playing
+from simic.training.observers import EndStatus, Observer, RunInfo
+from simic.training.partial import RolloutRecorder
 from simic.training.ranks import merged
 from simic.training.session import Session
 from simic.training.state import Counters
@@ -78,7 +77,7 @@ class TrainingRun:
     """The steps of ``train``, and what they share."""
 
     def __init__(self, session: Session, observers: Sequence[Observer], stop: threading.Event):
-        self.session, self.observers, self.stop, self.ranks = session, Observers(observers), stop, session.ranks
+        self.session, self.observers, self.stop, self.ranks = session, tuple(observers), stop, session.ranks
         self.state, self.counters = session.state, session.state.counters
         self.settings = session.params.train
         self.saved = self.ranks.from_first(lambda: session.checkpoints.iterations()[-1:] == [self.counters.iteration])
@@ -98,19 +97,14 @@ class TrainingRun:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Observers see a start and an end, whatever happens between; a stop request becomes ``Interrupted``."""
+        """Tell observers of a start and an end, whatever happens between; a stop request becomes ``Interrupted``."""
         status: EndStatus = "failed"
         session = self.session
-        info = RunInfo(
-            session.params,
-            session.work_dir,
-            session.identity.data_sha256,
-            self.counters.iteration,
-            self.report,
-            self.inside,
-        )
+        done, data = self.counters.iteration, session.identity.data_sha256
+        info = RunInfo(session.params, session.work_dir, data, done, self.report, self.inside)
         try:
-            self.observers.on_start(info)
+            for observer in self.observers:
+                observer.on_start(info)
             for finding in session.findings:
                 self.report(finding)
             session.recorder.flush()
@@ -125,10 +119,11 @@ class TrainingRun:
             self._found(self.counters.iteration, "decision_fault", "critical", str(fault), 1)
             raise self._stopped() from None
         finally:
-            self.observers.on_end(status)
+            for observer in self.observers:
+                observer.on_end(status)
 
     def collect(self, iteration: int) -> tuple[Rollout, Recorded]:
-        """One episode of every host with frozen policy and scales, and its telemetry, of all processes."""
+        """Play one episode of every host with frozen policy and scales; its telemetry is that of all processes."""
         self.seconds, self.begun = {}, iteration + 1
         keeps = iteration in kept_iteration.chosen(self.session.params)
         self.kept = kept_iteration.state(self.state.tensors(), kept_iteration.BEFORE) if keeps else {}
@@ -136,59 +131,55 @@ class TrainingRun:
         self._look_at_memory(iteration)
         parts = self.ranks.gather(own)
         steps = merged([part.steps for part in parts], axis=1)
-        self.observers.on_rollout(iteration, steps)
+        for observer in self.observers:
+            observer.on_rollout(iteration, steps)
         return rollout, Recorded(steps, merged([part.episode for part in parts], axis=0))
 
     def _rollout(self, iteration: int) -> tuple[Rollout, Recorded]:
-        """And what is recorded of the hosts of this process."""
+        """Collect the rollout of the hosts of this process, and its telemetry."""
         env, ppo, normalizers = self.session.env, self.state.ppo, self.state.normalizers
-        unfinished, playing = self._unfinished(iteration)
+        unfinished, recorder = self._unfinished(iteration)
         self.reached = 0 if unfinished is None else unfinished.steps
 
         def on_step(transition: StepRecord) -> None:
-            playing.add(transition)
+            recorder.add(transition)
             self.reached = transition.step + 1
-            self.observers.on_step(iteration, self.reached)
-            self._look_inside(playing, transition.reached)
+            for observer in self.observers:
+                observer.on_step(iteration, self.reached)
+            self._after_step(recorder, transition.reached)
 
         how = iteration, self.session.params.rng_seed, env.length_of(iteration), on_step
         rollout, self.end = collect(env, ppo.policy, normalizers, *how, unfinished=unfinished)
-        return rollout, Recorded(playing.collector.fetched(), playing.tally.columns())
+        return rollout, Recorded(recorder.collector.fetched(), recorder.tally.columns())
 
-    def _unfinished(self, iteration: int) -> tuple[Unfinished | None, Playing]:
-        """What an earlier life of this run left of the iteration, if it did; and the episode, as it is then."""
+    def _unfinished(self, iteration: int) -> tuple[Unfinished | None, RolloutRecorder]:
+        """Return what an earlier life of this run saved of the iteration, if any, and the recorder as it was then."""
         found, self.partial = self.partial, None
-        playing = Playing.begun(self.session.env)
+        recorder = RolloutRecorder.begin(self.session.env)
         if found is None:
-            return None, playing
+            return None, recorder
         partials, state = self.session.partials, self.state
         try:
-            unfinished = playing.resume(partials.read(found.step), state.ppo.policy, state.normalizers, iteration)
+            unfinished = recorder.resume(partials.read(found.step), state.ppo.policy, state.normalizers, iteration)
         except Damaged as damage:
-            self.report(partials.set_aside(found.step, iteration, damage))
+            self.report(partials.report(found.step, iteration, damage))
             self.inside = 0
-            return None, Playing.begun(self.session.env)
+            return None, RolloutRecorder.begin(self.session.env)
         for finding in found.findings:
             self.report(finding)
-        return unfinished, playing
+        return unfinished, recorder
 
-    def _look_inside(self, playing: Playing, reached: Unfinished) -> None:
-        """Saves what the rollout has come to, every ``checkpoint_steps`` steps and where it is asked to stop."""
-        try:
-            self._look_for_stop()
-        except _StopRequested:
-            if self.every:
-                self._save_inside(playing, reached)
-            raise
-        if self.every and reached.steps % self.every == 0:
-            self._save_inside(playing, reached)
-
-    def _save_inside(self, playing: Playing, reached: Unfinished) -> None:
-        self.session.save_inside(reached.steps, playing.tensors(reached), playing.columns)
-        self.inside = reached.steps
+    def _after_step(self, recorder: RolloutRecorder, reached: Unfinished) -> None:
+        """Stop if asked to; save what the rollout has come to, then and every ``checkpoint_steps`` steps."""
+        asked = self._stop_asked()
+        if self.every and (asked or reached.steps % self.every == 0):
+            self.session.save_inside(reached.steps, recorder.tensors(reached), recorder.columns)
+            self.inside = reached.steps
+        if asked:
+            raise _StopRequested
 
     def _look_at_memory(self, iteration: int) -> None:
-        """Fewer hosts at once since the last look: a finding, and part of the state, as it changes the last bits."""
+        """Report where fewer hosts fit at once than before; part of the state, as it changes the last bits."""
         population = self.session.env.population
         population.group = min(self.ranks.gather(population.group))
         if population.group < (self.counters.group or len(population)):
@@ -223,7 +214,7 @@ class TrainingRun:
         return metrics
 
     def validate(self, iteration: int) -> None:
-        """Every ``validate_every`` iterations and after the last: the same greedy episodes; the best score is kept."""
+        """Play the same greedy episodes every ``validate_every`` iterations and after the last; keep the best score."""
         done = iteration + 1
         self.validation, self.validation_accuracy = None, float("nan")
         if done % self.settings.validate_every and done != self.settings.iterations:
@@ -240,7 +231,7 @@ class TrainingRun:
             self.counters.best_score, self.counters.best_iteration = self.validation_accuracy, done
 
     def record(self, iteration: int, metrics: UpdateMetrics, recorded: Recorded) -> None:
-        """The iteration is whole: counters, hash chain; everyone who watches is told; then all of it is written."""
+        """Make the iteration whole: counters and hash chain; tell the observers; then write all of it."""
         started = time.perf_counter()
         self.counters.iteration = iteration + 1
         self.counters.rollbacks += int(recorded.episode["panicked"].sum())
@@ -256,7 +247,8 @@ class TrainingRun:
             best_iteration=self.counters.best_iteration,
             state_chain=self.state.link(),
         )
-        self.observers.on_iteration(update, recorded.episode)
+        for observer in self.observers:
+            observer.on_iteration(update, recorded.episode)
         events = episodes.events(recorded.steps)
         self.session.recorder.write(
             Iteration(update, recorded.steps, recorded.episode, self.validation, events, self.kept)
@@ -269,8 +261,8 @@ class TrainingRun:
         self._end_if_grave()
 
     def checkpoint(self) -> None:
-        """Every ``checkpoint_every`` iterations, or every one where steps are saved too; at a new best and at the end;
-        and leaves if asked to.
+        """Save every ``checkpoint_every`` iterations, or every one where steps are saved too; at a new best and at the
+        end; then stop if asked to.
         """
         done = self.counters.iteration
         last = done == self.settings.iterations
@@ -281,7 +273,7 @@ class TrainingRun:
             self._look_for_stop()
 
     def finish(self) -> None:
-        """A run of no iterations leaves its untrained policy; any other is saved already."""
+        """Save the untrained policy of a run of no iterations; any other is saved already."""
         if self.counters.best_iteration is None:
             self.counters.best_iteration = self.counters.iteration
             self.saved = False
@@ -289,9 +281,10 @@ class TrainingRun:
             self._save()
 
     def report(self, finding: FindingRow) -> None:
-        """Records a finding and tells everyone; one that is fatal or as grave as ``stop_on`` ends the run."""
+        """Record a finding and tell the observers; one that is fatal or as grave as ``stop_on`` ends the run."""
         self.session.recorder.find(finding)
-        self.observers.on_finding(finding)
+        for observer in self.observers:
+            observer.on_finding(finding)
         limit = self.settings.stop_on
         ends = finding.check in FATAL or (limit != "never" and finding.at_least(limit))
         if ends and self.gravest is None:
@@ -316,15 +309,15 @@ class TrainingRun:
             f"earlier checkpoints are kept{why}"
         )
 
-    def _save(self) -> Path:
+    def _save(self) -> None:
         path = self.session.save()
         self.saved, self.inside = True, 0
-        self.observers.on_checkpoint(path, self.counters.iteration)
-        return path
+        for observer in self.observers:
+            observer.on_checkpoint(path, self.counters.iteration)
 
     def _played(self, name: str, iteration: int, work: Callable[[], T]) -> T:
-        """Episodes; again from their reset where a process with hosts was lost. A fault of one of torchrun's processes
-        is met by the others where they look for a stop.
+        """Play episodes; again from their reset where a process with hosts was lost. A fault of one of torchrun's
+        processes reaches the others where they look for a stop.
         """
 
         def again(lost: ProcessLost) -> None:
@@ -336,19 +329,23 @@ class TrainingRun:
         except _SharedFault:
             raise
         except DecisionFault as fault:
-            self._look_for_stop(str(fault))
+            self._stop_asked(str(fault))
             raise
 
-    def _look_for_stop(self, fault: str | None = None) -> None:
-        """After each step, in all processes together."""
-        if self.ranks.any(self.stop.is_set() or fault is not None):
-            for met in self.ranks.gather(fault):
-                if met is not None:
-                    raise _SharedFault(met)
+    def _look_for_stop(self) -> None:
+        if self._stop_asked():
             raise _StopRequested
 
+    def _stop_asked(self, fault: str | None = None) -> bool:
+        """Tell whether any process was asked to stop; ``_SharedFault`` where one met a fault. All ask together."""
+        asked = self.ranks.any(self.stop.is_set() or fault is not None)
+        for met in self.ranks.gather(fault) if asked else ():
+            if met is not None:
+                raise _SharedFault(met)
+        return asked
+
     def _interrupted(self) -> Interrupted:
-        """Back to the end of the last whole iteration, saved if the state is still that of it."""
+        """Go back to the end of the last whole iteration, saved if the state is still that of it."""
         self.session.recorder.forget()
         if self.whole and not self.saved and self.counters.iteration:
             self._save()

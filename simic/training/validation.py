@@ -27,8 +27,8 @@ def validate(
     normalizers: Normalizers,
     on_step: Callable[[], None],
 ) -> Columns:
-    """One greedy episode of every host; ``on_step`` is called after each step and may raise. Normalisers stay as they
-    are. The environment is left at the end of these episodes.
+    """Play one greedy episode of every host; ``on_step`` is called after each step and may raise. Normalisers stay as
+    they are. The environment is left at the end of these episodes.
     """
     others = env.tasks_in_bank - env.train_tasks
     tasks = env.train_tasks + env.env_ids % others if others else torch.zeros_like(env.env_ids)
@@ -50,6 +50,6 @@ def validate(
 
 
 def score(episode: Columns) -> float:
-    """Mean score on validation data in points: of host and FOSSILIZED seeds alone, since that is what is kept."""
+    """Return the mean score on validation data in points: of host and FOSSILIZED seeds alone, which are kept."""
     scores = episode["score"].tolist()
     return sum(scores) / len(scores)

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from simic.agent.advantages import gae
 from simic.agent.core import Core
-from simic.agent.losses import normalized
 from simic.agent.normalization import ObservationNormalizer, RewardNormalizer
 from simic.agent.policy import ActorCritic, Replayed
+from simic.agent.ppo import gae, normalized
 from simic.agent.rollout import Rollout
 from simic.agent.spec import Observation, ObservationSpec
 

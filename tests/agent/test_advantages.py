@@ -2,11 +2,9 @@
 
 import random
 
-import pytest
 import torch
 
-from simic.agent.advantages import gae
-from simic.agent.losses import normalized
+from simic.agent.ppo import gae, normalized
 
 
 def oracle(row: list[dict], gamma: float, lam: float) -> list[float]:
@@ -52,23 +50,6 @@ def test_advantages_equal_the_scalar_oracle_on_random_cases() -> None:
         expected = torch.tensor([oracle(row, gamma, lam) for row in rows]).t().double()
         assert torch.allclose(advantages, expected, atol=1e-5)
         assert torch.allclose(returns, torch.where(columns[5], expected + columns[1], 0.0), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("terminated", "truncated", "expected"),
-    [
-        # γ = 0.5, λ = 1, r = 1, V = 0, V' = 8 everywhere; two steps.
-        (False, False, [1 + 4 + 0.5 * 5, 5]),  # δ = 1 + 0.5·8 = 5; A_0 = 5 + 0.5·5
-        (True, False, [1, 5]),  # nothing follows a terminal state
-        (False, True, [5, 5]),  # bootstrapped, trace cut
-        (True, True, [1, 5]),  # terminated wins
-    ],
-)
-def test_ends_by_hand(terminated: bool, truncated: bool, expected: list[float]) -> None:
-    one = torch.ones(2, 1)
-    flags = [torch.tensor([[flag], [False]]) for flag in (terminated, truncated)]
-    advantages, _ = gae(one, 0 * one, 8 * one, *flags, one.bool(), 0.5, 1.0)
-    assert advantages.flatten().tolist() == expected
 
 
 def test_a_terminal_state_may_have_no_value_at_all() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from simic.agent.core import Core, Cut, RecurrentState
+from simic.agent.core import Core, RecurrentState
 
 
 def make_core(kind: str) -> Core:
@@ -46,18 +46,3 @@ def test_gradients_do_not_cross_an_episode_start() -> None:
     assert x.grad is not None
     assert not x.grad[:3, 0].any() and x.grad[:3, 1].any()
     assert x.grad[3:, 0].any()
-
-
-def test_cutting_and_joining_is_the_identity() -> None:
-    generator = torch.Generator().manual_seed(4)
-    x = torch.randn(9, 5, 3, generator=generator)
-    starts = torch.rand(9, 5, generator=generator) < 0.3
-    cut = Cut.at(starts)
-    assert torch.equal(cut.unpad(cut.pad(x)), x)
-    assert cut.count == 5 + int(starts[1:].sum())
-    assert cut.pad(x).count_nonzero() == x.count_nonzero()
-
-
-def test_no_environment_gives_no_rows() -> None:
-    core = make_core("lstm")
-    assert core.over(torch.zeros(4, 0, 6), core.initial_state(0, torch.zeros(())), None).shape == (4, 0, 5)

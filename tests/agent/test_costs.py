@@ -7,11 +7,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simic import params
-from simic.agent.advantages import gae
 from simic.agent.health import Health
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO
+from simic.agent.ppo import PPO, gae
 from simic.agent.rollout import collect
 from simic.agent.spec import ActionSpec, Head
 

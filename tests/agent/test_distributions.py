@@ -9,8 +9,8 @@ from torch import Tensor
 
 from simic import rng
 from simic.agent import distributions
-from simic.agent.losses import k3
 from simic.agent.policy import ActorCritic
+from simic.agent.ppo import k3
 from simic.agent.spec import ActionSpec, Head, Observation
 from simic.errors import SimicError
 
@@ -97,14 +97,6 @@ def test_joint_log_probability_equals_enumeration(states, policies) -> None:
         rows = {name: mask[row].expand(len(actions), *mask.shape[1:]) for name, mask in masks.items()}
         found = log_probs(policies[0], z[row].expand(len(actions), -1), rows, actions).sum(dim=-1)
         assert torch.allclose(found.exp(), torch.tensor(list(table.values()), dtype=torch.float64), rtol=1e-9)
-
-
-def test_joint_entropy_equals_enumeration(states, policies) -> None:
-    z, masks = states
-    found = policies[0].joint(z, masks).entropy()
-    for row in range(STATES):
-        table = enumerate_actions(policies[0], z[row], at(masks, row))
-        assert math.isclose(found[row].item(), -sum(p * math.log(p) for p in table.values()), rel_tol=1e-9)
 
 
 def test_joint_divergence_equals_enumeration(states, policies) -> None:

@@ -11,7 +11,7 @@ from simic.agent.normalization import ObservationNormalizer
 from simic.agent.spec import ObservationSpec
 from tests.helpers import some
 
-from .worlds import FEATURES, SEEN, SMALL, TensorWorld, make_policy
+from .worlds import FEATURES, SEEN, TensorWorld, make_policy
 
 CORES = [("lstm", 1), ("lstm", 5), ("gru", 5), ("none", 5)]
 
@@ -39,17 +39,6 @@ def test_the_program_decides_like_the_policy_over_a_whole_episode(core: str, env
         state = expected.state
         observation, *_ = world.step(expected.actions)
     assert json.loads((tmp_path / DESCRIPTION).read_text()) == description
-
-
-def test_the_program_rounds_as_the_policy_does(tmp_path: Path) -> None:
-    policy = make_policy(sizes=SMALL.model_copy(update={"precision": "bfloat16"}))
-    export_policy(policy, None, tmp_path)
-    program = torch.export.load(tmp_path / PROGRAM).module()
-    observation, _ = TensorWorld(list(range(64)), {}).reset()
-    masks = tuple(observation.masks[name] for name in masked_heads(policy.action_spec))
-    actions, _, value, *_ = program(observation.features, observation.categories, masks, *policy.initial_state(64))
-    expected = policy.act(observation, policy.initial_state(64), greedy=True)
-    assert torch.equal(actions, expected.actions) and torch.equal(value, expected.value)
 
 
 def test_the_description_names_every_input(tmp_path: Path) -> None:

@@ -83,12 +83,6 @@ def test_actions_reach_the_environment_in_its_own_numbers(space, sizes, action, 
     assert np.array(env.action).tolist() == received
 
 
-def test_masks_come_from_the_environments_own_method() -> None:
-    adapter = GymAdapter(vector(Counter(), Counter()), 1, mask_method="legal")
-    assert adapter.reset()[0].masks["action_0"].tolist() == [[True, False, False]] * 2
-    assert adapter.step(torch.zeros(2, 1, dtype=torch.int64))[0].masks["action_0"].tolist() == [[True, True, False]] * 2
-
-
 def test_masks_of_several_heads_come_one_after_the_other() -> None:
     adapter = GymAdapter(vector(Counter(space=MultiDiscrete([2, 4]))), 1, mask_method="both")
     masks = adapter.reset()[0].masks
@@ -108,12 +102,6 @@ class Odd(Counter):
 
     def told(self):
         return self.answers[self.time]
-
-
-def test_masks_of_ones_and_zeros_are_masks(monkeypatch) -> None:
-    monkeypatch.setattr(Odd, "answers", (np.array([1, 0, 1], dtype=np.int8),))
-    adapter = GymAdapter(vector(Odd()), 1, mask_method="told")
-    assert adapter.reset()[0].masks["action_0"].tolist() == [[True, False, True]]
 
 
 @pytest.mark.parametrize(
@@ -162,12 +150,6 @@ def test_observations_that_are_no_box_are_refused() -> None:
     env.observation_space = Discrete(4)
     with pytest.raises(SimicError, match=r"observation space Discrete\(4\): must be a Box"):
         GymAdapter(vector(env), 1)
-
-
-def test_closing_the_adapter_closes_its_environments() -> None:
-    env = vector(Counter())
-    GymAdapter(env, 1).close()
-    assert env.closed
 
 
 def test_another_autoreset_and_continuous_actions_are_refused() -> None:

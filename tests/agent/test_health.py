@@ -122,13 +122,6 @@ def test_cells_are_those_of_the_actor_in_episodes_that_reach_the_end(critic: str
     assert found["cell_saturated"].item() == pytest.approx(2 / cells)
 
 
-@pytest.mark.parametrize("core", ["gru", "none"])
-def test_a_memory_without_cells_has_no_measurement_of_them(core: str) -> None:
-    found = acting(*acted_on(core))
-    assert found["cell_norm"].isnan() and found["cell_saturated"].isnan()
-    assert found["start_state"] == 0.0
-
-
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_a_broken_memory_is_not_called_healthy(broken: float) -> None:
     hidden = torch.full((STEPS, ENVS, UNITS), 0.1)

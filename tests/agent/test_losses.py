@@ -7,10 +7,9 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from simic import params
-from simic.agent.advantages import with_advantages
-from simic.agent.losses import k3, mean_entropy, policy_objective, surrogate, terms, usage
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
+from simic.agent.ppo import k3, mean_entropy, policy_objective, surrogate, terms, usage, with_advantages
 from simic.agent.rollout import Rollout, collect
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
 
@@ -141,15 +140,6 @@ def test_rows_that_are_over_change_nothing() -> None:
     assert over.any()
     for one, other in zip(reference, gradients(policy, spoiled, settings, 0.1), strict=True):
         assert torch.equal(one, other)
-
-
-def test_rows_that_are_all_over_cost_nothing() -> None:
-    policy = make_policy()
-    rollout = make_rollout(policy, episodes(4, 8), 8)
-    over = replace(rollout, valid=torch.zeros_like(rollout.valid))
-    found = terms(replay(policy, over), over, usage(policy, over, 1, None), params.PPOParams(), 0.1)
-    assert found.loss == 0.0
-    assert all(gradient.count_nonzero() == 0 for gradient in gradients(policy, over, params.PPOParams(), 0.1))
 
 
 class RefusingBandit:

@@ -122,13 +122,3 @@ def test_state_round_trips_through_plain_tensors() -> None:
     for name, tensor in one.state_dict().items():
         assert torch.equal(tensor, other.state_dict()[name]), name
         assert name == "observation.count" or not torch.equal(tensor, state[name]), name
-
-
-def test_a_rollout_is_scaled_by_a_sigma_that_has_seen_it() -> None:
-    normalizers = Normalizers(reward=RewardNormalizer(2, gamma=0.5))
-    starts = torch.tensor([[True, True], [False, False]])
-    returns: list[float] = []
-    for rewards in ([[1.0, -3.0], [2.0, 4.0]], [[10.0, -20.0], [30.0, 5.0]]):
-        returns += [*rewards[0], *(0.5 * first + second for first, second in zip(*rewards, strict=True))]
-        scaled = normalizers.update(torch.zeros(2, 2, 3), torch.tensor(rewards), starts, torch.ones(2, 2).bool())
-        assert np.allclose(scaled.numpy(), np.array(rewards) / np.std(returns), rtol=1e-5)

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from simic import params, rng
-from simic.agent.advantages import with_advantages
 from simic.agent.normalization import Normalizers, RewardNormalizer
-from simic.agent.ppo import PPO
+from simic.agent.ppo import PPO, with_advantages
 from simic.agent.rollout import Rollout
 from simic.agent.spec import Observation
 
@@ -80,8 +79,6 @@ def test_the_reported_ratio_is_that_of_the_whole_action_and_not_of_the_op() -> N
     assert metrics.ratio_min == pytest.approx(1.0, rel=1e-4)
     assert metrics.ratio_mean == pytest.approx(1 + share * (math.exp(0.5) - 1), rel=1e-4)
     assert metrics.clip_fraction == pytest.approx(share, rel=1e-6)  # e^0.5 is outside of 1 ± 0.2
-    assert metrics.clip_fraction_by_head["slot"] == pytest.approx(1.0)
-    assert metrics.clip_fraction_by_head["op"] == 0.0
 
 
 @pytest.mark.parametrize("ratio", ["joint", "per_head"])
@@ -111,10 +108,8 @@ def test_a_head_that_never_mattered_has_no_weight_and_no_divergence() -> None:
     moved(ppo.policy, 0.02)
     metrics = ppo.update(rollout, 0)
     others = ("slot", "blueprint", "style")
-    assert all(math.isnan(metrics.kl_by_head[name]) for name in others)  # nothing was measured
     assert all(metrics.grad_norm_by_part[f"head_{name}"] == 0.0 for name in others)
     assert [metrics.samples_by_head[name] for name in others] == [0, 0, 0]
-    assert metrics.approx_kl == pytest.approx(metrics.kl_by_head["op"], rel=1e-6)
     assert metrics.approx_kl > 0
 
 

@@ -32,21 +32,6 @@ def test_draws_do_not_depend_on_the_grouping_of_environments() -> None:
         assert torch.allclose(together.log_probs[:, position], apart[part].log_probs[:, row], atol=1e-6)
 
 
-@pytest.mark.parametrize("changed", [{"iteration": 4}, {"rng_seed": 2}])
-def test_every_key_changes_the_draws(changed: dict[str, int]) -> None:
-    class Still(TensorWorld):
-        def reset(self, *, seed=None, options=None):
-            return super().reset(options={"iteration": 0})
-
-    policy = make_policy()
-    base = {"iteration": 3, "rng_seed": 1}
-    one, other = (
-        collect(Still(list(range(8)), {}), policy, Normalizers(), steps=6, **keys)[0] for keys in (base, base | changed)
-    )
-    assert torch.equal(one.features[0], other.features[0])
-    assert not torch.equal(one.actions[0], other.actions[0])
-
-
 def test_rows_that_are_over_are_not_valid_and_hold_nothing() -> None:
     class Broken(TensorWorld):
         def observation(self, shift: int = 0):
@@ -143,15 +128,6 @@ def test_a_rollout_goes_on_where_the_last_one_ended() -> None:
     assert torch.allclose(parts[1].values[0], whole.values[4], atol=1e-6)
     assert parts[1].starts.nonzero().tolist() == [[1, 0]]
     assert torch.equal(parts[1].state.h[1], position.state.h[1]) is False
-
-
-def test_selected_environments_are_whole_rows() -> None:
-    rollout, _ = collect(episodes(4, 3), make_policy(), Normalizers(), 0, rng_seed=1, steps=3)
-    part = rollout.select(torch.tensor([3, 1]))
-    assert part.env_ids.tolist() == [3, 1]
-    assert torch.equal(part.actions, rollout.actions[:, [3, 1]])
-    assert torch.equal(part.masks["blueprint"], rollout.masks["blueprint"][:, [3, 1]])
-    assert torch.equal(part.state.h, rollout.state.h[[3, 1]])
 
 
 @pytest.mark.parametrize("same_step", [False, True])

@@ -1,7 +1,6 @@
 """What only the critic is told, such as the kind of a task: it moves values, and reaches no action."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -52,19 +51,6 @@ def test_what_it_is_told_changes_values_and_no_action(critic: str) -> None:
 
 
 @CRITICS
-def test_greedy_actions_and_entropies_do_not_depend_on_it_either(critic: str) -> None:
-    policy, world = policy_of(critic), telling()
-    seen, _ = world.reset()
-    assert seen.told is not None
-    state = policy.initial_state(6)
-    others = [seen, replace(seen, told=seen.told.flip(0)), replace(seen, told=None)]
-    steps = [policy.act(each, state, greedy=True) for each in others]
-    for step in steps[1:]:
-        assert torch.equal(step.actions, steps[0].actions) and torch.equal(step.log_probs, steps[0].log_probs)
-    assert not torch.equal(steps[1].value, steps[0].value)
-
-
-@CRITICS
 def test_no_gradient_of_an_action_reaches_what_it_is_told(critic: str) -> None:
     policy = policy_of(critic)
     rollout = make_rollout(policy, telling(), 8)
@@ -75,16 +61,6 @@ def test_no_gradient_of_an_action_reaches_what_it_is_told(critic: str) -> None:
     [of_values] = torch.autograd.grad(seen.values.sum(), told)
     assert of_actions is None and of_entropy is None
     assert (of_values.abs().sum(1) > 0).all()  # of every kind, and of none
-
-
-@CRITICS
-def test_nothing_told_is_the_kind_of_none(critic: str) -> None:
-    """Outside training, and of a task of a kind that training does not know."""
-    policy, world = policy_of(critic), telling()
-    seen, _ = world.reset()
-    none = replace(seen, told=torch.full((6, 1), -1))
-    state = policy.initial_state(6)
-    assert torch.equal(policy.value(replace(seen, told=None), state), policy.value(none, state))
 
 
 def test_a_rollout_keeps_it_and_a_replay_gives_the_values_of_acting() -> None:
@@ -109,9 +85,3 @@ def test_an_update_moves_the_kinds_that_were_met() -> None:
     ppo.update(make_rollout(policy, world, 8), 0)
     moved = (policy.told.weight != before).any(1)
     assert moved.tolist() == [False, True, True, False, False]
-
-
-def test_a_policy_that_is_told_nothing_has_no_place_for_it() -> None:
-    plain: dict[str, Any] = make_policy().state_dict()
-    assert not any(name.startswith("told") for name in plain)
-    assert make_rollout(make_policy(), episodes(6, 8), 8).told.shape == (8, 6, 0)

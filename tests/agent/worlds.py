@@ -11,10 +11,9 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from simic import params, rng
-from simic.agent.advantages import with_advantages
 from simic.agent.normalization import Normalizers, Reduce
 from simic.agent.policy import ActorCritic, Replayed
-from simic.agent.ppo import PPO
+from simic.agent.ppo import PPO, with_advantages
 from simic.agent.rollout import Rollout, collect
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
 

@@ -52,7 +52,7 @@ def small(**audit):
     tree["train"] |= {"validate_every": 2}
     tree["train"]["ppo"] |= {"minibatches": 2, "epochs": 2}
     tree["train"]["lifecycle"] |= {"training_dwell": 0}
-    tree["headroom"] |= {"policies": ("static", "fixed_schedule"), "schedules": 4, "search_tasks": 2, "floors": False}
+    tree["headroom"] |= {"policies": ("static", "patient"), "schedules": 4, "search_tasks": 2, "floors": False}
     tree["evaluate"] |= {"eval_seeds": 2, "policies": ("learned",)}
     tree["runtime"] |= {"threads": 1, "progress": "none"}
     tree["audit"] |= {"certify": False, **audit}
@@ -182,13 +182,6 @@ def test_learning_curve_floors_are_measured_where_the_curve_is(workspace):
     assert f"static (never grows) {evaluation.policies['static'].val_accuracy_pct:.1f}" in page
 
 
-def test_fail_on_fails_after_the_report_is_written(workspace):
-    (workspace.reports / "report.html").unlink()
-    with pytest.raises(SimicError, match=r"audit\.fail_on = 'medium': \d+ findings, worst"):
-        stages.audit(small(fail_on="medium"), workspace)
-    assert (workspace.reports / "report.html").exists()
-
-
 @pytest.fixture
 def copy(workspace, tmp_path):
     shutil.copytree(workspace.root, tmp_path / "copy")
@@ -224,12 +217,15 @@ def test_other_params_than_those_trained_with_are_found(copy):
     assert any("differ from params.yaml" in str(each["artifact"]) for each in found.evidence)
 
 
-def test_an_edited_result_is_found(copy):
+def test_an_edited_result_is_found_and_fails_after_the_report_is_written(copy):
     """Through the stage: headroom.json is read, and is what evaluation.json was computed from."""
     found = json.loads(copy.headroom.read_bytes())
     found["test_pct"][0] = [score + 1.0 for score in found["test_pct"][0]]
     copy.headroom.write_text(json.dumps(found), encoding="utf-8")
-    stages.audit(small(), copy)
+    (copy.reports / "report.html").unlink()
+    with pytest.raises(SimicError, match=r"audit\.fail_on = 'medium': \d+ findings, worst"):
+        stages.audit(small(fail_on="medium"), copy)
+    assert (copy.reports / "report.html").exists()
     assert statuses(copy)["X8"].status is Status.FINDING
     copy.headroom.unlink()
     stages.audit(small(), copy)

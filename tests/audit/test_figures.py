@@ -94,7 +94,7 @@ def clipped_texts(figure):
 
 
 ITERATIONS = np.arange(12.0)
-FLOORS = {"static": 60.0, "random_legal": 60.2, "heuristic": 60.4, "fixed_schedule": 75.0}
+FLOORS = {"static": 60.0, "random_legal": 60.2, "tuned_rule": 60.4, "patient": 75.0}
 COMPONENTS = {
     name: np.full(12, 0.01 * k)
     for k, name in enumerate(("shaping", "rent", "alpha_shock", "intervention", "death", "x"))

@@ -22,9 +22,9 @@ def with_resume(plant, resume):
 def test_it_is_read_as_it_was_written_and_one_changed_digit_is_noticed(tmp_path):
     path = tmp_path / "resume.json"
     assert read(path) is None
-    path.write_bytes(tried().to_json())
+    path.write_bytes(tried().content())
     assert read(path) == tried()
-    path.write_bytes(tried().to_json().replace(b'"differing_bytes": 0', b'"differing_bytes": 1'))
+    path.write_bytes(tried().content().replace(b'"differing_bytes": 0', b'"differing_bytes": 1'))
     assert read(path) == "resume.json cannot be read: its checksum does not match"
 
 

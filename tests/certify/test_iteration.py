@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simic import params
-from simic.agent import losses, normalization, rollout
+from simic.agent import normalization, ppo, rollout
 from simic.audit.certify import part
 from simic.audit.certify_code import small_run
 from simic.data.prepare import prepare
@@ -21,8 +21,8 @@ SETTINGS = {
         *PLAIN, "train.policy.core=none", "train.ppo.ratio=per_head",
         "train.ppo.head_weight=mean", "train.ppo.entropy_scale={op: 2.0}", "train.ppo.entropy_floor={op: 0.95}",
     ),
-    "lstm, adaptive": (
-        *PLAIN, "train.policy.core=lstm", "train.policy.critic=own", "train.ppo.learning_rate_schedule=adaptive",
+    "lstm, linear": (
+        *PLAIN, "train.policy.core=lstm", "train.policy.critic=own", "train.ppo.learning_rate_schedule=linear",
         "train.ppo.target_kl=0.02", "train.ppo.normalize_observations=false",
     ),
 }  # fmt: skip
@@ -58,7 +58,7 @@ FAULTS = {
     "scale of observations": lambda: scaled(
         normalization.Moments, "merge", lambda found: replace(found, m2=1.01 * found.m2)
     ),
-    "weights": lambda: scaled(losses, "surrogate", lambda gained: 1.05 * gained),
+    "weights": lambda: scaled(ppo, "surrogate", lambda gained: 1.05 * gained),
 }
 
 

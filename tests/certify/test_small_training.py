@@ -37,12 +37,11 @@ def test_no_test_data_is_copied(bank):
 
 def test_what_the_learner_is_told_stays_and_its_sizes_shrink(bank):
     ppo = PPOParams(gamma=0.9, minibatches=4, ratio="per_head")
-    policy = Policy(core="gru", core_units=200, head_units=8, precision="bfloat16")
+    policy = Policy(core="gru", core_units=200, head_units=8)
     train = Train(envs=60, ppo=ppo, policy=policy, reward=Reward(mode="escrow"), batch_size=64, iterations=99)
     small = composed(Params(rng_seed=7, train=train), bank[1]).train
     assert (small.ppo, small.reward) == (ppo, train.reward)
     assert (small.policy.core, small.policy.core_units, small.policy.head_units) == ("gru", UNITS, 8)
-    assert small.policy.precision == "float32"
     assert (small.envs, small.iterations) == (8, 3)
     assert small.batch_size == SAMPLES // 2
 

@@ -113,13 +113,6 @@ def test_epochs_that_share_a_pass_show_every_sample_once_before_any_comes_again(
         assert torch.equal(seen, whole)
 
 
-def test_a_pass_ends_where_too_few_batches_are_left():
-    """6 batches are one epoch of 4: the other two are never shown in this pass, and the next epoch draws anew."""
-    first, second = (epoch_order(1, 0, torch.arange(2), step, 50, 8, 4) for step in (0, 1))
-    assert first.shape == second.shape == (2, 4, 8)
-    assert set(first[0].flatten().tolist()) & set(second[0].flatten().tolist())
-
-
 def test_the_last_pass_is_not_taken_for_another():
     """Passes are kept; asked again in any order, of any hosts and sizes, they are what they were."""
     asked = [(1, 0, 3, 0, 40), (1, 0, 3, 1, 40), (1, 0, 3, 0, 48), (1, 0, 2, 0, 40), (2, 0, 3, 0, 40), (1, 1, 3, 0, 40)]
@@ -127,11 +120,6 @@ def test_the_last_pass_is_not_taken_for_another():
     for each in (*reversed(asked), *asked, *asked[::2]):
         again = epoch_order(each[0], each[1], torch.arange(each[2]), each[3], each[4], 8, 2)
         assert torch.equal(again, first[each]), each
-
-
-def test_a_limit_keeps_the_first_batches():
-    first, whole = (epoch_order(1, 0, torch.arange(2), 0, 40, 8, limit=limit) for limit in (2, "all"))
-    assert torch.equal(first, whole[:, :2])
 
 
 @pytest.mark.parametrize(("samples", "limit"), [(7, "all"), (40, 6)])

@@ -1,9 +1,7 @@
-"""CIFAR-10's batches: read exactly, and a pickle that asks for anything else runs nothing."""
+"""CIFAR-10's binary batches: read exactly, or refused naming what is wrong."""
 
 import hashlib
 import io
-import os
-import pickle
 import tarfile
 from pathlib import Path
 
@@ -49,15 +47,10 @@ def unpack(folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
-def test_the_test_files_are_pickles_that_numpy_itself_reads():
-    found = pickle.loads(FILES["data_batch_2"], encoding="bytes")  # noqa: S301 - bytes made here
-    assert np.array_equal(found[b"data"].reshape(-1, 3, 32, 32), images(1))
-    assert found[b"data"].dtype == np.uint8 and found[b"labels"] == LABELS
-
-
-def test_a_batch_comes_back_as_it_was_written():
-    x, y = read_batch("b", FILES["data_batch_1"])
-    assert np.array_equal(x, images(0)) and y.tolist() == LABELS
+def test_a_record_is_a_label_then_red_green_and_blue_row_by_row():
+    x, y = read_batch("b", bytes([7]) + bytes(range(256)) * 12)
+    assert y.tolist() == [7] and x.shape == (1, 3, 32, 32)
+    assert x[0, 0, 1, 2] == 34 and x[0, 1, 0, 5] == 5  # place 32 + 2; green begins at place 1,024, a multiple of 256
 
 
 @pytest.mark.parametrize("place", [FOLDER, f"cifar10/{FOLDER}", ARCHIVE, f"cifar10/{ARCHIVE}"])
@@ -70,7 +63,7 @@ def test_folder_and_archive_hold_the_same_source(tmp_path, place):
         unpack(path)
     source = read_cifar10(tmp_path / "raw")
     assert source.x.dtype == torch.uint8 and source.x.shape == (6 * EACH, 3, 32, 32)
-    assert np.array_equal(source.x[EACH : 2 * EACH].numpy(), images(1))
+    assert np.array_equal(source.x[EACH : 2 * EACH].numpy(), images(1)) and source.y.tolist() == LABELS * 6
     assert source.sha256 == hashlib.sha256(b"".join(FILES.values())).hexdigest()
 
 
@@ -87,75 +80,11 @@ def test_fetched_prepared_and_standardised_per_channel(official, monkeypatch, tm
     assert torch.allclose(data.x.mean((0, 2, 3)), torch.zeros(3), atol=1e-4)
 
 
-class Harm:
-    """Runs a command when unpickled by a careless reader."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple:
-        return os.mkdir, (str(self.path),)
-
-
-def test_a_pickle_that_would_run_something_is_refused_unrun(tmp_path):
-    content = pickle.dumps({b"data": Harm(tmp_path / "harm"), b"labels": LABELS}, protocol=3)
-    with pytest.raises(SimicError, match=r"b: not a batch of CIFAR-10: asks for posix\.mkdir, which no batch needs"):
-        read_batch("b", content)
-    assert not (tmp_path / "harm").exists()
-    pickle.loads(content)  # noqa: S301 - bytes made here
-    assert (tmp_path / "harm").exists(), "the pickle does harm elsewhere"
-
-
-NAMES = ["builtins\neval", "os\nsystem", "numpy\nload", "numpy\nndarray.tofile", "numpy.core.multiarray\nfromfile"]
-
-
-@pytest.mark.parametrize("name", [*NAMES, "simic.data.cifar\nread_file", "copyreg\n_reconstructor"])
-def test_only_what_an_array_needs_is_admitted(name):
-    with pytest.raises(SimicError, match="asks for"):
-        read_batch("b", f"c{name}\n.".encode())
-
-
-BAD = {
-    "no dict": pickle.dumps([1, 2], protocol=3),
-    "no labels": pickle.dumps({b"data": 1}, protocol=3),
-    "data is no array": pickle.dumps({b"data": b"x" * 3072, b"labels": [1]}, protocol=3),
-    "objects": cifar_batch(images(0), LABELS, dtype=b"O8"),
-    "floats": cifar_batch(images(0), LABELS, dtype=b"f4"),
-    "other width": cifar_batch(images(0), LABELS, columns=3071),
-    "fewer bytes than said": cifar_batch(images(0), LABELS, content=images(0).tobytes()[:-1]),
-    "more bytes than said": cifar_batch(images(0), LABELS, content=images(0).tobytes() * 2),
-    "too few labels": cifar_batch(images(0), LABELS[:-1]),
-    "label 10": cifar_batch(images(0), [*LABELS[:-1], 10]),
-    "negative label": cifar_batch(images(0), [*LABELS[:-1], -1]),
-    "empty": b"",
-    "text": b"hello world",
-    "an empty array class": b"\x80\x02}(T\x04\x00\x00\x00datacnumpy\nndarray\nT\x06\x00\x00\x00labels](u.",
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_anything_else_is_refused_in_one_line_naming_the_batch(case):
+@pytest.mark.parametrize("content", [b"", b"hello world", FILES[BATCHES[0]][:-1], bytes([10]) + bytes(3072)])
+def test_anything_else_is_refused_in_one_line_naming_the_batch(content):
     with pytest.raises(SimicError, match=r"^the batch: ") as error:
-        read_batch("the batch", BAD[case])
+        read_batch("the batch", content)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.slow
-def test_a_batch_truncated_anywhere_or_with_any_opcode_changed_is_refused_or_read():
-    """No other exception escapes: 200 places cut, every byte outside the pixels changed in three ways."""
-    content = FILES["data_batch_1"]
-    for length in np.linspace(0, len(content) - 1, 200, dtype=int):
-        with pytest.raises(SimicError):
-            read_batch("b", content[:length])
-    inside = content.index(images(0).tobytes()[:64])
-    places = [at for at in range(len(content)) if not inside <= at < inside + images(0).size]
-    for at in places:
-        for flip in (1, 32, 255):
-            changed = content[:at] + bytes([content[at] ^ flip]) + content[at + 1 :]
-            try:
-                assert read_batch("b", changed)[0].shape[1:] == (3, 32, 32)
-            except SimicError:
-                continue
 
 
 DAMAGED = {
@@ -169,13 +98,13 @@ DAMAGED = {
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_a_damaged_archive_is_named(tmp_path, damage):
     (tmp_path / ARCHIVE).write_bytes(DAMAGED[damage])
-    with pytest.raises(SimicError, match=r"cifar-10-python\.tar\.gz: damaged, or not the archive of CIFAR-10") as error:
+    with pytest.raises(SimicError, match=r"cifar-10-binary\.tar\.gz: damaged, or not the archive of CIFAR-10") as error:
         read_cifar10(tmp_path)
     assert "\n" not in str(error.value)
 
 
 def test_a_folder_without_a_batch_names_it(tmp_path):
     unpack(tmp_path / FOLDER)
-    (tmp_path / FOLDER / "test_batch").unlink()
-    with pytest.raises(SimicError, match="test_batch: no such file"):
+    (tmp_path / FOLDER / "test_batch.bin").unlink()
+    with pytest.raises(SimicError, match=r"test_batch\.bin: no such file"):
         read_cifar10(tmp_path)

@@ -1,6 +1,5 @@
 """Data files that lie, hurt or never end: refused in one line, nothing written, nothing outside touched."""
 
-import bz2
 import gzip
 import io
 import os
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from raw_files import cifar_batch, digits_like, idx_bytes
+from raw_files import digits_like, idx_bytes
 
 from simic import memory
 from simic.data import cifar
@@ -54,33 +53,17 @@ def encrypted(content: bytes) -> bytes:
 HEADER = npy(X)
 NPZ: dict[str, bytes] = {
     "10^12 items": npz(x=npy(X, shape=(10**12, 4)), y=npy(Y)),
-    "10^12 labels": npz(x=npy(X), y=npy(Y, shape=(10**12,))),
-    "items without end": npz(x=npy(X, shape=(2**62, 2**62)), y=npy(Y)),
     "a negative shape": npz(x=npy(X, shape=(-60, -4)), y=npy(Y)),
-    "fewer items than there are": npz(x=npy(X, shape=(30, 4)), y=npy(Y)),
     "more items than there are": npz(x=npy(X, shape=(61, 4)), y=npy(Y)),
     "a directory that claims 4 GB": directory_says(npz(x=npy(X, shape=(2**28, 4)), y=npy(Y)), 2**32 - 1),
     "a bomb": npz(zipfile.ZIP_DEFLATED, x=npy(X, shape=(2**20, 64))[:-960] + bytes(2**24), y=npy(Y)),
     "encrypted": encrypted(npz(x=npy(X), y=npy(Y))),
     "objects": npz(x=npy(X, descr="|O"), y=npy(Y)),
-    "a structure": npz(x=npy(X, descr=[("a", "<f4")]), y=npy(Y)),
     "a type that is none": npz(x=HEADER.replace(b"'<f4'", b"'<z9'"), y=npy(Y)),
     "code in the header": npz(x=HEADER.replace(b"'<f4'", b"exit()"), y=npy(Y)),
     "a header of another version": npz(x=HEADER.replace(b"NUMPY\x01", b"NUMPY\x09"), y=npy(Y)),
     "nested brackets in the header": npz(x=b"\x93NUMPY\x01\x00" + struct.pack("<H", 9000) + b"(" * 9000, y=npy(Y)),
-    "a header of 60 KB": npz(x=b"\x93NUMPY\x01\x00" + struct.pack("<H", 60000) + b" " * 60000, y=npy(Y)),
-    "no header": npz(x=b"hello", y=npy(Y)),
-    "an empty member": npz(x=b"", y=npy(Y)),
     "names that lead outside": npz(**{"../../x": npy(X), "/etc/y": npy(Y)}),
-    "a bare array of 10^12 items": npy(X, shape=(10**12, 4)),
-    "dates": npz(x=npy(X.astype("f8").view("M8[s]")), y=npy(Y)),
-    "labels beyond 64 bits": npz(x=npy(X), y=npy(Y.astype("u8") + np.uint64(2**63))),
-    "labels below 0": npz(x=npy(X), y=npy(Y - 5)),
-    "huge labels": npz(x=npy(X), y=npy(Y * 10**12)),
-    "no sample": npz(x=npy(X[:0]), y=npy(Y[:0])),
-    "not finite": npz(x=npy(np.full_like(X, np.inf)), y=npy(Y)),
-    "text": b"hello",
-    "empty": b"",
     "a pickle": b"\x80\x04cos\nsystem\n(S'touch harm'\ntR.",
 }
 
@@ -160,23 +143,11 @@ def test_a_source_leads_nowhere_else(tmp_path: Path, source: str) -> None:
     refused(Prepare(task="npz", source=source), tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", bytes(100) + b"\xc3", b"short"], ids=str)
-def test_text_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "mine").write_bytes(content)
-    assert "mine" in refused(Prepare(task="text", source="mine"), tmp_path)
-
-
 IMAGES, LABELS = digits_like(40, seed=1)
 IDX: dict[str, bytes] = {
     "10^12 items": struct.pack(">BBBB3I", 0, 0, 8, 3, 10**9, 100, 100) + bytes(100),
-    "2^96 items": struct.pack(">BBBB3I", 0, 0, 8, 3, *[2**32 - 1] * 3),
     "more than there are": struct.pack(">BBBB3I", 0, 0, 8, 3, 41, 6, 6) + IMAGES.tobytes(),
-    "fewer than there are": struct.pack(">BBBB3I", 0, 0, 8, 3, 39, 6, 6) + IMAGES.tobytes(),
-    "no pixels": struct.pack(">BBBB3I", 0, 0, 8, 3, 40, 0, 6),
-    "only a header": b"\0\0\x08\x03",
     "a bomb": gzip.compress(struct.pack(">BBBB3I", 0, 0, 8, 3, 40, 6, 6) + bytes(2**26)),
-    "a bomb in a bomb": gzip.compress(gzip.compress(bytes(2**24))),
-    "cut gzip": gzip.compress(idx_bytes(IMAGES))[:-9],
 }
 
 
@@ -210,29 +181,16 @@ def links_in_a_circle(packed: tarfile.TarFile) -> None:
         member(packed, f"{FOLDER}/{name}", type=tarfile.SYMTYPE, linkname=name)
 
 
-def links_outside(packed: tarfile.TarFile) -> None:
-    for name in BATCHES:
-        member(packed, f"{FOLDER}/{name}", type=tarfile.SYMTYPE, linkname="/etc/passwd")
-
-
 def leading_outside(packed: tarfile.TarFile) -> None:
     member(packed, "../../harm", b"harm")
     member(packed, "/tmp/harm", b"harm")
 
 
-def devices(packed: tarfile.TarFile) -> None:
-    for name in BATCHES:
-        member(packed, f"{FOLDER}/{name}", type=tarfile.CHRTYPE, devmajor=1, devminor=5)
-
-
 CIFAR: dict[str, bytes] = {
     "links in a circle": tar(links_in_a_circle),
-    "links that lead outside": tar(links_outside),
     "names that lead outside": tar(leading_outside),
-    "devices": tar(devices),
     "nothing": tar(lambda packed: None),
     "a bomb": gzip.compress(bytes(2**22 + 2**20), 1),
-    "another packing": bz2.compress(b"hello" * 1000),
     "batches of another kind": tar(lambda packed: [member(packed, f"{FOLDER}/{n}", b"hello") for n in BATCHES]),
 }
 
@@ -244,17 +202,3 @@ def test_an_archive_that_hurts_is_refused_and_nothing_is_unpacked(
     monkeypatch.setattr(cifar, "MAX_ARCHIVE_BYTES", 2**22)
     (tmp_path / ARCHIVE).write_bytes(CIFAR[case])
     assert ARCHIVE in refused(Prepare(task="cifar10"), tmp_path)
-
-
-def test_an_archive_with_more_than_the_batches_is_read_without_the_rest(tmp_path: Path) -> None:
-    batch = cifar_batch(np.random.default_rng(1).integers(0, 256, (20, 3, 32, 32), dtype=np.uint8), [*range(10)] * 2)
-
-    def fill(packed: tarfile.TarFile) -> None:
-        leading_outside(packed)
-        for name in BATCHES:
-            member(packed, f"{FOLDER}/{name}", batch)
-
-    (tmp_path / ARCHIVE).write_bytes(tar(fill))
-    with pytest.raises(SimicError, match="leaves one empty"):  # the same images in every batch: duplicates
-        prepare(Prepare(task="cifar10"), 1, tmp_path / "out", tmp_path)
-    assert not (tmp_path.parent / "harm").exists()

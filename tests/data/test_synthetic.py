@@ -7,12 +7,11 @@ import torch
 from simic import params
 from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
-from simic.data.synthetic import PLANTED, orientation, radius, recall
+from simic.data.synthetic import PLANTED, orientation, recall
 from simic.errors import SimicError
 from simic.params import Prepare
 
 N = 20_000
-FIVE_SIGMA = 5 * (0.25 / N) ** 0.5  # of a share, at most
 
 
 def best_threshold(score: torch.Tensor, label: torch.Tensor) -> float:
@@ -86,25 +85,6 @@ def test_orientation_is_not_told_by_cells_nor_by_blocks_without_places():
     scores += [x.var((1, 2, 3)), ordered.var(2).mean(1), ordered[..., 3].amax(1)]
     # The best of all cuts exceeds chance by about the supremum of a random walk: below 2.5 / (2 √N) at 5 sigma.
     assert max(best_threshold(score, y) for score in scores) < 0.5 + 2.5 / N**0.5
-
-
-def test_radius_is_told_by_two_lengths_and_hardly_by_one():
-    x, y = radius(1, N)
-    first, second = x.view(N, 2, 8).square().sum(2).unbind(1)
-    assert torch.equal((second > first).long(), y)
-    assert max(best_threshold(length, y) for length in (first, second)) < 0.72
-    assert best_threshold(first + second, y) < 0.5 + FIVE_SIGMA
-    half = x.view(N, 2, 8)[:, :, :4].square().sum(2)
-    assert 0.8 < float(((half[:, 1] > half[:, 0]).long() == y).float().mean()) < 0.9
-
-
-def test_radius_is_symmetric_so_linear_maps_are_at_chance():
-    x, y = radius(1, N)
-    sides = torch.randn(16, 50, generator=torch.Generator().manual_seed(1))
-    right = ((x @ sides > 0) == y[:, None].bool()).float().mean(0)
-    assert float((right - 0.5).abs().max()) < FIVE_SIGMA
-    fitted = torch.linalg.lstsq(x[: N // 2], 2.0 * y[: N // 2, None] - 1.0).solution
-    assert float((((x[N // 2 :] @ fitted)[:, 0] > 0) == y[N // 2 :]).float().mean()) < 0.5 + 1.5 * FIVE_SIGMA
 
 
 def test_recall_answers_the_question_with_the_key():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simic.pipeline import continuing, recipe, stages
+from simic.pipeline import extend_run, recipe, stages
 from simic.pipeline.paths import Workspace
 from simic.pipeline.recipe import Kept
 from simic.telemetry.rows import UpdateRow
@@ -39,7 +39,7 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Unfinished:
     first, longer = (tree(*SHORT, f"train.iterations={count}") for count in (STOPPED + 1, STOPPED + 2))
     workspace = Workspace(tmp_path_factory.mktemp("unfinished") / "project")
     stages.prepare(first, workspace)
-    continuing.begin(first, workspace, fresh=False, allow_code_change=False)
+    extend_run.begin(first, workspace, fresh=False, allow_code_change=False)
     stop = threading.Event()
     with pytest.raises(Interrupted):
         stages.train(first, workspace, (Stopper(stop),), stop)
@@ -48,7 +48,7 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Unfinished:
     assert kept is not None
     other = kept.recipe.model_copy(update={"code": {**kept.recipe.code, "envs": "0" * 64}})
     recipe.write(work, Kept(recipe=other))
-    assert continuing.begin(longer, workspace, fresh=False, allow_code_change=True) is not None
+    assert extend_run.begin(longer, workspace, fresh=False, allow_code_change=True) is not None
     place = workspace.work(stages.fingerprint(longer, workspace)).relative_to(workspace.root).as_posix()
     published = {}
     opened = judging.Opener(longer, workspace.prepared)
@@ -59,8 +59,7 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Unfinished:
             shutil.rmtree(copy.root / place / "checkpoints" / f"{later:06d}")
         found, published[done] = opened.published(copy)
         assert found == done
-    copy = Workspace(Path(shutil.copytree(workspace.root, workspace.root.with_name("finished"))))
-    return Unfinished(workspace, place, longer, judging.train(longer, copy), published)
+    return Unfinished(workspace, place, longer, published)
 
 
 @pytest.fixture(scope="session")

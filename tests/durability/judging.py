@@ -23,14 +23,12 @@ from simic.evaluation import explain, result, scoring
 from simic.evaluation.promotion import Entrant
 from simic.growth.export import load_grown
 from simic.params import Params
-from simic.pipeline import continuing, parting, stages
-from simic.pipeline import told as results
+from simic.pipeline import compare_runs, extend_run, run_summary, stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
-from simic.training import checkpoint, needs, session
+from simic.training import checkpoint, memory_estimate, session
 from simic.training.learned import Learned
 from tests.durability.damage import Place
-from tests.training.small_runs import Watcher
 
 Word = Literal["found", "harmless", "silent", "unfinishable", "traceback"]
 GOOD = 1  # iterations that no life of these trainings does again
@@ -84,16 +82,6 @@ class Ended:
     told: frozenset[tuple[str, str]]
 
 
-def train(tree: Params, workspace: Workspace, fresh: bool = False) -> Ended:
-    """As `simic train` does, but for MLflow, DVC and the exported program."""
-    watcher = Watcher()
-    continuing.begin(tree, workspace, fresh, allow_code_change=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export, "export_policy", lambda *given: None)
-        stages.train(tree, workspace, (watcher,), fresh=fresh)
-    return ended(workspace, {(each.check, each.message) for each in watcher.findings})
-
-
 def ended(workspace: Workspace, told: set[tuple[str, str]]) -> Ended:
     """From what is published."""
     places = (workspace.checkpoints, workspace.models, workspace.telemetry)
@@ -116,13 +104,12 @@ def unlogged(path: Path) -> dict[str, Any]:
 
 class Unfinished(NamedTuple):
     """A training that was stopped, went on as one of more iterations by other code, and was stopped again before it
-    had done one; and how it ends, when it goes on after so many iterations or is published after them.
+    had done one; and what is published of it after so many iterations.
     """
 
     workspace: Workspace
     place: str
     params: Params
-    ended: Ended
     published: dict[int, Ended]
 
 
@@ -139,12 +126,12 @@ class Opener:
     def published(self, workspace: Workspace, fresh: bool = False) -> tuple[int, Ended]:
         """After how many iterations, and what."""
         tree, told = self.tree, set[tuple[str, str]]()
-        said = continuing.begin(tree, workspace, fresh, allow_code_change=False)
+        said = extend_run.begin(tree, workspace, fresh, allow_code_change=False)
         self.state.load(*self.fresh)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session, "compose", lambda *given: (self.env, self.state))
             patch.setattr(type(self.env), "close", lambda env: None)
-            patch.setattr(needs, "refuse_training", lambda *given: None)
+            patch.setattr(memory_estimate, "refuse_training", lambda *given: None)
             work = workspace.work(stages.fingerprint(tree, workspace))
             with session.open_session(tree, work, workspace.prepared, fresh) as opened:
                 for finding in opened.findings:
@@ -161,26 +148,11 @@ class Opener:
 
 
 def judge_opened(made: Unfinished, workspace: Workspace, opener: Opener) -> Judgement:
-    """Of a damaged work directory that training would go on with."""
-
-    def attempt(fresh: bool) -> tuple[Ended, Ended]:
-        done, found = opener.published(workspace, fresh)
-        return found, made.published[done] if done else Ended("", {}, frozenset())
-
-    return judge_training(attempt)
-
-
-def judge_resume(made: Unfinished, workspace: Workspace) -> Judgement:
-    """The same by training to the end."""
-    return judge_training(lambda fresh: (train(made.params, workspace, fresh), made.ended))
-
-
-def judge_training(attempt: Callable[[bool], tuple[Ended, Ended]]) -> Judgement:
-    """``attempt``, told whether with ``--fresh``, gives what came of it and what was to come of it."""
+    """Of a damaged work directory that training would go on with; where ``--fresh`` is advised it is given."""
     said = list[str]()
     for _ in range(3):
         try:
-            found, clean = attempt("--fresh" in " ".join(said))
+            done, found = opener.published(workspace, "--fresh" in " ".join(said))
         except SimicError as refusal:
             said.append(one_line(refusal))
             if not ("--fresh" in said[-1] or "run the same command again" in said[-1]):
@@ -188,6 +160,7 @@ def judge_training(attempt: Callable[[bool], tuple[Ended, Ended]]) -> Judgement:
             continue
         except Exception:  # noqa: BLE001
             return Judgement("traceback", traceback.format_exc())
+        clean = made.published[done] if done else Ended("", {}, frozenset())
         said += [f"{check}: {message}" for check, message in found.told - clean.told]
         if found.state != clean.state:
             return Judgement("silent", f"another result, said: {said}")
@@ -240,12 +213,12 @@ def known(learned: Learned) -> Any:
 
 
 def audit(tree: Params, workspace: Workspace) -> Verdict:
-    with seals.damage_told(workspace.root, tree):
+    with seals.explain_damage(workspace.root, tree):
         return examine(stages.recorded(tree, workspace), "run")
 
 
 def told(tree: Params, workspace: Workspace) -> Any:
-    return results.of(workspace).lines
+    return run_summary.of(workspace).lines
 
 
 def explained(tree: Params, workspace: Workspace) -> Any:
@@ -267,7 +240,7 @@ def promote(tree: Params, workspace: Workspace) -> Any:
 
 
 def diff(tree: Params, workspace: Workspace) -> Any:
-    return parting.compare(workspace.root, workspace.root)
+    return compare_runs.compare(workspace.root, workspace.root)
 
 
 def data(tree: Params, workspace: Workspace) -> Any:

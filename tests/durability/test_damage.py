@@ -30,13 +30,9 @@ def test_the_damages_of_make_prove_are_more_than_two_thousand() -> None:
     assert sum(EACH[area] for area, _ in CASES) == 2025
 
 
-def spoilt_work(made: Unfinished, kind: str, number: int, folder: Path) -> tuple[Workspace, str]:
-    workspace = Workspace(Path(shutil.copytree(made.workspace.root, folder / "project")))
-    return workspace, str(damage.spoil(damage.Place(workspace.root, [made.place]), kind, number))
-
-
 def opened(made: Unfinished, opener: Opener, kind: str, number: int, folder: Path) -> Judged:
-    workspace, done = spoilt_work(made, kind, number, folder)
+    workspace = Workspace(Path(shutil.copytree(made.workspace.root, folder / "project")))
+    done = str(damage.spoil(damage.Place(workspace.root, [made.place]), kind, number))
     return [(done, judging.judge_opened(made, workspace, opener))]
 
 
@@ -109,12 +105,12 @@ def test_no_other_policy_takes_the_place_of_one_that_is_lost(
 def test_what_no_report_can_be_made_of_is_told_as_damage_and_a_defect_is_not(
     finished: Finished, tmp_path: Path
 ) -> None:
-    with pytest.raises(KeyError), seals.damage_told(finished.workspace.root, finished.params):
+    with pytest.raises(KeyError), seals.explain_damage(finished.workspace.root, finished.params):
         raise KeyError("a defect of ours")
     workspace = Workspace(copied(finished.workspace.root, tmp_path / "project"))
     (workspace.reports / "metrics.json").write_text("{}")
     said = r"metrics\.json has changed since, and no report can be made .* dvc checkout"
-    with pytest.raises(SimicError, match=said), seals.damage_told(workspace.root, finished.params):
+    with pytest.raises(SimicError, match=said), seals.explain_damage(workspace.root, finished.params):
         raise KeyError("missing")
 
 
@@ -126,13 +122,6 @@ def test_a_damaged_export_is_not_certified(finished: Finished, tmp_path: Path) -
     subject = certify.CertifiedRun(workspace.prepared, grown, workspace.telemetry, workspace.checkpoints, run)
     found = certify.part("grown network", subject.grown_network)
     assert found.lines == () and "network.pt2: damaged" in found.reason
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize("kind", NO_TABLES)
-def test_training_that_goes_on_to_its_end_with_damage(kind: str, unfinished: Unfinished, tmp_path: Path) -> None:
-    workspace, done = spoilt_work(unfinished, kind, 1, tmp_path)
-    assert_nothing_is_silent([(done, judging.judge_resume(unfinished, workspace))])
 
 
 @pytest.mark.prove

@@ -69,14 +69,22 @@ def tokens() -> tuple[Dataset, Dataset]:
 
 @pytest.fixture
 def transitions(monkeypatch) -> list[tuple[rewards.Transition, rewards.Setting]]:
-    """Every transition that an environment pays for, as it pays."""
-    seen = []
-    pay = rewards.components
+    """Every transition that an environment pays for, as it pays, with what each mode would remember there."""
+    seen, ledgers = [], {}
+    start, pay = rewards.start, rewards.components
+
+    def begin(mode, slots, loss, setting):
+        for each in rewards.MODES:
+            ledgers.update(start(each, slots, loss, setting))
+        return start(mode, slots, loss, setting)
 
     def remember(mode, transition, setting):
-        seen.append((transition, setting))
+        seen.append((replace(transition, ledgers=dict(ledgers)), setting))
+        for each in rewards.MODES:
+            ledgers.update(rewards.advance(each, seen[-1][0], setting))
         return pay(mode, transition, setting)
 
+    monkeypatch.setattr(growth_env.rewards, "start", begin)
     monkeypatch.setattr(growth_env.rewards, "components", remember)
     return seen
 

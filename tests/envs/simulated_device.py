@@ -26,11 +26,10 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 import simic
 from simic import params
-from simic.agent.advantages import with_advantages
 from simic.agent.health import Health
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO
+from simic.agent.ppo import PPO, with_advantages
 from simic.agent.rollout import collect
 from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv

@@ -53,13 +53,6 @@ def test_a_tensor_is_the_factored_form_stacked():
         actions.to_action(tensor[:, :7])
 
 
-def test_waiting_where_changes_only_those_rows():
-    tensor = torch.arange(1, 3 * 8 + 1).reshape(3, 8)
-    waiting = actions.waiting_where(torch.tensor([False, True, False]), actions.to_action(tensor))
-    waited = torch.stack(waiting, dim=1)
-    assert torch.equal(waited[[0, 2]], tensor[[0, 2]]) and waited[1].eq(0).all()
-
-
 def test_random_legal_plays_only_legal_actions_with_unused_heads_at_zero():
     envs = 4000
     masks = random_masks(envs, seed=1)
@@ -90,13 +83,6 @@ def test_random_legal_is_uniform_over_ops_then_slots_then_heads():
             assert all(abs(shares[slot] / len(used) - 1 / len(slots)) < 0.05 for slot in slots)
     styles = Counter(action[3] for action in played if action[0] == Op.GERMINATE)
     assert len(styles) == 4 and max(styles.values()) < 1.3 * min(styles.values())
-
-
-def test_random_legal_survives_noise_at_both_ends():
-    masks = random_masks(200, seed=5)
-    for value in (0.0, 1 - 2**-24):
-        played = actions.random_legal(SPEC, observation(200, masks), torch.full((200, 8), value))
-        assert all(is_legal(action, masks, env) for env, action in enumerate(played.tolist()))
 
 
 def test_grammar_of_three_slots_and_seven_blueprints_has_1795_distinct_actions():

@@ -53,16 +53,6 @@ def test_contribution_is_the_difference_of_accuracies_and_nan_where_nothing_acts
     assert abs(float(result.all_off_accuracy[1]) - 100 * sum(correct[ALL_OFF, 1].tolist()) / 400) < 1e-3
 
 
-def test_paired_error_is_smaller_than_that_of_independent_samples():
-    """5 of 100 samples differ, all one way: d has mean .05 and standard deviation sqrt(.05·.95·100/99)."""
-    first = torch.zeros(100, dtype=torch.bool)
-    second = first.clone()
-    first[:50], second[5:50] = True, True
-    difference, error = attribution.paired_difference(first, second)
-    assert abs(float(difference) - 5.0) < 1e-4
-    assert abs(float(error) - 100 * math.sqrt(0.05 * 0.95 * 100 / 99) / 10) < 1e-4
-
-
 def test_a_network_that_is_not_finite_has_no_accuracy(make_slots):
     slots = example(make_slots)
     correct = torch.ones(12, 2, 10, dtype=torch.bool)
@@ -121,14 +111,6 @@ def test_a_seed_without_an_acting_partner_has_no_interaction(make_slots):
         assert column.isnan().all()
     whole = attribution.attribute(slots, torch.ones(8, 2, 10, dtype=torch.bool), torch.ones(8, 2))
     assert whole.interaction[0].isnan().all() and whole.interaction[1].tolist() == [0.0, 0.0]
-
-
-def test_with_two_acting_seeds_every_configuration_is_one_of_four_networks(make_slots):
-    slots = make_slots([[Stage.HOLDING, Stage.DORMANT, Stage.BLENDING]], alpha=[[1.0, 0.0, 0.3]])
-    off = attribution.configurations(slots)
-    assert len({tuple(row) for row in off[:, 0].tolist()}) == 4
-    assert torch.equal(off[attribution.together(3, 0, 2)], off[MAIN])
-    assert torch.equal(off[attribution.alone(3, 0)], off[WITHOUT + 2])
 
 
 def test_shares_of_sequences_are_measured_like_answers(make_slots):

@@ -15,8 +15,6 @@ from simic.envs import rewards
 from simic.envs.actions import random_legal
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.observations import columns, ratio
-from simic.envs.rewards import Ledgers
-from simic.errors import SimicError
 from simic.growth.batch.shards import Layout, Shards
 from simic.params import HostOptimizer, PPOParams, Train
 from tests.growth.worlds import small
@@ -104,17 +102,6 @@ def test_a_host_plays_alike_in_any_company_on_any_tasks():
         assert of(episode(make(bank(), ids), tasks), len(ids) - 1) == of(mine, 1)
 
 
-def test_batched_hosts_play_alike_beside_others_that_do_the_same_on_other_tasks():
-    """Where others have other seeds, products are of other sizes and round otherwise: within 1e-6 per minibatch."""
-    mine = episode(make(bank(), [0, 1, 2, 3], "vmap"), [0, 1, 2, 3])
-    others = episode(make(bank(), [0, 1, 2, 3], "vmap"), [3, 1, 0, 0])
-    assert of(mine, 1) == of(others, 1) and of(mine, 0) != of(others, 0)
-    strangers = episode(make(bank(), [8, 1, 5, 6], "vmap"), [3, 1, 0, 0])
-    for name, value in mine[-1].items():
-        if name.endswith(" of 1"):
-            torch.testing.assert_close(strangers[-1][name], value, rtol=0, atol=2 * STEPS * 1e-6, msg=name)
-
-
 @pytest.mark.parametrize("processes", [1, 2])
 def test_tasks_are_the_same_in_one_process_and_in_shards(processes):
     ids, tasks = list(range(6)), [3, 1, 2, 0, 1, 3]
@@ -126,22 +113,6 @@ def test_tasks_are_the_same_in_one_process_and_in_shards(processes):
     finally:
         env.close()
     assert all(of(whole, row) == of(apart, row) for row in range(6))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_hosts_of_one_id_and_task_are_equal_and_of_another_task_begin_alike(backend):
-    env = make(bank(), [5, 5, 5, 2], backend)
-    env.reset(options={"iteration": 3, "tasks": torch.tensor([2, 2, 0, 2])})
-    fresh = [env.population.named_parameters(env.slots, row) for row in range(4)]
-    for name, value in fresh[0].items():
-        assert torch.equal(value, fresh[1][name]) and torch.equal(value, fresh[2][name]), name
-    assert any(not torch.equal(value, fresh[3][name]) for name, value in fresh[0].items())
-    played = episode(env, [2, 2, 0, 2])
-    for step in played:
-        for name, values in step.items():
-            if " of " not in name:
-                assert torch.equal(values[0].nan_to_num(-7.0), values[1].nan_to_num(-7.0)), name
-    assert not torch.equal(played[-1]["val_loss"][0], played[-1]["val_loss"][2])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -187,13 +158,6 @@ def test_tasks_are_those_of_training_in_turn_within_and_across_iterations():
     assert firsts == {0, 1, 2}
 
 
-def test_tasks_that_there_are_not_are_refused():
-    env = make(bank(), [0, 1])
-    for tasks in ([0], [0, 4], [-1, 0]):
-        with pytest.raises(SimicError, match=r"tasks \[.*\]: must be 2, one for each host, each of 0 to 3"):
-            env.reset(options={"tasks": torch.tensor(tasks)})
-
-
 # --- tasks of several numbers of classes ---
 
 
@@ -216,7 +180,7 @@ def test_the_loss_is_rewarded_in_units_of_the_own_chance(make_slots):
     def paid(chances: Tensor, losses: list[float]) -> dict[str, Tensor]:
         setting, loss = replace(SETTING, chance_loss=chances), torch.tensor(losses)
         slots = make_slots([[0]] * len(losses))
-        ledgers = Ledgers.start(1, loss + 0.1, torch.full_like(loss, 10.0), chances)
+        ledgers = rewards.start("loss", slots, loss + 0.1, setting)
         step = transition(slots, slots, loss=loss, committed_loss=loss, ended=True, terminal=True, ledgers=ledgers)
         return rewards.components("loss", step, setting)
 

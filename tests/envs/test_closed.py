@@ -1,23 +1,20 @@
 """``train.actions``: what it closes is masked for everyone who acts, and everyone is told clearly."""
 
 import re
-from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
 
 from simic.agent.export import PROGRAM, export_policy
-from simic.agent.losses import usage
 from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO
 from simic.agent.rollout import collect
 from simic.envs.actions import choices, grammar, grammar_mask
+from simic.envs.patient import Patient
 from simic.envs.play import play as play_episode
 from simic.envs.single_env import SingleGrowthEnv
 from simic.errors import SimicError
-from simic.evaluation.baselines import FixedSchedule, Heuristic, RandomLegal, Static
 from simic.evaluation.schedules import OpenLoop, Schedule
 from simic.growth.life.vocabulary import Action, Op
 from simic.growth.networks.blueprints import blueprints_of
@@ -130,43 +127,6 @@ def test_the_environment_refuses_a_closed_choice_of_a_head_that_the_op_uses(make
     assert info.effective_op.tolist() == [0, 1]
 
 
-def test_only_what_is_open_counts_as_a_choice(make_env):
-    """A head with one open choice is no choice: log-probability and entropy exactly 0. Two open ones are worth ln 2."""
-    env = make_env(envs=16, steps=12, actions=NARROW)
-    policy, names = make_policy(env), [head.name for head in env.action_spec.heads]
-    with torch.no_grad():
-        for head in policy.heads:
-            head.get_submodule("out").weight.zero_()  # uniform over what is legal
-            head.get_submodule("out").bias.zero_()
-        policy.heads[names.index("blueprint")].get_submodule("query").weight.zero_()
-    rollout, _ = collect(env, policy, Normalizers(ObservationNormalizer(env.observation_spec)), 0, 1, env.steps)
-    used = env.action_spec.relevance_table()[rollout.actions[..., 0]] & rollout.valid[..., None]
-    seen = policy.replay(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
-    opened = usage(policy, rollout, 1, None)
-    for name in ("style", "alpha_target", "alpha_speed", "tempo", "alpha_curve"):
-        number, several = names.index(name), len(NARROW[name]) > 1
-        rows = used[..., number]
-        assert rows.any() and torch.equal(opened.open[..., number], rows & several), name
-        expected = torch.full_like(seen.log_probs[..., number][rows], -torch.tensor(2.0).log() if several else 0.0)
-        assert torch.allclose(seen.log_probs[..., number][rows], expected, atol=1e-6), name
-        assert torch.allclose(seen.entropy[..., number][rows], torch.tensor(float(several)), atol=1e-6), name
-        if not several:
-            assert not seen.log_probs[..., number].any() and not seen.entropy[..., number].any()
-
-
-@pytest.mark.parametrize("ratio", ["joint", "per_head"])
-def test_an_update_replays_the_closed_masks(make_env, ratio):
-    """Under other masks the log-probabilities would be others: the first ratio would not be 1."""
-    env = make_env(envs=8, steps=10, actions=NARROW)
-    settings = PPOParams(minibatches=2, epochs=2, ratio=ratio, target_kl=None)
-    ppo = PPO(make_policy(env), settings, rng_seed=1, total_updates=3)
-    rollout, _ = collect(env, ppo.policy, Normalizers(ObservationNormalizer(env.observation_spec)), 0, 1, env.steps)
-    rollout = replace(rollout, advantages=rollout.rewards, returns=rollout.rewards)
-    assert ppo.update(rollout, 0).first_ratio_ok
-    open_masks = {name: mask for name, mask in rollout.masks.items() if name not in FREE}
-    assert not ppo.update(replace(rollout, masks=open_masks), 1).first_ratio_ok
-
-
 def test_the_program_takes_the_closed_masks_and_decides_like_the_policy(make_env, tmp_path):
     env = make_env(envs=6, actions=NARROW)
     policy = make_policy(env)
@@ -214,15 +174,15 @@ def test_what_there_is_not_is_named(make_env, actions, message):
 @pytest.mark.parametrize(
     ("build", "closed", "named"),
     [
-        (lambda env: Heuristic("cnn"), {"style": ("linear_add",)}, "Heuristic needs style sigmoid_add"),
-        (lambda env: Heuristic("cnn"), {"op": ("WAIT", "GERMINATE")}, "Heuristic needs op PRUNE"),
-        (lambda env: Heuristic("cnn"), {"tempo": (3, 8)}, "Heuristic needs tempo 5"),
         (
-            lambda env: FixedSchedule("cnn", env.train.lifecycle, (0,)),
-            {"blueprint": ("norm",)},
-            "FixedSchedule needs blueprint conv_light",
+            lambda env: Patient(env.train.lifecycle, ((0, 0),)),
+            {"style": ("sigmoid_add",)},
+            "Patient needs style linear",
         ),
-        (lambda env: FixedSchedule("cnn", env.train.lifecycle, (0,)), {"alpha_target": (0.5,)}, "alpha_target 1.0"),
+        (lambda env: Patient(env.train.lifecycle, ((0, 0),)), {"op": ("WAIT", "GERMINATE")}, "Patient needs op PRUNE"),
+        (lambda env: Patient(env.train.lifecycle, ((0, 0),)), {"tempo": (5, 8)}, "Patient needs tempo 0"),
+        (lambda env: Patient(env.train.lifecycle, ((0, 0),)), {"alpha_target": (0.5,)}, "alpha_target 1.0"),
+        (lambda env: OpenLoop([Schedule((-1, 1, -1))] * 2), {"blueprint": ("norm",)}, "OpenLoop needs blueprint"),
         (lambda env: OpenLoop([Schedule((-1, 0, -1))] * 2), {"slot": (0, 2)}, "OpenLoop needs slot 1"),
         (lambda env: OpenLoop([Schedule((-1, 0, -1))] * 2), {"style": ("sigmoid_add",)}, "OpenLoop needs style linear"),
     ],
@@ -232,10 +192,3 @@ def test_a_plan_that_needs_what_is_closed_is_refused_before_it_begins(make_env, 
     head = next(iter(closed))
     with pytest.raises(SimicError, match=f"{named}.*, which train.actions.{head} closes: allow it, or leave this"):
         play_episode(env, build(env), 0, lambda *step: pytest.fail("a step was played"))
-
-
-def test_who_follows_the_masks_needs_nothing(make_env):
-    env = make_env(envs=4, steps=5, actions=NARROW)
-    nothing = OpenLoop([Schedule((-1, -1, -1))] * 4)
-    for actor in (Static(), RandomLegal(env.action_spec), nothing):
-        play_episode(env, actor, 0, lambda *step: None)

@@ -1,12 +1,10 @@
 """Faults put in by wrapping the population at composition: what the governor does in the real environment."""
 
-import time
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from simic.envs import rewards
 from simic.envs.governor import Cause
 from simic.growth.batch.population import Population
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
@@ -112,23 +110,6 @@ def test_a_rolled_back_host_is_what_it_was_at_its_last_healthy_step(make_env, pl
     assert not torch.equal(states[-1]["host/param"][0], states[healthy]["host/param"][0])
 
 
-def test_fossilized_seeds_survive_a_rollback(make_env, transitions):
-    """Slot 0 is fossilized, then the host turns to NaN: the committed network is that of the last healthy step."""
-    env = make_env(envs=2, steps=12, compose=poisoned(0, 9), lifecycle=Lifecycle(training_dwell=1, auto_advance=False))
-    wait = Action.wait(2)
-    plan = [act(2, Op.GERMINATE, blueprint=5), act(2, Op.ADVANCE), wait, act(2, Op.ADVANCE), wait, wait]
-    plan += [act(2, Op.ADVANCE), act(2, Op.FOSSILIZE), wait, wait]
-    _, infos = follow(env, plan)
-    assert infos[7].stage[:, 0].tolist() == [Stage.FOSSILIZED] * 2
-    assert infos[8].panicked.tolist() == [True, False]
-    assert infos[8].stage[0, 0] == Stage.FOSSILIZED
-    for later in (8, 9):
-        assert torch.equal(infos[later].committed_accuracy[0], infos[7].committed_accuracy[0])
-    # The row is a true terminal: F = -wΦ(s), with Φ(s) = 7.5 of the one FOSSILIZED seed.
-    assert rewards.potential(transitions[8][0].before)[0] == 7.5
-    assert abs(float(infos[8].components["shaping"][0]) + 0.3 * 7.5) < 1e-9
-
-
 def test_an_exploding_loss_is_rolled_back_to_before_it_began(make_env):
     """Two epochs above all thresholds end the host; the snapshot is that of the epoch before the first of them."""
     row, begins = 1, 6
@@ -169,18 +150,6 @@ def test_a_seed_that_turns_to_nan_before_it_acts_harms_nobody_until_it_does(make
         assert torch.equal(a.live_accuracy[[0, 2]], b.live_accuracy[[0, 2]])
         assert a.live_accuracy.isfinite().all()
     assert torch.equal(sick[2].val_loss, well[2].val_loss)  # all three, while nobody blends
-
-
-def test_a_slow_host_changes_nothing_but_the_time(make_env, play):
-    class Slow(Population):
-        def train_epoch(self, *arguments):
-            time.sleep(0.01)
-            return super().train_epoch(*arguments)
-
-    slow, quick = (play(make_env(envs=3, family="mlp", steps=6, compose=kind)) for kind in (Slow, Population))
-    for (_, _, a), (_, _, b) in zip(slow, quick, strict=True):
-        assert torch.equal(a[0].features, b[0].features) and torch.equal(a[1], b[1])
-        assert not a[4].panicked.any()
 
 
 def test_every_host_may_fail_and_the_episode_still_ends(make_env):

@@ -8,21 +8,18 @@ import torch
 from simic.envs import rewards
 from simic.envs.observations import columns
 from simic.growth.life.lifecycle import LIVE_STAGES, TRANSITIONS, in_stages
-from simic.growth.life.vocabulary import Op, Slots, Stage
+from simic.growth.life.vocabulary import Op, Stage
 from simic.growth.networks.hosts import PRESETS
 from simic.params import Host, Reward
 from tests.helpers import some
 
 from .conftest import QUICK
-from .transitions import FULL
 
 HOSTS = [(family, preset) for family, presets in PRESETS.items() for preset in presets]
 QUICKEST = [("mlp", "baseline"), ("tables", "baseline"), *(host for host in HOSTS if "impaired" in host)]
 SCARCE = [("cnn", 0.5), ("mlp", 0.5), ("transformer", 0.1)]
-DWELL_MAX = 7  # from here on the potential's ramp is full
-KEEPING = {"fossilize", "basic_fossilize", "basic_plus_fossilize", "hindsight"}
-COSTS = {"ratio_penalty", "blending_warning", "indecision", "occupancy", "rent", "basic_rent", "loss_rent", "toxic"}
-KIND = {"envs": 6, "steps": 13, "batches_per_epoch": 1, "backend": "auto", "reward": FULL.weights}
+COSTS = {"rent", "loss_rent", "toxic"}
+KIND = {"envs": 6, "steps": 13, "batches_per_epoch": 1, "backend": "auto"}
 LARGEST = 10.0  # of a step's reward, apart from the death penalty
 
 
@@ -59,14 +56,14 @@ def check_modes(transition, setting, info) -> None:
         assert paid.isfinite().all() and (paid - torch.stack(list(parts.values())).sum(dim=0)).abs().max() < 1e-6
         assert (paid.abs() <= LARGEST)[lives].all(), (mode, {name: float(v.abs().max()) for name, v in parts.items()})
         gain = rewards.progress(transition.before).gather(1, transition.slot[:, None])[:, 0]
-        for name in KEEPING & parts.keys():
-            assert (parts[name][(gain <= 0) & lives] <= 0).all(), name  # ransomware
+        if "fossilize" in parts:
+            assert (parts["fossilize"][(gain <= 0) & lives] <= 0).all()  # ransomware
         for name in COSTS & parts.keys():
             assert (parts[name] <= 0).all(), name
 
 
 def check_episode(env, transitions) -> None:
-    """Differences telescope: shaping to nothing, credits to what was fossilized; no closed loop earns."""
+    """Differences telescope: shaping to nothing, credits to what was fossilized."""
     gamma = env.setting.gamma
     alive = torch.ones(env.num_envs, dtype=torch.bool)
     shaping, kept = [], torch.zeros(env.num_envs, dtype=torch.float64)
@@ -79,40 +76,8 @@ def check_episode(env, transitions) -> None:
         held = torch.where(joined, rewards.credit(transition.before, setting.weights), 0.0).sum(dim=1)
         kept += gamma**t * torch.where(alive, held, 0.0)
         alive = alive & ~transition.panicked
-    sums = torch.stack([torch.zeros_like(kept), *shaping]).cumsum(dim=0)
-    assert sums[-1].abs().max() < 1e-6
+    assert torch.stack(shaping).sum(dim=0).abs().max() < 1e-6
     assert (credited - kept).abs().max() < 1e-6
-    check_loops([transition.before for transition, _ in transitions], sums, gamma)
-    check_score(transitions)
-
-
-def check_score(transitions) -> None:
-    """Changes of the score telescope to the difference of its ends, up to where a host was rolled back."""
-    (_, setting), *_ = transitions
-    first, alive = transitions[0][0].ledgers.score, torch.ones(len(transitions[0][0].op), dtype=torch.bool)
-    total, left = torch.zeros_like(first), -first
-    for t, (transition, _) in enumerate(transitions):
-        change = rewards.components("score", transition, setting)["score_change"]
-        after = rewards.advance(transition, setting).score
-        total += setting.gamma**t * torch.where(alive, change, 0.0)
-        left = torch.where(alive, setting.gamma ** (t + 1) * after - first, left)
-        alive = alive & ~transition.panicked
-    assert (total - setting.weights.score.weight * left).abs().max() < 1e-6
-
-
-def check_loops(states: list[Slots], sums: torch.Tensor, gamma: float) -> None:
-    """``sums [T + 1, E]``: discounted shaping paid before each state. Between equal states it is at most 0."""
-    codes = []
-    for slots in states:
-        ramped = in_stages(slots.stage, LIVE_STAGES - {Stage.FOSSILIZED})
-        dwell = torch.where(ramped, slots.dwell.clamp(max=DWELL_MAX), 0)
-        places = (len(Stage) * (DWELL_MAX + 1)) ** torch.arange(slots.stage.shape[1])
-        codes.append(((slots.stage * (DWELL_MAX + 1) + dwell) * places).sum(dim=1))
-    visited = torch.stack(codes)
-    for start in range(len(states)):
-        again = visited[start + 1 :] == visited[start]
-        earned = (sums[start + 1 : len(states)] - sums[start]) / gamma**start
-        assert (earned[again] <= 1e-9).all()
 
 
 def check_budget(env, info) -> None:
@@ -157,23 +122,14 @@ def test_random_legal_play_under_a_scarce_budget_keeps_every_law(make_env, play,
     walk(env, play, transitions, episodes=4)
 
 
-@pytest.mark.prove
-@pytest.mark.parametrize(("family", "preset"), HOSTS)
-def test_ten_thousand_steps_of_random_legal_play_keep_every_law(make_env, play, transitions, family, preset):
-    samples = 96 if family != "transformer" else 16  # of a sequence every token is one
-    kind = KIND | {"envs": 64, "steps": 25, "validation": samples}
-    executed = walk(make_env(host=Host(family=family, preset=preset), **kind), play, transitions, episodes=7)
-    assert sum(executed.values()) >= 10_000
-
-
 def test_every_mode_pays_in_its_own_run_what_it_says_of_recorded_steps(make_env, play, transitions):
-    """The ledgers of one run serve all modes, and no credit, penalty or bonus goes around the recorded terms."""
+    """Any mode can be computed for the steps of another; no credit, penalty or bonus goes around the recorded terms."""
+    recorded = []
     for mode in rewards.MODES:
         transitions.clear()
         env = make_env(envs=6, family="mlp", steps=12, reward=Reward(mode=mode))
         played = play(env)
-        if mode == "shaped":
-            recorded = list(transitions)
+        recorded = recorded or list(transitions)
         for (_, _, (_, reward, *_, info)), step in zip(played, recorded, strict=True):
             assert torch.equal(reward, rewards.total(rewards.components(mode, *step))), mode
             assert (reward - sum(info.components.values())).abs().max() < 1e-9, mode

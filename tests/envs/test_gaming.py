@@ -1,7 +1,7 @@
 """No way to earn without improving the network, for every mode, on constructed paths.
 
-The same through the real environment is in test_gaming_played.py. "shaped_full" and "escrow_full" have every optional
-term on. Modes that never look at the lifecycle (sparse, minimal but for young seeds) pay such a path exactly nothing.
+The same through the real environment is in test_gaming_played.py. Mode sparse, which never looks at the lifecycle, pays
+such a path exactly nothing.
 """
 
 from dataclasses import replace
@@ -12,23 +12,13 @@ import torch
 
 from simic.envs import rewards
 from simic.growth.life.vocabulary import Op, Slots, Stage
-from simic.params import LossReward, MinimalReward
 
-from .transitions import FULL, GAMMA, SETTING, VARIANT_NAMES, VARIANTS, measured, paid, transition, value
+from .transitions import VARIANT_NAMES, VARIANTS, measured, paid, transition, value
 
 every_mode = pytest.mark.parametrize(("mode", "setting"), VARIANTS, ids=VARIANT_NAMES)
-BLIND = ("sparse", "minimal")  # nothing is paid before the end, whatever the seeds do
+BLIND = ("sparse",)  # nothing is paid before the end, whatever the seeds do
 # What a seed itself is credited with, apart from stages, the objective and what only costs.
-CREDITS = (
-    "attribution",
-    "escrow",
-    "synergy",
-    "hindsight",
-    "drip",
-    "fossilize",
-    "basic_fossilize",
-    "basic_plus_fossilize",
-)
+CREDITS = ("attribution", "escrow", "fossilize")
 
 
 def path(states: list[Slots], ops: list[Op], **last) -> list:
@@ -44,7 +34,7 @@ def test_germinating_and_pruning_earns_nothing_and_less_with_every_cycle(make_sl
     young = [make_slots([[Stage.GERMINATED]], dwell=[[n + 1]], age=[[n + 1]]) for n in range(waits + 1)]
     cycle = path([empty, *young, gone], [Op.GERMINATE] + [Op.WAIT] * waits + [Op.PRUNE])
     returns = [value(mode, cycle * n, setting) for n in range(1, 5)]
-    if mode == "sparse" or (mode == "minimal" and waits > 3):  # 5 and older is not early
+    if mode in BLIND:
         assert returns == [0.0] * 4
     else:
         assert returns[0] < 0 and all(more < fewer for fewer, more in pairwise(returns))
@@ -79,19 +69,14 @@ def test_a_full_life_is_worth_more_than_a_pruned_one(make_slots, mode, setting):
 @every_mode
 @pytest.mark.parametrize("op", list(Op))
 def test_ransomware_is_not_rewarded_under_any_op(make_slots, mode, setting, op):
-    """Indispensable (c = 30) and with synergy, though the host got 10 points worse."""
+    """Indispensable (c = 30), though the host got 10 points worse."""
     before = measured(make_slots, Stage.HOLDING, contribution=30.0, gain=-10.0, alpha=[[1.0]])
     after = measured(make_slots, Stage.FOSSILIZED if op == Op.FOSSILIZE else Stage.HOLDING, 30.0, -10.0, alpha=[[1.0]])
-    strong = {"interaction_before": torch.tensor([[9.0]]), "interaction_after": torch.tensor([[9.0]])}
-    step = transition(before, after, op, stable_accuracy=torch.tensor([30.0]), **strong)
-    steps = [transition(before, before, **strong, stable_accuracy=torch.tensor([30.0]))] * 3 + [step]
-    ending = transition(after, after, ended=True, terminal=True, stable_accuracy=torch.tensor([30.0]), **strong)
-    without = transition(*[make_slots([[Stage.DORMANT]])] * 2, ended=True, terminal=True)
+    worse = {"stable_accuracy": torch.tensor([30.0])}
+    steps = [transition(before, before, **worse)] * 3 + [transition(before, after, op, **worse)]
+    ending = transition(after, after, ended=True, terminal=True, **worse)
     for parts in paid(mode, [*steps, ending], setting):
         assert all(float(parts[name]) <= 0 for name in CREDITS if name in parts)
-    if mode == "simplified":  # no bonus for the fossil
-        parts = paid(mode, [*steps, ending], setting)[-1]["simplified_terminal"]
-        assert float(parts) == float(paid(mode, [without], setting)[0]["simplified_terminal"])
     assert value(mode, [*steps, ending], setting, objective=False) <= 0
 
 
@@ -132,7 +117,7 @@ def test_waiting_in_holding_is_not_profitable(make_slots, mode, setting):
         for parts in paid(mode, path(states, [Op.WAIT] * 8), setting)[3:]
     ]
     assert all(cost <= 0 for cost in costs)
-    if mode not in (*BLIND, "simplified", "score"):  # these charge nothing for time
+    if mode not in (*BLIND, "score"):  # these charge nothing for time
         assert max(costs) < 0 and all(longer < shorter for shorter, longer in pairwise(returns))
 
 
@@ -146,14 +131,6 @@ def test_alpha_back_and_forth_earns_nothing(make_slots, mode, setting):
     moved = value(mode, path(states, ops), setting)
     still = value(mode, path([states[0]] * 4, [Op.WAIT] * 3), setting)
     assert moved == still == 0.0 if mode in BLIND else moved < still
-
-
-@every_mode
-def test_late_germination_is_not_rewarded(make_slots, mode, setting):
-    empty, young = make_slots([[Stage.DORMANT]]), make_slots([[Stage.GERMINATED]], dwell=[[1]])
-    last = path([empty, young], [Op.GERMINATE], ended=True, terminal=True)
-    idle = path([empty, empty], [Op.WAIT], ended=True, terminal=True)
-    assert value(mode, last, setting) <= value(mode, idle, setting) - (0 if mode in BLIND else 0.01)
 
 
 @every_mode
@@ -179,7 +156,6 @@ def test_no_seed_earns_nothing_but_the_objective(make_slots, mode, setting):
 
 @every_mode
 def test_a_fossilized_seed_has_no_further_attribution(make_slots, mode, setting):
-    """Dripping is the one exception: it pays out what was withheld, and never more (test_modes)."""
     before = measured(make_slots, Stage.FOSSILIZED, contribution=10.0, gain=20.0)
     after = measured(make_slots, Stage.FOSSILIZED, contribution=40.0, gain=60.0)
     for op in (Op.WAIT, Op.GERMINATE):
@@ -212,6 +188,7 @@ def test_accuracy_dominates_parameter_cost(make_slots, mode, setting):
         now = {"committed_accuracy": torch.tensor([accuracy]), "committed_loss": torch.tensor([loss])}
         now["loss"] = now["committed_loss"]
         steps = [transition(slots, slots, **size, **now) for _ in range(9)]
+        steps[0] = replace(steps[0], seed_params_before=empty["seed_params_before"])
         return value(mode, [*steps, transition(slots, slots, ended=True, terminal=True, **size, **now)], setting)
 
     assert returned(80.0, 0.6, **large) > returned(40.0, 1.5, **empty)
@@ -228,46 +205,3 @@ def test_a_zero_threshold_divides_nothing_by_zero(make_slots, mode, setting):
         steps = [transition(slots, slots), transition(slots, fossil, Op.FOSSILIZE), transition(fossil, fossil)]
         for parts in paid(mode, steps, free):
             assert all(term.isfinite().all() for term in parts.values())
-
-
-def test_the_ratio_penalty_is_never_positive_under_any_op():
-    generator = torch.Generator().manual_seed(3)
-    points = 200 * torch.rand(3, 400, 3, generator=generator) - 100
-    stage = torch.randint(0, len(Stage), (400, 3), generator=generator)
-    slots = replace(
-        Slots.empty(400, 3),
-        stage=stage,
-        contribution=points[0],
-        contribution_se=torch.rand(400, 3, generator=generator),
-        accuracy=points[1],
-        germination_accuracy=points[2],
-    )
-    for op in Op:
-        penalty = rewards.components("shaped", transition(slots, slots, op), FULL)["ratio_penalty"]
-        assert (penalty <= 0).all() and (penalty >= -0.3 * 3).all()
-        assert (penalty < 0).any()
-
-
-def test_credit_paid_for_a_closed_loop_is_never_positive(make_slots):
-    """Up and down again in credit and stage, then the same state as at the start: discounted, at most 0."""
-    up = [measured(make_slots, Stage.HOLDING, c, c, dwell=2) for c in (5.0, 30.0, 60.0, 30.0, 5.0)]
-    for mode in ("shaped", "escrow"):
-        for setting in (SETTING, FULL):
-            steps = [
-                transition(a, b, stable_accuracy=40 + b.contribution[:, 0]) for a, b in [(up[0], up[0]), *pairwise(up)]
-            ]
-            credits = [
-                sum(float(v) for name, v in parts.items() if name in (*CREDITS, "shaping"))
-                for parts in paid(mode, steps, setting)[1:]
-            ]
-            assert sum(GAMMA**t * v for t, v in enumerate(credits)) <= 0
-
-
-def test_wrong_weights_are_refused():
-    for section, name, wrong in (
-        (LossReward, "target_chances", 1.0),
-        (LossReward, "sigma_chances", 0.0),
-        (MinimalReward, "early_prune_penalty", 0.1),
-    ):
-        with pytest.raises(ValueError, match=name):
-            section(**{name: wrong})

@@ -1,11 +1,11 @@
-"""Masks against a scalar oracle written from the rules, not from the code."""
+"""Masks against the reference's life of one slot at a time."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from growth.life.scalar_lifecycle import LIVE, ScalarHost
 
+from simic.certify import life
 from simic.envs.masks import Budget, action_masks
 from simic.growth.life.vocabulary import Op, Ramp, Slots, Stage
 from simic.params import Lifecycle
@@ -34,15 +34,15 @@ def random_slots(envs: int, seed: int) -> Slots:
 
 def legal(slots: Slots, params: Lifecycle, limit: float, env: int, op: Op, slot: int, blueprint: int) -> bool:
     """May this op be done to this slot (sequential-development and budget rules included)?"""
-    host = ScalarHost(SLOTS, params)
-    for k, seat in enumerate(host.seats):
-        seat.stage, seat.age = Stage(int(slots.stage[env, k])).name, int(slots.age[env, k])
-        seat.ramp, seat.blueprint = Ramp(int(slots.ramp[env, k])).name, int(slots.blueprint[env, k])
+    columns = (getattr(slots, name)[env].tolist() for name in ("stage", "age", "ramp", "blueprint"))
+    host = [
+        life.Slot(stage, seed=life.Seed(age=age, ramp=ramp, blueprint=kind))
+        for stage, age, ramp, kind in zip(*columns, strict=True)
+    ]
     # The seed that makes room for the next one is gone by then.
-    others = [(k, seat) for k, seat in enumerate(host.seats) if seat.stage in LIVE and k != slot]
-    held = sum(int(RESERVE[k, seat.blueprint]) for k, seat in others)
+    held = sum(int(RESERVE[k, place.seed.blueprint]) for k, place in enumerate(host) if place.alive and k != slot)
     affordable = op != Op.GERMINATE or held + int(RESERVE[slot, blueprint]) <= limit
-    return affordable and host.legal(op.name, slot)
+    return affordable and life.allowed(host, params)[op][slot]
 
 
 @pytest.mark.parametrize("rest", [0, 5])

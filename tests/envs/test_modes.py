@@ -2,19 +2,18 @@
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
 
 from simic import registry
 from simic.envs import rewards
-from simic.envs.rewards import keeping, registration
+from simic.envs.rewards import registration
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Reward
 
-from .transitions import CHANCE, FULL, GAMMA, SETTING, measured, paid, random_states, start, transition
+from .transitions import CHANCE, GAMMA, SETTING, measured, paid, transition
 
 SIGMA = 0.02 * CHANCE
 
@@ -23,89 +22,16 @@ def one(mode: str, step, setting=SETTING) -> dict[str, float]:
     return {name: float(term[0]) for name, term in rewards.components(mode, step, setting).items()}
 
 
+def test_a_mode_remembers_what_its_own_terms_read_and_no_more(make_slots):
+    slots = make_slots([[Stage.HOLDING]])
+    names = {mode: set(rewards.start(mode, slots, torch.ones(1), SETTING)) for mode in rewards.MODES}
+    assert {mode: found for mode, found in names.items() if found} == {"escrow": {"escrow"}, "loss": {"tracked_loss"}}
+
+
 def test_modes_are_those_that_params_may_name():
     assert set(rewards.MODES) == set(registry.known(registry.REWARD_MODE))
     for mode in rewards.MODES:
         assert Reward(mode=mode).mode == mode
-
-
-def test_optional_terms_are_left_out_at_weight_zero_and_computed_above(make_slots):
-    slots = make_slots([[Stage.HOLDING]])
-    step = transition(slots, slots)
-    without = rewards.components("shaped", step, SETTING)
-    assert not set(without) & set(registration.WEIGHTS)
-    assert set(rewards.components("shaped", step, FULL)) == set(without) | set(registration.WEIGHTS)
-
-
-def test_simplified_pays_accuracy_and_helpful_fossils_at_the_end(make_slots):
-    stages = [[Stage.FOSSILIZED, Stage.FOSSILIZED, Stage.HOLDING]]
-    slots = make_slots(
-        stages,
-        contribution=[[9.0, 30.0, 9.0]],
-        contribution_se=[[0.1] * 3],
-        accuracy=[[60.0] * 3],
-        germination_accuracy=[[40.0, 70.0, 40.0]],  # the second one's host got worse
-    )
-    parts = one("simplified", transition(slots, slots, Op.PRUNE, ended=True, terminal=True))
-    assert parts["simplified_terminal"] == pytest.approx(3 * 50 / 100 + 2 * 1)
-    assert parts["intervention"] == -0.01
-    assert one("simplified", transition(slots, slots))["simplified_terminal"] == 0.0
-
-
-def test_minimal_is_sparse_with_a_price_for_pruning_young_seeds(make_slots):
-    for age, price in ((0, -0.1), (4, -0.1), (5, 0.0), (12, 0.0)):
-        before, after = make_slots([[Stage.TRAINING]], age=[[age]]), make_slots([[Stage.PRUNED]])
-        parts = one("minimal", transition(before, after, Op.PRUNE, ended=True, terminal=True))
-        assert parts["early_prune"] == price
-        assert parts["sparse"] == one("sparse", transition(before, after, Op.PRUNE, ended=True))["sparse"] > 0
-        assert one("minimal", transition(before, before, Op.WAIT))["early_prune"] == 0.0
-
-
-def fossilizing(make_slots, contribution: float, gain: float, dwell: int = 3, **flags):
-    before = measured(make_slots, Stage.HOLDING, contribution, gain, dwell=dwell)
-    after = measured(make_slots, Stage.FOSSILIZED, contribution, gain, dwell=1)
-    return transition(before, after, Op.FOSSILIZE, **flags)
-
-
-def test_basic_pays_for_what_a_seed_gained_when_it_is_kept(make_slots):
-    # harmonic mean of progress 3 and contribution 6: 2·3·6/9 = 4; base 0.3, 0.1 per point
-    assert one("basic", fossilizing(make_slots, 6.0, 3.0))["basic_fossilize"] == pytest.approx(0.7, abs=1e-6)
-    assert one("basic", fossilizing(make_slots, 6.0, 3.0, dwell=1))["basic_fossilize"] == pytest.approx(0.7 / 3)
-    assert one("basic", fossilizing(make_slots, 6.0, -3.0))["basic_fossilize"] == keeping.RANSOM
-    assert one("basic", fossilizing(make_slots, 0.3, 3.0))["basic_fossilize"] == keeping.NOT_CONTRIBUTING
-    assert one("basic", fossilizing(make_slots, -6.0, -3.0))["basic_fossilize"] == keeping.NOT_CONTRIBUTING
-    assert one("basic", fossilizing(make_slots, math.nan, 3.0))["basic_fossilize"] == keeping.NOT_CONTRIBUTING
-    step = fossilizing(make_slots, 6.0, 3.0, ended=True, terminal=True)
-    # committed 50 at the end, 10 at the reset: 5 · 0.4; 100 parameters of a budget of 4,000 over 10 steps
-    assert one("basic", step)["basic_terminal"] == pytest.approx(2.0)
-    assert one("basic", step)["basic_rent"] == pytest.approx(-100 / 4000 / 10)
-
-
-def test_basic_plus_pays_a_part_now_and_drips_the_rest_while_the_seed_contributes(make_slots):
-    first = fossilizing(make_slots, 6.0, 3.0)
-
-    def later(contribution: float, **flags):
-        kept = measured(make_slots, Stage.FOSSILIZED, contribution, 3.0)
-        return transition(kept, kept, **flags)
-
-    path = [first, *(later(c) for c in (6.0, 60.0, 3.0, -3.0, -60.0, 0.2)), later(6.0, terminal=True, panicked=True)]
-    found = paid("basic_plus", path)
-    bonus = 0.7
-    assert float(found[0]["basic_plus_fossilize"]) == pytest.approx(0.3 * bonus)
-    assert float(found[0]["drip"]) == 0.0
-    rate = 0.7 * bonus / 9  # fossilized in step 1 of 10
-    shares = [float(step["drip"]) / rate for step in found[1:]]
-    assert shares == pytest.approx([1.0, 1.0, 0.5, -0.5, -0.5, 0.0, 0.0], abs=1e-6)
-
-
-def test_a_seed_kept_late_or_without_merit_drips_little_or_nothing(make_slots):
-    kept = measured(make_slots, Stage.FOSSILIZED, 6.0, 3.0)
-    late = [transition(kept, kept)] * 7 + [fossilizing(make_slots, 6.0, 3.0)] + [transition(kept, kept)] * 2
-    drips = [float(step["drip"]) for step in paid("basic_plus", late)]
-    assert drips == pytest.approx([0.0] * 8 + [0.7 * 0.7 / 5] * 2)  # two steps left, paid as one of five
-    ransom = [fossilizing(make_slots, 6.0, -3.0), transition(kept, kept)]
-    assert [float(step["drip"]) for step in paid("basic_plus", ransom)] == [0.0, 0.0]
-    assert float(paid("basic_plus", ransom)[0]["basic_plus_fossilize"]) == keeping.RANSOM
 
 
 def holding(make_slots, contribution: float, stable: float = 90.0, **flags):
@@ -190,9 +116,9 @@ def test_the_loss_family_takes_back_what_was_not_committed(make_slots):
 
 
 def scoring(make_slots, accuracy: float, kept: bool = False, **flags):
-    """A step to so many committed points; a kept seed has 100 parameters, a tenth of the host's."""
-    slots = make_slots([[Stage.FOSSILIZED if kept else Stage.HOLDING]])
-    return transition(slots, slots, committed_accuracy=torch.tensor([accuracy]), **flags)
+    """A step to so many committed points; a seed kept in it has 100 parameters, a tenth of the host's."""
+    before, after = (make_slots([[stage]]) for stage in (Stage.HOLDING, Stage.FOSSILIZED if kept else Stage.HOLDING))
+    return transition(before, after, committed_accuracy=torch.tensor([accuracy]), **flags)
 
 
 def test_the_score_is_paid_as_it_changes(make_slots):
@@ -214,7 +140,7 @@ def test_an_episode_of_the_score_is_worth_what_it_ends_with(make_slots, flags):
     """Ups and downs on the way cancel; before the first step the score is the first validation's, 10 points here."""
     steps = [scoring(make_slots, accuracy) for accuracy in (30.0, 80.0, 20.0)]
     path = [*steps, scoring(make_slots, 70.0, kept=True, **flags)]
-    path[0] = replace(path[0], ledgers=start(1, 1))
+    path[0] = replace(path[0], committed_accuracy_before=torch.tensor([10.0]))
     total = sum(
         GAMMA**t * float(s["score_change"]) for t, s in enumerate(paid("score", path, replace(SETTING, price=5.0)))
     )
@@ -229,81 +155,12 @@ def test_rent_of_the_loss_family_spares_young_seeds(make_slots):
     assert one("loss", huge)["loss_rent"] == pytest.approx(-1.5 / 10)  # the cap, an episode's ten steps together
 
 
-def test_hindsight_pays_the_host_of_a_boosted_seed_when_it_is_kept(make_slots):
-    slots = measured(make_slots, Stage.HOLDING, 10.0, 20.0)
-    boosted = [transition(slots, slots, interaction_after=torch.tensor([[value]])) for value in (3.0, -8.0, 1.0)]
-    fossil = measured(make_slots, Stage.FOSSILIZED, 10.0, 20.0)
-    keep = transition(slots, fossil, Op.FOSSILIZE)
-    found = paid("shaped", [*boosted, keep, transition(fossil, fossil)], FULL)
-    boosts = GAMMA**2 * 3.0 + 1.0
-    assert float(found[3]["hindsight"]) == pytest.approx(0.2 * math.tanh(0.1 * boosts * 20.0), abs=1e-9)
-    assert [float(found[t]["hindsight"]) for t in (0, 1, 2, 4)] == [0.0] * 4
-    # Nothing for a host that got worse, and nothing from a seed that was there before in the same slot.
-    worse = measured(make_slots, Stage.HOLDING, 10.0, -20.0)
-    found = paid("shaped", [*boosted, transition(worse, fossil, Op.FOSSILIZE)], FULL)
-    assert float(found[3]["hindsight"]) == 0.0
-    gone = transition(slots, make_slots([[Stage.PRUNED]]), Op.PRUNE)
-    found = paid("shaped", [*boosted, gone, keep], FULL)
-    assert float(found[4]["hindsight"]) == 0.0
-
-
-def test_synergy_is_a_credit_that_comes_and_goes(make_slots):
-    slots = measured(make_slots, Stage.HOLDING, 10.0, 20.0)
-    strong = {"interaction_before": torch.tensor([[2.0]]), "interaction_after": torch.tensor([[2.0]])}
-    level = 0.1 * math.tanh(1.0)
-    arrives = transition(slots, slots, interaction_after=torch.tensor([[2.0]]))
-    assert one("shaped", arrives, FULL)["synergy"] == pytest.approx(GAMMA * level)
-    assert one("shaped", transition(slots, slots, **strong), FULL)["synergy"] == pytest.approx((GAMMA - 1) * level)
-    leaves = transition(slots, make_slots([[Stage.PRUNED]]), Op.PRUNE, interaction_before=torch.tensor([[2.0]]))
-    assert one("shaped", leaves, FULL)["synergy"] == pytest.approx(-level)
-    ransom = measured(make_slots, Stage.HOLDING, 10.0, -20.0)
-    assert one("shaped", transition(ransom, ransom, **strong), FULL)["synergy"] == 0.0
-    # Its weight alone decides, not that of another term.
-    weights = FULL.weights.shaped.model_copy(update={"contribution_weight": 0.0})
-    without = replace(FULL, weights=Reward(shaped=weights))
-    assert one("shaped", arrives, without)["synergy"] == pytest.approx(GAMMA * level)
-
-
-def test_warnings_are_bounded_and_cost_by_dwell(make_slots):
-    for dwell, price in ((0, 0.1), (2, 0.2), (6, 0.4), (60, 0.4)):
-        worse = measured(make_slots, Stage.BLENDING, 5.0, -1.0, dwell=dwell)
-        assert one("shaped", transition(worse, worse), FULL)["blending_warning"] == pytest.approx(-price)
-        better = measured(make_slots, Stage.BLENDING, 5.0, 1.0, dwell=dwell)
-        assert one("shaped", transition(better, better), FULL)["blending_warning"] == 0.0
-    for dwell, price in ((1, 0.0), (2, 0.1), (4, 0.2), (90, 0.3)):
-        good = measured(make_slots, Stage.HOLDING, 10.0, 20.0, dwell=dwell)
-        for op in (Op.WAIT, Op.SET_ALPHA_TARGET):  # no other op is a way out
-            assert one("shaped", transition(good, good, op), FULL)["indecision"] == pytest.approx(-price)
-        for op in (Op.FOSSILIZE, Op.PRUNE):
-            assert one("shaped", transition(good, good, op), FULL)["indecision"] == 0.0
-
-
-def test_occupancy_counts_seeds_beyond_the_first_and_fossils(make_slots):
-    slots = make_slots([[Stage.TRAINING, Stage.HOLDING, Stage.FOSSILIZED, Stage.PRUNED]])
-    assert one("shaped", transition(slots, slots), FULL)["occupancy"] == pytest.approx(-0.01 - 0.002)
-    two = make_slots(slots.stage.tolist() * 2)
-    [both] = paid("shaped", [transition(two, two)], FULL)
-    assert both["occupancy"].tolist() == pytest.approx([-0.01 - 0.002] * 2)
-
-
-def test_ledgers_go_on_alike_whatever_mode_is_paid():
-    """They depend on the transition and the setting alone, and stay finite on any state."""
-    ledgers = start(6, 3)
-    states = random_states(9, 6, 3)
-    for t, (before, after) in enumerate(pairwise(states)):
-        step = replace(transition(before, after, Op.FOSSILIZE, slot=t % 3), ledgers=ledgers, step=t + 1)
-        other = replace(FULL, weights=FULL.weights.model_copy(update={"mode": "loss"}))
-        ledgers, again = rewards.advance(step, FULL), rewards.advance(step, other)
-        for name, value in vars(ledgers).items():
-            assert value.isfinite().all() and torch.equal(value, getattr(again, name))
-
-
 @pytest.fixture
 def own_registry(monkeypatch):
     """Registrations of a test end with it."""
     monkeypatch.setattr(registration, "TERMS", dict(rewards.TERMS))
     monkeypatch.setattr(registration, "MODES", dict(rewards.MODES))
-    monkeypatch.setattr(registration, "WEIGHTS", dict(registration.WEIGHTS))
+    monkeypatch.setattr(registration, "LEDGERS", dict(rewards.LEDGERS))
     monkeypatch.setattr(registration, "OBJECTIVES", list(rewards.OBJECTIVES))
     monkeypatch.setattr(registry, "_KNOWN", {kind: list(names) for kind, names in registry._KNOWN.items()})
 
@@ -329,12 +186,9 @@ def test_wrong_registrations_are_refused_by_name(own_registry, make_slots):
         rewards.mode("x", ("shaping", "bonus"))
     with pytest.raises(SimicError, match="each once"):
         rewards.mode("x", ("death", "death"))
-    with pytest.raises(SimicError, match="reward mode 'wealth': must be one of shaped, simplified"):
+    with pytest.raises(SimicError, match="reward mode 'wealth': must be one of score, sparse"):
         rewards.components("wealth", transition(*[make_slots([[0]])] * 2), SETTING)
     rewards.term("flat")(lambda t, setting: torch.zeros(3))
     rewards.mode("flat", ("flat",))
     with pytest.raises(SimicError, match=r"'flat' gave torch.float32 \(3,\): must be float64 \(1,\)"):
         rewards.components("flat", transition(*[make_slots([[0]])] * 2), SETTING)
-    rewards.mode("nothing", ("synergy", "occupancy"))
-    with pytest.raises(SimicError, match="reward mode 'nothing': every term has weight 0"):
-        rewards.components("nothing", transition(*[make_slots([[0]])] * 2), SETTING)

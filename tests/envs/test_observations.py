@@ -1,4 +1,4 @@
-"""Bounds, flags and the table of the observation."""
+"""Bounds, flags and the table of the observation; each column's value is compared with the audit's reference (K2)."""
 
 import math
 from dataclasses import fields, replace
@@ -36,6 +36,7 @@ def view(slots: Slots | None = None, **changes) -> View:
         param_budget=4.0,
         tried=torch.zeros(ENVS, KINDS, dtype=torch.int64),
         gained=torch.full((ENVS, KINDS), torch.nan),
+        alignment=torch.zeros(ENVS, KINDS),
     )
     return replace(plain, **changes)
 
@@ -176,7 +177,8 @@ def scalar_slot(seen: View, env: int, slot: int) -> dict[str, float]:
 def scalar_kind(seen: View, env: int, kind: int) -> dict[str, float]:
     """One blueprint's columns, each spelled out."""
     gained = float(seen.gained[env, kind])
-    return {"tried": seen.tried[env, kind] > 0, "gained": symlog(gained), "gained_missing": math.isnan(gained)}
+    found = {"tried": seen.tried[env, kind] > 0, "gained": symlog(gained), "gained_missing": math.isnan(gained)}
+    return found | {"alignment": float(seen.alignment[env, kind])}
 
 
 def some_view() -> View:
@@ -210,6 +212,7 @@ def some_view() -> View:
         replace(slots, **given),
         tracker=tracker,
         step=5,
+        alignment=2 * torch.rand(ENVS, KINDS, generator=draw) - 1,
         train_loss=4 * torch.rand(host, generator=draw),
         train_accuracy=100 * torch.rand(host, generator=draw),
         op=torch.tensor([-1, 2, 5]),
@@ -248,10 +251,7 @@ def test_spec_describes_the_tensor():
 
 def test_only_time_says_how_long_an_episode_is():
     """Two episodes of other lengths, with as many steps left: all else that is seen is the same."""
-    seen = some_view()
-    short = dict(zip([name for name, _ in columns(SLOTS, KINDS)], observe(seen).T, strict=True))
-    later = replace(seen, step=seen.step + 30, episode_steps=T + 30)
-    long = dict(zip([name for name, _ in columns(SLOTS, KINDS)], observe(later).T, strict=True))
+    short, long = (named(observe(view(step=5 + more, episode_steps=T + more))) for more in (0, 30))
     assert [name for name, column in short.items() if not torch.equal(column, long[name])] == ["time"]
 
 

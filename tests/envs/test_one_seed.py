@@ -1,8 +1,5 @@
 """With one seed allowed, a controller can still try one place after another."""
 
-import torch
-
-from simic.envs.observations import columns
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import ALPHA_SPEED_STEPS, Op, Ramp, Stage
 from simic.params import Lifecycle
@@ -59,16 +56,3 @@ def test_while_a_seed_is_faded_out_the_governor_forgets_too(make_env):
             fading.append((~env.state.vitals.losses.isnan()).sum(dim=1).tolist())
     assert len(fading) >= 5 and all(known == [1, 1] for known in fading)
     assert (env.state.vitals.losses.isfinite().sum(dim=1) > 1).all()  # and then remembers again
-
-
-def test_how_many_seeds_are_still_allowed_can_be_seen(make_env, play):
-    """The blocks of the slots say how many live; the limit is the same in a whole run."""
-    env = make_env(envs=12, steps=16, lifecycle=ONE.model_copy(update={"max_seeds": 2, "min_prune_age": 2}))
-    names = [name for name, _ in columns(env.host.slots, len(env.blueprints))]
-    occupied = torch.tensor([name.endswith("_occupied") for name in names])
-    counts = set()
-    for _, _, (observation, *_, info) in play(env):
-        live = in_stages(info.stage, LIVE_STAGES).sum(dim=1)
-        assert torch.equal(observation.features[:, occupied].sum(dim=1), live.float())
-        counts |= set(live.tolist())
-    assert counts == {0, 1, 2}

@@ -124,14 +124,6 @@ def test_what_chance_explains_is_not_kept():
     assert actor.act(world.situation(10)).op.tolist() == [Op.FOSSILIZE, Op.PRUNE, Op.PRUNE, Op.PRUNE, Op.WAIT]
 
 
-def test_what_helps_at_the_end_is_kept_and_nothing_is_pruned_that_cannot_be_replaced():
-    world = held([0.3, -0.1, float("nan")], [2.0, 0.1, 0.1])
-    actor = Patient(world.lifecycle, tries("cnn", SLOTS))
-    actor.start(episode(world, steps=20))
-    assert actor.act(world.situation(18)).op.tolist() == [Op.WAIT] * 3
-    assert actor.act(world.situation(19)).op.tolist() == [Op.FOSSILIZE, Op.WAIT, Op.WAIT]
-
-
 def test_a_seed_that_no_gate_lets_pass_is_given_up():
     world = held([float("nan")] * 2, [float("nan")] * 2)
     world.slots.stage[:, 1], world.slots.gradient_healthy[:, 1] = int(Stage.TRAINING), False
@@ -141,15 +133,6 @@ def test_a_seed_that_no_gate_lets_pass_is_given_up():
     actor.start(episode(world))
     assert actor.act(world.situation(20)).op.tolist() == [Op.WAIT, Op.PRUNE]
     assert actor.act(world.situation(50)).op.tolist() == [Op.WAIT] * 2
-
-
-def test_nothing_is_germinated_that_cannot_be_finished():
-    world = World(envs=1, lifecycle=MANUAL)
-    actor = Patient(MANUAL, tries("cnn", SLOTS))
-    actor.start(episode(world, steps=20))
-    # Finished 6 steps on: germinated at step 13 at the latest, to be fossilized at step 19, the last.
-    assert actor.act(world.situation(14)).op.tolist() == [Op.WAIT]
-    assert actor.act(world.situation(13)).op.tolist() == [Op.GERMINATE]
 
 
 def test_every_family_has_tries_in_every_slot_and_each_once():

@@ -1,4 +1,4 @@
-"""Whoever plays every single decision in the real environment finds the plant.
+"""The planted decision beats its nearest rivals in the real environment.
 
 A decision: germinate one blueprint in one slot at one step, fossilize it as soon as it is in HOLDING, leave everything
 else alone. One population plays them all, full episodes, all other heads fixed.
@@ -22,7 +22,6 @@ from tests.helpers import some
 ROOT = Path(__file__).parents[2]
 MARGIN_PCT = 5.0
 Decision = tuple[int, str, int]  # slot, blueprint, step
-STATIC: Decision = (-1, "", 0)
 Material = tuple[Params, Dataset, Dataset]
 
 
@@ -37,15 +36,6 @@ def material(tmp_path_factory) -> Callable[[str], Material]:
         return tree, load_split(folder / "prepared", "train"), load_split(folder / "prepared", "val")
 
     return make
-
-
-def affordable(material: Material) -> list[tuple[int, str]]:
-    """Every (slot, blueprint) that a fresh host may germinate."""
-    tree, train, val = material
-    env = GrowthEnv(tree.train, tree.rng_seed, train, val, torch.arange(1))
-    observation, _ = env.reset()
-    allowed = observation.masks["blueprint"][0] & observation.masks["slot"][0, Op.GERMINATE][:, None]
-    return [(slot, env.blueprints[kind].name) for slot, kind in allowed.nonzero().tolist()]
 
 
 def play(material: Material, decisions: list[Decision], replicates: int) -> dict[Decision, float]:
@@ -75,13 +65,11 @@ def margin(found: dict[Decision, float], planted: Planted, step: int) -> float:
     return found[*plant, step] - max(others)
 
 
-# The fast version: the rivals that come nearest in the whole grid.
+# The rivals that come nearest in the whole grid of steps, slots and blueprints.
 RIVALS = {
     "orientation": [(0, "conv_small"), (0, "norm"), (0, "attention"), (1, "attention"), (1, "norm")],
     "recall": [(1, "attention")],
 }
-# Where an earlier seed ends measurably better; in recall a late attention still learns it all.
-TIMED = ("orientation",)
 
 
 @pytest.mark.parametrize("name", some([*PLANTED], "orientation"))
@@ -90,34 +78,3 @@ def test_the_plant_beats_its_nearest_rivals(name, material):
     decisions = [(planted.slot, planted.blueprint, 0), *((*rival, 0) for rival in RIVALS[name])]
     found = play(made, decisions, replicates=1)
     assert margin(found, planted, 0) >= MARGIN_PCT, found
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_no_other_seed_of_the_same_use_is_affordable(name, material):
-    legal = affordable(material(name))
-    assert (PLANTED[name].slot, PLANTED[name].blueprint) in legal
-    mixing = {"depthwise", "bottleneck", "conv_light", "conv_heavy"}
-    dear = {
-        "orientation": {(0, kind) for kind in mixing - {"depthwise"}},
-        "recall": {(0, "mlp")},
-    }
-    assert not dear[name] & set(legal)
-    if name == "orientation":
-        assert {kind for _, kind in legal} & mixing == {"depthwise"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PLANTED)
-def test_of_all_single_decisions_the_plant_is_best_and_earlier_is_better(name, material):
-    """The whole grid of step × slot × blueprint, two hosts each; a seed of step 16 is fossilized at the very end."""
-    planted, made = PLANTED[name], material(name)
-    grid = [(slot, blueprint, step) for step in (0, 8, 16) for slot, blueprint in affordable(made)]
-    found = play(made, [*grid, STATIC], replicates=2)
-    plant = [found[planted.slot, planted.blueprint, step] for step in (0, 8, 16)]
-    assert margin(found, planted, 0) >= MARGIN_PCT, found
-    assert margin(found, planted, 8) >= MARGIN_PCT, found
-    noise_pct = 1.5  # standard error of 800 answers, one in five of them wrong
-    assert plant[0] >= max(found.values()) - noise_pct, found
-    if name in TIMED:
-        assert plant[0] > plant[2] + MARGIN_PCT, found
-    assert planted.step == 0

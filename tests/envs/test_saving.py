@@ -12,6 +12,7 @@ from simic.envs.actions import random_legal
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
 from simic.growth.batch.shards import Layout, Shards
+from simic.params import Reward
 
 HOSTS, STEPS, SAVED_AT, BROKEN = 6, 10, 7, 1
 IN_GROUPS = partial(Shards, layout=Layout(HOSTS, 4, 1), setup=lambda: None)  # of four hosts and of two, in this process
@@ -70,7 +71,7 @@ def differing(env: GrowthEnv, other: GrowthEnv) -> set[str]:
 @pytest.fixture(scope="module", params=["in one", "in groups"])
 def make(request, make_env):
     changes = {"compose": IN_GROUPS} if request.param == "in groups" else {}
-    return partial(make_env, HOSTS, steps=STEPS, **changes)
+    return partial(make_env, HOSTS, steps=STEPS, reward=Reward(mode="loss"), **changes)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_whatever_differs_from_a_reset_is_saved_and_loaded(make, before):
     moved = differing(env, other)
     tensors = {path for path, value in leaves(env) if path in moved and isinstance(value, Tensor)}
     assert len(tensors) > 60 and "env._step" in moved
-    for part in ("_state.tracker", "_state.vitals", "_state.ledgers", "_state.slots", "_masks", "_snapshot", "_stores"):
+    for part in ("_state.tracker", "_state.vitals", "_state.slots", "_masks", "_snapshot", "_stores"):
         # The snapshot of hosts in groups is with the groups.
         assert any(part in path for path in tensors) or part == "_snapshot", part
     if not isinstance(env.population, Shards):
@@ -168,15 +169,15 @@ def test_hosts_in_groups_are_saved_as_hosts_of_one_group_are(make_env):
 @pytest.mark.parametrize("change", ["missing", "unknown", "shape", "kind"])
 def test_the_state_of_another_episode_is_refused(make, before, change):
     _, _, state = before
-    name = "episode/ledgers.boosts"
+    name = "episode/ledgers.tracked_loss"
     changed = dict(state)
     if change == "missing":
         del changed[name]
     elif change == "unknown":
         changed["episode/ledgers.more"] = state[name]
     else:
-        changed[name] = state[name][:, :1] if change == "shape" else state[name].float()
-    with pytest.raises(SimicError, match=r"state of an episode: ledgers\.(boosts|more) is"):
+        changed[name] = state[name][:1] if change == "shape" else state[name].float()
+    with pytest.raises(SimicError, match=r"state of an episode: ledgers\.(tracked_loss|more) is"):
         fresh(make).load_state_dict(changed)
 
 

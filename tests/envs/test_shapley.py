@@ -83,12 +83,6 @@ def test_hosts_with_fewer_acting_seeds_keep_their_own_values():
     assert float(found.value[0, 2]) == pytest.approx(100 * float(full[2].mean()), abs=1e-6)
 
 
-def test_nobody_acting_anywhere_is_no_error():
-    _, evaluate, acting, _ = game(3)
-    found = shapley(torch.zeros_like(acting), evaluate, streams(2))
-    assert found.value.isnan().all() and not found.gain.any()
-
-
 def test_sampled_values_agree_with_exact_ones_within_their_error():
     """7 seeds are sampled; the oracle uses the formula over all 128 sets instead of orders."""
     slots = 7

@@ -80,18 +80,6 @@ def test_a_task_of_the_bank_is_drawn_from_those_of_training_or_chosen(bank):
         env.reset(options={"tasks": 4})
 
 
-def test_the_vector_environment_knows_the_tasks_of_training_too(bank):
-    env = gymnasium.make_vec(ENV_ID, num_envs=40, train=TRAIN, prepared=bank)
-    env.reset()
-    assert set(env.tasks.tolist()) == {0, 1, 2}
-    env.reset(options={"tasks": torch.arange(40) % 4})
-    assert env.tasks.tolist() == [n % 4 for n in range(40)]
-
-
-def test_a_data_set_alone_is_task_0(env):
-    assert env.reset()[1]["task"] == env.step(0)[-1]["task"] == 0
-
-
 def test_make_vec_gives_the_vector_environment_of_the_controller(digits):
     made = gymnasium.make_vec(ENV_ID, num_envs=3, train=TRAIN, dataset_train=digits[0], dataset_val=digits[1])
     plain = GrowthEnv(TRAIN, 1, *digits, env_ids=torch.arange(3))

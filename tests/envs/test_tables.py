@@ -9,8 +9,10 @@ from torch import Tensor
 
 from simic import params
 from simic.agent.policy import ActorCritic
+from simic.certify.alignment import alignments
+from simic.certify.networks import anatomy
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.observations import columns
+from simic.envs.observations import alignment, columns
 from simic.errors import SimicError
 from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import Op, Stage
@@ -98,19 +100,6 @@ def test_every_step_can_try_another_blueprint_and_the_last_one_be_kept(tables) -
     assert torch.equal(info.committed_accuracy, info.live_accuracy)
 
 
-def test_a_seed_that_makes_room_does_not_count_against_its_successor(tables) -> None:
-    """A budget for one seed of any kind is no budget for two."""
-    bare = tables(envs=1)
-    largest = int(bare.budget.reserve.max())
-    share = largest / bare.host.params
-    env = tables(envs=1, lifecycle=AT_ONCE.model_copy(update={"param_budget": share}))
-    observation, _ = env.reset()
-    kind = int(env.budget.reserve[0].argmax())
-    assert observation.masks["blueprint"][0, 0].all()
-    observation, *_ = env.step(act(1, Op.GERMINATE, blueprint=kind, tempo=0))
-    assert observation.masks["blueprint"][0, 0].all()
-
-
 # --- how long an episode is ---
 
 
@@ -174,3 +163,15 @@ def test_the_critic_is_told_the_kind_of_each_hosts_task_and_features_are_not(tab
     assert torch.equal(seen.features, same.features)
     later, *_ = env.step(act(6, Op.WAIT))
     assert torch.equal(later.told, seen.told)
+
+
+def test_alignment_is_that_of_each_hosts_task_in_the_training_data(tables) -> None:
+    env = tables(envs=6, data=[make_table(5, tasks=4, samples=64, seed=seed) for seed in (1, 2)])
+    tasks = torch.tensor([3, 0, 1, 2, 3, 0])
+    observation, _ = env.reset(options={"tasks": tasks})
+    parts = [*anatomy(env.train.host, env.training_data.shape, env.training_data.classes).blueprints[0].values()]
+    x, y = env.training_data.of_tasks(tasks, slice(None))
+    expected = torch.tensor([alignments(parts, *each) for each in zip(x.double(), y, strict=True)])
+    found = alignment(observation.features, len(env.blueprints))
+    assert len(found.unique(dim=0)) == 4
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)

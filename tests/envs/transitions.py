@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 
 from simic.envs import rewards
-from simic.envs.rewards import Ledgers, Setting, Transition
+from simic.envs.rewards import Setting, Transition
 from simic.growth.life.vocabulary import Action, Op, Slots, Stage
-from simic.params import Reward, ShapedReward
+from simic.params import Reward
 
 GAMMA = 0.97
 HOST = 1000
@@ -17,24 +17,9 @@ CHANCE = math.log(10)
 WEIGHTS = Reward()
 CHANCES = torch.tensor([CHANCE], dtype=torch.float64)
 SETTING = Setting(WEIGHTS, GAMMA, 10, HOST, param_budget=4.0, price=0.0, chance_loss=CHANCES)
-# Every optional term at the strength it had in the earlier system.
-FULL = replace(
-    SETTING,
-    weights=Reward(
-        shaped=ShapedReward(
-            synergy_weight=0.1,
-            hindsight_weight=0.2,
-            ratio_penalty_weight=1.0,
-            blending_warning_weight=1.0,
-            indecision_weight=1.0,
-            occupancy_weight=1.0,
-        )
-    ),
-)
-# (mode, setting): all shipped modes, those with options with all of them, and the score with a price.
-PRICED = replace(SETTING, price=5.0)
-VARIANTS = [(mode, SETTING) for mode in rewards.MODES] + [("shaped", FULL), ("escrow", FULL), ("score", PRICED)]
-VARIANT_NAMES = [*rewards.MODES, "shaped_full", "escrow_full", "score_priced"]
+# (mode, setting): all shipped modes, and the score with a price.
+VARIANTS = [(mode, SETTING) for mode in rewards.MODES] + [("score", replace(SETTING, price=5.0))]
+VARIANT_NAMES = [*rewards.MODES, "score_priced"]
 
 
 def act(envs: int, op: Op, **heads: int) -> Action:
@@ -44,33 +29,33 @@ def act(envs: int, op: Op, **heads: int) -> Action:
 
 
 def transition(before: Slots, after: Slots, op: Op = Op.WAIT, slot: int = 0, **changes) -> Transition:
-    """A step of hosts whose seeds have 100 parameters each, at 50 points and a loss of 1.5."""
-    envs, count = before.stage.shape
+    """A step of hosts whose seeds have 100 parameters each, at 50 points and a loss of 1.5; nothing is remembered."""
+    envs = len(before.stage)
     no = torch.zeros(envs, dtype=torch.bool)
     plain = Transition(
         before,
         after,
         op=torch.full((envs,), int(op)),
         slot=torch.full((envs,), slot),
-        step=1,
         seed_params_before=100 * (before.blueprint >= 0).long(),
         seed_params_after=100 * (after.blueprint >= 0).long(),
-        interaction_before=torch.zeros(envs, count),
-        interaction_after=torch.zeros(envs, count),
         stable_accuracy=torch.full((envs,), 50.0),
+        committed_accuracy_before=torch.full((envs,), 50.0),
         committed_accuracy=torch.full((envs,), 50.0),
         loss=torch.full((envs,), 1.5),
         committed_loss=torch.full((envs,), 1.5),
         ended=no,
         terminal=no,
         panicked=no,
-        ledgers=replace(start(envs, count), score=torch.full((envs,), 50.0, dtype=torch.float64)),
+        ledgers=start(before),
     )
     return replace(plain, **{k: torch.full_like(no, v) if isinstance(v, bool) else v for k, v in changes.items()})
 
 
-def start(envs: int, slots: int, loss: float = 1.5, accuracy: float = 10.0) -> Ledgers:
-    return Ledgers.start(slots, torch.full((envs,), loss), torch.full((envs,), accuracy), CHANCES)
+def start(slots: Slots) -> dict[str, torch.Tensor]:
+    """What any mode remembers after a reset at a loss of 1.5."""
+    loss = torch.full((len(slots.stage),), 1.5)
+    return {name: value for mode in rewards.MODES for name, value in rewards.start(mode, slots, loss, SETTING).items()}
 
 
 def measured(make_slots, stage: Stage, contribution: float, gain: float, se: float = 0.1, dwell: int = 3, **more):
@@ -114,12 +99,12 @@ def discounted(values: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def paid(mode: str, steps: Sequence[Transition], setting: Setting = SETTING) -> list[dict[str, torch.Tensor]]:
-    """Components of each step of a path, the ledgers carried along."""
-    ledgers, found = steps[0].ledgers, []
-    for t, step in enumerate(steps):
-        step = replace(step, ledgers=ledgers, step=t + 1)
+    """Components of each step of a path, with what the mode remembers and the accuracies before each carried along."""
+    ledgers, accuracy, found = steps[0].ledgers, steps[0].committed_accuracy_before, []
+    for step in steps:
+        step = replace(step, ledgers=ledgers, committed_accuracy_before=accuracy)
         found.append(rewards.components(mode, step, setting))
-        ledgers = rewards.advance(step, setting)
+        ledgers, accuracy = rewards.advance(mode, step, setting), step.committed_accuracy
     return found
 
 

@@ -1,4 +1,4 @@
-"""What replays say of policy and critic: figures by hand, and real replays beside the episodes they depart from."""
+"""One decision another, all else equal: what can be chosen, what comes of it, what it says of policy and critic."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,27 +7,178 @@ import pytest
 import torch
 from hand_made import hand_made, ops, shown
 from scipy import stats
-from tiny import tiny_train
+from tiny import LIFECYCLE, tiny_env, tiny_train
 
 from simic.agent.normalization import RewardNormalizer
+from simic.agent.spec import Observation
+from simic.envs.actions import grammar, grammar_mask, to_action
+from simic.envs.play import play
 from simic.evaluation import statistics
+from simic.evaluation.baselines import RandomLegal, Static
 from simic.evaluation.counterfactual import (
+    FIRST_SEED,
+    VERDICT,
+    CounterfactualActor,
+    Offers,
     Replay,
+    at_step,
+    counterfactual_actors,
     critic,
-    departures,
     grade,
     graded,
     returns_to_go,
     reward_scale,
     same_until,
 )
-from simic.evaluation.departing import FIRST_SEED, VERDICT
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import DecisionGrade, GradedDecision, TriedChoice
-from simic.evaluation.scoring import EvaluationSetup, play_for_score
+from simic.evaluation.scoring import EvaluationSetup, Turn, play_for_score
+from simic.growth.batch.population import Population
+from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Op
 from simic.params import Evaluate, Params, Runtime
 from simic.training.checkpoint import Checkpoint, Manifest
+
+ITERATION, TASK, HOST = 3, 2, 4
+ACTIONS = {"slot": [0, 1], "alpha_target": [1.0], "tempo": [3], "style": ["linear_add"]}
+
+
+class OneByOne(Population):
+    """Every host by itself: such hosts need no twin to end in the same bits."""
+
+    def __init__(self, *given):
+        super().__init__(*given[:-1], "loop")
+
+
+def world(bank, rows, compose=Population, **changes):
+    """So many hosts that are equal."""
+    settings = {"episode_steps": 11, "batches_per_epoch": 1, "actions": ACTIONS} | changes
+    env = tiny_env(bank, rows, compose, **settings)
+    env.env_ids = torch.full((rows,), HOST)
+    return env
+
+
+def turns_of(env, actor):
+    turns = []
+    play(
+        env, actor, ITERATION, lambda *turn: turns.append(Turn(*turn)), torch.full_like(env.env_ids, TASK), env.env_ids
+    )
+    return turns
+
+
+def learned(env):
+    return hand_made(env.action_spec, env.observation_spec)
+
+
+def ends(env, row):
+    """Every weight of a host and its seeds, its slots, and its score on data that it has not seen."""
+    score = torch.stack(env.committed(env.validation_data))[:, row]
+    slots = {name: tensor[row] for name, tensor in env.slots.state_dict().items()}
+    return {**env.population.named_parameters(env.slots, row), **slots, "score": score}
+
+
+def assert_same_bytes(first, second):
+    assert first.keys() == second.keys() and len(first) > 30
+    for name, tensor in first.items():
+        assert tensor.numpy().tobytes() == second[name].numpy().tobytes(), name
+
+
+@pytest.mark.parametrize(("compose", "beside"), [(OneByOne, 1), (Population, 2)], ids=["one by one", "with a twin"])
+def test_the_choice_taken_ends_in_the_same_bytes_among_hosts_that_chose_otherwise(bank, compose, beside):
+    few = world(bank, beside, compose)
+    own = turns_of(few, learned(few))
+    assert [op for _, op in ops(own)] == ["GERMINATE", "FOSSILIZE"]
+    many = world(bank, 6 * beside, compose)
+    ranks = torch.arange(6).repeat_interleave(beside)
+    actor = CounterfactualActor(learned(many), at_step(0), ranks)
+    turns = turns_of(many, actor)
+    assert actor.departed.tolist() == (ranks > 0).tolist()
+    assert torch.equal(shown(turns)[:, 0], shown(own)[:, 0])
+    assert_same_bytes(ends(few, 0), ends(many, 0))
+    assert len({tuple(map(float, ends(many, row)["score"])) for row in range(0, 6 * beside, beside)}) > 2
+
+
+def test_never_to_germinate_is_the_static_policy(bank):
+    """This policy germinates in the first step or never: WAIT there leaves the host bare, like the rule that waits."""
+    env = world(bank, 2)
+    offers = Offers.of(learned(env).policy, env.reset()[0], learned(env).policy.initial_state(2))
+    order = offers.log_prob[0].argsort(descending=True)
+    place = [int(offers.actions[0, each, 0]) for each in order].index(Op.WAIT)
+    turns = turns_of(env, CounterfactualActor(learned(env), at_step(0), place))
+    assert ops(turns) == []
+    static = world(bank, 2)
+    turns_of(static, Static())
+    assert_same_bytes(ends(static, 0), ends(env, 0))
+
+
+@pytest.fixture(scope="module")
+def situations(bank):
+    """Of hosts in all kinds of stages."""
+    lifecycle = LIFECYCLE.model_copy(update={"max_seeds": 2, "auto_advance": False})
+    env = tiny_env(bank, 6, episode_steps=12, batches_per_epoch=1, lifecycle=lifecycle)
+    turns = []
+    play(env, RandomLegal(env.action_spec), 0, lambda *turn: turns.append(Turn(*turn)))
+    return env, turns
+
+
+def test_offers_are_all_that_is_legal_and_their_probabilities_sum_to_one(situations):
+    env, turns = situations
+    policy = learned(env).policy
+    every = grammar(env.action_spec)
+    for turn in turns:
+        seen = turn.situation.observation
+        offers = Offers.of(policy, seen, policy.initial_state(env.num_envs))
+        assert torch.allclose(offers.log_prob.exp().sum(dim=1), torch.ones(env.num_envs))
+        legal = grammar_mask(env.action_spec, seen, every)
+        for host in range(env.num_envs):
+            expected = {tuple(each[:3].tolist()) for each in every[legal[host]]}
+            found = offers.actions[host, offers.log_prob[host].isfinite()]
+            assert {tuple(each[:3].tolist()) for each in found} == expected and len(found) == len(expected)
+            whole = {tuple(each.tolist()) for each in every[legal[host]]}
+            assert all(tuple(each.tolist()) in whole for each in found)  # the other heads are legal too
+
+
+def test_an_offer_has_the_probability_and_the_other_heads_of_the_policy(situations):
+    env, turns = situations
+    policy, state = learned(env).policy, learned(env).policy.initial_state(env.num_envs)
+    for turn in turns:
+        seen = turn.situation.observation
+        offers, own = Offers.of(policy, seen, state), policy.act(seen, state, greedy=True)
+        mine = offers.are(to_action(own.actions))
+        assert (mine.sum(dim=1) == 1).all()
+        assert torch.equal(offers.actions[mine], own.actions)
+        torch.testing.assert_close(offers.log_prob[mine], own.log_probs[:, :3].sum(dim=1))
+        for place in offers.log_prob[0].isfinite().nonzero().flatten()[:5].tolist():
+            one = Observation(
+                seen.features[:1], seen.categories[:1], {name: mask[:1] for name, mask in seen.masks.items()}
+            )
+            scored = policy.act(one, policy.initial_state(1), actions=offers.actions[:1, place])
+            torch.testing.assert_close(offers.log_prob[:1, place], scored.log_probs[:, :3].sum(dim=1))
+
+
+def test_another_first_seed_and_the_other_verdict_are_asked_for_once(bank):
+    """The seed that is pruned instead of kept is gone, and no other decision is changed."""
+    env = world(bank, 4)
+    own = turns_of(env, learned(env))
+    first = CounterfactualActor(learned(env), FIRST_SEED, torch.tensor([0, 1, 2, 999]))
+    turns = turns_of(env, first)
+    assert first.asked_at.tolist() == [0] * 4 and first.departed.tolist() == [False, True, True, False]
+    seeds = [(int(turns[0].action.slot[host]), int(turns[0].action.blueprint[host])) for host in range(4)]
+    assert len(set(seeds)) == 3 and seeds[3] == seeds[0] == (
+        int(own[0].action.slot[0]),
+        int(own[0].action.blueprint[0]),
+    )
+    assert first.log_prob[0] == first.own_log_prob[0] > first.log_prob[1] >= first.log_prob[2]
+    verdict = CounterfactualActor(learned(env), VERDICT, torch.tensor([0, 0, 1, 1]))
+    turns = turns_of(env, verdict)
+    kept = next(step for step, op in ops(own) if op == "FOSSILIZE")
+    assert verdict.asked_at.tolist() == [kept] * 4 and verdict.departed.tolist() == [False, False, True, True]
+    assert ops(turns, 0) == ops(own) and ops(turns, 2) == [(0, "GERMINATE"), (kept, "PRUNE")]
+    assert in_stages(env.slots.stage, LIVE_STAGES).any(dim=1).tolist() == [True, True, False, False]
+
+
+# --- what comes of it -------------------------------------------------------------------------------------------------
+
 
 GAMMA, SCALE = 0.995, 2.5
 
@@ -103,13 +254,10 @@ def setup(bank):
 def played(setup):
     """The policy, and it again with one decision another: its actors and what they did."""
     own = hand_made(setup.env.action_spec, setup.env.observation_spec)
-    actors = departures(own, openings=2)
+    assert counterfactual_actors(own, openings=0) == {}
+    actors = counterfactual_actors(own, openings=2)
     found = dict(play_for_score(setup, {"learned": own, **actors}))
     return found.pop("learned"), {name: (actors[name], done) for name, done in found.items()}
-
-
-def test_nothing_is_replayed_where_none_is_asked_for(setup):
-    assert departures(hand_made(setup.env.action_spec, setup.env.observation_spec), openings=0) == {}
 
 
 def test_every_decision_is_graded_with_what_its_replays_came_to(setup, played):

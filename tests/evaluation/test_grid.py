@@ -10,10 +10,11 @@ from tiny import tiny_train
 from simic.data.batches import load_held_out
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import play
-from simic.evaluation import grid as gridding
-from simic.evaluation.costs import Meter
-from simic.evaluation.grid import Hosts, Splits, grid, grids
+from simic.evaluation import scoring
+from simic.evaluation.costs import spent
+from simic.evaluation.grid import Splits, grid, grids
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule
+from simic.evaluation.scoring import Hosts
 from simic.growth.life.vocabulary import Stage
 from simic.params import Params, Runtime
 
@@ -50,14 +51,15 @@ def alone(params, splits, host, schedule, name=None):
     name, task = HOSTS.ids[host, None] if name is None else name, HOSTS.tasks[host, None]
     data = splits.train, splits.val
     with closing(GrowthEnv(params.train, params.rng_seed, *data, name, backend="loop")) as env:
-        meter = Meter.of(env, 1)
-        play(env, OpenLoop([schedule]), ITERATION, lambda situation, action, reward, info: meter.add(info), task)
+        flops = []
+        play(env, OpenLoop([schedule]), ITERATION, lambda s, a, r, info: flops.append(info.flops), task)
+        costs = spent(env, torch.stack(flops).sum(dim=0))
         kept = env.slots.stage == Stage.FOSSILIZED
         assert int(kept.sum()) == (schedule != SCHEDULES[0])
         size = env.host.params + int(env.population.seed_params(env.slots)[kept].sum())
         work = env.host.flops_per_sample + int(env.population.seed_flops(env.slots)[kept].sum())
         measured = env.state.measured.committed_accuracy, env.committed(splits.test)[0]
-        return [*map(float, measured), size, work, int(meter.training), int(meter.validation)]
+        return [*map(float, measured), size, work, *map(int, costs)]
 
 
 def test_every_row_is_its_schedule_played_alone_on_that_host_bit_for_bit(params, splits, found):
@@ -81,7 +83,7 @@ def test_a_schedule_can_have_hosts_of_its_own(params, splits, found):
 
 
 def test_a_last_population_that_is_filled_up_changes_and_loses_nothing(params, splits, found, monkeypatch):
-    monkeypatch.setattr(gridding, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(scoring, "ROWS_AT_ONCE", 4)
     told = []
     parted = grid(params, splits, HOSTS, SCHEDULES, CPU, lambda done, rows: told.append((done, rows)))
     assert all(np.array_equal(a, b) for a, b in zip(tables(parted), tables(found), strict=True))

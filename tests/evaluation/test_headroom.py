@@ -59,9 +59,7 @@ def test_rules_and_schedules_are_played_on_the_hosts_of_the_evaluation(bank, par
     assert static.test_accuracy_pct == tuple(row[0] for row in found.test_pct)
     assert static.params == tuple(row[0] for row in found.params)
     assert static.flops_per_sample == tuple(row[0] for row in found.flops_per_sample)
-
-
-def test_the_hosts_that_choose_are_others_on_the_same_tasks(found):
+    # The hosts that choose are others on the same tasks.
     assert np.shape(found.choosing_val_pct) == np.shape(found.val_pct) == (TASKS * HOSTS, SCHEDULES)
     assert [row[0] for row in found.choosing_val_pct] != [row[0] for row in found.val_pct]
 

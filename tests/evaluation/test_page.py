@@ -56,9 +56,7 @@ def headroom(**changes) -> HeadroomReport:
 @pytest.mark.parametrize(
     ("low", "estimate", "said"),
     [
-        (5.1, 9.0, "decisions matter here."),
         (5.0, 9.0, "decisions matter here."),
-        (4.9, 9.0, "decisions seem to matter, but the interval reaches below 5."),
         (4.9, 5.0, "decisions seem to matter, but the interval reaches below 5."),
         (4.0, 4.9, "one schedule for all is nearly as good, so there is little to decide."),
     ],
@@ -72,7 +70,6 @@ def test_the_verdict_is_that_of_the_gap_and_its_interval(low, estimate, said):
 @pytest.mark.parametrize(
     ("rule", "estimate", "said"),
     [
-        ("tuned_rule", 3.0, "The oracle per task is +3.0 [1.0, 5.0] points above the tuned rule."),
         ("patient", 7.0, "The oracle per task is +7.0 [1.0, 5.0] points above the patient rule."),
         (
             "tuned_rule",

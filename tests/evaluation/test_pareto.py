@@ -34,12 +34,6 @@ def test_the_front_is_what_no_other_point_weakly_dominates(values):
     assert [points[name][:-1] for name in front] == sorted(points[name][:-1] for name in front)
 
 
-def test_a_third_criterion_keeps_what_two_would_drop():
-    points = {"small": (10.0, 900.0, 80.0), "fast": (20.0, 300.0, 80.0), "neither": (20.0, 900.0, 80.0)}
-    assert pareto_front(points) == ["small", "fast"]
-    assert pareto_front({name: (size, gain) for name, (size, _, gain) in points.items()}) == ["small"]
-
-
 def test_points_with_different_criteria_are_refused():
     with pytest.raises(SimicError, match="criteria"):
         pareto_front({"a": (1.0, 2.0), "b": (1.0, 2.0, 3.0)})

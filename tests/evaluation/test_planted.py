@@ -9,7 +9,7 @@ from hand_made import hand_made
 from simic.data.synthetic import PLANTED
 from simic.envs.play import play
 from simic.evaluation import planted
-from simic.evaluation.departing import FIRST_SEED, Departing
+from simic.evaluation.counterfactual import FIRST_SEED, CounterfactualActor
 from simic.growth.life.vocabulary import Stage
 from simic.params import Host, Lifecycle, Train
 from simic.training.learned import Learned, describe_specs
@@ -48,7 +48,7 @@ def test_the_known_best_decision_ends_best_of_all_openings_on_every_draw():
     assert env.train.lifecycle.max_seeds == 1 and env.train.actions == found.train.actions
     best, ends = (TASK.slot, [item.name for item in env.blueprints].index(TASK.blueprint)), {}
     for rank in range(int(env.openings.sum())):
-        actor = Departing(found.actor(greedy=True), FIRST_SEED, rank)
+        actor = CounterfactualActor(found.actor(greedy=True), FIRST_SEED, rank)
         play(env, actor, planted.PLANTED_ITERATION, lambda *turn: None, env.env_ids)
         [seed] = {tuple(each) for each in (env.slots.stage[0] == Stage.FOSSILIZED).nonzero().tolist()}
         ends[seed[0], int(env.slots.blueprint[0, seed[0]])] = env.state.measured.committed_accuracy

@@ -6,6 +6,7 @@ from scripted import MANUAL, SLOTS, World, episode, legal
 from tiny import tiny_train
 
 from simic.agent.spec import Observation
+from simic.envs import observations
 from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
 from simic.evaluation import rules, trials
@@ -25,9 +26,12 @@ KINDS = 8
 class OneSlot:
     """Hosts with one slot, whose seed can be judged, kept or grown over at every decision."""
 
-    def __init__(self, rule, hosts, steps=9):
+    def __init__(self, rule, hosts, steps=9, alignment=None):
         self.hosts, self.slots = hosts, Slots.empty(hosts, 1)
-        self.actor = HandRules(AT_ONCE, [rule])
+        self.features = torch.zeros(hosts, 3 + KINDS * len(observations.KIND))
+        if alignment is not None:
+            self.features[:, 3 + len(observations.KIND) - 1 :: len(observations.KIND)] = torch.tensor(alignment)
+        self.actor = HandRules(AT_ONCE, rule if isinstance(rule, list) else [rule])
         self.actor.tail = 1  # the next seed is measured one decision later
         self.actor.start(episode(World(envs=hosts), steps=steps))
 
@@ -42,7 +46,7 @@ class OneSlot:
         slot[:, Op.PRUNE] = live
         slot[:, Op.GERMINATE] = self.slots.stage != Stage.FOSSILIZED
         masks = {"op": slot.any(2), "slot": slot, "blueprint": slot[:, Op.GERMINATE, :, None].expand(-1, -1, KINDS)}
-        observation = Observation(torch.zeros(self.hosts, 1), self.slots.blueprint, masks)
+        observation = Observation(self.features, self.slots.blueprint, masks)
         tracker, alive = World(envs=self.hosts).tracker, torch.ones(self.hosts, dtype=torch.bool)
         action = self.actor.act(Situation(observation, self.slots, tracker, alive, step))
         self._follow(action)
@@ -73,13 +77,6 @@ def test_in_order_keeps_the_first_beyond_its_threshold_and_grows_the_next_over_w
     assert [world.decide(step, [9.0, 6.0, 0.5])[2] for step in range(5, 9)] == ["WAIT"] * 3 + ["FOSSILIZE"]
 
 
-def test_what_helps_is_kept_at_the_last_decision_and_nothing_else():
-    world = OneSlot(HandRule(ORDER, 3, 5.0), hosts=4, steps=3)
-    world.decide(0), world.decide(1)
-    # Patience has not ended (2 < 3); 0.1 > 0, the others are not, and there is no time for another.
-    assert world.decide(2, [0.1, 0.0, -2.0, NAN]) == ["FOSSILIZE", "WAIT", "WAIT", "WAIT"]
-
-
 def test_the_best_of_the_tries_is_grown_again_unless_it_is_there():
     world = OneSlot(HandRule(ORDER, 1, None), hosts=3, steps=7)
     assert world.decide(0) == [("GERMINATE", 4)] * 3
@@ -90,6 +87,22 @@ def test_the_best_of_the_tries_is_grown_again_unless_it_is_there():
     # A worse measurement later changes nothing; at the last decision (6) what contributes above 0 is kept.
     assert world.decide(4, [0.5, 0.5, 0.5]) == world.decide(5, [0.5, 0.5, 0.5]) == ["WAIT"] * 3
     assert world.decide(6, [0.5, -0.5, 0.5]) == ["FOSSILIZE", "WAIT", "FOSSILIZE"]
+
+
+def test_by_alignment_every_host_has_its_own_order():
+    """Slopes 1, 2 and 1 and an offset for the last; two of three are tried, and the second contributes more."""
+    alignment = torch.zeros(3, KINDS)
+    alignment[:, 4], alignment[:, 2], alignment[:, 7] = torch.tensor(
+        [[0.9, 0.2, 0.5], [0.1, 0.3, 0.5], [0.2, 0.9, -1.0]]
+    )
+    rule = HandRule(ORDER, 1, None, ((1.0, 0.0), (2.0, 0.0), (1.0, 0.1)), 2)
+    world = OneSlot(rule, hosts=3, steps=6, alignment=alignment.tolist())
+    assert world.decide(0) == [("GERMINATE", 4), ("GERMINATE", 7), ("GERMINATE", 2)]
+    assert world.decide(1, [1.0, 1.0, 1.0]) == [("GERMINATE", 7), ("GERMINATE", 2), ("GERMINATE", 4)]
+    assert world.decide(2, [2.0, 0.5, 2.0]) == ["WAIT", ("GERMINATE", 7), "WAIT"]
+    both = OneSlot([rule, HandRule(ORDER[:2], 1, None)], hosts=2, alignment=alignment[:2].tolist())  # one is shorter
+    assert both.decide(0) == [("GERMINATE", 4), ("GERMINATE", 4)]
+    assert both.decide(1, [1.0, 1.0]) == [("GERMINATE", 7), ("GERMINATE", 2)]
 
 
 def test_one_decision_is_the_tail_where_seeds_act_at_once():
@@ -218,6 +231,8 @@ def test_tuned_rules_come_back_from_their_file(tmp_path):
     rule = rule_of(tuned(), ["a", "b"], [(0, 0), (0, 1), (1, 0)])
     assert rule == HandRule(((0, 1), (1, 0)), 2, 4.0)
     assert rule_of(tuned(), ["a", "b"], [(0, 0), (0, 1)]).order == ((0, 1),)  # too large ones are left out
+    own = tuned(priorities=((1.0, 2.0), (3.0, 4.0)), tries=2)
+    assert rule_of(own, ["a", "b"], [(1, 0)]) == HandRule(((1, 0),), 2, 4.0, ((3.0, 4.0),), 1)
     with pytest.raises(SimicError, match=r"none of b at 0, a at 1 can grow here: possible are a at 0$"):
         rule_of(tuned(), ["a", "b"], [(0, 0)])
     path.write_text(found.to_json()[:-9])

@@ -95,11 +95,6 @@ def test_each_host_side_by_side_gets_exactly_what_its_schedule_says(bank):
     assert (torch.stack(ops)[:, 0] == Op.WAIT).all() and len(ops) == STEPS
 
 
-def test_a_schedule_is_named_in_words():
-    assert STATIC.name(["a", "b"]) == "static"
-    assert Schedule((0, NONE, 1), 5).name(["a", "b"]) == "a at 0 + b at 2, step 5"
-
-
 def test_what_is_asked_for_is_what_the_schedules_need():
     assert OpenLoop([STATIC]).asks == {}
     asks = OpenLoop([STATIC, Schedule((NONE, 1, NONE)), Schedule((4, NONE, NONE))]).asks

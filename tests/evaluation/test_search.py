@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from benchmarks import intervals
 from simic.errors import SimicError
 from simic.evaluation import search
 from simic.evaluation.search import SearchWorth, Trainings
+from tests.evaluation import intervals
 
 COARSE = st.integers(0, 3).map(float)  # few values: ties everywhere
 

@@ -4,8 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from simic.errors import SimicError
@@ -23,12 +21,6 @@ def test_mean_interval_is_students_t():
     result = statistics.mean_interval(DIFFERENCES)
     test = stats.ttest_1samp(DIFFERENCES, 0.0).confidence_interval(0.95)
     assert (result.estimate, result.low, result.high) == pytest.approx((DIFFERENCES.mean(), test.low, test.high))
-
-
-def test_mean_interval_of_two_values_by_hand():
-    # mean 1, sd sqrt(2), se 1; t(0.975, 1) = tan(0.475 pi) = 12.7062
-    result = statistics.mean_interval([0.0, 2.0])
-    assert (result.low, result.high) == pytest.approx((1 - 12.7062, 1 + 12.7062), abs=1e-4)
 
 
 def test_sign_flip_p_counts_every_sign_pattern():
@@ -78,18 +70,6 @@ def test_minimum_detectable_effect_matches_power_tables():
     assert statistics.minimum_detectable(ten) == pytest.approx(0.9957, abs=1e-3)
 
 
-def test_minimum_detectable_effect_has_eighty_percent_power():
-    generator = np.random.default_rng(5)
-    sample = generator.normal(size=12)
-    effect = statistics.minimum_detectable(sample)
-    draws = generator.normal(effect, sample.std(ddof=1), size=(20_000, 12))
-    assert (stats.ttest_1samp(draws, 0.0, axis=1).pvalue < 0.05).mean() == pytest.approx(0.8, abs=0.012)
-
-
-def test_interquartile_mean_drops_the_outer_quarters():
-    assert statistics.interquartile_mean([-100.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 900.0]) == 3.5
-
-
 def test_interquartile_interval_agrees_with_scipys_bca():
     values = skewed(24)
     ours = statistics.interquartile_interval(values, 1)
@@ -102,16 +82,6 @@ def test_interquartile_interval_agrees_with_scipys_bca():
     assert ours == statistics.interquartile_interval(values, 1)
 
 
-def test_interquartile_interval_is_refused_below_ten_seeds():
-    assert statistics.interquartile_interval(skewed(9), 1) is None
-    assert statistics.interquartile_interval(skewed(10), 1) is not None
-
-
-def test_interquartile_interval_of_equal_values_is_a_point():
-    result = statistics.interquartile_interval([3.0] * 12, 1)
-    assert (result.estimate, result.low, result.high) == (3.0, 3.0, 3.0)
-
-
 def test_comparison_is_antisymmetric():
     first, second = skewed(12), skewed(12)[::-1] + 1
     there, back = statistics.compare(first, second, 1), statistics.compare(second, first, 1)
@@ -122,25 +92,16 @@ def test_comparison_is_antisymmetric():
     assert there.seeds == 12
 
 
-def test_pairing_removes_what_the_seeds_share():
-    shared = skewed(20) * 10
-    gain = np.tile([0.9, 1.1], 10)
-    result = statistics.compare(shared + gain, shared, 1)
-    assert result.difference.low > 0.9 and statistics.mean_interval(shared + gain).low < shared.mean()
-
-
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(st.lists(st.floats(-50, 50), min_size=2, max_size=10))
-def test_interval_contains_its_estimate_and_p_is_a_probability(values):
-    result = statistics.compare(values, [0.0] * len(values), 3)
-    assert result.difference.low <= result.difference.estimate <= result.difference.high
-    assert 0 < result.p_value <= 1
-
-
 @pytest.mark.parametrize("values", [[1.0], [], [1.0, float("nan")], [1.0, float("inf")]])
 def test_too_few_or_missing_values_are_refused(values):
     with pytest.raises(SimicError):
         statistics.mean_interval(values)
+
+
+def test_interquartile_interval_needs_ten_seeds_and_of_equal_values_is_a_point():
+    assert statistics.interquartile_interval(skewed(9), 1) is None
+    point = statistics.interquartile_interval([3.0] * 12, 1)
+    assert (point.estimate, point.low, point.high) == (3.0, 3.0, 3.0)
 
 
 def test_unpaired_lengths_are_refused():
@@ -150,9 +111,10 @@ def test_unpaired_lengths_are_refused():
 
 def test_the_interval_of_a_share_is_the_one_of_wilson():
     """Every p for which the share is no further from p than 1.96 standard errors of p, by a search over p."""
-    for right, n in ((0, 20), (13, 20), (20, 20), (417, 512)):
-        share, grid = right / n, np.linspace(0, 1, 200_001)
-        allowed = grid[np.abs(share - grid) <= 1.959964 * np.sqrt(grid * (1 - grid) / n) + 1e-12]
-        found = statistics.share_interval(share, n)
-        assert found.estimate == share
-        assert (found.low, found.high) == pytest.approx((allowed.min(), allowed.max()), abs=1e-5)
+    grid = np.linspace(0, 1, 200_001)
+    for right, n in ((0, 20), (13, 20), (20, 20)):
+        allowed = grid[np.abs(right / n - grid) <= 1.959964 * np.sqrt(grid * (1 - grid) / n) + 1e-12]
+        share = statistics.share_interval(right / n, n)
+        assert (share.estimate, share.low, share.high) == pytest.approx(
+            (right / n, allowed.min(), allowed.max()), abs=1e-5
+        )

@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from tiny import tiny_train
 
 from simic.evaluation import tuning
 from simic.evaluation.rules import HandRule, HandRules
-from simic.evaluation.trials import SEEN, possible_openings
+from simic.evaluation.trials import possible_openings
 from simic.evaluation.tuning import Ground
 from simic.params import Params, Runtime
 
@@ -45,8 +46,7 @@ def test_a_specialist_comes_before_what_does_the_same_as_the_first():
 def test_orders_are_by_the_end_by_what_is_added_and_by_the_beginning():
     openings = [(0, 3), (0, 5), (1, 3)]
     scores = torch.tensor([[7.0, 6.0, 0.0], [7.0, 7.0, 1.0], [4.0, 3.5, 8.0]])
-    early = torch.full((3, 3, 2, len(SEEN)), torch.nan)
-    early[..., SEEN.index("contribution")] = torch.tensor([[1.0, 3.0], [5.0, torch.nan], [2.0, 2.5]])
+    early = torch.tensor([[1.0, 3.0], [5.0, torch.nan], [2.0, 2.5]]).expand(3, 3, 2)
     assert tuning.orders(openings, torch.stack([scores, scores]), early) == [
         [(0, 3), (0, 5), (1, 3)],
         [(0, 3), (1, 3), (0, 5)],
@@ -60,6 +60,25 @@ def test_both_families_are_among_the_configurations_and_each_rule_once():
     # Of each order 3 patiences × (3 prefixes × 7 thresholds + 5 numbers of tries).
     assert len(found) == len(set(found)) == 2 * 3 * (3 * 7 + 5)
     assert HandRule(tuple(order[:3]), 2, 9.0) in found and HandRule(tuple(order[::-1][:5]), 3, None) in found
+
+
+def test_priorities_are_shares_of_the_mean_alignment_and_z_scores_with_gains():
+    aligned = torch.tensor([[0.2, 1.0], [0.4, 0.0]])  # means 0.3 and 0.5, deviations 0.1 and 0.5
+    share, z = tuning.priorities(aligned, torch.tensor([[60.0, 70.0], [60.0, 70.0]]))  # gains -1 and 1 deviations
+    assert torch.tensor(share).allclose(torch.tensor([[1 / 0.3, 0.0], [2.0, 0.0]]))
+    assert torch.tensor(z).allclose(torch.tensor([[10.0, -2.0 - 3.0], [2.0, 2.0 - 1.0]]))
+    found = tuning.configurations([], ((0, 1), (0, 2)), [share])
+    assert len(found) == len(set(found)) == 3 * (5 + 7)  # patiences × (numbers of tries + thresholds)
+    assert HandRule(((0, 1), (0, 2)), 2, None, share, 3) in found and all(rule.priorities == share for rule in found)
+
+
+def test_ways_take_the_alignment_of_each_openings_blueprint_on_each_hosts_task():
+    table = torch.tensor([[0.1, 0.9, 0.4], [0.5, 0.3, 1.0], [1.0, 0.2, 0.6]])  # by task
+    of = SimpleNamespace(defined=True, of=lambda tasks: table[tasks])
+    env, scores = SimpleNamespace(alignments=of, device=CPU), torch.tensor([[[1.0, 2.0], [3.0, 7.0]]])
+    ground = Ground(env, torch.tensor([2, 0, 1]), (5,))
+    found = ground.ways([(0, 2), (0, 0)], torch.tensor([0, 4]), scores)
+    assert found == tuning.priorities(table[[2, 0]][:, [2, 0]], scores[0])
 
 
 def scored(params, bank, epochs, hosts, rules):

@@ -20,10 +20,10 @@ from tests.faults.judgement import Judgement
 from tests.faults.play import Ending, Job
 
 PATIENCE_SECONDS = 600  # of one run: a fault may make it wait for ever
-SHARED = ("rng.py", "durable.py", "transfer.py", "params.py", "params_file.py", "registry.py", "errors.py")
+SHARED = ("rng.py", "durable.py", "transfer.py", "params.py", "validation_messages.py", "registry.py", "errors.py")
 # What decides a stage's outputs, as the beginnings of paths. A fault that touches none has those of the clean run.
 DATA = (*SHARED, "data/", "growth/pretrained.py", "pipeline/")
-GROWING = (*DATA, "growth/", "envs/", "training/sharing.py", "training/machine.py")
+GROWING = (*DATA, "growth/", "envs/", "training/worker_layout.py", "training/machine.py")
 ROOMS = {
     "prepare": DATA,
     "headroom": (*GROWING, "evaluation/", "agent/export.py", "agent/spec.py"),

@@ -18,7 +18,7 @@ from simic import durable
 from simic.evaluation import endpoints, result
 from simic.evaluation.evaluate import comparisons, summary
 from simic.growth import export
-from simic.params_file import read_tree
+from simic.params import read_tree
 from simic.pipeline.paths import Workspace
 from simic.telemetry import publish
 from simic.training import checkpoint

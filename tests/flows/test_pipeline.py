@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import yaml
@@ -27,7 +26,7 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.runner import Runner
-from prefect.settings import PREFECT_API_URL, get_current_settings
+from prefect.settings import PREFECT_API_URL
 from prefect.types.entrypoint import EntrypointType
 
 from flows import artifacts, pipeline, serve
@@ -35,7 +34,7 @@ from flows.overrides import Overrides
 from simic import params
 from simic.errors import SimicError
 from simic.evaluation import result
-from simic.pipeline import dvc_record, told
+from simic.pipeline import dvc_record, run_summary
 from simic.pipeline.overrides import from_model
 from simic.pipeline.paths import UI_VARIABLE, Workspace
 from tests.helpers import ROOT, Toys, episode, update
@@ -49,8 +48,8 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """The toys' evaluation.json is no real one; the table has a test of its own."""
     monkeypatch.setattr(result, "read", lambda path: None)
     monkeypatch.setattr(artifacts, "evaluation_rows", lambda evaluation: [{"policy": "learned"}])
-    of_the_toys = told.Told("81", "none", "no finding, certified", "abc", "go on", alarming=False)
-    monkeypatch.setattr(told, "of", lambda workspace: of_the_toys)
+    of_the_toys = run_summary.RunSummary("81", "none", "no finding, certified", "abc", "go on", alarming=False)
+    monkeypatch.setattr(run_summary, "of", lambda workspace: of_the_toys)
 
 
 def last_run() -> FlowRun:
@@ -193,10 +192,6 @@ def test_what_prefect_yaml_deploys_is_this_flow_with_overrides_that_it_takes() -
     params.load(ROOT / "params.yaml", given)
 
 
-def test_the_server_is_waited_for_while_its_database_is_away() -> None:
-    assert 500 in get_current_settings().client.retry_extra_codes
-
-
 def test_flow_refuses_rules_over_several_keys_before_anything_runs(workspace: Workspace, toys: Toys) -> None:
     before = workspace.params.read_bytes()
     with pytest.raises(SimicError, match=r"multiple of ppo\.minibatches"):
@@ -242,16 +237,6 @@ def test_deployment_refuses_bad_overrides_at_submission_and_takes_good_ones(work
         for overrides in ({"train": {"iterations": 50}}, {"train": {"ppo": {"target_kl": None}}}, None):
             client.create_flow_run_from_deployment(deployment_id, parameters={"overrides": overrides})
         assert client.read_deployment(deployment_id).entrypoint == "flows.pipeline.simic"
-
-
-def test_a_flow_run_bears_its_name_from_the_start_of_training(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    named, info = [], info_of(workspace)
-    monkeypatch.setattr(artifacts, "create_progress_artifact", lambda *_, **__: uuid4())
-    monkeypatch.setattr(artifacts, "_name_run", named.append)
-    artifacts.ProgressArtifact().on_start(info)
-    assert named == [info.name]
 
 
 def test_progress_without_a_server_costs_one_line_and_no_error(

@@ -13,7 +13,7 @@ from simic.growth.export import GrownNetwork, SeedRecord, grown_network, load_gr
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks import blueprints
 
-from .worlds import DATA, FAMILIES, logits_of, make_order, make_population, mixed_slots, one_seed
+from .worlds import DATA, FAMILIES, logits_of, make_order, make_population, mixed_slots
 
 CARD = "# A network\n"
 
@@ -108,23 +108,6 @@ def test_an_unknown_blueprint_is_named(tmp_path: Path) -> None:
     (path / "structure.json").write_bytes(durable.with_checksum(structure))
     with pytest.raises(SimicError, match="blueprint 'mine': not registered; known here are norm, lora, mlp_small, mlp"):
         load_grown(path)
-
-
-def test_a_seed_bound_to_a_device_leaves_as_its_twin(tmp_path: Path) -> None:
-    """FlexAttention can neither be traced nor run backward on a CPU; the same weights in plain attention can."""
-    population = make_population("transformer", 2)
-    slots = one_seed(population, Stage.FOSSILIZED, 3, alpha=1.0)  # attention
-    plain = grown_network(population, slots, 1)
-    record = plain.structure.seeds[0]
-    seeds = (record.model_copy(update={"blueprint": "flex_attention"}),)
-    network = GrownNetwork.fresh(plain.structure.model_copy(update={"seeds": seeds}), population.host)
-    network.load_state_dict(plain.state_dict())
-    path = write_network(network, tmp_path / "grown", [], CARD)
-    assert json.loads((path / "structure.json").read_text())["seeds"][0]["blueprint"] == "flex_attention"
-    x = DATA["transformer"].x[:4]
-    program = torch.export.load(path / "network.pt2").module()
-    assert torch.equal(load_grown(path)(x), plain(x))
-    torch.testing.assert_close(program(x), plain(x), rtol=0, atol=1e-6)
 
 
 class Untraceable(torch.nn.Module):

@@ -86,27 +86,6 @@ def test_its_seeds_learn_as_those_of_a_host_that_could_but_does_not_move(weights
     assert not torch.equal(frozen.state_dict()["host/param"], free.state_dict()["host/param"])
 
 
-def test_backends_agree(weights) -> None:
-    found = []
-    for backend in ("vmap", "loop"):
-        population = make_frozen(weights, backend)
-        slots = mixed_slots(population)
-        population.train_epoch(slots, SOURCE, make_order(6, 4, 16))
-        found.append(logits_of(population, slots, SOURCE.x))
-    torch.testing.assert_close(*found, rtol=0, atol=1e-3)
-
-
-def test_a_state_continues_bit_for_bit(weights) -> None:
-    first, second = make_frozen(weights), make_frozen(weights)
-    slots = mixed_slots(first)
-    first.train_epoch(slots, SOURCE, make_order(6, 2, 16))
-    second.load_state_dict(first.state_dict())
-    for population in (first, second):
-        population.iteration = 0
-        population.train_epoch(slots, SOURCE, make_order(6, 2, 16, seed=1))
-    assert all(torch.equal(one, second.state_dict()[key]) for key, one in first.state_dict().items())
-
-
 def test_a_grown_network_takes_the_host_home(weights, tmp_path: Path) -> None:
     population = make_frozen(weights)
     slots = one_seed(population, Stage.FOSSILIZED, 2, alpha=1.0)

@@ -10,7 +10,7 @@ from simic.growth.batch.groups import SlotState, evaluation_plan
 from simic.growth.batch.population import Population
 from simic.growth.batch.template import channels_last
 from simic.growth.life.vocabulary import Blend, Ramp, Slots, Stage
-from simic.growth.networks.blueprints import Blueprint, blueprints_of
+from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import HostSpec, build_host
 from simic.params import Host, HostOptimizer
 
@@ -81,14 +81,6 @@ def make_host(family: str, preset: str | None = None) -> HostSpec:
     return build_host(host, (CONTEXT,), TOKENS) if family == "transformer" else build_host(host, IMAGE, 4)
 
 
-def runnable(family: str) -> tuple[Blueprint, ...]:
-    """The family's blueprints that a CPU can run; those that it cannot come last."""
-    kinds = blueprints_of(family)
-    found = tuple(item for item in kinds if item.unavailable(torch.device("cpu")) is None)
-    assert kinds[: len(found)] == found
-    return found
-
-
 def make_population(
     family: str,
     envs: int = 8,
@@ -98,7 +90,7 @@ def make_population(
     kind: type[Population] = Population,
 ) -> Population:
     optimizer = optimizer or HostOptimizer()
-    host, kinds = make_host(family, preset), runnable(family)
+    host, kinds = make_host(family, preset), blueprints_of(family)
     population = kind(host, kinds, torch.arange(envs), 3, optimizer, "cpu", backend)
     population.reset(0)
     return population

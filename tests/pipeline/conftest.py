@@ -1,8 +1,10 @@
 """What several tests of the pipeline start from."""
 
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from simic.pipeline import mlflow_store, stages
 from simic.pipeline.paths import Workspace
@@ -20,6 +22,14 @@ def suite_run(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
             stage(tree(), Workspace(folder))
 
     return Workspace(made_once(tmp_path_factory, "suite", make))
+
+
+@pytest.fixture
+def project(suite_run: Workspace, tmp_path: Path) -> Workspace:
+    """A finished run of that suite, with its params; it may be spoilt."""
+    found = Workspace(Path(shutil.copytree(suite_run.root, tmp_path / "project")))
+    found.params.write_text(yaml.safe_dump(tree().model_dump(mode="json"), sort_keys=False))
+    return found
 
 
 @pytest.fixture(scope="session")

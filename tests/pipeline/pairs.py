@@ -18,14 +18,14 @@ import numpy as np
 import yaml
 
 from simic.pipeline.paths import Workspace
-from tests.helpers import copy_checkout
+from tests.helpers import copy_checkout, simic_command
 from tests.pipeline.small_suite import tree
 
 PYTHON = sys.executable
 FLOW = """
-from simic.errors import told_in_one_line
+from simic.errors import exit_with_message
 from flows.pipeline import simic
-with told_in_one_line("flow"):
+with exit_with_message("flow"):
     simic()
 """
 COMMANDS = {
@@ -59,10 +59,7 @@ def make_project(folder: Path) -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(240) % 3
     np.savez(folder / "mine.npz", x=rng.random((240, 1, 8, 8), np.float32) + labels[:, None, None, None], y=labels)
-    command = folder / "bin" / "simic"
-    command.parent.mkdir()
-    command.write_text(f"#!{PYTHON}\nfrom simic.cli import main\nmain()\n")
-    command.chmod(0o755)
+    simic_command(folder)
 
 
 def edit(workspace: Workspace, changes: dict) -> None:
@@ -92,7 +89,7 @@ class Command:
         self.name, self._began, root = name, time.monotonic(), workspace.root
         env = os.environ | {"PATH": f"{root / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(root), **more}
         if notes is not None:
-            witness = Path(__file__).with_name("witness")
+            witness = Path(__file__).with_name("hook")
             env |= {"PYTHONPATH": f"{root}:{witness}", "WITNESS": str(notes), "WITNESS_BELOW": f"{root}/"}
             env |= {"WITNESS_AS": who}
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed at its end

@@ -1,12 +1,14 @@
 """The disk is full from any write of any stage on: earlier outputs are as they were, one line names the disk and the
-file, and with room again the same command makes what an undisturbed run makes.
+file, and with room again the same command makes what an undisturbed run makes. Or it is read-only: one line names it.
 
-On a file system of 64 MB of its own, which only root can mount. `make prove` has every write of every stage and of its
+On small file systems of their own, which only root can mount. `make prove` has every write of every stage and of its
 record with DVC: `pytest -m prove tests/pipeline/test_full_disk.py`.
 """
 
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +16,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simic import seals
-from simic.errors import EXIT_REFUSED, told_in_one_line
+from simic import cli, seals
+from simic.errors import EXIT_REFUSED, exit_with_message
 from simic.pipeline import dvc_record, engine, stages
 from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT, some
-from tests.pipeline.filling import sitecustomize as filling
-from tests.pipeline.filling.sitecustomize import Writes
+from tests.pipeline.hook import sitecustomize as hook
+from tests.pipeline.hook.sitecustomize import Writes
 from tests.pipeline.small_suite import tree
-from tests.pipeline.test_disk import mount
 
 OUTPUTS = {
     "prepare": ("data/prepared",),
@@ -38,6 +39,39 @@ OUTPUTS = {
     ),
 }
 DIFFER = ("timing.jsonl", "run.json")  # between equal runs
+MOUNTS = os.geteuid() == 0 and shutil.which("mount") is not None
+
+
+def mount(*arguments: str) -> bool:
+    return MOUNTS and subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A project that nobody can write to: root cannot where it can mount, others have no permission."""
+    (tmp_path / ".simic").mkdir()
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(tree().model_dump(mode="json")))
+    mounted = mount("--bind", str(tmp_path), str(tmp_path)) and mount("-o", "remount,bind,ro", str(tmp_path))
+    if not mounted and os.geteuid() == 0:
+        pytest.skip("root writes wherever it likes")
+    if not mounted:
+        (tmp_path / ".simic").chmod(0o500)
+    yield tmp_path
+    if mounted:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+@pytest.mark.parametrize("stage", ["prepare", "run"])
+def test_a_read_only_project_is_named(
+    read_only: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], stage: str
+) -> None:
+    monkeypatch.chdir(read_only)
+    monkeypatch.setattr(sys, "argv", ["simic", stage])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    error = capfd.readouterr().err
+    assert stopped.value.code == EXIT_REFUSED and error.count("\n") == 1, error
+    assert ".simic" in error and ("make it writable" in error or "make it accessible" in error), error
 
 
 @dataclass(frozen=True)
@@ -136,7 +170,7 @@ def begin(workspace: Workspace, store: bytes) -> None:
 def watch_dvc(patch: pytest.MonkeyPatch, root: Path, at: int) -> Path:
     """The file in which DVC's process says how many writes there were."""
     count = root.parents[1] / "writes-of-dvc"  # not on the disk
-    patch.setenv("PYTHONPATH", f"{ROOT}:{Path(filling.__file__).parent}")
+    patch.setenv("PYTHONPATH", f"{ROOT}:{Path(hook.__file__).parent}")
     for name, value in (("AT", at), ("BELOW", root), ("COUNT", count)):
         patch.setenv(f"FULL_DVC_{name}", str(value))
     return count
@@ -160,7 +194,7 @@ def assert_law(
         else:
             writes.begin(root, at)
         try:
-            with told_in_one_line("simic"):
+            with exit_with_message("simic"):
                 refresh(stage.name, workspace)
         except SystemExit as stopped:
             code = stopped.code
@@ -179,7 +213,7 @@ def assert_law(
         assert len(line) < 600, where  # DVC has a line for every file
     else:
         assert found == stage.expected, where
-    (root / filling.BALLAST).unlink(missing_ok=True)
+    (root / hook.BALLAST).unlink(missing_ok=True)
     refresh(stage.name, workspace)
     assert contents(root, stage.name) == stage.expected, where
     assert not dvc_record.is_stale(root, stage.name), where

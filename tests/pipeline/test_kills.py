@@ -1,137 +1,240 @@
-"""Killed at any change of a file between the last iteration of training and the end: published, recorded, not trained
-again. Real stages, DVC and MLflow; the machine's power is what is simulated, by SIGKILL.
+"""A run that is killed by SIGKILL comes to the same as one never killed, and nothing is trained again: with real
+stages, DVC, MLflow and Prefect. Kills inside training are in tests/training/test_partial.py; here they come between its
+last iteration and the end, in the evaluation, and at random moments of all of it. SIMIC_KILLS gives other numbers of
+random kills, of training and of each program: SIMIC_KILLS=10,2.
 """
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
 from simic import params
-from simic.pipeline import continuing, dvc_record, engine, stages
+from simic.pipeline import dvc_record, engine, extend_run, mlflow_store, stages, verify_resume
 from simic.pipeline.paths import Workspace
 from simic.training import trainer
 from simic.training.observers import Observer
 from simic.training.session import open_session
-from tests.helpers import ROOT, some
+from tests.flows.conftest import prefect_server  # noqa: F401 - a fixture
+from tests.helpers import ROOT, copy_checkout, simic_command, some
 from tests.pipeline.hook import sitecustomize as hook
-from tests.pipeline.killed_chain import points
 from tests.pipeline.small_suite import tree
 
-OUTPUTS = ("checkpoints", "models", "telemetry", "reports/seals/train.json")
-DVC_YAML = {
-    "stages": {
-        "train": {
-            "cmd": "exit 9",
-            "deps": ["data/prepared"],
-            "params": ["rng_seed", "train"],
-            "outs": [{name: {"persist": True}} for name in OUTPUTS],
-        }
-    }
-}
-DIFFER = ("timing.jsonl", "run.json")  # between equal runs
+RANDOM_KILLS, PROGRAM_KILLS = map(int, os.environ.get("SIMIC_KILLS", "110,12").split(","))
+TIMED = ("telemetry", "reports/seals/train.json")  # outputs whose hash in dvc.lock depends on wall times
+
+
+def copy(source: Path, target: Path) -> Workspace:
+    return Workspace(Path(shutil.copytree(source, target)))
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, initialised: bytes) -> Workspace:
-    """A project whose training has had its last iteration; nothing of it is published. Read only."""
-    found = Workspace(tmp_path_factory.mktemp("kills") / "finished")
-    (found.root / ".dvc").mkdir(parents=True)
-    shutil.copy(ROOT / ".dvc" / "config", found.root / ".dvc")
-    (found.root / "dvc.yaml").write_text(yaml.safe_dump(DVC_YAML))
+def begun(tmp_path_factory: pytest.TempPathFactory, initialised: bytes) -> Workspace:
+    """A checkout with prepare and headroom done and recorded; read only, as are those below."""
+    found = Workspace(tmp_path_factory.mktemp("kills") / "begun")
+    found.root.mkdir()
+    copy_checkout(found.root)
+    simic_command(found.root)
     (found.root / "mlflow.db").write_bytes(initialised)
     found.params.write_text(yaml.safe_dump(tree("audit.certify=false").model_dump(mode="json")))
-    dvc_record.adopt_scm(found.root)
+    with engine.workspace_lock(found):
+        engine.run_chain(found, "headroom", engine.Execution(), print)
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(begun: Workspace) -> Workspace:
+    """Its training has had its last iteration; nothing of it is published."""
+    found = copy(begun.root, begun.root.with_name("finished"))
     loaded = params.load(found.params)
-    stages.prepare(loaded, found)
-    continuing.begin(loaded, found, fresh=False, allow_code_change=False)
+    extend_run.begin(loaded, found, fresh=False, allow_code_change=False)
     with open_session(loaded, found.work(stages.fingerprint(loaded, found)), found.prepared) as session:
         trainer.train(session)
     return found
 
 
 class Steps(Observer):
-    """How many are trained."""
+    """Counts how many are trained."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    count = 0
 
     def on_step(self, iteration: int, step: int) -> None:
         self.count += 1
 
 
-def refresh(workspace: Workspace) -> int:
-    """As `simic run` does; how many steps were trained."""
-    steps = Steps()
+def refresh(stage: str, workspace: Workspace, *watching: Observer) -> None:
+    """As `simic STAGE` does."""
     with engine.workspace_lock(workspace):
-        engine.refresh("train", workspace, engine.Execution((steps,)), lambda line: None)
-    return steps.count
+        engine.refresh(stage, workspace, engine.Execution(watching), lambda line: None)
 
 
-def contents(workspace: Workspace) -> dict[str, bytes]:
-    """Of a published run; of MLflow every step and value as often as it has them."""
-    files = [file for name in OUTPUTS[:3] for file in (workspace.root / name).rglob("*") if file.is_file()]
-    found = {str(f.relative_to(workspace.root)): f.read_bytes() for f in files if f.name not in DIFFER}
-    return found | {"mlflow": json.dumps(points(workspace), sort_keys=True).encode()}
+def main(stage: str, root: str, at: int) -> None:
+    """What is killed."""
+    hook.watch(root, at, Path(root + "-changes-of-simic"), (os.getpid(),))
+    steps = Steps()
+    refresh(stage, Workspace(Path(root)), steps)
+    assert steps.count == 0, "trained again"
 
 
-def killed_at(change: int, workspace: Workspace, where: str) -> int:
-    """The exit status of a process that does it and is killed there; 0 counts changes without a kill."""
-    program = "import sys; from tests.pipeline.test_kills import main; main(sys.argv[1], int(sys.argv[2]))"
+def killed_at(change: int, stage: str, workspace: Workspace, where: str) -> int:
+    """The exit status of a process that does a stage and is killed there; 0 counts changes without a kill."""
+    program = "import sys; from tests.pipeline.test_kills import main; main(sys.argv[1], sys.argv[2], int(sys.argv[3]))"
     env = os.environ | {"PYTHONPATH": f"{ROOT}:{Path(hook.__file__).parent}"}
     if where == "dvc":
         env |= {"KILL_DVC_AT": str(change), "KILL_DVC_BELOW": str(workspace.root)}
-    command = [sys.executable, "-c", program, str(workspace.root), str(change if where == "simic" else 0)]
+    command = [sys.executable, "-c", program, stage, str(workspace.root), str(change if where == "simic" else 0)]
     return subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
 
 
-def main(root: str, at: int) -> None:
-    """What is killed."""
-    hook.watch(root, at, Path(root + "-changes-of-simic"), (os.getpid(),))
-    assert refresh(Workspace(Path(root))) == 0
+def outputs(workspace: Workspace) -> dict[str, bytes]:
+    """What must not depend on wall times: of train and evaluate, dvc.lock, what MLflow has."""
+    return recorded(workspace) | points(workspace)
+
+
+def recorded(workspace: Workspace) -> dict[str, bytes]:
+    found = dict(verify_resume.contents(workspace))
+    lock = yaml.safe_load((workspace.root / "dvc.lock").read_text())["stages"]
+    lock.pop("audit", None)
+    for out in lock["train"]["outs"]:
+        if out["path"] in TIMED:
+            del out["md5"], out["size"]
+    found["dvc.lock"] = json.dumps(lock, sort_keys=True).encode()
+    if workspace.evaluation.exists():
+        found |= {path.name: path.read_bytes() for path in (workspace.evaluation, workspace.metrics)}
+    return found
+
+
+def points(workspace: Workspace) -> dict[str, bytes]:
+    """Every step and value of the one run, as often as MLflow has it."""
+    client, experiment_id = mlflow_store.connect(workspace)
+    [run] = client.search_runs([experiment_id])
+    assert run.info.status == "FINISHED"
+    assert mlflow_store.MARKER in run.data.metrics
+    histories = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
+    return {name: str(sorted((each.step, each.value) for each in found)).encode() for name, found in histories.items()}
+
+
+class Undisturbed:
+    """A stage that nobody kills: what it leaves, and its changes of files."""
+
+    def __init__(self, stage: str, start: Workspace) -> None:
+        self.stage, self.start = stage, start
+        # MLflow refuses a project that was copied after it was told, so it is asked of training alone.
+        self.left = outputs if stage == "train" else recorded
+        found = copy(start.root, start.root.with_name(f"{stage}-undisturbed"))
+        assert killed_at(0, stage, found, "dvc") == 0
+        self.expected = self.left(found)
+        files = {name: Path(f"{found.root}-changes-of-{name}") for name in ("simic", "dvc")}
+        self.changes = {name: int(file.read_text()) for name, file in files.items()}
+
+    def assert_nothing_is_lost(self, change: int, where: str, folder: Path) -> None:
+        workspace, steps = copy(self.start.root, folder / f"{where}-{change}"), Steps()
+        assert killed_at(change, self.stage, workspace, where) == -signal.SIGKILL
+        for _ in range(2):
+            refresh(self.stage, workspace, steps)
+            assert steps.count == 0, "trained again"
+            assert self.left(workspace) == self.expected
+            assert not dvc_record.is_stale(workspace.root, self.stage)
+            assert list((workspace.state / "work").glob("*")) == []
+        shutil.rmtree(workspace.root)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(finished: Workspace) -> tuple[dict[str, bytes], dict[str, int]]:
-    """What is published, and how many changes of files that takes, of this process and of DVC."""
-    found = Workspace(Path(shutil.copytree(finished.root, finished.root.with_name("undisturbed"))))
-    assert killed_at(0, found, "dvc") == 0
-    assert points(found), "MLflow has been told"
-    return contents(found), {
-        name: int(found.root.with_name(f"undisturbed-changes-of-{name}").read_text()) for name in ("simic", "dvc")
-    }
+def published(finished: Workspace) -> Undisturbed:
+    return Undisturbed("train", finished)
 
 
-def assert_nothing_is_lost(change: int, where: str, finished: Workspace, tmp_path: Path, expected: dict) -> None:
-    workspace = Workspace(Path(shutil.copytree(finished.root, tmp_path / f"{where}-{change}")))
-    assert killed_at(change, workspace, where) == -signal.SIGKILL
-    for _ in range(2):
-        assert refresh(workspace) == 0, "trained again"
-        assert contents(workspace) == expected
-        assert not dvc_record.is_stale(workspace.root, "train")
-        assert list((workspace.state / "work").iterdir()) == []
-    shutil.rmtree(workspace.root)
+@pytest.fixture(scope="module")
+def evaluated(finished: Workspace) -> Undisturbed:
+    start = copy(finished.root, finished.root.with_name("trained"))
+    refresh("train", start)
+    return Undisturbed("evaluate", start)
 
 
-# Shares of all changes: in publication, MLflow, record and removal.
+# Shares of all changes: in publication, MLflow, record and removal; in the record alone.
 MOMENTS = [*(("simic", share) for share in (0.02, 0.3, 0.6, 0.8, 0.9, 0.97)), ("dvc", 0.5), ("dvc", 0.95)]
 
 
 @pytest.mark.parametrize(("where", "share"), some(MOMENTS, ("simic", 0.6)))
-def test_a_kill_loses_nothing(where, share, finished, undisturbed, tmp_path) -> None:
-    expected, counts = undisturbed
-    assert_nothing_is_lost(max(1, int(share * counts[where])), where, finished, tmp_path, expected)
+def test_a_kill_loses_nothing(where: str, share: float, published: Undisturbed, tmp_path: Path) -> None:
+    published.assert_nothing_is_lost(max(1, int(share * published.changes[where])), where, tmp_path)
 
 
 @pytest.mark.prove
 @pytest.mark.parametrize("where", ["simic", "dvc"])
-def test_a_kill_at_any_change_of_a_file_loses_nothing(where, finished, undisturbed, tmp_path) -> None:
-    expected, counts = undisturbed
-    for change in range(1, counts[where] + 1):
-        assert_nothing_is_lost(change, where, finished, tmp_path, expected)
+@pytest.mark.parametrize("stage", ["published", "evaluated"])
+def test_a_kill_at_any_change_of_a_file_loses_nothing(
+    stage: str, where: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    undisturbed = request.getfixturevalue(stage)
+    assert undisturbed.changes[where] > 5
+    for change in range(1, undisturbed.changes[where] + 1):
+        undisturbed.assert_nothing_is_lost(change, where, tmp_path)
+
+
+def train_stage(workspace: Workspace, watching: Observer) -> None:
+    refresh("train", workspace, watching)
+
+
+@pytest.mark.prove
+def test_training_that_is_killed_at_random_loses_nothing(begun: Workspace, tmp_path: Path) -> None:
+    """In steps, in writes of checkpoints and telemetry, in publication, in DVC's and MLflow's record."""
+    own = copy(begun.root, tmp_path / "begun")
+    tally = verify_resume.Proof(own, RANDOM_KILLS, 1, print, train_stage, outputs).run()
+    assert (tally.failures, tally.retrained, tally.kills) == ([], 0, RANDOM_KILLS)
+    assert [each.differing for each in tally.partings if each.differing_bytes] == []
+
+
+def program(workspace: Workspace, command: list[str], seconds: float | None) -> int:
+    """Exit status of a command and all that it starts, killed after so many seconds, if it takes that long."""
+    path = f"{workspace.root / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = os.environ | {"PATH": path, "PYTHONPATH": str(workspace.root)}
+    with workspace.root.with_suffix(".said").open("ab") as said:
+        process = subprocess.Popen(
+            command, cwd=workspace.root, env=env, stdout=said, stderr=said, start_new_session=True
+        )
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
+
+
+COMMANDS = {
+    "dvc": [sys.executable, "-P", "-m", "dvc", "repro", "evaluate"],
+    "flow": [sys.executable, "-c", "from flows.pipeline import simic; simic()"],
+}
+
+
+@pytest.mark.prove
+@pytest.mark.usefixtures("prefect_server")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_program_that_is_killed_at_random_loses_nothing(
+    name: str, begun: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started again until it is done, in as many projects as it takes to kill it so often."""
+    from prefect.settings import PREFECT_API_URL
+
+    monkeypatch.setenv("PREFECT_API_URL", str(PREFECT_API_URL.value()))
+    drawn, kills, began = random.Random(1), 0, time.monotonic()
+    whole = copy(begun.root, tmp_path / "whole")
+    assert program(whole, COMMANDS[name], None) == 0
+    seconds, expected = time.monotonic() - began, outputs(whole)
+    for number in range(PROGRAM_KILLS):
+        killed, status = copy(begun.root, tmp_path / f"killed-{number}"), -signal.SIGKILL
+        while status:
+            alive = None if kills >= PROGRAM_KILLS else drawn.uniform(0.2 * seconds, 1.1 * seconds)
+            status = program(killed, COMMANDS[name], alive)
+            assert status in (0, -signal.SIGKILL), killed.root.with_suffix(".said").read_text()[-3000:]
+            kills += status != 0
+        assert outputs(killed) == expected
+        if kills >= PROGRAM_KILLS:
+            break

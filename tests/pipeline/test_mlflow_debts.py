@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simic.pipeline import mlflow_debts, mlflow_observer, mlflow_store
+from simic.pipeline import mlflow_observer, mlflow_store
 from simic.pipeline.mlflow_observer import MlflowObserver
 from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
@@ -37,7 +37,7 @@ def begun(workspace: Workspace, findings: list[FindingRow], fingerprint: str = F
 
 
 def owed(workspace: Workspace) -> list[str]:
-    return sorted(file.stem for file in (workspace.state / mlflow_debts.FOLDER).glob("*.json"))
+    return sorted(file.stem for file in workspace.mlflow_debts.glob("*.json"))
 
 
 def refuse(*_: object, **__: object) -> None:
@@ -58,8 +58,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_store_gone_in_mid_run_is_one_finding_and_everything_comes_later(
-    workspace: Workspace,
-    monkeypatch: pytest.MonkeyPatch,
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once(monkeypatch)
     findings: list[FindingRow] = []
@@ -74,10 +73,9 @@ def test_store_gone_in_mid_run_is_one_finding_and_everything_comes_later(
 
 
 def test_server_gone_during_the_whole_run_is_paid_with_the_report(
-    workspace: Workspace,
-    monkeypatch: pytest.MonkeyPatch,
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run is over, its work directory gone: metrics, models and report still arrive, once."""
+    """The run is over, its work directory put by: metrics, models and report still arrive, once."""
     with monkeypatch.context() as gone:
         gone.setenv("MLFLOW_TRACKING_URI", GONE)
         findings: list[FindingRow] = []
@@ -88,7 +86,8 @@ def test_server_gone_during_the_whole_run_is_paid_with_the_report(
         watcher.publish()
         mlflow_observer.log_report(workspace, NAME, {}, sound=True)
     assert [finding.check for finding in findings] == ["tracking_gone"]
-    shutil.rmtree(workspace.work(FINGERPRINT))
+    workspace.finished.mkdir()
+    workspace.work(FINGERPRINT).rename(workspace.finished / FINGERPRINT)
     mlflow_observer.log_report(workspace, NAME, {"simic.dvc_lock": "x"}, sound=True)
     assert steps(workspace, "update/loss") == [0, 1, 2]
     client, experiment_id, run_id = run_of(workspace)
@@ -98,9 +97,7 @@ def test_server_gone_during_the_whole_run_is_paid_with_the_report(
     assert owed(workspace) == []
 
 
-def test_what_was_refused_at_the_last_checkpoint_is_told_at_the_end(
-    workspace: Workspace,
-) -> None:
+def test_what_was_refused_at_the_last_checkpoint_is_told_at_the_end(workspace: Workspace) -> None:
     """The store is free again when training ends, a moment later: no attempt is due then, and one is made."""
     watcher = begun(workspace, [])
     with failing("log_batch"):
@@ -110,10 +107,7 @@ def test_what_was_refused_at_the_last_checkpoint_is_told_at_the_end(
     assert owed(workspace) == []
 
 
-def test_an_answer_that_was_lost_doubles_nothing(
-    workspace: Workspace,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_answer_that_was_lost_doubles_nothing(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     at_once(monkeypatch)
     watcher = begun(workspace, [])
     arrives = mlflow_store.MlflowClient.log_batch
@@ -129,9 +123,7 @@ def test_an_answer_that_was_lost_doubles_nothing(
     assert steps(workspace, "update/loss") == [0, 1, 2, 3]
 
 
-def test_a_policy_that_could_not_be_published_is_registered_later(
-    workspace: Workspace,
-) -> None:
+def test_a_policy_that_could_not_be_published_is_registered_later(workspace: Workspace) -> None:
     watcher = begun(workspace, [])
     train(watcher, workspace, range(2))
     watcher.on_end("finished")
@@ -147,8 +139,7 @@ def test_a_policy_that_could_not_be_published_is_registered_later(
 
 
 def test_models_of_another_run_are_not_taken_for_those_owed(
-    workspace: Workspace,
-    caplog: pytest.LogCaptureFixture,
+    workspace: Workspace, caplog: pytest.LogCaptureFixture
 ) -> None:
     watcher = begun(workspace, [])
     watcher.on_end("finished")
@@ -157,44 +148,42 @@ def test_models_of_another_run_are_not_taken_for_those_owed(
         watcher.publish()
     manifest = workspace.checkpoints / "latest" / "manifest.json"
     manifest.write_text(manifest.read_text() + "\n")
-    mlflow_debts.settle(workspace)
+    mlflow_observer.settle(workspace)
     client, experiment_id, _ = run_of(workspace)
     assert client.search_logged_models([experiment_id]) == [] and owed(workspace) == []
     assert f"will not have the policy of run {NAME}" in caplog.text
 
 
-def test_a_debt_of_an_earlier_life_does_not_undo_what_came_after(
-    workspace: Workspace,
-    monkeypatch: pytest.MonkeyPatch,
+def lived_without_a_store(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, ended: str, fingerprint: str = FINGERPRINT
 ) -> None:
-    """It failed while MLflow was gone, went on, and finished."""
     with monkeypatch.context() as gone:
         gone.setenv("MLFLOW_TRACKING_URI", GONE)
-        watcher = begun(workspace, [])
-        train(watcher, workspace, range(2))
-        watcher.on_end("failed")
+        watcher = begun(workspace, [], fingerprint)
+        train(watcher, workspace, range(2), fingerprint)
+        watcher.on_end(ended)
+
+
+def test_a_debt_of_an_earlier_life_does_not_undo_what_came_after(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed while MLflow was gone, went on, and finished."""
+    lived_without_a_store(workspace, monkeypatch, "failed")
     assert owed(workspace) == [NAME]
     watcher = begun(workspace, [])
     train(watcher, workspace, range(2, 3))
     watcher.on_end("finished")
-    mlflow_debts.settle(workspace)
+    mlflow_observer.settle(workspace)
     client, _, run_id = run_of(workspace)
     assert client.get_run(run_id).info.status == "FINISHED"
     assert steps(workspace, "update/loss") == [0, 1, 2] and owed(workspace) == []
 
 
-def test_debts_of_several_runs_are_all_paid(
-    workspace: Workspace,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with monkeypatch.context() as gone:
-        gone.setenv("MLFLOW_TRACKING_URI", GONE)
-        for fingerprint, ended in ((FINGERPRINT, "finished"), (OTHER, "interrupted")):
-            watcher = begun(workspace, [], fingerprint)
-            train(watcher, workspace, range(2), fingerprint)
-            watcher.on_end(ended)
+def test_debts_of_several_runs_are_all_paid(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    lived_without_a_store(workspace, monkeypatch, "finished")
+    lived_without_a_store(workspace, monkeypatch, "interrupted", OTHER)
     assert owed(workspace) == sorted((NAME, run_name(OTHER)))
-    mlflow_debts.settle(workspace)
+    mlflow_observer.settle(workspace)
     for fingerprint, status in ((FINGERPRINT, "FINISHED"), (OTHER, "KILLED")):
         client, _, run_id = run_of(workspace, fingerprint)
         assert client.get_run(run_id).info.status == status
@@ -202,8 +191,7 @@ def test_debts_of_several_runs_are_all_paid(
 
 
 def test_a_report_that_could_not_be_told_is_told_later_unless_another_took_its_place(
-    workspace: Workspace,
-    caplog: pytest.LogCaptureFixture,
+    workspace: Workspace, caplog: pytest.LogCaptureFixture
 ) -> None:
     watcher = begun(workspace, [])
     watcher.on_end("finished")
@@ -216,30 +204,35 @@ def test_a_report_that_could_not_be_told_is_told_later_unless_another_took_its_p
         findings = workspace.reports / "findings.json"
         if edited:
             findings.write_text(findings.read_text() + "\n")
-        mlflow_debts.settle(workspace)
+        mlflow_observer.settle(workspace)
         client, _, run_id = run_of(workspace)
         assert bool(client.list_artifacts(run_id)) is told
         assert (f"will not have the report of run {NAME}" in caplog.text) is True
         assert owed(workspace) == []
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff", b'{"training": 3}'])
-def test_a_damaged_debt_is_said_and_put_aside(
-    damage: bytes,
-    workspace: Workspace,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    file = mlflow_debts.file_of(workspace, NAME)
+@pytest.mark.parametrize("damage", [b"", b"\xff", b'{"status": 3}'])
+def test_a_damaged_debt_is_said(damage: bytes, workspace: Workspace, caplog: pytest.LogCaptureFixture) -> None:
+    file = workspace.mlflow_debt(NAME)
     file.parent.mkdir(parents=True)
     file.write_bytes(damage)
-    mlflow_debts.settle(workspace)
-    assert "damaged" in caplog.text and owed(workspace) == []
-    assert file.with_suffix(".damaged").read_bytes() == damage
+    mlflow_observer.settle(workspace)
+    assert f"what MLflow lacks of run {NAME} stays missing" in caplog.text and owed(workspace) == []
+
+
+def test_metrics_of_a_run_whose_telemetry_was_removed_stay_missing_and_that_is_said(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lived_without_a_store(workspace, monkeypatch, "interrupted")
+    shutil.rmtree(workspace.work(FINGERPRINT))
+    mlflow_observer.settle(workspace)
+    assert f"will not have all metrics of run {NAME}" in caplog.text and owed(workspace) == []
+    client, _, run_id = run_of(workspace)
+    assert client.get_run(run_id).info.status == "KILLED"
 
 
 def test_a_store_that_makes_everyone_wait_is_not_asked_at_every_checkpoint(
-    workspace: Workspace,
-    monkeypatch: pytest.MonkeyPatch,
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each attempt takes 5 seconds, an iteration 1: it is left alone for twenty times as long."""
     now, attempts = [0.0], []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simic.errors import SimicError
-from simic.pipeline import mlflow_debts, mlflow_store
+from simic.pipeline import mlflow_observer, mlflow_store
 from simic.pipeline.mlflow_registry import Registry
 from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import FindingRow
@@ -54,7 +54,7 @@ def test_a_copied_project_says_what_to_do_and_does_it_once_that_was_done(
     assert command[0] == "mlflow"
     done = subprocess.run([sys.executable, "-m", *command], cwd=copy.root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    mlflow_debts.settle(copy)
+    mlflow_observer.settle(copy)
     assert owed(copy) == [] and steps(copy, "update/loss", OTHER) == [0, 1, 2]
     client, experiment_id, run_id = run_of(copy, OTHER)
     found = client.search_logged_models([experiment_id])
@@ -64,15 +64,6 @@ def test_a_copied_project_says_what_to_do_and_does_it_once_that_was_done(
     assert client.search_runs([earlier.experiment_id])[0].data.tags["simic.fingerprint"] == FINGERPRINT
     assert files_of(workspace) == before
     assert run_id in {version.run_id for version in client.search_model_versions("name = 'simic-policy'")}
-
-
-def test_a_registry_of_another_project_is_one_line(
-    workspace: Workspace, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    whole(workspace)
-    copy = moved(workspace, tmp_path_factory.mktemp("moved") / "project")
-    with pytest.raises(SimicError, match=r"mlflow experiments rename --experiment-id 2 --new-name simic-2$"):
-        Registry.open(copy)
 
 
 def test_a_champion_whose_files_stayed_behind_is_one_line(workspace: Workspace, tmp_path: Path) -> None:

@@ -9,31 +9,18 @@ import pytest
 
 from simic import params
 from simic.data.batches import read_meta
-from simic.pipeline import engine, mlflow_models, mlflow_observer, mlflow_store, splits
-from simic.pipeline.mlflow_datasets import DescribedSplit
+from simic.pipeline import engine, mlflow_datasets, mlflow_models, mlflow_observer, mlflow_store
 from simic.pipeline.mlflow_observer import MlflowObserver
 from simic.pipeline.paths import Workspace
-from tests.pipeline.test_mlflow_debts import GONE, failing
+from tests.pipeline.test_mlflow_debts import failing
 from tests.pipeline.test_mlflow_store import ITERATIONS, NAME, info_of, publish_files, run_of, steps, train
 
 CODE = "c0ffee" * 6 + "abcd"
-CPU = "system/cpu_utilization_percentage"
 
 
-def split(name: str, context: str) -> DescribedSplit:
-    """Of images."""
-    return DescribedSplit.model_validate(
-        {
-            "name": f"digits-{name}",
-            "context": context,
-            "digest": name * 16,
-            "source": f"data/prepared/{name}.safetensors",
-            "dtype": "float32",
-            "shape": (1, 8, 8),
-            "target_shape": (),
-            "profile": {"num_rows": 100, "classes": 10},
-        }
-    )
+def split(name: str, context: str) -> dict[str, str]:
+    named = {"context": context, "name": f"digits-{name}", "digest": (name * 16)[:36]}
+    return named | {"source_type": "local", "source": "{}", "schema": "", "profile": ""}
 
 
 SPLITS = (split("train", "training"), split("val", "validation"), split("test", "testing"))
@@ -73,7 +60,7 @@ def test_every_checkpoint_has_what_training_measured_of_it_and_the_run_has_that_
     assert best["episode/return"] == (1, 1.5) and latest["episode/return"] == (3, 1.5)  # of the last iteration before
     assert best["compare/validation_score"] == (0, 77.5) and "compare/validation_score" not in latest
     assert measured(workspace, "policy") == {"compare/validation_score": (0, 77.5)}
-    assert not [key for key in best if key.startswith(("update/", "system/")) or key == mlflow_store.MARKER]
+    assert not [key for key in best if key.startswith("update/") or key == mlflow_store.MARKER]
     watcher.publish()
     for key, history in before.items():
         assert [point.step for point in history] == sorted({point.step for point in history}), key
@@ -128,19 +115,6 @@ def test_a_model_that_was_not_told_of_its_evaluation_is_told_later(workspace: Wo
     assert steps(workspace, "compare/score") == [0]
 
 
-def test_what_is_compared_stands_before_all_else(workspace: Workspace) -> None:
-    """MLflow's table of runs sorts names of metrics, its page of charts their groups, by code point both."""
-    finished(workspace)
-    mlflow_observer.log_report(workspace, NAME, {}, sound=True)
-    client, _, run_id = run_of(workspace)
-    names = sorted(client.get_run(run_id).data.metrics)
-    compared = [name for name in names if name.startswith(mlflow_models.COMPARE)]
-    assert compared == names[: len(compared)]
-    assert {"score", "gap_closed", "validation_score", "grave_findings"} == {name.split("/")[1] for name in compared}
-    assert sorted({name.partition("/")[0] for name in names})[0] == "compare"
-    assert {point.step for name in compared for point in client.get_metric_history(run_id, name)} == {0}  # bars
-
-
 @pytest.mark.parametrize(("code", "commit"), [(CODE, CODE), (f"{CODE}-dirty", CODE), ("", None)])
 def test_a_run_says_what_it_is_and_where_it_comes_from(code: str, commit: str | None, workspace: Workspace) -> None:
     observer(workspace, code)
@@ -164,7 +138,7 @@ def test_every_split_is_a_data_set_with_schema_and_profile(workspace: Workspace,
     uses = {each.tags[0].value: each.dataset for each in given}
     assert uses.keys() == {"training", "validation", "testing"}
     assert len({each.digest for each in uses.values()}) == 3  # train and val are in one file
-    for name, use in splits.CONTEXTS.items():
+    for name, use in mlflow_datasets.CONTEXTS.items():
         data = uses[use]
         assert data.name == f"digits-{name}" and data.source_type == "local"
         schema = json.loads(data.schema or "")["mlflow_tensorspec"]
@@ -178,35 +152,12 @@ def test_every_split_is_a_data_set_with_schema_and_profile(workspace: Workspace,
 
 
 def test_digests_are_those_of_the_data_and_nothing_prepared_is_no_data_set(
-    workspace: Workspace,
-    prepared: Path,
+    workspace: Workspace, prepared: Path
 ) -> None:
-    assert splits.described(workspace) == ()
+    assert mlflow_datasets.described(workspace) == ()
     shutil.copytree(prepared, workspace.prepared)
-    first = splits.described(workspace)
+    first = mlflow_datasets.described(workspace)
     elsewhere = Workspace(workspace.root / "elsewhere")
     shutil.copytree(prepared, elsewhere.prepared)
-    assert splits.described(elsewhere) == first
-    assert not any(str(workspace.root) in each.model_dump_json() for each in first)
-
-
-def test_the_load_of_the_machine_comes_with_checkpoints(workspace: Workspace) -> None:
-    watcher = observer(workspace)
-    train(watcher, workspace, range(3))
-    watcher.on_end("finished")
-    assert steps(workspace, CPU) == [0, 1, 2]
-    client, _, run_id = run_of(workspace)
-    found = client.get_run(run_id).data.metrics
-    assert 0 <= found[CPU] <= 100 and found["system/process_memory_megabytes"] > 1
-    assert found["system/process_memory_megabytes"] < found["system/system_memory_usage_megabytes"] * 2
-
-
-def test_the_load_of_the_machine_is_not_looked_at_while_mlflow_is_left_alone(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked = list[None]()
-    monkeypatch.setattr(mlflow_observer, "machine_load", lambda: looked.append(None) or {})
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", GONE)
-    watcher = observer(workspace)
-    train(watcher, workspace, range(5))
-    assert looked == []
+    assert mlflow_datasets.described(elsewhere) == first
+    assert not any(str(workspace.root) in str(each) for each in first)

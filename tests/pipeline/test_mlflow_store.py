@@ -1,7 +1,6 @@
 """MLflow learns every step exactly once, and training never depends on it. The store is a real one."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -94,7 +93,6 @@ def test_a_run_states_its_params_data_and_code(workspace: Workspace) -> None:
     assert run.data.params["train.ppo.gamma"] == str(params.PPOParams().gamma)
     assert not [name for name in run.data.params if name.startswith("runtime")]
     assert run.data.tags["simic.code"] == "abc"
-    assert [item.dataset.digest for item in run.inputs.dataset_inputs] == ["d" * 36]
 
 
 def test_metrics_are_those_of_the_rows_and_missing_ones_are_left_out() -> None:
@@ -190,7 +188,7 @@ def test_report_findings_and_verdict_are_on_the_run_of_the_checkpoints(workspace
     assert tags["simic.dvc_lock"] == "77"
     names = {artifact.path for artifact in client.list_artifacts(run_id)}
     assert [drawn.path for drawn in client.list_artifacts(run_id, "figures")] == ["figures/learning.svg"]
-    assert {"report.html", "findings.json", "findings_table.json"} <= names
+    assert {"report.html", "findings.json"} <= names
     version = client.get_model_version_by_alias("simic-policy", "challenger")
     assert (version.run_id, version.description) == (run_id, "# A controller")
     [card] = (workspace.root / "mlruns").glob("*/models/*/artifacts/README.md")
@@ -212,11 +210,3 @@ def test_first_initialisation_by_several_processes_at_once_gives_one_experiment(
     answers = {child.communicate()[0] for child in children}
     assert [child.returncode for child in children] == [0] * 4
     assert len(answers) == 1
-
-
-def test_store_is_pinned_to_the_project_whatever_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert mlflow_store.store_uri(Workspace(ROOT)) == f"sqlite:///{ROOT}/mlflow.db"
-    assert os.getcwd() == str(tmp_path)

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from simic import seals
-from simic.pipeline import engine, mlflow_debts, mlflow_store
+from simic.pipeline import engine, mlflow_observer, mlflow_store
 from simic.pipeline.paths import Workspace
 from simic.training.observers import EndStatus, Observer
 from tests.helpers import ROOT, free_port
@@ -174,7 +174,7 @@ def assert_the_next_command_pays(workspace: Workspace) -> None:
 
 def pay(root: str) -> None:
     """As every command does that tells MLflow of a run."""
-    mlflow_debts.settle(Workspace(Path(root)))
+    mlflow_observer.settle(Workspace(Path(root)))
     assert_everything_is_known_once(Workspace(Path(root)))
 
 

@@ -23,8 +23,9 @@ from simic.pipeline import dvc_record, mlflow_store, stages
 from simic.pipeline.paths import Workspace
 from simic.training import checkpoint
 from simic.training.learned import Learned
+from tests import helpers
 from tests.flows.conftest import prefect_server  # noqa: F401
-from tests.helpers import made_once
+from tests.helpers import contents, made_once
 from tests.pipeline import pairs
 from tests.pipeline.pairs import CHANGES, OUTPUTS, Ended, Hold, Note, Pair, Watcher
 
@@ -35,7 +36,6 @@ CHOSEN = (  # the second in CI, all with -m slow
     Pair(-3, "audit", "grow", "audit", 0.0),
 )
 SOME = [pytest.param(pair, marks=[] if pair is CHOSEN[1] else [pytest.mark.slow]) for pair in CHOSEN]
-DIFFER = {"timing.jsonl", "run.json", "train.json", "report.html", "report.md"}  # between equal runs
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, suite_run: Workspace, ini
 
     def make(folder: Path) -> None:
         pairs.make_project(folder)
-        for name in ("data", "checkpoints", "models", "telemetry", "reports"):
+        for name in helpers.OUTPUTS:
             shutil.copytree(suite_run.root / name, folder / name)
         stages.audit(params.load(folder / "params.yaml"), Workspace(folder))  # by the params of this project
         (folder / "mlflow.db").write_bytes(initialised)
@@ -84,13 +84,6 @@ def alone(workspace: Workspace, name: str) -> Ended:
     ended = pairs.Command(workspace, name).end()
     assert ended.code == 0, ended.said
     return ended
-
-
-def contents(root: Path) -> dict[str, bytes]:
-    """Every output that must not depend on who made it, and when."""
-    folders = ("data", "checkpoints", "models", "telemetry", "reports")
-    files = [file for folder in folders for file in (root / folder).rglob("*") if file.is_file()]
-    return {str(f.relative_to(root)): f.read_bytes() for f in files if f.name not in DIFFER}
 
 
 def assert_one_at_a_time(notes: list[Note], holds: list[Hold]) -> None:
@@ -156,11 +149,7 @@ def assert_every_point_once(workspace: Workspace) -> None:
 
 
 def assert_law(
-    pair: Pair,
-    finished: Path,
-    undisturbed: Callable[[str], Undisturbed],
-    folder: Path,
-    request: pytest.FixtureRequest,
+    pair: Pair, finished: Path, undisturbed: Callable[[str], Undisturbed], folder: Path, request: pytest.FixtureRequest
 ) -> None:
     more = {}
     if "flow" in (pair.first, pair.second):
@@ -194,31 +183,3 @@ def test_two_commands_at_once_lose_nothing(pair, finished, undisturbed, tmp_path
 @pytest.mark.parametrize("number", NUMBERS)
 def test_any_two_commands_at_any_moment_lose_nothing(number, finished, undisturbed, tmp_path, request) -> None:
     assert_law(Pair.drawn(number), finished, undisturbed, tmp_path, request)
-
-
-def test_of_two_that_hold_the_workspace_at_once_the_witnesses_tell() -> None:
-    """The judges of the laws above, on notes made by hand."""
-    lock, output = pairs.LOCK, "models/policy/weights.safetensors"
-    notes = [
-        Note(1.0, 7, "first", "simic", "write", lock),
-        Note(2.0, 7, "first", "simic", "write", output),
-        Note(3.0, 7, "first", "simic", "os.remove", lock),
-        Note(4.0, 8, "second", "simic", "open", lock),  # tried, not held
-    ]
-    holds = pairs.holds(notes)
-    assert holds == [Hold(7, "first", 1.0, 3.0)]
-    assert_one_at_a_time(notes, holds)
-    with pytest.raises(AssertionError):
-        assert_one_at_a_time([*notes, Note(3.5, 7, "first", "simic", "write", output)], holds)
-    with pytest.raises(AssertionError):
-        assert_one_at_a_time(notes, [*holds, Hold(8, "second", 2.5, 5.0)])
-    watcher = Watcher(Path())
-    watcher.looks, watcher.seen = 1000, ["models is missing"]
-    with pytest.raises(AssertionError):
-        assert_nothing_was_away(watcher, notes)
-    refused = Ended(
-        "run", EXIT_REFUSED, "simic: x: in use by process 7 on vm, which runs stages; wait for it, or stop it first", 1
-    )
-    assert_told(refused, refused, {7})
-    with pytest.raises(AssertionError):
-        assert_told(refused, refused, {8})

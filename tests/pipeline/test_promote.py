@@ -1,13 +1,10 @@
 """The rule by which a challenger becomes champion, and `simic promote` on a real registry."""
 
 import json
-import shutil
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-import yaml
 
 from simic import cli
 from simic.audit.findings import Result, Status, Verdict
@@ -86,13 +83,11 @@ def data_sha256(workspace: Workspace) -> str:
 
 
 @pytest.fixture
-def project(suite_run: Workspace, tmp_path: Path, initialised: bytes) -> Workspace:
+def project(project: Workspace, initialised: bytes) -> Workspace:
     """A finished run that MLflow knows."""
-    found = Workspace(Path(shutil.copytree(suite_run.root, tmp_path / "project")))
-    (found.root / "mlflow.db").write_bytes(initialised)
-    found.params.write_text(yaml.safe_dump(tree().model_dump(mode="json"), sort_keys=False))
-    track(found, "a" * 16)
-    return found
+    (project.root / "mlflow.db").write_bytes(initialised)
+    track(project, "a" * 16)
+    return project
 
 
 Simic = Callable[[], tuple[int | str | None, str, str]]
@@ -132,8 +127,6 @@ def test_a_challenger_that_does_not_clear_the_floors_stays_one(project: Workspac
     client, _ = mlflow_store.connect(project)
     version = client.get_model_version("simic-policy", "1")
     assert version.tags["simic.promotion"] == "not promoted" and version.tags["simic.promotion.reason"]
-    estimate = found.contest.compared[0].difference.estimate
-    assert version.tags["simic.promotion.over_random_legal"].startswith(f"{estimate:.4f} [")
     assert "promotion.json" in {file.path for file in client.list_artifacts(version.run_id or "")}
     before = project.promotion.read_bytes()
     simic()
@@ -156,24 +149,20 @@ def test_a_champion_is_followed_by_who_beats_it_and_is_no_challenger(
     assert (
         code == 2 and error.startswith("simic: simic-policy: no version is the challenger") and error.count("\n") == 1
     )
-    mlflow_observer.log_report(project, NAME, {}, sound=True)  # audited again: it stays champion
-    assert holders(project) == {"champion": "1"}
+    for sound in (True, False):  # audited again: it stays champion
+        mlflow_observer.log_report(project, NAME, {}, sound=sound)
+        assert holders(project) == {"champion": "1"}
     manifest = project.checkpoints / "latest" / "manifest.json"
     manifest.write_text(manifest.read_text() + "\n")  # of another run
     track(project, "b" * 16)
     assert holders(project) == {"champion": "1", "challenger": "2"}
     assert simic()[0] == 1
     assert opponents == [False, True] and holders(project) == {"champion": "1", "challenger": "2"}
+    mlflow_observer.log_report(project, NAME, {}, sound=False)  # refuted, it is no challenger
+    assert holders(project) == {"champion": "1"}
 
 
 promote_rule = promote.decide
-
-
-def test_a_run_whose_audit_is_refuted_is_no_challenger(project: Workspace) -> None:
-    mlflow_observer.log_report(project, NAME, {}, sound=False)
-    assert holders(project) == {}
-    mlflow_observer.log_report(project, NAME, {}, sound=True)
-    assert holders(project) == {"challenger": "1"}
 
 
 def test_a_store_that_cannot_be_reached_is_one_line(simic: Simic, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from simic.evaluation.schedules import Schedule
 from simic.growth.networks.blueprints import blueprints_of
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
-from simic.training import sharing
+from simic.training import worker_layout
 from tests.helpers import ROOT
 from tests.pipeline.small_suite import tree
 
@@ -83,7 +83,7 @@ def test_the_card_says_what_the_reports_say(shipped: Path, suite_run: Workspace)
         for name in ("best common schedule", "oracle per task", "blind", "static"):
             assert f"{standings.policies[name].score.estimate:.1f} [" in card
     said = (
-        f"rng_seed 1: {train.iterations} iterations of {train.envs} hosts; kept is",
+        f"rng_seed 3: {train.iterations} iterations of {train.envs} hosts; kept is",
         f"Cost: {found.controller_trainings} host trainings", f"kept is iteration {found.checkpoint_iteration}.",
         "3 tasks of training", "Host family tables with 1 slot; trained on preset baseline alone",
         "At most 1 seed, up to 4 times the host's parameters. Actions: op: WAIT, GERMINATE, PRUNE, FOSSILIZE; ",
@@ -155,7 +155,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     x, y = load_digits(return_X_y=True)
     np.savez(folder / "mine.npz", x=x[:400].astype("f4"), y=y[:400])
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sharing, "cores", lambda: 1)  # no other process: it would take longer to start than to train
+    monkeypatch.setattr(
+        worker_layout, "cores", lambda: 1
+    )  # no other process: it would take longer to start than to train
     return folder
 
 

@@ -50,7 +50,7 @@ def tree(*overrides: str) -> params.Params:
 
 
 def asked(images: Path, **changes: str | int | None) -> stages.Growth:
-    settings = {"data": str(images), "out": images.parent / "grown", "policy": "fixed_schedule", "hosts": 2}
+    settings = {"data": str(images), "out": images.parent / "grown", "policy": "patient", "hosts": 2}
     return stages.Growth(**(settings | changes))
 
 
@@ -181,26 +181,6 @@ def test_a_comparison_with_a_network_of_ones_own_is_refused_at_once(images: Path
     with pytest.raises(SimicError, match=r"^--compare with --host .*: schedules are played on simic's hosts alone"):
         stages.grow(tree(), Workspace(images.parent), asked(images, host=own, compare=True))
     assert not (images.parent / "grown").exists()
-
-
-MNIST = ROOT.parent / "shared" / "data"
-
-
-@pytest.mark.slow  # on a drawn task above
-@pytest.mark.skipif(not (MNIST / "mnist").is_dir(), reason="needs MNIST's test images in ../shared/data")
-def test_a_network_grown_on_mnist_predicts_the_same_with_torch_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SIMIC_DATA_DIR", str(MNIST))
-    small = tree("prepare.samples=1000", "train.batches_per_epoch=2")
-    request = asked(tmp_path / "mnist", data=None, task="mnist", host="cnn/impaired")
-    found = stages.grow(small, Workspace(tmp_path), request)
-    card = (found.path / "README.md").read_text()
-    assert (
-        "Task mnist: " in card and f"{found.params} parameters, of which the host alone has {found.host_params}" in card
-    )
-    x = torch.randn(64, 1, 28, 28, generator=torch.Generator().manual_seed(0))
-    assert_runs_alone(found.path, x, tmp_path)
 
 
 def test_where_no_controller_fits_the_rule_by_hand_grows_and_terminal_and_card_say_why(

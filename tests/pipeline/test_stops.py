@@ -25,21 +25,20 @@ from tests.pipeline.small_suite import tree
 # What each stage calls when most of its work is done and some of it may be written.
 LATE = {
     "prepare": ("simic.data.prepare:save", signal.SIGINT),
-    "headroom": ("simic.evaluation.headroom:floors", signal.SIGTERM),
+    "headroom": ("simic.evaluation.headroom:static_baselines", signal.SIGTERM),
     "evaluate": ("simic.evaluation.evaluate:comparisons", signal.SIGINT),
     "audit": ("simic.audit.report:markdown", signal.SIGTERM),
 }
 
 
 @pytest.fixture
-def workspace(suite_run: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+def workspace(project: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A finished run that may be spoilt."""
-    copied = Workspace(Path(shutil.copytree(suite_run.root, tmp_path / "copied")))
     written = tree("audit.certify=false").model_dump(mode="json")
-    copied.params.write_text(yaml.safe_dump(written, sort_keys=False))
-    shutil.copy(ROOT / "dvc.yaml", copied.root)
-    monkeypatch.chdir(copied.root)
-    return copied
+    project.params.write_text(yaml.safe_dump(written, sort_keys=False))
+    shutil.copy(ROOT / "dvc.yaml", project.root)
+    monkeypatch.chdir(project.root)
+    return project
 
 
 def files(workspace: Workspace) -> dict[str, str]:
@@ -58,28 +57,6 @@ def signalled(place: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return late(*given, **named)
 
     monkeypatch.setattr(f"{module}.{name}", call)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", LATE)
-def test_a_stage_that_was_stopped_leaves_what_was_there(
-    stage: str,
-    workspace: Workspace,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    before = files(workspace)
-    signalled(*LATE[stage], monkeypatch)
-    monkeypatch.setattr(sys, "argv", ["simic", "stage", stage])
-    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert stopped.value.code == EXIT_INTERRUPTED
-    error = capfd.readouterr().err
-    assert f"simic: stopped in {stage}: no output is left half-written; the same command does it again\n" in error
-    assert "Traceback" not in error
-    assert files(workspace) == before
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 @pytest.mark.parametrize("command", [["stage", "audit"], ["audit"]])

@@ -2,7 +2,6 @@
 
 import json
 import resource
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +12,10 @@ from safetensors.torch import load_file, save_file
 
 from simic import cli, durable, params, seals
 from simic.audit.record import RunRecord
-from simic.errors import SimicError, told_in_one_line
+from simic.errors import SimicError, exit_with_message
 from simic.evaluation import result
 from simic.params import Lifecycle
-from simic.pipeline import engine, stages, told
+from simic.pipeline import engine, run_summary, stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
 from tests.helpers import ROOT
@@ -30,27 +29,8 @@ def finished(suite_run: Workspace) -> Workspace:
 
 
 @pytest.fixture
-def copied(finished: Workspace, tmp_path: Path) -> Workspace:
-    return Workspace(Path(shutil.copytree(finished.root, tmp_path / "copy")))
-
-
-def test_everyone_stands_between_the_common_schedule_and_the_oracle_in_both_groups(finished: Workspace) -> None:
-    found, floors = result.read(finished.evaluation), result.read_headroom(finished.headroom)
-    assert list(found.standings) == ["held_out", "held_out_kinds"]
-    everyone = {"static", "best common schedule", "oracle per kind", "oracle per task"}
-    assert all(each.policies.keys() == everyone for each in floors.standings.values())
-    everyone |= {
-        "learned",
-        "learned_sampled",
-        "blind",
-        "static_final, equal epochs",
-        "static_final, equal FLOPs",
-    }
-    assert all(each.policies.keys() == everyone for each in found.standings.values())
-    # What headroom measured is what stands beside the learned policy.
-    assert found.policies["static"].per_seed == floors.policies["static"]
-    assert found.rows == floors.rows and found.tasks == floors.tasks
-    assert [row[0] for row in floors.test_pct] == list(floors.policies["static"].test_accuracy_pct)
+def copied(project: Workspace) -> Workspace:
+    return project
 
 
 def test_the_controllers_cost_is_every_episode_that_was_played_while_it_was_trained(finished: Workspace) -> None:
@@ -60,27 +40,14 @@ def test_the_controllers_cost_is_every_episode_that_was_played_while_it_was_trai
     assert result.read(finished.evaluation).controller_trainings == 16
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "headroom.search_tasks=3",
-        "train.price=1.0",
-        "train.episode_steps=11",
-        "evaluate.eval_seeds=8",
-        "evaluate.epochs=[10, 5]",
-    ],
-)
-def test_headroom_of_other_params_is_refused(copied: Workspace, change: str) -> None:
+@pytest.mark.parametrize("change", ["train.price=1.0", "evaluate.eval_seeds=8", "prepare.samples=170"])
+def test_headroom_of_other_params_or_data_is_refused(copied: Workspace, change: str) -> None:
     before = copied.evaluation.read_bytes()
+    if change.startswith("prepare"):
+        stages.prepare(tree(change), copied)
     with pytest.raises(SimicError, match=r"headroom\.json: of other data or params than these; run simic headroom"):
         stages.evaluate(tree(change), copied)
     assert copied.evaluation.read_bytes() == before
-
-
-def test_headroom_of_other_data_is_refused(copied: Workspace) -> None:
-    stages.prepare(tree("prepare.samples=170"), copied)
-    with pytest.raises(SimicError, match=r"headroom\.json: of other data or params"):
-        stages.evaluate(tree(), copied)
 
 
 def test_metrics_are_flat_few_and_those_of_the_standings(finished: Workspace) -> None:
@@ -95,7 +62,7 @@ def test_metrics_are_flat_few_and_those_of_the_standings(finished: Workspace) ->
 
 
 def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Workspace) -> None:
-    found = told.of(finished)
+    found = run_summary.of(finished)
     score, gap, verdict, name = found.score, found.gap, found.verdict, found.run
     standings = result.read(finished.evaluation).standings["held_out"]
     reached = standings.policies["learned"].score
@@ -109,11 +76,11 @@ def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Work
     assert found.lines[2:] == [f"verdict  {verdict}", f"run      {name}", f"next     {found.next}"]
     audited = durable.checked((finished.reports / "findings.json").read_bytes())
 
-    def with_results(chosen: list[dict]) -> told.Told:
+    def with_results(chosen: list[dict]) -> run_summary.RunSummary:
         (copied.reports / "findings.json").write_bytes(durable.with_checksum({**audited, "results": chosen}))
-        return told.of(copied)
+        return run_summary.of(copied)
 
-    def with_finding(check: str, severity: str) -> told.Told:
+    def with_finding(check: str, severity: str) -> run_summary.RunSummary:
         """Of that check alone, as a finding."""
         chosen = [one for one in audited["results"] if one["check"] == check]
         return with_results([one | {"status": "finding", "severity": severity} for one in chosen])
@@ -162,7 +129,7 @@ def test_an_evaluation_that_cannot_be_written_keeps_the_earlier_one(
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
-        with pytest.raises(SystemExit) as stopped, told_in_one_line("simic"):
+        with pytest.raises(SystemExit) as stopped, exit_with_message("simic"):
             stages.evaluate(tree(), copied)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -180,7 +147,6 @@ def test_certify_says_what_was_compared_and_fails_where_it_differs(
         weights = copied.grown / "weights.safetensors"
         save_file({name: tensor * 0.5 for name, tensor in load_file(weights).items()}, weights)
     before = copied.certificate.read_bytes()
-    copied.params.write_text(yaml.safe_dump(tree().model_dump(mode="json"), sort_keys=False))
     monkeypatch.chdir(copied.root)
     monkeypatch.setattr(sys, "argv", ["simic", "certify"])
     with pytest.raises(SystemExit) as stopped:
@@ -236,8 +202,14 @@ def test_grow_takes_one_data_set_and_no_suite(tmp_path: Path) -> None:
         stages.grow(tree(), Workspace(tmp_path), asked)
 
 
-def test_other_lengths_and_tables_from_outside_are_in_both_reports(finished: Workspace) -> None:
+def test_the_evaluation_stands_beside_what_headroom_measured(finished: Workspace) -> None:
     found, floors = result.read(finished.evaluation), result.read_headroom(finished.headroom)
+    measured = {"static", "best common schedule", "oracle per kind", "oracle per task"}
+    played = {"learned", "learned_sampled", "blind", "static_final, equal epochs", "static_final, equal FLOPs"}
+    assert list(found.standings) == ["held_out", "held_out_kinds"]
+    assert all(each.policies.keys() == measured for each in floors.standings.values())
+    assert all(each.policies.keys() == measured | played for each in found.standings.values())
+    assert found.rows == floors.rows and found.policies["static"].per_seed == floors.policies["static"]
     assert found.episode_steps == floors.epochs == 10
     assert list(found.others) == list(floors.others) == ["6 epochs", "outside"]
     for name, own in found.others.items():

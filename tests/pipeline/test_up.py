@@ -154,8 +154,3 @@ def test_children_of_a_killed_supervisor_are_stopped_and_strangers_are_not(tmp_p
 
 def test_children_know_where_mlflow_is_shown(tmp_path: Path) -> None:
     assert Supervisor(tmp_path, 4300, 5100)._environment()[UI_VARIABLE] == "http://127.0.0.1:5100"
-
-
-def test_a_narrow_terminal_cuts_no_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "12")
-    assert len(up._command(os.getpid())) > 20

@@ -4,19 +4,19 @@ import json
 import shutil
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from simic import cli
+from simic.agent.optimizer import Adam
 from simic.audit import report, resume_certificate
 from simic.audit.provenance import trace
 from simic.audit.resume_certificate import ResumeCertificate, ResumeSubject
 from simic.errors import SimicError
-from simic.pipeline import dvc_record, engine, lives, stages, verify_resume
+from simic.pipeline import dvc_record, engine, stages, verify_resume
 from simic.pipeline.paths import Workspace
+from simic.training.observers import Observer
 from tests.pipeline.small_suite import tree
 
 
@@ -28,58 +28,36 @@ class Scripted:
     begun: list[int] = field(default_factory=list)
     said: str = ""
     seconds: float = 1.0
-    killed: bool = False
-    counts: dict[str, int] = field(
-        default_factory=lambda: {"step": 30, "checkpoint": 9, "record": 9, "publication": 20}
-    )
+
+    @property
+    def killed(self) -> bool:
+        return self.exitcode == -9
 
 
-def killed(*begun: int) -> Scripted:
-    return Scripted(-9, list(begun), killed=True)
+KILLED, WHOLE = Scripted(-9, [0]), Scripted(0, [0, 1, 2])
 
 
-@pytest.fixture
-def project(suite_run: Workspace, tmp_path: Path) -> Workspace:
-    """Of a small suite: params, prepared data and a published run."""
-    found = Workspace(Path(shutil.copytree(suite_run.root, tmp_path / "project")))
-    found.params.write_text(yaml.safe_dump(tree().model_dump(mode="json")))
-    return found
-
-
-@pytest.fixture
-def proof(project: Workspace, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """How trainings are tallied whose lives are as scripted; what they leave is a file."""
-
-    def tally(kills: int, *script: Scripted, left: dict[str, bytes] | None = None) -> verify_resume.KillTally:
-        script_of = iter([Scripted(), *script])
-        contents = iter([{"a": b"123"}, *([left] if left is not None else []), *[{"a": b"123"}] * 9])
-        monkeypatch.setattr(lives, "live", lambda *given: next(script_of))
-        shutil.rmtree(project.root.with_name("twin"), ignore_errors=True)  # of a tally before
-        said = list[str]()
-        return verify_resume.Proof(project, kills, 1, said.append, left=lambda _: next(contents)).run()
-
-    return tally
-
-
-def test_an_iteration_that_a_kill_cut_short_may_be_trained_again_and_no_other(proof: Any) -> None:
-    assert proof(2, killed(0, 1), killed(1, 2), Scripted(0, [2])).retrained == 0
-    assert proof(2, killed(0, 1, 2), killed(1, 2), Scripted(0, [1, 2])).retrained == 2
-
-
-def test_kills_are_counted_over_trainings_and_lives_that_outlive_their_moment_are_not(proof: Any) -> None:
-    tally = proof(3, killed(0), Scripted(0, [0, 1, 2]), killed(0), killed(0), Scripted(0, [0, 1, 2]))
-    assert (sum(tally.kills.values()), tally.trainings, len(tally.partings)) == (3, 2, 2)
-
-
-def test_a_training_that_refuses_to_go_on_is_a_failure_and_ends_it(proof: Any) -> None:
-    tally = proof(5, killed(0), Scripted(2, [], "simic: refused"))
-    assert tally.failures == ["training 1: simic: refused"] and tally.trainings == 1
-
-
-def test_bytes_that_differ_are_counted(proof: Any) -> None:
-    tally = proof(1, killed(0), Scripted(0, [0]), left={"a": b"133", "b": b"xx"})
-    [parting] = tally.partings
-    assert parting == verify_resume.Parting(1, 3, 3, ("a (1)", "b (2)"))
+@pytest.mark.parametrize(
+    ("kills", "script", "left", "expected"),
+    [
+        # An iteration that a kill cut short may be trained again, and no other.
+        (2, [Scripted(-9, [0, 1]), Scripted(-9, [1, 2]), Scripted(0, [2])], b"123", {"retrained": 0}),
+        (2, [Scripted(-9, [0, 1, 2]), Scripted(-9, [1, 2]), Scripted(0, [1, 2])], b"123", {"retrained": 2}),
+        # Kills are counted over trainings; lives that outlive their moment are not.
+        (3, [KILLED, WHOLE, KILLED, KILLED, WHOLE], b"123", {"kills": 3, "trainings": 2}),
+        # A training that refuses to go on is a failure and ends it.
+        (5, [KILLED, Scripted(2, [], "simic: refused")], b"123", {"failures": ["training 1: simic: refused"]}),
+        (1, [KILLED, WHOLE], b"133", {"partings": [verify_resume.Parting(1, 3, 1, ("a (1)",))]}),
+    ],
+)
+def test_what_lives_came_to_is_counted(
+    kills: int, script: list, left: bytes, expected: dict, project: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives, found = iter([Scripted(), *script]), iter([{"a": b"123"}])
+    monkeypatch.setattr(verify_resume, "live", lambda *given: next(lives))
+    proof = verify_resume.Proof(project, kills, 1, print, left=lambda _: next(found, {"a": left}))
+    tally = vars(proof.run())
+    assert {name: tally[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -91,34 +69,41 @@ def test_a_file_that_is_cut_longer_missing_or_new_differs(got: dict[str, bytes],
 
 
 def test_what_differs_between_equal_runs_is_left_out_and_nothing_else(project: Workspace) -> None:
-    work = project.state / "work" / "abc"
-    (work / "checkpoints" / "000001").mkdir(parents=True)
-    (work / "checkpoints" / "000001" / "manifest.json").touch()
-    (work / "checkpoints" / ".000000.1.old").mkdir()
-    (work / "checkpoints" / ".000000.1.old" / "manifest.json").touch()
-    (work / "run.json").touch()
+    work = project.state / "work" / "abc" / "checkpoints"
+    for name in ("000001", ".000000.1.old"):
+        (work / name).mkdir(parents=True)
+        (work / name / "manifest.json").touch()
+    (work.parent / "run.json").touch()
     found = verify_resume.contents(project)
-    names = {Path(name).name for name in found}
-    assert not names & {"timing.jsonl", "run.json"}
     assert json.loads(found["reports/seals/train.json"])["apart"] == {}
-    assert ".simic/work/abc/checkpoints/000001/manifest.json" in found and not any(".old" in name for name in found)
-    for folder in (project.checkpoints, project.models, project.telemetry):
-        files = {path.name for path in folder.rglob("*") if path.is_file()} - {"timing.jsonl", "run.json"}
-        assert files and files <= names
+    works = [path for path in (project.state / "work").glob("*/*") if path.name in verify_resume.PUBLISHED]
+    places = [project.checkpoints, project.models, project.telemetry, *works]
+    files = {path.relative_to(project.root) for place in places for path in place.rglob("*") if path.is_file()}
+    kept = {str(path) for path in files if path.name not in ("timing.jsonl", "run.json") and ".old" not in str(path)}
+    assert found.keys() == kept | {"reports/seals/train.json"}
 
 
-def test_moments_are_drawn_from_the_seed(project: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lives, "live", lambda *given: Scripted())
+def refusing(workspace: Workspace, _: Observer) -> None:
+    raise ValueError("no such thing")
 
-    def drawn(seed: int, begun: int) -> list[lives.Moment]:
-        shutil.rmtree(project.root.with_name("twin"), ignore_errors=True)
-        found = verify_resume.Proof(project, 1, seed, print, left=lambda _: {})
-        return [found._moment(begun) for _ in range(40)]
 
-    assert drawn(1, 0) == drawn(1, 0) != drawn(2, 0)
-    assert {moment.where for moment in drawn(1, 0)} == {"step", "checkpoint", "record", "any time"}
-    assert "publication" in {moment.where for moment in drawn(1, 2)}
-    assert {moment.delay_seconds > 0 for moment in drawn(1, 0)} == {True, False}
+def forgetful(workspace: Workspace, watching: Observer) -> None:
+    """Training that begins with new moments of the optimiser after a resume."""
+    Adam.load_tensors = lambda self, tensors: None  # type: ignore[method-assign]
+    verify_resume.train(workspace, watching)
+
+
+def test_a_life_that_fails_says_why(project: Workspace) -> None:
+    life = verify_resume.live(project.root, None, 0, refusing)
+    assert (life.exitcode, life.said, life.begun) == (1, "ValueError: no such thing", [])
+
+
+@pytest.mark.slow
+def test_what_a_resume_forgets_is_seen(project: Workspace) -> None:
+    for name in ("checkpoints", "models", "telemetry"):
+        shutil.rmtree(project.root / name)
+    tally = verify_resume.Proof(project, 20, 1, print, forgetful).run()
+    assert any("checkpoints/latest/state.safetensors" in name for each in tally.partings for name in each.differing)
 
 
 def test_it_certifies_this_code_and_this_machine(project: Workspace) -> None:
@@ -177,12 +162,12 @@ def test_the_exit_code_says_whether_it_is_exact(
 
 def test_a_report_without_the_newest_certificate_is_out_of_date(project: Workspace) -> None:
     assert not engine.tried_since(project)
-    project.resume.write_bytes(certificate().to_json())
+    project.resume.write_bytes(certificate().content())
     assert engine.tried_since(project)
     told = json.loads(project.certificate.read_text())
     project.certificate.write_text(json.dumps(told | {"resume": certificate().model_dump(mode="json")}))
     assert not engine.tried_since(project)
-    project.resume.write_bytes(certificate(trainings=2).to_json())
+    project.resume.write_bytes(certificate(trainings=2).content())
     assert engine.tried_since(project)
     project.resume.write_bytes(b"{}")
     assert engine.tried_since(project)
@@ -201,7 +186,7 @@ def test_the_audit_is_done_again_for_a_newer_certificate_and_else_it_is_up_to_da
 
     refresh("audit")
     assert ran == []
-    project.resume.write_bytes(certificate().to_json())
+    project.resume.write_bytes(certificate().content())
     refresh("evaluate")
     assert ran == []
     refresh("audit")
@@ -213,6 +198,6 @@ def test_the_audit_puts_the_certificate_into_the_report(project: Workspace, monk
     monkeypatch.setattr(report, "write_report", lambda run, folder: reported.append(run.certificate.resume))
     quiet = tree("audit.certify=false")
     stages.audit(quiet, project)
-    project.resume.write_bytes(certificate().to_json())
+    project.resume.write_bytes(certificate().content())
     stages.audit(quiet, project)
     assert reported == [None, certificate()]

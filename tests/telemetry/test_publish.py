@@ -1,6 +1,5 @@
 """Tables say what the log says, one row per host, in the same bytes every time."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -119,30 +118,12 @@ def test_every_table_exists_and_an_empty_one_has_its_columns(published, tmp_path
         assert blank.schema == pa.schema([field for field in full.schema if field.name not in variable])
 
 
-def test_equal_logs_give_equal_bytes(published, tmp_path):
-    publish(tmp_path / "other", record(tmp_path / "other"), tmp_path / "again")
-    for path in published.iterdir():
-        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
-
-
 def test_groups_of_very_many_hosts_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("simic.telemetry.publish.HOST_ROWS_PER_GROUP", 5)
     publish(tmp_path, record(tmp_path), tmp_path / "out")
     file = pq.ParquetFile(tmp_path / "out" / "steps.parquet")
     rows = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
     assert rows == [4, 4, 4, 4, 2]  # two steps of two hosts at a time, of nine
-
-
-def test_only_what_belongs_to_the_run_is_published(tmp_path):
-    record(tmp_path)
-    first = Extent(1, json.loads(_metadata(tmp_path / "telemetry" / "000001.safetensors"))["previous"])
-    publish(tmp_path, first, tmp_path / "out")
-    assert pq.read_table(tmp_path / "out" / "updates.parquet")["iteration"].to_pylist() == [0]
-
-
-def _metadata(path: Path) -> str:
-    content = path.read_bytes()
-    return json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["log"]
 
 
 def test_a_damaged_log_is_refused_and_publishes_nothing(tmp_path):

@@ -1,9 +1,7 @@
 """The log: a file for each iteration, every damage noticed, cut back exactly to where a checkpoint was written."""
 
-import json
 import os
 import resource
-import signal
 import subprocess
 import sys
 
@@ -13,8 +11,8 @@ import pytest
 from simic import durable
 from simic.errors import SimicError
 from simic.telemetry.recorder import NOTHING, Chain, Extent, LogFile, Recorder, Silent, encode, read
-from simic.telemetry.rows import FindingRow, TimingRow
-from tests.helpers import ROOT, episode, iteration, steps
+from simic.telemetry.rows import FindingRow
+from tests.helpers import ROOT, iteration
 
 NAMES = [f"00000{number}.safetensors" for number in range(4)]
 
@@ -83,15 +81,6 @@ def test_columns_that_are_views_are_written_as_what_they_show(tmp_path):
     assert file.columns("train")["return"].tolist() == [0.0, 2.0]
 
 
-def test_each_file_has_the_hash_of_the_one_before_it(work, extent):
-    previous = ""
-    for file in read(work / "telemetry"):
-        assert file.previous == previous
-        previous = durable.sha256(file.path)
-    assert extent == Extent(4, previous)
-    assert Chain.of(work / "telemetry").damage(extent) is None
-
-
 def test_damage_to_any_byte_of_any_file_is_found(tmp_path):
     """Each byte of small files, one bit of it."""
     with Recorder(tmp_path) as recorder:
@@ -117,13 +106,6 @@ def test_a_missing_file_is_found_wherever_it_is(number, work, extent):
     assert said == f"{work / 'telemetry' / NAMES[number]}: missing; good files before it: {max(0, number - 1)}"
     earlier = Extent(number, durable.sha256(work / "telemetry" / NAMES[number - 1])) if number else NOTHING
     assert Chain.of(work / "telemetry").damage(earlier) is None
-
-
-def test_files_that_changed_places_are_found(work, extent):
-    first, second = (work / "telemetry" / name for name in NAMES[1:3])
-    one, other = first.read_bytes(), second.read_bytes()
-    first.write_bytes(other), second.write_bytes(one)
-    assert "000002.safetensors: damaged" in (Chain.of(work / "telemetry").damage(extent) or "")
 
 
 def test_a_file_that_is_replaced_by_another_good_one_is_found(work, extent):
@@ -157,16 +139,6 @@ def test_going_on_drops_what_is_after_the_checkpoint_and_says_how_much(work):
     assert Chain.of(folder).damage(again) is None
 
 
-def test_a_log_that_went_on_is_the_one_that_was_never_stopped(work, extent, tmp_path_factory):
-    other = tmp_path_factory.mktemp("other")
-    earlier = record(other, 2)
-    with Recorder(other, earlier, 2) as recorder:
-        for number in (2, 3):
-            recorder.find(finding(number))
-            recorder.write(iteration(number, validated=number % 2 == 1))
-        assert recorder.flush() == extent
-
-
 def test_findings_that_no_iteration_follows_are_kept_in_a_file_of_their_own(tmp_path):
     with Recorder(tmp_path) as recorder:
         recorder.find(finding(-1))
@@ -198,13 +170,6 @@ def test_an_error_keeps_the_findings_that_led_to_it_and_is_not_hidden(tmp_path, 
         fail(later)
 
 
-def test_findings_of_an_iteration_that_is_done_again_are_forgotten(tmp_path):
-    with Recorder(tmp_path) as recorder:
-        recorder.find(finding(0))
-        recorder.forget()
-        assert recorder.flush() == NOTHING
-
-
 def test_a_full_disk_is_one_message_and_loses_nothing_that_was_written(work, extent):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
@@ -220,80 +185,6 @@ def test_a_full_disk_is_one_message_and_loses_nothing_that_was_written(work, ext
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert sorted(path.name for path in (work / "telemetry").iterdir()) == NAMES
     assert Chain.of(work / "telemetry").damage(extent) is None
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from simic import durable
-from tests.telemetry.test_recorder import *
-def torn(path, content):
-    with path.open("wb") as file:
-        file.write(content[: len(content) // 2])
-        file.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-work = Path(sys.argv[1])
-with Recorder(work, Extent(4, sys.argv[2]), 4) as recorder:
-    durable.write_synced = torn
-    recorder.write(iteration(4))
-"""
-
-
-def test_a_process_killed_while_writing_leaves_no_file_that_counts(work, extent):
-    done = subprocess.run([sys.executable, "-c", KILLED, str(work), extent.sha256], cwd=ROOT, check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert len(list((work / "telemetry").iterdir())) == 5, "a half file is there"
-    assert [file.path.name for file in read(work / "telemetry")] == NAMES
-    with Recorder(work, extent, 4) as recorder:
-        assert recorder.dropped == 0
-    assert sorted(path.name for path in (work / "telemetry").iterdir()) == NAMES
-
-
-def calls(work, hosts: int) -> int:
-    """How many Python and C functions recording an iteration calls."""
-    whole = iteration(0, count=4, hosts=hosts)
-    found = 0
-
-    def count(frame: object, event: str, argument: object) -> None:
-        nonlocal found
-        found += event in ("call", "c_call")
-
-    with Recorder(work) as recorder:
-        sys.setprofile(count)
-        recorder.write(whole)
-        sys.setprofile(None)
-    return found
-
-
-def test_an_iteration_is_written_without_a_call_per_host(tmp_path):
-    few = calls(tmp_path / "warm", 2)
-    few = calls(tmp_path / "few", 2)
-    assert few < 2000
-    # Integers grow digits, and so does text.
-    assert calls(tmp_path / "many", 2000) <= few + 20
-
-
-def test_times_go_to_a_file_of_their_own(tmp_path):
-    seconds = dict.fromkeys(("collect_seconds", "update_seconds", "validate_seconds", "record_seconds"), 1.0)
-    with Recorder(tmp_path) as recorder:
-        for number in range(3):
-            recorder.time(TimingRow(iteration=number, **seconds))
-    lines = (tmp_path / "timing.jsonl").read_text().splitlines()
-    assert [json.loads(line)["iteration"] for line in lines] == [0, 1, 2]
-    with Recorder(tmp_path, NOTHING, 1):
-        assert len((tmp_path / "timing.jsonl").read_text().splitlines()) == 1
-
-
-def test_columns_of_a_step_of_other_hosts_are_another_shape():
-    assert steps(hosts=5)["alpha"].shape == (3, 5, 3)
-    assert len(episode()["env_id"]) == 2
-
-
-def test_severities_are_ordered():
-    found = finding(0)
-    assert found.at_least("medium")
-    assert found.at_least("high")
-    assert not found.at_least("critical")
 
 
 def test_a_silent_log_keeps_nothing() -> None:

@@ -12,10 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of the tests, as pytest ha
 from agent.worlds import SEEN, TensorWorld, episodes, make_policy
 
 from simic import params
-from simic.agent.advantages import with_advantages
 from simic.agent.health import Health
 from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
-from simic.agent.ppo import PPO
+from simic.agent.ppo import PPO, with_advantages
 from simic.agent.rollout import collect
 from simic.training.ranks import Ranks, joined
 
@@ -23,7 +22,7 @@ ENVS, STEPS = 8, 6
 CASES = {
     "joint": {},
     "per_head": {"ratio": "per_head", "head_weight": "mean"},
-    "options": {"entropy_floor": {"op": 0.9}, "gradient_accumulation": 2, "learning_rate_schedule": "adaptive"},
+    "options": {"entropy_floor": {"op": 0.9}, "gradient_accumulation": 2, "learning_rate_schedule": "linear"},
     "stops": {"target_kl": 1e-3},
 }
 
@@ -51,7 +50,7 @@ def learn(ranks: Ranks, case: str, dtype: torch.dtype) -> dict:
         "weights": weights.tolist(),
         "scales": {name: tensor.tolist() for name, tensor in scales.items()},
         "metrics": metrics,
-        "learning_rate": ppo.learning_rate.item(),
+        "learning_rate": ppo.learning_rate(),
     }
 
 

@@ -10,7 +10,6 @@ from safetensors.torch import save
 
 from simic import durable
 from simic.errors import SimicError
-from simic.training import checkpoint
 from simic.training.checkpoint import (
     FORMAT_VERSION,
     CheckpointStore,
@@ -19,7 +18,6 @@ from simic.training.checkpoint import (
     Manifest,
     link,
     read,
-    read_manifest,
     read_published,
     refuse_edited,
 )
@@ -70,18 +68,14 @@ def test_what_is_written_is_read_back_bit_for_bit(store):
     assert found.manifest.machine == MACHINE
 
 
-def test_the_bytes_depend_on_neither_the_path_nor_the_time(store, tmp_path):
+def test_the_bytes_depend_on_neither_path_nor_time_and_the_last_ones_and_the_best_stay(store, tmp_path):
     other = CheckpointStore(tmp_path / "some" / "where" / "else", keep_last=2)
     for iteration in (1, 2):
         other.write(tensors(float(iteration)), manifest(iteration))
     assert snapshot(other) == snapshot(store)
-
-
-def test_the_last_ones_and_the_best_stay(tmp_path):
-    store = CheckpointStore(tmp_path, keep_last=2)
-    for iteration in range(1, 8):
-        store.write(tensors(1.0), manifest(iteration, best=3 if iteration >= 3 else None))
-    assert store.iterations() == [3, 6, 7]
+    for iteration in range(3, 8):
+        other.write(tensors(1.0), manifest(iteration, best=3))
+    assert other.iterations() == [3, 6, 7]  # the last ones and the best stay
 
 
 @pytest.mark.parametrize("name", ["state.safetensors", "manifest.json"])
@@ -127,28 +121,6 @@ def test_a_full_disk_loses_nothing_and_says_what_is_kept(store):
     assert "\n" not in str(error.value)
     assert snapshot(store) == before
     assert store.write(large, manifest(3)) == store.path(3)
-
-
-def test_a_place_that_cannot_be_written_is_one_message(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    store = CheckpointStore(tmp_path / "file", keep_last=2)
-    with pytest.raises(SimicError, match="cannot write checkpoint"):
-        store.write(tensors(1.0), manifest(1))
-
-
-def test_a_write_cut_off_by_a_kill_is_invisible_and_cleared_by_the_next(store):
-    leftover = store.root / ".000003.xyz.tmp"
-    leftover.mkdir()
-    (leftover / "state.safetensors").write_bytes(b"half")
-    assert store.iterations() == [1, 2]
-    store.write(tensors(3.0), manifest(3))
-    assert sorted(path.name for path in store.root.iterdir()) == ["000002", "000003"]
-
-
-def test_one_set_aside_is_kept_and_not_tried_again(store):
-    aside = store.set_aside(2)
-    assert store.iterations() == [1]
-    assert read(aside).manifest.iteration == 2
 
 
 @pytest.fixture
@@ -212,14 +184,9 @@ def test_what_is_edited_with_its_checksums_does_not_give_the_link_of_the_chain(l
     with pytest.raises(Edited, match="latest: its tensors and counters"):
         read_published(tmp_path / "out", "latest")
     refuse_edited(read(store.path(3)), {3: links[3]})  # without the link before it nothing can be said
-
-
-def test_another_chain_is_no_chain_of_the_checkpoint(linked):
-    store, links = linked
-    with pytest.raises(Edited):
-        refuse_edited(store.read(3), links | {2: links[1]})
-    with pytest.raises(Edited):
-        refuse_edited(store.read(3), links | {3: links[1]})
+    for other in ({1: links[2]}, {2: links[1]}):  # another chain is none of the checkpoint
+        with pytest.raises(Edited):
+            refuse_edited(store.read(2), links | other)
 
 
 def rewrite(path, **changes) -> None:
@@ -235,18 +202,9 @@ def test_a_format_of_another_version_is_refused_by_name(store):
     assert not isinstance(error.value, Damaged), "it is good, so no older one may be taken instead"
 
 
-def test_an_older_format_is_migrated_step_by_step(store, monkeypatch):
-    older = FORMAT_VERSION - 2
-    rewrite(store.path(2), format_version=older, data_sha256="")
-    for at in (older, older + 1):
-        monkeypatch.setitem(
-            checkpoint.MIGRATIONS, at, lambda found, at=at: {**found, "data_sha256": f"{found['data_sha256']} {at}"}
-        )
-    assert read_manifest(store.path(2)).data_sha256 == f" {older} {older + 1}"
-
-
 @pytest.mark.parametrize(
-    "content", [b"\x80\x04cos\nsystem\n(S'true'\ntR.", b"[" * 100_000, b"[]", b"{}", b'{"checksum": 3}', b"\xff"]
+    "content",
+    [b"\x80\x04cos\nsystem\n(S'true'\ntR.", b"[" * 100_000, b"[]", b'{"checksum": 3}', durable.with_checksum({"a": 1})],
 )
 def test_a_crafted_manifest_is_refused_in_one_line(store, content):
     (store.path(2) / "manifest.json").write_bytes(content)
@@ -271,9 +229,3 @@ def test_a_hash_chain_that_is_none_is_refused_with_what_brings_it_back(linked, t
     (tmp_path / "out" / "chain.json").write_bytes(content)
     with pytest.raises(Damaged, match=r"chain\.json: damaged: .*; dvc checkout checkpoints brings back"):
         read_published(tmp_path / "out", "latest")
-
-
-def test_another_file_in_the_place_of_a_manifest_is_damage(store):
-    (store.path(2) / "manifest.json").write_bytes(durable.with_checksum({"starts": []}))
-    with pytest.raises(Damaged, match="not a manifest"):
-        store.read(2)

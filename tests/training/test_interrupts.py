@@ -64,14 +64,6 @@ def test_the_second_signal_interrupts_at_once(request):
     assert stop.is_set() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_stop_set_by_someone_else_is_no_first_signal():
-    stop = threading.Event()
-    stop.set()
-    with stop_on_signals(stop):
-        os.kill(os.getpid(), signal.SIGINT)
-        stop.wait(0.01)
-
-
 def test_in_another_thread_signals_are_left_alone():
     former, seen = signal.getsignal(signal.SIGINT), []
 

@@ -72,27 +72,3 @@ def test_what_is_collected_does_not_change_with_the_tensors_it_came_from():
     for value in (1.0, 2.0):
         collector.add({"value": buffer.fill_(value)})
     assert collector.fetched()["value"].tolist() == [[1.0, 1.0], [2.0, 2.0]]
-
-
-def test_each_column_comes_back_as_its_own_kind():
-    columns = {
-        "valid": torch.tensor([True, False]),
-        "flops": torch.tensor([2**40, -1]),
-        "op": torch.tensor([3, -1]),
-        "value": torch.tensor([0.1, float("nan")]),
-        "log_prob": torch.tensor([0.5, -2.0], dtype=torch.bfloat16),
-        "reward": torch.tensor([0.1, 2.0], dtype=torch.float64),
-        "stage": torch.tensor([[1, 2], [3, 4]]),
-    }
-    collector = Collector(STEPS)
-    for _ in range(2):
-        collector.add(columns)
-    found = collector.fetched()
-    assert {name: str(values.dtype) for name, values in found.items()} == {
-        "valid": "bool", "flops": "int64", "op": "int16", "value": "float32", "log_prob": "float32",
-        "reward": "float64", "stage": "int16",
-    }  # fmt: skip
-    assert found["stage"].shape == (2, 2, 2)
-    for name, values in found.items():
-        for step in values:
-            assert repr(step.tolist()) == repr(columns[name].tolist()), name

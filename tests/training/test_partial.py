@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,13 +22,13 @@ from small_runs import (
     small_params,
     telemetry_of,
 )
-from test_trainer import AtLook, start_child, wait_for
+from test_trainer import AtLook
 
 from simic import durable
 from simic.errors import SimicError
 from simic.telemetry.rows import FindingRow
 from simic.training import session
-from simic.training.checkpoint import Damaged, read
+from simic.training.checkpoint import read
 from simic.training.interrupts import Interrupted
 from simic.training.partial import PartialManifest, PartialStore
 from simic.training.ranks import Ranks
@@ -78,14 +77,6 @@ def test_a_stop_at_any_step_costs_no_step(finished, prepared, tmp_path):
     assert partials_of(tmp_path) == []
 
 
-@pytest.mark.slow
-def test_a_stop_at_every_step_changes_no_byte(finished, prepared, tmp_path):
-    for _ in range(12):
-        interrupted_after(1, tmp_path, prepared, small_params(EVERY))
-    assert steps_done_anew(tmp_path, prepared, small_params(EVERY)) == []
-    assert_same_run(tmp_path, finished)
-
-
 # An iteration looks once at each of its 3 steps, at each of 3 in a validation (every second), and at its end.
 def test_a_stop_in_validation_goes_on_after_the_rollout_and_says_what_is_done_again(finished, prepared, tmp_path):
     message = (
@@ -120,26 +111,7 @@ def newest(work: Path) -> tuple[int, int]:
     """Iterations, and steps of the next one, that are saved."""
     done = max((int(path.name) for path in (work / "checkpoints").glob("[0-9]*")), default=0)
     store = PartialStore(work / "partial")
-    return done, max((step for step in store.steps() if store.read(step).manifest.iteration == done), default=0)
-
-
-@pytest.mark.slow  # kills at changes of files are below
-def test_a_kill_costs_no_saved_step(prepared, tmp_path):
-    changes = {"episode_steps": 12, "iterations": 3}
-    work, store = tmp_path / "killed", PartialStore(tmp_path / "killed" / "partial")
-    child = start_child(work, prepared, runtime=EVERY, **changes)
-    wait_for(work / "checkpoints" / "000001", child)
-    while not any(2 <= step < 12 for step in store.steps()):
-        assert child.poll() is None, "the child ended by itself"
-        time.sleep(0.005)
-    child.send_signal(signal.SIGKILL)
-    child.communicate(timeout=60)
-    done, steps = newest(work)
-    assert (done, steps) >= (1, 2)
-    first, *_ = steps_done_anew(work, prepared, small_params(EVERY, **changes))
-    assert first == (done + steps // 12, steps % 12 + 1)
-    run(tmp_path / "whole", prepared, params=small_params(**changes))
-    assert_same_run(work, tmp_path / "whole")
+    return done, max((step for step in store.numbers() if store.read(step).manifest.iteration == done), default=0)
 
 
 KILLED = {"iterations": 2, "validate_every": 1}
@@ -222,15 +194,6 @@ def assert_set_aside(work, prepared, said: str) -> None:
     assert partials_of(work) == ["000001", "damaged-000002"]
 
 
-def test_what_is_done_again_is_the_same(work, finished, prepared):
-    flip(work / "partial" / "000002" / "state.safetensors", 100)
-    assert steps_done_anew(work, prepared, small_params(EVERY))[0] == (1, 1)
-    assert len(findings_of(work)) == 1 and partials_of(work) == ["damaged-000002"]
-    assert recorded(work) == recorded(finished)
-    state = "checkpoints/000004/state.safetensors"
-    assert (work / state).read_bytes() == (finished / state).read_bytes()
-
-
 @pytest.mark.parametrize(
     ("name", "damage", "said"),
     [
@@ -256,7 +219,8 @@ def edit(path: Path, tensors=None, **changes) -> None:
     found = PartialStore(path.parent).read(int(path.name))
     content = save(tensors(found.tensors) if tensors else found.tensors)
     (path / "state.safetensors").write_bytes(content)
-    manifest = found.manifest.model_copy(update={"sha256": durable.sha256_of(content), **changes})
+    sha256 = {"state.safetensors": durable.sha256_of(content)}
+    manifest = found.manifest.model_copy(update={"sha256": sha256, **changes})
     (path / "manifest.json").write_bytes(manifest.to_json())
 
 
@@ -275,7 +239,7 @@ MISFITS = {
         "belongs to the checkpoint after 3 iterations, the newest is that after 1 iteration",
     ),
     "checkpoint": ({"checkpoint_sha256": "0"}, "belongs to another checkpoint than"),
-    "format": ({"format_version": 9}, "format version 9, this version reads 2"),
+    "format": ({"format_version": 9}, "format version 9, this version reads 5"),
     "columns": ({"columns": ["op", "none"]}, "does not fit this run: 'none'"),
     "rollout": ({"tensors": without("rollout/values")}, "does not fit this run: a rollout of other environments"),
     "episode": ({"tensors": without("env/episode/alive")}, "does not fit this run: state of an episode: alive is None"),
@@ -300,16 +264,6 @@ def test_one_of_a_checkpoint_that_is_damaged_itself_is_of_no_use(work, finished,
     assert "000001/state.safetensors: damaged" in first.message
     assert "belongs to the checkpoint after 1 iterations, the newest is that after 0 iterations" in second.message
     assert recorded(work) == recorded(finished)
-
-
-def test_a_checkpoint_from_before_the_first_iteration_is_no_loss(finished, prepared, tmp_path):
-    interrupted_after(2, tmp_path, prepared, small_params(EVERY))
-    flip(tmp_path / "checkpoints" / "000000" / "state.safetensors", 3000)
-    assert steps_done_anew(tmp_path, prepared, small_params(EVERY))[0] == (0, 1)
-    first, second = findings_of(tmp_path)
-    assert first.message.endswith("kept as damaged-000000, starting from the beginning")
-    assert "belongs to the checkpoint after 0 iterations, the newest is none" in second.message
-    assert recorded(tmp_path) == recorded(finished)
 
 
 def test_one_of_an_iteration_that_is_saved_by_now_goes_without_a_word(work, finished, prepared, tmp_path):
@@ -347,7 +301,7 @@ def shared(processes: int, **runtime: int):
     return small_params({"processes": processes, **EVERY, **runtime}, envs=8, iterations=2)
 
 
-@pytest.mark.slow  # test_sharing.py has whole iterations
+@pytest.mark.slow  # test_worker_layout.py has whole iterations
 def test_any_number_of_processes_goes_on_inside_an_iteration(prepared, tmp_path):
     """Two groups of hosts, in two processes, in one, in two again."""
     run(tmp_path / "whole", prepared, params=shared(2, checkpoint_steps=0))
@@ -360,23 +314,6 @@ def test_any_number_of_processes_goes_on_inside_an_iteration(prepared, tmp_path)
     for name, tensor in theirs.tensors.items():
         assert torch.equal(own.tensors[name], tensor), name
     assert own.manifest.scalars == theirs.manifest.scalars
-
-
-@pytest.mark.slow
-def test_a_killed_process_costs_its_episode_also_where_steps_are_saved(prepared, tmp_path):
-    """The one that goes on inside an iteration plays it again from its reset."""
-    from test_sharing import workers
-
-    interrupted_after(2, tmp_path, prepared, shared(2))
-
-    def kill(count):
-        if count == 1:
-            os.kill(workers()[0], signal.SIGKILL)
-
-    watcher = Watcher(kill)
-    run(tmp_path, prepared, [watcher], params=shared(2))
-    assert [call[1:] for call in watcher.calls if call[0] == "step"][:3] == [(0, 3), (0, 1), (0, 2)]
-    assert [row.check for row in findings_of(tmp_path)] == ["process_lost"]
 
 
 def test_processes_of_torchrun_save_whole_iterations_alone(prepared, tmp_path, work):
@@ -396,25 +333,8 @@ def test_processes_of_torchrun_save_whole_iterations_alone(prepared, tmp_path, w
     )
 
 
-def test_a_second_life_starts_where_the_first_one_left(work, prepared):
-    watcher = Watcher()
-    run(work, prepared, [watcher], params=small_params())
-    assert (watcher.info.start_iteration, watcher.info.start_step) == (1, 2)
-
-
 def manifest(step: int, iteration: int = 1) -> PartialManifest:
     return PartialManifest(iteration=iteration, step=step, checkpoint_sha256="c", columns=["op"], findings=[])
-
-
-def test_of_partial_checkpoints_one_is_kept_and_the_bytes_depend_on_no_path(tmp_path):
-    stores = [PartialStore(tmp_path / name) for name in ("one", "other")]
-    for store in stores:
-        for step in (5, 10):
-            store.write({"x": torch.tensor([float("nan"), step])}, manifest(step))
-        assert store.steps() == [10]
-        assert store.read(10).manifest.step == 10 and store.read(10).tensors["x"][1] == 10
-    for name in ("state.safetensors", "manifest.json"):
-        assert (stores[0].path(10) / name).read_bytes() == (stores[1].path(10) / name).read_bytes()
 
 
 def test_what_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
@@ -431,39 +351,7 @@ def test_what_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
         f"{tmp_path / '000010'}: cannot write checkpoint: No space left on device; 1 iterations and 5 steps of the "
         "next one are kept; fix that and run the same command again"
     )
-    assert store.steps() == [5] and sorted(path.name for path in tmp_path.iterdir()) == ["000005"]
+    assert store.numbers() == [5] and sorted(path.name for path in tmp_path.iterdir()) == ["000005"]
     store.clear()
     with pytest.raises(SimicError, match="on device; 1 iterations are kept; fix that"):
         store.write({"x": torch.ones(1)}, manifest(10))
-
-
-def test_every_flipped_bit_of_a_manifest_is_noticed(tmp_path):
-    store = PartialStore(tmp_path)
-    store.write({"x": torch.ones(1)}, manifest(5))
-    file = store.path(5) / "manifest.json"
-    content = file.read_bytes()
-    for at in range(0, len(content), 3):
-        if not content[at : at + 1].isspace():
-            file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-            with pytest.raises(Damaged, match="000005"):
-                store.read(5)
-
-
-@pytest.mark.parametrize("content", [b"[" * 100_000, b"[]", b"{}", b'{"checksum": 3}', b"\xff", b"\x80\x04."])
-def test_a_crafted_manifest_is_refused_in_one_line(tmp_path, content):
-    store = PartialStore(tmp_path)
-    store.write({"x": torch.ones(1)}, manifest(5))
-    (store.path(5) / "manifest.json").write_bytes(content)
-    with pytest.raises(Damaged) as error:
-        store.read(5)
-    assert "\n" not in str(error.value)
-
-
-def test_a_pickle_in_place_of_tensors_is_refused_also_with_the_right_checksum(tmp_path):
-    store, content = PartialStore(tmp_path), b"\x80\x04cposix\nsystem\n(S'true'\ntR."
-    store.write({"x": torch.ones(1)}, manifest(5))
-    (store.path(5) / "state.safetensors").write_bytes(content)
-    edited = manifest(5).model_copy(update={"sha256": durable.sha256_of(content)})
-    (store.path(5) / "manifest.json").write_bytes(edited.to_json())
-    with pytest.raises(Damaged, match="not a safetensors file"):
-        store.read(5)

@@ -1,7 +1,6 @@
 """Damage is met by going back and saying so; other settings and another holder are refused by name."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -26,7 +25,6 @@ from simic.telemetry import starts, timing
 from simic.telemetry.naming import run_name
 from simic.training import resume
 from simic.training.checkpoint import read
-from simic.training.machine import Machine
 from simic.training.session import open_session
 from simic.training.trainer import train
 from tests.helpers import some
@@ -77,14 +75,6 @@ def test_the_start_of_a_run_has_its_name_and_its_command(started_as, said, prepa
             pass
     for start in starts.read(work / "run.json"):
         assert (start.name, start.command) == (run_name(work.name), said)
-
-
-def test_two_damaged_ones_are_passed_over(copied, finished, prepared):
-    flip(copied / "checkpoints" / "000004" / "manifest.json", 40)
-    flip(copied / "checkpoints" / "000003" / "state.safetensors", 10)
-    assert resumed(copied, prepared) == 2
-    assert [found.iteration for found in findings_of(copied)] == [4, 3]
-    assert recorded(copied) == recorded(finished)
 
 
 def test_if_none_is_good_nothing_is_thrown_away(copied, prepared):
@@ -229,15 +219,6 @@ def test_a_damaged_best_checkpoint_without_another_that_was_validated_leaves_it_
     assert read(tmp_path / "checkpoints" / "000006").manifest.best_iteration in (4, 6)
 
 
-def test_missing_starts_are_told(copied, prepared):
-    (copied / "run.json").unlink()
-    assert resumed(copied, prepared) == 4
-    [start] = starts.read(copied / "run.json")
-    assert [finding.message for finding in start.findings] == [
-        f"{copied / 'run.json'}: not readable: No such file or directory; earlier starts are unknown"
-    ]
-
-
 @pytest.mark.parametrize("name", ["checkpoints", "telemetry", "recipe.json", "run.json", "timing.jsonl"])
 def test_a_file_in_the_place_of_a_folder_or_the_other_way_round_is_put_aside(name, copied, prepared):
     path = copied / name
@@ -251,7 +232,7 @@ def test_a_file_in_the_place_of_a_folder_or_the_other_way_round_is_put_aside(nam
     assert (copied / f"damaged-{name}").exists() and (name == "recipe.json" or path.is_dir() is ("." not in name))
 
 
-@pytest.mark.parametrize("damage", [b"", b"[", b"[{}]", None])
+@pytest.mark.parametrize("damage", [b"[", b"[{}]", None])
 def test_damaged_starts_and_times_are_told_and_the_run_goes_on(damage, copied, finished, prepared):
     starts_file, times = copied / "run.json", copied / "timing.jsonl"
     if damage is None:
@@ -265,17 +246,6 @@ def test_damaged_starts_and_times_are_told_and_the_run_goes_on(damage, copied, f
     assert (copied / "damaged-run.json").exists()
     assert len(timing.read(times)) == 4
     assert recorded(copied) == recorded(finished)
-
-
-def test_files_after_the_checkpoint_are_dropped_whatever_they_are(copied, finished, prepared):
-    (copied / "telemetry" / "000004.safetensors").write_bytes(
-        (copied / "telemetry" / "000003.safetensors").read_bytes()
-    )
-    (copied / "telemetry" / "000007.safetensors").write_bytes(b"garbage")
-    (copied / "telemetry" / ".000005.safetensors.99.tmp").write_bytes(b"torn")
-    assert resumed(copied, prepared) == 4
-    assert_same_run(copied, finished)
-    assert starts.read(copied / "run.json")[-1].telemetry_files_dropped == 2
 
 
 def test_fresh_starts_anew_and_gives_the_same_run(copied, finished, prepared):
@@ -309,47 +279,17 @@ def test_other_data_is_refused(copied, prepared, tmp_path):
         resumed(copied, tmp_path / "other")
 
 
-def test_another_machine_is_declared_inexact_never_hidden():
-    settings = {
-        "python": "3.11",
-        "cpu_capability": "AVX2",
-        "device": "cpu",
-        "tf32": False,
-        "backend": "auto",
-        "group": 4,
-    }
-    here = Machine(libraries={"torch": "2.13"}, threads=2, **settings)
-    there = here.model_copy(update={"threads": 4, "libraries": {"torch": "2.14"}})
-    assert here.differences(here) == {}
-    assert here.differences(there) == {"torch": "2.13 → 2.14", "threads": "2 → 4"}
-    assert here.differences(here.model_copy(update={"processes": 2, "group": 2})) == {}  # the groups are taken over
-
-
-def test_more_threads_at_resume_are_a_finding(copied, prepared):
+def test_another_machine_is_declared_inexact_never_hidden(copied, prepared):
     assert resumed(copied, prepared, small_params({"threads": 2})) == 4
     [found] = findings_of(copied)
     assert (found.check, found.severity) == ("inexact_resume", "medium")
     assert found.evidence == {"threads": "1 → 2"}
+    here = read(copied / "checkpoints" / "000004").manifest.machine
+    there = here.model_copy(update={"libraries": here.libraries | {"torch": "9"}, "processes": 2, "group": 2})
+    assert here.differences(there) == {"torch": f"{here.libraries['torch']} → 9"}  # groups are taken over
 
 
 def test_nested_differences_have_dotted_names():
     old = {"a": 1, "b": {"c": 2, "d": {"e": 3}}, "f": 4}
     new = {"a": 1, "b": {"c": 5, "d": {"e": 3}}, "g": 6}
     assert resume.differences(old, new) == {"b.c": "2 → 5", "f": "4 → None", "g": "None → 6"}
-
-
-def test_a_second_run_is_refused_naming_the_holder(copied, prepared):
-    code = (
-        "import sys; from pathlib import Path; from simic.durable import locked;"
-        "exec('with locked(Path(sys.argv[1]) / \\'lock\\', \\'trains\\'):\\n print(1, flush=True)\\n sys.stdin.read()')"
-    )
-    child = subprocess.Popen(
-        [sys.executable, "-c", code, str(copied)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout.readline() == "1\n"
-    with pytest.raises(SimicError, match=f"in use by process {child.pid} on "):
-        resumed(copied, prepared)
-    child.kill()  # the lock of a dead process is free
-    child.communicate()
-    assert resumed(copied, prepared) == 4
-    assert not (copied / "lock").exists()

@@ -259,10 +259,9 @@ class CountsAgree(RecomputedCheck):
         expected = ppo.entropy_coef + done * (ppo.entropy_coef_final - ppo.entropy_coef)
         for iteration, (recorded, own) in enumerate(zip(updates.column("entropy_coef"), expected, strict=True)):
             pairs[f"entropy bonus of iteration {iteration + 1}"] = float(recorded), float(own)
-        if (own := learning_rates(run)) is not None:
-            rates = updates.column("learning_rate")
-            worst = int(np.abs(rates - own).argmax())
-            pairs["learning rate"] = float(rates[worst]), float(own[worst])
+        rates, own = updates.column("learning_rate"), learning_rates(run)
+        worst = int(np.abs(rates - own).argmax())
+        pairs["learning rate"] = float(rates[worst]), float(own[worst])
         return pairs
 
     def _in_checkpoint(self, latest: Checkpoint, taken: int, valid: int) -> dict[str, tuple[float, float]]:

@@ -64,11 +64,9 @@ def schedule_done(run: RunRecord) -> Values:
     return np.minimum(1.0, before / max(1, (train.horizon or train.iterations) - 1))
 
 
-def learning_rates(run: RunRecord) -> Values | None:
-    """Of each update by the params; None where they follow the divergence."""
+def learning_rates(run: RunRecord) -> Values:
+    """Return the learning rate of each update by the params."""
     ppo = run.params.train.ppo
-    if ppo.learning_rate_schedule == "adaptive":
-        return None
     falls = RATE_FALLS if ppo.learning_rate_schedule == "linear" else 0.0
     return ppo.learning_rate * (1.0 - falls * schedule_done(run))
 

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from simic.agent.losses import ADVANTAGE_SIGMA_FLOOR
+from simic.agent.ppo import ADVANTAGE_SIGMA_FLOOR
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, undecided, weighed
 from simic.audit.checks.shared import (

@@ -37,11 +37,7 @@ def _digits(shift: Shift, groups: list[list[int]] | None = None, **parameters: J
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
         source = draws.source("digits", lambda data_dir: read_digits())
         y = draws.labels(n, len(dealt))
-        wanted = torch.empty_like(y)
-        for place, group in enumerate(dealt):
-            mine = torch.nonzero(y == place).flatten()
-            wanted[mine] = torch.tensor(group)[draws.labels(len(mine), len(group))]
-        x = source.x[draws.of_pool("digits", source.y, wanted), 0] / 8.0 - 1.0
+        x = source.x[draws.of_pool("digits", source.y, draws.members(y, dealt)), 0] / 8.0 - 1.0
         rows, columns = ((torch.arange(SIZE) + draws.integers(3, n, 1) - 1).clamp(0, SIZE - 1) for _ in range(2))
         x = x[torch.arange(n)[:, None, None], rows[:, :, None], columns[:, None]][:, None]
         return shift(draws, x + NOISE * draws.normal(*x.shape)).contiguous(), y

@@ -16,7 +16,7 @@ A user adds one in a file of their own::
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,6 +113,14 @@ class Draws:
     def labels(self, n: int, classes: int) -> Tensor:
         """``[n]`` int64 in random order; no class is more than one ahead of another."""
         return self.permutation(n) % classes
+
+    def members(self, y: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
+        """One of ``groups[k]`` for each ``y = k``, each member as often as any other."""
+        chosen = torch.empty_like(y)
+        for place, group in enumerate(groups):
+            mine = torch.nonzero(y == place).flatten()
+            chosen[mine] = torch.tensor(group)[self.labels(len(mine), len(group))]
+        return chosen
 
     def mislabelled(self, y: Tensor, classes: int, share: float) -> Tensor:
         """A share of the labels replaced by any other; those of the test split stay right."""

@@ -73,12 +73,8 @@ def _real(name: str, draws: Draws) -> Problem:
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
         source = draws.source(name, partial(_read_table, name))
         y = draws.labels(n, len(groups))
-        wanted = torch.empty_like(y)
-        for place, group in enumerate(groups):
-            mine = torch.nonzero(y == place).flatten()
-            wanted[mine] = torch.tensor(group)[draws.labels(len(mine), len(group))]
         values = source.x.flatten(1)
-        x = values[draws.of_pool(name, source.y, wanted)]
+        x = values[draws.of_pool(name, source.y, draws.members(y, groups))]
         return (x + noise * values.std(0, correction=0) * draws.normal(*x.shape))[:, None, None], y
 
     return Problem(len(groups), {"labels": [[*group] for group in groups], "noise": noise}, sample)

@@ -12,25 +12,33 @@ mode of your own, in a file of yours::
 
     mode("mine", ("shaping", "terminal", "per_seed", "death"))
 
-What pays for states rather than for steps is an exact discounted difference (``differences.py``), so that no closed
-loop earns. Memory across steps is in ``Ledgers``, advanced alike in every mode, so that any mode can be computed for
-any recorded transition.
+What pays for states rather than for steps is an exact discounted difference, so that no closed loop earns. What a mode
+remembers from step to step it names as ledgers (see ``shaped.py``); no other mode computes them.
 """
 
-from simic.envs.rewards import modes  # noqa: F401 - registers the shipped modes
-from simic.envs.rewards.differences import attribution, shaping
-from simic.envs.rewards.ledgers import advance
-from simic.envs.rewards.potential import credit, potential, progress, significant
-from simic.envs.rewards.registration import MODES, OBJECTIVES, TERMS, Term, components, mode, term, total
-from simic.envs.rewards.transition import Ledgers, Setting, Transition, score
+from simic.envs.rewards import default, loss, shaped  # noqa: F401 - they register the shipped modes
+from simic.envs.rewards.default import potential, shaping
+from simic.envs.rewards.registration import (
+    LEDGERS,
+    MODES,
+    OBJECTIVES,
+    TERMS,
+    advance,
+    components,
+    mode,
+    start,
+    term,
+    total,
+)
+from simic.envs.rewards.shaped import attribution, credit, progress
+from simic.envs.rewards.transition import Setting, Transition, score
 
 __all__ = [
+    "LEDGERS",
     "MODES",
     "OBJECTIVES",
     "TERMS",
-    "Ledgers",
     "Setting",
-    "Term",
     "Transition",
     "advance",
     "attribution",
@@ -41,7 +49,7 @@ __all__ = [
     "progress",
     "score",
     "shaping",
-    "significant",
+    "start",
     "term",
     "total",
 ]

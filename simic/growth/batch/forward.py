@@ -40,15 +40,9 @@ class Templates:
     reads_input: bool = False  # seeds read the sample
 
     @classmethod
-    def of(
-        cls,
-        host: HostSpec,
-        blueprints: tuple[Blueprint, ...],
-        precision: str = "float32",
-        checked: bool = False,
-    ) -> Self:
+    def of(cls, host: HostSpec, blueprints: tuple[Blueprint, ...], checked: bool = False) -> Self:
         """Built once, at composition; blueprints that are not ``checked`` are tried first."""
-        template = partial(Template, features_last=host.features_last, precision=precision)
+        template = partial(Template, features_last=host.features_last)
         segments = [template(build, f"host segment {k}") for k, build in enumerate(host.segments)]
         head = template(host.head, "host head", borrowed=tuple(host.tied))
         seeds = tuple(

@@ -4,10 +4,11 @@
 vmap a convolution is a grouped convolution over rows, a group norm a chain of small kernels, and every operation costs
 its dispatch twice; here convolutions are matrix products on channels-last maps where that is faster. Numbers behind the
 choices (R = 32 or 4, B = 64, forward + backward, ms, 2 CPU threads): 1×1 4→8 at 4×4: grouped 0.79, product 0.37; 3×3
-16→16 at 2×2, 4 rows: grouped 0.31, dense 0.14; 3×3 8→16 at 4×4: grouped 2.0, dense 4.5; 3×3 1→8 at 8×8: grouped 2.0,
-patches 2.0; GroupNorm 8 at 8×8: 1.9, as a layer norm 1.6; max pooling 8 at 8×8: 2.7, channels last 0.9.
+16→16 at 2×2, 4 rows: grouped 0.31, dense 0.14; 3×3 8→16 at 4×4: grouped 2.0, dense 4.5; GroupNorm 8 at 8×8: 1.9, as a
+layer norm 1.6; max pooling 8 at 8×8: 2.7, channels last 0.9.
 """
 
+import math
 from functools import cache
 from itertools import product
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from simic.growth.networks.layers import Samplewise, at_least_float32
+from simic.growth.networks.layers import Samplewise
 from simic.transfer import upload
 
 DENSE_ENTRIES = 16 * 16 * 64  # of a matrix from all pixels and channels to all of them, up to which it is faster
@@ -103,7 +104,7 @@ class _PointwiseConv(nn.Module):
 
 
 class _SameConv(nn.Module):
-    """k×k convolution: a dense matrix on the smallest maps, patches for few inputs, torch's kernel for the rest."""
+    """k×k convolution: a dense matrix on the smallest maps, torch's kernel for the rest."""
 
     weight: Tensor
 
@@ -112,12 +113,9 @@ class _SameConv(nn.Module):
         self.groups, self.padding = conv.groups, conv.kernel_size[0] // 2
 
     def forward(self, x: Tensor) -> Tensor:
-        pixels, (outputs, inputs) = x.shape[2] * x.shape[3], self.weight.shape[1:3]
-        if pixels <= DENSE_PIXELS or pixels**2 * x.shape[1] * outputs <= DENSE_ENTRIES:
-            return self._dense(x)
-        if inputs == 1 and self.groups == 1:
-            return self._patches(x)
-        return self._grouped(x)
+        pixels, outputs = x.shape[2] * x.shape[3], self.weight.shape[1]
+        dense = pixels <= DENSE_PIXELS or pixels**2 * x.shape[1] * outputs <= DENSE_ENTRIES
+        return self._dense(x) if dense else self._grouped(x)
 
     def _dense(self, x: Tensor) -> Tensor:
         """All pixels and channels to all pixels and channels: weights spread over a constant of neighbourhoods."""
@@ -133,16 +131,6 @@ class _SameConv(nn.Module):
         flat = x.permute(0, 2, 3, 1).reshape(rows, -1, pixels * channels)
         flat = torch.bmm(flat, matrix.reshape(rows, pixels * channels, pixels * outputs))
         return flat.view(samples, height, width, outputs).permute(0, 3, 1, 2)
-
-    def _patches(self, x: Tensor) -> Tensor:
-        """The k² neighbours of a single channel's pixels side by side, then one matrix product per row."""
-        samples, _, height, width = x.shape
-        kernel = self.weight.shape[3]
-        padded = F.pad(x[:, 0], [self.padding] * 4)
-        shifts = product(range(kernel), range(kernel))
-        patches = torch.stack([padded[:, i : i + height, j : j + width] for i, j in shifts], -1)
-        flat = torch.bmm(patches.view(len(self.weight), -1, kernel * kernel), self.weight.flatten(2).mT)
-        return flat.view(samples, height, width, -1).permute(0, 3, 1, 2)
 
     def _grouped(self, x: Tensor) -> Tensor:
         """One grouped convolution: a row's channels are groups of their own."""
@@ -185,7 +173,7 @@ class _Linear(nn.Module):
 
 
 class _GroupNorm(nn.Module):
-    """GroupNorm as a layer norm over contiguous channels-last maps; on other features torch's own, then scaled."""
+    """GroupNorm as a layer norm over contiguous channels-last features, ``[samples, C, …]``."""
 
     weight: Tensor
     bias: Tensor
@@ -195,12 +183,8 @@ class _GroupNorm(nn.Module):
         self.groups, self.eps, self.affine = norm.num_groups, norm.eps, norm.affine
 
     def forward(self, x: Tensor) -> Tensor:
-        x = at_least_float32(x)
-        return self._maps(x) if x.dim() == 4 else self._vectors(x)
-
-    def _maps(self, x: Tensor) -> Tensor:
-        samples, channels, height, width = x.shape
-        last, pixels = x.permute(0, 2, 3, 1), height * width
+        samples, channels, *size = x.shape
+        last, pixels = x.movedim(1, -1), math.prod(size)
         if self.groups == 1:
             normed = F.layer_norm(last.reshape(samples, -1), (channels * pixels,), eps=self.eps)
         else:
@@ -208,17 +192,7 @@ class _GroupNorm(nn.Module):
             normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).transpose(1, 2)
         if self.affine:
             normed = _scaled(normed.reshape(len(self.weight), -1, channels * pixels), self.weight, self.bias)
-        return normed.reshape(samples, height, width, channels).permute(0, 3, 1, 2)
-
-    def _vectors(self, x: Tensor) -> Tensor:
-        if self.affine and len(self.weight) == 1:
-            return F.group_norm(x, self.groups, self.weight[0], self.bias[0], self.eps)
-        normed = F.group_norm(x, self.groups, eps=self.eps)
-        if not self.affine:
-            return normed
-        channels_last = normed.reshape(*x.shape[:2], -1).mT
-        scaled = _scaled(channels_last.reshape(len(self.weight), -1, x.shape[1]), self.weight, self.bias)
-        return scaled.view(channels_last.shape).mT.reshape(x.shape)
+        return normed.reshape(samples, *size, channels).movedim(-1, 1)
 
 
 class _LayerNorm(nn.Module):
@@ -232,7 +206,6 @@ class _LayerNorm(nn.Module):
         self.eps = norm.eps
 
     def forward(self, x: Tensor) -> Tensor:
-        x = at_least_float32(x)
         if len(self.weight) == 1:
             return F.layer_norm(x, x.shape[-1:], self.weight[0], self.bias[0], self.eps)
         normed = F.layer_norm(x, x.shape[-1:], eps=self.eps)
@@ -269,7 +242,7 @@ class _VmapNorm(nn.GroupNorm):
     """GroupNorm of torch's other operations."""
 
     def forward(self, input: Tensor) -> Tensor:
-        grouped = at_least_float32(input).reshape(len(input), self.num_groups, -1)
+        grouped = input.reshape(len(input), self.num_groups, -1)
         normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).view(input.shape)
         if not self.affine:
             return normed
@@ -288,7 +261,7 @@ class _MapNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.weight is None or x.dim() != 4:
             return F.group_norm(x, self.groups, self.weight, self.bias, self.eps)
-        normed: Tensor = _MapGroupNorm.apply(at_least_float32(x), self.weight, self.bias, self.groups, self.eps)
+        normed: Tensor = _MapGroupNorm.apply(x, self.weight, self.bias, self.groups, self.eps)
         return normed
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, Self, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -34,18 +34,6 @@ FITTED_SAMPLES = 512  # of the training split, which is in random order
 SEED_MODULE, GATE_MODULE = 0, 1  # last counter of the initialisation keys
 
 T = TypeVar("T")
-
-
-class Augment(Protocol):
-    """How the samples of a minibatch are changed."""
-
-    def __call__(self, x: Tensor, batch: int, hosts: slice | Integers) -> Tensor:
-        """Samples ``x [G, B, …]`` of the minibatch of that number, of some hosts."""
-        ...
-
-    def of(self, hosts: slice | Integers) -> Self:
-        """The same for some hosts alone."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -86,8 +74,7 @@ class Population:
         self.host, self.blueprints, self.rng_seed, self.optimizer = host, blueprints, rng_seed, optimizer
         self.device = torch.device(device)
         self.env_ids = env_ids.to(self.device)
-        self.templates = Templates.of(host, blueprints, optimizer.precision, checked)
-        self.host_params, self.host_flops = host.params, host.flops_per_sample
+        self.templates = Templates.of(host, blueprints, checked)
         self.learning_rate = torch.full((len(env_ids),), optimizer.learning_rate, device=self.device)
         self.group = len(env_ids)
         self._run = choose_backend(backend)
@@ -107,7 +94,7 @@ class Population:
         return len(self.env_ids)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no other process has to be ended."""
 
     # --- structure ---
 
@@ -172,26 +159,17 @@ class Population:
 
     # --- training ---
 
-    def train_epoch(
-        self,
-        slots: Slots,
-        data: Dataset,
-        order: Tensor,
-        augment: Augment | None = None,
-        state: SlotState | None = None,
-    ) -> TrainStats:
+    def train_epoch(self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None) -> TrainStats:
         """One pass over ``order [E, n, B]`` (rows of the data); hosts and learning seeds are updated in place."""
         state = state or SlotState.read(slots)
         parts, places = self._in_groups(
-            state, lambda hosts: self._train(hosts, state.of(hosts), slots.alpha, data, order, augment)
+            state, lambda hosts: self._train(hosts, state.of(hosts), slots.alpha, data, order)
         )
         columns = {name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])}
         stats = TrainStats(**{name: column if places is None else column[places] for name, column in columns.items()})
         return replace(stats, finite=stats.finite & self._stores["host"].param.isfinite().all(1))
 
-    def _train(
-        self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, order: Tensor, augment: Augment | None
-    ) -> TrainStats:
+    def _train(self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, order: Tensor) -> TrainStats:
         """The epoch of some hosts; nothing is written before its end."""
         chosen = upload(hosts, self.device)
         plan = training_plan(state, alpha[chosen], self.host.isolated)
@@ -201,10 +179,9 @@ class Population:
         weights = self._weights(arena.params, names)
         losses, corrects, norms = [], [], []
         lacking = self._lacking(data, chosen)
-        for number, batch in enumerate(order[chosen].unbind(1)):
+        for batch in order[chosen].unbind(1):
             x, y = (part.index_select(0, batch.flatten()).unflatten(0, batch.shape) for part in (data.x, data.y))
-            x = channels_last(augment(x, number, hosts) if augment else x)
-            loss, correct = score(self._run(self.templates, weights, plan, x), y, lacking)
+            loss, correct = score(self._run(self.templates, weights, plan, channels_last(x)), y, lacking)
             loss = loss.mean(1)
             # A sum over hosts: each host's gradient is its own loss's.
             norms.append(arena.update(_gradients(loss.sum(), leaves)))

@@ -21,7 +21,7 @@ def score(logits: Tensor, y: Tensor, lacking: Tensor | None) -> tuple[Tensor, Te
     if lacking is not None:
         among = lacking.view(len(lacking), *[1] * (logits.dim() - 2), -1)
         logits = logits.masked_fill(among, -torch.inf)
-    loss = F.cross_entropy(logits.float().flatten(0, -2), y.reshape(-1), reduction="none").view(y.shape)
+    loss = F.cross_entropy(logits.flatten(0, -2), y.reshape(-1), reduction="none").view(y.shape)
     right = (logits.detach().argmax(-1) == y) & finite
     if y.dim() == 2:
         return loss, right
@@ -38,7 +38,7 @@ class _FewClasses(Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, y: Tensor, lacking: Tensor | None) -> tuple[Tensor, Tensor]:
-        by_class = logits.permute(2, 0, 1).float().contiguous()
+        by_class = logits.permute(2, 0, 1).contiguous()
         finite = by_class.amax(0).isfinite() & by_class.amin(0).isfinite()
         if lacking is not None:
             by_class = by_class.masked_fill(lacking.T[:, :, None], -torch.inf)
@@ -53,7 +53,6 @@ class _FewClasses(Function):
             total += each
         loss = total.log() + best - taken
         ctx.save_for_backward(weight.div_(total), y)
-        ctx.kind = logits.dtype
         right = right & finite
         ctx.mark_non_differentiable(right)
         return loss, right
@@ -63,4 +62,4 @@ class _FewClasses(Function):
         probability, y = ctx.saved_tensors
         one = torch.ones((), dtype=probability.dtype, device=probability.device).expand(1, *y.shape)
         towards = probability.scatter_add(0, y[None], -one)  # p − 1 for the answer
-        return (towards * grads[0]).permute(1, 2, 0).to(ctx.kind).contiguous(), None, None
+        return (towards * grads[0]).permute(1, 2, 0).contiguous(), None, None

@@ -25,7 +25,7 @@ from torch import Tensor
 from simic.data.batches import Dataset
 from simic.errors import SimicError
 from simic.growth.batch.groups import Flags, SlotState
-from simic.growth.batch.population import Answers, Augment, Population, Snapshot, flags_of
+from simic.growth.batch.population import Answers, Population, Snapshot, flags_of
 from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.vocabulary import Slots
 from simic.growth.networks.blueprints import Blueprint, blueprints_of
@@ -75,58 +75,35 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Remembered(Snapshot):
-    """A snapshot that stays where the hosts are, under this name."""
+class HeldByName(Snapshot):
+    """Something that every process keeps under this name: a data set, or a snapshot of its hosts."""
 
     name: int
 
 
 class Group:
-    """Some hosts, with the data and snapshots they are asked to remember by name."""
+    """Some hosts, with the data and the last snapshot that they were asked to keep by name."""
 
     def __init__(self, population: Population) -> None:
         self.population = population
         self.data: dict[int, Dataset] = {}
         self.snapshots: dict[int, Snapshot] = {}
 
+    def call(self, method: str, arguments: tuple) -> Any:
+        """Return what the method gives, of this group or else of its population, with kept things for their names."""
+        known = self.data | self.snapshots
+        given = [known[each.name] if isinstance(each, HeldByName) else each for each in arguments]
+        return getattr(self if hasattr(self, method) else self.population, method)(*given)
+
     def remember(self, name: int, data: Dataset) -> None:
         self.data[name] = data
 
-    def reset(self, rng_seed: int, iteration: int, tasks: Tensor | None, env_ids: Tensor | None) -> None:
+    def reset(self, rng_seed: int, *given: Any) -> None:
         self.population.rng_seed = rng_seed
-        self.population.reset(iteration, tasks, env_ids)
-
-    def germinate(self, slots: Slots, rows: Flags, data: int | None, state: SlotState) -> None:
-        self.population.germinate(slots, rows, None if data is None else self.data[data], state)
-
-    def train_epoch(
-        self, slots: Slots, data: int, order: Tensor, augment: Augment | None, state: SlotState
-    ) -> TrainStats:
-        return self.population.train_epoch(slots, self.data[data], order, augment, state)
-
-    def evaluate(self, slots: Slots, data: int, off: Flags, state: SlotState) -> Answers:
-        return self.population.evaluate(slots, self.data[data], off, state)
+        self.population.reset(*given)
 
     def snapshot(self, name: int) -> None:
         self.snapshots = {name: self.population.snapshot()}
-
-    def refresh(self, name: int, rows: Tensor, slots: Slots) -> None:
-        self.population.refresh(self.snapshots[name], rows, slots)
-
-    def restore(self, name: int, rows: Tensor) -> None:
-        self.population.restore(self.snapshots[name], rows)
-
-    def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
-        return self.population.named_parameters(slots, row)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.population.state_dict()
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.population.load_state_dict(state)
-
-    def snapshot_state(self, name: int) -> dict[str, Tensor]:
-        return self.population.snapshot_state(self.snapshots[name])
 
     def load_snapshot(self, name: int, state: dict[str, Tensor]) -> None:
         self.snapshots = {name: self.population.load_snapshot(state)}
@@ -149,8 +126,7 @@ class Shards:
         setup: Callable[[], object],
     ) -> None:
         self.host, self.blueprints, self.env_ids, self.rng_seed = host, blueprints, env_ids, rng_seed
-        self.host_params, self.host_flops, self.group = host.params, host.flops_per_sample, len(env_ids)
-        self.layout = layout
+        self.group, self.layout = len(env_ids), layout
         if host.config is None:
             raise SimicError(
                 f"host {host.preset}: a network of the user's own stays in one process: runtime.processes=1"
@@ -170,7 +146,7 @@ class Shards:
 
     def _start(self) -> None:
         """Everything as it is before the first reset."""
-        self._names, self._known = 0, dict[int, tuple[int, Dataset]]()
+        self._names, self._known = 0, dict[int, tuple[HeldByName, Dataset]]()
         context = multiprocessing.get_context("spawn")
         self._workers = [ProcessPoolExecutor(1, context, _begin) for _ in self._owners[1:]]
         groups = [{index: self.env_ids[self._hosts[index]] for index in owned} for owned in self._owners]
@@ -203,99 +179,72 @@ class Shards:
             worker.shutdown(cancel_futures=True)
         self._workers = []
 
-    # --- what a population can do ---
+    # --- what a population can do: each method is that of ``Population``, of all hosts ---
 
     def reset(self, iteration: int, tasks: Tensor | None = None, env_ids: Tensor | None = None) -> None:
-        """As ``Population.reset``."""
         self.env_ids = self.env_ids if env_ids is None else env_ids
-        given = tasks, env_ids
-        self._all(
-            "reset",
-            lambda hosts: (self.rng_seed, iteration, *(None if each is None else each[hosts] for each in given)),
-        )
+
+        def own(hosts: slice) -> tuple[Tensor | None, ...]:
+            return tuple(None if each is None else each[hosts] for each in (tasks, env_ids))
+
+        self._all("reset", lambda hosts: (self.rng_seed, iteration, *own(hosts)))
 
     def germinate(
         self, slots: Slots, rows: Tensor | Flags, data: Dataset | None = None, state: SlotState | None = None
     ) -> None:
-        """As ``Population.germinate``."""
         state, chosen = state or SlotState.read(slots), flags_of(rows)
-        name = None if data is None else self._name_of(data)
+        held = None if data is None else self._held(data)
         if chosen.any():
-            self._all("germinate", lambda hosts: (_part(slots, hosts), chosen[hosts], name, state.of(hosts)))
+            self._all("germinate", lambda hosts: (_part(slots, hosts), chosen[hosts], held, state.of(hosts)))
 
-    def train_epoch(
-        self,
-        slots: Slots,
-        data: Dataset,
-        order: Tensor,
-        augment: Augment | None = None,
-        state: SlotState | None = None,
-    ) -> TrainStats:
-        """As ``Population.train_epoch``."""
-        state, name = state or SlotState.read(slots), self._name_of(data)
-        found = self._all(
-            "train_epoch",
-            lambda hosts: (
-                _part(slots, hosts),
-                name,
-                order[hosts],
-                None if augment is None else augment.of(hosts),
-                state.of(hosts),
-            ),
-        )
+    def train_epoch(self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None) -> TrainStats:
+        state, held = state or SlotState.read(slots), self._held(data)
+        found = self._all("train_epoch", lambda hosts: (_part(slots, hosts), held, order[hosts], state.of(hosts)))
         return TrainStats(**{name: torch.cat([getattr(part, name) for part in found]) for name in vars(found[0])})
 
     def evaluate(self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None) -> Answers:
-        """As ``Population.evaluate``."""
-        state, flags, name = state or SlotState.read(slots), flags_of(off), self._name_of(data)
-        found = self._all("evaluate", lambda hosts: (_part(slots, hosts), name, flags[:, hosts], state.of(hosts)))
+        state, flags, held = state or SlotState.read(slots), flags_of(off), self._held(data)
+        found = self._all("evaluate", lambda hosts: (_part(slots, hosts), held, flags[:, hosts], state.of(hosts)))
         return Answers(torch.cat([part.correct for part in found], 1), torch.cat([part.loss for part in found], 1))
 
     def snapshot(self) -> Snapshot:
-        """As ``Population.snapshot``; the one before is forgotten."""
+        """Keep a snapshot in every process; the one before is forgotten."""
         self._names += 1
         self._all("snapshot", lambda hosts: (self._names,))
-        return Remembered({}, self._names)
+        return HeldByName({}, self._names)
 
     def refresh(self, snapshot: Snapshot, rows: Tensor, slots: Slots) -> None:
-        """As ``Population.refresh``."""
-        self._all("refresh", lambda hosts: (_name(snapshot), rows[hosts], _part(slots, hosts)))
+        self._all("refresh", lambda hosts: (snapshot, rows[hosts], _part(slots, hosts)))
 
     def restore(self, snapshot: Snapshot, rows: Tensor) -> None:
-        """As ``Population.restore``."""
-        self._all("restore", lambda hosts: (_name(snapshot), rows[hosts]))
+        self._all("restore", lambda hosts: (snapshot, rows[hosts]))
 
     def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
-        """As ``Population.named_parameters``."""
         index = row // self.layout.group
         hosts = self._hosts[index]
         [found] = self._do({index: ("named_parameters", (_part(slots, hosts), row - hosts.start))})
         return found
 
     def state_dict(self) -> dict[str, Tensor]:
-        """As ``Population.state_dict``, of all hosts: however they are shared out, it is the same."""
+        """Return everything that mutates; it is the same however hosts are shared out."""
         return self._joined(self._all("state_dict", lambda hosts: ())) | {"group": torch.tensor(self.group)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """As ``Population.load_state_dict``."""
-
         def own(hosts: slice) -> dict[str, Tensor]:
             return _of_hosts(state, hosts) | {"group": torch.tensor(hosts.stop - hosts.start)}
 
         self._all("load_state_dict", lambda hosts: (own(hosts),))
 
     def snapshot_state(self, snapshot: Snapshot) -> dict[str, Tensor]:
-        """As ``Population.snapshot_state``."""
-        return self._joined(self._all("snapshot_state", lambda hosts: (_name(snapshot),)))
+        return self._joined(self._all("snapshot_state", lambda hosts: (snapshot,)))
 
     def load_snapshot(self, state: dict[str, Tensor]) -> Snapshot:
-        """As ``Population.load_snapshot``."""
         self._names += 1
         self._all("load_snapshot", lambda hosts: (self._names, _of_hosts(state, hosts)))
-        return Remembered({}, self._names)
+        return HeldByName({}, self._names)
 
     def _joined(self, parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """One state of every group's. Where no host of a group has had a seed of some kind, its rows are 0."""
+        """Join the states of all groups. Where no host of a group has had a seed of some kind, its rows are 0."""
         found: dict[str, Tensor] = {}
         for name, like in {name: tensor for part in parts for name, tensor in part.items()}.items():
             rows = [hosts.stop - hosts.start for hosts in self._hosts]
@@ -306,20 +255,19 @@ class Shards:
         return found
 
     def seed_params(self, slots: Slots) -> Tensor:
-        """As ``Population.seed_params``."""
         return self._own[0].population.seed_params(slots)
 
     def seed_flops(self, slots: Slots) -> Tensor:
-        """As ``Population.seed_flops``."""
         return self._own[0].population.seed_flops(slots)
 
     # --- how it is shared out ---
 
-    def _name_of(self, data: Dataset) -> int:
-        """Data are sent once; held here, so that no other object can take their place in memory."""
+    def _held(self, data: Dataset) -> HeldByName:
+        """Send data once; they are kept here too, so that no other object can take their place in memory."""
         if id(data) not in self._known:
-            self._known[id(data)] = len(self._known), data
-            self._all("remember", lambda hosts: self._known[id(data)])
+            self._names += 1
+            self._known[id(data)] = HeldByName({}, self._names), data
+            self._all("remember", lambda hosts: (self._names, data))
         return self._known[id(data)][0]
 
     def _all(self, method: str, arguments: Callable[[slice], tuple]) -> list[Any]:
@@ -360,11 +308,6 @@ def recovered(population: Population | Shards, work: Callable[[], T], tell: Call
     raise AssertionError("not reached")
 
 
-def _name(snapshot: Snapshot) -> int:
-    assert isinstance(snapshot, Remembered)
-    return snapshot.name
-
-
 def _of_hosts(state: Mapping[str, Tensor], hosts: slice) -> dict[str, Tensor]:
     return {name: tensor[hosts] if tensor.ndim else tensor for name, tensor in state.items()}
 
@@ -400,7 +343,7 @@ def _packed(what: Any) -> bytes:
 
 
 def _answers(groups: dict[int, Group], orders: dict[int, tuple[str, tuple]]) -> dict[int, Any]:
-    return {index: getattr(groups[index], method)(*arguments) for index, (method, arguments) in orders.items()}
+    return {index: groups[index].call(method, arguments) for index, (method, arguments) in orders.items()}
 
 
 # --- in the other processes ---

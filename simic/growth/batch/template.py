@@ -8,7 +8,6 @@ convolution layers (He et al. 2015 with a = √5).
 import copy
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,6 @@ from torch.func import functional_call, vmap
 
 from simic.errors import SimicError
 from simic.growth.batch.kernels import separable, stacked, vmappable
-from simic.growth.networks.layers import at_least_float32
 from simic.rng import uniform
 from simic.transfer import upload
 
@@ -27,9 +25,7 @@ class Template:
 
     ``features_last``: the module takes and gives features in the last dimension. ``borrowed`` parameters are not in the
     row: who runs it hands them in. Many rows run as one batch through stacked layers where all parts of the module have
-    such a form (``kernels.stacked``), else under vmap; a module with ``vmap = False`` is run row by row. With
-    ``precision`` bfloat16 its matrix products are rounded to that (not convolutions under vmap, where torch leaves them
-    as they are); features between modules stay float32.
+    such a form (``kernels.stacked``), else under vmap; a module with ``vmap = False`` is run row by row.
     """
 
     def __init__(
@@ -38,9 +34,7 @@ class Template:
         name: str,
         features_last: bool = False,
         borrowed: Sequence[str] = (),
-        precision: str = "float32",
     ) -> None:
-        self._reduced = precision == "bfloat16"
         first, second = _build(build, 0), _build(build, 1)
         if next(first.buffers(), None) is not None:
             raise SimicError(
@@ -113,12 +107,9 @@ class Template:
         alone = len(x) == 1 and self._stacked is None  # vmap would cost its dispatch for nothing
         if alone or not self._vmap:
             return torch.cat([self.run_one(*row) for row in zip(by_row(weights, len(x)), x.split(1), strict=True)])
-        with self._rounding(x.device):
-            if self._stacked is None:
-                y = vmap(self._call)(self._enter(x), *weights)
-            else:
-                y = self._run_stacked(self._stacked, weights, self._enter(x))
-        return self._leave(at_least_float32(y))
+        if self._stacked is None:
+            return self._leave(vmap(self._call)(self._enter(x), *weights))
+        return self._leave(self._run_stacked(self._stacked, weights, self._enter(x)))
 
     def _run_stacked(self, module: nn.Module, weights: list[Tensor], x: Tensor) -> Tensor:
         """All rows as one batch, ``[R, B, C, …]``; ``functional_call`` would cost as much as a small module."""
@@ -135,13 +126,8 @@ class Template:
         """The module of one row by itself, ``weights [*shape]``, on ``x [1, B, …, C]``."""
         h = self._enter(x)[0]
         h = h.contiguous() if self._foreign else h  # a user's forward may call what kernels._MapGroupNorm avoids
-        with self._rounding(x.device):
-            y = functional_call(self._single, self._named(weights), (h,))
-        return self._leave(at_least_float32(y)[None])
-
-    def _rounding(self, device: torch.device) -> AbstractContextManager[object]:
-        """Casts of weights are not cached: one made without gradients would be found again by training."""
-        return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if self._reduced else nullcontext()
+        y = functional_call(self._single, self._named(weights), (h,))
+        return self._leave(y[None])
 
     def _call(self, x: Tensor, *weights: Tensor) -> Tensor:
         return functional_call(self._batched, self._named(weights), (x,))

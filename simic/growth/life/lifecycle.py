@@ -5,7 +5,7 @@ host trains an epoch and validates, then ``record`` stores what was measured. A 
 step, except through stages that take no time: with ``training_dwell`` 0 a seed blends in the step in which it
 germinates, at tempo 0 it holds in the step in which it blends, and with ``embargo_steps`` and ``reset_steps`` 0 a slot
 is free in the step in which its seed is pruned and ever after, so that GERMINATE may replace a seed. Semantics:
-docs/glossary.md; the independent scalar machine that holds this one to its word is in the tests.
+docs/glossary.md; the reference (certify/life.py) has the same one slot at a time.
 """
 
 from dataclasses import dataclass, replace

@@ -17,8 +17,7 @@ Tensors that a fresh module draws at random are redrawn by hash at germination (
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +27,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from simic.errors import SimicError
 from simic.growth.networks.layers import CausalAttention, OpenReLU, Samplewise, group_norm, per_sample
 
-if TYPE_CHECKING:
-    from torch.nn.attention.flex_attention import BlockMask
-
 Shape = tuple[int, ...]
 LORA_RANK, LORA_LARGE_RANK = 8, 32
+MAP_LORA_RANK = 4  # maps have fewer channels than vectors
 SE_SCALE_BIAS = 3.0  # sigmoid(3) ≈ 0.95: a squeeze-excitation seed starts as almost the identity
 
 
@@ -73,27 +70,12 @@ def probe(module: nn.Module, name: str, shape: Shape, expected: Shape, dtype: to
 class Blueprint:
     """A kind of seed. ``closing`` names the parameters of a fresh module that, all zero, make it the identity; they
     start at zero under the MULTIPLY operator. One zero factor is enough: two in a row would never learn.
-    ``device``: the only type of device it runs on, if there is such a limit; elsewhere the masks leave it out.
-    ``twin``: the blueprint of the same function and parameter names without that limit; its FLOPs are counted, and
-    exported networks are built of it.
     """
 
     name: str
     family: str
     build: Callable[[Shape], nn.Module]
     closing: tuple[str, ...] = ()
-    device: str | None = None
-    twin: str | None = None
-
-    def portable(self) -> "Blueprint":
-        """The same function on any device: its twin, or itself."""
-        return self if self.twin is None else _REGISTRY[self.family, self.twin]
-
-    def unavailable(self, device: torch.device) -> str | None:
-        """Why it cannot be germinated on this device; None where it can."""
-        if self.device in (None, device.type):
-            return None
-        return f"blueprint {self.name} of family {self.family} runs on {self.device} only; this is {device.type}"
 
     def params(self, shape: Shape) -> int:
         """Exact number of parameters at a slot of this feature shape."""
@@ -101,7 +83,7 @@ class Blueprint:
 
     def flops(self, shape: Shape) -> int:
         """Exact FLOPs per sample at a slot of this feature shape (``count_flops``)."""
-        return _flops(self.portable(), shape)
+        return _flops(self, shape)
 
     @property
     def reads_input(self) -> bool:
@@ -114,8 +96,7 @@ class Blueprint:
 
     def check(self, name: str, shape: Shape) -> None:
         """Raise SimicError, by this name, unless it gives what the slot needs."""
-        if self.twin is None:  # else its kernel may not run here; its twin is checked
-            _probed(self, name, shape)
+        _probed(self, name, shape)
 
 
 # Once in a process: populations are built of the same blueprints again and again, and on the meta device this takes
@@ -146,13 +127,7 @@ def share_blueprints(family: str, of: str) -> None:
     _SHARED[family] = of
 
 
-def blueprint(
-    name: str,
-    family: str,
-    closing: tuple[str, ...] = (),
-    device: str | None = None,
-    twin: str | None = None,
-) -> Callable[[type[nn.Module]], type[nn.Module]]:
+def blueprint(name: str, family: str, closing: tuple[str, ...] = ()) -> Callable[[type[nn.Module]], type[nn.Module]]:
     """Class decorator: register a module ``cls(shape)`` as a blueprint of a host family."""
 
     def register(cls: type[nn.Module]) -> type[nn.Module]:
@@ -162,7 +137,7 @@ def blueprint(
             )
         if (family, name) in _REGISTRY:
             raise SimicError(f"blueprint {name!r} of family {family!r} is registered already")
-        _REGISTRY[family, name] = Blueprint(name, family, cls, closing, device, twin)
+        _REGISTRY[family, name] = Blueprint(name, family, cls, closing)
         return cls
 
     return register
@@ -300,6 +275,52 @@ class ConvHeavy(Samplewise):
         return x + self.second(self.first(x))
 
 
+# --- adapted_cnn: shape = (C, H, W); what adapts a trained and frozen host, without norms, so that what it has learned
+# to read keeps its scale ---------------------------------------------------------------------------------------------
+
+
+@blueprint("lora", "adapted_cnn", closing=("up.weight",))
+class MapLowRank(Samplewise):
+    """x + up(down x), both 1×1, up = 0: 8C parameters (arXiv 2106.09685)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.down = nn.Conv2d(shape[0], MAP_LORA_RANK, 1, bias=False)
+        self.up = nn.Conv2d(MAP_LORA_RANK, shape[0], 1, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.up(self.down(x))
+
+
+@blueprint("bottleneck", "adapted_cnn", closing=("up.weight",))
+class MapBottleneck(Samplewise):
+    """x + up(relu(down x)), both 1×1, up = 0, b = max(8, C/4): 2Cb parameters (arXiv 1902.00751)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        narrow = max(8, shape[0] // 4)
+        self.down = nn.Conv2d(shape[0], narrow, 1, bias=False)
+        self.up = nn.Conv2d(narrow, shape[0], 1, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.up(F.relu(self.down(x)))
+
+
+@blueprint("conv", "adapted_cnn", closing=("conv.weight",))
+class MapConv(Samplewise):
+    """x + 3×3 x, the convolution 0: 9C² parameters."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(shape[0], shape[0], 3, padding=1, bias=False)
+        nn.init.zeros_(self.conv.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv(x)
+
+
 # --- vectors: shape = (D,) for mlp, (L, D) for transformer -----------------------------------------------------------
 
 
@@ -347,25 +368,18 @@ class LargeLowRank(_LowRank, Samplewise):
         super().__init__(shape[-1], LORA_LARGE_RANK)
 
 
-class _AttentionSeed(Samplewise):
-    """x + attention(x), its output projection 0."""
+@blueprint("attention", "transformer", closing=("attention.out.weight", "attention.out.bias"))
+class AttentionSeed(Samplewise):
+    """x + causal attention, its output projection 0: 4D² + 4D parameters."""
 
-    def __init__(self, attention: CausalAttention) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.attention = attention
-        nn.init.zeros_(attention.out.weight)
-        nn.init.zeros_(attention.out.bias)
+        self.attention = CausalAttention(shape[-1])
+        nn.init.zeros_(self.attention.out.weight)
+        nn.init.zeros_(self.attention.out.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.attention(x)
-
-
-@blueprint("attention", "transformer", closing=("attention.out.weight", "attention.out.bias"))
-class AttentionSeed(_AttentionSeed, Samplewise):
-    """Causal attention: 4D² + 4D parameters."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(CausalAttention(shape[-1]))
 
 
 class _ResidualMLP(Samplewise):
@@ -398,39 +412,3 @@ class MLP(_ResidualMLP, Samplewise):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape[-1], 4)
-
-
-class FlexAttention(CausalAttention, Samplewise):
-    """The same function by torch's FlexAttention with a causal block mask."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """As above, on the device's own kernel."""
-        # Imported where it is used: it pulls in torch's compiler, which takes seconds.
-        from torch.nn.attention.flex_attention import flex_attention
-
-        attended = flex_attention(q, k, v, block_mask=_causal_blocks(q.shape[-2], q.device))
-        assert isinstance(attended, Tensor)
-        return attended
-
-
-@blueprint(
-    "flex_attention",
-    "transformer",
-    closing=("attention.out.weight", "attention.out.bias"),
-    device="cuda",  # no backward on the CPU; no stand-in goes under its name
-    twin="attention",
-)
-class FlexAttentionSeed(_AttentionSeed, Samplewise):
-    """``attention`` through FlexAttention: 4D² + 4D parameters."""
-
-    vmap = False  # its kernel has no batching rule: hosts run one by one
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(FlexAttention(shape[-1]))
-
-
-@lru_cache(maxsize=8)
-def _causal_blocks(length: int, device: torch.device) -> "BlockMask":
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    return create_block_mask(lambda b, h, query, key: query >= key, None, None, length, length, device=str(device))

@@ -9,30 +9,18 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from simic import registry
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Stage
-from simic.growth.networks import adapters, cnn, mlp, tables, transformer  # noqa: F401 - adapters register themselves
+from simic.growth.networks import images, tables, transformer  # noqa: F401 - they register the shipped families
 from simic.growth.networks.blueprints import count_flops, count_params, families_with_blueprints, probe
 from simic.growth.networks.family import Anatomy, Builder, Shape, families, family_of
 from simic.growth.networks.layers import check_norm
 from simic.params import Host
 
-# What ships; importing them is what registers the families.
-PRESETS: dict[str, tuple[str, ...]] = {
-    "cnn": tuple(cnn.PRESETS),
-    "adapted_cnn": tuple(cnn.PRESETS),
-    "mlp": tuple(mlp.PRESETS),
-    "tables": tuple(tables.PRESETS),
-    "transformer": tuple(transformer.PRESETS),
-}
+PRESETS = {name: family_of(name).presets for name in registry.shipped(registry.FAMILY)}
 _INPUTS = {1: "tokens (context,)", 3: "images (channels, height, width)"}
-_DIMENSIONS = {
-    "cnn": (3,),
-    "adapted_cnn": (3,),
-    "mlp": (3,),
-    "tables": (3,),
-    "transformer": (1,),
-}  # of a user's family: any
+_DIMENSIONS = dict.fromkeys(PRESETS, (3,)) | {"transformer": (1,)}  # of a user's family: any
 
 
 @dataclass(frozen=True)

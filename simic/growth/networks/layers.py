@@ -30,11 +30,6 @@ def per_sample(parameter: Tensor, x: Tensor) -> Tensor:
     return parameter.repeat_interleave(len(x) // len(parameter), 0).view(-1, *[1] * (x.dim() - 1))
 
 
-def at_least_float32(x: Tensor) -> Tensor:
-    """As it is, but bfloat16 as float32: what norms, blending and losses are computed in."""
-    return x.float() if x.dtype == torch.bfloat16 else x
-
-
 class OpenReLU(Samplewise):
     """max(x, 0) with the subgradient 1 at 0.
 
@@ -98,11 +93,8 @@ class CausalAttention(Samplewise):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (split_heads(part) for part in self.qkv(x).chunk(3, -1))
-        return self.out(merge_heads(self.attend(q, k, v)))
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """softmax(q kᵀ / √d) v over the past; ``[B, heads, L, d]``."""
+        # softmax(q kᵀ / √d) v over the past; [B, heads, L, d]
         past = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
         scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
         weights = scores.masked_fill(~past, -torch.inf).softmax(-1)
-        return weights @ v
+        return self.out(merge_heads(weights @ v))

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from simic.data import idx
 from simic.data.batches import Dataset, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
-from simic.data.published import Site
 from simic.data.suites import kinds as kinds_module
 from simic.data.suites.kinds import KINDS, Draws, Problem, Shelf
 from simic.data.suites.suites import SUITES
@@ -101,25 +99,15 @@ def test_drawing_twice_gives_the_same_bytes_and_another_seed_other_ones(bank, tm
 
 
 @pytest.mark.parametrize("name", list(SUITES))
-def test_a_suite_is_prepared_with_its_own_kinds_and_says_what_it_is_made_of(name, files, tmp_path):
+def test_a_suite_is_prepared_with_its_own_kinds_and_says_what_it_is_made_of(name, tmp_path):
     each = {"train": 9, "val": 2, "held_out": 2, "held_out_kinds": 3, "outside": 4}
-    prepare(suite(40, each, name=name), 1, tmp_path / "out", files, lambda *source: {"head.weight": torch.ones(1)})
+    prepare(suite(40, each, name=name), 1, tmp_path / "out", tmp_path, lambda *source: {"head.weight": torch.ones(1)})
     meta, train = read_meta(tmp_path / "out"), load_split(tmp_path / "out", "train")
     assert train.tasks == 11 and train.shape == meta.shape and train.x.isfinite().all()
     assert abs(sum(meta.samples.values()) - 40) <= 2
     assert meta.source.startswith(f"suite {name}") and meta.licence
-    words = {
-        "patches": "digits",
-        "adapt": "digits",
-        "tables": "wine",
-        "images": "fashion_mnist",
-        "texts": "tinyshakespeare.txt",
-    }
-    assert words[name] in meta.source
+    assert {"patches": "digits", "adapt": "digits", "tables": "wine"}[name] in meta.source
     assert (train.host is not None) == ("host.safetensors" in meta.sha256) == (name == "adapt")
-    if name == "texts":
-        assert train.x.dtype == torch.int64 and train.classes == 256 and train.lacking is None
-        assert all(task.mean == task.std == [] for task in meta.tasks)
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------
@@ -132,10 +120,10 @@ REFUSED = {
 }
 
 
-def refused(params, folder, data_dir=None) -> str:
+def refused(params, folder) -> str:
     """The one line that it is refused by; nothing is left behind."""
     with pytest.raises(SimicError) as error:
-        prepare(params, 1, folder / "out", data_dir or folder)
+        prepare(params, 1, folder / "out", folder)
     assert "\n" not in str(error.value)
     assert not (folder / "out").exists()
     return str(error.value)
@@ -145,28 +133,6 @@ def refused(params, folder, data_dir=None) -> str:
 def test_kinds_that_cannot_be_drawn_are_refused_in_one_line(tmp_path, case):
     changes, message = REFUSED[case]
     assert message in refused(suite(**changes), tmp_path)
-
-
-def test_one_set_of_images_is_enough_for_its_kinds_and_of_another_the_missing_file_is_named(
-    files, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("no_proxy", "*")
-    for task, site in list(idx.SITES.items()):
-        monkeypatch.setitem(idx.SITES, task, Site("http://127.0.0.1:1/", site.sha256, "none"))
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / "mnist").symlink_to(files / "mnist")
-    message = refused(suite(name="images"), tmp_path, tmp_path / "raw")
-    assert "fashion_mnist/train-images-idx3-ubyte.gz: no such file" in message
-    mine = {"kinds": ("mnist", "mnist_noisy"), "held_out_kinds": ("mnist_negative",)}
-    prepare(suite(name="images", **mine), 1, tmp_path / "out", tmp_path / "raw")
-    assert read_meta(tmp_path / "out").source == "suite images + mnist, its t10k files alone"
-
-
-def test_a_missing_or_useless_text_is_named(tmp_path):
-    assert "text/tinyshakespeare.txt: no such file; put it there" in refused(suite(name="texts"), tmp_path)
-    for content, words in ((b"abc \xff", "byte 4 is 0xff"), (b"short", "tinyshakespeare.txt")):
-        (tmp_path / "tinyshakespeare.txt").write_bytes(content)
-        assert words in refused(suite(name="texts"), tmp_path)
 
 
 def images(n, *shape):

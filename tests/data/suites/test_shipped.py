@@ -20,12 +20,12 @@ FEW = {"train": 6, "val": 2, "held_out": 1, "held_out_kinds": 2}
 
 
 @pytest.mark.parametrize("name", list(SUITES))
-def test_a_suites_host_trains_on_every_one_of_its_tasks_under_its_own_params(name, files, tmp_path):
+def test_a_suites_host_trains_on_every_one_of_its_tasks_under_its_own_params(name, tmp_path):
     overrides = ["prepare={}", "train={}", "prepare.task=suite", f"prepare.suite.name={name}", *SUITES[name].overrides]
     train = params.load(ROOT / "params.yaml", overrides).train
     assert train.lifecycle.max_seeds == 1
     suite = {"name": name, "instances": FEW}
-    prepare(Prepare(task="suite", samples=800, suite=suite), 1, tmp_path / "out", files, train_host)
+    prepare(Prepare(task="suite", samples=800, suite=suite), 1, tmp_path / "out", tmp_path, train_host)
     data = [load_split(tmp_path / "out", split) for split in ("train", "val")]
     hosts = torch.arange(8)
     env = GrowthEnv(train, 1, *data, env_ids=hosts)

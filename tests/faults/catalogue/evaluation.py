@@ -12,7 +12,7 @@ FAULTS = (
         "common-chosen-on-test",
         "critical",
         "The common schedule is chosen by the test scores of the held-out tasks.",
-        Patch("evaluation/headroom.py", "common=best_common(reached),", "common=best_common(found.test_accuracy_pct),"),
+        Patch("evaluation/headroom.py", "best_common(reached),", "best_common(tables.test_accuracy_pct),"),
     ),
     planted(
         "evaluation",
@@ -38,7 +38,7 @@ FAULTS = (
         "critical",
         "Every policy is evaluated on hosts of its own.",
         Patch(
-            "evaluation/side_by_side.py",
+            "evaluation/scoring.py",
             "hosts.tasks.repeat(parts), ids.repeat(parts), steps)",
             "hosts.tasks.repeat(parts), env.env_ids, steps)",
         ),
@@ -50,8 +50,8 @@ FAULTS = (
         "What is reported as test accuracy was measured on the validation split.",
         Patch(
             "evaluation/scoring.py",
-            "accuracy, _ = env.committed(setup.held_out.test)",
-            "accuracy, _ = env.committed(setup.held_out.val)",
+            "committed(env, setup.held_out.test)",
+            "committed(env, setup.held_out.val)",
         ),
     ),
     planted(
@@ -142,7 +142,7 @@ FAULTS = (
         "high",
         "The grown network that is trained from the start gets a quarter of the epochs.",
         Patch(
-            "evaluation/static_final.py",
+            "evaluation/static_baselines.py",
             "equal = torch.full_like(affordable, epochs)",
             "equal = torch.full_like(affordable, epochs // 4)",
         ),
@@ -153,7 +153,7 @@ FAULTS = (
         "high",
         "The network that is exported as the best is the first host's.",
         Patch(
-            "evaluation/take_home.py",
+            "evaluation/export_best.py",
             "grown_network(env.population, env.slots, row, committed=True)",
             "grown_network(env.population, env.slots, (row + 1) % env.num_envs, committed=True)",
         ),

@@ -2,8 +2,8 @@
 
 from tests.faults.fault import Patch, planted
 
-ADVANTAGES, LOSSES, NORMALIZATION = "agent/advantages.py", "agent/losses.py", "agent/normalization.py"
-PPO, TRAINER = "agent/ppo.py", "training/trainer.py"
+NORMALIZATION, TRAINER = "agent/normalization.py", "training/trainer.py"
+ADVANTAGES = LOSSES = PPO = "agent/ppo.py"
 
 FAULTS = (
     planted(

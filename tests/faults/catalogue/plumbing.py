@@ -233,7 +233,7 @@ FAULTS = (
         "critical",
         "The policy is paid for a falling score.",
         Patch(
-            "envs/rewards/objectives.py",
+            "envs/rewards/default.py",
             "return setting.weights.score.weight * (",
             "return -setting.weights.score.weight * (",
         ),
@@ -251,7 +251,7 @@ FAULTS = (
         "critical",
         "The potential of a terminal state is not 0, so shaping pays for seeds that were never kept.",
         Patch(
-            "envs/rewards/differences.py",
+            "envs/rewards/default.py",
             "after = torch.where(t.terminal, 0.0, potential(t.after))",
             "after = potential(t.after)",
         ),

@@ -1,20 +1,15 @@
-"""What holds on a GPU: the same numbers as on the CPU, the same bits twice, few waits. Without one the CPU takes its
-place, so that all but the last test run everywhere.
+"""What holds on a GPU: the same numbers as on the CPU, the same bits twice, groups where memory runs out. Without one
+the CPU takes its place, so that all but the last test run everywhere (waits: tests/envs/test_reads.py).
 """
-
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import torch
 
 from simic.data.batches import Dataset
-from simic.envs.growth_env import GrowthEnv
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Slots
 from simic.growth.networks.blueprints import blueprints_of
-from simic.params import HostOptimizer, Runtime, Train
+from simic.params import HostOptimizer, Runtime
 from simic.training import machine
 
 from ..worlds import DATA, FAMILIES, make_host, make_order, make_population, mixed_slots, parameters
@@ -39,8 +34,7 @@ def twin(family: str, envs: int) -> tuple[Population, Slots]:
     """The population of ``make_population`` with the seeds of ``mixed_slots``, moved."""
     near = make_population(family, envs)
     slots = mixed_slots(near)
-    kinds = tuple(kind for kind in blueprints_of(family) if kind.unavailable(torch.device("cpu")) is None)
-    far = Population(make_host(family), kinds, torch.arange(envs), 3, HostOptimizer(), DEVICE)
+    far = Population(make_host(family), blueprints_of(family), torch.arange(envs), 3, HostOptimizer(), DEVICE)
     far.reset(0)
     moved = Slots(**{name: value.to(DEVICE) for name, value in vars(slots).items()})
     far.germinate(moved, moved.germinations > 0)
@@ -66,37 +60,6 @@ def test_the_same_epoch_gives_the_same_bits(family: str) -> None:
         far.train_epoch(moved, on_device(DATA[family]), make_order(12, 5, 16).to(DEVICE))
         ends.append(parameters(far))
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
-
-
-@pytest.mark.parametrize("family", ["cnn", "mlp"])
-def test_a_step_waits_for_the_device_twice(family: str) -> None:
-    data = on_device(DATA[family])
-    host = {"family": family, "preset": "baseline"}
-    train = Train(envs=16, episode_steps=4, batch_size=32, host=host, batches_per_epoch=2)
-    env = GrowthEnv(train, 7, data, data, device=DEVICE)
-    env.reset()
-    wait = torch.zeros(16, len(env.action_spec.heads), dtype=torch.int64, device=DEVICE)
-    env.step(wait)  # what is built at first use may wait
-    with waits() as seen:
-        env.step(wait)
-    assert len(seen) == (2 if DEVICE.type == "cuda" else 0)
-
-
-@contextmanager
-def waits() -> Iterator[list[str]]:
-    """What CUDA's debug mode says of each wait; nothing on a CPU."""
-    found: list[str] = []
-    gpu = DEVICE.type == "cuda"
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        if gpu:
-            torch.cuda.set_sync_debug_mode("warn")
-        try:
-            yield found
-        finally:
-            if gpu:
-                torch.cuda.set_sync_debug_mode("default")
-    found += [str(each.message) for each in seen if "synchronizing" in str(each.message)]
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="no CUDA device")

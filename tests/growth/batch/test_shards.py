@@ -21,11 +21,12 @@ from simic.growth.batch import shards
 from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Layout, ProcessLost, Shards, recovered
 from simic.growth.life.vocabulary import Slots
+from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.pretrained import train_host
 from simic.params import Host, HostOptimizer, Lifecycle, PPOParams, Train
 from simic.rng import Purpose, key, uniform
 
-from ..worlds import DATA, make_data, make_host, make_order, make_table, mixed_slots, runnable
+from ..worlds import DATA, make_data, make_host, make_order, make_table, mixed_slots
 
 ROOT = Path(__file__).parents[3]
 HOSTS, STEPS = 8, 6
@@ -105,8 +106,7 @@ def test_a_trained_host_is_frozen_in_every_process(digits, single) -> None:
 
 
 def test_the_same_groups_give_the_same_run_in_any_number_of_processes(digits, single) -> None:
-    train = TRAIN.model_copy(update={"augment": "crop_flip"})
-    envs = [make(digits, 3, processes, train) for processes in (1, 2, 3)]
+    envs = [make(digits, 3, processes) for processes in (1, 2, 3)]
     try:
         runs = [episode(env) for env in envs]
         assert same(runs[0], runs[1]) and same(runs[0], runs[2])
@@ -141,7 +141,7 @@ def test_hosts_for_tables_have_the_same_bits_in_any_number_of_processes(single) 
             env.close()
 
 
-@pytest.mark.parametrize("changes", [{"augment": "crop_flip"}, {"host_optimizer": HOT}])
+@pytest.mark.parametrize("changes", [{}, {"host_optimizer": HOT}])
 def test_a_group_is_a_population_of_its_own(digits, single, changes) -> None:
     """Each host gets its own samples, actions, snapshots; some break in the second case."""
     train = TRAIN.model_copy(update=changes)
@@ -154,7 +154,7 @@ def test_a_group_is_a_population_of_its_own(digits, single, changes) -> None:
 @pytest.mark.parametrize("family", ["mlp", "tables"])
 def test_every_host_is_asked_about_itself_alone(family, single) -> None:
     """Other rows in every group: what all hosts do alike, they do also when groups are mixed up."""
-    host, kinds, ids = make_host(family), runnable(family), torch.arange(HOSTS)
+    host, kinds, ids = make_host(family), blueprints_of(family), torch.arange(HOSTS)
     data, unseen = DATA[family], make_table(samples=32, seed=1) if family == "tables" else SOME
     whole = Shards(host, kinds, ids, 3, HostOptimizer(), layout=Layout(HOSTS, 3, 1), setup=one_thread)
     parts = [slice(0, 3), slice(3, 6), slice(6, 8)]
@@ -194,14 +194,10 @@ def test_every_host_is_asked_about_itself_alone(family, single) -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
-def test_one_group_is_the_population_itself(digits, single) -> None:
-    assert same(episode(make(digits, HOSTS, 1)), episode(GrowthEnv(TRAIN, 1, *digits)))
-
-
 @pytest.mark.slow
 def test_hosts_that_broke_are_put_back_wherever_they_are(digits, single) -> None:
     """Rollbacks restore from snapshots, which stay in the other process."""
-    hot = TRAIN.model_copy(update={"host_optimizer": TRAIN.host_optimizer.model_copy(update={"learning_rate": 1e30})})
+    hot = TRAIN.model_copy(update={"host_optimizer": HOT})
     one, two = make(digits, 4, 1, hot), make(digits, 4, 2, hot)
     try:
         runs = episode(one), episode(two)

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from simic.errors import SimicError
 from simic.growth.batch.template import Template
-from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.layers import Samplewise
 from simic.rng import Purpose, key
 
@@ -46,21 +45,6 @@ def test_constants_stay_and_random_tensors_are_redrawn_within_their_fan_in() -> 
 def test_the_same_key_draws_the_same_row() -> None:
     template = Template(Mixed, "mixed")
     assert torch.equal(template.draw(STREAMS)[7:9], template.draw(STREAMS[7:9]))
-
-
-def test_building_a_template_leaves_the_global_generator_alone() -> None:
-    before = torch.get_rng_state()
-    Template(Mixed, "mixed")
-    assert torch.equal(before, torch.get_rng_state())
-
-
-def test_blueprints_keep_their_zeros_and_threes() -> None:
-    (attention,) = (item for item in blueprints_of("cnn") if item.name == "attention")
-    template = Template(lambda: attention.build((8, 4, 4)), "attention")
-    weights = dict(zip(template.names, template.unpack(template.draw(STREAMS)), strict=True))
-    assert (weights["excite.bias"] == 3.0).all()
-    assert (weights["excite.weight"] == 0.0).all()
-    assert (weights["squeeze.weight"] != 0.0).all()
 
 
 def test_modules_with_buffers_are_refused() -> None:

@@ -1,7 +1,8 @@
-"""The lifecycle on tensors against an independent scalar machine, and its single rules."""
+"""The lifecycle on tensors against the reference, one slot at a time, and its single rules."""
 
 import os
 from dataclasses import replace
+from itertools import compress
 
 import pytest
 import torch
@@ -9,16 +10,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from simic.certify import life
+from simic.certify.masks import decision
 from simic.growth.life import lifecycle
 from simic.growth.life.lifecycle import Events, Measurements, advance, legal_ops, prune_live, record
 from simic.growth.life.vocabulary import Action, Op, Ramp, Slots, Stage
 from simic.params import Lifecycle
 
 from ..worlds import generator
-from .scalar_lifecycle import OPS, ScalarHost, Seat
 
 SLOTS, BLUEPRINTS, STEPS = 3, 7, 30
 HEAD_SIZES = (6, SLOTS, BLUEPRINTS, 4, 4, 3, 4, 5)
+# Where a field of the tensors has another name in the reference, and which fields are the slot's own.
+OF_SEED = {"contribution_velocity": "velocity", "steps_since_measured": "unmeasured", "gradient_healthy": "healthy"}
+OF_SLOT = ("stage", "dwell", "germinations", "stage_accuracy")
+
+
+def as_slots(hosts: list[list[life.Slot]]) -> Slots:
+    """Return the reference's slots as the environment keeps them."""
+    state = {}
+    for name, tensor in Slots.empty(len(hosts), SLOTS).state_dict().items():
+        own = OF_SEED.get(name, name)
+        values = [[getattr(slot if name in OF_SLOT else slot.seed, own) for slot in host] for host in hosts]
+        state[name] = torch.tensor(values, dtype=tensor.dtype)
+    return Slots(**state)
 
 
 def random_action(slots: Slots, params: Lifecycle, draw: torch.Generator) -> Action:
@@ -51,49 +66,38 @@ def random_measurements(rows: int, draw: torch.Generator) -> Measurements:
     )
 
 
-def assert_same(slots: Slots, hosts: list[ScalarHost]) -> None:
-    """Of every field of the slots; the scalar machine has the same names."""
-    names = {"stage": Stage, "ramp": Ramp}
-    for name, found in slots.state_dict().items():
-        said = [[getattr(seat, name) for seat in host.seats] for host in hosts]
-        if name in names:
-            said = [[names[name][value] for value in row] for row in said]
-        expected = torch.tensor(said, dtype=found.dtype)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6, equal_nan=True, msg=name)
-
-
-def assert_events(events: Events, answers: list[tuple[str, int, bool]]) -> None:
-    assert [OPS[op] for op in events.effective_op.tolist()] == [op for op, _, _ in answers]
-    assert events.gate.tolist() == [gate for _, gate, _ in answers]
-    assert events.gate_passed.tolist() == [passed for _, _, passed in answers]
-
-
 def play(rows: int, seed: int, params: Lifecycle) -> None:
+    """Random histories of some hosts, in tensors and by the reference."""
     draw = generator(seed)
-    slots, hosts = Slots.empty(rows, SLOTS), [ScalarHost(SLOTS, params) for _ in range(rows)]
+    slots, hosts = Slots.empty(rows, SLOTS), [[life.Slot() for _ in range(SLOTS)] for _ in range(rows)]
     accuracy = torch.rand(rows, generator=draw) * 100
     for step in range(STEPS):
-        table = [[[host.legal(op, k) for k in range(SLOTS)] for op in OPS] for host in hosts]
-        assert legal_ops(slots, params).tolist() == table
+        assert legal_ops(slots, params).tolist() == [life.allowed(host, params) for host in hosts]
         action = random_action(slots, params, draw)
         slots, events = advance(slots, action, params, accuracy)
         acts = [dict(zip(Action._fields, row, strict=True)) for row in torch.stack(list(action), 1).tolist()]
-        answers = [h.step(a, acc) for h, a, acc in zip(hosts, acts, accuracy.tolist(), strict=True)]
-        assert_events(events, answers)
+        outcomes = [
+            life.advance(host, decision(own), params, reached)
+            for host, own, reached in zip(hosts, acts, accuracy.tolist(), strict=True)
+        ]
+        told = zip(events.effective_op.tolist(), events.gate.tolist(), events.gate_passed.tolist(), strict=True)
+        assert list(told) == [(outcome.op, outcome.gate, outcome.passed) for outcome in outcomes]
         if step == STEPS // 2:  # a governor's prune in the middle of life
             panicked = torch.rand(rows, generator=draw) < 0.1
             slots = prune_live(slots, panicked)
-            for host, panic in zip(hosts, panicked.tolist(), strict=True):
-                if panic:
-                    host.prune_live()
+            for host in compress(hosts, panicked.tolist()):
+                for place in host:
+                    if place.alive and place.stage != Stage.FOSSILIZED:
+                        place.remove()
         measured = random_measurements(rows, draw)
         slots, accuracy = record(slots, measured), measured.accuracy
+        columns = (measured.contribution, measured.contribution_se, measured.gradient_ratio, measured.gradient_healthy)
         for i, host in enumerate(hosts):
-            per_slot = (measured.contribution, measured.contribution_se, measured.gradient_ratio)
-            rows_of = zip(*(t[i].tolist() for t in per_slot), measured.gradient_healthy[i].tolist(), strict=True)
-            for seat, (value, error, ratio, healthy) in zip(host.seats, rows_of, strict=True):
-                seat.record(accuracy[i].item(), value, error, ratio, healthy)
-        assert_same(slots, hosts)
+            for k, place in enumerate(host):
+                life.remember(place, life.Measured(accuracy[i].item(), *(column[i, k].item() for column in columns)))
+        expected = as_slots(hosts).state_dict()
+        for name, found in slots.state_dict().items():
+            torch.testing.assert_close(found, expected[name], rtol=1e-5, atol=2e-6, equal_nan=True, msg=name)
 
 
 SETTINGS = st.builds(
@@ -244,13 +248,10 @@ def test_the_governor_spares_fossils_and_other_hosts() -> None:
 
 
 def test_the_gradient_average_starts_at_the_first_measurement() -> None:
-    seat = Seat(stage="TRAINING")
     slots = replace(Slots.empty(1, 1), stage=torch.tensor([[int(Stage.TRAINING)]]))
     missing = torch.full((1, 1), torch.nan)
     for ratio in (0.5, 0.7):
         healthy = torch.tensor([[True]])
         measured = Measurements(torch.tensor([50.0]), missing, missing, torch.tensor([[ratio]]), healthy)
         slots = record(slots, measured)
-        seat.record(50.0, torch.nan, torch.nan, ratio, True)
     assert slots.gradient_ratio.item() == pytest.approx(0.9 * 0.5 + 0.1 * 0.7)
-    assert seat.gradient_ratio == pytest.approx(0.52)

@@ -8,8 +8,6 @@ from simic.errors import SimicError
 from simic.growth.networks import blueprints
 from simic.growth.networks.blueprints import Blueprint, blueprint, blueprints_of, share_blueprints
 
-from ..worlds import runnable
-
 # Parameters and multiply-adds per sample at c channels or features, n pixels or positions.
 FORMULAS = {
     "cnn": {
@@ -31,7 +29,6 @@ FORMULAS = {
         "attention": (lambda c: 4 * c * c + 4 * c, lambda c, n: n * 4 * c * c + 2 * n * n * c),
         "mlp_small": (lambda c: 4 * c * c + 3 * c, lambda c, n: n * 4 * c * c),
         "mlp": (lambda c: 8 * c * c + 5 * c, lambda c, n: n * 8 * c * c),
-        "flex_attention": (lambda c: 4 * c * c + 4 * c, lambda c, n: n * 4 * c * c + 2 * n * n * c),
     },
 }
 FORMULAS["adapted_cnn"] = {
@@ -41,47 +38,31 @@ FORMULAS["adapted_cnn"] = {
 }
 FORMULAS["mlp"] = {name: FORMULAS["transformer"][name] for name in ("norm", "lora", "mlp_small", "mlp")}
 SHAPES = {"cnn": (16, 4, 4), "adapted_cnn": (16, 4, 4), "mlp": (24,), "transformer": (5, 24)}
-ALL = [(item, shape) for family, shape in SHAPES.items() for item in runnable(family)]
+ALL = [(item, shape) for family, shape in SHAPES.items() for item in blueprints_of(family)]
 KINDS = pytest.mark.parametrize(("item", "shape"), ALL, ids=[f"{i.family}-{i.name}" for i, _ in ALL])
 
 
 @pytest.mark.parametrize("width", [4, 8, 16, 32, 64, 128, 384])
 @pytest.mark.parametrize("family", FORMULAS)
 def test_counts_are_the_formulas(family: str, width: int) -> None:
+    """In the order of the action."""
     maps = (width, 4, 2), 8
     others = {"mlp": ((width,), 1), "transformer": ((7, width), 7)}
     shape, positions = others.get(family, maps)
+    assert [item.name for item in blueprints_of(family)] == list(FORMULAS[family])
     for item in blueprints_of(family):
         params, work = FORMULAS[family][item.name]
         assert item.params(shape) == params(width), item.name
         assert item.flops(shape) == 2 * work(width, positions), item.name
 
 
-def test_counts_are_those_of_the_table_in_the_order_of_the_action() -> None:
-    cnn = {"norm": 129, "attention": 2112, "depthwise": 4800, "bottleneck": 4480, "conv_small": 4224}
-    cnn |= {"conv_light": 36992, "conv_heavy": 73984}
-    transformer = {"norm": 769, "lora": 6144, "lora_large": 24576, "attention": 591360, "mlp_small": 590976}
-    transformer |= {"mlp": 1181568, "flex_attention": 591360}
-    for family, shape, table in (("cnn", (64, 4, 4), cnn), ("transformer", (16, 384), transformer)):
-        assert [(item.name, item.params(shape)) for item in blueprints_of(family)] == list(table.items())
-
-
-def test_a_blueprint_bound_to_a_device_says_so_elsewhere() -> None:
-    flex = next(item for item in blueprints_of("transformer") if item.name == "flex_attention")
-    assert flex.unavailable(torch.device("cuda", 1)) is None
-    assert flex.unavailable(torch.device("cpu")) == (
-        "blueprint flex_attention of family transformer runs on cuda only; this is cpu"
-    )
-
-
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:
-    for name in ("attention", "flex_attention"):
-        item = next(item for item in blueprints_of("transformer") if item.name == name)
-        with pytest.raises(SimicError, match="attention over 10 features: must be a multiple of its 4 heads"):
-            item.build((3, 10))
+    item = next(item for item in blueprints_of("transformer") if item.name == "attention")
+    with pytest.raises(SimicError, match="attention over 10 features: must be a multiple of its 4 heads"):
+        item.build((3, 10))
 
 
-@pytest.mark.parametrize("item", runnable("transformer"), ids=lambda item: item.name)
+@pytest.mark.parametrize("item", blueprints_of("transformer"), ids=lambda item: item.name)
 def test_no_position_of_a_transformer_seed_sees_a_later_one(item: Blueprint) -> None:
     torch.manual_seed(0)
     module, x = item.build((6, 8)), torch.randn(2, 6, 8)

@@ -1,0 +1,290 @@
+"""The best host of a finished episode as a product: a plain network with its history and a model card."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pydantic import JsonValue
+
+from simic.data.batches import HeldOut, Meta, TaskMeta, read_meta
+from simic.envs.actions import RELEVANT
+from simic.envs.governor import Cause
+from simic.envs.growth_env import GrowthEnv
+from simic.errors import SimicError
+from simic.evaluation.compare import GrowthComparison
+from simic.evaluation.scoring import Turn
+from simic.evaluation.statistics import share_interval
+from simic.growth.export import Structure, grown_network, write_network
+from simic.growth.life.vocabulary import (
+    ALPHA_SPEED_STEPS,
+    ALPHA_TARGETS,
+    STYLE_NAMES,
+    TEMPO_STEPS,
+    Action,
+    Curve,
+    Op,
+    Stage,
+)
+from simic.training.card import Measured, front_matter
+
+COMPARISON = "compare.json"
+ACCURACY_DIGITS = 3  # points; far below one sample of any split
+
+
+@dataclass(frozen=True)
+class Grown:
+    """What was exported; accuracies in points, of the committed network."""
+
+    path: Path
+    grown_by: str
+    host: int
+    val_accuracy_pct: float
+    test_accuracy_pct: float
+    host_params: int
+    params: int
+    compared: GrowthComparison | None
+    bare_test_accuracy_pct: float | None  # of the same host without seeds; None where it was not trained
+
+
+def best_host(env: GrowthEnv, rows: slice) -> int:
+    """Return the place of the best host among some rows, by committed validation accuracy; SimicError where none is a
+    number.
+    """
+    accuracy = env.state.measured.committed_accuracy[rows]
+    if not accuracy.isfinite().any():
+        raise SimicError("no host has a committed accuracy that is a number, so there is nothing to export")
+    return int(accuracy.nan_to_num(-1.0).argmax())
+
+
+def export_best(
+    env: GrowthEnv,
+    rows: slice,
+    turns: Sequence[Turn],
+    held: HeldOut,
+    prepared: Path,
+    policy: str,
+    out: Path,
+    compared: GrowthComparison | None = None,
+    bare: float | None = None,
+) -> Grown:
+    """Write the host with the best committed validation accuracy among some rows to the new directory ``out``.
+
+    ``turns`` are the steps of these rows, ``policy`` says in words what grew them, ``compared`` and ``bare`` (the test
+    accuracy of the host alone, in points) are added to the card. SimicError when ``out`` exists.
+    """
+    best = best_host(env, rows)
+    row = rows.start + best
+    accuracy, _ = env.committed(held.test)
+    network = grown_network(env.population, env.slots, row, committed=True)
+    grown = Grown(
+        path=out,
+        grown_by=policy,
+        host=best,
+        val_accuracy_pct=float(env.state.measured.committed_accuracy[row]),
+        test_accuracy_pct=float(accuracy[row]),
+        host_params=env.host.params,
+        params=network.structure.params,
+        compared=compared,
+        bare_test_accuracy_pct=bare,
+    )
+    meta, task = read_meta(prepared), held.tasks[int(env.tasks[row])]
+    preprocessing: list[JsonValue] = [{"preprocessing": _preprocessing(meta, task)}] if task.mean else []
+    shares = [round(value, 2) for value in env.shapley().value[row].tolist()]
+    text = card(grown, network.structure, meta, task, env, rows.stop - rows.start, shares, len(held.test))
+    files = {COMPARISON: compared.to_json()} if compared else {}
+    write_network(network, out, preprocessing + history(env, turns, best), text, files)
+    return grown
+
+
+# --- history.json ----------------------------------------------------------------------------------------------------
+
+
+def history(env: GrowthEnv, turns: Sequence[Turn], row: int) -> list[JsonValue]:
+    """Return how one host grew: for each step its accuracy, the decision, a rollback, and changes of stages."""
+    blueprints, entries = [item.name for item in env.blueprints], list[JsonValue]()
+    before = [int(Stage.DORMANT)] * env.host.slots
+    for turn in turns:
+        info, live, after = turn.info, float(turn.info.live_accuracy[row]), turn.info.stage[row].tolist()
+        entry: dict[str, JsonValue] = {
+            "step": turn.situation.step + 1,
+            "live_accuracy_pct": round(live, ACCURACY_DIGITS) if math.isfinite(live) else None,
+        }
+        if info.valid[row]:
+            heads = {name: int(head[row]) for name, head in zip(Action._fields, turn.action, strict=True)}
+            entry |= _decision(heads, int(info.effective_op[row]), blueprints)
+        cause = Cause(int(info.cause[row]))
+        if cause is not Cause.NONE:
+            entry["rolled_back"] = cause.name
+        changes = enumerate(zip(before, after, strict=True))
+        moved = {str(slot): f"{Stage(old).name} -> {Stage(new).name}" for slot, (old, new) in changes if old != new}
+        if moved:
+            entry["stages"] = dict(moved)
+        entries.append(entry)
+        before = after
+    return entries
+
+
+def _decision(heads: dict[str, int], effective_op: int, blueprints: Sequence[str]) -> dict[str, JsonValue]:
+    """Return the op with the heads it uses, in words; nothing for WAIT."""
+    op = Op(heads["op"])
+    if op is Op.WAIT:
+        return {}
+    words: dict[str, JsonValue] = {
+        "slot": heads["slot"],
+        "blueprint": blueprints[heads["blueprint"]],
+        "style": STYLE_NAMES[heads["style"]],
+        "tempo": TEMPO_STEPS[heads["tempo"]],
+        "alpha_target": ALPHA_TARGETS[heads["alpha_target"]],
+        "alpha_speed": ALPHA_SPEED_STEPS[heads["alpha_speed"]],
+        "alpha_curve": Curve(heads["alpha_curve"]).name.lower(),
+    }
+    return {"op": op.name, **{name: words[name] for name in RELEVANT[op]}, "took_effect": effective_op == op}
+
+
+def _preprocessing(meta: Meta, task: TaskMeta) -> JsonValue:
+    """Return mean and std of the inputs, shaped to broadcast against a sample: [C, 1, 1] for images, [1, 1, D] for
+    vectors. The network was trained on standardised inputs, so whoever uses it needs them.
+    """
+    shape = (-1, 1, 1) if len(task.mean) == meta.shape[0] else (1, 1, -1)
+    mean, std = (torch.tensor(values, dtype=torch.float64).view(shape).tolist() for values in (task.mean, task.std))
+    return {"input": "(x - mean) / std", "mean": mean, "std": std}
+
+
+# --- model card ------------------------------------------------------------------------------------------------------
+
+
+def card(
+    grown: Grown,
+    structure: Structure,
+    meta: Meta,
+    task: TaskMeta,
+    env: GrowthEnv,
+    hosts: int,
+    shapley: Sequence[float],
+    tested: int,
+) -> str:
+    """Return the model card, Markdown, of the best of ``hosts``; ``shapley`` per slot in points, NaN where no seed
+    acts; ``tested`` samples of the test split.
+    """
+    inputs, scale = _inputs(structure, task)
+    shape = ", ".join(map(str, structure.input_shape))
+    host, load = _own(env) if structure.host is None else ("", 'load_grown(".")')
+    test = share_interval(grown.test_accuracy_pct / 100, tested)
+    bare = grown.bare_test_accuracy_pct
+    alone = "" if bare is None else f"\n| test, the same host trained as long without seeds | {bare:.2f} % |"
+    compared = f"\n{grown.compared.page()}\n" if grown.compared else ""
+    return f"""{_metadata(grown, meta, task, env)}
+# A {env.host.family}/{env.host.preset} network grown by simic
+
+## What it is
+Input: {inputs}, one sample is [{shape}]. Output: logits over {structure.classes} classes.
+{scale}
+{structure.params} parameters, of which the host alone has {grown.host_params}.{host}
+
+| slot | seed | joined by | alpha | parameters | Shapley value |
+|---|---|---|---|---|---|
+{_seeds(structure, shapley)}
+
+A Shapley value is the seed's share, in points of validation accuracy, of what all seeds that acted at the end are
+worth.
+
+## How it was grown
+By {grown.grown_by}, in {env.steps} steps of one epoch each, beside {hosts - 1} other hosts
+(rng_seed {env.rng_seed}).
+It is host {grown.host}, the one with the best validation accuracy; what happened at each step is in `history.json`.
+
+## Data
+Task {task.name}: {meta.source}. Licence: {meta.licence}. sha256 `{meta.source_sha256}`.
+Samples: {meta.samples["train"]} train, {meta.samples["val"]} validation, {meta.samples["test"]} test.
+
+## Results
+| split | accuracy |
+|---|---|
+| validation (chose this host) | {grown.val_accuracy_pct:.2f} % |
+| test, with its 95 % interval over {tested} samples | {grown.test_accuracy_pct:.2f} % \
+[{100 * test.low:.2f}, {100 * test.high:.2f}] |{alone}
+{compared}
+{_use(structure, load)}
+
+## Limits
+It has seen this data set only. The validation figure is the best of {hosts} and so flatters; the test figure
+does not. simic puts no licence on it; the data's is above. The audit of the run that grew it, if there was one, is not
+part of this card.
+"""
+
+
+def _use(structure: Structure, load: str) -> str:
+    return f"""## How to use it
+From this folder, with torch alone:
+
+```python
+import torch
+
+network = torch.export.load("network.pt2").module()
+logits = network({_example(structure)})
+```
+
+With simic it is a plain `nn.Module`, which can be trained on:
+
+```python
+from simic.growth import load_grown
+
+network = {load}
+```"""
+
+
+def _metadata(grown: Grown, meta: Meta, task: TaskMeta, env: GrowthEnv) -> str:
+    """Return the front matter that model hubs read."""
+    source, flat = f"{meta.source}: {task.name}", meta.shape[:-1] == (1, 1)
+    pictured = "tabular-classification" if flat else "image-classification"
+    return front_matter(
+        f"grown-{env.host.family}-{env.host.preset}",
+        "text-generation" if len(meta.shape) == 1 else pictured,
+        ("pytorch", env.host.family),
+        meta.source.split(" + "),
+        [
+            Measured("accuracy in points", grown.val_accuracy_pct, source, "validation"),
+            Measured("accuracy in points", grown.test_accuracy_pct, source, "test"),
+        ],
+    )
+
+
+def _inputs(structure: Structure, task: TaskMeta) -> tuple[str, str]:
+    """Say what the network takes, and how it is to be standardised."""
+    tokens, vectors = len(structure.input_shape) == 1, structure.input_shape[:-1] == (1, 1)
+    inputs = "images `float32 [B, C, H, W]`" if not vectors else "vectors of D values as `float32 [B, 1, 1, D]`"
+    inputs = "tokens `int64 [B, L]`" if tokens else inputs
+    if not task.mean:
+        return inputs, f"{'Tokens are bytes, 0 to 255; n' if tokens else 'N'}othing is standardised."
+    mean, std = _short(task.mean), _short(task.std)
+    return (
+        inputs,
+        f"Standardise the input first: `(x - mean) / std`, mean {mean}, std {std} (in full in `history.json`).",
+    )
+
+
+def _own(env: GrowthEnv) -> tuple[str, str]:
+    """Say what a network of the user's own is, and how to load what grew in it."""
+    said = f" The host is the user's own network `{env.host.preset}`, frozen, in evaluation mode; its code is not here."
+    return said, 'load_grown(".", host=network)  # network: yours'
+
+
+def _seeds(structure: Structure, shapley: Sequence[float]) -> str:
+    rows = [
+        f"| {each.slot} | {each.blueprint} | {each.operator} | {each.alpha:g} | {each.params} | {share:+.1f} |"
+        for each, share in ((seed, shapley[seed.slot]) for seed in structure.seeds)
+    ]
+    return "\n".join(rows) or "| – | nothing was kept | – | – | 0 | – |"
+
+
+def _short(values: list[float]) -> str:
+    shown = ", ".join(f"{value:.4g}" for value in values[:3])
+    return f"[{shown}, …]" if len(values) > 3 else f"[{shown}]"
+
+
+def _example(structure: Structure) -> str:
+    sizes = ", ".join(map(str, structure.input_shape))
+    dtype = ", dtype=torch.int64" if len(structure.input_shape) == 1 else ""
+    return f"torch.zeros(8, {sizes}{dtype})"

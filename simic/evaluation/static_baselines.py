@@ -1,0 +1,269 @@
+"""Networks that never grow, and a linear classifier, trained and scored as hosts are.
+
+Of the tasks alone: a linear classifier and networks of several sizes, since a weak host makes any growth look good. Of
+a policy: the network that it ended with, trained from the first step with every seed in place.
+"""
+
+import warnings
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from simic.data.batches import Dataset, HeldOut, epoch_order
+from simic.evaluation.costs import BACKWARD_AND_FORWARD, epoch_samples
+from simic.evaluation.result import Fixed
+from simic.evaluation.scoring import EVALUATION_ITERATION
+from simic.growth.batch.population import Population
+from simic.growth.batch.shards import Shards, recovered
+from simic.growth.life.vocabulary import Slots, Stage
+from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.family import family_of
+from simic.growth.networks.hosts import HostSpec, build_host
+from simic.growth.networks.tables import TOGETHER
+from simic.params import Host, Params, Train
+from simic.training import worker_layout
+
+LINEAR, FINE_TUNED = "linear classifier", "full fine-tuning"
+EVERYWHERE = "{} in every slot"  # of a blueprint
+# Inverse strengths of the L2 penalty that the validation split chooses from; the grid is ours.
+PENALTIES = (0.0001, 0.001, 0.01, 0.1, 1.0)
+MOST_ITERATIONS = 500
+CNN_WIDTHS = ((4, 8), (8, 16), (4, 8, 16))
+WIDTHS = {"mlp": ((8,), (16,), (32, 32), (64, 64, 64)), "tables": ((64, 64),)}
+KEPT_OF_A_SEED = ("stage", "blueprint", "operator", "alpha", "alpha_target", "germinations")
+
+Samples = tuple[NDArray[np.float64], NDArray[np.int64]]  # of one split of one task: x [n, D], y [n]
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Regime:
+    """How networks are trained and scored: as the hosts of the episode ``iteration`` whose tasks are ``tasks [E]``, in
+    the same order of samples.
+    """
+
+    train: Train
+    data: Dataset
+    test: Dataset
+    tasks: Tensor
+    iteration: int
+
+    @property
+    def epoch_flops_per_flop(self) -> int:
+        """FLOPs of an epoch over those of one sample's forward pass."""
+        return BACKWARD_AND_FORWARD * epoch_samples(self.train, len(self.data))
+
+    def run(self, population: Population | Shards, slots: Slots, epochs: Tensor) -> list[Fixed]:
+        """Train fresh networks with the seeds of ``slots`` and score them after each row of ``epochs [R, E]``; the
+        population ends after the last. A network that has had its epochs goes on and is scored no more. Answers that
+        are not finite are wrong ones.
+        """
+        accuracy = recovered(population, lambda: self._accuracy(population, slots, epochs))
+        params = population.host.params + population.seed_params(slots).sum(dim=1)
+        flops = population.host.flops_per_sample + population.seed_flops(slots).sum(dim=1)
+        return [
+            Fixed(
+                test_accuracy_pct=tuple(round(value, 4) for value in row.double().tolist()),
+                epochs=tuple(count.tolist()),
+                params=tuple(params.tolist()),
+                flops_per_sample=tuple(flops.tolist()),
+                training_flops=tuple((count * self.epoch_flops_per_flop * flops).tolist()),
+            )
+            for row, count in zip(accuracy, epochs, strict=True)
+        ]
+
+    def _accuracy(self, population: Population | Shards, slots: Slots, epochs: Tensor) -> Tensor:
+        """Return points on the test split, ``[R, E]``."""
+        present = slots.blueprint >= 0
+        population.reset(self.iteration, self.tasks)
+        population.germinate(slots, present, self.data)
+        accuracy = torch.zeros(epochs.shape, device=epochs.device)
+        for epoch in range(1, int(epochs.max()) + 1):
+            self._train(population, slots, epoch)
+            due = epochs == epoch
+            if due.any():
+                answers = population.evaluate(slots, self.test, torch.zeros_like(present)[None])
+                accuracy = torch.where(due, 100.0 * answers.correct[0].float().mean(dim=1), accuracy)
+        return accuracy
+
+    def _train(self, population: Population | Shards, slots: Slots, epoch: int) -> None:
+        """Train one epoch as the environment's step of that number does."""
+        where = population.rng_seed, self.iteration, population.env_ids, epoch
+        order = epoch_order(*where, len(self.data), self.train.batch_size, self.train.batches_per_epoch)
+        order = order + (self.tasks * len(self.data))[:, None, None]
+        population.train_epoch(slots, self.data, order)
+
+
+# --- networks of several sizes ---------------------------------------------------------------------------------------
+
+
+def static_baselines(
+    params: Params, held_out: HeldOut, tasks: Tensor, device: torch.device, lengths: Sequence[int]
+) -> dict[int, dict[str, Fixed]]:
+    """Train every baseline on every row (host, task of ``tasks [E]``), as the hosts of an evaluation; return them by
+    number of epochs and name.
+    """
+    baselines: dict[int, dict[str, Fixed]] = {length: {} for length in lengths}
+    if not params.headroom.floors:
+        return baselines
+    if len(held_out.train.shape) > 1:  # tokens are no numbers
+        linear = linear_classifier(held_out, tasks)
+        for length in lengths:
+            baselines[length][LINEAR] = linear
+    regime = Regime(params.train, held_out.train, held_out.test, tasks, EVALUATION_ITERATION)
+    family = params.train.host.family
+    networks = {
+        name: static_network(params, regime, build_host(host, regime.data.shape, regime.data.classes), device, lengths)
+        for name, host in sizes(family).items()
+    }
+    if family == TOGETHER.family:
+        networks[TOGETHER.name] = _together(params, regime, device, lengths)
+    for name, by_length in (networks | adapted(params, regime, device, lengths)).items():
+        for length, each in zip(lengths, by_length, strict=True):
+            baselines[length][name] = each
+    return baselines
+
+
+def sizes(family: str) -> dict[str, Host]:
+    """Return the static networks of a sweep by name, small to large; of families without widths here, every preset."""
+    if family in ("cnn", "adapted_cnn"):
+        hosts = [Host(family=family, preset="baseline", widths=widths, kernel_size=3) for widths in CNN_WIDTHS]
+    elif family in WIDTHS:
+        hosts = [Host(family=family, preset="baseline", widths=widths) for widths in WIDTHS[family]]
+    else:
+        hosts = [Host(family=family, preset=preset) for preset in family_of(family).presets]
+    return {f"static {host.family}, {list(host.widths) if host.widths else host.preset}": host for host in hosts}
+
+
+def static_network(
+    params: Params,
+    regime: Regime,
+    host: HostSpec,
+    device: torch.device,
+    lengths: Sequence[int],
+    kind: int | None = None,
+) -> list[Fixed]:
+    """Train that network on every row and score it after each number of epochs; ``kind`` is the blueprint of a seed in
+    every slot, from the start.
+    """
+    rows = len(regime.tasks)
+    slots = Slots.empty(rows, host.slots, device) if kind is None else _filled(rows, host, device, kind)
+    runtime, optimizer = params.runtime, params.train.host_optimizer
+    compose = worker_layout.population(runtime, worker_layout.layout(runtime, rows, device))
+    kinds, ids = blueprints_of(host.family), torch.arange(rows)
+    with closing(compose(host, kinds, ids, params.rng_seed, optimizer, device, runtime.backend)) as population:
+        return regime.run(population, slots, _epochs(rows, lengths, device))
+
+
+def _together(params: Params, regime: Regime, device: torch.device, lengths: Sequence[int]) -> list[Fixed]:
+    """Train the usual host with every seed of its family, in this process: it is no blueprint of theirs."""
+    host, rows = build_host(params.train.host, regime.data.shape, regime.data.classes), len(regime.tasks)
+    runtime, optimizer, ids = params.runtime, params.train.host_optimizer, torch.arange(len(regime.tasks))
+    population = Population(host, (TOGETHER,), ids, params.rng_seed, optimizer, device, runtime.backend)
+    return regime.run(population, _filled(rows, host, device, 0), _epochs(rows, lengths, device))
+
+
+def adapted(params: Params, regime: Regime, device: torch.device, lengths: Sequence[int]) -> dict[str, list[Fixed]]:
+    """Train a host that came trained with the data: all of it, and frozen with a seed of one blueprint in every slot,
+    of each that the budget allows so often.
+    """
+    if regime.data.host is None:
+        return {}
+    host = build_host(params.train.host, regime.data.shape, regime.data.classes, regime.data.host)
+    networks = {FINE_TUNED: static_network(params, regime, replace(host, frozen=False), device, lengths)}
+    for kind, item in enumerate(blueprints_of(host.family)):
+        if sum(item.params(shape) for shape in host.seed_shapes) <= params.train.lifecycle.param_budget * host.params:
+            networks[EVERYWHERE.format(item.name)] = static_network(params, regime, host, device, lengths, kind)
+    return networks
+
+
+def _filled(rows: int, host: HostSpec, device: torch.device, kind: int) -> Slots:
+    """Return slots that all hold a seed of that blueprint."""
+    slots = Slots.empty(rows, host.slots, device)
+    columns = {"stage": int(Stage.FOSSILIZED), "blueprint": kind, "germinations": 1, "alpha": 1.0}
+    return replace(slots, **{name: torch.full_like(getattr(slots, name), value) for name, value in columns.items()})
+
+
+def _epochs(rows: int, lengths: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor(lengths, device=device)[:, None].expand(-1, rows).contiguous()
+
+
+# --- a linear classifier ---------------------------------------------------------------------------------------------
+
+
+def linear_classifier(held_out: HeldOut, tasks: Tensor) -> Fixed:
+    """Fit multinomial logistic regression to the flattened inputs of each task; its validation split chooses the
+    penalty, and FLOPs count every one that was tried. All hosts of a task share one.
+    """
+    splits = held_out.train, held_out.val, held_out.test
+    by_task = {task: _fitted(*(_samples(split, task) for split in splits)) for task in set(tasks.tolist())}
+    accuracy, params, flops, training = zip(*(by_task[task] for task in tasks.tolist()), strict=True)
+    return Fixed(
+        test_accuracy_pct=accuracy,
+        epochs=(0,) * len(tasks),
+        params=params,
+        flops_per_sample=flops,
+        training_flops=training,
+    )
+
+
+def _samples(data: Dataset, task: int) -> Samples:
+    rows = slice(task * len(data), (task + 1) * len(data))
+    return data.x[rows].flatten(1).double().cpu().numpy(), data.y[rows].cpu().numpy()
+
+
+def _fitted(train: Samples, val: Samples, test: Samples) -> tuple[float, int, int, int]:
+    """Return test accuracy in points, parameters, FLOPs per sample and FLOPs of training."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    models, iterations = [], 0
+    for penalty in PENALTIES:
+        model = LogisticRegression(C=penalty, max_iter=MOST_ITERATIONS)
+        with warnings.catch_warnings():
+            # One that was stopped early is a candidate as any other: the validation split judges it.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(*train)
+        iterations += int(model.n_iter_.sum())
+        models.append((model.score(*val), model))
+    _, best = max(models, key=lambda each: each[0])  # of equals, the most penalised
+    flops = 2 * best.coef_.size
+    training = BACKWARD_AND_FORWARD * iterations * len(train[0]) * flops
+    accuracy = round(100.0 * float(best.score(*test)), 4)
+    return accuracy, best.coef_.size + best.intercept_.size, flops, training
+
+
+# --- the network that a policy ended with ----------------------------------------------------------------------------
+
+
+def static_final(
+    population: Population | Shards, regime: Regime, final: Slots, spent: Tensor, epochs: int
+) -> tuple[Fixed, Fixed]:
+    """Train networks with the FOSSILIZED seeds of ``final`` from the first step, with the weights that they began with:
+    for as many ``epochs`` as the episode had, and for as many as ``spent`` pays.
+
+    ``spent [E]`` int64 are the FLOPs of the policy's episode without validation; what is left of an epoch is not
+    trained, but one epoch is. A host with nothing kept is the static network. The population is reset.
+    """
+    slots = from_the_start(final)
+    flops = population.host.flops_per_sample + population.seed_flops(slots).sum(dim=1)
+    affordable = (spent // (regime.epoch_flops_per_flop * flops)).clamp(min=1)
+    equal = torch.full_like(affordable, epochs)
+    as_long, as_dear = regime.run(population, slots, torch.stack((equal, affordable)))
+    return as_long, as_dear
+
+
+def from_the_start(final: Slots) -> Slots:
+    """Return slots that hold what is FOSSILIZED in ``final`` and nothing else; the number of the germination names the
+    stream of a seed's first weights.
+    """
+    kept, empty = final.stage == Stage.FOSSILIZED, Slots.empty(*final.shape, device=final.stage.device)
+    columns = {name: torch.where(kept, getattr(final, name), getattr(empty, name)) for name in KEPT_OF_A_SEED}
+    return replace(empty, **columns)

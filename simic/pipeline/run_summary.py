@@ -1,0 +1,53 @@
+"""The result of a run, in a line each: for the terminal, the states of Prefect and the description in MLflow."""
+
+from dataclasses import dataclass
+
+from simic.audit.diff import read_verdict
+from simic.audit.findings import Verdict
+from simic.evaluation import endpoints, result
+from simic.pipeline.paths import Workspace
+from simic.pipeline.stages import unchanged
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run's result in words; ``alarming`` where nobody should use the policy as it is."""
+
+    score: str
+    gap: str
+    verdict: str
+    run: str
+    next: str
+    alarming: bool
+
+    @property
+    def said(self) -> dict[str, str]:
+        return {"score": self.score, "gap": self.gap, "verdict": self.verdict, "run": self.run, "next": self.next}
+
+    @property
+    def lines(self) -> list[str]:
+        return [f"{name:<8} {text}" for name, text in self.said.items()]
+
+
+def of(workspace: Workspace) -> RunSummary:
+    """Summarize the finished run of a workspace."""
+    found = read_verdict(workspace.reports)
+    counts = found.counts()
+    grave = counts["critical"] + counts["high"]
+    named = f"{grave or 'no'} critical or high finding{'s' * (grave > 1)}, {'' if found.certified else 'not '}certified"
+    if found.refuted:
+        score = gap = f"withheld: the record does not hold ({', '.join(found.refuted)})"
+    else:
+        score, gap = endpoints.said(result.read(unchanged(workspace, workspace.evaluation)))
+    return RunSummary(score, gap, named, found.run, _next(found), alarming=bool(found.refuted or counts["critical"]))
+
+
+def _next(found: Verdict) -> str:
+    """Say what a careful user does now."""
+    if found.refuted:
+        return "simic doctor says what is damaged; do not use the numbers before this is settled"
+    if found.counts()["critical"] or found.counts()["high"]:
+        return "read the findings at the top of the report; each says what to change"
+    if not found.certified:
+        return "simic certify shows what the reference could not confirm"
+    return "simic grow DATA.npz uses the policy; simic promote makes it champion; commit dvc.lock to keep the run"

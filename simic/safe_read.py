@@ -1,0 +1,27 @@
+"""Read files that a user names whole, if they are files at all and of a size that makes sense."""
+
+import stat
+from pathlib import Path
+
+from simic.errors import SimicError
+
+
+def read_file(path: Path, most: int, missing: str) -> bytes:
+    """Return all bytes, at most ``most``; SimicError for anything else. ``missing`` says what to do without a file.
+
+    What is no regular file is never opened: a pipe would be waited for, a device has no end.
+    """
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise SimicError(f"{path}: must be a regular file, no directory, pipe or device")
+        if found.st_size > most:
+            raise SimicError(f"{path}: {found.st_size} bytes: must be at most {most}")
+        with path.open("rb") as file:
+            return file.read(most)
+    except FileNotFoundError:
+        raise SimicError(f"{path}: no such file; {missing}") from None
+    except OSError as error:
+        raise SimicError(f"{path}: not readable: {error.strerror}") from None
+    except ValueError as error:  # a NUL in the path
+        raise SimicError(f"{path}: not the path of a file: {error}") from None

@@ -1,0 +1,90 @@
+"""The hosts that are shown are those that won and lost most, with what the schedules reached beside them."""
+
+import numpy as np
+import pytest
+import torch
+from tiny import tiny_train
+
+from simic.evaluation import endpoints
+from simic.evaluation.best_worst_episodes import best_and_worst, timeline
+from simic.evaluation.policies import BASELINES
+from simic.evaluation.result import HeadroomReport, HostDescription, TaskRow
+from simic.evaluation.scoring import EvaluationSetup, play_for_score
+from simic.growth.life.vocabulary import Op, Stage
+from simic.params import Evaluate, Params, Runtime
+
+SCHEDULES, COMMON, PRICE = ("static", "norm at 0", "norm at 1"), 1, 2.0
+
+
+@pytest.fixture(scope="module")
+def setup(bank):
+    train = tiny_train(episode_steps=7, batches_per_epoch=1, actions={"slot": [0], "blueprint": ["norm"]})
+    runtime = Runtime(processes=1, threads=1, backend="loop")
+    return EvaluationSetup.open(Params(train=train, evaluate=Evaluate(eval_seeds=9), runtime=runtime), bank)
+
+
+@pytest.fixture(scope="module")
+def done(setup):
+    [(_, found)] = play_for_score(setup, {"random": BASELINES["random_legal"](setup.env)})
+    return found
+
+
+@pytest.fixture(scope="module")
+def headroom(setup):
+    """Tables that are random; the oracle of a task is another schedule than that of its host alone."""
+    draw, shape = np.random.default_rng(3), (len(setup.tasks), len(SCHEDULES))
+    tables = {
+        name: tuple(map(tuple, draw.uniform(20, 90, shape).tolist())) for name in ("choosing_val_pct", "test_pct")
+    }
+    return HeadroomReport.model_construct(
+        **tables, params=((500.0, 600.0, 700.0),) * shape[0], common=COMMON, schedules=SCHEDULES, price=PRICE,
+        tasks=tuple(map(TaskRow.of, setup.held_out.tasks)), rows=tuple(setup.tasks.tolist()),
+        host=HostDescription.of(setup.env.host),
+    )  # fmt: skip
+
+
+def test_three_won_and_three_lost_with_the_scores_of_their_own_hosts(setup, done, headroom):
+    cases, host = best_and_worst(setup, headroom, done), headroom.host.params
+
+    def score(accuracy, params):
+        return accuracy - PRICE * (params - host) / host
+
+    gains = {}
+    for row in range(9):
+        own = score(done.score.test_accuracy_pct[row], done.score.params[row])
+        gains[row] = own - score(headroom.test_pct[row][COMMON], headroom.params[row][COMMON])
+    order = sorted(gains, key=lambda row: -gains[row])
+    assert [case.row for case in cases] == order[:3] + order[-3:]
+    for case in cases:
+        assert case.gain == pytest.approx(gains[case.row])
+        of_task = [row for row in range(9) if headroom.rows[row] == headroom.rows[case.row]]
+        chosen = max(
+            range(3),
+            key=lambda k: sum(score(headroom.choosing_val_pct[row][k], headroom.params[row][k]) for row in of_task),
+        )
+        assert case.oracle == SCHEDULES[chosen]
+        assert case.oracle_score == pytest.approx(
+            score(headroom.test_pct[case.row][chosen], headroom.params[0][chosen])
+        )
+        assert case.parameters == setup.held_out.tasks[headroom.rows[case.row]].parameters
+        assert case.timeline == timeline(setup.env, done, case.row)
+
+
+def test_of_few_hosts_none_is_shown_twice(setup, done, headroom):
+    cases = best_and_worst(setup, headroom, done)
+    assert len({case.row for case in cases}) == 6
+    assert endpoints.oracle_schedules(headroom) == [*endpoints.oracle_schedules(headroom)[:3]] * 3
+
+
+def test_a_timeline_is_what_happened_to_that_host(setup, done):
+    names = [item.name for item in setup.env.blueprints]
+    for host in (0, 4, 8):
+        seen = timeline(setup.env, done, host)
+        assert seen.stages == tuple(tuple(turn.info.stage[host].tolist()) for turn in done.turns)
+        committed = [float(turn.info.committed_accuracy[host]) for turn in done.turns]
+        assert seen.committed_accuracy_pct == pytest.approx(committed)
+        ops = [(turn.situation.step, Op(int(turn.action.op[host])).name) for turn in done.turns]
+        assert [(each.step, each.op) for each in seen.decisions] == [each for each in ops if each[1] != "WAIT"]
+        assert all(each.blueprint in names and each.probability is None for each in seen.decisions)
+    assert any(Stage.GERMINATED in stages for stages in timeline(setup.env, done, 0).stages)
+    assert torch.is_tensor(done.turns[0].action.op) and done.probabilities is None

@@ -1,0 +1,62 @@
+"""The account of how hosts grew: what was chosen, what came of it, what happened by itself."""
+
+import torch
+
+from simic import params
+from simic.data.batches import Dataset
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import play
+from simic.evaluation.export_best import history
+from simic.evaluation.scoring import Turn
+from simic.growth.batch.population import Population
+from simic.growth.life.vocabulary import TEMPO_STEPS, Action, Op
+
+STEPS = 8
+
+
+class Breaks(Population):
+    """Host 1 is NaN after its fifth epoch."""
+
+    epochs = 0
+
+    def train_epoch(self, *given):
+        stats = super().train_epoch(*given)
+        self.epochs += 1
+        if self.epochs == 5:
+            self._stores["host"].param[1] = torch.nan
+        return stats
+
+
+class Script:
+    """Germinates one seed in each host at the second step."""
+
+    def start(self, episode):
+        self.alive = []
+
+    def act(self, situation):
+        self.alive.append(situation.alive.tolist())
+        op = torch.full((2,), int(Op.GERMINATE if situation.step == 1 else Op.WAIT))
+        return Action.wait(2)._replace(op=op, slot=torch.tensor([0, 2]), blueprint=torch.tensor([3, 1]))
+
+
+def test_every_decision_transition_and_rollback_is_in_the_account() -> None:
+    draw = torch.Generator().manual_seed(0)
+    data = Dataset(torch.randn(64, 1, 8, 8, generator=draw), torch.arange(64) % 4, 4)
+    overrides = {
+        "train": {"envs": 4, "episode_steps": STEPS, "batch_size": 32, "host": {"family": "mlp", "preset": "baseline"}}
+    }
+    env = GrowthEnv(params.validate(overrides, "").train, 1, data, data, torch.arange(2), compose=Breaks)
+    turns, script = list[Turn](), Script()
+    play(env, script, 0, lambda *turn: turns.append(Turn(*turn)))
+    assert script.alive == [[True, True]] * 5 + [[True, False]] * (STEPS - 5)
+    first, second = (history(env, turns, row) for row in (0, 1))
+    assert [entry["step"] for entry in first] == list(range(1, STEPS + 1))
+    chosen = {"op": "GERMINATE", "slot": 0, "blueprint": "mlp", "style": "linear_add"}
+    chosen |= {"tempo": TEMPO_STEPS[0], "alpha_target": 0.5}
+    assert {key: first[1][key] for key in chosen} == chosen and first[1]["took_effect"] is True
+    assert first[1]["stages"] == {"0": "DORMANT -> GERMINATED"}
+    assert first[2]["stages"] == {"0": "GERMINATED -> TRAINING"} and "op" not in first[2]  # auto_advance
+    assert "rolled_back" not in str(first)
+    assert second[4]["rolled_back"] == "NON_FINITE"
+    assert second[4]["stages"] == {"2": "TRAINING -> PRUNED"}
+    assert all("op" not in entry for entry in second[5:])

@@ -1,0 +1,254 @@
+"""Networks that do not grow are trained, scored and counted exactly as hosts are, on the tasks of the rows."""
+
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from tiny import STEPS, TASKS, tiny_env, tiny_train
+
+from simic.data.batches import Dataset, HeldOut, load_held_out, load_split
+from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import play
+from simic.evaluation import static_baselines as module
+from simic.evaluation.baselines import Static
+from simic.evaluation.schedules import NONE, OpenLoop, Schedule
+from simic.evaluation.scoring import EVALUATION_ITERATION
+from simic.evaluation.static_baselines import (
+    FINE_TUNED,
+    LINEAR,
+    Regime,
+    from_the_start,
+    linear_classifier,
+    sizes,
+    static_baselines,
+    static_final,
+)
+from simic.growth.batch.shards import Layout, Shards
+from simic.growth.life.vocabulary import Slots, Stage
+from simic.growth.networks.hosts import PRESETS, build_host
+from simic.growth.networks.tables import TOGETHER
+from simic.growth.pretrained import train_host
+from simic.params import Host, Lifecycle, Params, Runtime
+
+SHAPES = {"cnn": (1, 16, 16), "adapted_cnn": (1, 8, 8), "mlp": (1, 1, 30), "transformer": (16,), "tables": (1, 1, 9)}
+SMALL = ((4,), (4, 8))
+DEVICE = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def held(bank):
+    return load_held_out(bank)
+
+
+@pytest.fixture
+def params(monkeypatch):
+    monkeypatch.setattr(module, "CNN_WIDTHS", SMALL)
+    return Params(train=tiny_train(), runtime=Runtime(processes=1))
+
+
+def separable(samples, seed, classes=(2, 3)):
+    """Two tasks of 5 features whose class is where one feature is largest, or 1 against 0 by its sign."""
+    x = torch.randn(2 * samples, 1, 1, 5, generator=torch.Generator().manual_seed(seed))
+    signs, places = (x[:samples, 0, 0, 0] > 0).long(), x[samples:, 0, 0, :3].argmax(dim=1)
+    return Dataset(x, torch.cat((signs, places)), 3, classes)
+
+
+def test_a_linear_classifier_solves_what_is_linear_and_has_a_weight_for_each_input_and_class():
+    splits = [separable(400, seed) for seed in range(3)]
+    found = linear_classifier(HeldOut([], *splits), torch.tensor([1, 0, 1]))
+    assert min(found.test_accuracy_pct) > 95
+    # Of 2 classes one row of weights suffices: 5 + 1; of 3 classes 3 · (5 + 1). FLOPs: 2 for each weight.
+    assert found.params == (18, 6, 18) and found.flops_per_sample == (30, 10, 30)
+    assert found.test_accuracy_pct[0] == found.test_accuracy_pct[2] and found.epochs == (0, 0, 0)
+    assert all(cost % (3 * 400 * each) == 0 for cost, each in zip(found.training_flops, (30, 10, 30), strict=True))
+
+
+def test_the_penalty_is_chosen_on_validation_and_the_test_split_has_no_say(held):
+    tasks = torch.arange(3)
+    found = linear_classifier(held, tasks)
+    wrong = replace(held.test, y=(held.test.y + 1) % 2)
+    other = linear_classifier(replace(held, test=wrong), tasks)
+    assert (found.params, found.training_flops) == (other.params, other.training_flops)
+    # Two classes: every answer that was right is wrong now.
+    assert found.test_accuracy_pct[0] == pytest.approx(100 - other.test_accuracy_pct[0], abs=1e-3)
+    # With validation labels that say the opposite, another penalty is best: the scores change.
+    turned = replace(held, val=replace(held.val, y=1 - held.val.y % 2))
+    assert linear_classifier(turned, tasks).test_accuracy_pct != found.test_accuracy_pct
+
+
+@pytest.mark.parametrize("family", PRESETS)
+def test_sizes_fit_the_family_and_grow(family):
+    hosts = [build_host(host, SHAPES[family], 10) for host in sizes(family).values()]
+    assert len(hosts) == 1 if family == TOGETHER.family else len(hosts) >= 3
+    if family != "transformer":
+        assert [host.params for host in hosts] == sorted(host.params for host in hosts)
+        assert all(host.config.kernel_size in (3, None) for host in hosts)
+
+
+def test_static_networks_are_hosts_that_never_grow_bit_for_bit(held, params):
+    tasks = torch.tensor([0, 1, 2, 1])
+    found = static_baselines(params, held, tasks, DEVICE, (STEPS,))[STEPS]
+    assert list(found) == [LINEAR, "static cnn, [4]", "static cnn, [4, 8]"]
+    host = Host(family="cnn", preset="baseline", widths=(4, 8), kernel_size=3)
+    env = GrowthEnv(tiny_train(host=host), params.rng_seed, held.train, held.val, torch.arange(4))
+    play(env, Static(), EVALUATION_ITERATION, lambda *step: None, tasks)
+    expected, _ = env.committed(held.test)
+    network = found["static cnn, [4, 8]"]
+    assert network.test_accuracy_pct == tuple(round(value, 4) for value in expected.double().tolist())
+    assert network.params == (env.host.params,) * 4
+    # 64 training samples, forward and backward, in each of the steps.
+    assert network.training_flops == (STEPS * 64 * 3 * env.host.flops_per_sample,) * 4
+
+
+def test_a_trained_host_stands_beside_all_of_it_trained_on_and_adapters_in_every_slot(held, params):
+    """Two classes are those that the host was trained for. The frozen host alone scores what it came with; trained on,
+    it is another; with an adapter in each slot it has their parameters too.
+    """
+    config = Host(family="adapted_cnn", preset="baseline", widths=(4, 8), kernel_size=3)
+    source = replace(
+        held.train, x=held.train.x[:64], y=held.train.y[:64] % 2, classes=held.train.classes, task_classes=()
+    )
+    weights = train_host(config, source, 1, 1)
+    came = HeldOut(held.tasks, *(replace(split, host=weights) for split in (held.train, held.val, held.test)))
+    tree = params.model_copy(update={"train": tiny_train(host=config, episode_steps=2)})
+    tasks = torch.tensor([0, 1])
+    found = static_baselines(tree, came, tasks, DEVICE, (2,))[2]
+    env = GrowthEnv(tree.train, 1, came.train, came.val, torch.arange(2))
+    env.reset(options={"tasks": tasks})
+    untouched, _ = env.committed(came.test)
+    assert list(found)[-4:] == [FINE_TUNED, *(f"{name} in every slot" for name in ("lora", "bottleneck", "conv"))]
+    assert found[FINE_TUNED].params == (env.host.params,) * 2
+    assert found[FINE_TUNED].test_accuracy_pct != tuple(round(value, 4) for value in untouched.double().tolist())
+    # x + up(down x) of rank 4: 8 parameters a channel.
+    assert found["lora in every slot"].params == (env.host.params + 8 * (4 + 8),) * 2
+    play(env, Static(), EVALUATION_ITERATION, lambda *step: None, tasks)
+    assert torch.equal(env.committed(came.test)[0], untouched)
+    dear = tree.train.lifecycle.model_copy(update={"param_budget": 0.3})
+    tight = tree.model_copy(update={"train": tree.train.model_copy(update={"lifecycle": dear})})
+    assert [name for name in static_baselines(tight, came, tasks, DEVICE, (2,))[2] if "slot" in name] == [
+        "lora in every slot"
+    ]
+
+
+def test_tokens_have_no_linear_floor_and_no_floors_are_none(held, params):
+    x = torch.randint(256, (3 * 96, 8), generator=torch.Generator().manual_seed(0))
+    tokens = Dataset(x, x, 256, (256,) * 3)
+    tree = params.model_copy(update={"train": tiny_train(host=Host(family="transformer"), episode_steps=1)})
+    found = static_baselines(tree, HeldOut([], tokens, tokens, tokens), torch.tensor([0, 2]), DEVICE, (1,))[1]
+    assert list(found) == [f"static transformer, {preset}" for preset in PRESETS["transformer"]]
+    silent = params.model_copy(update={"headroom": params.headroom.model_copy(update={"floors": False})})
+    assert static_baselines(silent, held, torch.arange(3), DEVICE, (1, 2)) == {1: {}, 2: {}}
+
+
+# --- the network that a policy ended with -----------------------------------------------------------------------------
+
+
+ITERATION = 11
+EPOCH_FLOPS = 3 * 64  # of 64 training samples, by the FLOPs of one sample: forward and backward
+LIFECYCLE = Lifecycle(training_dwell=1, max_seeds=2)
+
+
+@pytest.fixture(scope="module")
+def regime(bank):
+    """Scored on the validation split: the test split of a suite's training tasks does not exist."""
+    data = (load_split(bank, split) for split in ("train", "val"))
+    return Regime(tiny_train(lifecycle=LIFECYCLE), *data, torch.arange(TASKS), ITERATION)
+
+
+def finished(bank, actor, **more):
+    """An environment at the end of an episode, and what it spent on training."""
+    env, spent = tiny_env(bank, lifecycle=LIFECYCLE, **more), []
+    play(env, actor(env), ITERATION, lambda s, a, r, info: spent.append(info.flops), torch.arange(TASKS))
+    return env, torch.stack(spent).sum(dim=0) * EPOCH_FLOPS
+
+
+def scheduled(env, name="depthwise"):
+    """The first slot's seed, then the second's."""
+    kind = [item.name for item in env.blueprints].index(name)
+    return OpenLoop([Schedule((kind, kind, NONE), 1)] * TASKS)
+
+
+def test_with_nothing_kept_it_is_the_static_host_bit_for_bit(bank, regime):
+    env, spent = finished(bank, lambda env: Static())
+    regime = replace(regime, train=env.train)
+    expected, _ = env.committed(regime.test)
+    for networks in static_final(env.population, regime, env.slots, spent, STEPS):
+        assert networks.epochs == (STEPS,) * TASKS
+        assert networks.test_accuracy_pct == tuple(round(value, 4) for value in expected.double().tolist())
+        assert networks.params == (env.host.params,) * TASKS
+        assert networks.training_flops == (STEPS * EPOCH_FLOPS * env.host.flops_per_sample,) * TASKS
+
+
+def test_kept_seeds_are_there_from_the_start_with_the_weights_they_began_with(bank, regime):
+    env, _ = finished(bank, lambda env: scheduled(env, "bottleneck"))
+    kept = env.slots.stage == Stage.FOSSILIZED
+    assert kept.any(dim=1).all()
+    slots = from_the_start(env.slots)
+    assert torch.equal(slots.blueprint, torch.where(kept, env.slots.blueprint, -1))
+    assert (slots.alpha[kept] == 1).all() and (slots.stage[~kept] == Stage.DORMANT).all()
+    env.population.reset(ITERATION, torch.arange(TASKS))
+    env.population.germinate(env.slots, kept)
+    begun = [env.population.named_parameters(env.slots, row) for row in range(TASKS)]
+    one = torch.ones(1, TASKS, dtype=torch.int64)
+    env.population.learning_rate.zero_()
+    regime.run(env.population, slots, one)
+    still = [env.population.named_parameters(slots, row) for row in range(TASKS)]
+    env.population.learning_rate.fill_(0.05)
+    regime.run(env.population, slots, one)
+    moved = [env.population.named_parameters(slots, row) for row in range(TASKS)]
+    for first, same, other in zip(begun, still, moved, strict=True):
+        assert first.keys() == same.keys() and any(name.startswith("joints") for name in first)
+        assert all(torch.equal(first[name], same[name]) for name in first)
+        assert not any(torch.equal(first[name], other[name]) for name in first if ".seed." in name)
+
+
+def test_a_pruned_seed_leaves_no_trace(bank, regime):
+    """Only what is FOSSILIZED counts: the same slots with another seed in TRAINING give the same networks."""
+    env, spent = finished(bank, scheduled)
+    both = static_final(env.population, regime, env.slots, spent, STEPS)
+    busy = Slots(**env.slots.state_dict())
+    free = env.slots.stage == Stage.DORMANT
+    busy.stage[free], busy.blueprint[free] = int(Stage.TRAINING), 0
+    assert free.any() and static_final(env.population, regime, busy, spent, STEPS) == both
+
+
+def test_equal_flops_buy_whole_epochs_and_at_least_one(bank, regime):
+    env, spent = finished(bank, scheduled)
+    of_final = env.host.flops_per_sample + env.population.seed_flops(env.slots).sum(dim=1)
+    spent[1], spent[2] = 0, 3 * EPOCH_FLOPS * of_final[2]
+    spent[3] = 3 * EPOCH_FLOPS * of_final[3] - 1
+    as_long, as_dear = static_final(env.population, regime, env.slots, spent, STEPS)
+    assert static_final(env.population, regime, env.slots, spent, 4)[0].epochs == (4,) * TASKS
+    # Seeds that came later cost less than seeds from the start: fewer epochs than the episode had.
+    assert as_long.epochs == (STEPS,) * TASKS and 10 < as_dear.epochs[0] <= STEPS
+    assert as_dear.epochs[1:4] == (1, 3, 2)
+    for row in (0, 2):
+        assert (
+            as_dear.training_flops[row] <= int(spent[row]) < as_dear.training_flops[row] + EPOCH_FLOPS * of_final[row]
+        )
+    assert as_dear.params == tuple((env.host.params + env.state.seed_params.sum(dim=1)).tolist())
+
+
+def test_each_row_is_scored_after_its_own_epochs(bank, regime):
+    env = tiny_env(bank)
+    slots, epochs = Slots.empty(TASKS, env.host.slots), torch.arange(TASKS) + 1
+    [together] = regime.run(env.population, slots, epochs[None])
+    assert together.epochs == tuple(range(1, TASKS + 1))
+    for row in (0, 3):
+        [alone] = regime.run(env.population, slots, torch.full((1, TASKS), row + 1))
+        assert alone.test_accuracy_pct[row] == together.test_accuracy_pct[row]
+
+
+@pytest.mark.slow
+def test_shared_out_to_processes_it_is_the_same(bank, regime):
+    make = partial(Shards, layout=Layout(TASKS, 3, 2), setup=torch.get_num_threads)
+    env, spent = finished(bank, scheduled, compose=make)
+    with closing(env) as shared:
+        slots = shared.slots
+        one = partial(Shards, layout=Layout(TASKS, 3, 1), setup=torch.get_num_threads)
+        with closing(tiny_env(bank, lifecycle=LIFECYCLE, compose=one)) as here:
+            assert static_final(here.population, regime, slots, spent, STEPS) == static_final(
+                shared.population, regime, slots, spent, STEPS
+            )

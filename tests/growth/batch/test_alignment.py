@@ -1,0 +1,75 @@
+"""Alignment of untrained seeds with labels: beside the reference, by task, and what it is for."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from simic.certify.alignment import alignments
+from simic.certify.networks import anatomy
+from simic.data.batches import Dataset
+from simic.growth.batch.alignment import TASKS_AT_ONCE, Alignments
+from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.hosts import build_host
+from simic.params import Host
+
+TABLE, IMAGES = Host(family="tables", preset="baseline"), Host(family="cnn", preset="baseline")
+BLUEPRINTS = blueprints_of("tables")
+NAMES = [item.name for item in BLUEPRINTS]
+D, N = 5, 1100
+
+
+def data(tasks: int, labels) -> Dataset:
+    """Standard normal rows, labelled by a function of a row."""
+    x = torch.randn(tasks * N, 1, 1, D, generator=torch.Generator().manual_seed(7))
+    y = labels(x[:, 0, 0])
+    return Dataset(x, y, int(y.max()) + 1, (int(y.max()) + 1,) * tasks)
+
+
+def of(dataset: Dataset, tasks: Tensor) -> Tensor:
+    host = build_host(TABLE, dataset.shape, dataset.classes)
+    return Alignments(host, BLUEPRINTS, dataset).of(tasks)
+
+
+def test_it_is_that_of_the_reference():
+    """Three classes, so that more than one hidden unit is asked."""
+    dataset = data(2, lambda x: (x[:, 0] + x[:, 1] * x[:, 2] > 0).long() + (x[:, 3] > 1))
+    body = anatomy(TABLE, dataset.shape, dataset.classes)
+    for task, found in enumerate(of(dataset, torch.arange(2))):
+        rows = slice(task * N, (task + 1) * N)
+        expected = alignments([*body.blueprints[0].values()], dataset.x[rows].double(), dataset.y[rows])
+        torch.testing.assert_close(found.double(), torch.tensor(expected).double(), rtol=0, atol=2e-5)
+        assert max(map(abs, expected)) == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "seen", "blind"),
+    [
+        (lambda x: (x.amax(1) - x.amin(1) > 2.2).long(), ("sort", "rbf"), ("norm", "compare", "quantile", "periodic")),
+        (lambda x: (torch.sin(5 * x[:, 2]) > 0).long(), ("bins", "periodic"), ("norm", "compare", "quantile", "sort")),
+    ],
+    ids=["range of a row", "sine of a column"],
+)
+def test_seeds_that_can_see_a_rule_stand_out(labels, seen: tuple[str, ...], blind: tuple[str, ...]):
+    found = dict(zip(NAMES, of(data(1, labels), torch.zeros(1, dtype=torch.int64))[0].tolist(), strict=True))
+    assert min(found[name] for name in seen) > 2 * max(abs(found[name]) for name in blind), found
+
+
+def test_labels_by_chance_align_with_nothing_on_average():
+    """A norm instead of the product of two halves would favour seeds with many features."""
+    dataset = data(40, lambda x: torch.randint(2, (len(x),), generator=torch.Generator().manual_seed(3)))
+    found = of(dataset, torch.arange(40))
+    assert found.mean(0).abs().max() < 0.4 and (found < 0).float().mean().sub(0.5).abs() < 0.15
+
+
+def test_it_does_not_depend_on_which_tasks_are_asked_for():
+    dataset = data(TASKS_AT_ONCE + 3, lambda x: (x[:, 0] * x[:, 1] > 0).long())
+    every = of(dataset, torch.arange(dataset.tasks))
+    some = torch.tensor([TASKS_AT_ONCE + 1, 4, 4, 0])
+    assert of(dataset, some).equal(every[some])
+
+
+def test_seeds_that_read_features_have_none():
+    host = build_host(IMAGES, (1, 8, 8), 2)
+    kinds = blueprints_of(host.family)
+    dataset = Dataset(torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 0, 1]), 2)
+    assert not Alignments(host, kinds, dataset).of(torch.zeros(3, dtype=torch.int64)).any()

@@ -1,0 +1,64 @@
+"""Two runs are equal, or it is said where they part and what differs."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from simic import cli
+from simic.errors import SimicError
+from simic.pipeline import compare_runs, stages
+from simic.pipeline.paths import Workspace
+from tests.pipeline.small_suite import tree
+
+
+@pytest.fixture(scope="module")
+def other(suite_run: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """With another learning rate of the agent, which is first used in the second iteration."""
+    found = Workspace(tmp_path_factory.mktemp("other"))
+    shutil.copytree(suite_run.prepared, found.prepared)
+    stages.train(tree("train.ppo.learning_rate=0.002"), found)
+    return found
+
+
+def test_a_run_is_equal_to_its_copy(suite_run: Workspace, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(suite_run.root, tmp_path / "copy"))
+    equal, lines = compare_runs.compare(suite_run.root, copy)
+    assert equal
+    assert lines == [
+        "equal after each of the 3 iterations that both have",
+        "params, data, code and machine are the same",
+    ]
+
+
+def test_the_iteration_the_tensors_and_the_param_are_named(suite_run: Workspace, other: Workspace) -> None:
+    equal, lines = compare_runs.compare(suite_run.root, other.root)
+    assert not equal
+    assert lines[0] == "equal up to iteration 0, not after iteration 1"
+    assert any(line.startswith("after iteration 3: ") and "tensors differ: " in line for line in lines)
+    assert lines[-1] == "train.ppo.learning_rate: 0.0015 → 0.002"
+
+
+@pytest.mark.parametrize(("same", "code"), [(True, 0), (False, 1)])
+def test_the_command_ends_as_diff_does(
+    same: bool, code: int, suite_run: Workspace, other: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = suite_run if same else other
+    monkeypatch.setattr(sys, "argv", ["simic", "diff", str(suite_run.root), str(second.root)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == code
+
+
+def test_a_folder_without_a_run_is_named(suite_run: Workspace, tmp_path: Path) -> None:
+    with pytest.raises(SimicError, match="give the folder of a run that was trained"):
+        compare_runs.compare(suite_run.root, tmp_path)
+
+
+def test_a_damaged_run_is_refused(suite_run: Workspace, tmp_path: Path) -> None:
+    copy = Workspace(Path(shutil.copytree(suite_run.root, tmp_path / "copy")))
+    state = copy.checkpoints / "latest" / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(SimicError, match="damaged"):
+        compare_runs.compare(suite_run.root, copy.root)

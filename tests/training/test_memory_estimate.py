@@ -1,0 +1,105 @@
+"""Sizes are held against the memory there is before any of it is allocated; what is counted is what a run takes."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from simic import memory
+from simic.errors import SimicError
+from simic.memory import GIB, Need, refuse_too_much
+from simic.params import Governor, Host, Params, Policy
+from simic.training import memory_estimate
+from simic.training.session import open_session
+from tests.training.small_runs import small_params
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+TOO_LARGE = {
+    "hosts": (small_params(envs=1_000_000), "train.envs"),
+    "steps": (small_params(envs=120, episode_steps=1_000_000), "train.episode_steps"),
+    "widths": (small_params(envs=120, host=Host(widths=(4096, 4096, 4096))), "train.host"),
+    "policy": (small_params(policy=Policy(encoder_units=8192, core_units=8192, critic="own")), "train.policy"),
+    "windows": (small_params(envs=100_000, governor=Governor(window=1_000_000)), "train.governor.window"),
+}
+
+
+@pytest.fixture(autouse=True)
+def machine_of_16_gib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_estimate, "machine_bytes", lambda: 16 * GIB)
+
+
+@pytest.mark.parametrize("case", TOO_LARGE)
+def test_a_run_that_does_not_fit_is_refused_before_anything_is_allocated(
+    prepared: Path, tmp_path: Path, case: str
+) -> None:
+    params, key = TOO_LARGE[case]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(SimicError) as caught, open_session(params, tmp_path / "work", prepared):
+        pass
+    assert key in str(caught.value) and "and there are 16.0 GiB of memory" in str(caught.value)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+    assert not (tmp_path / "work").exists()
+
+
+def test_processes_are_counted_with_the_hosts(prepared: Path) -> None:
+    with pytest.raises(SimicError, match=r"256 processes: at least .* lower runtime\.processes"):
+        memory_estimate.refuse_training(small_params(), prepared, 4, 256, CPU)
+    memory_estimate.refuse_training(small_params(), prepared, 4, 2, CPU)
+
+
+def test_an_evaluation_that_does_not_fit_is_refused(prepared: Path) -> None:
+    memory_estimate.refuse_playing(small_params(), prepared, 120, CPU)
+    with pytest.raises(SimicError, match=r"and there are 16\.0 GiB of memory"):
+        memory_estimate.refuse_playing(small_params(), prepared, 2_000_000, CPU)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from simic.training import memory_estimate
+from tests.training.small_runs import run, small_params
+
+def grown():
+    # Not getrusage: its maximum is inherited from the process that started this one.
+    return 1024 * int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0])
+
+counted = []
+memory_estimate.refuse_too_much = lambda found, available: counted.extend([sum(need.bytes for need in found), grown()])
+run(Path(sys.argv[1]) / "work", Path(sys.argv[2]), params=small_params(envs=300, iterations=1, validate_every=1))
+print(counted[0], grown() - counted[1])
+"""
+
+
+@pytest.mark.slow
+def test_no_more_is_counted_than_a_run_really_takes(prepared: Path, tmp_path: Path) -> None:
+    """Resident memory of a process by the end of an iteration of 300 hosts, against what was counted before it."""
+    command = [sys.executable, "-c", CHILD, str(tmp_path), str(prepared)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    counted, taken = map(int, done.stdout.split())
+    assert 0.1 * taken < counted < taken
+
+
+def test_the_least_of_machine_container_and_limit_is_what_there_is() -> None:
+    program = "from simic.memory import machine_bytes; print(machine_bytes())"
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({3 * GIB}, {3 * GIB})); " + program
+    found = subprocess.run([sys.executable, "-c", limit], capture_output=True, text=True, check=True).stdout
+    assert int(found) <= 3 * GIB
+    assert int(found) <= memory.machine_bytes()
+
+
+def test_what_fits_exactly_is_not_refused() -> None:
+    refuse_too_much([Need("a", 5, "x"), Need("b", 5, "y")], 10)
+    with pytest.raises(SimicError, match=r"^b: at least .* lower y$"):
+        refuse_too_much([Need("a", 5, "x"), Need("b", 6, "y")], 10)
+
+
+def test_the_shipped_run_fits_a_machine_of_two_gib(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_estimate, "machine_bytes", lambda: 2 * GIB)
+    tree = Params()
+    memory_estimate.refuse_training(tree, prepared, tree.train.envs, 2, CPU)

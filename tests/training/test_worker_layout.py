@@ -1,0 +1,161 @@
+"""How hosts are shared out to cores, and that a training run does not depend on it; processes and signals are real."""
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from small_runs import findings_of, recorded, small_params
+
+from simic.errors import SimicError
+from simic.growth.batch.shards import Layout
+from simic.params import Params, Runtime
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
+from simic.telemetry.columns import Columns
+from simic.telemetry.rows import UpdateRow
+from simic.training import worker_layout
+from simic.training.checkpoint import read
+from simic.training.interrupts import Interrupted
+from simic.training.observers import Observer
+from simic.training.session import open_session
+from simic.training.trainer import train
+
+CPU = torch.device("cpu")
+HOSTS = 8  # two groups of four
+
+
+def shared(processes: int, **changes: object) -> Params:
+    return small_params({"processes": processes}, **({"envs": HOSTS, "iterations": 2} | changes))
+
+
+def workers() -> list[int]:
+    found = subprocess.run(
+        ["pgrep", "-P", str(os.getpid()), "-f", "spawn_main"], capture_output=True, text=True, check=False
+    )
+    return [int(line) for line in found.stdout.split()]
+
+
+class AfterFirst(Observer):
+    """Does something when the first iteration is whole."""
+
+    def __init__(self, act) -> None:
+        self.act = act
+
+    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
+        if update.iteration == 0:
+            self.act()
+
+
+@pytest.fixture(scope="module")
+def together(prepared, tmp_path_factory) -> Path:
+    """The work directory of a run of two processes."""
+    work = tmp_path_factory.mktemp("together")
+    with open_session(shared(2), work, prepared) as session:
+        assert len(workers()) == 1
+        train(session)
+    assert not workers()
+    return work
+
+
+def state_of(work: Path) -> bytes:
+    return (work / "checkpoints" / "000002" / "state.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("processes", "hosts", "group", "expected"),
+    [
+        (2, 64, None, Layout(64, 32, 2)),
+        (1, 64, None, Layout(64, 64, 1)),
+        (16, 64, None, Layout(64, 4, 16)),
+        (32, 64, None, Layout(64, 4, 16)),  # no groups of fewer than four
+        (2, 20, None, Layout(20, 10, 2)),
+        (2, 3, None, Layout(3, 3, 1)),
+        (2, 9, None, Layout(9, 5, 2)),
+        (1, 64, 16, Layout(64, 16, 1)),  # the groups of a checkpoint stay
+        (8, 64, 16, Layout(64, 16, 4)),
+    ],
+)
+def test_a_group_for_each_process_unless_they_are_given(processes, hosts, group, expected, monkeypatch) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
+    assert worker_layout.layout(Runtime(processes=processes), hosts, CPU, group) == expected
+
+
+def test_by_default_each_core_has_a_process_of_one_thread(monkeypatch) -> None:
+    threads = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    monkeypatch.setattr(worker_layout, "cores", lambda: 4)
+    assert worker_layout.layout(Runtime(), 64, CPU) == Layout(64, 16, 4)
+    assert worker_layout.layout(Runtime(), 2, CPU) == Layout(2, 2, 1)
+    assert worker_layout.layout(Runtime(threads=3), 64, CPU) == Layout(64, 16, 4)
+    assert threads == [1, 1]
+
+
+def test_with_cuda_there_is_one_process() -> None:
+    assert worker_layout.layout(Runtime(), 64, torch.device("cuda")) == Layout(64, 64, 1)
+    with pytest.raises(SimicError, match=r"runtime.processes = 2: must be auto or 1 with CUDA; torchrun"):
+        worker_layout.layout(Runtime(processes=2), 64, torch.device("cuda"))
+
+
+def test_any_number_of_processes_goes_on_bit_for_bit(together, prepared, tmp_path) -> None:
+    """The groups are those of the checkpoint, so a run may move to a machine with other cores."""
+    manifest = read(together / "checkpoints" / "000002").manifest
+    assert (manifest.machine.group, manifest.machine.processes, manifest.machine.ranks) == (4, 2, 1)
+    with open_session(shared(2, iterations=1), tmp_path, prepared) as session:
+        train(session)
+    with open_session(shared(1), tmp_path, prepared) as session:
+        assert (session.identity.machine.group, session.identity.machine.processes) == (4, 1)
+        train(session)
+    assert state_of(tmp_path) == state_of(together)
+    assert [row.check for row in findings_of(tmp_path)] == ["resumed_with_changes"]  # of the iterations alone
+
+
+@pytest.mark.slow
+def test_a_killed_process_costs_the_episode_and_nothing_else(together, prepared, tmp_path) -> None:
+    """Killed in the middle of the first rollout, and its successor in the second."""
+    left = [(0, 2), (1, 2)]
+
+    class Kills(Observer):
+        def on_step(self, iteration: int, step: int) -> None:
+            if (iteration, step) in left:
+                left.remove((iteration, step))
+                os.kill(workers()[0], signal.SIGKILL)
+
+    with open_session(shared(2), tmp_path, prepared) as session:
+        train(session, [Kills()])
+    assert not left and state_of(tmp_path) == state_of(together)
+    found = findings_of(tmp_path)
+    assert [(row.iteration, row.check, row.severity) for row in found] == [(k, "process_lost", "info") for k in (0, 1)]
+    assert recorded(tmp_path) == recorded(together)
+
+
+@pytest.fixture
+def workspace(prepared, tmp_path) -> Workspace:
+    found = Workspace(tmp_path)
+    shutil.copytree(prepared, found.prepared)
+    return found
+
+
+def test_a_stop_request_ends_every_process(workspace) -> None:
+    stop = threading.Event()
+    with pytest.raises(Interrupted, match="stopped with 1 iterations saved; to resume"):
+        stages.train(shared(2), workspace, (AfterFirst(stop.set),), stop)
+    assert not workers()
+
+
+@pytest.mark.slow
+def test_a_users_file_is_known_to_every_process_and_the_stage_leaves_none_behind(workspace) -> None:
+    (workspace.root / "extensions").mkdir()
+    (workspace.root / "extensions" / "loud_here.py").write_text("print('loaded' * 20_000)\n")
+    from simic import registry
+
+    registry.load_extension(workspace.root / "extensions" / "loud_here.py")
+    tree = shared(2, iterations=1).model_copy(update={"extensions": ("loud_here",)})
+    seen: list[int] = []
+    stages.train(tree, workspace, (AfterFirst(lambda: seen.extend(workers())),))
+    assert len(seen) == 1 and not workers()
+    assert read(workspace.checkpoints / "latest").manifest.machine.processes == 2
