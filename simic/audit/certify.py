@@ -26,10 +26,13 @@ from simic.certify.iteration import KeptIteration, Known
 from simic.errors import SimicError
 from simic.evaluation.result import HeadroomReport, PerSeed
 from simic.growth.export import refuse_damaged
-from simic.telemetry.publish import KEPT_FILE
+from simic.telemetry.publish import KEPT_FILE, VALIDATED_FILE
 from simic.training.checkpoint import Checkpoint, read_chain
+from simic.training.validation import DECIDED
 
 SHAPING = "components.shaping"  # where it is paid, scaled rewards are not clipped: they telescope
+RULED = 3  # hosts of each hand-written rule
+VALIDATED = 3  # hosts of the validation that chose the best checkpoint
 OF_POLICY = ("params", "flops_per_sample", "training_flops", "germinated", "fossilized", "pruned")
 
 
@@ -107,6 +110,8 @@ class CertifiedRun:
             log.equal("row of the update", f"iteration {number + 1}", bool(metrics))
             if metrics:
                 iteration.certify_iteration(self.known, kept, metrics, log)
+        begun, ended = (self.run.updates.column(name).tolist() for name in ("state_begun", "state_ended"))
+        iteration.certify_taken_up(begun, ended, log)
         for first, second in pairwise(self.kept):
             if second == first + 1:
                 iteration.certify_between(self.kept[first], self.kept[second], log)
@@ -114,7 +119,7 @@ class CertifiedRun:
         links = read_chain(self.checkpoints).links
         for name, found in (self.run.checkpoints or {}).items():
             done, scalars = found.manifest.iteration, found.manifest.scalars
-            own = iteration.link(scalars, links.get(done - 1, ""), found.tensors)
+            own = iteration.hashed({**scalars, "chain": links.get(done - 1, "")}, found.tensors)
             log.equal("hash chain", f"checkpoint {name}", own == scalars["chain"])
         return log.comparisons()
 
@@ -131,6 +136,33 @@ class CertifiedRun:
             for place in episodes.chosen_hosts(self.run.params.rng_seed, number, hosts, processes):
                 own = {name: values[rows][:, place] for name, values in steps.columns.items() if values.ndim > 1}
                 episodes.replay_episode(self.world, own, number, place, self.kept.get(number), log)
+        return [*log.comparisons(), *self._validation()]
+
+    def _validation(self) -> Sequence[Comparison]:
+        """Play episodes that chose the best checkpoint again, decided by its weights."""
+        log, path = ComparisonLog(evaluation.ALLOWED, evaluation.TYPICAL), self.telemetry / VALIDATED_FILE
+        best = (self.run.checkpoints or {}).get("best")
+        if best is None or not path.exists():
+            log.equal("validation episodes recorded", "best checkpoint", False)
+            return log.comparisons()
+        world, played = self.world, self.run.validations
+        decided = load_file(path)[DECIDED]
+        row = played.where(played.column("iteration") + 1 == best.manifest.iteration)
+        log.equal("validation episodes recorded", "best checkpoint", len(row) == 1)
+        ground = Ground(world, None, evaluation.VALIDATION_ITERATION)
+        hosts = evaluation.chosen(self.run.params.rng_seed, best.manifest.iteration, len(decided), VALIDATED)
+        for host in hosts if len(row) == 1 else ():
+            own = {name: float(values[0, host]) for name, values in row.columns.items() if values.ndim > 1}
+            task = world.bank.validation_task(host)
+            log.equal("task of a validation episode", f"host {host}", own["task"] == task)
+            numbers = {"params": own["committed_params"], "flops_per_sample": own["committed_flops"]}
+            numbers |= {name: own[name] for name in ("germinated", "fossilized", "pruned")}
+            claimed = Claimed(None, own["committed_accuracy"], numbers)
+            if not own["panicked"]:
+                evaluation.replay_decisions(
+                    ground, self.known, best.tensors, evaluation.VALIDATION, host, task, decided[host].tolist(),
+                    claimed, log,
+                )  # fmt: skip
         return log.comparisons()
 
     def evaluation(self) -> Sequence[Comparison]:
@@ -146,8 +178,7 @@ class CertifiedRun:
             seeds = found.policies[name].per_seed
             for host in evaluation.chosen(run.params.rng_seed, number, found.eval_seeds):
                 if not seeds.rollbacks[host]:
-                    decided = [[int(index) for index in step.split()] for step in actions[host]]
-                    claimed = _claimed(seeds, host, OF_POLICY)
+                    claimed, decided = _claimed(seeds, host, OF_POLICY), _decided(actions[host])
                     task, state = found.rows[host], checkpoint.tensors
                     evaluation.replay_decisions(self.ground, self.known, state, name, host, task, decided, claimed, log)
         return log.comparisons()
@@ -165,6 +196,14 @@ class CertifiedRun:
                 claimed = _of_schedule(found, host, schedule)
                 name, task = found.schedules[schedule], found.rows[host]
                 evaluation.replay_schedule(self.ground, name, host, task, found.epochs, claimed, log)
+        for number, (name, actions) in enumerate(found.actions.items()):
+            seeds = found.policies[name]
+            for host in evaluation.chosen(self.run.params.rng_seed, number, hosts, RULED):
+                if not seeds.rollbacks[host]:
+                    evaluation.replay_decisions(
+                        self.ground, self.known, {}, name, host, found.rows[host], _decided(actions[host]),
+                        _claimed(seeds, host, OF_POLICY), log,
+                    )  # fmt: skip
         return log.comparisons()
 
     def grown_network(self) -> Sequence[Comparison]:
@@ -183,6 +222,10 @@ class CertifiedRun:
         log = ComparisonLog({})
         certify_grown(self.grown, samples, classes, seeds.test_accuracy_pct[host], seeds.params[host], log)
         return log.comparisons()
+
+
+def _decided(steps: Sequence[str]) -> list[list[int]]:
+    return [[int(index) for index in step.split()] for step in steps]
 
 
 def _claimed(seeds: PerSeed, host: int, names: Sequence[str]) -> Claimed:

@@ -45,6 +45,11 @@ class Bank:
             x, y = (arrays.get_slice(f"{name}_{split}")[rows] for name in "xy")
         return Samples(x.double() if x.is_floating_point() else x.long(), y.long())
 
+    def validation_task(self, host: int) -> int:
+        """Return the task of a host in validation: those that training does not see in turn, or the only one."""
+        others = len(self.task_classes) - self.of_training
+        return self.of_training + host % others if others else 0
+
     def chance_loss(self, task: int) -> float:
         """Cross-entropy of a uniform guess, in nats."""
         return math.log(self.task_classes[task])

@@ -5,7 +5,7 @@ actions, values, scales, advantages, every step of the optimiser, counters and m
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -141,11 +141,20 @@ def certify_between(first: KeptIteration, second: KeptIteration, log: Comparison
         log.equal("state between iterations", f"{where}, {name}", same)
 
 
-def link(scalars: Mapping[str, object], before: str, tensors: Tensors) -> str:
-    """Return the link of the hash chain after an iteration: sha256 over its counters as JSON with sorted keys, which
-    hold the link ``before``, then by name every tensor's name, type, shape and bytes.
+def certify_taken_up(begun: Sequence[str], ended: Sequence[str], log: ComparisonLog) -> None:
+    """Compare the hashes of the state that each iteration began with to those of the state that the one before ended
+    with: whatever happened in between (a resume, validation), it is the same.
     """
-    content = hashlib.sha256(json.dumps({**scalars, "chain": before}, sort_keys=True).encode())
+    for number, (before, after) in enumerate(zip(ended, begun[1:], strict=False), start=2):
+        if before:  # an earlier version recorded none
+            log.equal("state taken up", f"iteration {number}", after == before)
+
+
+def hashed(scalars: Mapping[str, object], tensors: Tensors) -> str:
+    """Return sha256 over counters as JSON with sorted keys, then by name every tensor's name, type, shape and bytes. A
+    link of the hash chain is that of the counters after an iteration, which hold the link before.
+    """
+    content = hashlib.sha256(json.dumps(scalars, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
         content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

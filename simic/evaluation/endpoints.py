@@ -8,7 +8,7 @@ import numpy as np
 from simic import params as params_module
 from simic.envs.rewards.transition import score
 from simic.evaluation import gap, search
-from simic.evaluation.result import LEARNED, Evaluation, HeadroomReport, Standing, Standings
+from simic.evaluation.result import BLIND, LEARNED, Evaluation, HeadroomReport, Standing, Standings
 from simic.evaluation.statistics import Values, mean_interval
 from simic.params import Params
 
@@ -129,7 +129,7 @@ def metrics(evaluation: Evaluation) -> dict[str, float]:
     nothing else is said; what is not defined is left out.
     """
     primary, *others = evaluation.standings.values()
-    learned, blind = primary.policies.get(LEARNED), primary.policies.get("blind")
+    learned, blind = primary.policies.get(LEARNED), primary.policies.get(BLIND)
     if learned is None:
         return {}
     shares = {"gap_closed": learned.share, "blind_gap_closed": blind.share if blind else None}

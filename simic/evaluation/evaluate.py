@@ -14,7 +14,7 @@ from simic.envs.play import Actor
 from simic.evaluation import endpoints, result, statistics
 from simic.evaluation.best_worst_episodes import best_and_worst
 from simic.evaluation.counterfactual import CounterfactualActor, grade
-from simic.evaluation.result import LEARNED, OUTSIDE, SAMPLED
+from simic.evaluation.result import BLIND, LEARNED, OUTSIDE, SAMPLED
 from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, Performance, of_rows, play_for_score
 from simic.evaluation.static_baselines import Regime, static_final
 from simic.growth.life.vocabulary import Slots
@@ -84,7 +84,7 @@ def evaluate(
         counterfactuals=grade(setup, learned, tried, subject.reward_scale if subject else 1.0) if learned else {},
         planted=planted,
         others=dict(others or {}),
-        actions={name: played[name].actions() for name in (LEARNED, SAMPLED) if name in played},
+        actions={name: played[name].actions() for name in (LEARNED, SAMPLED, BLIND) if name in played},
         cases=best_and_worst(setup, headroom, learned) if learned else (),
     )
 

@@ -23,6 +23,7 @@ from simic.evaluation.grid import Grid, Splits, Table, grids
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import (
     OUTSIDE,
+    Actions,
     Cost,
     Fixed,
     HeadroomReport,
@@ -132,7 +133,8 @@ class _Ground:
         params, held_out, count = self.params, setup.held_out, len(setup.tasks)
         rules = hand_rules(params.headroom.policies, setup.env, self.tuned)
         played = {
-            length: {name: done.score for name, done in play_for_score(setup, rules, length)} for length in lengths
+            length: {name: (done.score, done.actions()) for name, done in play_for_score(setup, rules, length)}
+            for length in lengths
         }
         # Hosts that choose and hosts that score, all at once.
         hosts = Hosts(setup.tasks.repeat(2), torch.arange(2 * count), EVALUATION_ITERATION)
@@ -153,7 +155,7 @@ class _Ground:
         setup: EvaluationSetup,
         length: int,
         tables: Grid,
-        played: dict[str, PerSeed],
+        played: dict[str, tuple[PerSeed, Actions]],
         static: dict[str, Fixed],
     ) -> HeadroomReport:
         params, env, count = self.params, setup.env, len(setup.tasks)
@@ -182,7 +184,8 @@ class _Ground:
             params=_rows(tables.params[:count]),
             flops_per_sample=_rows(tables.flops_per_sample[:count]),
             grid_cost=_cost(tables),
-            policies=played,
+            policies={name: score for name, (score, _) in played.items()},
+            actions={name: actions for name, (_, actions) in played.items()},
             tuned=self.tuned,
             floors=static,
             standings={},

@@ -10,7 +10,7 @@ from simic.envs.play import Actor, refuse_closed
 from simic.errors import SimicError
 from simic.evaluation.baselines import Blind, RandomLegal, Static
 from simic.evaluation.endpoints import PATIENT, TUNED
-from simic.evaluation.result import SAMPLED
+from simic.evaluation.result import BLIND, SAMPLED
 from simic.evaluation.rules import published_for, tuned_actor
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import HostSpec
@@ -49,7 +49,7 @@ def _actor(name: str, env: GrowthEnv, learned: Learned | None) -> Actor:
         raise SimicError(f"evaluate.policies names {name!r}: there is no trained policy; run simic train first")
     refuse_other_host(learned, env.host)
     actor = learned.actor(greedy=name != SAMPLED)
-    return Blind(actor) if name == "blind" else actor
+    return Blind(actor) if name == BLIND else actor
 
 
 def refuse_other_host(learned: Learned, host: HostSpec) -> None:

@@ -17,7 +17,8 @@ SCHEMA_VERSION = 6
 HEADROOM_VERSION = 2
 RULES_VERSION = 1
 OUTSIDE = "outside"  # among the others of a report: tasks that were not made for the suite
-LEARNED, SAMPLED = "learned", "learned_sampled"  # names of the trained policy among those evaluated: greedy, sampled
+# Names of the trained policy among those evaluated: greedy, sampled, and greedy without what it sees of the host.
+LEARNED, SAMPLED, BLIND = "learned", "learned_sampled", "blind"
 PRIMARY_ENDPOINT = (
     "score of learned, greedy, less that of the tuned hand rule, one training each: on the test splits of held-out "
     "tasks of known kinds"
@@ -242,6 +243,7 @@ class HeadroomReport(Frozen):
     flops_per_sample: tuple[tuple[float, ...], ...]
     grid_cost: Cost
     policies: dict[str, PerSeed]
+    actions: dict[str, Actions] = {}  # of the same policies
     tuned: TunedRules | None = None  # the rules that ``tuned_rule`` played
     floors: dict[str, Fixed]
     standings: dict[str, Standings]  # by group of tasks
@@ -276,6 +278,7 @@ def joined(reports: Sequence[HeadroomReport]) -> HeadroomReport:
         | {
             "tasks": tuple(task for report in reports for task in report.tasks),
             "rows": tuple(k + row for k, report in zip(before, reports, strict=True) for row in report.rows),
+            "actions": {},  # of hosts of several sizes: not played again
             "bare": tuple(report.host.params for report in reports for _ in report.rows),
             "policies": {name: concatenated([r.policies[name] for r in reports]) for name in first.policies},
             "floors": {name: concatenated([r.floors[name] for r in reports]) for name in first.floors},

@@ -29,6 +29,7 @@ from simic.telemetry.timing import TIMING_FILE
 UPDATES_FILE, STEPS_FILE, EPISODES_FILE = "updates.parquet", "steps.parquet", "episodes.parquet"
 EVENTS_FILE, FINDINGS_FILE = "events.parquet", "findings.parquet"
 KEPT_FILE = "iteration_{:06d}.safetensors"  # of the few that are kept whole
+VALIDATED_FILE = "validation.safetensors"  # decisions of the episodes that chose the best checkpoint
 ROWS_PER_GROUP = 2000  # of all hosts
 HOST_ROWS_PER_GROUP = 1 << 20  # bounds the memory of a group
 
@@ -36,9 +37,12 @@ HOST_ROWS_PER_GROUP = 1 << 20  # bounds the memory of a group
 def publish(work_dir: Path, extent: Extent, out_dir: Path) -> None:
     """Write ``out_dir`` anew, whole or not at all; SimicError naming the file of the log that is damaged."""
     log = work_dir / FOLDER
-    damage = _damage(work_dir, extent)
+    chain = Chain.of(log)
+    damage = _damage(chain, work_dir, extent)
     if damage is not None:
         raise SimicError(f"{damage}; run the same command again: it goes on from what is good and says what is lost")
+    updates = list(chain.updates_of(extent).values())
+    best = updates[-1].best_iteration if updates else None
     with durable.new_directory(out_dir) as folder:
         curves = Curves()
         with ExitStack() as files:
@@ -46,10 +50,10 @@ def publish(work_dir: Path, extent: Extent, out_dir: Path) -> None:
             for number in range(extent.files):
                 file = LogFile(path_of(log, number))
                 _append(file, tables, curves)
-                if kept := file.columns("kept"):
-                    assert file.update is not None  # it is of an iteration
-                    name = KEPT_FILE.format(file.update.iteration)
-                    (folder / name).write_bytes(save({each: np.ascontiguousarray(x) for each, x in kept.items()}))
+                if (update := file.update) is not None:
+                    _copy(file, "kept", folder / KEPT_FILE.format(update.iteration))
+                    if update.iteration + 1 == best:
+                        _copy(file, "validated", folder / VALIDATED_FILE)
         (folder / CURVES_FILE).write_text(curves.csv(), encoding="utf-8")
         (folder / METRICS_FILE).write_text(curves.metrics(), encoding="utf-8")
         for name in (TIMING_FILE, RUN_FILE):
@@ -63,9 +67,15 @@ def links(work_dir: Path, extent: Extent) -> dict[int, str]:
     return {done: update.state_chain for done, update in updates.items()}
 
 
-def _damage(work_dir: Path, extent: Extent) -> str | None:
+def _copy(file: LogFile, table: str, path: Path) -> None:
+    """Write a table's columns as a file of their own, if the log has any."""
+    if columns := file.columns(table):
+        path.write_bytes(save({name: np.ascontiguousarray(values) for name, values in columns.items()}))
+
+
+def _damage(chain: Chain, work_dir: Path, extent: Extent) -> str | None:
     """Say what is not as it was written: of the log, the wall times, or the starts that a session has."""
-    chain, times, begun = Chain.of(work_dir / FOLDER), work_dir / TIMING_FILE, work_dir / RUN_FILE
+    times, begun = work_dir / TIMING_FILE, work_dir / RUN_FILE
     damage = chain.damage(extent)
     if damage is not None:
         return damage
@@ -182,7 +192,10 @@ def updates_table(updates: list[UpdateRow]) -> pa.Table:
             **{name: pa.array([update.metrics[name] for update in updates], pa.float64()) for name in metrics},
             "validation_accuracy": pa.array([update.validation_accuracy for update in updates], pa.float64()),
             "best_iteration": pa.array([update.best_iteration for update in updates], pa.int64()),
-            "state_chain": pa.array([update.state_chain for update in updates], pa.string()),
+            **{
+                name: pa.array([getattr(update, name) for update in updates], pa.string())
+                for name in ("state_chain", "state_begun", "state_ended")
+            },
         }
     )
 

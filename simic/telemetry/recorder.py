@@ -49,6 +49,7 @@ class Iteration:
     validation: Columns | None  # those that choose the best checkpoint, where they were played
     events: EventColumns
     kept: Columns = field(default_factory=dict)  # of a few iterations all that certifying one needs
+    validated: Columns = field(default_factory=dict)  # decisions of the validation episodes
 
     def tables(self) -> dict[str, Columns]:
         """Return the tables, checked against their columns and in their order."""
@@ -56,7 +57,7 @@ class Iteration:
         if self.validation is not None:
             found["validation"] = arranged(self.validation, EPISODES)
         found |= {"train": arranged(self.train, EPISODES), "events": arranged(self.events.columns, EVENTS)}
-        return found | ({"kept": self.kept} if self.kept else {})
+        return found | {name: columns for name in ("kept", "validated") if (columns := getattr(self, name))}
 
 
 def encode(previous: str, iteration: Iteration | None, findings: list[FindingRow], lost: str | None = None) -> bytes:
@@ -130,7 +131,7 @@ class LogFile:
         return EventColumns(self.columns("events"), [(name, detail) for name, detail in self._metadata["texts"]])
 
     def columns(self, table: str) -> Columns:
-        """Return those of ``steps``, ``train``, ``validation``, ``events`` or ``kept``; empty where there are none."""
+        """Return those of ``steps``, ``train``, ``validation``, ``validated`` …; empty where there are none."""
         names = self._metadata["tables"].get(table, [])
         with _readable(self.path), safe_open(self.path, "np") as file:
             return {name: file.get_tensor(f"{table}/{name}") for name in names}

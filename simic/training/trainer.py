@@ -127,6 +127,7 @@ class TrainingRun:
         self.seconds, self.begun = {}, iteration + 1
         keeps = iteration in kept_iteration.chosen(self.session.params)
         self.kept = kept_iteration.state(self.state.tensors(), kept_iteration.BEFORE) if keeps else {}
+        self.taken_up = self.state.sha256()
         rollout, own = self._played("collect", iteration, lambda: self._rollout(iteration))
         self._look_at_memory(iteration)
         parts = self.ranks.gather(own)
@@ -216,7 +217,7 @@ class TrainingRun:
     def validate(self, iteration: int) -> None:
         """Play the same greedy episodes every ``validate_every`` iterations and after the last; keep the best score."""
         done = iteration + 1
-        self.validation, self.validation_accuracy = None, float("nan")
+        self.validation, self.validated, self.validation_accuracy = None, {}, float("nan")
         if done % self.settings.validate_every and done != self.settings.iterations:
             return
         env, ppo = self.session.env, self.state.ppo
@@ -226,6 +227,7 @@ class TrainingRun:
             lambda: validation.validate(env, ppo.policy, self.state.normalizers, self._look_for_stop),
         )
         self.validation = merged(self.ranks.gather(own), axis=0)
+        self.validated = {validation.DECIDED: self.validation.pop(validation.DECIDED)}
         self.validation_accuracy = validation.score(self.validation)
         if self.counters.best_score is None or self.validation_accuracy > self.counters.best_score:
             self.counters.best_score, self.counters.best_iteration = self.validation_accuracy, done
@@ -246,12 +248,14 @@ class TrainingRun:
             validation_accuracy=self.validation_accuracy,
             best_iteration=self.counters.best_iteration,
             state_chain=self.state.link(),
+            state_begun=self.taken_up,
+            state_ended=self.state.sha256(),
         )
         for observer in self.observers:
             observer.on_iteration(update, recorded.episode)
         events = episodes.events(recorded.steps)
         self.session.recorder.write(
-            Iteration(update, recorded.steps, recorded.episode, self.validation, events, self.kept)
+            Iteration(update, recorded.steps, recorded.episode, self.validation, events, self.kept, self.validated)
         )
         self.seconds["record"] = time.perf_counter() - started
         names = ("collect", "update", "validate", "record")

@@ -18,6 +18,7 @@ from simic.telemetry.columns import Columns
 from simic.training.episodes import Tally
 from simic.training.learned import LearnedActor
 
+DECIDED = "decided"
 VALIDATION_ITERATION = 1 << 41  # a namespace of its own: no training (≤ 10^6) and no evaluation episode (1 << 40)
 
 
@@ -28,14 +29,16 @@ def validate(
     on_step: Callable[[], None],
 ) -> Columns:
     """Play one greedy episode of every host; ``on_step`` is called after each step and may raise. Normalisers stay as
-    they are. The environment is left at the end of these episodes.
+    they are. The environment is left at the end of these episodes. Beside the columns of the episodes it returns
+    ``DECIDED [E, T, K]``, the index of the choice of every head.
     """
     others = env.tasks_in_bank - env.train_tasks
     tasks = env.train_tasks + env.env_ids % others if others else torch.zeros_like(env.env_ids)
-    tally = Tally(env)
+    tally, decided = Tally(env), list[Tensor]()
 
     def add(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
         tally.add(reward, info)
+        decided.append(torch.stack(tuple(action), dim=1))
         on_step()
 
     play(
@@ -46,7 +49,7 @@ def validate(
         tasks,
         steps=env.train.middle_episode,
     )
-    return tally.columns()
+    return tally.columns() | {DECIDED: torch.stack(decided, dim=1).to("cpu", torch.int16).numpy()}
 
 
 def score(episode: Columns) -> float:
