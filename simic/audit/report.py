@@ -98,12 +98,7 @@ def _templates(finalize: Any) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "interval": interval,
-        "count": count,
-        "cell": cell,
-        "label": label,
-    }
+    environment.filters |= {"interval": interval, "count": count, "cell": cell, "label": label}
     return environment
 
 

@@ -47,9 +47,7 @@ class World:
     def read(cls, params: Params, prepared: Path, tasks: Bank | None = None) -> "World":
         """Of a run's params and its prepared data; ``tasks`` are those of training and validation unless given."""
         train = params.train
-        refused = {
-            "train.reward.mode": (train.reward.mode, rewards.MODES),
-        }
+        refused = {"train.reward.mode": (train.reward.mode, rewards.MODES)}
         for name, (value, known) in refused.items():
             if value not in known:
                 raise NoReference(f"{name} = {value!r}: the reference has only {', '.join(known)}")

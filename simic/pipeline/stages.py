@@ -259,13 +259,11 @@ def audit(params: Params, workspace: Workspace) -> None:
     from simic.audit.report import write_report
     from simic.pipeline.display import shown
 
-    steps = int(params.audit.certify)
     with seals.explain_damage(workspace.root, params), shown(params.runtime.progress, "audit", "steps") as told:
-        run, done = recorded(params, workspace), count(1)
-        certificate = Certificate()
+        run, certificate = recorded(params, workspace), Certificate()
         if params.audit.certify:
             certificate = _certified(run, workspace)
-            told("derived again by the reference", next(done), steps)
+            told("derived again by the reference", 1, 1)
         certificate = certificate.model_copy(update={"resume": resume_certificate.read(workspace.resume)})
         write_report(replace(run, certificate=certificate), workspace.reports)
 
@@ -284,13 +282,9 @@ def recorded(params: Params, workspace: Workspace) -> "RunRecord":
 
     found, kept = trace(params, workspace.root)
     run = RunRecord.from_published(params, workspace.telemetry)
-    run = replace(
-        run,
-        headroom=result.read_headroom(workspace.headroom) if workspace.headroom.exists() else None,
-        evaluation=result.read(workspace.evaluation) if workspace.evaluation.exists() else None,
-        provenance=found,
-        checkpoints=kept,
-    )
+    headroom = result.read_headroom(workspace.headroom) if workspace.headroom.exists() else None
+    evaluation = result.read(workspace.evaluation) if workspace.evaluation.exists() else None
+    run = replace(run, headroom=headroom, evaluation=evaluation, provenance=found, checkpoints=kept)
     if not workspace.prepared.exists():
         return run
     samples = load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")
@@ -308,9 +302,7 @@ def _certified(run: "RunRecord", workspace: Workspace) -> "Certificate":
 
 
 def certify_code(params: Params, workspace: Workspace) -> "CodeCertificate":
-    """What the reference says of small trainings by this code with these params; nothing of the run is read or written,
-    but for its prepared data.
-    """
+    """Return what the reference says of a small training by this code with these params, on the prepared data."""
     from simic.audit.certify_code import certify_code as certified
 
     return certified(params, unchanged(workspace, workspace.prepared))

@@ -7,6 +7,7 @@ Steps and episodes become one table row per host. Nested values are columns of t
 
 import json
 import shutil
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -22,7 +23,7 @@ from simic.telemetry import starts, timing
 from simic.telemetry.columns import EPISODES, EVENTS, STEPS, Array, Columns, EventColumns, empty, published
 from simic.telemetry.curves import CURVES_FILE, METRICS_FILE, Curves
 from simic.telemetry.recorder import FOLDER, Chain, Extent, LogFile, path_of
-from simic.telemetry.rows import FindingRow, UpdateRow
+from simic.telemetry.rows import FindingRow, Row, UpdateRow
 from simic.telemetry.starts import RUN_FILE
 from simic.telemetry.timing import TIMING_FILE
 
@@ -36,19 +37,17 @@ HOST_ROWS_PER_GROUP = 1 << 20  # bounds the memory of a group
 
 def publish(work_dir: Path, extent: Extent, out_dir: Path) -> None:
     """Write ``out_dir`` anew, whole or not at all; SimicError naming the file of the log that is damaged."""
-    log = work_dir / FOLDER
-    chain = Chain.of(log)
-    damage = _damage(chain, work_dir, extent)
-    if damage is not None:
+    log = Chain.of(work_dir / FOLDER)
+    if (damage := _damage(log, work_dir, extent)) is not None:
         raise SimicError(f"{damage}; run the same command again: it goes on from what is good and says what is lost")
-    updates = list(chain.updates_of(extent).values())
-    best = updates[-1].best_iteration if updates else None
+    updates = log.updates_of(extent)
+    best = updates[max(updates)].best_iteration if updates else None
     with durable.new_directory(out_dir) as folder:
         curves = Curves()
         with ExitStack() as files:
             tables = {name: files.enter_context(TableWriter(folder / name, table)) for name, table in _empty().items()}
             for number in range(extent.files):
-                file = LogFile(path_of(log, number))
+                file = LogFile(path_of(log.folder, number))
                 _append(file, tables, curves)
                 if (update := file.update) is not None:
                     _copy(file, "kept", folder / KEPT_FILE.format(update.iteration))
@@ -73,14 +72,14 @@ def _copy(file: LogFile, table: str, path: Path) -> None:
         path.write_bytes(save({name: np.ascontiguousarray(values) for name, values in columns.items()}))
 
 
-def _damage(chain: Chain, work_dir: Path, extent: Extent) -> str | None:
+def _damage(log: Chain, work_dir: Path, extent: Extent) -> str | None:
     """Say what is not as it was written: of the log, the wall times, or the starts that a session has."""
     times, begun = work_dir / TIMING_FILE, work_dir / RUN_FILE
-    damage = chain.damage(extent)
+    damage = log.damage(extent)
     if damage is not None:
         return damage
     try:
-        rows, iterations = len(timing.read(times)), max(chain.updates_of(extent), default=0)
+        rows, iterations = len(timing.read(times)), max(log.updates_of(extent), default=0)
         if begun.exists():
             starts.read(begun)
     except SimicError as error:
@@ -170,47 +169,30 @@ def events_table(iteration: int, events: EventColumns) -> pa.Table:
     """Return one row per event."""
     columns = events.columns
     name, detail = (pa.array([text[part] for text in events.texts], pa.string()) for part in (0, 1))
-    return pa.table(
-        {
-            "iteration": np.full(len(columns["step"]), iteration),
-            "step": columns["step"],
-            "name": name.take(columns["text"]),
-            "env": columns["env"],
-            "slot": columns["slot"],
-            "detail": detail.take(columns["text"]),
-        }
-    )
+    place = {each: columns[each] for each in ("env", "slot")}
+    axes = {"iteration": np.full(len(columns["step"]), iteration), "step": columns["step"]}
+    return pa.table({**axes, "name": name.take(columns["text"]), **place, "detail": detail.take(columns["text"])})
 
 
 def updates_table(updates: list[UpdateRow]) -> pa.Table:
     """Return one row per update, its metrics under their own names."""
-    metrics = list(dict.fromkeys(chain.from_iterable(update.metrics for update in updates)))
-    return pa.table(
-        {
-            "iteration": pa.array([update.iteration for update in updates], pa.int64()),
-            "env_steps": pa.array([update.env_steps for update in updates], pa.int64()),
-            **{name: pa.array([update.metrics[name] for update in updates], pa.float64()) for name in metrics},
-            "validation_accuracy": pa.array([update.validation_accuracy for update in updates], pa.float64()),
-            "best_iteration": pa.array([update.best_iteration for update in updates], pa.int64()),
-            **{
-                name: pa.array([getattr(update, name) for update in updates], pa.string())
-                for name in ("state_chain", "state_begun", "state_ended")
-            },
-        }
-    )
+    names = dict.fromkeys(chain.from_iterable(update.metrics for update in updates))
+    metrics = {name: pa.array([update.metrics[name] for update in updates], pa.float64()) for name in names}
+    after = {"validation_accuracy": pa.float64(), "best_iteration": pa.int64()}
+    after |= dict.fromkeys(("state_chain", "state_begun", "state_ended"), pa.string())
+    before = {"iteration": pa.int64(), "env_steps": pa.int64()}
+    return pa.table({**_columns(updates, before), **metrics, **_columns(updates, after)})
 
 
 def findings_table(findings: list[FindingRow]) -> pa.Table:
     """Return one row per finding, its evidence as JSON."""
-    return pa.table(
-        {
-            "iteration": pa.array([finding.iteration for finding in findings], pa.int64()),
-            "check": pa.array([finding.check for finding in findings], pa.string()),
-            "severity": pa.array([finding.severity for finding in findings], pa.string()),
-            "message": pa.array([finding.message for finding in findings], pa.string()),
-            "evidence": pa.array([json.dumps(f.evidence, sort_keys=True) for f in findings], pa.string()),
-        }
-    )
+    kinds = {"iteration": pa.int64(), **dict.fromkeys(("check", "severity", "message"), pa.string())}
+    evidence = pa.array([json.dumps(finding.evidence, sort_keys=True) for finding in findings], pa.string())
+    return pa.table({**_columns(findings, kinds), "evidence": evidence})
+
+
+def _columns(rows: Sequence[Row], kinds: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
+    return {name: pa.array([getattr(row, name) for row in rows], kind) for name, kind in kinds.items()}
 
 
 def _array(values: Array) -> pa.Array:

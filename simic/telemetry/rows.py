@@ -26,9 +26,8 @@ class UpdateRow(Row):
     validation_accuracy: float
     best_iteration: int | None  # iterations done at the best validation so far
     state_chain: str  # sha256 over the previous link and every tensor and counter of the state
-    # sha256 over every tensor of the state: as the iteration took it up, and as it left it
-    state_begun: str = ""
-    state_ended: str = ""
+    state_begun: str = ""  # sha256 over every tensor of the state as the iteration took it up
+    state_ended: str = ""  # the same as it left it
 
 
 class FindingRow(Row):

@@ -31,12 +31,8 @@ def note(path: Path, start: StartRow) -> None:
         earlier = read(path) if path.exists() or start.start_iteration else []
     except SimicError as damage:
         kept = f"kept as {durable.put_aside(path).name}, " if path.exists() else ""
-        lost = FindingRow(
-            iteration=start.start_iteration,
-            check="starts_lost",
-            severity="low",
-            message=f"{damage}; {kept}earlier starts are unknown",
-        )
+        done, text = start.start_iteration, f"{damage}; {kept}earlier starts are unknown"
+        lost = FindingRow(iteration=done, check="starts_lost", severity="low", message=text)
         start = start.model_copy(update={"findings": [*start.findings, lost]})
     rows = _ROWS.dump_python([*earlier, start], mode="json")
     durable.replace_file(path, durable.with_checksum({"starts": rows}))

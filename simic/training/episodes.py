@@ -113,21 +113,12 @@ class Tally:
         if not self.last:
             raise ValueError("an episode has at least one step")
         collector = Collector(EPISODES)
-        collector.add(
-            {
-                "env_id": self.env.env_ids,
-                "task": self.env.tasks,
-                "return": self.returns,
-                "length": self.length,
-                **self.last,
-                "host_grad_norm": self.norms[0] / self.norms[1],
-                "seed_grad_norm": self.norms[2] / self.norms[3],  # NaN where no seed trained
-                "germinated": self.env.slots.germinations.sum(dim=1),
-                "fossilized": (self.stage == Stage.FOSSILIZED).sum(dim=1),
-                "pruned": self.pruned,
-                "panicked": self.panicked,
-            }
-        )
+        own = {"return": self.returns, "length": self.length, "pruned": self.pruned, "panicked": self.panicked}
+        # Of seeds NaN where none trained.
+        own |= {"host_grad_norm": self.norms[0] / self.norms[1], "seed_grad_norm": self.norms[2] / self.norms[3]}
+        own |= {"germinated": self.env.slots.germinations.sum(dim=1)}
+        own |= {"fossilized": (self.stage == Stage.FOSSILIZED).sum(dim=1)}
+        collector.add({"env_id": self.env.env_ids, "task": self.env.tasks, **own, **self.last})
         return {name: published(values[0]) for name, values in collector.fetched().items()}
 
 

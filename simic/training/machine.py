@@ -89,14 +89,8 @@ def _device(runtime: Runtime) -> torch.device:
 def describe(runtime: Runtime, device: torch.device, group: int, ranks: int = 1, processes: int = 1) -> Machine:
     """Return the machine as ``configure`` and ``worker_layout.layout`` left it."""
     return Machine(
-        python=platform.python_version(),
-        libraries={name: version(name) for name in LIBRARIES},
-        cpu_capability=torch.backends.cpu.get_cpu_capability(),
-        threads=torch.get_num_threads(),
+        python=platform.python_version(), libraries={name: version(name) for name in LIBRARIES},
+        cpu_capability=torch.backends.cpu.get_cpu_capability(), threads=torch.get_num_threads(),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        tf32=runtime.tf32,
-        backend=runtime.backend,
-        group=group,
-        ranks=ranks,
-        processes=processes,
-    )
+        tf32=runtime.tf32, backend=runtime.backend, group=group, ranks=ranks, processes=processes,
+    )  # fmt: skip

@@ -7,8 +7,10 @@ from simic.telemetry.columns import Array, Columns
 from simic.telemetry.rows import FindingRow, UpdateRow
 from simic.training.observers import EndStatus, Observer, RunInfo
 
+Floors = Mapping[str, float]  # scores by the name of the policy
 
-def summary(update: UpdateRow, episode: Columns, floors: Mapping[str, float]) -> str:
+
+def summary(update: UpdateRow, episode: Columns, floors: Floors) -> str:
     """Return what one iteration came to, in a line's width; a validation score beside those of ``floors``."""
     parts = [
         f"{episode['length'].max():2d} epochs",
@@ -37,19 +39,12 @@ class Lines(Observer):
     """Says one line per iteration; ``floors`` are scores that those of validation stand beside."""
 
     def __init__(
-        self,
-        say: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-        floors: Mapping[str, float] | None = None,
+        self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic, floors: Floors | None = None
     ):
         self._say, self._clock, self._floors = say, clock, floors or {}
 
     def on_start(self, info: RunInfo) -> None:
-        self._total, self._first, self._started = (
-            info.params.train.iterations,
-            info.start_iteration,
-            self._clock(),
-        )
+        self._total, self._first, self._started = info.params.train.iterations, info.start_iteration, self._clock()
         self._say(f"train: run {info.name}")
         if self._first or info.start_step:
             inside = f" and {info.start_step} steps of the next" if info.start_step else ""

@@ -71,17 +71,11 @@ class Session:
         if not self.ranks.leads:
             return self.checkpoints.path(counters.iteration)
         manifest = Manifest(
-            iteration=counters.iteration,
-            best_iteration=counters.best_iteration,
-            telemetry_files=extent.files,
-            telemetry_sha256=extent.sha256,
-            params=self.identity.params,
-            params_sha256=self.identity.params_sha256,
-            data_sha256=self.identity.data_sha256,
-            machine=self.identity.machine,
+            **vars(self.identity), params_sha256=self.identity.params_sha256, scalars=self.state.scalars(),
+            iteration=counters.iteration, best_iteration=counters.best_iteration,
+            telemetry_files=extent.files, telemetry_sha256=extent.sha256,
             specs=describe_specs(self.env.action_spec, self.env.observation_spec),
-            scalars=self.state.scalars(),
-        )
+        )  # fmt: skip
         path = self.checkpoints.write(tensors, manifest)
         self.partials.clear()
         return path
@@ -89,24 +83,16 @@ class Session:
     def save_inside(self, step: int, tensors: Mapping[str, Tensor], columns: list[str]) -> None:
         """Save what the rollout that follows the newest checkpoint has come to after ``step`` steps."""
         done = self.state.counters.iteration
+        belongs_to = read_manifest(self.checkpoints.path(done)).sha256[STATE_FILE]
         manifest = PartialManifest(
-            iteration=done,
-            step=step,
-            checkpoint_sha256=read_manifest(self.checkpoints.path(done)).sha256[STATE_FILE],
-            columns=columns,
-            findings=self.recorder.pending,
+            iteration=done, step=step, checkpoint_sha256=belongs_to, columns=columns, findings=self.recorder.pending
         )
         self.partials.write(tensors, manifest)
 
 
 @contextmanager
 def open_session(
-    params: Params,
-    work_dir: Path,
-    prepared_dir: Path,
-    fresh: bool = False,
-    ranks: Ranks = ALONE,
-    code: str = "",
+    params: Params, work_dir: Path, prepared_dir: Path, fresh: bool = False, ranks: Ranks = ALONE, code: str = ""
 ) -> Iterator[Session]:
     """Open the run in ``work_dir`` under a lock, at its newest good checkpoint; at its start with ``fresh`` or without.
 
@@ -151,14 +137,9 @@ def open_session(
 
 
 def _begin(
-    files: ExitStack,
-    work_dir: Path,
-    store: CheckpointStore,
-    partials: PartialStore,
-    identity: Identity,
-    fresh: bool,
+    files: ExitStack, work_dir: Path, store: CheckpointStore, partials: PartialStore, identity: Identity, fresh: bool,
     ranks: Ranks,
-) -> tuple[resume.Start, PartialManifest | None]:
+) -> tuple[resume.Start, PartialManifest | None]:  # fmt: skip
     """Choose where to resume, and where in the iteration that follows; under the lock, which ``files`` releases."""
     files.enter_context(durable.locked(work_dir / LOCK_FILE, "trains"))
     make_room(work_dir)
@@ -221,16 +202,9 @@ def _clear(work_dir: Path) -> None:
 def _note_start(work_dir: Path, iteration: int, dropped: int, findings: list[FindingRow], code: str) -> None:
     """Add an entry for this start: what differs between equal runs, and so is in no checkpoint."""
     start = StartRow(
-        name=run_name(work_dir.name),
-        command=_command(),
-        unix_seconds=round(time.time(), 3),
-        host=platform.node(),
-        process=os.getpid(),
-        code=code,
-        start_iteration=iteration,
-        telemetry_files_dropped=dropped,
-        findings=findings,
-    )
+        name=run_name(work_dir.name), command=_command(), unix_seconds=round(time.time(), 3), host=platform.node(),
+        process=os.getpid(), code=code, start_iteration=iteration, telemetry_files_dropped=dropped, findings=findings,
+    )  # fmt: skip
     starts.note(work_dir / starts.RUN_FILE, start)
 
 

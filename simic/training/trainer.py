@@ -90,9 +90,7 @@ class TrainingRun:
         self.seconds: dict[str, float] = {}
         if self.counters.group:
             session.env.population.group = self.counters.group
-        self.kept: Columns = {}  # of an iteration that the audit will derive again
         self.validation: Columns | None = None
-        self.validation_accuracy = float("nan")
         self.gravest: FindingRow | None = None
 
     @contextmanager
@@ -242,15 +240,10 @@ class TrainingRun:
             text = f"{self.counters.rollbacks} rollbacks in this run, train.governor.rollback_budget allows {budget}"
             self._found(iteration, "rollback_budget", "critical", text, self.counters.rollbacks)
         update = UpdateRow(
-            iteration=iteration,
-            env_steps=self.counters.env_steps,
-            metrics=numbers(asdict(metrics)),
-            validation_accuracy=self.validation_accuracy,
-            best_iteration=self.counters.best_iteration,
-            state_chain=self.state.link(),
-            state_begun=self.taken_up,
-            state_ended=self.state.sha256(),
-        )
+            iteration=iteration, env_steps=self.counters.env_steps, metrics=numbers(asdict(metrics)),
+            validation_accuracy=self.validation_accuracy, best_iteration=self.counters.best_iteration,
+            state_begun=self.taken_up, state_ended=self.state.sha256(), state_chain=self.state.link(),
+        )  # fmt: skip
         for observer in self.observers:
             observer.on_iteration(update, recorded.episode)
         events = episodes.events(recorded.steps)

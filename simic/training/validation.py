@@ -22,12 +22,7 @@ DECIDED = "decided"
 VALIDATION_ITERATION = 1 << 41  # a namespace of its own: no training (≤ 10^6) and no evaluation episode (1 << 40)
 
 
-def validate(
-    env: GrowthEnv,
-    policy: ActorCritic,
-    normalizers: Normalizers,
-    on_step: Callable[[], None],
-) -> Columns:
+def validate(env: GrowthEnv, policy: ActorCritic, normalizers: Normalizers, on_step: Callable[[], None]) -> Columns:
     """Play one greedy episode of every host; ``on_step`` is called after each step and may raise. Normalisers stay as
     they are. The environment is left at the end of these episodes. Beside the columns of the episodes it returns
     ``DECIDED [E, T, K]``, the index of the choice of every head.
@@ -41,14 +36,8 @@ def validate(
         decided.append(torch.stack(tuple(action), dim=1))
         on_step()
 
-    play(
-        env,
-        LearnedActor(policy, normalizers, greedy=True),
-        VALIDATION_ITERATION,
-        add,
-        tasks,
-        steps=env.train.middle_episode,
-    )
+    actor = LearnedActor(policy, normalizers, greedy=True)
+    play(env, actor, VALIDATION_ITERATION, add, tasks, steps=env.train.middle_episode)
     return tally.columns() | {DECIDED: torch.stack(decided, dim=1).to("cpu", torch.int16).numpy()}
 
 

@@ -4,14 +4,7 @@ import numpy as np
 
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, undecided, weighed
-from simic.audit.checks.shared import (
-    ENOUGH_ROWS,
-    OURS,
-    PERSISTENT,
-    Values,
-    where,
-    windows,
-)
+from simic.audit.checks.shared import ENOUGH_ROWS, OURS, PERSISTENT, Values, where, windows
 from simic.audit.findings import percent
 from simic.audit.limits import Limit
 from simic.audit.record import RunRecord

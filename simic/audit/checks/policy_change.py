@@ -5,15 +5,7 @@ import numpy as np
 from simic.agent.ppo import EARLY_STOP, RATIO_TOLERANCE
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, weighed
-from simic.audit.checks.shared import (
-    MEDIAN_ERROR,
-    NOISE,
-    OURS,
-    PERSISTENT,
-    errors_of_mean,
-    where,
-    windows,
-)
+from simic.audit.checks.shared import MEDIAN_ERROR, NOISE, OURS, PERSISTENT, errors_of_mean, where, windows
 from simic.audit.findings import number
 from simic.audit.limits import Limit
 from simic.audit.record import RunRecord
@@ -102,9 +94,7 @@ class Divergence(Check):
             return Reading(limit, kept_up, severity, where(run, "exact_kl", kl > limit))
 
         still = Reading(self.NONE, float(np.abs(kl).max()), "medium")
-        return weighed(
-            [above(self.CRITICAL, "critical"), above(self.HIGH, "high"), above(usual, "medium"), still],
-        )
+        return weighed([above(self.CRITICAL, "critical"), above(self.HIGH, "high"), above(usual, "medium"), still])
 
 
 @check

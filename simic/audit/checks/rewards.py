@@ -6,15 +6,7 @@ import numpy as np
 
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, judged, undecided, weighed
-from simic.audit.checks.shared import (
-    MOST_EVIDENCE,
-    OURS,
-    TREND,
-    episodes,
-    length_of,
-    spearman,
-    where_steps,
-)
+from simic.audit.checks.shared import MOST_EVIDENCE, OURS, TREND, episodes, length_of, spearman, where_steps
 from simic.audit.findings import Evidence, number, percent
 from simic.audit.record import RunRecord
 from simic.growth.life.vocabulary import Op
