@@ -33,7 +33,8 @@ from simic.training.validation import DECIDED
 SHAPING = "components.shaping"  # where it is paid, scaled rewards are not clipped: they telescope
 RULED = 3  # hosts of each hand-written rule
 VALIDATED = 3  # hosts of the validation that chose the best checkpoint
-OF_POLICY = ("params", "flops_per_sample", "training_flops", "germinated", "fossilized", "pruned")
+COUNTED = ("germinated", "fossilized", "pruned")
+OF_POLICY = ("params", "flops_per_sample", "training_flops", *COUNTED)
 
 
 def certify(prepared: Path, grown: Path, telemetry: Path, checkpoints: Path, run: RunRecord) -> Certificate:
@@ -142,27 +143,23 @@ class CertifiedRun:
         """Play episodes that chose the best checkpoint again, decided by its weights."""
         log, path = ComparisonLog(evaluation.ALLOWED, evaluation.TYPICAL), self.telemetry / VALIDATED_FILE
         best = (self.run.checkpoints or {}).get("best")
-        if best is None or not path.exists():
-            log.equal("validation episodes recorded", "best checkpoint", False)
+        if best is None or not (self.kept or path.exists()):  # an earlier version recorded neither
+            return ()
+        chose = self.run.validations.column("iteration") + 1 == best.manifest.iteration
+        log.equal("validation of the best checkpoint", "telemetry", path.exists() and int(chose.sum()) == 1)
+        if not (path.exists() and chose.any()):
             return log.comparisons()
-        world, played = self.world, self.run.validations
-        decided = load_file(path)[DECIDED]
-        row = played.where(played.column("iteration") + 1 == best.manifest.iteration)
-        log.equal("validation episodes recorded", "best checkpoint", len(row) == 1)
-        ground = Ground(world, None, evaluation.VALIDATION_ITERATION)
-        hosts = evaluation.chosen(self.run.params.rng_seed, best.manifest.iteration, len(decided), VALIDATED)
-        for host in hosts if len(row) == 1 else ():
-            own = {name: float(values[0, host]) for name, values in row.columns.items() if values.ndim > 1}
-            task = world.bank.validation_task(host)
+        decided, columns = load_file(path)[DECIDED].tolist(), self.run.validations.where(chose).columns
+        ground = Ground(self.world, None, evaluation.VALIDATION_ITERATION)
+        for host in evaluation.chosen(self.run.params.rng_seed, best.manifest.iteration, len(decided), VALIDATED):
+            own = {name: float(values[0, host]) for name, values in columns.items() if values.ndim > 1}
+            task = self.world.bank.validation_task(host)
             log.equal("task of a validation episode", f"host {host}", own["task"] == task)
-            numbers = {"params": own["committed_params"], "flops_per_sample": own["committed_flops"]}
-            numbers |= {name: own[name] for name in ("germinated", "fossilized", "pruned")}
-            claimed = Claimed(None, own["committed_accuracy"], numbers)
             if not own["panicked"]:
-                evaluation.replay_decisions(
-                    ground, self.known, best.tensors, evaluation.VALIDATION, host, task, decided[host].tolist(),
-                    claimed, log,
-                )  # fmt: skip
+                sizes = {"params": own["committed_params"], "flops_per_sample": own["committed_flops"]}
+                claimed = Claimed(None, own["committed_accuracy"], sizes | {name: own[name] for name in COUNTED})
+                how = evaluation.VALIDATION, host, task, decided[host], claimed, log
+                evaluation.replay_decisions(ground, self.known, best.tensors, *how)
         return log.comparisons()
 
     def evaluation(self) -> Sequence[Comparison]:
@@ -200,10 +197,9 @@ class CertifiedRun:
             seeds = found.policies[name]
             for host in evaluation.chosen(self.run.params.rng_seed, number, hosts, RULED):
                 if not seeds.rollbacks[host]:
-                    evaluation.replay_decisions(
-                        self.ground, self.known, {}, name, host, found.rows[host], _decided(actions[host]),
-                        _claimed(seeds, host, OF_POLICY), log,
-                    )  # fmt: skip
+                    claimed, decided = _claimed(seeds, host, OF_POLICY), _decided(actions[host])
+                    how = name, host, found.rows[host], decided, claimed, log
+                    evaluation.replay_decisions(self.ground, self.known, {}, *how)
         return log.comparisons()
 
     def grown_network(self) -> Sequence[Comparison]:

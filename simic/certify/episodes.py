@@ -6,6 +6,7 @@ decisions (stages, alphas, sizes, masks) must agree to the end; losses, accuraci
 compared in the first steps, and by their quartiles.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,13 +23,22 @@ DECIDED = ("effective_op", "gate", "gate_passed", "params", "committed_params", 
 DECIDED_COMPONENTS = ("shaping", "intervention", "death")
 DECIDED_SLOTS = {"stage": "stage", "blueprint": "slot_blueprint", "alpha": "alpha"}  # column of telemetry by name
 DRIFTING = ("val_loss", "train_loss", "host_grad_norm")
+SEED_NORM = "seed_grad_norm"  # of each seed that learns, relative to itself
 SCORES = ("live_accuracy", "committed_accuracy", "all_off_accuracy")
 EARLY = 6  # steps for which these are compared
 FLIPPED = 2  # samples that rounding may answer the other way
 # Ten times the largest deviation of clean runs, at most, and of third quartiles over hosts and steps; the rest must
 # agree exactly (docs/history/experiments.md). Hosts for tables drift faster: AdamW moves each weight by 0.005 a step.
-ALLOWED = {"alpha": 9e-7, "component shaping": 1e-14, "val_loss": 1e-3, "train_loss": 1e-3, "host_grad_norm": 1.6e-2}
+ALLOWED = {
+    "alpha": 9e-7,
+    "component shaping": 1e-14,
+    "val_loss": 1e-3,
+    "train_loss": 1e-3,
+    "host_grad_norm": 1.6e-2,
+    SEED_NORM: 0.05,
+}
 TYPICAL = {"val_loss": 1e-5, "train_loss": 2e-6, "host_grad_norm": 1.2e-4, "observation": 1e-4, "reward": 1e-4}
+TYPICAL |= {SEED_NORM: 1e-5}
 TYPICAL_OF = {"tables": {"train_loss": 1e-5}}
 ANYTHING = float("inf")  # of what is judged by its quartile alone
 ERROR_OF_FLIPPED = 0.25  # change of a standard error by a flipped sample, as a share of that of the mean
@@ -86,6 +96,9 @@ def _compare_step(log: ComparisonLog, told: Told, found: Mapping[str, Any], step
     for name, column in DECIDED_SLOTS.items():
         log.numbers(name, where, found[column].tolist(), told.per_slot[name])
     if step < EARLY:
+        for k, (norm, own) in enumerate(zip(found[SEED_NORM].tolist(), told.per_slot[SEED_NORM], strict=True)):
+            if not (math.isnan(norm) and math.isnan(own)):
+                log.number(SEED_NORM, f"{where}, slot {k}", norm, own, own)
         log.number("reward", where, float(found["reward"]), told.numbers["reward"])
         for name in ("contribution", "contribution_se"):
             log.numbers(name, where, found[name].tolist(), told.per_slot[name])
