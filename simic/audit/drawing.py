@@ -54,8 +54,6 @@ STYLE: dict[RcKeyType, object] = {
     "hatch.color": INK,
     "hatch.linewidth": 0.4,
 }
-
-
 Parameters = ParamSpec("Parameters")
 
 

@@ -65,8 +65,6 @@ DECISION_MARKERS = {
     "FOSSILIZE": ("*", "fossilize"),
     "PRUNE": ("x", "prune"),
 }
-
-
 # Title and unit of the metrics of HEALTH.
 TITLES = {
     "approx_kl": ("Approximate KL (k3)", "nats"),
@@ -74,8 +72,6 @@ TITLES = {
     "clip_fraction": ("Clipped ratios", "share"),
     "grad_norm": ("Gradient norm before clipping", "L2 norm"),
 }
-
-
 LANE_LETTERS = 48  # that fit side by side into the lane of a whole episode
 
 

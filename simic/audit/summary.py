@@ -33,8 +33,6 @@ COMPARES: dict[Layer, str] = {
     "resume": "killed and resumed trainings of this code with one that was not killed",
     "symptom": "measurements with the limits of sound training; these are signs, not proof",
 }
-
-
 HEALTH = ("approx_kl", "explained_variance", "clip_fraction", "grad_norm")
 LABELS = {
     "learned": "learned (greedy)",

@@ -151,13 +151,9 @@ class _Ground:
         }
 
     def _report(
-        self,
-        setup: EvaluationSetup,
-        length: int,
-        tables: Grid,
-        played: dict[str, tuple[PerSeed, Actions]],
+        self, setup: EvaluationSetup, length: int, tables: Grid, played: dict[str, tuple[PerSeed, Actions]],
         static: dict[str, Fixed],
-    ) -> HeadroomReport:
+    ) -> HeadroomReport:  # fmt: skip
         params, env, count = self.params, setup.env, len(setup.tasks)
         searched, host_params = self.searched[length], env.host.params
         reached = score(searched.val_accuracy_pct, searched.params - host_params, host_params, params.train.price)

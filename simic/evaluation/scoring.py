@@ -61,15 +61,9 @@ def in_one_process(params: Params) -> Params:
 
 
 def open_env(
-    train: Train,
-    rng_seed: int,
-    runtime: Runtime,
-    splits: tuple[Dataset, Dataset],
-    env_ids: Tensor,
-    device: torch.device | str,
-    host: HostSpec | None = None,
-    group: int | None = None,
-) -> GrowthEnv:
+    train: Train, rng_seed: int, runtime: Runtime, splits: tuple[Dataset, Dataset], env_ids: Tensor,
+    device: torch.device | str, host: HostSpec | None = None, group: int | None = None,
+) -> GrowthEnv:  # fmt: skip
     """Return an environment of the hosts ``env_ids`` that trains and validates on ``splits``, shared out to processes
     as ``runtime`` says; ``host`` replaces that of ``train``, ``group`` the number of hosts that run together.
     """

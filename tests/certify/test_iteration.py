@@ -11,7 +11,8 @@ from simic.agent import normalization, ppo, rollout
 from simic.audit.certify import part
 from simic.audit.certify_code import small_run
 from simic.data.prepare import prepare
-from simic.training import trainer
+from simic.training import trainer, validation
+from simic.training.learned import LearnedActor
 from tests.helpers import ROOT
 
 PLAIN = ("prepare.task=digits", "train.reward.mode=shaped", "train.episode_end=truncate")
@@ -52,7 +53,20 @@ def scaled(owner: object, name: str, change: Callable) -> tuple[object, str, Cal
     return owner, name, lambda *args, **named: change(right(*args, **named))
 
 
+def restored_almost() -> tuple[object, str, Callable]:
+    """A resume after which one tensor of the policy is a little larger than it was."""
+    right = ppo.PPO.load_state_dict
+
+    def load(self: ppo.PPO, state: dict) -> None:
+        right(self, state)
+        next(self.policy.parameters()).data.mul_(1.001)
+
+    return ppo.PPO, "load_state_dict", load
+
+
 FAULTS = {
+    "state taken up": restored_almost,
+    "decisions, mean": lambda: (validation, "LearnedActor", lambda *args, greedy: LearnedActor(*args, greedy=False)),
     "advantages": lambda: scaled(trainer, "with_advantages", lambda r: replace(r, advantages=1.01 * r.advantages)),
     "actions sampled": lambda: scaled(rollout, "_noise", lambda noise: noise.roll(1, 1)),
     "scale of observations": lambda: scaled(

@@ -67,9 +67,7 @@ FAULTS = (
         "high",
         "Samples are standardised with the statistics of all splits.",
         Patch(
-            "data/bank.py",
-            'statistics(samples["train"][0])',
-            "statistics(torch.cat([x for x, _ in samples.values()]))",
+            "data/bank.py", 'statistics(samples["train"][0])', "statistics(torch.cat([x for x, _ in samples.values()]))"
         ),
     ),
     planted(

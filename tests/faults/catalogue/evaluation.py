@@ -48,11 +48,7 @@ FAULTS = (
         "scored-on-validation",
         "critical",
         "What is reported as test accuracy was measured on the validation split.",
-        Patch(
-            "evaluation/scoring.py",
-            "committed(env, setup.held_out.test)",
-            "committed(env, setup.held_out.val)",
-        ),
+        Patch("evaluation/scoring.py", "committed(env, setup.held_out.test)", "committed(env, setup.held_out.val)"),
     ),
     planted(
         "evaluation",

@@ -107,11 +107,7 @@ FAULTS = (
         "entropy-schedule-backwards",
         "medium",
         "The entropy coefficient rises over the run instead of falling.",
-        Patch(
-            PPO,
-            "done = self._progress()",
-            "done = 1.0 - self._progress()",
-        ),
+        Patch(PPO, "done = self._progress()", "done = 1.0 - self._progress()"),
     ),
     planted(
         "maths",

@@ -142,9 +142,7 @@ FAULTS = (
         "high",
         "The last checkpoint is published as the best.",
         Patch(
-            "pipeline/stages.py",
-            "best = counters.best_iteration or counters.iteration",
-            "best = counters.iteration",
+            "pipeline/stages.py", "best = counters.best_iteration or counters.iteration", "best = counters.iteration"
         ),
     ),
     planted(
