@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from simic.certify import streams
+from simic.certify import life, streams
 from simic.certify.agent import Mode, Network, Scale, Tensors, noise
 from simic.certify.bank import Bank
 from simic.certify.comparison import ComparisonLog
@@ -18,22 +18,6 @@ from simic.certify.episodes import HEADS, named_masks
 from simic.certify.epochs import answers, points
 from simic.certify.host import Action, ReferenceHost, Told, World
 from simic.certify.iteration import Known
-from simic.certify.life import (
-    ADVANCE,
-    BLENDING,
-    DORMANT,
-    FOSSILIZE,
-    FOSSILIZED,
-    GERMINATE,
-    GERMINATED,
-    HOLDING,
-    LIVE,
-    PRUNED,
-    TARGETS,
-    TEMPOS,
-    TRAINING,
-    WAIT,
-)  # fmt: skip
 from simic.certify.ppo import Learner
 
 EVALUATION_ITERATION = 1 << 40
@@ -48,7 +32,12 @@ EARLY = 8
 FIRST, MEAN, POINTS = "decisions, first steps but one", "decisions, mean", "accuracy"
 ALLOWED = {FIRST: 0.005, MEAN: 0.04, POINTS: 25.0}
 TYPICAL = {POINTS: 2.0}
-NEXT_OP = {GERMINATED: ADVANCE, TRAINING: ADVANCE, BLENDING: ADVANCE, HOLDING: FOSSILIZE}
+NEXT_OP = {
+    life.GERMINATED: life.ADVANCE,
+    life.TRAINING: life.ADVANCE,
+    life.BLENDING: life.ADVANCE,
+    life.HOLDING: life.FOSSILIZE,
+}
 
 
 @dataclass(frozen=True)
@@ -93,10 +82,10 @@ def replay_decisions(
         log.note(FIRST, where, float(misplaced[:EARLY].sort().values[-2:][0]))
         log.note(MEAN, where, float(misplaced.mean()))
     stages = [each.per_slot["stage"] for each in told]
-    pruned = sum(b == PRUNED != a for one, other in pairwise(stages) for a, b in zip(one, other, strict=True))
+    pruned = sum(b == life.PRUNED != a for one, other in pairwise(stages) for a, b in zip(one, other, strict=True))
     for action, (before, after) in zip(actions, pairwise(told), strict=True):  # a seed that another one replaced
         slot = action[HEADS.index("slot")]
-        pruned += after.numbers["effective_op"] == GERMINATE and before.per_slot["stage"][slot] in LIVE
+        pruned += after.numbers["effective_op"] == life.GERMINATE and before.per_slot["stage"][slot] in life.LIVE
     _compare_end(ground, played, told, {"pruned": pruned}, claimed, where, log)
 
 
@@ -125,16 +114,16 @@ def _parsed(schedule: str, world: World) -> tuple[dict[int, int], int]:
 def _open_loop(host: ReferenceHost, seeds: Mapping[int, int], due: bool) -> Action:
     """Advance or fossilize the lowest slot that can move on, germinate what is due, or wait."""
     masks = host.masks()
-    shared = {"style": 0, "tempo": TEMPOS.index(min(TEMPOS)), "alpha_target": TARGETS.index(1.0)}
+    shared = {"style": 0, "tempo": life.TEMPOS.index(min(life.TEMPOS)), "alpha_target": life.TARGETS.index(1.0)}
     shared |= {"alpha_speed": 0, "alpha_curve": 0}
     for k, slot in enumerate(host.slots):
-        op = NEXT_OP.get(slot.stage, WAIT)
-        if slot.stage == DORMANT and k in seeds and due and slot.germinations == 0:
-            op = GERMINATE
-        fits = op != GERMINATE or masks.blueprint[k][seeds[k]]
-        if op != WAIT and masks.slot[op][k] and fits:
+        op = NEXT_OP.get(slot.stage, life.WAIT)
+        if slot.stage == life.DORMANT and k in seeds and due and slot.germinations == 0:
+            op = life.GERMINATE
+        fits = op != life.GERMINATE or masks.blueprint[k][seeds[k]]
+        if op != life.WAIT and masks.slot[op][k] and fits:
             return {"op": op, "slot": k, "blueprint": seeds.get(k, 0), **shared}
-    return {"op": WAIT, "slot": 0, "blueprint": 0, **shared}
+    return {"op": life.WAIT, "slot": 0, "blueprint": 0, **shared}
 
 
 def _misplaced(
@@ -165,7 +154,7 @@ def _compare_end(
     log: ComparisonLog,
 ) -> None:  # fmt: skip
     """Compare what is claimed of a host at its end."""
-    kept = frozenset(k for k, slot in enumerate(host.slots) if slot.stage == FOSSILIZED)
+    kept = frozenset(k for k, slot in enumerate(host.slots) if slot.stage == life.FOSSILIZED)
     expected = {
         "params": told[-1].numbers["committed_params"],
         "flops_per_sample": told[-1].numbers["committed_flops"],
