@@ -117,6 +117,7 @@ def _seeds(steps: Steps, bare: Mapping[str, int]) -> Iterator[_Seed]:
     live = np.isin(steps["stage"], LIVE)
     changed = live != earlier(live, False)
     began = (steps["effective_op"] == GERMINATE) & steps["valid"]
+    added = {cost: steps[cost] - earlier(steps[cost], bare[cost]) for cost in COSTS}
     for t, env in zip(*np.nonzero(began), strict=True):
         slot = int(steps["slot"][t, env])
         after = live[t:, env, slot]
@@ -124,12 +125,11 @@ def _seeds(steps: Steps, bare: Mapping[str, int]) -> Iterator[_Seed]:
         stage = steps["stage"][:, env, slot]
         contribution = steps["contribution"][t:end, env, slot]
         measured = contribution[np.isfinite(contribution)]
-        alone = not np.delete(changed[t, env], slot).any()  # else the step changed what other seeds cost, too
-        added = {cost: int(steps[cost][t, env] - earlier(steps[cost], bare[cost])[t, env]) for cost in COSTS}
+        alone = changed[t, env].sum() == changed[t, env, slot]  # else the step changed what other seeds cost, too
         yield _Seed(
             blueprint=int(steps["blueprint"][t, env]),
             kept=bool((stage[t:end] == FOSSILIZED).any()),
             pruned=bool(end < len(stage) and stage[end] == PRUNED),
             contribution=float(measured[-1]) if measured.size else np.nan,
-            **{cost: added[cost] if alone else np.nan for cost in COSTS},
+            **{cost: float(added[cost][t, env]) if alone else np.nan for cost in COSTS},
         )

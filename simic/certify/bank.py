@@ -107,4 +107,6 @@ def shared_samples(folder: Path) -> Iterator[tuple[str, str, float]]:
 
 
 def _rows(samples: Samples) -> list[bytes]:
-    return [row.tobytes() for row in samples.x.flatten(1).numpy()]
+    """Return the bytes of each sample."""
+    rows = samples.x.flatten(1).contiguous().numpy()
+    return rows.view(f"V{rows.itemsize * rows.shape[1]}").ravel().tolist()
