@@ -111,8 +111,7 @@ def broken(rollout, iteration: int):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"target_kl": 2e-3, "learning_rate_schedule": "linear"}, {"minibatches": 6, "target_kl": 0.05}],
+    "changes", [{}, {"target_kl": 2e-3, "learning_rate_schedule": "linear"}, {"minibatches": 6, "target_kl": 0.05}]
 )
 def test_minibatches_after_the_end_of_an_update_change_nothing(changes: dict) -> None:
     """Of an update that stops early: left out where reading is free, computed and skipped where it is not."""

@@ -124,10 +124,7 @@ def test_the_trained_policy_stands_there_too_and_its_standings_are_those_of_its_
     setup = EvaluationSetup.open(params_of(6, 4), tables)
     with closing(setup.env):
         others = elsewhere(
-            setup,
-            lambda env: {"blind": BASELINES["patient"](env)},
-            found,
-            setup.elsewhere(params_of(6, 4), tables, 1),
+            setup, lambda env: {"blind": BASELINES["patient"](env)}, found, setup.elsewhere(params_of(6, 4), tables, 1)
         )
         whole = evaluate.evaluate(setup, {"blind": BASELINES["patient"](setup.env)}, found, None, others=others)
     assert whole.others == others and list(others) == list(found.others)

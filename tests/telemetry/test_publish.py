@@ -1,21 +1,25 @@
 """Tables say what the log says, one row per host, in the same bytes every time."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import load_file
 
 from simic.errors import SimicError
 from simic.telemetry.columns import EPISODES, STEPS
-from simic.telemetry.publish import publish
+from simic.telemetry.publish import VALIDATED_FILE, publish
 from simic.telemetry.recorder import NOTHING, Extent, Recorder
 from simic.telemetry.rows import FindingRow, TimingRow
 from tests.helpers import episode, iteration, steps, update
 
 ITERATIONS, COUNT, HOSTS = 3, 3, 2
 TABLES = ("updates.parquet", "steps.parquet", "episodes.parquet", "events.parquet", "findings.parquet")
+SECONDS = dict.fromkeys(("collect_seconds", "update_seconds", "validate_seconds", "record_seconds"), 1.0)
 FOUND = FindingRow(iteration=1, check="c", severity="high", message="m", evidence={"value": 3, "name": "x"})
 
 
@@ -25,8 +29,7 @@ def record(work: Path, hosts: int = HOSTS) -> Extent:
             if number == 1:
                 log.find(FOUND)
             log.write(iteration(number, validated=number == 1, count=COUNT, hosts=hosts))
-            seconds = dict.fromkeys(("collect_seconds", "update_seconds", "validate_seconds", "record_seconds"), 1.0)
-            log.time(TimingRow(iteration=number, **seconds))
+            log.time(TimingRow(iteration=number, **SECONDS))
         return log.flush()
 
 
@@ -40,9 +43,8 @@ def written(folder: Path, name: str, types: dict[str, pa.DataType], rows: list[d
     """A table of plain Python values, written row group by row group: the slow way, as an oracle."""
     with pq.ParquetWriter(folder / name, pa.schema(types)) as writer:
         for start in range(0, max(1, len(rows)), group):
-            chosen = rows[start : start + group]
-            columns = {key: pa.array([row[key] for row in chosen], kind) for key, kind in types.items()}
-            writer.write_table(pa.table(columns))
+            part = rows[start : start + group]
+            writer.write_table(pa.table({key: pa.array([row[key] for row in part], types[key]) for key in types}))
     return (folder / name).read_bytes()
 
 
@@ -103,6 +105,16 @@ def test_updates_are_those_that_were_recorded_and_absent_is_null(published, tmp_
     rows = [{**update(i).model_dump(), **update(i).metrics} for i in range(ITERATIONS)]
     assert (published / "updates.parquet").read_bytes() == written(tmp_path, "expected", types, rows, 2000)
     assert pq.read_table(published / "updates.parquet")["best_iteration"].null_count == ITERATIONS
+
+
+def test_of_validations_the_decisions_of_the_best_one_are_published(tmp_path):
+    with Recorder(tmp_path) as log:
+        for number in range(3):
+            row = update(number).model_copy(update={"best_iteration": min(2, number + 1)})
+            log.write(replace(iteration(number), update=row, validated={"decided": np.full((2, 3, 8), number)}))
+            log.time(TimingRow(iteration=number, **SECONDS))
+        publish(tmp_path, log.flush(), tmp_path / "out")
+    assert (load_file(tmp_path / "out" / VALIDATED_FILE)["decided"] == 1).all()
 
 
 def test_every_table_exists_and_an_empty_one_has_its_columns(published, tmp_path):
