@@ -32,12 +32,7 @@ EARLY = 8
 FIRST, MEAN, POINTS = "decisions, first steps but one", "decisions, mean", "accuracy"
 ALLOWED = {FIRST: 0.005, MEAN: 0.04, POINTS: 25.0}
 TYPICAL = {POINTS: 2.0}
-NEXT_OP = {
-    life.GERMINATED: life.ADVANCE,
-    life.TRAINING: life.ADVANCE,
-    life.BLENDING: life.ADVANCE,
-    life.HOLDING: life.FOSSILIZE,
-}
+NEXT_OP = dict.fromkeys((life.GERMINATED, life.TRAINING, life.BLENDING), life.ADVANCE) | {life.HOLDING: life.FOSSILIZE}
 
 
 @dataclass(frozen=True)

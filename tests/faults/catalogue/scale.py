@@ -75,8 +75,8 @@ FAULTS = (
         "rows-of-the-search-shifted-by-a-host",
         "critical",
         "What schedules reached on a host is noted at the next one.",
-        Patch(HEADROOM, "_rows(found.val_accuracy_pct[:count])", "_rows(found.val_accuracy_pct[:count][::-1])"),
-        Patch(HEADROOM, "_rows(found.test_accuracy_pct[:count])", "_rows(found.test_accuracy_pct[:count][::-1])"),
+        Patch(HEADROOM, "_rows(tables.val_accuracy_pct[:count])", "_rows(tables.val_accuracy_pct[:count][::-1])"),
+        Patch(HEADROOM, "_rows(tables.test_accuracy_pct[:count])", "_rows(tables.test_accuracy_pct[:count][::-1])"),
     ),
     planted(
         "scale",
