@@ -15,16 +15,8 @@ from simic.evaluation.result import Frozen
 from simic.growth.networks.blueprints import blueprints_of
 
 COSTS = ("params", "flops")
-NEEDED = (
-    "effective_op",
-    "slot",
-    "blueprint",
-    "stage",
-    "contribution",
-    "valid",
-    *COSTS,
-    *(f"committed_{cost}" for cost in COSTS),
-)
+NEEDED = ("effective_op", "slot", "blueprint", "stage", "contribution", "valid", *COSTS)
+NEEDED += tuple(f"committed_{cost}" for cost in COSTS)
 
 
 class Mean(Frozen):

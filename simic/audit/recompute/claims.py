@@ -12,6 +12,7 @@ from simic.audit.recompute.arrays import Array
 
 LEVEL = 0.95
 FLIPS = 65_536  # of the sampled sign-flip test
+WORD = 64  # bits, each a sign
 EXACT = 16  # hosts up to which every pattern is tried
 
 
@@ -45,7 +46,8 @@ def sign_flip(difference: Array) -> tuple[float, float]:
 @lru_cache(maxsize=1)  # comparisons of one evaluation are of the same hosts
 def _signs(n: int) -> Array:
     """Patterns ``[FLIPS, n]`` other than evaluation's."""
-    return np.where(rng.uniform(rng.key(n, rng.Purpose.BOOTSTRAP, FLIPS), (FLIPS, n)).numpy() < 1 / 2, -1.0, 1.0)
+    words = rng.bits(rng.key(n, rng.Purpose.BOOTSTRAP, FLIPS), (FLIPS, -(-n // WORD))).numpy()
+    return 1.0 - 2.0 * np.unpackbits(words.view(np.uint8), axis=1)[:, :n]
 
 
 def improves(difference: Array) -> float:
@@ -95,16 +97,17 @@ def of_best(choosing: Array, scored: Array) -> Array:
     return result
 
 
-def best_of(k: int, val: Array, test: Array) -> Array:
-    """Expected test score ``[R]`` of the best by validation of k different schedules drawn at random."""
+def best_of(val: Array, test: Array) -> Array:
+    """Expected test scores ``[K, R]`` of the best by validation of 1, 2, … different schedules drawn at random."""
     n = val.shape[1]
-    result = np.empty(len(val))
+    # That all k that are drawn are among the m worst.
+    chance = np.array([[comb(m, k) / comb(n, k) for m in range(n + 1)] for k in range(1, n + 1)])
+    result = np.zeros((n, len(val)))
     for row, (chosen, reached) in enumerate(zip(val, test, strict=True)):
-        total, below = 0.0, 0
+        below = 0
         for level in np.unique(chosen):
             equal = chosen == level
             upto = below + int(equal.sum())
-            total += (comb(upto, k) - comb(below, k)) / comb(n, k) * float(reached[equal].mean())
+            result[:, row] += (chance[:, upto] - chance[:, below]) * reached[equal].mean()
             below = upto
-        result[row] = total
     return result
