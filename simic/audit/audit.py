@@ -8,7 +8,6 @@ from simic.audit.checks import (  # noqa: F401 - each registers its family
     data,
     environment,
     exploration,
-    features,
     floors,
     gradients,
     policy_change,

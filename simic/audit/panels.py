@@ -1,5 +1,6 @@
 """The figures of one run, drawn and in words."""
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import chain
 
@@ -13,7 +14,9 @@ from simic.audit.record import RunRecord
 from simic.audit.summary import against, reward_components, train_summary
 from simic.errors import printable
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
-from simic.evaluation.result import LEARNED, Case
+from simic.evaluation.result import LEARNED, Evaluation
+from simic.growth.life.vocabulary import Op
+from simic.growth.networks.blueprints import blueprints_of
 
 FLOORS = ("static", "random_legal")
 
@@ -53,27 +56,40 @@ def _panel(name: str, title: str, description: str, figure: Figure) -> Panel:
 def _gap(run: RunRecord) -> Panel | None:
     if run.evaluation is None or LEARNED not in run.evaluation.policies:
         return None
-    standings = run.evaluation.standings
+    standings, kept = run.evaluation.standings, kept_by_kind(run.evaluation)
     said = [
-        f"{kind}: common {scores[COMMON]:.1f}, learned {scores[LEARNED]:.1f}, oracle {scores[ORACLE_TASK]:.1f}"
+        f"{kind}: common {scores[COMMON]:.1f}, learned {scores[LEARNED]:.1f}, oracle {scores[ORACLE_TASK]:.1f}, "
+        f"keeps {', '.join(f'{name} {count}' for name, count in kept[kind].most_common(3)) or 'nothing'}"
         for found in standings.values()
         for kind, scores in found.by_kind.items()
     ]
-    return _panel(
-        "gap", "How much of the gap is closed, by kind of task", "; ".join(said) + ".", figures.gap(standings)
-    )
+    title = "How much of the gap is closed, by kind of task"
+    return _panel("gap", title, "; ".join(said) + ".", figures.gap(standings))
+
+
+def kept_by_kind(evaluation: Evaluation) -> dict[str, Counter[str]]:
+    """Count the blueprints that the learned policy fossilized on the tasks of each kind."""
+    names = [item.name for item in blueprints_of(evaluation.host.family)]
+    kept, living = defaultdict[str, Counter[str]](Counter), dict[int, str]()
+    for row, actions in zip(evaluation.rows, evaluation.actions.get(LEARNED, ()), strict=False):
+        for op, slot, kind, *_ in (map(int, action.split()) for action in actions):
+            if op == Op.GERMINATE:
+                living[slot] = names[kind]
+            elif op == Op.FOSSILIZE:
+                kept[evaluation.tasks[row].kind][living[slot]] += 1
+    return kept
 
 
 def _learning(run: RunRecord, training: TrainingSummary) -> Panel | None:
     if training.committed is None:
         return None
-    policies = run.evaluation.policies if run.evaluation else {}
-    floors = {name: policies[name].val_accuracy_pct for name in FLOORS if name in policies}
+    found = run.evaluation.policies.items() if run.evaluation else ()
+    floors = {name: policy.val_accuracy_pct for name, policy in found if name in FLOORS}
     levels = ", ".join(f"{policy_look(name)[0]} {value:.1f}" for name, value in floors.items())
-    of = training.committed
+    mean = training.committed
     description = (
-        f"Mean over hosts from {of.first:.1f} in the first to {of.last:.1f} points in the last iteration, best "
-        f"{of.best:.1f}; dark band: middle half of the hosts, light band: all. Lines: {levels or 'no baselines'}."
+        f"Mean over hosts from {mean.first:.1f} in the first to {mean.last:.1f} points in the last iteration, best "
+        f"{mean.best:.1f}; dark band: middle half of the hosts, light band: all. Lines: {levels or 'no baselines'}."
     )
     if training.validations:
         description += " Diamonds: score of the validation episodes; the ring is on the one that chose the checkpoint."
@@ -121,15 +137,12 @@ def _growth(run: RunRecord) -> list[Panel]:
         _panel(
             f"growth-{number}",
             f"How the host {'won' if case.gain > 0 else 'lost'}",
-            f"Decisions: {_decisions(case) or 'none, the network never grew'}.",
+            "; ".join(f"step {d.step + 1} {d.op.lower()} slot {d.slot}" for d in case.timeline.decisions)
+            or "No decision.",
             figures.growth(case.timeline),
         )
         for number, case in enumerate(run.evaluation.cases if run.evaluation else ())
     ]
-
-
-def _decisions(case: Case) -> str:
-    return "; ".join(f"step {d.step + 1} {d.op.lower()} slot {d.slot}" for d in case.timeline.decisions)
 
 
 def _forest(run: RunRecord) -> Panel | None:

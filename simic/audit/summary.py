@@ -157,12 +157,8 @@ def _last(values: NDArray[np.float64]) -> float | None:
 def _lines(run: RunRecord, verdict: Verdict, training: TrainingSummary) -> tuple[str, ...]:
     """Whether it is certified, the gap, against whom, what was found, what it cost and rests on."""
     reached = _withheld(verdict) if verdict.refuted else _reached(run.evaluation)
-    return (
-        _proven(verdict),
-        *reached,
-        _found(verdict),
-        f"{_cost(run.evaluation, training)} {_rests_on(run.evaluation)}",
-    )
+    cost = f"{_cost(run.evaluation, training)} {_rests_on(run.evaluation)}"
+    return _proven(verdict), *reached, _found(verdict), cost
 
 
 def _proven(verdict: Verdict) -> str:

@@ -278,8 +278,8 @@ def evaluation(eval_seeds=20, found=None):
                       eval_seeds=eval_seeds, episode_steps=STEPS, test_samples=360, tasks=found.tasks, rows=found.rows,
                       host=HOST, static_final=again, policies=policies, comparisons=versus,
                       standings=endpoints.standings(found, {n: p.per_seed for n, p in policies.items()} | again),
-                      cases=cases(),
-                      actions={}, others={}, counterfactuals=counterfactuals(found.rows),
+                      cases=cases(), others={}, counterfactuals=counterfactuals(found.rows),
+                      actions={"learned": (("1 0 1 0", "1 0 2 0", "4 0 0 0"), ("1 0 0 0", "0 0 0 0"))},
                       planted=PlantedGrade(task="orientation", slot=0, blueprint="depthwise", tasks=8, openings=5,
                                            first=0.25, kept=0.5, score=interval(70.0)))  # fmt: skip
 

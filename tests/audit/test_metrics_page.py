@@ -42,6 +42,11 @@ def test_every_metric_component_and_check_has_a_sentence():
         assert len(found[name]) >= 9, name
 
 
+def test_what_checks_say_names_no_check_that_there_is_not():
+    said = "\n".join(f"{check.fix} {check.threshold} {check.passes_when} {check.question}" for check in checks())
+    assert set(re.findall(r"\b(?:\(|in )([A-Z]\d+)\b", said)) <= {check.id for check in checks()}
+
+
 def test_nothing_is_said_of_numbers_and_policies_that_there_are_not():
     found = evaluation()
     standings = found.standings["held_out"].policies

@@ -131,12 +131,6 @@ def add(where, amount):
     return lambda values: values.__setitem__(where, values[where] + amount)
 
 
-def at_op(run, op):
-    """A step, in the last iteration that has one, at which it took effect, and its host."""
-    valid = run.steps.column("valid")
-    return tuple(np.argwhere((run.steps.column("effective_op") == op) & valid)[-1])
-
-
 PLAIN = [
     ("C1", "steps", "reward", add((3, 2), 0.01)),
     ("C1", "episodes", "return", add((1, 0), 0.01)),

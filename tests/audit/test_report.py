@@ -207,6 +207,7 @@ def test_the_figure_of_the_gap_has_every_kind_in_words(panels, clean):
     for standings in clean.evaluation.standings.values():
         for kind, scores in standings.by_kind.items():
             assert f"{kind}: common {scores[COMMON]:.1f}, learned {scores['learned']:.1f}, oracle" in said
+    assert "keeps depthwise 1" in said and said.count("keeps nothing") == 4  # see actions in synthetic.py
 
 
 def test_the_verdict_says_the_gap(clean, verdict):

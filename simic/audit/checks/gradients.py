@@ -1,7 +1,8 @@
-"""Gradients of the policy and of its hosts: size, finiteness, who gets them."""
+"""Gradients of the policy and of its hosts: size, finiteness, who gets them; and the policy's memory."""
 
 import numpy as np
 
+from simic.agent.health import SATURATED
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, undecided, weighed
 from simic.audit.checks.shared import ENOUGH_ROWS, OURS, PERSISTENT, Values, where, windows
@@ -31,7 +32,7 @@ class GradientNorm(Check):
         "clipped: low"
     )
     source = "clip 0.5: CleanRL and Huang et al. 2022; ratios " + OURS
-    fix = "Not finite: see the layers in G5, and the rewards of that iteration. Large: check value targets (V2)."
+    fix = "Not finite: see the gradient norms by layer and the rewards of that iteration. Large: check value targets."
     passes_when = "no step is skipped, few norms are large, and not every step is clipped"
     post_hoc = True  # while it runs, the trainer skips such steps up to a budget and then stops by itself
 
@@ -106,3 +107,30 @@ def _least(limit: Limit, severity: Severity, values: dict[str, float]) -> list[R
     """The smallest of all heads, with those beyond the limit as evidence; nothing of nothing."""
     beyond = tuple({"head": head, limit.name: value} for head, value in values.items() if limit.broken_by(value))
     return [Reading(limit, min(values.values()), severity, beyond)] if values else []
+
+
+@check
+class Memory(Check):
+    """H1: a memory that saturates or grows over an episode carries nothing."""
+
+    id = "H1"
+    title = "The recurrent state saturates or grows"
+    severity = "high"
+    question = "Does the hidden state stay in its working range over an episode?"
+    needs = ("updates.hidden_growth", "updates.hidden_saturated")
+    minimum = 3
+    complete = False
+    GROWTH, UNITS, SHARE = 10.0, 0.9, limits.BAD_MEMORY
+    threshold = (
+        f"grows > {GROWTH:g} x from the first to the last step, or > {percent(UNITS)} of units beyond ±{SATURATED:g}, "
+        f"in > {percent(SHARE)} of updates"
+    )
+    source = OURS
+    fix = "Lower ppo.learning_rate; check observations for unbounded features."
+    passes_when = f"growth stays within {GROWTH:g} x and saturation within {percent(UNITS)} of units in most updates"
+
+    def examine(self, run: RunRecord) -> Outcome:
+        growth, saturated = run.updates.column("hidden_growth"), run.updates.column("hidden_saturated")
+        # A fresh core starts from zero state, so its first output is small; NaN counts as bad.
+        bad = ~(growth <= self.GROWTH) | ~(saturated <= self.UNITS)
+        return weighed([Reading(self.SHARE, bad.mean(), None, where(run, "hidden_growth", bad))])

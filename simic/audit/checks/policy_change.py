@@ -77,9 +77,7 @@ class Divergence(Check):
         f"{HIGH:g}: high; > max({USUAL:g}, {EARLY_STOP:g} x target_kl): medium; all < {number(NONE)}: medium"
     )
     source = "Huang et al. 2022 (below 0.02); Spinning Up (target 0.01-0.05, stop at 1.5x); window ours"
-    fix = (
-        "Lower ppo.learning_rate, ppo.epochs, or set ppo.target_kl; at zero, check gradients (G1) and advantages (A2)."
-    )
+    fix = "Lower ppo.learning_rate, ppo.epochs, or set ppo.target_kl; at zero, check gradients (G1) and advantages."
     passes_when = "the running median stays within the lowest limit, and some update moves the policy"
 
     def examine(self, run: RunRecord) -> Outcome:

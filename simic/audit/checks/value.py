@@ -47,7 +47,7 @@ class ExplainedVariance(Check):
         f"{FIRST}: low"
     )
     source = "Stable-Baselines3 logger (0 = a constant, < 0 worse); other numbers " + OURS
-    fix = "Check the scale of returns (V2) and the gradients (G1); raise ppo.value_coef."
+    fix = "Check the scale of returns and the gradients (G1); raise ppo.value_coef."
     passes_when = f"explained variance rises above {LOW:g} and is never negative for long"
 
     def examine(self, run: RunRecord) -> Outcome:

@@ -3,7 +3,7 @@
 from tests.faults import tampering as files
 from tests.faults.fault import Patch, Tampering, planted
 
-TRAINER, CHECKPOINT, PUBLISH = "training/trainer.py", "training/checkpoint.py", "telemetry/publish.py"
+TRAINER, CHECKPOINT = "training/trainer.py", "training/checkpoint.py"
 
 FAULTS = (
     planted(
