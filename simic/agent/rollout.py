@@ -153,7 +153,7 @@ class Rollout:
 
 
 @dataclass(frozen=True)
-class Unfinished:
+class PartialRollout:
     """A rollout of which ``steps`` steps are done, where it goes on, and which rows ``[E]`` are not over."""
 
     rollout: Rollout
@@ -207,7 +207,7 @@ class StepRecord:
     decision: Step
     reward: Tensor
     info: Any
-    reached: Unfinished
+    reached: PartialRollout
 
 
 def single_step_ids(env_ids: Tensor, steps: int) -> Tensor:
@@ -224,7 +224,7 @@ def collect(
     steps: int,
     on_step: Callable[[StepRecord], None] | None = None,
     position: Position | None = None,
-    unfinished: Unfinished | None = None,
+    unfinished: PartialRollout | None = None,
 ) -> tuple[Rollout, Position]:
     """Act for ``steps`` steps with frozen normalisers and return the rollout and where it ended.
 
@@ -234,7 +234,7 @@ def collect(
     """
     if unfinished is None:
         position = position or Position.first(env, policy, env.reset(options={"iteration": iteration})[0])
-        unfinished = Unfinished.begun(position, steps, env.env_ids, policy, normalizers)
+        unfinished = PartialRollout.begun(position, steps, env.env_ids, policy, normalizers)
     rollout, position, valid = unfinished.rollout, unfinished.position, unfinished.valid
     policy.action_spec.check_masks(position.observation.masks, env.num_envs)
     noise = _noise(env.env_ids, rng_seed, iteration, steps, len(policy.heads))
@@ -255,7 +255,7 @@ def collect(
         else:
             starts, valid = torch.zeros_like(starts), valid & ~ended
         if on_step is not None:
-            reached = Unfinished(rollout, Position(observation, state, starts), valid, t + 1)
+            reached = PartialRollout(rollout, Position(observation, state, starts), valid, t + 1)
             on_step(StepRecord(t, step, reward, info, reached))
     _link_values(rollout, policy.value(normalizers.see(observation), state), autoreset)
     rollout = replace(rollout, starts_inside=autoreset and bool(rollout.starts[1:].any()))

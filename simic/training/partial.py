@@ -16,7 +16,7 @@ from torch import Tensor
 from simic import durable
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.agent.rollout import Position, StepRecord, Unfinished
+from simic.agent.rollout import PartialRollout, Position, StepRecord
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
 from simic.growth.batch.shards import ProcessLost
@@ -139,7 +139,7 @@ class RolloutRecorder:
         """Names of the telemetry of a step, in their order."""
         return list(self.collector.state_dict())
 
-    def tensors(self, reached: Unfinished) -> dict[str, Tensor]:
+    def tensors(self, reached: PartialRollout) -> dict[str, Tensor]:
         """Return everything that the steps so far have moved, as copies on the CPU."""
         states = reached.state_dict(), self.env.state_dict(), self.collector.state_dict(), self.tally.state_dict()
         found = {part + name: x for part, state in zip(PARTS, states, strict=True) for name, x in state.items()}
@@ -147,14 +147,14 @@ class RolloutRecorder:
 
     def resume(
         self, found: PartialCheckpoint, policy: ActorCritic, normalizers: Normalizers, iteration: int
-    ) -> Unfinished:
+    ) -> PartialRollout:
         """Go on exactly from there, nothing having been played yet; ``Damaged`` where that was another episode."""
         env, step = self.env, found.manifest.step
         rollout, episode, steps, tally = (part_of(found.tensors, part) for part in PARTS)
         observation, _ = env.reset(options={"iteration": iteration})
         try:
             position = Position.first(env, policy, observation)
-            begun = Unfinished.begun(position, env.steps, env.env_ids, policy, normalizers)
+            begun = PartialRollout.begun(position, env.steps, env.env_ids, policy, normalizers)
             reached = begun.resumed(rollout, step, env.load_state_dict(episode))
             for t in range(step):
                 self.collector.add({name: steps[name][t] for name in found.manifest.columns})

@@ -10,7 +10,7 @@ from typing import TypeVar
 from simic.agent.health import Health, acting
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.ppo import with_advantages
-from simic.agent.rollout import Rollout, StepRecord, Unfinished, collect
+from simic.agent.rollout import PartialRollout, Rollout, StepRecord, collect
 from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.shards import ProcessLost, recovered
 from simic.telemetry.columns import Columns
@@ -151,7 +151,7 @@ class TrainingRun:
         rollout, self.end = collect(env, ppo.policy, normalizers, *how, unfinished=unfinished)
         return rollout, Recorded(recorder.collector.fetched(), recorder.tally.columns())
 
-    def _unfinished(self, iteration: int) -> tuple[Unfinished | None, RolloutRecorder]:
+    def _unfinished(self, iteration: int) -> tuple[PartialRollout | None, RolloutRecorder]:
         """Return what an earlier life of this run saved of the iteration, if any, and the recorder as it was then."""
         found, self.partial = self.partial, None
         recorder = RolloutRecorder.begin(self.session.env)
@@ -168,7 +168,7 @@ class TrainingRun:
             self.report(finding)
         return unfinished, recorder
 
-    def _after_step(self, recorder: RolloutRecorder, reached: Unfinished) -> None:
+    def _after_step(self, recorder: RolloutRecorder, reached: PartialRollout) -> None:
         """Stop if asked to; save what the rollout has come to, then and every ``checkpoint_steps`` steps."""
         asked = self._stop_asked()
         if self.every and (asked or reached.steps % self.every == 0):

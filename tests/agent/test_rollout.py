@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from simic.agent.normalization import Normalizers, ObservationNormalizer
-from simic.agent.rollout import Position, StepRecord, Unfinished, collect
+from simic.agent.rollout import PartialRollout, Position, StepRecord, collect
 from simic.agent.spec import Observation
 
 from .worlds import SEEN, TensorWorld, episodes, make_policy
 
-EARLY = 2
+EARLY, NO_SCALES = 2, Normalizers()
 
 
 def learned() -> Normalizers:
@@ -23,10 +23,8 @@ def learned() -> Normalizers:
 
 def test_draws_do_not_depend_on_the_grouping_of_environments() -> None:
     policy = make_policy()
-    together, _ = collect(TensorWorld([0, 1, 2, 3], {}), policy, Normalizers(), 3, rng_seed=1, steps=5)
-    apart = [
-        collect(TensorWorld(ids, {}), policy, Normalizers(), 3, rng_seed=1, steps=5)[0] for ids in ([0, 2], [1, 3])
-    ]
+    together, _ = collect(TensorWorld([0, 1, 2, 3], {}), policy, NO_SCALES, 3, rng_seed=1, steps=5)
+    apart = [collect(TensorWorld(ids, {}), policy, NO_SCALES, 3, rng_seed=1, steps=5)[0] for ids in ([0, 2], [1, 3])]
     for position, (part, row) in {0: (0, 0), 1: (1, 0), 2: (0, 1), 3: (1, 1)}.items():
         assert torch.equal(together.actions[:, position], apart[part].actions[:, row])
         assert torch.allclose(together.log_probs[:, position], apart[part].log_probs[:, row], atol=1e-6)
@@ -42,7 +40,7 @@ def test_rows_that_are_over_are_not_valid_and_hold_nothing() -> None:
             return seen
 
     world = Broken(list(range(4)), episodes(4, 8, EARLY).ends)
-    rollout, _ = collect(world, make_policy(), Normalizers(), 0, rng_seed=1, steps=8)
+    rollout, _ = collect(world, make_policy(), NO_SCALES, 0, rng_seed=1, steps=8)
     assert rollout.valid[:, EARLY].tolist() == [True] * 5 + [False] * 3
     assert rollout.valid[:, [0, 1, 3]].all() and not rollout.features[5:, EARLY].any()
     assert not rollout.rewards[5:, EARLY].any() and not rollout.log_probs[5:, EARLY].any()
@@ -117,10 +115,10 @@ def test_after_an_autoreset_the_memory_is_empty_and_the_old_episode_keeps_its_en
 
 def test_a_rollout_goes_on_where_the_last_one_ended() -> None:
     policy, ends = make_policy(), {0: {4: (False, True)}}
-    whole, _ = collect(TensorWorld([0, 1], ends, same_step=True), policy, Normalizers(), 0, rng_seed=1, steps=8)
+    whole, _ = collect(TensorWorld([0, 1], ends, same_step=True), policy, NO_SCALES, 0, rng_seed=1, steps=8)
     world, position, parts = TensorWorld([0, 1], ends, same_step=True), None, []
     for _ in range(2):
-        part, position = collect(world, policy, Normalizers(), 0, rng_seed=1, steps=4, position=position)
+        part, position = collect(world, policy, NO_SCALES, 0, rng_seed=1, steps=4, position=position)
         parts.append(part)
     # The first halves are the same draws; of the second, the observations of the world and the memory's continuity.
     assert torch.equal(parts[0].actions, whole.actions[:4])
@@ -151,7 +149,7 @@ def test_an_unfinished_rollout_is_finished_as_it_would_have_been(same_step, core
     for steps, state, observation in left:
         other = world()
         first, _ = other.reset(options={"iteration": 3})
-        begun = Unfinished.begun(Position.first(other, policy, first), 6, other.env_ids, policy, scales)
+        begun = PartialRollout.begun(Position.first(other, policy, first), 6, other.env_ids, policy, scales)
         other.time += steps
         found, reached = collect(
             other, policy, scales, 3, rng_seed=1, steps=6, unfinished=begun.resumed(state, steps, observation)
@@ -179,11 +177,9 @@ def flat(value) -> list[torch.Tensor]:
 
 def test_a_rollout_of_other_environments_is_not_gone_on_with() -> None:
     policy, left = make_policy(), []
-    collect(
-        episodes(3, 4), policy, Normalizers(), 0, rng_seed=1, steps=4, on_step=lambda done: left.append(done.reached)
-    )
+    collect(episodes(3, 4), policy, NO_SCALES, 0, rng_seed=1, steps=4, on_step=lambda done: left.append(done.reached))
     world = episodes(2, 4)
-    begun = Unfinished.begun(Position.first(world, policy, world.reset()[0]), 4, world.env_ids, policy, Normalizers())
+    begun = PartialRollout.begun(Position.first(world, policy, world.reset()[0]), 4, world.env_ids, policy, NO_SCALES)
     state = left[1].state_dict()
     with pytest.raises(ValueError, match="other environments"):
         begun.resumed(state, 2, world.observation())

@@ -12,7 +12,7 @@ from simic.data import tasks
 from simic.data.batches import load_held_out, load_split, read_meta
 from simic.data.prepare import prepare, split_indices, stratified_split, subsample
 from simic.data.sources import Source, drop_duplicates, read_digits
-from simic.data.suites.kinds import Draws, Shelf
+from simic.data.suites.kinds import Draws, Sources
 from simic.data.suites.suites import SUITES
 from simic.errors import SimicError
 from simic.params import Instances, Prepare, Split, Suite
@@ -297,7 +297,7 @@ def test_the_host_of_a_source_task_comes_with_the_data_and_has_seen_digits_of_tr
     [(host, data, rng_seed, epochs)] = seen
     source = SUITES["adapt"].source
     assert (host, rng_seed, epochs) == (source.host, 5, source.epochs)
-    draws = Draws(5, "source", "train", 0, Shelf(tmp_path))
+    draws = Draws(5, "source", "train", 0, Sources(tmp_path))
     x, y = source.problem(draws).sample(draws.of_split("train"), source.samples)
     assert torch.equal(data.x, x) and torch.equal(data.y, y) and data.classes == 10
     held = load_held_out(tmp_path / "out")

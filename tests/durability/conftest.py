@@ -12,7 +12,7 @@ from simic.pipeline.recipe import Kept
 from simic.telemetry.rows import UpdateRow
 from simic.training.interrupts import Interrupted
 from tests.durability import judging
-from tests.durability.judging import Finished, Unfinished
+from tests.durability.judging import Finished, PartialRollout
 from tests.helpers import made_once
 from tests.pipeline.conftest import suite_run  # noqa: F401
 from tests.pipeline.small_suite import tree
@@ -35,7 +35,7 @@ class Stopper(Watcher):
 
 
 @pytest.fixture(scope="session")
-def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Unfinished:
+def unfinished(tmp_path_factory: pytest.TempPathFactory) -> PartialRollout:
     first, longer = (tree(*SHORT, f"train.iterations={count}") for count in (STOPPED + 1, STOPPED + 2))
     workspace = Workspace(tmp_path_factory.mktemp("unfinished") / "project")
     stages.prepare(first, workspace)
@@ -59,11 +59,11 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Unfinished:
             shutil.rmtree(copy.root / place / "checkpoints" / f"{later:06d}")
         found, published[done] = opened.published(copy)
         assert found == done
-    return Unfinished(workspace, place, longer, published)
+    return PartialRollout(workspace, place, longer, published)
 
 
 @pytest.fixture(scope="session")
-def opener(unfinished: Unfinished) -> judging.Opener:
+def opener(unfinished: PartialRollout) -> judging.Opener:
     return judging.Opener(unfinished.params, unfinished.workspace.prepared)
 
 

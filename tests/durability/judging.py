@@ -102,7 +102,7 @@ def unlogged(path: Path) -> dict[str, Any]:
     return {name: value for name, value in found.items() if not name.startswith("telemetry_")}
 
 
-class Unfinished(NamedTuple):
+class PartialRollout(NamedTuple):
     """A training that was stopped, went on as one of more iterations by other code, and was stopped again before it
     had done one; and what is published of it after so many iterations.
     """
@@ -147,7 +147,7 @@ class Opener:
         return done, ended(workspace, told)
 
 
-def judge_opened(made: Unfinished, workspace: Workspace, opener: Opener) -> Judgement:
+def judge_opened(made: PartialRollout, workspace: Workspace, opener: Opener) -> Judgement:
     """Of a damaged work directory that training would go on with; where ``--fresh`` is advised it is given."""
     said = list[str]()
     for _ in range(3):

@@ -14,7 +14,7 @@ from simic.errors import SimicError
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from tests.durability import damage, judging
-from tests.durability.judging import READERS, UNREAD, Finished, Judgement, Opener, Unfinished
+from tests.durability.judging import READERS, UNREAD, Finished, Judgement, Opener, PartialRollout
 
 NO_TABLES = [kind for kind in damage.KINDS if not kind.startswith("rows")]
 NO_LOG = [kind for kind in damage.KINDS if not kind.startswith("log files")]
@@ -30,7 +30,7 @@ def test_the_damages_of_make_prove_are_more_than_two_thousand() -> None:
     assert sum(EACH[area] for area, _ in CASES) == 2025
 
 
-def opened(made: Unfinished, opener: Opener, kind: str, number: int, folder: Path) -> Judged:
+def opened(made: PartialRollout, opener: Opener, kind: str, number: int, folder: Path) -> Judged:
     workspace = Workspace(Path(shutil.copytree(made.workspace.root, folder / "project")))
     done = str(damage.spoil(damage.Place(workspace.root, [made.place]), kind, number))
     return [(done, judging.judge_opened(made, workspace, opener))]
@@ -58,7 +58,7 @@ def assert_nothing_is_silent(found: Judged) -> None:
 
 @pytest.mark.parametrize("kind", NO_TABLES)
 def test_unfinished_training_with_one_damage_of_each_kind(
-    kind: str, unfinished: Unfinished, opener: Opener, tmp_path: Path
+    kind: str, unfinished: PartialRollout, opener: Opener, tmp_path: Path
 ) -> None:
     assert_nothing_is_silent(opened(unfinished, opener, kind, 0, tmp_path))
 

@@ -158,7 +158,7 @@ def _kept(run: RunRecord) -> list[_Kept]:
 
 
 @check
-class Ransomware(Check):
+class HarmfulSeedKept(Check):
     """P6: a seed that made itself indispensable while the host got worse should not be kept."""
 
     id = "P6"

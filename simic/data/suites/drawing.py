@@ -12,7 +12,7 @@ from simic import params as params_module
 from simic.data.bank import SPLITS, Bank, standardised
 from simic.data.batches import Dataset, TaskGroup, TaskMeta
 from simic.data.sources import BYTES, COPIES
-from simic.data.suites.kinds import KINDS, OUTSIDE, Draws, Kind, Problem, Shelf
+from simic.data.suites.kinds import KINDS, OUTSIDE, Draws, Kind, Problem, Sources
 from simic.data.suites.suites import SUITES, SourceTask, TaskSuite
 from simic.errors import SimicError
 from simic.memory import Need, refuse_too_much
@@ -38,7 +38,7 @@ def many(params: Prepare, rng_seed: int, data_dir: Path, train_host: TrainHost |
     shipped, counts = SUITES[params.suite.name], params.suite.instances
     kinds = _kinds(params)
     samples = shipped.samples if params.samples is None else _in_proportion(shipped.samples, params.samples)
-    shelf, apart = Shelf(data_dir), Shelf(data_dir)
+    shelf, apart = Sources(data_dir), Sources(data_dir)
 
     def drawn(group: TaskGroup, count: int) -> list[Instance]:
         pool = "held_out" if group == "held_out_kinds" else group
@@ -79,7 +79,7 @@ def many(params: Prepare, rng_seed: int, data_dir: Path, train_host: TrainHost |
     )
 
 
-def _host(source: SourceTask, rng_seed: int, shelf: Shelf, train_host: TrainHost | None) -> dict[str, Tensor]:
+def _host(source: SourceTask, rng_seed: int, shelf: Sources, train_host: TrainHost | None) -> dict[str, Tensor]:
     """Trained on samples that no validation or held-out task has, nor any task to validate or test on."""
     assert train_host is not None, "a suite with a source task needs what trains its host"
     draws = Draws(rng_seed, "source", "train", 0, shelf)

@@ -38,7 +38,7 @@ KEYS = 16  # of streams, made at once
 
 
 @dataclass
-class Shelf:
+class Sources:
     """The finite sources of one bank, each read once; ``dropped`` counts their duplicates."""
 
     data_dir: Path  # where files of users and published ones are
@@ -61,7 +61,7 @@ class Draws:
     """
 
     def __init__(
-        self, rng_seed: int, kind: str, group: str, instance: int, shelf: Shelf, split: str | None = None
+        self, rng_seed: int, kind: str, group: str, instance: int, shelf: Sources, split: str | None = None
     ) -> None:
         self.rng_seed, self.kind, self.group, self.instance, self.split = rng_seed, kind, group, instance, split
         self._shelf, self._calls = shelf, 0

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from simic.errors import SimicError
 from simic.growth.batch.groups import Plan, SlotGroups
-from simic.growth.batch.joints import fork, join
+from simic.growth.batch.seed_autograd import fork, join
 from simic.growth.batch.template import Template, by_row
 from simic.growth.life.vocabulary import Blend
 from simic.growth.networks.blueprints import Blueprint

@@ -9,7 +9,7 @@ import torch
 from simic.data.batches import Dataset, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.suites import kinds as kinds_module
-from simic.data.suites.kinds import KINDS, Draws, Problem, Shelf
+from simic.data.suites.kinds import KINDS, Draws, Problem, Sources
 from simic.data.suites.suites import SUITES
 from simic.errors import SimicError
 from simic.params import Prepare
@@ -39,7 +39,7 @@ def test_rows_are_those_of_one_task_after_another_each_standardised_by_its_own_t
         assert (data.tasks, len(data), len(data.x)) == (len(tasks), n, n * len(tasks))
         for place, task in enumerate(tasks):
             group = "held_out" if task.group == "held_out_kinds" else task.group
-            draws = Draws(1, task.kind, group, int(task.name.split("-")[-1]), Shelf(Path()))
+            draws = Draws(1, task.kind, group, int(task.name.split("-")[-1]), Sources(Path()))
             problem = KINDS["patches"][task.kind](draws)
             raw = problem.sample(draws.of_split("train"), meta.samples["train"])[0].numpy().astype(np.float64)
             x, y = problem.sample(draws.of_split(split), n)

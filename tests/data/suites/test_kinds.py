@@ -9,7 +9,7 @@ import torch
 
 from simic import registry
 from simic.data.sources import Source, read_digits
-from simic.data.suites.kinds import GROUPS, KINDS, Draws, Shelf, kind
+from simic.data.suites.kinds import GROUPS, KINDS, Draws, Sources, kind
 from simic.data.suites.suites import SUITES, TaskSuite, suite
 from simic.errors import SimicError
 
@@ -19,7 +19,7 @@ SHAPES = {"patches": (1, 16, 16), "adapt": (1, 8, 8), "tables": (1, 1, 12)}
 
 
 def problem_of(suite, name, group="train", instance=0, rng_seed=1):
-    draws = Draws(rng_seed, name, group, instance, Shelf(Path()))
+    draws = Draws(rng_seed, name, group, instance, Sources(Path()))
     return KINDS[suite][name](draws), draws
 
 
@@ -62,7 +62,7 @@ def test_what_is_random_about_an_instance_is_recorded_and_differs_between_instan
 
 
 def test_no_two_kinds_share_a_stream():
-    streams = [Draws(1, name, group, 0, Shelf(None)).uniform(4) for _, name in ALL for group in GROUPS]
+    streams = [Draws(1, name, group, 0, Sources(None)).uniform(4) for _, name in ALL for group in GROUPS]
     names = len({name for _, name in ALL})
     assert len({tuple(stream.tolist()) for stream in streams}) == names * len(GROUPS)
 
@@ -85,7 +85,7 @@ def pools(labels, name="digits", kind="any", rng_seed=1):
     """All samples that each group and split may use."""
     wanted = labels.repeat(2)  # more than there are, of every class
     return {
-        (group, split): set(Draws(rng_seed, kind, group, 0, Shelf(None), split).of_pool(name, labels, wanted).tolist())
+        (group, split): {*Draws(rng_seed, kind, group, 0, Sources(None), split).of_pool(name, labels, wanted).tolist()}
         for group, split in product(GROUPS, SPLITS)
     }
 
@@ -124,7 +124,7 @@ def test_no_digit_is_seen_by_two_groups_or_two_splits():
 
 def test_a_pool_is_used_up_before_a_sample_is_used_again():
     labels = torch.arange(60) % 2
-    draws = Draws(1, "any", "train", 0, Shelf(None), "train")
+    draws = Draws(1, "any", "train", 0, Sources(None), "train")
     chosen = draws.of_pool("mine", labels, torch.zeros(20, dtype=torch.int64))
     # 30 of the class, half of them of this group, 60 % of those in this split
     counts = Counter(chosen.tolist())
@@ -132,7 +132,7 @@ def test_a_pool_is_used_up_before_a_sample_is_used_again():
 
 
 def test_a_class_with_too_few_samples_for_every_pool_is_refused():
-    draws = Draws(1, "mine", "val", 0, Shelf(None), "val")
+    draws = Draws(1, "mine", "val", 0, Sources(None), "val")
     with pytest.raises(SimicError, match="kind 'mine': rare has 3 samples of class 1: too few"):
         draws.of_pool("rare", torch.tensor([0] * 50 + [1] * 3), torch.tensor([1]))
 
@@ -144,7 +144,7 @@ def test_a_source_is_read_once_for_a_bank_and_its_duplicates_are_dropped(tmp_pat
         asked.append(folder)
         return Source("mine", "", "none", torch.arange(6.0)[:, None] % 4, torch.arange(6) % 2)
 
-    shelf = Shelf(tmp_path)
+    shelf = Sources(tmp_path)
     first, second = (Draws(1, name, "train", 0, shelf).source("mine", reader) for name in ("a", "b"))
     assert first is second and asked == [tmp_path]
     assert first.x.flatten().tolist() == [0, 1, 2, 3] and shelf.dropped == 2
@@ -157,16 +157,16 @@ def test_a_share_of_the_labels_is_replaced_by_others_and_those_of_the_test_split
     for classes in (2, 5):
         y = torch.arange(10_000) % classes
         for split in ("train", "val"):
-            found = Draws(1, "any", "train", 0, Shelf(None), split).mislabelled(y, classes, 0.2)
+            found = Draws(1, "any", "train", 0, Sources(None), split).mislabelled(y, classes, 0.2)
             wrong = found != y
             assert abs(float(wrong.float().mean()) - 0.2) < 0.016  # 4 σ of 10,000 coins: √(0.2 · 0.8 / 10⁴) = 0.004
             steps = torch.bincount((found - y)[wrong] % classes, minlength=classes)
             assert steps[0] == 0 and (steps[1:] > 0.8 * 2000 / (classes - 1)).all(), "any other label"
-        assert Draws(1, "any", "train", 0, Shelf(None), "test").mislabelled(y, classes, 0.2) is y
+        assert Draws(1, "any", "train", 0, Sources(None), "test").mislabelled(y, classes, 0.2) is y
 
 
 def test_parameters_cover_their_range_and_no_more():
-    draws = [Draws(1, "any", "train", instance, Shelf(None)) for instance in range(200)]
+    draws = [Draws(1, "any", "train", instance, Sources(None)) for instance in range(200)]
     assert {each.whole(2, 5) for each in draws} == {2, 3, 4, 5}
     numbers = [each.number(0.5, 1.5) for each in draws]
     assert 0.5 <= min(numbers) < 0.55 and 1.45 < max(numbers) <= 1.5

@@ -12,7 +12,7 @@ import yaml
 from simic.data.batches import Dataset, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.suites import kinds as kinds_module
-from simic.data.suites.kinds import KINDS, Draws, Problem, Shelf
+from simic.data.suites.kinds import KINDS, Draws, Problem, Sources
 from simic.data.suites.outside_tables import GENERATED, REAL
 from simic.data.suites.suites import SUITES
 from simic.data.suites.tables import BASE, HELD_OUT, SINGLE, SINGLE_VAL, SINGLES
@@ -37,7 +37,7 @@ def bank(tmp_path_factory) -> Path:
 
 def drawn(name: str, instance: int, n: int = 200) -> tuple[Problem, torch.Tensor, torch.Tensor]:
     """Rows of a test split, whose labels are right."""
-    draws = Draws(1, name, "train", instance, Shelf(Path()))
+    draws = Draws(1, name, "train", instance, Sources(Path()))
     problem = KINDS["tables"][name](draws)
     x, y = problem.sample(draws.of_split("test"), n)
     return problem, x[:, 0, 0].double(), y
@@ -218,7 +218,7 @@ def test_a_match_is_two_equal_codes_anywhere_and_twins_agree_in_one_place():
 @pytest.mark.parametrize("name", [*BASE, *SINGLE, *HELD_OUT])
 def test_wrong_labels_are_as_many_as_recorded_and_none_in_a_test_split(name):
     for instance in range(3):
-        draws = Draws(1, name, "train", instance, Shelf(Path()))
+        draws = Draws(1, name, "train", instance, Sources(Path()))
         problem = KINDS["tables"][name](draws)
         share = problem.parameters["label_noise"]
         assert share in (0.0, 0.03, 0.06)
@@ -305,7 +305,7 @@ def test_columns_are_standardised_clipped_and_kept_in_half_precision(bank):
         assert torch.equal(data.x.half().float(), data.x) and data.x.abs().max() <= 5.0
     meta, train = read_meta(bank), load_split(bank, "train")
     for place, task in enumerate(meta.tasks[: FEW["train"]]):
-        draws = Draws(1, task.kind, "train", int(task.name.split("-")[-1]), Shelf(Path()))
+        draws = Draws(1, task.kind, "train", int(task.name.split("-")[-1]), Sources(Path()))
         raw, y = KINDS["tables"][task.kind](draws).sample(draws.of_split("train"), len(train))
         wide = raw[:, 0, 0].double()
         expected = ((wide - wide.mean(0)) / wide.std(0, correction=0)).clamp(-5, 5)
@@ -351,7 +351,7 @@ def test_an_outside_instance_divides_a_whole_source_among_its_splits_and_another
     labels = torch.arange(150) % 3
 
     def pools(instance):
-        draws = [Draws(1, "iris", "outside", instance, Shelf(Path()), split) for split in ("train", "val", "test")]
+        draws = [Draws(1, "iris", "outside", instance, Sources(Path()), split) for split in ("train", "val", "test")]
         return [set(each.of_pool("iris", labels, labels.repeat(3)).tolist()) for each in draws]
 
     assert [len(pool) for pool in pools(0)] == [90, 30, 30] and set().union(*pools(0)) == set(range(150))
