@@ -17,6 +17,7 @@ from simic.data.raw_inputs import TO_CHANNELS_FIRST, InputColumn, InputEncoder, 
 from simic.data.sources import equal_rows
 from simic.errors import SimicError
 
+LEAST_FEATURES = 2
 LEAST_ROWS = 60  # of all splits together
 CHANNELS = (1, 3, 4)
 LAYOUTS = tuple(TO_CHANNELS_FIRST)
@@ -65,11 +66,17 @@ def own_data(
         raise SimicError(f"--layout {layout}: is for images; {given.name} is a table")
     firsts = equal_rows(_places(x) if isinstance(x, pd.DataFrame) else x)
     parts, notes = _parts(given, torch.from_numpy(y), classes, firsts, shares, rng_seed, few)
+    if absent := sorted({*range(len(classes))} - {*y[parts["train"].numpy()].tolist()}):
+        raise SimicError(
+            f"{given.name}: no training sample is of class {classes[absent[0]]}: bring one, or leave it out"
+        )
     if isinstance(x, pd.DataFrame):
         columns, said = describe(x, parts["train"].numpy())
         raw = codes(x, columns)
         if as_given:
             _refuse_encoding(columns)
+        if sum((column.levels is None) + len(column.codes) for column in columns) < LEAST_FEATURES:
+            raise SimicError(f"{given.name}: 1 feature(s): must be at least {LEAST_FEATURES}: simic compares columns")
         inputs = _table_inputs(raw[parts["train"].numpy()], columns, classes)
         shown = f"{len(y)} rows, {len(x.columns)} columns, {len(inputs.mean)} features"
     else:
