@@ -1,5 +1,6 @@
 """Grow networks from Python: ``simic.grow(x, y)``, and a classifier after scikit-learn's conventions."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,9 +24,8 @@ from simic.params import Params
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 
-NOWHERE = Path(
-    "/nonexistent"
-)  # a workspace without params or models: results do not depend on where Python was started
+# A workspace without params or models: results do not depend on the folder that Python was started in.
+NOWHERE = Path(os.devnull)
 ROWS_AT_ONCE = 4096
 
 
@@ -175,7 +175,7 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
         """Return X and y as scikit-learn checks them; strings stay in a DataFrame."""
         fits = y is not None
         if isinstance(X, pd.DataFrame):
-            validate_data(self, X, reset=fits, skip_check_array=True)
+            validate_data(self, X, reset=fits, skip_check_array=True)  # type: ignore[arg-type]  # a frame too
             return X, column_or_1d(y, warn=True) if fits else None
         options: dict[str, Any] = {
             "reset": fits,

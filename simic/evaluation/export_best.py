@@ -105,7 +105,8 @@ def export_best(
     )
     meta, task = read_meta(prepared), held.tasks[int(env.tasks[row])]
     preprocessing: list[JsonValue] = [{"preprocessing": _preprocessing(meta, task)}] if task.mean and not inputs else []
-    preprocessing += [{"data": list(account.notes)}] if account.notes else []
+    if account.notes:
+        preprocessing.append({"data": [*account.notes]})
     shares = [round(value, 2) for value in env.shapley().value[row].tolist()]
     text = card(grown, network.structure, meta, task, env, rows.stop - rows.start, shares, len(held.test))
     records = {COMPARISON: account.compared, FLOORS: account.floors}
@@ -296,7 +297,9 @@ def _inputs(structure: Structure, task: TaskMeta) -> tuple[str, str]:
 def _raw_inputs(inputs: RawInputs) -> tuple[str, str]:
     """Say what a network takes that standardises by itself."""
     classes = ", ".join(inputs.classes[:MOST_NAMES]) + (", …" if len(inputs.classes) > MOST_NAMES else "")
-    said = f"Classes, in order: {classes}. Standardising is inside the network."
+    plain = not any(inputs.mean) and set(inputs.std) == {1.0}
+    scaled = "Nothing is standardised" if plain else "Standardising is inside the network"
+    said = f"Classes, in order: {classes}. {scaled}."
     if inputs.layout != "table":
         return f"images as they are, `float32`, channels as in {inputs.layout}", said
     shown = ", ".join(column.name for column in inputs.columns[:MOST_NAMES])

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -215,7 +216,7 @@ def _logistic(samples: dict[str, Samples], classes: int) -> Contender:
         # Not by accuracy: of a few samples many strengths would be equal.
         models.append((float(log_loss(val.y, model.predict_proba(val.x), labels=model.classes_)), model))
     _, best = min(models, key=lambda each: each[0])
-    size, correct = best.coef_.size + best.intercept_.size, best.predict(test.x) == test.y
+    size, correct = np.size(best.coef_) + np.size(best.intercept_), np.equal(best.predict(test.x), test.y)
     return Contender(f"logistic regression{said}", correct, size, time.perf_counter() - began)
 
 
@@ -223,9 +224,10 @@ def _boosting(samples: dict[str, Samples], codes: tuple[int, ...], classes: int)
     """With scikit-learn's own settings; it takes missing values and codes of strings as they are."""
     began, train, test = time.perf_counter(), samples["train"], samples["test"]
     rows, said = _rows(train, classes)
-    model = HistGradientBoostingClassifier(random_state=0, categorical_features=list(codes) or None)
+    chosen: Any = {"categorical_features": list(codes)} if codes else {}
+    model = HistGradientBoostingClassifier(random_state=0, **chosen)
     model.fit(train.raw[rows].reshape(len(train.y[rows]), -1), train.y[rows])
-    correct = model.predict(test.raw.reshape(len(test.y), -1)) == test.y
+    correct = np.equal(model.predict(test.raw.reshape(len(test.y), -1)), test.y)
     trees = int(model.n_iter_) * (1 if classes == 2 else classes)
     return Contender(f"gradient boosting{said}", correct, trees, time.perf_counter() - began, unit=" trees")
 

@@ -453,6 +453,7 @@ def _raw_images(meta: "Meta") -> "RawInputs | None":
 
 
 USUAL_HOSTS = {1: "transformer/baseline", 3: "cnn/baseline"}  # by the dimensions of a sample
+MOST_BATCHES = 100  # of an epoch, unless params say more
 HOST_OF_VECTORS = "tables/baseline"
 HOST_OF_MANY_COLUMNS = "mlp/baseline"
 
@@ -479,10 +480,13 @@ def _usual_host(params: Params, workspace: Workspace, meta: "Meta") -> Host:
 
 
 def _batches_of(samples: int, train: Train) -> Train:
-    """Make batches so small that an epoch has as many of them as it is to have."""
+    """Make batches so small that an epoch has as many of them as it is to have; of many samples an epoch takes as many
+    batches as one pass has, up to a limit: a user's network learns from all that there is.
+    """
     if train.batches_per_epoch == "all":
         return train.model_copy(update={"batch_size": min(train.batch_size, samples)})
-    count = min(train.batches_per_epoch, samples)
+    passed = min(MOST_BATCHES, samples // train.batch_size)
+    count = max(min(train.batches_per_epoch, samples), passed)
     return train.model_copy(update={"batches_per_epoch": count, "batch_size": min(train.batch_size, samples // count)})
 
 
