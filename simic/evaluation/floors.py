@@ -65,7 +65,7 @@ class FloorSetup:
     iteration: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Contender:
     """One model's right answers on the test split, what it cost, and the mean accuracy of all that were trained."""
 
@@ -160,23 +160,14 @@ def advice(contenders: Sequence[Contender], weights: NDArray[np.float64]) -> str
     if contenders[chosen].name == MAJORITY:
         return f"Use none of these: nothing beats always answering the commonest class ({said[0]}) by more than chance."
     lead = 100 * (scores[-1] - scores[chosen])
-    more = (
-        f"{lead:.1f} points more, which may be chance"
-        if lead > 0
-        else f"{-lead:.1f} points less"
-        if lead
-        else "as good"
-    )
-    return (
+    more = f"{lead:.1f} points more, which may be chance" if lead > 0 else f"{-lead:.1f} points less"
+    found = (
         f"Use {contenders[chosen].name}: {measure} {said[chosen]}. The grown network is not the one to take here: "
-        f"{said[-1]} ({more})."
-    ).replace("(as good)", "(no better)") + (
-        "" if best.name in (grown.name, contenders[chosen].name) else _also(best, scores)
+        f"{said[-1]} ({more if lead else 'no better'})."
     )
-
-
-def _also(best: Contender, scores: Sequence[float]) -> str:
-    return f" The highest is {best.name} with {100 * max(scores):.1f} %, which may be chance."
+    if best in (grown, contenders[chosen]):
+        return found
+    return f"{found} The highest is {best.name} with {100 * max(scores):.1f} %, which may be chance."
 
 
 def _lag(best: Contender, other: Contender, weights: NDArray[np.float64]) -> tuple[float, float]:
@@ -195,7 +186,7 @@ def _cost(each: Contender) -> str:
 
 def _majority(setup: FloorSetup) -> Contender:
     answer = int(setup.held.train.y.flatten().bincount().argmax())
-    return Contender(MAJORITY, setup.held.test.y.cpu().numpy().ravel() == answer, 1, 0.0)
+    return Contender(MAJORITY, setup.held.test.y.cpu().numpy().ravel() == answer, 0, 0.0)
 
 
 def _rows(samples: Samples, classes: int) -> tuple[slice, str]:
