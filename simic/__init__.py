@@ -1,12 +1,8 @@
 """simic: train a reinforcement-learning controller that grows neural networks, and prove what it did."""
 
+import importlib
 import os
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from simic.classifier import GrowClassifier, grow
-
-__all__ = ["GrowClassifier", "grow"]
+from typing import Any
 
 # Read when torch loads OpenMP. Threads that spin while they wait stop each other on a machine that is busy elsewhere:
 # a rollout with 2 threads beside another process took over twice as long (docs/history/experiments.md).
@@ -14,11 +10,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 __version__ = "0.1.0"
 
+# Imported when asked for, by name: no stage depends on them, and most who import simic need neither scikit-learn nor
+# pandas.
+OFFERED = ("GrowClassifier", "grow")
+
 
 def __getattr__(name: str) -> Any:
-    """Imported when asked for: most who import simic need neither scikit-learn nor pandas."""
-    if name in __all__:
-        from simic import classifier
-
-        return getattr(classifier, name)
+    """Return what is offered to programs: ``simic.grow`` and ``simic.GrowClassifier``."""
+    if name in OFFERED:
+        return getattr(importlib.import_module("simic.classifier"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

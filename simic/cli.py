@@ -238,54 +238,60 @@ def up(
     up.run(_workspace().root, port, mlflow_port)
 
 
+GrowData = Annotated[
+    str | None,
+    typer.Argument(
+        help="A table (.csv, .tsv, .parquet, .feather, .arrow), arrays (.npz with x and y, x.npy beside y.npy), a "
+        "folder with a folder of images for each class, or one saved by Hugging Face's datasets; with --task, its source.",
+        show_default=False,
+    ),
+]
+GrowTarget = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="The column to predict; default: the one named target, label, class or y."),
+]
+GrowPolicy = Annotated[
+    str,
+    typer.Option(
+        help="learned (the project's own or a published one), a suite's published one, a policy's directory, or a "
+        "baseline: tuned_rule, patient, random_legal, static"
+    ),
+]
+GrowHost = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FAMILY/PRESET",
+        help="Default: the policy's own; for example cnn/baseline. Or FILE.py:NAME, a network you have trained (an "
+        "nn.Sequential, or a module with a list `segments`): it stays as it is, and seeds adapt it to the data.",
+    ),
+]
+GrowEpochs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Epochs that each network trains for, with a decision after each; default: the middle of what the policy "
+        "was trained on.",
+        show_default=False,
+    ),
+]
+
+
 @app.command()
 def grow(
-    data: Annotated[
-        str | None,
-        typer.Argument(
-            help="A table (.csv, .tsv, .parquet, .feather, .arrow), arrays (.npz with x and y, x.npy beside y.npy), a "
-            "folder with a folder of images for each class, or one saved by Hugging Face's datasets; with --task, its "
-            "source.",
-            show_default=False,
-        ),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="The column to predict; default: the one named target, label, class or y."),
-    ] = None,
+    data: GrowData = None,
+    target: GrowTarget = None,
     layout: Annotated[str | None, typer.Option(help="Where channels of images are, if asked: nchw or nhwc.")] = None,
     task: Annotated[
         str | None, typer.Option(help="A task of params.yaml instead of own data: digits, mnist, text, ...")
     ] = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            help="learned (the project's own or a published one), a suite's published one, a policy's directory, or a "
-            "baseline: tuned_rule, patient, random_legal, static"
-        ),
-    ] = "learned",
-    host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FAMILY/PRESET",
-            help="Default: the policy's own; for example cnn/baseline. Or FILE.py:NAME, a network you have trained (an "
-            "nn.Sequential, or a module with a list `segments`): it stays as it is, and seeds adapt it to the data.",
-        ),
-    ] = None,
+    policy: GrowPolicy = "learned",
+    host: GrowHost = None,
     n: Annotated[int, typer.Option(min=1, help="Networks grown side by side; the best by validation is kept.")] = 8,
     out: Annotated[Path, typer.Option(help="New folder for the grown network.")] = Path("grown"),
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Epochs that each network trains for, with a decision after each; default: the middle of what the "
-            "policy was trained on.",
-            show_default=False,
-        ),
-    ] = None,
+    epochs: GrowEpochs = None,
     compare: Annotated[
         bool,
-        typer.Option("--compare", help="Also train the bare host, common schedule and random search, and score all."),
+        typer.Option("--compare", help="Also train the common schedule and a random search, and score all."),
     ] = False,
 ) -> None:
     """Grow a network on your own data with a trained controller or a baseline, and save it."""

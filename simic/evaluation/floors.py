@@ -20,7 +20,7 @@ from sklearn.metrics import log_loss
 
 from simic.data.batches import HeldOut
 from simic.envs.growth_env import GrowthEnv
-from simic.evaluation.page import aligned
+from simic.evaluation.page import markdown
 from simic.evaluation.result import Frozen
 from simic.evaluation.static_baselines import Regime, filled, from_the_start
 from simic.growth.batch.population import Population
@@ -104,13 +104,7 @@ class Floors(Frozen):
             mean = "" if row.mean_pct is None else f"{row.mean_pct:.1f}"
             extra = [f"{row.balanced_pct:.1f}"] if row.balanced_pct is not None else []
             cells.append([row.name, f"{row.accuracy_pct:.1f}", *extra, mean, row.size, f"{row.seconds:.1f}"])
-        head, *lines = aligned([tuple(each) for each in cells], left=1)
-        rule = ["-" * (len(head[0]) + 2), *("-" * (len(cell) + 1) + ":" for cell in head[1:])]
-        return "\n".join([_line(head), f"|{'|'.join(rule)}|", *map(_line, lines)])
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        return markdown(cells)
 
 
 def floors(setup: FloorSetup, env: GrowthEnv, grown: Contender) -> Floors:
@@ -155,19 +149,19 @@ def advice(contenders: Sequence[Contender], weights: NDArray[np.float64]) -> str
         below = int(np.argmax(scores[:-1]))
         return (
             f"Use the grown network: {measure} {said[-1]}, against {said[below]} of the best of the others, "
-            f"{contenders[below].name}."
+            f"{_named(contenders[below])}."
         )
     if contenders[chosen].name == MAJORITY:
         return f"Use none of these: nothing beats always answering the commonest class ({said[0]}) by more than chance."
-    lead = 100 * (scores[-1] - scores[chosen])
+    lead = round(100 * (scores[-1] - scores[chosen]), 6)
     more = f"{lead:.1f} points more, which may be chance" if lead > 0 else f"{-lead:.1f} points less"
     found = (
-        f"Use {contenders[chosen].name}: {measure} {said[chosen]}. The grown network is not the one to take here: "
+        f"Use {_named(contenders[chosen])}: {measure} {said[chosen]}. The grown network is not the one to take here: "
         f"{said[-1]} ({more if lead else 'no better'})."
     )
     if best in (grown, contenders[chosen]):
         return found
-    return f"{found} The highest is {best.name} with {100 * max(scores):.1f} %, which may be chance."
+    return f"{found} The highest is {_named(best)} with {100 * max(scores):.1f} %, which may be chance."
 
 
 def _lag(best: Contender, other: Contender, weights: NDArray[np.float64]) -> tuple[float, float]:
@@ -175,6 +169,10 @@ def _lag(best: Contender, other: Contender, weights: NDArray[np.float64]) -> tup
     difference = best.correct.astype(np.float64) - other.correct
     lag = float(difference @ weights)
     return lag, float(np.sqrt(np.square(weights * (difference - lag)).sum()))
+
+
+def _named(each: Contender) -> str:
+    return each.name if each.mean_pct is None else f"the {each.name}"
 
 
 def _cost(each: Contender) -> str:

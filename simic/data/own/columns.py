@@ -15,7 +15,7 @@ from simic.errors import SimicError
 
 MOST_LEVELS = 20  # of one column; the rarest others are joined
 LEAST_ROWS, LEAST_SHARE = 3, 0.01  # of the training rows, that a level of its own needs
-MOST_CLASSES = 1000
+MOST_CLASSES, MOST_SHOWN = 1000, 10
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}([T ].*)?")
 
 
@@ -23,7 +23,7 @@ def describe(frame: pd.DataFrame, train: np.ndarray) -> tuple[tuple[InputColumn,
     """Return a table's columns as the rows ``train`` show them, and what was done to them in words; SimicError naming a
     column that cannot be used.
     """
-    columns, notes = list[InputColumn](), list[str]()
+    columns, notes, left_out = list[InputColumn](), list[str](), list[str]()
     if not frame.columns.is_unique:
         raise SimicError(f"column {frame.columns[frame.columns.duplicated()][0]!r}: is there twice; rename one of them")
     for name in frame.columns:
@@ -37,6 +37,9 @@ def describe(frame: pd.DataFrame, train: np.ndarray) -> tuple[tuple[InputColumn,
         notes += _said(column)
     if not columns:
         raise SimicError("no column is left that could tell classes apart: every one holds one value or one per row")
+    if left_out:
+        shown = ", ".join(left_out[:MOST_SHOWN]) + (", …" if len(left_out) > MOST_SHOWN else "")
+        notes.append(f"left out, since all training rows are equal there or each has its own string: {shown}")
     return tuple(columns), notes
 
 

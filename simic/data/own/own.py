@@ -117,7 +117,7 @@ def _parts(
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Return sorted places by split: the parts that were given, and what is missing cut from training."""
     copies = int((firsts != torch.arange(len(y))).sum())
-    notes = [f"{copies} samples equal an earlier one: they stay, each in the same split as the first"] if copies else []
+    notes = [f"samples that equal an earlier one: {copies}; each stays, in the split of the first"] if copies else []
     if given.part is None:
         return _said_split(cut(y, dict(shares), rng_seed, given.name, classes, firsts, few), notes)
     found = {split: torch.from_numpy(np.flatnonzero(given.part == number)) for split, number in PARTS.items()}
@@ -125,7 +125,7 @@ def _parts(
     seen = torch.cat([firsts[found[split]] for split in ("val", "test")])
     fresh = ~torch.isin(firsts[found["train"]], seen)
     if int((~fresh).sum()):
-        notes = [f"{int((~fresh).sum())} training samples equal one of validation or test: they are left out"]
+        notes = [f"training samples that equal one of validation or test: {int((~fresh).sum())}; they are left out"]
     train = found["train"][fresh]
     if left:
         first_of = torch.unique(firsts[train], return_inverse=True)[1]
