@@ -18,5 +18,8 @@ OFFERED = ("GrowClassifier", "grow")
 def __getattr__(name: str) -> Any:
     """Return what is offered to programs: ``simic.grow`` and ``simic.GrowClassifier``."""
     if name in OFFERED:
-        return getattr(importlib.import_module("simic.classifier"), name)
+        try:
+            return getattr(importlib.import_module("simic.classifier"), name)
+        except ModuleNotFoundError as missing:
+            raise ImportError(f"simic.{name} needs {missing.name}, of simic's extra pipeline") from missing
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -242,7 +242,7 @@ GrowData = Annotated[
     str | None,
     typer.Argument(
         help="A table (.csv, .tsv, .parquet, .feather, .arrow), arrays (.npz with x and y, x.npy beside y.npy), a "
-        "folder with a folder of images for each class, or one saved by Hugging Face's datasets; with --task, its source.",
+        "folder with a folder of images for each class or saved by Hugging Face's datasets; with --task, its source.",
         show_default=False,
     ),
 ]

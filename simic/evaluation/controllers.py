@@ -68,10 +68,7 @@ class Controller:
         """Say why it cannot grow that host (default: the one it was trained on) on those data; empty where it can."""
         if self.published and _form(self.published.sample_shape) != _form(meta.shape):
             return f"trained on {_form(self.published.sample_shape)}, these are {_form(meta.shape)}"
-        trained = self.learned.train.host
-        if host is None and trained.preset == "impaired":
-            return "trained on hosts that are too weak alone, which nobody would use"
-        if (host or trained).family == "tables" and meta.shape[-1] > MOST_COLUMNS:
+        if (host or self.learned.train.host).family == "tables" and meta.shape[-1] > MOST_COLUMNS:
             return f"compares each of at most {MOST_COLUMNS} columns with each, these are {meta.shape[-1]}"
         try:
             refuse_other_host(self.learned, build_host(host or self.learned.train.host, meta.shape, meta.classes))

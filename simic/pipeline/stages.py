@@ -397,7 +397,7 @@ def growth(params: Params, workspace: Workspace, asked: Growth) -> "Iterator[tup
         train, meta = params.train if isinstance(policy, Rule) else policy.learned.train, read_meta(prepared)
         if isinstance(policy, Rule) and host is None and own is None:
             host = _usual_host(params, workspace, meta)
-        changes = {"host": host or train.host, "episode_steps": asked.epochs or train.middle_episode}
+        changes = {"host": host or _usable(train.host), "episode_steps": asked.epochs or train.middle_episode}
         train = _batches_of(meta.samples["train"], train.model_copy(update=changes))
         if own is not None and isinstance(policy, Rule):
             train = adapting(train)
@@ -468,15 +468,19 @@ def _usual_host(params: Params, workspace: Workspace, meta: "Meta") -> Host:
     vectors, own = meta.shape[:-1] == (1, 1), params.train.host
     if vectors and meta.shape[-1] > MOST_COLUMNS:
         return as_host(HOST_OF_MANY_COLUMNS)
-    # A host that is too weak alone teaches growing; nobody would use it.
-    if workspace.params.exists() and (vectors or own.family != "tables") and own.preset != "impaired":
+    if workspace.params.exists() and (vectors or own.family != "tables"):
         try:
             build_host(own, meta.shape, meta.classes)
         except SimicError:
             pass
         else:
-            return own
+            return _usable(own)
     return as_host(HOST_OF_VECTORS if vectors else USUAL_HOSTS[len(meta.shape)])
+
+
+def _usable(host: Host) -> Host:
+    """Return the host itself, or the usual one of its family: one that is too weak alone only teaches growing."""
+    return Host(family=host.family, preset="baseline") if host.preset == "impaired" else host
 
 
 def _batches_of(samples: int, train: Train) -> Train:

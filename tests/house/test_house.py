@@ -243,6 +243,9 @@ print(len(learner.evaluate(episodes=2)))
 def test_command_without_its_libraries_says_what_to_install() -> None:
     done = bare("from simic.__main__ import main\nmain()")
     assert (done.returncode, done.stderr) == (2, "simic: typer is not installed; pip install 'simic[pipeline]'\n")
+    done = bare("import simic\nsimic.GrowClassifier")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: simic.GrowClassifier needs ") and last.endswith(", of simic's extra pipeline")
 
 
 FAKE_PYTHON = """#!/bin/sh

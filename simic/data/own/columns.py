@@ -29,9 +29,7 @@ def describe(frame: pd.DataFrame, train: np.ndarray) -> tuple[tuple[InputColumn,
     for name in frame.columns:
         column = _column(str(name), frame[name], frame[name].iloc[train])
         if column is None:
-            notes.append(
-                f"column {str(name)!r} left out: no two training rows differ in it, or each has its own string"
-            )
+            left_out.append(str(name))
             continue
         columns.append(column)
         notes += _said(column)
