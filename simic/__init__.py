@@ -1,9 +1,25 @@
 """simic: train a reinforcement-learning controller that grows neural networks, and prove what it did."""
 
+import importlib
 import os
+from typing import Any
 
 # Read when torch loads OpenMP. Threads that spin while they wait stop each other on a machine that is busy elsewhere:
 # a rollout with 2 threads beside another process took over twice as long (docs/history/experiments.md).
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 __version__ = "0.1.0"
+
+# Imported when asked for, by name: no stage depends on them, and most who import simic need neither scikit-learn nor
+# pandas.
+OFFERED = ("GrowClassifier", "grow")
+
+
+def __getattr__(name: str) -> Any:
+    """Return what is offered to programs: ``simic.grow`` and ``simic.GrowClassifier``."""
+    if name in OFFERED:
+        try:
+            return getattr(importlib.import_module("simic.classifier"), name)
+        except ModuleNotFoundError as missing:
+            raise ImportError(f"simic.{name} needs {missing.name}, of simic's extra pipeline") from missing
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -233,69 +233,92 @@ def up(
     up.run(_workspace().root, port, mlflow_port)
 
 
+GrowData = Annotated[
+    str | None,
+    typer.Argument(
+        help="A table (.csv, .tsv, .parquet, .feather, .arrow), arrays (.npz with x and y, x.npy beside y.npy), a "
+        "folder with a folder of images for each class or saved by Hugging Face's datasets; with --task, its source.",
+        show_default=False,
+    ),
+]
+GrowTarget = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="The column to predict; default: the one named target, label, class or y."),
+]
+GrowPolicy = Annotated[
+    str,
+    typer.Option(
+        help="learned (the project's own or a published one), a suite's published one, a policy's directory, or a "
+        "baseline: tuned_rule, patient, random_legal, static"
+    ),
+]
+GrowHost = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FAMILY/PRESET",
+        help="Default: the policy's own; for example cnn/baseline. Or FILE.py:NAME, a network you have trained (an "
+        "nn.Sequential, or a module with a list `segments`): it stays as it is, and seeds adapt it to the data.",
+    ),
+]
+GrowEpochs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Epochs that each network trains for, with a decision after each; default: the middle of what the policy "
+        "was trained on.",
+        show_default=False,
+    ),
+]
+
+
 @app.command()
 def grow(
-    data: Annotated[
-        str | None, typer.Argument(help="An .npz file with arrays x [N, ...] and y [N]; with --task, its source.")
-    ] = None,
+    data: GrowData = None,
+    target: GrowTarget = None,
+    layout: Annotated[str | None, typer.Option(help="Where channels of images are, if asked: nchw or nhwc.")] = None,
     task: Annotated[
-        str | None, typer.Option(help="A task of params.yaml instead of an .npz: digits, mnist, text, ...")
+        str | None, typer.Option(help="A task of params.yaml instead of own data: digits, mnist, text, ...")
     ] = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            help="learned (the project's own or a published one), a suite's published one, a policy's directory, or a "
-            "baseline: tuned_rule, patient, random_legal, static"
-        ),
-    ] = "learned",
-    host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FAMILY/PRESET",
-            help="Default: the policy's own; for example cnn/baseline. Or FILE.py:NAME, a network you have trained (an "
-            "nn.Sequential, or a module with a list `segments`): it stays as it is, and seeds adapt it to the data.",
-        ),
-    ] = None,
+    policy: GrowPolicy = "learned",
+    host: GrowHost = None,
     n: Annotated[int, typer.Option(min=1, help="Networks grown side by side; the best by validation is kept.")] = 8,
     out: Annotated[Path, typer.Option(help="New folder for the grown network.")] = Path("grown"),
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Epochs that each network trains for, with a decision after each; default: the middle of what the "
-            "policy was trained on.",
-            show_default=False,
-        ),
-    ] = None,
+    epochs: GrowEpochs = None,
     compare: Annotated[
         bool,
-        typer.Option("--compare", help="Also train the bare host, common schedule and random search, and score all."),
+        typer.Option("--compare", help="Also train the common schedule and a random search, and score all."),
     ] = False,
 ) -> None:
     """Grow a network on your own data with a trained controller or a baseline, and save it."""
     if data is None and task is None:  # said before anything heavy is imported
-        raise SimicError("grow: needs an .npz file with arrays x and y, or --task NAME; see simic grow --help")
+        raise SimicError("grow: needs data, a file or a folder, or --task NAME; see simic grow --help")
     from simic import params
     from simic.pipeline import stages
 
     workspace = _workspace()
-    asked = stages.Growth(data, out, task, policy, host, n, compare, epochs)
+    asked = stages.Growth(data, out, task, policy, host, n, compare, epochs, target, layout)
     tree = params.load(workspace.params) if workspace.params.exists() else params.Params()
-    _say_grown(_interruptible(lambda: stages.grow(tree, workspace, asked), "grow"), asked)
+    _say_grown(
+        _interruptible(lambda: stages.grow(tree, workspace, asked, lambda note: _say(f"data     {note}")), "grow"),
+        asked,
+    )
 
 
 def _say_grown(found: "Grown", asked: "Growth") -> None:
-    _say(f"policy   {found.grown_by}")
+    account = found.account
+    _say(f"policy   {account.grown_by}")
     _say(f"grown    {found.path}: host {found.host} of {asked.hosts}")
     _say(f"size     {found.params} parameters (the host alone {found.host_params})")
     _say(f"accuracy {found.val_accuracy_pct:.1f} % validation, {found.test_accuracy_pct:.1f} % test")
-    if found.bare_test_accuracy_pct is not None:
-        _say(f"alone    {found.bare_test_accuracy_pct:.1f} % test, the same host trained as long without seeds")
-    if found.compared is not None:
-        _say(f"\n{found.compared.table()}\n")
+    if account.compared is not None:
+        _say(f"\n{account.compared.table()}\n")
+    if account.floors is not None:
+        _say(f"\n{account.floors.table()}\n\n{account.floors.advice}\n")
     _say(f"card     {found.path / 'README.md'}")
     if asked.host is not None and ".py:" in asked.host:
         _say(f"use it   simic.growth.load_grown('{found.path}', host=network), or network.pt2 with torch alone")
+    elif asked.task is None:
+        _say(f"use it   python {found.path / 'predict.py'} DATA, or simic.growth.load_grown('{found.path}')")
     else:
         _say(f"use it   python -c \"from simic.growth import load_grown; print(load_grown('{found.path}'))\"")
 

@@ -88,7 +88,7 @@ STAGES: dict[str, Sealed] = {
     "evaluate": Sealed(
         (
             *_HOSTS,
-            *(f"data/{name}.py" for name in ("bank", "sources", "synthetic")),
+            *(f"data/{name}.py" for name in ("bank", "raw_inputs", "sources", "synthetic")),
             "evaluation",
             *_BASE,
             "telemetry/columns.py",

@@ -162,7 +162,7 @@ except SystemExit as stopped:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "2 False"
-    assert done.stderr == "simic: grow: needs an .npz file with arrays x and y, or --task NAME; see simic grow --help\n"
+    assert done.stderr == "simic: grow: needs data, a file or a folder, or --task NAME; see simic grow --help\n"
 
 
 def test_show_opens_the_report_in_the_browser_or_says_where_it_is(

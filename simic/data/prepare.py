@@ -2,6 +2,7 @@
 splits of many tasks.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from simic.data.batches import (
     Meta,
     TaskMeta,
 )
-from simic.data.sources import Source, complete, drop_duplicates
+from simic.data.sources import Source, complete, drop_duplicates, equal_rows
 from simic.data.suites.drawing import TrainHost, many
 from simic.data.tasks import TASKS
 from simic.errors import SimicError
@@ -50,6 +51,11 @@ def prepare(
         bank = many(params, rng_seed, data_dir, train_host)
     else:
         bank = single(params, rng_seed, data_dir, as_given)
+    write_bank(bank, params.task, params.split.model_dump(), rng_seed, out_dir)
+
+
+def write_bank(bank: Bank, task: str, fractions: dict[str, float], rng_seed: int, out_dir: Path) -> None:
+    """Write ``out_dir`` anew, whole or not at all."""
     tasks = bank.tasks + bank.held_out
     files = [TRAINVAL_FILE, TEST_FILE, HELD_OUT_FILE]
     with durable.new_directory(out_dir) as folder:
@@ -61,7 +67,7 @@ def prepare(
         durable.write_synced(folder / HELD_OUT_FILE, TypeAdapter(list[TaskMeta]).dump_json(bank.held_out, indent=2))
         meta = Meta(
             schema_version=SCHEMA_VERSION,
-            task=params.task,
+            task=task,
             source=bank.source,
             source_sha256=bank.source_sha256,
             licence=bank.licence,
@@ -69,7 +75,7 @@ def prepare(
             shape=tuple(bank.arrays["x_train"].shape[1:]),
             samples=bank.samples,
             duplicates_dropped=bank.dropped,
-            split_fractions=params.split.model_dump(),
+            split_fractions=fractions,
             split_rng_seed=rng_seed,
             tasks=bank.tasks,
             sha256={name: durable.sha256(folder / name) for name in files},
@@ -79,7 +85,9 @@ def prepare(
 
 def single(params: Prepare, rng_seed: int, data_dir: Path, as_given: bool = False) -> Bank:
     """A data set alone: one task, whose test split is what is held out."""
-    source, dropped = drop_duplicates(complete(TASKS[params.task](params, rng_seed, data_dir)))
+    source, dropped = complete(TASKS[params.task](params, rng_seed, data_dir)), 0
+    if source.part is not None:
+        source, dropped = drop_duplicates(source)
     if source.part is None and params.samples is not None:
         source = subsample(source, params.samples, rng_seed)
     indices = split_indices(source, params.split, rng_seed)
@@ -121,7 +129,7 @@ def subsample(source: Source, samples: int, rng_seed: int) -> Source:
 def split_indices(source: Source, fractions: Split, rng_seed: int) -> dict[str, Tensor]:
     """Sorted sample indices per split: the parts that the source came in, else a stratified split."""
     if source.part is None:
-        return stratified_split(source.y, fractions, rng_seed, source.name)
+        return stratified_split(source.y, fractions, rng_seed, source.name, equal_rows(source.x.numpy()))
     parts = {split: torch.nonzero(source.part == number).flatten() for number, split in enumerate(SPLITS)}
     for split, chosen in parts.items():
         if len(chosen) < MIN_SEQUENCES:
@@ -131,16 +139,57 @@ def split_indices(source: Source, fractions: Split, rng_seed: int) -> dict[str, 
     return parts
 
 
-def stratified_split(y: Tensor, fractions: Split, rng_seed: int, name: str) -> dict[str, Tensor]:
+def stratified_split(
+    y: Tensor, fractions: Split, rng_seed: int, name: str, firsts: Tensor | None = None
+) -> dict[str, Tensor]:
     """Sorted sample indices per split: each class is shuffled by its own stream and cut at the rounded fractions."""
-    parts: dict[str, list[Tensor]] = {split: [] for split in SPLITS}
-    for label in range(int(y.max()) + 1):
-        members = torch.nonzero(y == label).flatten()
-        order = members[permutation(key(rng_seed, Purpose.SPLIT, label), len(members))]
-        val, test = round(len(members) * fractions.val), round(len(members) * fractions.test)
-        sizes = {"train": len(members) - val - test, "val": val, "test": test}
-        if min(sizes.values()) < 1:
-            raise SimicError(f"{name}: class {label} has {len(members)} samples: a split of {sizes} leaves one empty")
-        for split, chosen in zip(SPLITS, order.split(list(sizes.values())), strict=True):
-            parts[split].append(chosen)
-    return {split: torch.cat(chosen).sort().values for split, chosen in parts.items()}
+    names = [str(label) for label in range(int(y.max()) + 1)]
+    return cut(y, {"val": fractions.val, "test": fractions.test}, rng_seed, name, names, firsts)
+
+
+def _fill_empty(place: Tensor, sizes: Tensor, splits: int) -> None:
+    """Give a split without a unit the smallest of the split with most, which large units may have made so."""
+    for empty in [k for k in range(splits) if not (place == k).any()]:
+        most = int(place.bincount(minlength=splits).argmax())
+        if (place == most).sum() > 1:
+            place[torch.where(place == most, sizes, sizes.max() + 1).argmin()] = empty
+
+
+def cut(
+    y: Tensor,
+    shares: dict[str, float],
+    rng_seed: int,
+    name: str,
+    classes: Sequence[str],
+    firsts: Tensor | None = None,
+    few: bool = False,
+) -> dict[str, Tensor]:
+    """Sorted sample indices of ``train`` and of each split that has a share. Equal samples (``firsts``, the place of
+    the first for each) stay together, in the class of the first. SimicError where a split lacks a class, unless classes
+    may be of ``few`` samples.
+    """
+    parts: dict[str, list[Tensor]] = {split: [] for split in ("train", *shares)}
+    firsts = torch.arange(len(y)) if firsts is None else firsts
+    counts = torch.bincount(firsts, minlength=len(y))
+    for label, shown in enumerate(classes):
+        units = torch.nonzero((y == label) & (counts > 0)).flatten()
+        units = units[permutation(key(rng_seed, Purpose.SPLIT, label), len(units))]
+        members = int(counts[units].sum())
+        sizes = {split: round(members * share) for split, share in shares.items()}
+        ends = torch.tensor([members - sum(sizes.values()), *sizes.values()]).cumsum(0)
+        # A unit goes where its first sample falls.
+        place = torch.bucketize(counts[units].cumsum(0) - counts[units], ends, right=True)
+        _fill_empty(place, counts[units], len(parts))
+        chosen = {split: units[place == k] for k, split in enumerate(parts)}
+        if not few and not all(len(each) for each in chosen.values()):
+            needed = {"train": members - sum(sizes.values()), **sizes}
+            raise SimicError(
+                f"{name}: class {shown} has {members} samples: a split of {needed} leaves one empty; "
+                "leave the class out, join it with another or bring more"
+            )
+        for split, each in chosen.items():
+            parts[split].append(each)
+    found = {split: torch.isin(firsts, torch.cat(chosen)).nonzero().flatten() for split, chosen in parts.items()}
+    if empty := [split for split, chosen in found.items() if not len(chosen)]:
+        raise SimicError(f"{name}: {len(y)} sample(s): too few, the {empty[0]} split would be empty; bring more")
+    return found

@@ -9,6 +9,7 @@ import hashlib
 import io
 import math
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,20 +69,29 @@ def read_npz(data_dir: Path, source: str) -> Source:
     """A user's ``.npz`` with ``x [N, D]``, ``[N, H, W]`` or ``[N, C, H, W]`` and integer ``y [N]``."""
     path = inside(data_dir, source)
     content = read_file(path)
+    arrays = npz_arrays(path, content, ("x", "y"))
+    missing = sorted({"x", "y"} - arrays.keys())
+    if missing:
+        raise SimicError(f"{path}: no array {missing[0]!r}; it must hold x and y")
+    x, y = arrays["x"], arrays["y"]
+    images, targets = checked(str(path), x[:, None] if x.ndim == 3 else x, y)
+    # The name alone: the folder would make the prepared bytes differ between machines.
+    return Source(path.name, durable.sha256_of(content), "the user's own", images, targets)
+
+
+def npz_arrays(path: Path, content: bytes, wanted: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return those arrays of an ``.npz`` file whose lower name is ``wanted``; SimicError where it is damaged or one of
+    them is not what it claims.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            missing = sorted({"x.npy", "y.npy"} - set(archive.namelist()))
-            if missing:
-                raise SimicError(f"{path}: no array {missing[0][0]!r}; it must hold x and y")
-            x, y = (_member(path, archive, name) for name in ("x", "y"))
+            names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+            return {name.lower(): _member(path, archive, name) for name in names if name.lower() in wanted}
     except (SimicError, MemoryError):
         raise
     except Exception as error:  # damaged bytes end in errors of many kinds of zipfile, its packers and numpy
         reason = " ".join(str(error).split()) or type(error).__name__
         raise SimicError(f"{path}: damaged, or not an .npz file of plain arrays: {reason}") from error
-    images, targets = checked(str(path), x[:, None] if x.ndim == 3 else x, y)
-    # The name alone: the folder would make the prepared bytes differ between machines.
-    return Source(path.name, durable.sha256_of(content), "the user's own", images, targets)
 
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
@@ -138,16 +148,20 @@ def complete(source: Source) -> Source:
 def drop_duplicates(source: Source) -> tuple[Source, int]:
     """The source without exact copies of a sample (the first stays), and how many there were.
 
-    A copy in another split would make the splits overlap; which answer it carries does not matter.
+    For what is drawn from: a copy could be drawn into another split; which answer it carries does not matter.
     """
-    rows = source.x.flatten(1)
-    if rows.is_floating_point():
-        rows = rows + 0.0  # −0 and 0 are one value with two patterns of bits
+    firsts = equal_rows(source.x.numpy())
+    kept = torch.nonzero(firsts == torch.arange(len(source))).flatten()
+    dropped = len(source) - len(kept)
+    return (source.take(kept) if dropped else source), dropped
+
+
+def equal_rows(x: np.ndarray) -> Tensor:
+    """For each sample the place of the first that is equal to it, ``[N]``."""
+    rows = x + 0.0 if x.dtype.kind == "f" else x  # −0 and 0 are one value with two patterns of bits
     first: dict[bytes, int] = {}
-    for index, row in enumerate(rows.numpy()):
-        first.setdefault(hashlib.sha256(row.tobytes()).digest(), index)
-    dropped = len(source) - len(first)
-    return (source.take(torch.tensor(list(first.values()))) if dropped else source), dropped
+    hashes = [hashlib.sha256(row.tobytes()).digest() for row in rows]
+    return torch.tensor([first.setdefault(each, place) for place, each in enumerate(hashes)])
 
 
 def checked(where: str, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards.transition import score
 from simic.evaluation.grid import Splits, Table, grid
 from simic.evaluation.headroom import possible_schedules
-from simic.evaluation.page import aligned
+from simic.evaluation.page import markdown
 from simic.evaluation.result import Frozen
 from simic.evaluation.schedules import Schedule
 from simic.evaluation.scoring import Hosts, committed
@@ -57,9 +57,7 @@ class GrowthComparison(Frozen):
         for row in self.rows:
             error = "–" if row.standard_error is None else f"{row.standard_error:.1f}"
             cells.append((row.name, f"{row.trainings}", f"{row.score:.1f}", error, f"{row.hosts}", f"{row.params:.0f}"))
-        head, *lines = aligned(cells, left=1)
-        rule = ["-" * (len(head[0]) + 2), *("-" * (len(cell) + 1) + ":" for cell in head[1:])]
-        return "\n".join([_line(head), f"|{'|'.join(rule)}|", *map(_line, lines)])
+        return markdown(cells)
 
     def page(self) -> str:
         """Return a section of the model card."""
@@ -70,10 +68,6 @@ class GrowthComparison(Frozen):
 Mean test accuracy{priced}, with its standard error over hosts.
 Random search draws from {len(self.schedules)} schedules, each trained on hosts of its own, and keeps the best by
 validation, as is done with the controller's networks."""
-
-
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def compare(

@@ -18,6 +18,7 @@ from simic.growth.networks.hosts import build_host
 from simic.params import Host
 from simic.training.learned import CARD_FILE, Learned
 
+MOST_COLUMNS = 256  # of a host for tables: its seeds compare each column with each
 PUBLISHED = Path(__file__).parents[1] / "published"  # a folder for each suite
 
 
@@ -67,6 +68,8 @@ class Controller:
         """Say why it cannot grow that host (default: the one it was trained on) on those data; empty where it can."""
         if self.published and _form(self.published.sample_shape) != _form(meta.shape):
             return f"trained on {_form(self.published.sample_shape)}, these are {_form(meta.shape)}"
+        if (host or self.learned.train.host).family == "tables" and meta.shape[-1] > MOST_COLUMNS:
+            return f"compares each of at most {MOST_COLUMNS} columns with each, these are {meta.shape[-1]}"
         try:
             refuse_other_host(self.learned, build_host(host or self.learned.train.host, meta.shape, meta.classes))
         except SimicError as error:
@@ -99,7 +102,8 @@ def choose(
     if "" in refusals:
         return candidates[refusals.index("")]
     why = [f"{controller.name}: {refusal}" for controller, refusal in zip(candidates, refusals, strict=True)]
-    tuned = _form(meta.shape) == "vectors" and published_for((host or usual).family)
+    narrow = _form(meta.shape) == "vectors" and meta.shape[-1] <= MOST_COLUMNS
+    tuned = narrow and published_for((host or usual).family)
     return Rule(TUNED if tuned else PATIENT, "; ".join(why) or "there is none in models/policy, and none is published")
 
 

@@ -1,14 +1,16 @@
 """The best host of a finished episode as a product: a plain network with its history and a model card."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from pydantic import JsonValue
 
 from simic.data.batches import HeldOut, Meta, TaskMeta, read_meta
+from simic.data.raw_inputs import RawInputs
 from simic.envs.actions import RELEVANT
 from simic.envs.governor import Cause
 from simic.envs.growth_env import GrowthEnv
@@ -29,7 +31,11 @@ from simic.growth.life.vocabulary import (
 )
 from simic.training.card import Measured, front_matter
 
-COMPARISON = "compare.json"
+if TYPE_CHECKING:
+    from simic.evaluation.floors import Floors
+
+COMPARISON, FLOORS = "compare.json", "floors.json"
+MOST_NAMES = 20
 ACCURACY_DIGITS = 3  # points; far below one sample of any split
 
 
@@ -38,14 +44,25 @@ class Grown:
     """What was exported; accuracies in points, of the committed network."""
 
     path: Path
-    grown_by: str
     host: int
     val_accuracy_pct: float
     test_accuracy_pct: float
     host_params: int
     params: int
-    compared: GrowthComparison | None
-    bare_test_accuracy_pct: float | None  # of the same host without seeds; None where it was not trained
+    account: "Account"
+
+
+@dataclass(frozen=True)
+class Account:
+    """What is said of a network beside its numbers: who grew it, what it was compared with, what was done to the data;
+    and files that lie beside it, by name.
+    """
+
+    grown_by: str
+    compared: GrowthComparison | None = None
+    floors: "Floors | None" = None
+    notes: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def best_host(env: GrowthEnv, rows: slice) -> int:
@@ -64,36 +81,36 @@ def export_best(
     turns: Sequence[Turn],
     held: HeldOut,
     prepared: Path,
-    policy: str,
+    account: "Account",
     out: Path,
-    compared: GrowthComparison | None = None,
-    bare: float | None = None,
+    inputs: RawInputs | None = None,
 ) -> Grown:
     """Write the host with the best committed validation accuracy among some rows to the new directory ``out``.
 
-    ``turns`` are the steps of these rows, ``policy`` says in words what grew them, ``compared`` and ``bare`` (the test
-    accuracy of the host alone, in points) are added to the card. SimicError when ``out`` exists.
+    ``turns`` are the steps of these rows, ``account`` is added to the card, ``inputs`` to the network. SimicError when
+    ``out`` exists.
     """
     best = best_host(env, rows)
     row = rows.start + best
     accuracy, _ = env.committed(held.test)
-    network = grown_network(env.population, env.slots, row, committed=True)
+    network = grown_network(env.population, env.slots, row, committed=True, inputs=inputs)
     grown = Grown(
         path=out,
-        grown_by=policy,
         host=best,
         val_accuracy_pct=float(env.state.measured.committed_accuracy[row]),
         test_accuracy_pct=float(accuracy[row]),
         host_params=env.host.params,
         params=network.structure.params,
-        compared=compared,
-        bare_test_accuracy_pct=bare,
+        account=account,
     )
     meta, task = read_meta(prepared), held.tasks[int(env.tasks[row])]
-    preprocessing: list[JsonValue] = [{"preprocessing": _preprocessing(meta, task)}] if task.mean else []
+    preprocessing: list[JsonValue] = [{"preprocessing": _preprocessing(meta, task)}] if task.mean and not inputs else []
+    if account.notes:
+        preprocessing.append({"data": [*account.notes]})
     shares = [round(value, 2) for value in env.shapley().value[row].tolist()]
     text = card(grown, network.structure, meta, task, env, rows.stop - rows.start, shares, len(held.test))
-    files = {COMPARISON: compared.to_json()} if compared else {}
+    records = {COMPARISON: account.compared, FLOORS: account.floors}
+    files = {name: record.to_json() for name, record in records.items() if record is not None} | {**account.files}
     write_network(network, out, preprocessing + history(env, turns, best), text, files)
     return grown
 
@@ -169,12 +186,13 @@ def card(
     acts; ``tested`` samples of the test split.
     """
     inputs, scale = _inputs(structure, task)
-    shape = ", ".join(map(str, structure.input_shape))
+    shape = ", ".join(map(str, structure.inputs.shape if structure.inputs else structure.input_shape))
     host, load = _own(env) if structure.host is None else ("", 'load_grown(".")')
     test = share_interval(grown.test_accuracy_pct / 100, tested)
-    bare = grown.bare_test_accuracy_pct
-    alone = "" if bare is None else f"\n| test, the same host trained as long without seeds | {bare:.2f} % |"
-    compared = f"\n{grown.compared.page()}\n" if grown.compared else ""
+    account = grown.account
+    compared = f"\n{account.compared.page()}\n" if account.compared else ""
+    compared = (f"\n{_floors(account.floors)}\n" if account.floors else "") + compared
+    notes = "".join(f"\n- {note}" for note in account.notes)
     return f"""{_metadata(grown, meta, task, env)}
 # A {env.host.family}/{env.host.preset} network grown by simic
 
@@ -191,20 +209,20 @@ A Shapley value is the seed's share, in points of validation accuracy, of what a
 worth.
 
 ## How it was grown
-By {grown.grown_by}, in {env.steps} steps of one epoch each, beside {hosts - 1} other hosts
+By {account.grown_by}, in {env.steps} steps of one epoch each, beside {hosts - 1} other hosts
 (rng_seed {env.rng_seed}).
 It is host {grown.host}, the one with the best validation accuracy; what happened at each step is in `history.json`.
 
 ## Data
 Task {task.name}: {meta.source}. Licence: {meta.licence}. sha256 `{meta.source_sha256}`.
-Samples: {meta.samples["train"]} train, {meta.samples["val"]} validation, {meta.samples["test"]} test.
+Samples: {meta.samples["train"]} train, {meta.samples["val"]} validation, {meta.samples["test"]} test.{notes}
 
 ## Results
 | split | accuracy |
 |---|---|
 | validation (chose this host) | {grown.val_accuracy_pct:.2f} % |
 | test, with its 95 % interval over {tested} samples | {grown.test_accuracy_pct:.2f} % \
-[{100 * test.low:.2f}, {100 * test.high:.2f}] |{alone}
+[{100 * test.low:.2f}, {100 * test.high:.2f}] |
 {compared}
 {_use(structure, load)}
 
@@ -215,9 +233,18 @@ part of this card.
 """
 
 
+def _floors(found: "Floors") -> str:
+    return f"""## Beside what costs less
+{found.table()}
+
+{found.advice}
+Test accuracy of the network that validation chose among {found.hosts}; seconds are those of all {found.hosts}."""
+
+
 def _use(structure: Structure, load: str) -> str:
+    predict = "" if structure.inputs is None else "`python predict.py DATA` prints a class for each row of a file.\n"
     return f"""## How to use it
-From this folder, with torch alone:
+{predict}From this folder, with torch alone:
 
 ```python
 import torch
@@ -253,6 +280,8 @@ def _metadata(grown: Grown, meta: Meta, task: TaskMeta, env: GrowthEnv) -> str:
 
 def _inputs(structure: Structure, task: TaskMeta) -> tuple[str, str]:
     """Say what the network takes, and how it is to be standardised."""
+    if structure.inputs is not None:
+        return _raw_inputs(structure.inputs)
     tokens, vectors = len(structure.input_shape) == 1, structure.input_shape[:-1] == (1, 1)
     inputs = "images `float32 [B, C, H, W]`" if not vectors else "vectors of D values as `float32 [B, 1, 1, D]`"
     inputs = "tokens `int64 [B, L]`" if tokens else inputs
@@ -263,6 +292,24 @@ def _inputs(structure: Structure, task: TaskMeta) -> tuple[str, str]:
         inputs,
         f"Standardise the input first: `(x - mean) / std`, mean {mean}, std {std} (in full in `history.json`).",
     )
+
+
+def _raw_inputs(inputs: RawInputs) -> tuple[str, str]:
+    """Say what a network takes that standardises by itself."""
+    classes = ", ".join(inputs.classes[:MOST_NAMES]) + (", …" if len(inputs.classes) > MOST_NAMES else "")
+    plain = not any(inputs.mean) and set(inputs.std) == {1.0}
+    scaled = "Nothing is standardised" if plain else "Standardising is inside the network"
+    said = f"Classes, in order: {classes}. {scaled}."
+    if inputs.layout != "table":
+        return f"images as they are, `float32`, channels as in {inputs.layout}", said
+    shown = ", ".join(column.name for column in inputs.columns[:MOST_NAMES])
+    more = ", …" if len(inputs.columns) > MOST_NAMES else ""
+    coded = (
+        "; strings as their place among the levels in `structure.json`"
+        if any(column.levels is not None for column in inputs.columns)
+        else ""
+    )
+    return f"rows as they are, `float64 [B, {len(inputs.columns)}]`: {shown}{more}{coded}; NaN where missing", said
 
 
 def _own(env: GrowthEnv) -> tuple[str, str]:
@@ -285,6 +332,9 @@ def _short(values: list[float]) -> str:
 
 
 def _example(structure: Structure) -> str:
+    if structure.inputs is not None:
+        sizes = ", ".join(map(str, structure.inputs.shape))
+        return f"torch.zeros(8, {sizes}, dtype={structure.inputs.dtype})"
     sizes = ", ".join(map(str, structure.input_shape))
     dtype = ", dtype=torch.int64" if len(structure.input_shape) == 1 else ""
     return f"torch.zeros(8, {sizes}{dtype})"

@@ -1,7 +1,8 @@
 """A controller let loose on a user's own data: several hosts grow, the best by validation leaves as a plain network."""
 
-from collections.abc import Callable
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,21 +10,27 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from simic.data.batches import HeldOut, load_held_out
+from simic.data.bank import SPLITS
+from simic.data.batches import Dataset, HeldOut, load_held_out
+from simic.data.own import predict
+from simic.data.own.own import OwnData
+from simic.data.raw_inputs import RawInputs
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
 from simic.errors import SimicError
 from simic.evaluation.compare import compare
 from simic.evaluation.controllers import Controller, Rule
-from simic.evaluation.export_best import Grown, best_host, export_best
-from simic.evaluation.grid import Splits, grid
+from simic.evaluation.export_best import Account, Grown, best_host, export_best
+from simic.evaluation.floors import GROWN, Contender, Floors, FloorSetup, Samples, floors
 from simic.evaluation.policies import BASELINES, refuse_other_host
-from simic.evaluation.schedules import Schedule
-from simic.evaluation.scoring import Hosts, in_one_process, open_env, play_together
+from simic.evaluation.scoring import Hosts, Turn, in_one_process, open_env, play_together
 from simic.growth.batch.shards import recovered
+from simic.growth.export import GrownNetwork, grown_network
 from simic.growth.networks.own import own_host
 from simic.params import Params
 
+PREDICT = "predict.py"
+ROWS_AT_ONCE = 1024
 GROW_ITERATION = 1 << 42  # a namespace of its own: hosts that no training or evaluation episode has seen
 
 
@@ -35,6 +42,35 @@ class GrowSetup:
     prepared: Path
     device: torch.device
     own: tuple[str, nn.Module] | None = None  # a network of the user's own in place of the host, and its name
+    data: OwnData | None = None  # the user's own data, which the prepared ones are
+    inputs: RawInputs | None = None  # what the exported network takes in place of standardised samples
+
+
+@dataclass(frozen=True)
+class Played:
+    """Hosts at the end of the episode in which they grew, and the best by validation as a plain network."""
+
+    env: GrowthEnv
+    held_out: HeldOut
+    turns: list[Turn]
+    best: int
+    network: GrownNetwork
+    seconds: float
+
+
+@contextmanager
+def played(setup: GrowSetup, policy: Rule | Controller, hosts: int) -> Iterator[Played]:
+    """Grow ``hosts`` networks side by side. SimicError when the policy was trained for another family or number of
+    slots.
+    """
+    began, held_out = time.perf_counter(), load_held_out(setup.prepared, setup.device)
+    env = _environment(setup, held_out, torch.arange(hosts))
+    with closing(env):
+        playing = Hosts(torch.zeros_like(env.env_ids), env.env_ids, GROW_ITERATION)
+        turns = recovered(env.population, lambda: play_together(env, [_actor(policy, env)], playing))
+        best = best_host(env, slice(0, hosts))
+        network = grown_network(env.population, env.slots, best, committed=True, inputs=setup.inputs)
+        yield Played(env, held_out, turns, best, network, time.perf_counter() - began)
 
 
 def grow(
@@ -45,34 +81,40 @@ def grow(
     compared: bool = False,
     told: Callable[[str, int, int], None] = lambda what, done, count: None,
 ) -> Grown:
-    """Grow ``hosts`` networks side by side and export the one with the best committed validation accuracy, ``compared``
-    with what else one can do or not. SimicError when ``out`` exists or the policy was trained for another family or
-    number of slots.
+    """Grow ``hosts`` networks and export the one with the best committed validation accuracy, beside floors that cost
+    less and, if ``compared``, beside searches. SimicError when ``out`` exists.
     """
     if out.exists():
         raise SimicError(f"{out}: already exists; choose another --out or remove it")
-    held_out = load_held_out(setup.prepared, setup.device)
-    env = _environment(setup, held_out, torch.arange(hosts))
     name, common = (str(policy), None) if isinstance(policy, Rule) else (policy.name, policy.common)
-    everyone = slice(0, hosts)
-    with closing(env):
-        playing = Hosts(torch.zeros_like(env.env_ids), env.env_ids, GROW_ITERATION)
-        turns = recovered(env.population, lambda: play_together(env, [_actor(policy, env)], playing))
-        best, comparison = best_host(env, everyone), None
-        bare = _bare(setup, held_out, best, env) if setup.own is None else None
+    with played(setup, policy, hosts) as done:
+        env, test, comparison = done.env, done.held_out.test, None
+        beside = beside_floors(setup, done)
         if compared:
-            comparison = compare(setup.params, env, held_out.test, best, name, common, partial(told, "comparison"))
-        return export_best(env, everyone, turns, held_out, setup.prepared, name, out, comparison, bare)
+            comparison = compare(setup.params, env, test, done.best, name, common, partial(told, "comparison"))
+        notes = setup.data.notes if setup.data is not None else ()
+        script = {PREDICT: Path(predict.__file__).read_text(encoding="utf-8")} if setup.inputs is not None else {}
+        account = Account(name, comparison, beside, notes, script)
+        return export_best(env, slice(0, hosts), done.turns, done.held_out, setup.prepared, account, out, setup.inputs)
 
 
-def _bare(setup: GrowSetup, held_out: HeldOut, best: int, env: GrowthEnv) -> float:
-    """Return the test accuracy in points of the host that is exported, trained as long without any seed."""
-    hosts = Hosts(torch.zeros(1, dtype=torch.int64), torch.tensor([best]), GROW_ITERATION)
-    splits = Splits(held_out.train, held_out.val, held_out.test)
-    static = Schedule.named("static", (), env.host.slots)
-    reached = grid(setup.params, splits, hosts, [static], setup.device).test_accuracy_pct
-    assert reached is not None
-    return float(reached[0, 0])
+def beside_floors(setup: GrowSetup, done: Played) -> Floors:
+    """Score the network that is kept beside those that cost less."""
+    held, tokens = done.held_out, len(done.held_out.test.shape) == 1
+    with torch.no_grad():
+        logits = [done.network.body(x) for x in held.test.x.cpu().split(ROWS_AT_ONCE)]
+    right = (torch.cat(logits).argmax(-1) == held.test.y.cpu()).flatten().numpy()
+    mean = float(done.env.committed(held.test)[0].mean())
+    grown = Contender(GROWN, right, done.network.structure.params, done.seconds, mean_pct=mean)
+    samples = None if tokens else {split: _samples(setup, split, getattr(held, split)) for split in SPLITS}
+    columns = setup.inputs.columns if setup.inputs is not None else ()
+    codes = tuple(place for place, column in enumerate(columns) if column.levels is not None)
+    return floors(FloorSetup(setup.params, held, samples, codes, GROW_ITERATION), done.env, grown)
+
+
+def _samples(setup: GrowSetup, split: str, data: Dataset) -> Samples:
+    x, y = data.x.flatten(1).cpu().numpy(), data.y.cpu().numpy()
+    return Samples(x, x if setup.data is None else setup.data.raw.get(split, setup.data.raw["val"]), y)
 
 
 def _environment(setup: GrowSetup, held_out: HeldOut, env_ids: Tensor) -> GrowthEnv:

@@ -63,6 +63,17 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> list[list[str]]:
     ]
 
 
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows under a head as a Markdown table, in columns that also align as plain text."""
+    head, *lines = aligned(rows, left=1)
+    rule = ["-" * (len(head[0]) + 2), *("-" * (len(cell) + 1) + ":" for cell in head[1:])]
+    return "\n".join([_line(head), f"|{'|'.join(rule)}|", *map(_line, lines)])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def _setting(report: HeadroomReport) -> str:
     seeds = "any number of seeds" if report.max_seeds is None else f"at most {report.max_seeds} seed(s)"
     priced = f", {report.price:g} points for a bare host's worth of parameters" if report.price else ""

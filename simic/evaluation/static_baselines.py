@@ -154,7 +154,7 @@ def static_network(
     every slot, from the start.
     """
     rows = len(regime.tasks)
-    slots = Slots.empty(rows, host.slots, device) if kind is None else _filled(rows, host, device, kind)
+    slots = Slots.empty(rows, host.slots, device) if kind is None else filled(rows, host, device, kind)
     runtime, optimizer = params.runtime, params.train.host_optimizer
     compose = worker_layout.population(runtime, worker_layout.layout(runtime, rows, device))
     kinds, ids = blueprints_of(host.family), torch.arange(rows)
@@ -167,7 +167,7 @@ def _together(params: Params, regime: Regime, device: torch.device, lengths: Seq
     host, rows = build_host(params.train.host, regime.data.shape, regime.data.classes), len(regime.tasks)
     runtime, optimizer, ids = params.runtime, params.train.host_optimizer, torch.arange(len(regime.tasks))
     population = Population(host, (TOGETHER,), ids, params.rng_seed, optimizer, device, runtime.backend)
-    return regime.run(population, _filled(rows, host, device, 0), _epochs(rows, lengths, device))
+    return regime.run(population, filled(rows, host, device, 0), _epochs(rows, lengths, device))
 
 
 def adapted(params: Params, regime: Regime, device: torch.device, lengths: Sequence[int]) -> dict[str, list[Fixed]]:
@@ -184,7 +184,7 @@ def adapted(params: Params, regime: Regime, device: torch.device, lengths: Seque
     return networks
 
 
-def _filled(rows: int, host: HostSpec, device: torch.device, kind: int) -> Slots:
+def filled(rows: int, host: HostSpec, device: torch.device, kind: int) -> Slots:
     """Return slots that all hold a seed of that blueprint."""
     slots = Slots.empty(rows, host.slots, device)
     columns = {"stage": int(Stage.FOSSILIZED), "blueprint": kind, "germinations": 1, "alpha": 1.0}

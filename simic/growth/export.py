@@ -16,6 +16,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from simic import durable, program
+from simic.data.raw_inputs import InputEncoder, RawInputs
 from simic.errors import SimicError
 from simic.growth.batch.groups import SlotState
 from simic.growth.batch.population import Population
@@ -59,6 +60,7 @@ class Structure(Record):
     classes: int
     seeds: tuple[SeedRecord, ...]
     params: int
+    inputs: RawInputs | None = None  # what it takes in place of standardised samples
 
 
 class GraftedSeed(nn.Module):
@@ -88,12 +90,13 @@ class NoSeed(nn.Module):
 
 class GrownNetwork(nn.Module):
     """Host segments with a joint after each (identity where nothing grew), then the head: logits ``[B, classes]`` of
-    images ``[B, C, H, W]``, ``[B, L, classes]`` of tokens ``[B, L]``.
+    images ``[B, C, H, W]``, ``[B, L, classes]`` of tokens ``[B, L]``; or of what ``structure.inputs`` says.
     """
 
     def __init__(self, structure: Structure, host: HostSpec) -> None:
         super().__init__()
         self.structure = structure
+        self.inputs = None if structure.inputs is None else InputEncoder(structure.inputs)
         segments, self.head = host.modules()
         self.segments = nn.ModuleList(segments)
         self.joints = nn.ModuleList(_joint(host, k, structure.seeds) for k in range(host.slots))
@@ -110,6 +113,10 @@ class GrownNetwork(nn.Module):
         return {name: tensor for name, tensor in self.state_dict().items() if name not in self.tied}
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.body(x if self.inputs is None else self.inputs(x))
+
+    def body(self, x: Tensor) -> Tensor:
+        """Logits of standardised samples."""
         sample = x
         for segment, joint in zip(self.segments, self.joints, strict=True):
             x = joint(segment(x), sample)
@@ -132,8 +139,12 @@ def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
     return GraftedSeed(seed, gate, operator, record.alpha, host.reads_input)
 
 
-def grown_network(population: Population | Shards, slots: Slots, row: int, committed: bool = False) -> GrownNetwork:
-    """Host ``row`` with the seeds that act on its output (``committed``: the FOSSILIZED alone), on the CPU."""
+def grown_network(
+    population: Population | Shards, slots: Slots, row: int, committed: bool = False, inputs: RawInputs | None = None
+) -> GrownNetwork:
+    """Host ``row`` with the seeds that act on its output (``committed``: the FOSSILIZED alone), on the CPU; with
+    ``inputs`` it takes raw samples.
+    """
     state = SlotState.read(slots)
     acting = state.acting[row] & ((state.stage[row] == Stage.FOSSILIZED) | (not committed))
     weights = population.seed_params(slots)[row].tolist()
@@ -155,6 +166,7 @@ def grown_network(population: Population | Shards, slots: Slots, row: int, commi
         classes=population.host.classes,
         seeds=seeds,
         params=population.host.params + sum(seed.params for seed in seeds),
+        inputs=inputs,
     )
     network = GrownNetwork.fresh(structure, population.host)
     _load(network, population.named_parameters(slots, row), f"host {row}")
@@ -184,14 +196,16 @@ def _contents(network: GrownNetwork, history: Sequence[JsonValue], card: str) ->
         PROGRAM: _program(network),
     }
     hashes = {"sha256": {name: durable.sha256_of(content) for name, content in files.items()}}
-    structure = durable.with_checksum(network.structure.model_dump(mode="json") | hashes)
+    taken = {"inputs"} if network.structure.inputs is None else None  # as it was before networks took raw samples
+    structure = durable.with_checksum(network.structure.model_dump(mode="json", exclude=taken) | hashes)
     return files | {STRUCTURE: structure, CARD: card.encode()}
 
 
 def _program(network: GrownNetwork) -> bytes:
     """The network as one graph for any batch size; needs torch alone to run."""
-    shape = network.structure.input_shape
+    shape, inputs = network.structure.input_shape, network.structure.inputs
     example = torch.zeros(2, *shape, dtype=torch.int64 if len(shape) == 1 else torch.float32)
+    example = example if inputs is None else torch.zeros(2, *inputs.shape, dtype=inputs.dtype)
     batch = torch.export.Dim("batch", min=1)
     try:
         return program.as_bytes(torch.export.export(network, (example,), dynamic_shapes=({0: batch},)))

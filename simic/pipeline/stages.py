@@ -5,8 +5,8 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -30,9 +30,13 @@ if TYPE_CHECKING:
     from simic.audit.findings import Verdict
     from simic.audit.record import RunRecord
     from simic.data.batches import Meta
+    from simic.data.own.own import OwnData
+    from simic.data.own.readers import Given
+    from simic.data.raw_inputs import RawInputs
     from simic.evaluation.controllers import Controller, Rule
     from simic.evaluation.explain import Explanation
     from simic.evaluation.export_best import Grown
+    from simic.evaluation.grow import GrowSetup
     from simic.evaluation.result import HeadroomReport
     from simic.training.observers import Observer
     from simic.training.session import Session
@@ -185,7 +189,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     from simic.evaluation import endpoints, planted, result
     from simic.evaluation import evaluate as evaluation
     from simic.evaluation.counterfactual import counterfactual_actors, reward_scale
-    from simic.evaluation.export_best import export_best
+    from simic.evaluation.export_best import Account, export_best
     from simic.evaluation.policies import actors
     from simic.evaluation.scoring import EvaluationSetup, Performance
     from simic.pipeline.display import shown
@@ -218,7 +222,8 @@ def evaluate(params: Params, workspace: Workspace) -> None:
             told("played to the end", next(ended), len(players) + len(replays))
             if name == policies[0]:
                 grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
-                export_best(setup.env, done.rows, done.turns, setup.held_out, workspace.prepared, grown_by, grown)
+                account = Account(grown_by)
+                export_best(setup.env, done.rows, done.turns, setup.held_out, workspace.prepared, account, grown)
 
         final = params.evaluate.static_final
         known = planted.grade(learned, params.rng_seed, device) if asked else None
@@ -328,10 +333,11 @@ def unchanged(workspace: Workspace, path: Path) -> Path:
 class Growth:
     """What `grow` is asked for; null = as the policy was trained, or as params.yaml says.
 
-    ``data`` is the user's .npz, or with ``task`` the source of that task, if it takes one.
+    ``data`` is the user's own, a file or folder or what was read of it, or with ``task`` the source of that task, if it
+    takes one.
     """
 
-    data: str | None
+    data: "str | Given | None"
     out: Path
     task: str | None = None
     policy: str = "learned"  # or a baseline's name, a published controller's suite, a policy's directory
@@ -339,74 +345,150 @@ class Growth:
     hosts: int = 8
     compare: bool = False
     epochs: int | None = None  # of every host, and decisions about it; null: the middle of what training has
+    target: str | None = None  # the column to predict
+    layout: str | None = None  # where channels of images are: nchw, nhwc
+    fit: bool = False  # no test split, and as few samples as there are: who fits scores elsewhere
 
 
-def grow(params: Params, workspace: Workspace, asked: Growth) -> "Grown":
-    """Let a policy grow networks on a task or an ``.npz`` of the user's own; export the best to ``asked.out``. In a
-    network of the user's own, samples are given to it as they are.
+def grow(
+    params: Params, workspace: Workspace, asked: Growth, say: Callable[[str], None] = lambda line: None
+) -> "Grown":
+    """Let a policy grow networks on a task or the user's own data; export the best to ``asked.out``. In a network of
+    the user's own, samples are given to it as they are. ``say`` hears what was done to the data.
 
     A controller's hosts are trained as those that it was trained on: budget, actions and lifecycle are its.
     """
-    from simic.data import prepare as data
     from simic.evaluation import grow as growing
-    from simic.evaluation.controllers import Rule
-    from simic.growth.networks.own import load_network
     from simic.pipeline.display import shown
-    from simic.training import machine
 
-    device = machine.configure(params.runtime)
-    own = asked.host if asked.host is not None and ".py:" in asked.host else None
-    host = None if own or asked.host is None else as_host(asked.host)
-    if own is not None and asked.compare:
+    if asked.host is not None and ".py:" in asked.host and asked.compare:
         raise SimicError(
-            f"--compare with --host {own}: schedules are played on simic's hosts alone; leave out one of them"
+            f"--compare with --host {asked.host}: schedules are played on simic's hosts alone; leave out one of them"
         )
-    network = None if own is None else (own, load_network(own))
-    task, folder = _asked_data(asked, params, workspace)
-    with tempfile.TemporaryDirectory(prefix="simic-grow-") as scratch:
-        prepared = Path(scratch) / "prepared"
-        data.prepare(task, params.rng_seed, prepared, folder, as_given=own is not None)
-        policy = _asked_policy(asked.policy, host, params, workspace, prepared, device)
-        train, meta = params.train if isinstance(policy, Rule) else policy.learned.train, read_meta(prepared)
-        if isinstance(policy, Rule) and host is None and own is None:
-            host = _usual_host(params, workspace, meta)
-        changes = {"host": host or train.host, "episode_steps": asked.epochs or train.middle_episode}
-        train = _batches_of(meta.samples["train"], train.model_copy(update=changes))
-        if own is not None and isinstance(policy, Rule):
-            train = adapting(train)
-        setup = growing.GrowSetup(params.model_copy(update={"train": train}), prepared, device, network)
+    if asked.out.exists():
+        raise SimicError(f"{asked.out}: already exists; choose another --out or remove it")
+    with growth(params, workspace, asked) as (setup, policy):
+        for note in setup.data.notes if setup.data is not None else ():
+            say(note)
         # Two that write to one folder would delete each other's half-written network.
         alone = durable.locked(asked.out.with_name(f".{asked.out.name}.lock"), f"grows {asked.out}")
         with alone, shown(params.runtime.progress, "grow") as told:
             return growing.grow(setup, policy, asked.hosts, asked.out, asked.compare, told)
 
 
+@contextmanager
+def growth(params: Params, workspace: Workspace, asked: Growth) -> "Iterator[tuple[GrowSetup, Rule | Controller]]":
+    """Prepare the data in a folder of their own; yield how networks grow on them, and who decides."""
+    from simic.evaluation.controllers import Rule
+    from simic.evaluation.grow import GrowSetup
+    from simic.growth.networks.own import load_network
+    from simic.training import machine
+
+    device = machine.configure(params.runtime)
+    own = asked.host if asked.host is not None and ".py:" in asked.host else None
+    host = None if own or asked.host is None else as_host(asked.host)
+    network = None if own is None else (own, load_network(own))
+    with tempfile.TemporaryDirectory(prefix="simic-grow-") as scratch:
+        prepared = Path(scratch) / "prepared"
+        data = _prepare_asked(asked, params, workspace, prepared, as_given=own is not None)
+        policy = _asked_policy(asked.policy, host, params, workspace, prepared, device)
+        train, meta = params.train if isinstance(policy, Rule) else policy.learned.train, read_meta(prepared)
+        if isinstance(policy, Rule) and host is None and own is None:
+            host = _usual_host(params, workspace, meta)
+        changes = {"host": host or _usable(train.host), "episode_steps": asked.epochs or train.middle_episode}
+        train = _batches_of(meta.samples["train"], train.model_copy(update=changes))
+        if own is not None and isinstance(policy, Rule):
+            train = adapting(train)
+        inputs = data.inputs if data is not None else _raw_images(meta)
+        tree = params.model_copy(update={"train": train})
+        yield GrowSetup(tree, prepared, device, network, data, inputs), policy
+
+
+def _prepare_asked(
+    asked: Growth, params: Params, workspace: Workspace, prepared: Path, as_given: bool
+) -> "OwnData | None":
+    """Write the splits of a task, or of the user's own data, which are returned too."""
+    from simic.data import prepare as data
+
+    if asked.task is not None:
+        data.prepare(_asked_task(asked, params), params.rng_seed, prepared, raw_data(workspace), as_given=as_given)
+        return None
+    from simic.data.own.own import own_data
+    from simic.data.own.readers import read
+
+    if asked.data is None:
+        raise SimicError("grow: needs data, a file or a folder, or --task NAME")
+    given = read(Path(asked.data), asked.target) if isinstance(asked.data, str) else asked.data
+    split = params.prepare.split
+    shares = {"val": split.val} if asked.fit else {"val": split.val, "test": split.test}
+    found = own_data(given, shares, params.rng_seed, asked.layout, as_given, few=asked.fit)
+    data.write_bank(found.bank, "own", split.model_dump(), params.rng_seed, prepared)
+    return found
+
+
+def _asked_task(asked: Growth, params: Params) -> Prepare:
+    if asked.task == "suite":
+        raise SimicError("--task suite: grow takes one data set, a suite is many; name another task or give a file")
+    for name, value in (("target", asked.target), ("layout", asked.layout)):
+        if value is not None:
+            raise SimicError(f"--{name} {value}: is for a file or folder of your own; leave it out with --task")
+    changes = {"task": asked.task, "source": asked.data}
+    try:
+        return Prepare.model_validate(params.prepare.model_dump() | changes)
+    except ValidationError as error:
+        raise SimicError(f"--task {asked.task}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+
+
+def _raw_images(meta: "Meta") -> "RawInputs | None":
+    """Return what a network must do to take a task's images as they are; None of anything else."""
+    from simic.data.raw_inputs import RawInputs
+
+    mean, std = meta.tasks[0].mean, meta.tasks[0].std
+    if len(meta.shape) != 3 or len(mean) != meta.shape[0] or meta.shape[:-1] == (1, 1):
+        return None
+    classes = tuple(map(str, range(meta.classes)))
+    return RawInputs(layout="nchw", shape=meta.shape, mean=tuple(mean), std=tuple(std), classes=classes)
+
+
 USUAL_HOSTS = {1: "transformer/baseline", 3: "cnn/baseline"}  # by the dimensions of a sample
+MOST_BATCHES = 100  # of an epoch, unless params say more
 HOST_OF_VECTORS = "tables/baseline"
+HOST_OF_MANY_COLUMNS = "mlp/baseline"
 
 
 def _usual_host(params: Params, workspace: Workspace, meta: "Meta") -> Host:
     """Return the host of params.yaml where it takes such samples, else the one of their kind. A host for tables could
     take pixels as columns, but compares each with each.
     """
+    from simic.evaluation.controllers import MOST_COLUMNS
     from simic.growth.networks.hosts import build_host
 
-    vectors = meta.shape[:-1] == (1, 1)
-    if workspace.params.exists() and (vectors or params.train.host.family != "tables"):
+    vectors, own = meta.shape[:-1] == (1, 1), params.train.host
+    if vectors and meta.shape[-1] > MOST_COLUMNS:
+        return as_host(HOST_OF_MANY_COLUMNS)
+    if workspace.params.exists() and (vectors or own.family != "tables"):
         try:
-            build_host(params.train.host, meta.shape, meta.classes)
+            build_host(own, meta.shape, meta.classes)
         except SimicError:
             pass
         else:
-            return params.train.host
+            return _usable(own)
     return as_host(HOST_OF_VECTORS if vectors else USUAL_HOSTS[len(meta.shape)])
 
 
+def _usable(host: Host) -> Host:
+    """Return the host itself, or the usual one of its family: one that is too weak alone only teaches growing."""
+    return Host(family=host.family, preset="baseline") if host.preset == "impaired" else host
+
+
 def _batches_of(samples: int, train: Train) -> Train:
-    """Make batches so small that an epoch has as many of them as it is to have."""
+    """Make batches so small that an epoch has as many of them as it is to have; of many samples an epoch takes as many
+    batches as one pass has, up to a limit: a user's network learns from all that there is.
+    """
     if train.batches_per_epoch == "all":
         return train.model_copy(update={"batch_size": min(train.batch_size, samples)})
-    count = min(train.batches_per_epoch, samples)
+    passed = min(MOST_BATCHES, samples // train.batch_size)
+    count = max(min(train.batches_per_epoch, samples), passed)
     return train.model_copy(update={"batches_per_epoch": count, "batch_size": min(train.batch_size, samples // count)})
 
 
@@ -437,24 +519,6 @@ def _asked_policy(
     if models.exists():
         own = Controller.own(models, unchanged(workspace, workspace.headroom), device)
     return choose(own, host, params.train.host, read_meta(prepared), device)
-
-
-def _asked_data(asked: Growth, params: Params, workspace: Workspace) -> tuple[Prepare, Path]:
-    """Return what to prepare, and the folder that its sources are in."""
-    if asked.task is None:
-        if asked.data is None:
-            raise SimicError("grow: needs an .npz file, or --task NAME")
-        own = Path(asked.data).resolve()
-        return Prepare(task="npz", source=own.name, split=params.prepare.split), own.parent
-    if asked.task == "suite":
-        raise SimicError(
-            "--task suite: grow takes one data set, a suite is many; name another task or give an .npz file"
-        )
-    changes = {"task": asked.task, "source": asked.data}
-    try:
-        return Prepare.model_validate(params.prepare.model_dump() | changes), raw_data(workspace)
-    except ValidationError as error:
-        raise SimicError(f"--task {asked.task}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
 
 
 def as_host(name: str) -> Host:

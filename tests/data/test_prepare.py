@@ -129,12 +129,14 @@ def test_vectors_are_standardised_per_feature_and_a_constant_feature_stays_finit
     assert (x[:, 2] == 0).all()
 
 
-def test_copies_of_a_sample_are_dropped_and_counted(tmp_path):
+def test_copies_of_a_sample_stay_and_lie_in_one_split(tmp_path):
     arrays = sample_arrays((4,))
-    arrays = {name: np.concatenate([value, value[:4]]) for name, value in arrays.items()}
+    arrays = {name: np.concatenate([value, value[:9]]) for name, value in arrays.items()}
     prepare(write_npz(tmp_path, **arrays), 1, tmp_path / "out", tmp_path)
-    assert read_meta(tmp_path / "out").duplicates_dropped == 4
-    assert sum(read_meta(tmp_path / "out").samples.values()) == 30
+    meta, held_out = read_meta(tmp_path / "out"), load_held_out(tmp_path / "out")
+    assert meta.duplicates_dropped == 0 and sum(meta.samples.values()) == 39
+    rows = [{row.numpy().tobytes() for row in each.x} for each in (held_out.train, held_out.val, held_out.test)]
+    assert sum(map(len, rows)) == len(set.union(*rows)) == 30
 
 
 def test_of_equal_samples_the_first_stays_and_the_order_is_kept():

@@ -243,6 +243,9 @@ print(len(learner.evaluate(episodes=2)))
 def test_command_without_its_libraries_says_what_to_install() -> None:
     done = bare("from simic.__main__ import main\nmain()")
     assert (done.returncode, done.stderr) == (2, "simic: typer is not installed; pip install 'simic[pipeline]'\n")
+    done = bare("import simic\nsimic.GrowClassifier")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: simic.GrowClassifier needs ") and last.endswith(", of simic's extra pipeline")
 
 
 FAKE_PYTHON = """#!/bin/sh
@@ -329,9 +332,10 @@ def test_no_package_has_more_lines_than_its_budget() -> None:
 
 
 @pytest.mark.parametrize("commit", ["HEAD", "HEAD~1"])
-def test_a_budget_can_only_be_lowered(commit: str) -> None:
+def test_a_budget_is_lowered_or_says_for_what_it_was_raised(commit: str) -> None:
     command = ["git", "show", f"{commit}:{BUDGETS}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     before = tomllib.loads(done.stdout)["lines"] if done.returncode == 0 else {}  # an archive, or the first commit
-    now = tomllib.loads((ROOT / BUDGETS).read_text())["lines"]
-    assert {name: lines for name, lines in now.items() if lines > before.get(name, lines)} == {}
+    now = tomllib.loads((ROOT / BUDGETS).read_text())
+    grown = {name for name, lines in now["lines"].items() if lines > before.get(name, lines)}
+    assert grown <= {name for names in now.get("raised", {}).values() for name in names}

@@ -172,17 +172,22 @@ def test_grow_needs_no_project_and_a_comparison_changes_nothing_of_the_network(
     shipped: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grow(monkeypatch, "--out", "alone")
-    assert capsys.readouterr().out.startswith("policy   the published controller of suite tables, trained for ")
+    assert "\npolicy   the published controller of suite tables, trained for " in capsys.readouterr().out
     grow(monkeypatch, "--out", "beside", "--policy", "tables", "--compare")
     said = capsys.readouterr().out
     alone, beside = content(elsewhere / "alone"), content(elsewhere / "beside")
     report = json.loads(beside.pop("compare.json"))
     pages = [files.pop("README.md").decode() for files in (alone, beside)]
+    floors = [json.loads(files.pop("floors.json")) for files in (alone, beside)]
+    assert [row["accuracy_pct"] for row in floors[0]["rows"]] == [row["accuracy_pct"] for row in floors[1]["rows"]]
     assert {name: file for name, file in alone.items() if name != "network.pt2"} == {
         name: file for name, file in beside.items() if name != "network.pt2"
     }
     parts = pages[1].split("## Beside other ways to a network\n")
-    assert pages[0].startswith(parts[0].rstrip()) and "By the published controller of suite tables" in pages[0]
+    assert (
+        pages[0].startswith(parts[0].partition("## Beside")[0].rstrip())
+        and "By the published controller of suite tables" in pages[0]
+    )
     rows = {row["name"]: row for row in report["rows"]}
     common = Controller.load(shipped, torch.device("cpu")).common
     assert report["common"] == common and report["price"] == 2.0  # as the controller was trained
@@ -204,7 +209,7 @@ def test_the_projects_own_controller_brings_the_common_schedule_of_its_headroom(
     shutil.copytree(suite_run.models / "policy", own.models / "policy")
     asked = stages.Growth("mine.npz", elsewhere / "without", hosts=2, compare=True)
     found = stages.grow(tree(), own, asked)
-    assert found.compared is not None and found.compared.common is None
+    assert found.account.compared is not None and found.account.compared.common is None
     own.reports.mkdir()
     shutil.copy(suite_run.headroom, own.headroom)
     device, headroom = torch.device("cpu"), result.read_headroom(own.headroom)

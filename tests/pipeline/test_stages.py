@@ -78,13 +78,18 @@ def assert_runs_alone(grown: Path, x: torch.Tensor, folder: Path) -> None:
 def test_grown_network_runs_as_a_plain_module_and_without_simic(images: Path) -> None:
     found = stages.grow(tree(), Workspace(images.parent), asked(images, host="cnn/baseline"))
     assert found.params > found.host_params
-    assert f"without seeds | {found.bare_test_accuracy_pct:.2f} % |" in (found.path / "README.md").read_text()
-    assert_runs_alone(found.path, torch.linspace(-1, 1, 5 * 64).view(5, 1, 8, 8), images.parent)
+    card, floors = (found.path / "README.md").read_text(), found.account.floors
+    assert floors is not None and floors.table() in card and floors.advice in card
+    assert floors.rows[-1].accuracy_pct == pytest.approx(found.test_accuracy_pct, abs=1e-3)
+    assert_runs_alone(found.path, torch.linspace(0, 16, 5 * 64).view(5, 8, 8), images.parent)
 
 
 def test_the_host_alone_is_the_same_host_without_seeds(images: Path) -> None:
     alone = stages.grow(tree(), Workspace(images.parent), asked(images, host="cnn/baseline", policy="static"))
-    assert alone.params == alone.host_params and alone.test_accuracy_pct == alone.bare_test_accuracy_pct
+    assert alone.params == alone.host_params and alone.account.floors is not None
+    rows = {row.name: row for row in alone.account.floors.rows}
+    bare, grown = rows["host alone"], rows["grown network"]
+    assert (bare.accuracy_pct, bare.mean_pct, bare.size) == (grown.accuracy_pct, grown.mean_pct, grown.size)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +97,7 @@ def test_the_host_alone_is_the_same_host_without_seeds(images: Path) -> None:
     [
         ({"host": "vit/tiny"}, "host 'vit/tiny': must be FAMILY/PRESET"),
         ({"policy": "nobody"}, "nobody"),
-        ({"data": None}, "grow: needs an .npz file, or --task NAME"),
+        ({"data": None}, "grow: needs data, a file or a folder, or --task NAME"),
         ({"data": None, "task": "sudoku"}, "--task sudoku: .*digits, mnist"),
         ({"data": None, "task": "text"}, "--task text: source is"),
         ({"host": "nowhere.py:network"}, "nowhere.py: no such file"),
@@ -189,7 +194,7 @@ def test_where_no_controller_fits_the_rule_by_hand_grows_and_terminal_and_card_s
     monkeypatch.setattr(controllers, "PUBLISHED", images.parent / "nothing")
     found = stages.grow(tree(), Workspace(images.parent), asked(images, host="cnn/baseline", policy="learned"))
     said = "the policy patient, since no controller fits: there is none in models/policy, and none is published"
-    assert found.grown_by == said and f"By {said}, in " in (found.path / "README.md").read_text()
+    assert found.account.grown_by == said and f"By {said}, in " in (found.path / "README.md").read_text()
 
 
 def test_grow_never_overwrites(images: Path) -> None:
@@ -241,3 +246,14 @@ def test_what_grows_without_being_asked_suits_the_samples(tmp_path, shape, famil
     shutil.copy(ROOT / "params.yaml", workspace.params)
     assert shipped.train.host.family == "tables"
     assert stages._usual_host(shipped, workspace, SimpleNamespace(shape=shape, classes=3)).family == family
+
+
+def test_nobody_gets_a_host_that_is_too_weak_alone(tmp_path: Path) -> None:
+    """Though the params of images have one: there it shows what growing is worth."""
+    workspace, images = Workspace(tmp_path), params.load(ROOT / "params.yaml", ["train.host={family: cnn}"])
+    shutil.copy(ROOT / "params.yaml", workspace.params)
+    assert images.train.host.preset == "impaired"
+    found = stages._usual_host(images, workspace, SimpleNamespace(shape=(1, 16, 16), classes=3))
+    assert (found.family, found.preset) == ("cnn", "baseline")
+    wide = stages._usual_host(images, workspace, SimpleNamespace(shape=(1, 1, 784), classes=3))
+    assert wide.family == "mlp"

@@ -1,0 +1,138 @@
+"""What a table's columns hold, and labels as numbers 0…classes-1."""
+
+import datetime
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas.api import types
+
+from simic.data.own import predict
+from simic.data.raw_inputs import InputColumn
+from simic.errors import SimicError
+
+MOST_LEVELS = 20  # of one column; the rarest others are joined
+LEAST_ROWS, LEAST_SHARE = 3, 0.01  # of the training rows, that a level of its own needs
+MOST_CLASSES, MOST_SHOWN = 1000, 10
+DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}([T ].*)?")
+
+
+def describe(frame: pd.DataFrame, train: np.ndarray) -> tuple[tuple[InputColumn, ...], list[str]]:
+    """Return a table's columns as the rows ``train`` show them, and what was done to them in words; SimicError naming a
+    column that cannot be used.
+    """
+    columns, notes, left_out = list[InputColumn](), list[str](), list[str]()
+    if not frame.columns.is_unique:
+        raise SimicError(f"column {frame.columns[frame.columns.duplicated()][0]!r}: is there twice; rename one of them")
+    for name in frame.columns:
+        column = _column(str(name), frame[name], frame[name].iloc[train])
+        if column is None:
+            left_out.append(str(name))
+            continue
+        columns.append(column)
+        notes += _said(column)
+    if not columns:
+        raise SimicError("no column is left that could tell classes apart: every one holds one value or one per row")
+    if left_out:
+        shown = ", ".join(left_out[:MOST_SHOWN]) + (", …" if len(left_out) > MOST_SHOWN else "")
+        notes.append(f"left out, since all training rows are equal there or each has its own string: {shown}")
+    return tuple(columns), notes
+
+
+def codes(frame: pd.DataFrame, columns: Sequence[InputColumn]) -> np.ndarray:
+    """Return what ``InputEncoder`` takes, float64 ``[N, C]``; SimicError naming a column that does not fit."""
+    try:
+        return predict.codes(frame, [column.model_dump() for column in columns])
+    except ValueError as error:
+        raise SimicError(str(error)) from None
+
+
+def _column(name: str, values: Any, train: Any) -> InputColumn | None:
+    missing = bool(train.isna().any())
+    if is_number(values, name):
+        return InputColumn(name=name, missing=missing) if train.nunique(dropna=False) > 1 else None
+    counts = train.dropna().map(str).value_counts()
+    counts = counts.loc[sorted(counts.index, key=lambda level: (-counts[level], level))]
+    frequent = counts[counts >= max(LEAST_ROWS, LEAST_SHARE * len(train))][:MOST_LEVELS]
+    if frequent.empty or len(counts) + missing < 2:
+        return None
+    return InputColumn(
+        name=name, levels=tuple(sorted(frequent.index)), other=len(frequent) < len(counts), missing=missing
+    )
+
+
+def _said(column: InputColumn) -> list[str]:
+    found = list[str]()
+    if column.levels is not None:
+        joined = ", the rare ones as one" if column.other else ""
+        found.append(f"column {column.name!r}: one feature for each of {len(column.levels)} levels{joined}")
+    if column.missing:
+        filled = "" if column.levels is not None else "; the mean stands in"
+        found.append(f"column {column.name!r}: a feature says where a value is missing{filled}")
+    return found
+
+
+def is_number(values: Any, name: str) -> bool:
+    """Return whether a column holds numbers or booleans rather than words; SimicError for dates and nested values."""
+    if types.is_datetime64_any_dtype(values) or types.is_timedelta64_dtype(values):
+        raise _dates(name, values.iloc[0])
+    if types.is_complex_dtype(values):
+        raise SimicError(f"column {name!r}: complex numbers: must be real numbers, booleans or strings")
+    if types.is_numeric_dtype(values) or types.is_bool_dtype(values):
+        return True
+    there = values.dropna()
+    nested = [value for value in there if not isinstance(value, str | bool | int | float | np.generic | datetime.date)]
+    if nested:
+        raise SimicError(f"column {name!r}: holds {type(nested[0]).__name__}: must be numbers, booleans or strings")
+    if len(there) and all(isinstance(value, datetime.date) or DATE.fullmatch(str(value).strip()) for value in there):
+        raise _dates(name, there.iloc[0])
+    strings = any(isinstance(value, str) for value in there)
+    return len(there) == 0 or not (strings or isinstance(values.dtype, pd.CategoricalDtype))
+
+
+def _dates(name: str, example: object) -> SimicError:
+    return SimicError(
+        f"column {name!r}: holds dates ({example}): turn them into numbers that mean something for the answer (year, "
+        "month, days since an event), or leave the column out"
+    )
+
+
+def labels(values: Any, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return labels as int64 0…classes-1 and the names of the classes in their order; SimicError naming what is wrong.
+
+    Strings, booleans, whole numbers with gaps or as floats are all classes.
+    """
+    if values.isna().any():
+        raise SimicError(f"target {name!r}: {int(values.isna().sum())} rows have no value; leave them out first")
+    if types.is_float_dtype(values):
+        if (values % 1 != 0).any():
+            raise SimicError(
+                f"target {name!r}: {values[values % 1 != 0].iloc[0]} is no class: simic classifies; cut a number "
+                "into bands first, for example with pandas.qcut"
+            )
+        values = values.astype(np.int64)
+    plain = types.is_numeric_dtype(values) or types.is_bool_dtype(values)
+    found, places = np.unique(values.to_numpy() if plain else values.map(str).to_numpy(dtype=str), return_inverse=True)
+    if not 2 <= len(found) <= MOST_CLASSES:
+        raise SimicError(f"target {name!r}: {len(found)} class(es): must be 2 to {MOST_CLASSES}")
+    return places.astype(np.int64).ravel(), tuple(map(str, found.tolist()))
+
+
+TARGETS = ("target", "label", "class", "y")
+
+
+def split_target(frame: pd.DataFrame, target: str | None, where: str) -> tuple[pd.DataFrame, Any]:
+    """Return the columns to learn from, and the one to predict: of that name, or the only one that is named so."""
+    usual = [name for name in frame.columns if str(name).lower() in TARGETS]
+    chosen = [name for name in frame.columns if str(name) == target] if target is not None else usual
+    if len(chosen) != 1:
+        there = ", ".join(map(str, frame.columns[:20])) + (", …" if len(frame.columns) > 20 else "")
+        if target is not None:
+            raise SimicError(f"{where}: --target {target}: no such column; there are {there}")
+        what = f"{len(usual)} columns are" if usual else "no column is"
+        raise SimicError(
+            f"{where}: {what} named {', '.join(TARGETS)}: say which to predict, --target COLUMN, of {there}"
+        )
+    return frame.drop(columns=chosen), frame[chosen[0]]

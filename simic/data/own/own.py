@@ -1,0 +1,247 @@
+"""From a user's data to three splits that networks train on, and what a network must know to take data like these."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from simic.data.bank import LIMIT, Bank
+from simic.data.batches import TaskMeta
+from simic.data.own.columns import codes, describe, is_number, labels
+from simic.data.own.readers import Given
+from simic.data.prepare import cut
+from simic.data.raw_inputs import TO_CHANNELS_FIRST, InputColumn, InputEncoder, Layout, RawInputs
+from simic.data.sources import equal_rows
+from simic.errors import SimicError
+
+LEAST_FEATURES = 2
+LEAST_ROWS = 60  # of all splits together
+CHANNELS = (1, 3, 4)
+LAYOUTS = tuple(TO_CHANNELS_FIRST)
+PARTS = {"train": 0, "val": 1, "test": 2}
+MOST_CLASSES_SHOWN = 6
+NOBODYS_MEAN = 0.0, 1.0  # for a network of the user's own, which gets samples as they are
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """Standardised splits, what the exported network must do to get there, and in words what was done.
+
+    ``raw`` is what goes into that network, by split: float64 codes of a table, images as they came.
+    """
+
+    bank: Bank
+    inputs: RawInputs
+    notes: tuple[str, ...]
+    raw: Mapping[str, np.ndarray]
+
+    def encoded(self, split: str) -> np.ndarray:
+        """Return samples as the network's body sees them, flattened, float32 ``[N, D]``."""
+        arrays = self.bank.arrays | self.bank.held_out_arrays
+        return arrays[f"x_{split}"].flatten(1).numpy()
+
+
+def own_data(
+    given: Given,
+    shares: Mapping[str, float],
+    rng_seed: int,
+    layout: str | None = None,
+    as_given: bool = False,
+    few: bool = False,
+) -> OwnData:
+    """Split and encode; SimicError naming what cannot be used.
+
+    ``shares`` are those of validation and test, unless the data came in parts; without test, validation serves as both.
+    ``layout`` says where channels are (nchw, nhwc), where that is ambiguous. ``as_given``: nothing is standardised.
+    ``few``: there may be few samples, in all and of a class.
+    """
+    y, classes = labels(given.y, str(given.y.name))
+    if len(y) < LEAST_ROWS and not few:
+        raise SimicError(f"{given.name}: {len(y)} samples: must be at least {LEAST_ROWS}")
+    x = _as_table(given) if isinstance(given.x, pd.DataFrame) or given.x.ndim <= 2 else given.x
+    if isinstance(x, pd.DataFrame) and layout is not None:
+        raise SimicError(f"--layout {layout}: is for images; {given.name} is a table")
+    firsts = equal_rows(_places(x) if isinstance(x, pd.DataFrame) else x)
+    parts, notes = _parts(given, torch.from_numpy(y), classes, firsts, shares, rng_seed, few)
+    if absent := sorted({*range(len(classes))} - {*y[parts["train"].numpy()].tolist()}):
+        raise SimicError(
+            f"{given.name}: no training sample is of class {classes[absent[0]]}: bring one, or leave it out"
+        )
+    if isinstance(x, pd.DataFrame):
+        columns, said = describe(x, parts["train"].numpy())
+        raw = codes(x, columns)
+        if as_given:
+            _refuse_encoding(columns)
+        if sum((column.levels is None) + len(column.codes) for column in columns) < LEAST_FEATURES:
+            raise SimicError(f"{given.name}: 1 feature(s): must be at least {LEAST_FEATURES}: simic compares columns")
+        inputs = _table_inputs(raw[parts["train"].numpy()], columns, classes)
+        shown = f"{len(y)} rows, {len(x.columns)} columns, {len(inputs.mean)} features"
+    else:
+        inputs, said = _image_inputs(x, parts["train"], classes, given.name, layout)
+        raw, shown = x, f"{len(y)} images of {' × '.join(map(str, inputs.shape))}"
+    if as_given:
+        mean, std = ((value,) * len(inputs.mean) for value in NOBODYS_MEAN)
+        inputs = inputs.model_copy(update={"mean": mean, "std": std, "clip": None})
+    notes = [f"{given.name}: {shown}", _classes_said(y, classes, str(given.y.name)), *notes, *said]
+    bank = _bank(given, inputs, raw, torch.from_numpy(y), parts)
+    return OwnData(bank, inputs, tuple(notes), {split: raw[chosen.numpy()] for split, chosen in parts.items()})
+
+
+def _bank(given: Given, inputs: RawInputs, raw: np.ndarray, y: Tensor, parts: Mapping[str, Tensor]) -> Bank:
+    encoder, arrays = InputEncoder(inputs), dict[str, Tensor]()
+    for split in PARTS:
+        chosen = parts.get(split, parts["val"])
+        arrays[f"x_{split}"] = encoder(torch.as_tensor(raw[chosen.numpy()], dtype=inputs.dtype)).contiguous()
+        arrays[f"y_{split}"] = y[chosen]
+    name, count = given.name, len(inputs.classes)
+    task = TaskMeta(name=name, kind="own", group="train", classes=count, parameters={}, mean=[], std=[])
+    test = {name: arrays.pop(name) for name in ("x_test", "y_test")}
+    samples = {split: len(parts.get(split, parts["val"])) for split in PARTS}
+    return Bank(name, given.sha256, "the user's own", samples, arrays, test, [task], [])
+
+
+# --- splits ----------------------------------------------------------------------------------------------------------
+
+
+def _parts(
+    given: Given,
+    y: Tensor,
+    classes: tuple[str, ...],
+    firsts: Tensor,
+    shares: Mapping[str, float],
+    rng_seed: int,
+    few: bool,
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Return sorted places by split: the parts that were given, and what is missing cut from training."""
+    copies = int((firsts != torch.arange(len(y))).sum())
+    notes = [f"samples that equal an earlier one: {copies}; each stays, in the split of the first"] if copies else []
+    if given.part is None:
+        return _said_split(cut(y, dict(shares), rng_seed, given.name, classes, firsts, few), notes)
+    found = {split: torch.from_numpy(np.flatnonzero(given.part == number)) for split, number in PARTS.items()}
+    left = {split: share for split, share in shares.items() if not len(found[split])}
+    seen = torch.cat([firsts[found[split]] for split in ("val", "test")])
+    fresh = ~torch.isin(firsts[found["train"]], seen)
+    if int((~fresh).sum()):
+        notes = [f"training samples that equal one of validation or test: {int((~fresh).sum())}; they are left out"]
+    train = found["train"][fresh]
+    if left:
+        first_of = torch.unique(firsts[train], return_inverse=True)[1]
+        places = torch.full((len(train),), len(train)).scatter_reduce(0, first_of, torch.arange(len(train)), "amin")
+        inner = cut(y[train], left, rng_seed, given.name, classes, places[first_of], few)
+        found |= {split: train[chosen] for split, chosen in inner.items()}
+    else:
+        found["train"] = train
+    return _said_split(found, notes)
+
+
+def _said_split(parts: dict[str, Tensor], notes: list[str]) -> tuple[dict[str, Tensor], list[str]]:
+    sizes = ", ".join(f"{len(chosen)} {split}" for split, chosen in parts.items())
+    return parts, [f"split: {sizes}", *notes]
+
+
+def _classes_said(y: np.ndarray, classes: tuple[str, ...], target: str) -> str:
+    counts = np.bincount(y, minlength=len(classes))
+    shown = [f"{classes[k]} ({100 * counts[k] / len(y):.0f} %)" for k in counts.argsort(kind="stable")[::-1]]
+    more = f" and {len(shown) - MOST_CLASSES_SHOWN} more" if len(shown) > MOST_CLASSES_SHOWN else ""
+    return f"{target}: {len(classes)} classes, {', '.join(shown[:MOST_CLASSES_SHOWN])}{more}"
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _as_table(given: Given) -> pd.DataFrame:
+    """Name an array's columns x0, x1, …"""
+    if isinstance(given.x, pd.DataFrame):
+        return given.x.rename(columns=str)
+    if given.x.ndim != 2:
+        raise SimicError(f"{given.name}: x is {list(given.x.shape)}: must be rows [N, D] or images [N, H, W(, C)]")
+    frame = pd.DataFrame(given.x).infer_objects()
+    return frame.rename(columns={name: f"x{name}" for name in frame.columns})
+
+
+def _places(frame: pd.DataFrame) -> np.ndarray:
+    """For each value its place among those of its column, so that rows of any types can be compared."""
+    for name in frame.columns:
+        is_number(frame[name], name)  # refuses what has no place
+    return np.stack([pd.factorize(frame[name], use_na_sentinel=False)[0] for name in frame.columns], axis=1)
+
+
+def _table_inputs(train: np.ndarray, columns: tuple[InputColumn, ...], classes: tuple[str, ...]) -> RawInputs:
+    size = sum((column.levels is None) + len(column.codes) for column in columns)
+    inputs = RawInputs(
+        layout="table",
+        shape=(len(columns),),
+        columns=columns,
+        mean=(0.0,) * size,
+        std=(1.0,) * size,
+        clip=LIMIT,
+        classes=classes,
+    )
+    features = InputEncoder(inputs).features(torch.from_numpy(train)).numpy()
+    return _with_statistics(inputs, np.nanmean(features, axis=0), np.nanstd(features, axis=0))
+
+
+def _with_statistics(inputs: RawInputs, mean: np.ndarray, std: np.ndarray) -> RawInputs:
+    """A feature that does not vary keeps scale 1."""
+    scale = np.where(std > 0, std, 1.0)
+    return inputs.model_copy(update={"mean": tuple(mean.tolist()), "std": tuple(scale.tolist())})
+
+
+def _refuse_encoding(columns: tuple[InputColumn, ...]) -> None:
+    for column in columns:
+        if column.levels is not None or column.missing:
+            what = "strings" if column.levels is not None else "missing values"
+            raise SimicError(
+                f"column {column.name!r}: has {what}, which your --host takes no notice of: encode it first"
+            )
+
+
+# --- images ----------------------------------------------------------------------------------------------------------
+
+
+def _image_inputs(
+    x: np.ndarray, train: Tensor, classes: tuple[str, ...], name: str, layout: str | None
+) -> tuple[RawInputs, list[str]]:
+    if x.dtype.kind not in "fiub":
+        raise SimicError(f"{name}: images are {x.dtype}: must be numbers")
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(x.astype(np.float32, copy=False).reshape(len(x), -1)).all(axis=1)
+    if not finite.all():
+        raise SimicError(f"{name}: sample {int((~finite).argmax())} has a value that is not a finite float32")
+    found = layout_of(x.shape, name, layout)
+    placed = x[:, None] if found == "hw" else x.transpose(TO_CHANNELS_FIRST[found])
+    seen = placed[train.numpy()].astype(np.float64)
+    inputs = RawInputs(layout=found, shape=x.shape[1:], mean=(), std=(), classes=classes)
+    channels, height, width = placed.shape[1:]
+    said = [f"read as {channels} channel(s) of {height} × {width} pixels, each standardised"]
+    return _with_statistics(inputs, seen.mean(axis=(0, 2, 3)), seen.std(axis=(0, 2, 3))), said
+
+
+def layout_of(shape: tuple[int, ...], name: str, asked: str | None = None) -> Layout:
+    """Return where the channels of images ``[N, …]`` are: the axis of 1, 3 or 4; SimicError naming both readings where
+    that is neither or both, unless it was ``asked``.
+    """
+    if len(shape) == 3 and asked is None:
+        return "hw"
+    if len(shape) != 4 or (asked is not None and asked not in LAYOUTS):
+        allowed = (
+            "must be [N, H, W], [N, H, W, C] or [N, C, H, W]" if asked is None else "--layout must be nchw or nhwc"
+        )
+        raise SimicError(f"{name}: x is {list(shape)}, --layout {asked}: {allowed}, of four axes")
+    fits: dict[Layout, int] = {"nchw": shape[1], "nhwc": shape[3]}
+    readings = {"nchw": _reading(shape[1], shape[2], shape[3]), "nhwc": _reading(shape[3], shape[1], shape[2])}
+    for each in fits:
+        if each == asked:
+            return each
+    likely: list[Layout] = [each for each, channels in fits.items() if channels in CHANNELS]
+    if len(likely) != 1:
+        both = "; ".join(f"--layout {each}: {reading}" for each, reading in readings.items())
+        raise SimicError(f"{name}: x is {list(shape)}: which axis are the channels? Say {both}")
+    return likely[0]
+
+
+def _reading(channels: int, height: int, width: int) -> str:
+    return f"{channels} channels of {height} × {width} pixels"

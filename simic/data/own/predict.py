@@ -1,0 +1,116 @@
+"""Predict with the network in this folder: ``python predict.py DATA`` prints a class for each row or image.
+
+DATA is a table as in training (.csv, .tsv, .parquet, .feather; a column with the answers is not needed), an array
+(.npy, or x of an .npz), or an image file. Needs torch and pandas; images need pillow.
+"""
+
+import gzip
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+SEPARATORS = (",", ";", "\t")
+
+
+def codes(frame: pd.DataFrame, columns: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """Return the columns as float64 ``[N, C]``: numbers as they are, of strings the place of their level, one that is
+    new as one past the last; NaN where a value is missing. ValueError naming what does not fit.
+    """
+    absent = [column["name"] for column in columns if column["name"] not in frame]
+    if absent:
+        there = ", ".join(map(str, frame.columns[:20]))
+        raise ValueError(f"column {absent[0]!r}: not in the data; there are {there}")
+    found = np.empty((len(frame), len(columns)))
+    for place, column in enumerate(columns):
+        values: Any = frame[column["name"]]
+        if column["levels"] is None:
+            found[:, place] = numbers(values, column["name"])
+        else:
+            places = {level: float(k) for k, level in enumerate(column["levels"])}
+            named = values.map(str).map(places).fillna(float(len(places))).to_numpy(dtype=np.float64)
+            found[:, place] = np.where(values.isna(), np.nan, named)
+    return found
+
+
+def numbers(values: Any, name: str) -> np.ndarray:
+    """Return a column as float64, NaN where a value is missing; ValueError naming one that is no finite number."""
+    try:
+        given: Any = pd.to_numeric(values)
+        found = given.to_numpy(dtype=np.float64, na_value=np.nan)
+    except (ValueError, TypeError):
+        converted: Any = pd.to_numeric(values, errors="coerce")
+        bad = values[converted.isna() & values.notna()]
+        raise ValueError(f"column {name!r}: {bad.iloc[0]!r} is no number: must be numbers, as in training") from None
+    if np.isinf(found).any():
+        raise ValueError(f"column {name!r}: infinite in row {int(np.isinf(found).argmax())}: must be finite or missing")
+    return found
+
+
+def separator(path: Path) -> str:
+    """Return what a text table's first line has most of: commas, semicolons or tabs."""
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig") as file:
+        first = file.readline()
+    return max(SEPARATORS, key=first.count)
+
+
+def read_table(path: Path, strings: Sequence[str] = ()) -> pd.DataFrame:
+    """Read a table by the ending of its name; columns of these names as ``strings``."""
+    ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    if ending == "parquet":
+        return pd.read_parquet(path)
+    if ending == "feather":
+        return pd.read_feather(path)
+    return pd.read_csv(path, sep=separator(path), dtype=dict.fromkeys(strings, str), low_memory=False)
+
+
+def _samples(path: Path, inputs: Mapping[str, Any]) -> np.ndarray:
+    """Read what the network takes, ``[N, …]``."""
+    ending = path.suffix.lower()
+    if ending in IMAGES:
+        from PIL import Image  # noqa: PLC0415 - only images need it
+
+        grey = inputs["layout"] == "hw" or (inputs["layout"] == "nhwc" and inputs["shape"][-1] == 1)
+        image = np.asarray(Image.open(path).convert("L" if grey else "RGB"))
+        return image.reshape(1, *inputs["shape"])
+    if ending in (".npy", ".npz"):
+        found = np.load(path, allow_pickle=False)
+        x = found if ending == ".npy" else found[next(name for name in found.files if name.lower() == "x")]
+        if inputs["layout"] != "table":
+            return x
+        frame = pd.DataFrame(x, columns=[column["name"] for column in inputs["columns"]])
+    else:
+        strings = [column["name"] for column in inputs["columns"] if column["levels"] is not None]
+        frame = read_table(path, strings)
+    return codes(frame, inputs["columns"])
+
+
+def main(folder: Path, arguments: Sequence[str]) -> None:
+    """Print the class of each sample and its probability as CSV; exit code 2 where that cannot be."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python predict.py DATA\n")
+        raise SystemExit(2)
+    inputs = json.loads((folder / "structure.json").read_text(encoding="utf-8"))["inputs"]
+    try:
+        x = _samples(Path(arguments[0]), inputs)
+    except (OSError, ValueError, StopIteration) as error:
+        sys.stderr.write(f"predict.py: {arguments[0]}: {' '.join(str(error).split()) or 'no array x'}\n")
+        raise SystemExit(2) from None
+    network = torch.export.load(folder / "network.pt2").module()
+    dtype = torch.float64 if inputs["layout"] == "table" else torch.float32
+    with torch.no_grad():
+        probabilities = network(torch.as_tensor(np.array(x), dtype=dtype)).softmax(1)
+    best = probabilities.max(1)
+    answers = {"class": [inputs["classes"][k] for k in best.indices], "probability": best.values.numpy().round(4)}
+    pd.DataFrame(answers).to_csv(sys.stdout, index=False)
+
+
+if __name__ == "__main__":
+    main(Path(__file__).parent, sys.argv[1:])

@@ -1,0 +1,103 @@
+"""What a network takes in place of standardised samples: a user's rows or images as they are.
+
+``RawInputs`` says what was found out about the training samples, ``InputEncoder`` is the module that does it: inside an
+exported network, and when data are prepared, so that both see the same numbers.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+Layout = Literal["table", "hw", "nchw", "nhwc"]
+TO_CHANNELS_FIRST = {"nhwc": (0, 3, 1, 2), "nchw": (0, 1, 2, 3)}
+
+
+class InputColumn(BaseModel):
+    """A column of a table: numbers, or with ``levels`` strings, which are given as their places among these."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    levels: tuple[str, ...] | None = None
+    other: bool = False  # rare levels share a feature, as the place after the last
+    missing: bool = False  # a feature says where a value is missing
+
+    @property
+    def codes(self) -> list[float]:
+        """What its features look for: a place among the levels; NaN: a missing value. A number is a feature itself."""
+        places = [] if self.levels is None else [float(k) for k in range(len(self.levels) + self.other)]
+        return [*places, *([torch.nan] if self.missing else [])]
+
+
+class RawInputs(BaseModel):
+    """What comes in, and mean and deviation of each feature (of images: of each channel) in the training samples."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layout: Layout
+    shape: tuple[int, ...]  # of one sample as it comes in
+    columns: tuple[InputColumn, ...] = ()
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    clip: float | None = None  # deviations
+    classes: tuple[str, ...]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what comes in: a table's numbers may lie far from 0, where float32 has no decimals left."""
+        return torch.float64 if self.layout == "table" else torch.float32
+
+    @property
+    def names(self) -> list[str]:
+        """Of a table's features, in order."""
+        found = list[str]()
+        for column in self.columns:
+            found += [column.name] if column.levels is None else [f"{column.name} = {level}" for level in column.levels]
+            found += [f"{column.name} = any other"] if column.other else []
+            found += [f"{column.name} is missing"] if column.missing else []
+        return found
+
+
+class InputEncoder(nn.Module):
+    """Raw samples ``[B, …]`` → standardised ones: ``[B, 1, 1, D]`` of a table, ``[B, C, H, W]`` of images."""
+
+    def __init__(self, inputs: RawInputs) -> None:
+        super().__init__()
+        self.layout, self.clip = inputs.layout, inputs.clip
+        shape = (1, -1) if inputs.layout == "table" else (1, -1, 1, 1)
+        self._keep("mean", torch.tensor(inputs.mean, dtype=torch.float64).view(shape))
+        self._keep("std", torch.tensor(inputs.std, dtype=torch.float64).view(shape))
+        if inputs.layout == "table":
+            source, numbers, codes = list[int](), list[bool](), list[float]()
+            for place, column in enumerate(inputs.columns):
+                found = [0.0] * (column.levels is None) + column.codes
+                source += [place] * len(found)
+                numbers += [column.levels is None and k == 0 for k in range(len(found))]
+                codes += found
+            self._keep("source", torch.tensor(source))
+            self._keep("numbers", torch.tensor(numbers))
+            self._keep("codes", torch.tensor(codes, dtype=torch.float64))
+
+    def _keep(self, name: str, value: Tensor) -> None:
+        """Not a weight: structure.json has it."""
+        self.register_buffer(name, value, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.layout == "table":
+            return self.standardise(self.features(x))[:, None, None]
+        return self.standardise(x[:, None] if self.layout == "hw" else x.permute(TO_CHANNELS_FIRST[self.layout]))
+
+    def features(self, x: Tensor) -> Tensor:
+        """Rows ``[B, columns]`` as float64 features ``[B, D]``; a number that is missing stays NaN."""
+        taken = x.double()[:, self.get_buffer("source")]
+        codes = self.get_buffer("codes")
+        found = torch.where(codes.isnan(), taken.isnan(), taken == codes).double()
+        return torch.where(self.get_buffer("numbers"), taken, found)
+
+    def standardise(self, features: Tensor) -> Tensor:
+        """In float64, so that a large offset costs no digits; a number that is missing becomes the mean."""
+        found = (features.double() - self.get_buffer("mean")) / self.get_buffer("std")
+        found = torch.where(found.isnan(), 0.0, found)
+        return (found if self.clip is None else found.clamp(-self.clip, self.clip)).float()

@@ -1,0 +1,270 @@
+"""What a grown network stands beside: a guess, scikit-learn's models and networks that do not grow, on its own splits.
+
+Each is fitted to the training split; where there are several, validation chooses; the test split scores. Of networks as
+many are trained as were grown, for as many epochs.
+"""
+
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+
+from simic.data.batches import HeldOut
+from simic.envs.growth_env import GrowthEnv
+from simic.evaluation.page import markdown
+from simic.evaluation.result import Frozen
+from simic.evaluation.static_baselines import Regime, filled, from_the_start
+from simic.growth.batch.population import Population
+from simic.growth.life.vocabulary import Slots
+from simic.growth.networks.blueprints import Blueprint, blueprints_of
+from simic.growth.networks.hosts import HostSpec, build_host
+from simic.growth.networks.tables import TOGETHER
+from simic.params import Host, Params
+
+GROWN, MAJORITY = "grown network", "majority class"
+PLAIN = {
+    "tables": Host(family="tables", preset="baseline", widths=(64, 64)),
+    "mlp": Host(family="mlp", preset="baseline", widths=(128, 128)),
+    "cnn": Host(family="cnn", preset="baseline", widths=(16, 32, 64), kernel_size=3),
+    "transformer": Host(family="transformer", preset="deep"),
+}
+STRENGTHS = (0.01, 0.1, 1.0, 10.0)  # inverse penalties of logistic regression
+MOST_ITERATIONS = 300
+MOST_VALUES = 20_000_000  # rows × columns × classes that scikit-learn's models are fitted to
+UNEVEN = 0.5  # a class with less than so many times the samples of another
+
+Correct = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One split for scikit-learn: standardised features, what they were made of, and labels."""
+
+    x: NDArray[np.float32]
+    raw: NDArray[np.generic]
+    y: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class FloorSetup:
+    """What floors share: splits, also as scikit-learn takes them (None: tokens), and which raw columns hold codes."""
+
+    params: Params
+    held: HeldOut
+    samples: dict[str, Samples] | None
+    codes: tuple[int, ...]
+    iteration: int
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """One model's right answers on the test split, what it cost, and the mean accuracy of all that were trained."""
+
+    name: str
+    correct: Correct
+    size: int
+    seconds: float
+    unit: str = ""  # of size; empty: parameters
+    mean_pct: float | None = None
+
+
+class FloorRow(Frozen):
+    """One line of the table; ``mean_pct`` is over all networks that were trained, the others are of the one chosen."""
+
+    name: str
+    accuracy_pct: float
+    balanced_pct: float | None  # None where classes are even
+    mean_pct: float | None
+    size: str
+    seconds: float
+
+
+class Floors(Frozen):
+    """All floors with the grown network, and which a person should use."""
+
+    rows: tuple[FloorRow, ...]
+    hosts: int
+    tested: int
+    advice: str
+
+    def table(self) -> str:
+        """Return the rows as Markdown, in columns that also align as plain text."""
+        balanced = self.rows[0].balanced_pct is not None
+        cells = [["", "test accuracy", *["balanced"] * balanced, f"mean of {self.hosts}", "parameters", "seconds"]]
+        for row in self.rows:
+            mean = "" if row.mean_pct is None else f"{row.mean_pct:.1f}"
+            extra = [f"{row.balanced_pct:.1f}"] if row.balanced_pct is not None else []
+            cells.append([row.name, f"{row.accuracy_pct:.1f}", *extra, mean, row.size, f"{row.seconds:.1f}"])
+        return markdown(cells)
+
+
+def floors(setup: FloorSetup, env: GrowthEnv, grown: Contender) -> Floors:
+    """Fit all floors beside a grown network; ``env`` is at the end of the episode that it grew in."""
+    y, classes = setup.held.test.y.cpu().numpy().ravel(), setup.held.test.classes
+    contenders = [_majority(setup)]
+    if setup.samples is not None:
+        contenders += [_logistic(setup.samples, classes), _boosting(setup.samples, setup.codes, classes)]
+    contenders += [*_networks(setup, env), grown]
+    counts = np.bincount(y, minlength=classes)
+    uneven = bool(counts.min() < UNEVEN * counts.max())
+    balance = 1.0 / np.maximum(counts, 1)[y]
+    rows = [_row(each, balance / balance.sum() if uneven else None) for each in contenders]
+    weights = balance / balance.sum() if uneven else np.full(len(y), 1 / len(y))
+    return Floors(rows=tuple(rows), hosts=env.num_envs, tested=len(y), advice=advice(contenders, weights))
+
+
+def _row(each: Contender, balance: NDArray[np.float64] | None) -> FloorRow:
+    return FloorRow(
+        name=each.name,
+        accuracy_pct=round(100 * float(each.correct.mean()), 4),
+        balanced_pct=None if balance is None else round(100 * float(each.correct @ balance), 4),
+        mean_pct=None if each.mean_pct is None else round(each.mean_pct, 4),
+        size=f"{each.size:,}{each.unit}",
+        seconds=round(each.seconds, 2),
+    )
+
+
+def advice(contenders: Sequence[Contender], weights: NDArray[np.float64]) -> str:
+    """Say which to use: the first, from the plainest on, that is not worse than the best by more than one standard
+    error of their difference on the test split (Breiman et al. 1984); the grown network is the last.
+
+    ``weights [N]`` sum to 1: equal ones, or such that every class counts as much.
+    """
+    scores = [float(each.correct @ weights) for each in contenders]
+    best, grown = contenders[int(np.argmax(scores))], contenders[-1]
+    lags = [_lag(best, each, weights) for each in contenders]
+    chosen = next(k for k, (lag, error) in enumerate(lags) if lag <= error)
+    said = [f"{100 * score:.1f} % for {_cost(each)}" for score, each in zip(scores, contenders, strict=True)]
+    measure = "balanced accuracy" if len(np.unique(weights.round(12))) > 1 else "accuracy"
+    if chosen == len(scores) - 1:
+        below = int(np.argmax(scores[:-1]))
+        return (
+            f"Use the grown network: {measure} {said[-1]}, against {said[below]} of the best of the others, "
+            f"{_named(contenders[below])}."
+        )
+    if contenders[chosen].name == MAJORITY:
+        return f"Use none of these: nothing beats always answering the commonest class ({said[0]}) by more than chance."
+    shown = [round(100 * score, 1) for score in scores]  # so that the difference is that of the numbers beside it
+    lead = round(shown[-1] - shown[chosen], 1)
+    more = f"{lead:.1f} points more, which may be chance" if lead > 0 else f"{-lead:.1f} points less"
+    found = (
+        f"Use {_named(contenders[chosen])}: {measure} {said[chosen]}. The grown network is not the one to take here: "
+        f"{said[-1]} ({more if lead else 'no better'})."
+    )
+    if best in (grown, contenders[chosen]):
+        return found
+    return f"{found} The highest is {_named(best)} with {100 * max(scores):.1f} %, which may be chance."
+
+
+def _lag(best: Contender, other: Contender, weights: NDArray[np.float64]) -> tuple[float, float]:
+    """Return how far another is behind the best, and the standard error of that."""
+    difference = best.correct.astype(np.float64) - other.correct
+    lag = float(difference @ weights)
+    return lag, float(np.sqrt(np.square(weights * (difference - lag)).sum()))
+
+
+def _named(each: Contender) -> str:
+    return each.name if each.mean_pct is None else f"the {each.name}"
+
+
+def _cost(each: Contender) -> str:
+    return f"{each.size:,}{each.unit or ' parameters'} and {each.seconds:.1f} s"
+
+
+# --- a guess, and scikit-learn's models ------------------------------------------------------------------------------
+
+
+def _majority(setup: FloorSetup) -> Contender:
+    answer = int(setup.held.train.y.flatten().bincount().argmax())
+    return Contender(MAJORITY, setup.held.test.y.cpu().numpy().ravel() == answer, 0, 0.0)
+
+
+def _rows(samples: Samples, classes: int) -> tuple[slice, str]:
+    """Return the training rows that are fitted to, and what to say of them."""
+    most = max(1, MOST_VALUES // (samples.x.shape[1] * classes))
+    return slice(most), f" ({most:,} rows)" if most < len(samples.y) else ""
+
+
+def _logistic(samples: dict[str, Samples], classes: int) -> Contender:
+    began, train, val, test = time.perf_counter(), samples["train"], samples["val"], samples["test"]
+    rows, said = _rows(train, classes)
+    models = list[tuple[float, LogisticRegression]]()
+    for strength in STRENGTHS:
+        model = LogisticRegression(C=strength, max_iter=MOST_ITERATIONS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # validation judges one that was stopped early
+            model.fit(train.x[rows], train.y[rows])
+        # Not by accuracy: of a few samples many strengths would be equal.
+        models.append((float(log_loss(val.y, model.predict_proba(val.x), labels=model.classes_)), model))
+    _, best = min(models, key=lambda each: each[0])
+    size, correct = np.size(best.coef_) + np.size(best.intercept_), np.equal(best.predict(test.x), test.y)
+    return Contender(f"logistic regression{said}", correct, size, time.perf_counter() - began)
+
+
+def _boosting(samples: dict[str, Samples], codes: tuple[int, ...], classes: int) -> Contender:
+    """With scikit-learn's own settings; it takes missing values and codes of strings as they are."""
+    began, train, test = time.perf_counter(), samples["train"], samples["test"]
+    rows, said = _rows(train, classes)
+    chosen: Any = {"categorical_features": list(codes)} if codes else {}
+    model = HistGradientBoostingClassifier(random_state=0, **chosen)
+    model.fit(train.raw[rows].reshape(len(train.y[rows]), -1), train.y[rows])
+    correct = np.equal(model.predict(test.raw.reshape(len(test.y), -1)), test.y)
+    trees = int(model.n_iter_) * (1 if classes == 2 else classes)
+    return Contender(f"gradient boosting{said}", correct, trees, time.perf_counter() - began, unit=" trees")
+
+
+# --- networks --------------------------------------------------------------------------------------------------------
+
+
+def _networks(setup: FloorSetup, env: GrowthEnv) -> list[Contender]:
+    """Train as many networks of each form as were grown, in this process; a frozen host is scored as it is."""
+    hosts, device, shape, classes = env.num_envs, env.device, env.host.input_shape, env.host.classes
+    kinds, bare = blueprints_of(env.host.family), Slots.empty(hosts, env.host.slots, device)
+    if env.host.frozen:
+        return [_trained(setup, env, "your network as it is", env.host, kinds, bare, epochs=0)]
+    found = [_trained(setup, env, "host alone", env.host, kinds, bare)]
+    if env.host.family in PLAIN:
+        plain = build_host(PLAIN[env.host.family], shape, classes)
+        slots = Slots.empty(hosts, plain.slots, device)
+        found.append(_trained(setup, env, f"plain {env.host.family} network", plain, kinds, slots))
+    if env.host.family == TOGETHER.family:
+        slots = filled(hosts, env.host, device, 0)
+        found.append(_trained(setup, env, "all modules from the start", env.host, (TOGETHER,), slots))
+    kept = from_the_start(env.slots)
+    if bool((kept.blueprint >= 0).any()):
+        found.append(_trained(setup, env, "its modules from the start", env.host, kinds, kept))
+    return found
+
+
+def _trained(
+    setup: FloorSetup,
+    env: GrowthEnv,
+    name: str,
+    host: HostSpec,
+    kinds: Sequence[Blueprint],
+    slots: Slots,
+    epochs: int | None = None,
+) -> Contender:
+    """Train one network for each host that grew, in its order of samples; the best by validation is kept."""
+    began, params, held, hosts = time.perf_counter(), setup.params, setup.held, env.num_envs
+    optimizer, backend = params.train.host_optimizer, params.runtime.backend
+    population = Population(host, tuple(kinds), env.env_ids, params.rng_seed, optimizer, env.device, backend)
+    tasks = torch.zeros(hosts, dtype=torch.int64, device=env.device)
+    regime = Regime(params.train, held.train, held.test, tasks, setup.iteration)
+    count = params.train.longest_episode if epochs is None else epochs
+    [trained] = regime.run(population, slots, torch.full((1, hosts), count, device=env.device))
+    off = torch.zeros_like(slots.blueprint, dtype=torch.bool)[None]
+    chosen = int(population.evaluate(slots, held.val, off).correct[0].float().flatten(1).mean(1).argmax())
+    correct = population.evaluate(slots, held.test, off).correct[0].float().flatten(1)
+    mean = 100 * float(correct.mean())
+    right = (correct[chosen] > 0.5).cpu().numpy()
+    return Contender(name, right, trained.params[chosen], time.perf_counter() - began, mean_pct=mean)

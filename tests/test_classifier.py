@@ -1,0 +1,107 @@
+"""simic in Python: a classifier that scikit-learn's own checks accept, and grow with a DataFrame."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.datasets import load_digits, load_wine
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils.estimator_checks import check_estimator
+from torch.utils.data import TensorDataset
+
+import simic
+from simic.classifier import GrowClassifier
+from simic.errors import SimicError
+
+WINE = load_wine(as_frame=True)
+COUNTRY = WINE.target.map({0: "Barolo", 1: "Grignolino", 2: "Barbera"}).rename("wine")
+# What scikit-learn skips or simic does not do, and why.
+EXCEPTIONS = {"check_array_api_input": "skipped by scikit-learn unless SCIPY_ARRAY_API is set"}
+
+
+def mixed() -> pd.DataFrame:
+    frame = WINE.data.assign(shade=pd.qcut(WINE.data["hue"], 3, labels=["low", "middle", "high"]).astype(object))
+    frame.loc[::11, "shade"] = None
+    frame.loc[::5, "alcohol"] = np.nan
+    return frame
+
+
+@pytest.fixture(scope="module")
+def fitted() -> GrowClassifier:
+    return GrowClassifier(n=2, epochs=12).fit(mixed(), COUNTRY)
+
+
+def test_scikit_learn_accepts_the_classifier() -> None:
+    found = check_estimator(GrowClassifier(n=2, epochs=3), on_fail=None, on_skip=None)
+    assert {each["check_name"]: str(each["exception"]) for each in found if each["status"] == "failed"} == {}
+    assert {each["check_name"] for each in found if each["status"] != "passed"} <= EXCEPTIONS.keys()
+    assert len(found) > 50
+
+
+def test_a_frame_with_strings_and_missing_values_comes_back_as_names_of_classes(fitted: GrowClassifier) -> None:
+    assert fitted.classes_.tolist() == ["Barbera", "Barolo", "Grignolino"]
+    assert fitted.score(mixed(), COUNTRY) > 0.95
+    chances = fitted.predict_proba(mixed())
+    assert chances.shape == (178, 3) and np.allclose(chances.sum(1), 1)
+    assert (fitted.classes_[chances.argmax(1)] == fitted.predict(mixed())).all()
+    reordered = mixed()[:9].assign(shade="purple")
+    assert len(fitted.predict(reordered)) == 9
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.predict(mixed().drop(columns="shade"))
+
+
+def test_it_is_pickled_with_its_network(fitted: GrowClassifier) -> None:
+    again = pickle.loads(pickle.dumps(fitted))  # noqa: S301 - our own
+    assert np.array_equal(again.predict_proba(mixed()), fitted.predict_proba(mixed()))
+
+
+def test_in_a_pipeline_and_a_search_over_two_settings() -> None:
+    pipeline = make_pipeline(MinMaxScaler(), GrowClassifier(n=2))
+    search = GridSearchCV(pipeline, {"growclassifier__epochs": [2, 10]}, cv=2).fit(WINE.data, COUNTRY)
+    assert search.best_params_ == {"growclassifier__epochs": 10} and search.best_score_ > 0.9
+
+
+def test_images_and_settings_of_torch_that_stay_as_they_were() -> None:
+    x, y = load_digits(return_X_y=True)
+    before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    found = GrowClassifier(n=2, epochs=2, host="cnn/baseline").fit(x[:300].reshape(-1, 8, 8), y[:300])
+    assert (torch.get_num_threads(), torch.get_deterministic_debug_mode()) == before
+    assert found.predict(x[:7].reshape(-1, 8, 8)).shape == (7,)
+    with pytest.raises(ValueError, match="must be images"):
+        found.predict(x[:7].reshape(-1, 8, 4))
+
+
+def test_what_cannot_be_used_is_a_value_error_in_one_line() -> None:
+    dates = WINE.data.assign(when=pd.date_range("2024-01-01", periods=178))
+    with pytest.raises(ValueError, match="column 'when': holds dates") as caught:
+        GrowClassifier().fit(dates, COUNTRY)
+    assert "\n" not in str(caught.value)
+
+
+def test_grow_saves_what_it_prints_and_predicts_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = mixed().assign(wine=COUNTRY)
+    grown = simic.grow(frame, target="wine", out=tmp_path / "grown", n=2, epochs=8)
+    said = capsys.readouterr().out
+    assert "data" not in said.split(":")[0] and "| gradient boosting " in said and "| grown network " in said
+    assert {"predict.py", "network.pt2", "README.md"} <= {path.name for path in (tmp_path / "grown").iterdir()}
+    assert (grown.predict(mixed()) == COUNTRY).mean() > 0.9
+    pairs = TensorDataset(torch.tensor(WINE.data.to_numpy()), torch.tensor(WINE.target.to_numpy()))
+    quiet = simic.grow(pairs, out=tmp_path / "quiet", n=1, epochs=2, verbose=False)
+    assert set(quiet.predict(WINE.data.to_numpy())) <= {"0", "1", "2"} and capsys.readouterr().out == ""
+    with pytest.raises(SimicError, match="already exists"):
+        simic.grow(frame, target="wine", out=tmp_path / "grown")
+
+
+def test_importing_simic_imports_nothing_heavy() -> None:
+    code = "import simic, sys; print('torch' in sys.modules, 'sklearn' in sys.modules, simic.GrowClassifier.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False False GrowClassifier"
+    with pytest.raises(AttributeError, match="has no attribute 'shrink'"):
+        _ = simic.shrink  # type: ignore[attr-defined]

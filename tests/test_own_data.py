@@ -1,0 +1,118 @@
+"""From a person's file to a network in a folder that runs without simic, by the command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits, load_iris, load_wine
+
+from simic import cli
+from simic.classifier import probabilities
+from simic.growth.export import load_grown
+from simic.training import worker_layout
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(worker_layout, "cores", lambda: 1)  # processes take longer to start than these train
+    return tmp_path
+
+
+def simic(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
+    monkeypatch.setattr(sys, "argv", ["simic", "grow", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    return stopped.value.code
+
+
+def predict(data: str) -> list[str]:
+    """In a process that cannot import simic: the classes that predict.py prints."""
+    command = [sys.executable, "-I", "grown/predict.py", data]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    head, *lines = done.stdout.splitlines()
+    assert head == "class,probability"
+    return [line.split(",")[0] for line in lines]
+
+
+def test_a_table_with_strings_and_missing_values(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wine = load_wine(as_frame=True)
+    frame = wine.data.assign(shade=pd.qcut(wine.data["hue"], 3, labels=["low", "middle", "high"]))
+    frame.loc[::6, "shade"] = np.nan
+    frame.loc[::4, "proline"] = np.nan
+    frame["wine"] = wine.target.map({0: "Barolo", 1: "Grignolino", 2: "Barbera"})
+    frame.to_csv("wine.csv", index=False)
+    assert simic(monkeypatch, "wine.csv", "--target", "wine", "--n", "2", "--epochs", "8") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("data     wine.csv: 178 rows, 14 columns, 18 features\n")
+    for words in (
+        "majority class",
+        "logistic regression",
+        "gradient boosting",
+        "host alone",
+        "all modules from",
+        "Use ",
+    ):
+        assert words in said, words
+    first = json.loads(Path("grown/history.json").read_text())[0]
+    card = Path("grown/README.md").read_text()
+    assert first["data"][0].startswith("wine.csv: 178 rows") and all(f"- {note}" in card for note in first["data"])
+    answers, network = predict("wine.csv"), load_grown("grown")
+    inside = probabilities(network, pd.read_csv("wine.csv"))
+    assert network.structure.inputs is not None
+    assert answers == [network.structure.inputs.classes[k] for k in inside.argmax(1)]
+    assert np.mean(np.array(answers) == frame["wine"]) > 0.9
+    assert simic(monkeypatch, "wine.csv", "--target", "wine") == 2
+    assert "already exists" in capsys.readouterr().err
+
+
+def test_images_in_folders(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = load_digits(return_X_y=True)
+    for k in np.flatnonzero(y < 3)[:240]:
+        folder = here / "digits" / ["none", "one", "two"][y[k]]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((x[k] * 15).astype(np.uint8).reshape(8, 8)).save(folder / f"{k}.png")
+    assert simic(monkeypatch, "digits", "--n", "2", "--epochs", "3") == 0
+    said = capsys.readouterr().out
+    assert "read as 1 channel(s) of 8 × 8 pixels" in said and "plain cnn network" in said
+    structure = json.loads(Path("grown/structure.json").read_text())
+    assert (structure["host"]["family"], structure["host"]["preset"]) == ("cnn", "baseline")
+    assert predict(str(next((here / "digits" / "one").iterdir()))) in (["none"], ["one"], ["two"])
+    with torch.no_grad():
+        assert load_grown("grown")(torch.zeros(1, 8, 8)).shape == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nowhere.csv",), "nowhere.csv: no such file; must be a .csv, .tsv"),
+        (("iris.csv",), "say which to predict, --target COLUMN, of sepal"),
+        (("iris.csv", "--target", "sepal width (cm)"), "is no class: simic classifies"),
+        (("iris.csv", "--target", "species", "--layout", "nchw"), "--layout nchw: is for images"),
+        (("mine.xlsx",), "mine.xlsx: must be a .csv"),
+        (("few.csv", "--target", "species"), "few.csv: 40 samples: must be at least 60"),
+        (("--task", "digits", "--target", "y"), "--target y: is for a file or folder of your own"),
+        (("both.npz",), "--layout nchw: 3 channels of 8 × 3 pixels; --layout nhwc: 3 channels of 3 × 8 pixels"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    iris = load_iris(as_frame=True)
+    frame = iris.data.assign(species=iris.target)
+    frame.to_csv("iris.csv", index=False)
+    frame[30:70].to_csv("few.csv", index=False)
+    Path("mine.xlsx").write_bytes(b"PK")
+    np.savez("both.npz", x=np.arange(90 * 72.0).reshape(90, 3, 8, 3), y=np.arange(90) % 2)
+    assert simic(monkeypatch, *arguments) == 2
+    said = capsys.readouterr()
+    assert words in said.err and said.err.count("\n") == 1 and said.err.startswith("simic: ")
