@@ -37,6 +37,10 @@ def predict(data: str) -> list[str]:
     command = [sys.executable, "-I", "grown/predict.py", data]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as unread:
+        assert unread.stdout is not None and unread.stderr is not None
+        unread.stdout.close()  # as head does
+        assert unread.stderr.read() == "" and unread.wait() == 0
     head, *lines = done.stdout.splitlines()
     assert head == "class,probability"
     return [line.split(",")[0] for line in lines]

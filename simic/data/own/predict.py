@@ -6,6 +6,7 @@ DATA is a table as in training (.csv, .tsv, .parquet, .feather; a column with th
 
 import gzip
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -109,7 +110,11 @@ def main(folder: Path, arguments: Sequence[str]) -> None:
         probabilities = network(torch.as_tensor(np.array(x), dtype=dtype)).softmax(1)
     best = probabilities.max(1)
     answers = {"class": [inputs["classes"][k] for k in best.indices], "probability": best.values.numpy().round(4)}
-    pd.DataFrame(answers).to_csv(sys.stdout, index=False)
+    try:
+        pd.DataFrame(answers).to_csv(sys.stdout, index=False)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":
