@@ -93,7 +93,7 @@ def page(found: Finished, publication: Publication) -> str:
     )
     return f"""# A controller of growth, trained on suite {publication.suite}
 
-Use: `simic grow DATA.npz --policy {publication.suite}`, or without `--policy` where it fits. Written by
+Use: `simic grow DATA --policy {publication.suite}`, or without `--policy` where it fits. Written by
 `python -m benchmarks.publish`.
 
 ## Data

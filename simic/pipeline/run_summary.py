@@ -50,4 +50,4 @@ def _next(found: Verdict) -> str:
         return "read the findings at the top of the report; each says what to change"
     if not found.certified:
         return "simic certify shows what the reference could not confirm"
-    return "simic grow DATA.npz uses the policy; simic promote makes it champion; commit dvc.lock to keep the run"
+    return "simic grow DATA uses the policy; simic promote makes it champion; commit dvc.lock to keep the run"

@@ -24,7 +24,7 @@ from simic.training.learned import Learned
 learned = Learned.load(Path("policy"))
 ```
 
-Networks are grown with it by `simic grow DATA.npz --policy policy`. With torch alone, greedy, for two hosts:
+Networks are grown with it by `simic grow DATA --policy policy`. With torch alone, greedy, for two hosts:
 
 ```python
 import json

@@ -89,7 +89,7 @@ def test_the_card_says_what_the_reports_say(shipped: Path, suite_run: Workspace)
         "At most 1 seed, up to 4 times the host's parameters. Actions: op: WAIT, GERMINATE, PRUNE, FOSSILIZE; ",
         "; alpha_curve: LINEAR; blueprint: norm, sort.\n",
         "An episode is 10 epochs of 2 batches of 48 samples", "less 2 for each time",
-        "simic grow DATA.npz --policy tables",
+        "simic grow DATA --policy tables",
     )  # fmt: skip
     for words in said:
         assert words in card, words
