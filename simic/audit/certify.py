@@ -26,7 +26,8 @@ from simic.certify.iteration import KeptIteration, Known
 from simic.errors import SimicError
 from simic.evaluation.result import HeadroomReport, PerSeed
 from simic.growth.export import refuse_damaged
-from simic.telemetry.publish import KEPT_FILE, VALIDATED_FILE
+from simic.telemetry.publish import VALIDATED_FILE
+from simic.telemetry.recorder import KEPT_FILE
 from simic.training.checkpoint import Checkpoint, read_chain
 from simic.training.validation import DECIDED
 

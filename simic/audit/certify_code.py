@@ -18,7 +18,7 @@ from simic.params import Params
 from simic.telemetry import publish
 from simic.telemetry.columns import Columns
 from simic.telemetry.rows import UpdateRow
-from simic.training import checkpoint
+from simic.training import checkpoint, kept_iteration
 from simic.training.interrupts import Interrupted
 from simic.training.observers import Observer
 from simic.training.session import open_session
@@ -74,7 +74,7 @@ def small_run(params: Params, prepared: Path, scratch: Path) -> CertifiedRun:
         extent, store = session.recorder.flush(), session.checkpoints
         chain = publish.links(work, extent)
         store.publish(published / "checkpoints", counters.best_iteration, counters.iteration, chain)
-        publish.publish(work, extent, published / "telemetry")
+        publish.publish(work, extent, published / "telemetry", kept_iteration.chosen(small))
     run = RunRecord.from_published(small, published / "telemetry")
     kept = {name: checkpoint.read_published(published / "checkpoints", name) for name in PUBLISHED}
     run = replace(run, checkpoints=kept)

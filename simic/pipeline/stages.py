@@ -129,7 +129,7 @@ def refuse_too_large(params: Params, workspace: Workspace) -> None:
 def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -> None:
     from simic.agent.export import export_policy
     from simic.telemetry import publish
-    from simic.training import card
+    from simic.training import card, kept_iteration
     from simic.training.learned import Learned
 
     extent = session.recorder.flush()
@@ -141,7 +141,7 @@ def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -
         learned.save(models / "policy")
         export_policy(learned.policy, learned.normalizers.observation, models / "program", session.env.masked)
         durable.write_synced(models / card.FILE, trained.own_card().encode())
-    publish.publish(session.work_dir, extent, workspace.telemetry)
+    publish.publish(session.work_dir, extent, workspace.telemetry, kept_iteration.chosen(session.params))
 
 
 def headroom(params: Params, workspace: Workspace) -> None:

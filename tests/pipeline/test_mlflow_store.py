@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from simic import durable, params
+from simic.audit.findings import SCHEMA_VERSION
 from simic.pipeline import mlflow_observer, mlflow_store
 from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
@@ -135,7 +136,7 @@ def publish_files(workspace: Workspace) -> None:
     kinds = (("high", "finding"), ("critical", "pass"))
     counted = {"occurred": 1, "counted": "update", "statistics": [], "evidence": []}
     results = [{"check": "R1", "layer": "symptom", "severity": s, "status": t, **counted, **told} for s, t in kinds]
-    found = {"schema_version": 3, "run": "x", "results": results}
+    found = {"schema_version": SCHEMA_VERSION, "run": "x", "results": results}
     (workspace.reports / "findings.json").write_bytes(durable.with_checksum(found))
     workspace.model_card.write_text("---\nlibrary_name: simic\n---\n\n# A controller\n")
     (workspace.reports / "report.html").write_text("<html></html>")
