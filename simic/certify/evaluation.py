@@ -30,8 +30,8 @@ HOSTS = 5  # of each policy, and of schedules
 # drift apart over an episode, and one of the first eight decisions may be off (docs/history/experiments.md).
 EARLY = 8
 FIRST, MEAN, POINTS = "decisions, first steps but one", "decisions, mean", "accuracy"
-ALLOWED = {FIRST: 0.005, MEAN: 0.04, POINTS: 25.0}
-TYPICAL = {POINTS: 2.0}
+ALLOWED = {FIRST: 0.5, MEAN: 0.25, POINTS: 25.0}
+TYPICAL = {FIRST: 0.005, MEAN: 0.02, POINTS: 2.0}  # on nine hosts of ten all decisions agree exactly
 NEXT_OP = dict.fromkeys((life.GERMINATED, life.TRAINING, life.BLENDING), life.ADVANCE) | {life.HOLDING: life.FOSSILIZE}
 
 
