@@ -161,7 +161,9 @@ def log_files(how: str) -> Callable[[random.Random, Place], str]:
     """Of a telemetry log; the numbers go on without a gap afterwards."""
 
     def do(draw: random.Random, place: Place) -> str:
-        files = [path for path in place.files(".safetensors") if path.parent.name == "telemetry"]
+        files = [
+            path for path in place.files(".safetensors") if path.parent.name == "telemetry" and path.stem.isdecimal()
+        ]
         if not files:
             raise Unfit
         contents = [path.read_bytes() for path in files]
