@@ -26,8 +26,7 @@ from simic.certify.iteration import KeptIteration, Known
 from simic.errors import SimicError
 from simic.evaluation.result import HeadroomReport, PerSeed
 from simic.growth.export import refuse_damaged
-from simic.telemetry.publish import VALIDATED_FILE
-from simic.telemetry.recorder import KEPT_FILE
+from simic.telemetry.publish import KEPT_FILE, VALIDATED_FILE
 from simic.training.checkpoint import Checkpoint, read_chain
 from simic.training.validation import DECIDED
 
@@ -101,23 +100,25 @@ class CertifiedRun:
 
     def iterations(self) -> Sequence[Comparison]:
         """Derive the kept iterations again, down to the weights, and the hash chain of what was published."""
-        last = self.run.params.train.iterations - 1
-        if last not in self.kept:
+        if not self.kept:
             raise NoReference("training kept no iteration whole (it was done by an earlier version)")
         log = ComparisonLog(iteration.ALLOWED)
         rows = {int(number): row for row, number in enumerate(self.run.updates.column("iteration"))}
         numbers = {n: x for n, x in self.run.updates.columns.items() if x.dtype.kind in "fi"}
+        begun, ended = (self.run.updates.column(name).tolist() for name in ("state_begun", "state_ended"))
         for number, kept in self.kept.items():
             metrics = {name: float(values[rows[number]]) for name, values in numbers.items()} if number in rows else {}
             log.equal("row of the update", f"iteration {number + 1}", bool(metrics))
             if metrics:
                 iteration.certify_iteration(self.known, kept, metrics, log)
-        begun, ended = (self.run.updates.column(name).tolist() for name in ("state_begun", "state_ended"))
+                states = begun[rows[number]], ended[rows[number]]
+                iteration.certify_states(kept, states, self.latest.tensors, log)
         iteration.certify_taken_up(begun, ended, log)
         for first, second in pairwise(self.kept):
             if second == first + 1:
                 iteration.certify_between(self.kept[first], self.kept[second], log)
-        iteration.certify_end(self.known, self.kept[last], self.latest.tensors, log)
+        same = iteration.hashed({}, self.latest.tensors) == ended[-1]
+        log.equal("state of the latest checkpoint", f"iteration {len(ended)}", same)
         links = read_chain(self.checkpoints).links
         for name, found in (self.run.checkpoints or {}).items():
             done, scalars = found.manifest.iteration, found.manifest.scalars

@@ -141,7 +141,7 @@ def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -
         learned.save(models / "policy")
         export_policy(learned.policy, learned.normalizers.observation, models / "program", session.env.masked)
         durable.write_synced(models / card.FILE, trained.own_card().encode())
-    publish.publish(session.work_dir, extent, workspace.telemetry, kept_iteration.chosen(session.params))
+    publish.publish(session.work_dir, extent, workspace.telemetry, kept_iteration.shown(session.params))
 
 
 def headroom(params: Params, workspace: Workspace) -> None:

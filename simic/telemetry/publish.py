@@ -22,21 +22,22 @@ from simic.errors import SimicError
 from simic.telemetry import starts, timing
 from simic.telemetry.columns import EPISODES, EVENTS, STEPS, Array, Columns, EventColumns, empty, published
 from simic.telemetry.curves import CURVES_FILE, METRICS_FILE, Curves
-from simic.telemetry.recorder import FOLDER, KEPT_FILE, Chain, Extent, LogFile, path_of
+from simic.telemetry.recorder import FOLDER, Chain, Extent, LogFile, path_of
 from simic.telemetry.rows import FindingRow, Row, UpdateRow
 from simic.telemetry.starts import RUN_FILE
 from simic.telemetry.timing import TIMING_FILE
 
 UPDATES_FILE, STEPS_FILE, EPISODES_FILE = "updates.parquet", "steps.parquet", "episodes.parquet"
 EVENTS_FILE, FINDINGS_FILE = "events.parquet", "findings.parquet"
+KEPT_FILE = "iteration_{:06d}.safetensors"  # of the few that are kept whole
 VALIDATED_FILE = "validation.safetensors"  # decisions of the episodes that chose the best checkpoint
 ROWS_PER_GROUP = 2000  # of all hosts
 HOST_ROWS_PER_GROUP = 1 << 20  # bounds the memory of a group
 
 
 def publish(work_dir: Path, extent: Extent, out_dir: Path, kept: Collection[int] = ()) -> None:
-    """Write ``out_dir`` anew, whole or not at all, with those of the iterations ``kept`` that are; SimicError naming
-    the file of the log that is damaged.
+    """Write ``out_dir`` anew, whole or not at all, of what was kept whole these iterations; SimicError naming the file
+    of the log that is damaged.
     """
     log = Chain.of(work_dir / FOLDER)
     if (damage := _damage(log, work_dir, extent)) is not None:
@@ -51,9 +52,8 @@ def publish(work_dir: Path, extent: Extent, out_dir: Path, kept: Collection[int]
                 file = LogFile(path_of(log.folder, number))
                 _append(file, tables, curves)
                 if (update := file.update) is not None:
-                    whole = KEPT_FILE.format(update.iteration)
-                    if update.iteration in kept and (log.folder / whole).exists():
-                        shutil.copyfile(log.folder / whole, folder / whole)
+                    if update.iteration in kept:
+                        _copy(file, "kept", folder / KEPT_FILE.format(update.iteration))
                     if update.iteration + 1 == best:
                         _copy(file, "validated", folder / VALIDATED_FILE)
         (folder / CURVES_FILE).write_text(curves.csv(), encoding="utf-8")

@@ -25,7 +25,6 @@ from simic.telemetry.columns import EPISODES, EVENTS, STEPS, Columns, EventColum
 from simic.telemetry.rows import FindingRow, TimingRow, UpdateRow
 
 FOLDER, SUFFIX = "telemetry", ".safetensors"
-KEPT_FILE = "iteration_{:06d}.safetensors"  # one that is kept whole, beside the log
 _METADATA = "log"  # one entry: several would be written in any order
 
 
@@ -48,9 +47,7 @@ class Iteration:
     train: Columns  # the episodes that trained the policy
     validation: Columns | None  # those that choose the best checkpoint, where they were played
     events: EventColumns
-    # Of a few iterations all that certifying one needs, in a file of its own: which ones depends on how many there are,
-    # and the log of a training that is made longer must not.
-    kept: Columns = field(default_factory=dict)
+    kept: Columns = field(default_factory=dict)  # of a few iterations all that certifying one needs
     validated: Columns = field(default_factory=dict)  # decisions of the validation episodes
 
     def tables(self) -> dict[str, Columns]:
@@ -59,7 +56,7 @@ class Iteration:
         if self.validation is not None:
             found["validation"] = arranged(self.validation, EPISODES)
         found |= {"train": arranged(self.train, EPISODES), "events": arranged(self.events.columns, EVENTS)}
-        return found | ({"validated": self.validated} if self.validated else {})
+        return found | {name: columns for name in ("kept", "validated") if (columns := getattr(self, name))}
 
 
 def encode(previous: str, iteration: Iteration | None, findings: list[FindingRow], lost: str | None = None) -> bytes:
@@ -297,9 +294,6 @@ class Recorder:
         """Write the next file, with the findings since the last one; SimicError when it cannot be written."""
         content = encode(self._extent.sha256, iteration, self._findings)
         try:
-            if iteration is not None and iteration.kept:
-                whole = save({name: np.ascontiguousarray(values) for name, values in iteration.kept.items()})
-                durable.replace_file(self.folder / KEPT_FILE.format(iteration.update.iteration), whole)
             durable.replace_file(path_of(self.folder, self._extent.files), content)
         except OSError as error:
             raise self._error(error) from None

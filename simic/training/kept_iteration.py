@@ -9,19 +9,32 @@ from simic.params import Params
 from simic.telemetry.columns import Columns
 from simic.training.ranks import Ranks, merged
 
-FEW = 4  # of a run of so many iterations, all are kept
+FEW = 4  # the first ones are all kept
+GROWTH = 1.25  # of the stretches after them, of each of which one is kept
+SHOWN = 2  # of those of a longer run, the newest are published
 BEFORE, AFTER = "before/", "after/"
 BY_STEP = ("actions", "log_probs", "values", "next_values", "rewards", "terminated", "truncated", "valid")
 BY_STEP += ("advantages", "returns")
 
 
-def chosen(params: Params) -> frozenset[int]:
-    """Return the iterations to keep: the last one, and one of the later half by hash."""
-    count = params.train.iterations
-    if count <= FEW:
-        return frozenset(range(count))
-    word = int(rng.bits(rng.key(params.rng_seed, rng.Purpose.KEPT_ITERATION), (1,)))
-    return frozenset((count // 2 + word % (count - 1 - count // 2), count - 1))
+def chosen(params: Params) -> list[int]:
+    """Return the iterations to keep, in order: the first few, and by hash one of each stretch that follows.
+
+    They do not depend on how many there are, so that the log of a training made longer is that of one of that length;
+    one of the last two fifths is always among them.
+    """
+    found, first = list(range(FEW)), FEW
+    while found[-1] < params.train.iterations:
+        after = max(first + 1, int(first * GROWTH))
+        word = int(rng.bits(rng.key(params.rng_seed, rng.Purpose.KEPT_ITERATION, first), (1,)))
+        found.append(first + word % (after - first))
+        first = after
+    return [number for number in found if number < params.train.iterations]
+
+
+def shown(params: Params) -> list[int]:
+    """Return those of them that are published."""
+    return chosen(params) if params.train.iterations <= FEW else chosen(params)[-SHOWN:]
 
 
 def state(tensors: dict[str, Tensor], when: str) -> Columns:

@@ -21,7 +21,7 @@ from simic.growth.export import STRUCTURE
 from simic.growth.life.vocabulary import Op, Stage
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
-from simic.telemetry.recorder import KEPT_FILE
+from simic.telemetry.publish import KEPT_FILE
 from simic.telemetry.rows import FindingRow
 from simic.training.resume import LOST_BEST
 

@@ -11,7 +11,7 @@ from simic.agent import normalization, ppo, rollout
 from simic.audit.certify import part
 from simic.audit.certify_code import small_run
 from simic.data.prepare import prepare
-from simic.training import trainer, validation
+from simic.training import checkpoint, kept_iteration, trainer, validation
 from simic.training.learned import LearnedActor
 from tests.helpers import ROOT
 
@@ -64,13 +64,28 @@ def restored_almost() -> tuple[object, str, Callable]:
     return ppo.PPO, "load_state_dict", load
 
 
+def sampling(*args, greedy: bool) -> LearnedActor:
+    """Validation by sampled actions."""
+    return LearnedActor(*args, greedy=False)
+
+
 FAULTS = {
     "state taken up": restored_almost,
-    "decisions, mean": lambda: (validation, "LearnedActor", lambda *args, greedy: LearnedActor(*args, greedy=False)),
+    "decisions, mean, third quartile": lambda: (
+        validation,
+        "LearnedActor",
+        lambda *args, greedy: LearnedActor(*args, greedy=False),
+    ),
     "advantages": lambda: scaled(trainer, "with_advantages", lambda r: replace(r, advantages=1.01 * r.advantages)),
     "actions sampled": lambda: scaled(rollout, "_noise", lambda noise: noise.roll(1, 1)),
     "scale of observations": lambda: scaled(
         normalization.Moments, "merge", lambda found: replace(found, m2=1.01 * found.m2)
+    ),
+    "state that was kept": lambda: scaled(
+        kept_iteration, "state", lambda found: {name: values + (values.size > 1) for name, values in found.items()}
+    ),
+    "state of the latest checkpoint": lambda: scaled(
+        checkpoint, "read_published", lambda c: replace(c, tensors={name: x + 1 for name, x in c.tensors.items()})
     ),
     "weights": lambda: scaled(ppo, "surrogate", lambda gained: 1.05 * gained),
 }
@@ -80,3 +95,11 @@ FAULTS = {
 def test_a_fault_is_caught(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*FAULTS[what]())
     assert what in differences("default", tmp_path)
+
+
+def test_what_is_kept_whole_does_not_depend_on_how_long_training_is() -> None:
+    tree = params.load(ROOT / "params.yaml")
+    kept = {n: kept_iteration.chosen(tree.model_copy(update={"train": tree.train.model_copy(update={"iterations": n})}))
+            for n in range(1, 400)}  # fmt: skip
+    assert all(kept[n] == [number for number in kept[399] if number < n] for n in kept)
+    assert all(kept[n][-1] >= 0.6 * (n - 1) for n in kept) and kept[3] == [0, 1, 2]
