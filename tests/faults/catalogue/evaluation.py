@@ -150,8 +150,8 @@ FAULTS = (
         "The network that is exported as the best is the first host's.",
         Patch(
             "evaluation/export_best.py",
-            "grown_network(env.population, env.slots, row, committed=True)",
-            "grown_network(env.population, env.slots, (row + 1) % env.num_envs, committed=True)",
+            "grown_network(env.population, env.slots, row, committed=True, inputs=inputs)",
+            "grown_network(env.population, env.slots, (row + 1) % env.num_envs, committed=True, inputs=inputs)",
         ),
     ),
     planted(
