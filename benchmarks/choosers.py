@@ -90,7 +90,7 @@ def learn(
         openings = possible_openings(env)
         hosts = torch.arange(max(1, TRAININGS // len(openings)))
         scores, _ = grown_alone(ground, openings, hosts, told)
-        seen = env.alignments.of(ground.tasks[hosts % len(ground.tasks)].to(env.device)).double().cpu().numpy()
+        seen = ground.aligned(hosts).double().numpy()
         folds = folds_of(hosts, len(ground.tasks))
         fitted = [fit(seen, of_length.double().numpy(), folds) for of_length in scores]
         found = [_tuned(ground, openings, *each, k, len(hosts), told) for k, each in enumerate(fitted)]

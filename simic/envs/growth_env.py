@@ -31,7 +31,6 @@ from simic.envs.rewards import Setting, Transition
 from simic.envs.shapley import Shapley, shapley
 from simic.envs.tracker import Tracker
 from simic.errors import DecisionFault, SimicError
-from simic.growth.batch.alignment import Alignments
 from simic.growth.batch.groups import SlotState
 from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Shards
@@ -90,7 +89,6 @@ class GrowthEnv(VectorEnv):
         self.population = compose(
             self.host, self.blueprints, self.host_ids, rng_seed, train.host_optimizer, self.device, backend
         )
-        self.alignments = Alignments(self.host, self.blueprints, dataset_train)
         self.tasks_in_bank = dataset_train.tasks
         self.kinds = tuple(kinds)
         self.kind_of = torch.tensor(self.kinds or (-1,) * self.tasks_in_bank, device=self.device)
@@ -181,6 +179,7 @@ class GrowthEnv(VectorEnv):
         self.host_ids = self.env_ids if host_ids is None else host_ids.to(self.device)
         self._assign(self._drawn_tasks() if tasks is None else self._checked(tasks))
         self.population.reset(self.iteration, self.tasks, self.host_ids)
+        self.alignment = self.population.aligned(self.training_data)
         slots = Slots.empty(self.num_envs, self.host.slots, self.device)
         measured = self._validate(slots, SlotState.read(slots))
         yes = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
@@ -403,7 +402,7 @@ class GrowthEnv(VectorEnv):
             param_budget=self.train.lifecycle.param_budget,
             tried=state.trials.tried,
             gained=state.trials.gained,
-            alignment=self.alignments.of(self.tasks),
+            alignment=self.alignment,
         )
         self._masks = action_masks(state.slots, self.train.lifecycle, self.budget, self.left_open)
         told = self.kind_of[self.tasks][:, None] if self.kinds else None

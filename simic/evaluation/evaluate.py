@@ -2,9 +2,11 @@
 the common schedule and the oracle, its decisions graded.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,7 +20,10 @@ from simic.evaluation.result import BLIND, LEARNED, OUTSIDE, SAMPLED
 from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, Performance, of_rows, play_for_score
 from simic.evaluation.static_baselines import Regime, static_final
 from simic.growth.life.vocabulary import Slots
+from simic.params import Params
 from simic.training import worker_layout
+
+Actors = Callable[[GrowthEnv], Mapping[str, Actor]]
 
 COUNTS = ("flops_per_sample", "training_flops", "validation_flops", "germinated", "fossilized", "pruned", "rollbacks")
 
@@ -91,19 +96,17 @@ def evaluate(
 
 def elsewhere(
     setup: EvaluationSetup,
-    actors: Callable[[GrowthEnv], Mapping[str, Actor]],
+    actors: Actors,
     headroom: result.HeadroomReport,
-    outside: Iterable[EvaluationSetup],
+    params: Params,
+    prepared: Path,
 ) -> dict[str, result.Elsewhere]:
-    """Play the same policies in episodes of the other lengths of ``headroom``, and on the tasks ``outside`` the suite,
-    one setup after another; each environment gets actors of its own.
+    """Play the same policies in episodes of the other lengths of ``headroom``, and on the tasks from outside the suite;
+    each environment gets actors of its own. ``actors`` is pickled.
     """
-
-    def scores(where: EvaluationSetup, epochs: int) -> dict[str, result.PerSeed]:
-        return {name: done.score for name, done in play_for_score(where, actors(where.env), epochs)}
-
-    seeds = {name: scores(setup, other.epochs) for name, other in headroom.others.items() if name != OUTSIDE}
-    parts = [scores(each, headroom.epochs) for each in outside]
+    seeds = {name: _scores(setup, actors, other.epochs) for name, other in headroom.others.items() if name != OUTSIDE}
+    work = partial(_outside, actors, params, prepared, setup.env.device, headroom.epochs)
+    parts = worker_layout.spread(work, len(setup.held_out.outside), params.runtime, setup.env.device)
     if parts:
         seeds[OUTSIDE] = {name: result.concatenated([part[name] for part in parts]) for name in parts[0]}
     return {
@@ -116,6 +119,18 @@ def elsewhere(
         )
         for name, own in seeds.items()
     }
+
+
+def _outside(
+    actors: Actors, params: Params, prepared: Path, device: torch.device, epochs: int, width: int
+) -> dict[str, result.PerSeed]:
+    setup = EvaluationSetup.outside(params, prepared, device, width, len(params.evaluate.policies))
+    with closing(setup.env):
+        return _scores(setup, actors, epochs)
+
+
+def _scores(setup: EvaluationSetup, actors: Actors, epochs: int) -> dict[str, result.PerSeed]:
+    return {name: done.score for name, done in play_for_score(setup, actors(setup.env), epochs)}
 
 
 def _from_the_start(setup: EvaluationSetup, final: Slots, seeds: result.PerSeed) -> dict[str, result.Fixed]:

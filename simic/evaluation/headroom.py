@@ -8,6 +8,7 @@ Nothing here depends on the controller, so one measurement serves every training
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -48,6 +49,7 @@ from simic.evaluation.search import best_common
 from simic.evaluation.static_baselines import static_baselines
 from simic.evaluation.tuning import tune
 from simic.params import Params, RuleName
+from simic.training import worker_layout
 from simic.training.validation import VALIDATION_ITERATION
 
 SEARCH_ITERATION = 1 << 43  # a namespace of its own: hosts that no training or evaluation episode has seen
@@ -65,13 +67,25 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
     with closing(setup.env):
         reports = ground.on(setup, (primary, *lengths))
     others = {f"{length} epochs": reports[length] for length in lengths}
-    ground = replace(ground, params=in_one_process(params))
-    outside = [ground.on(each, (primary,))[primary] for each in setup.elsewhere(params, prepared, 1)]
-    if outside:
+    ground = replace(ground, params=in_one_process(params), told=_silent)
+    if widths := len(setup.held_out.outside):
+        told("tables from outside, widths", 0, widths)
+        outside = worker_layout.spread(partial(_outside, ground, prepared), widths, params.runtime, device)
         others[OUTSIDE] = joined(outside)
     validation = _on_validation(params, prepared, tuned, reports[primary], device)
     others = {name: _placed(each) for name, each in others.items()}
     return _placed(reports[primary].model_copy(update={"others": others, "validation": validation}))
+
+
+def _outside(ground: "_Ground", prepared: Path, width: int) -> HeadroomReport:
+    """Measure the tasks from outside the suite that have one of their widths, for the first length of episode."""
+    setup, length = EvaluationSetup.outside(ground.params, prepared, ground.device, width), ground.params.lengths[0]
+    with closing(setup.env):
+        return ground.on(setup, (length,))[length]
+
+
+def _silent(what: str, done: int, of: int) -> None:
+    """Tell nobody: in a process of its own there is nobody to tell."""
 
 
 def _placed(report: HeadroomReport) -> HeadroomReport:

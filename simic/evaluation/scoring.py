@@ -7,7 +7,6 @@ a host costs about a fifth less in a population of 60 to 120 rows than in one of
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -56,7 +55,7 @@ def rows_at_once(params: Params) -> int:
 
 
 def in_one_process(params: Params) -> Params:
-    """Return params for a few hosts: no process is worth starting for them."""
+    """Return params for hosts that no other process shares."""
     return params.model_copy(update={"runtime": params.runtime.model_copy(update={"processes": 1})})
 
 
@@ -89,12 +88,12 @@ class EvaluationSetup:
         """Open the held-out tasks that are as wide as those of training, for so many policies."""
         return cls.on(params, load_held_out(prepared, device), prepared, device, policies)
 
-    def elsewhere(self, params: Params, prepared: Path, policies: int) -> "Iterator[EvaluationSetup]":
-        """Open the tasks from outside the suite, one setup for each of their widths; each is closed before the next."""
-        for held_out in self.held_out.outside:
-            setup = type(self).on(in_one_process(params), held_out, prepared, self.env.device, policies)
-            with closing(setup.env):
-                yield setup
+    @classmethod
+    def outside(cls, params: Params, prepared: Path, device: torch.device, width: int, policies: int = 1) -> Self:
+        """Open the tasks from outside the suite that have the ``width``-th of their widths, in this process alone."""
+        return cls.on(
+            in_one_process(params), load_held_out(prepared, device).outside[width], prepared, device, policies
+        )
 
     @classmethod
     def on(cls, params: Params, held_out: HeldOut, prepared: Path, device: torch.device | str, policies: int) -> Self:

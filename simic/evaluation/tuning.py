@@ -24,6 +24,7 @@ from simic.evaluation.result import TunedRule, TunedRules
 from simic.evaluation.rules import HandRule, HandRules, opening_name, setting
 from simic.evaluation.scoring import ROWS_AT_ONCE, open_env
 from simic.evaluation.trials import Alone, Opening, TrialActor, TrialPlan, possible_openings
+from simic.growth.batch.alignment import Alignments
 from simic.growth.batch.shards import recovered
 from simic.params import Params
 
@@ -83,11 +84,15 @@ class Ground:
 
     def ways(self, openings: Sequence[Opening], hosts: Tensor, scores: Tensor) -> list[Priorities]:
         """Return ``priorities`` by the scores ``[L, H, P]`` of openings on hosts; none where nothing is aligned."""
-        if not self.env.alignments.defined:
+        if not self.env.host.reads_input:
             return []
         kinds = torch.tensor([kind for _, kind in openings])
-        aligned = self.env.alignments.of(self.tasks[hosts % len(self.tasks)].to(self.env.device)).cpu()[:, kinds]
-        return priorities(aligned, scores.mean(dim=0))
+        return priorities(self.aligned(hosts)[:, kinds], scores.mean(dim=0))
+
+    def aligned(self, hosts: Tensor) -> Tensor:
+        """Return the alignment of each blueprint with the tasks of the hosts ``[H]``, ``[H, P]``."""
+        env, tasks = self.env, self.tasks[hosts % len(self.tasks)]
+        return Alignments.on(env.host, env.blueprints, env.training_data).of(tasks.to(env.device)).cpu()
 
     def _played(self, actor: TrialActor, hosts: Tensor) -> Tensor:
         env, scores = self.env, []

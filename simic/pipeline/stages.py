@@ -1,5 +1,6 @@
 """The five stages and `grow`: params in, files out. DVC, Prefect and the CLI call these."""
 
+import functools
 import json
 import os
 import shutil
@@ -227,8 +228,8 @@ def evaluate(params: Params, workspace: Workspace) -> None:
 
         final = params.evaluate.static_final
         known = planted.grade(learned, params.rng_seed, device) if asked else None
-        outside = setup.elsewhere(params, workspace.prepared, len(policies))
-        others = evaluation.elsewhere(setup, lambda env: actors(params, env, learned), floors, outside)
+        players_in = functools.partial(actors, params, learned=learned)
+        others = evaluation.elsewhere(setup, players_in, floors, params, workspace.prepared)
         found = evaluation.evaluate(setup, players, floors, subject, final, on_end, replays, known, others)
         metrics = json.dumps(endpoints.metrics(found), indent=2) + "\n"
         durable.replace_files({workspace.evaluation: found.to_json().encode(), workspace.metrics: metrics.encode()})

@@ -1,18 +1,24 @@
-"""Share hosts out to the cores of this machine."""
+"""Share hosts, and work on hosts, out to the cores of this machine."""
 
+import multiprocessing
 import os
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from simic import registry
 from simic.errors import SimicError
 from simic.growth.batch.population import Population
-from simic.growth.batch.shards import Layout, Shards
+from simic.growth.batch.shards import Layout, ProcessLost, Shards, begin_process
 from simic.params import Runtime
 from simic.training import machine
+
+T = TypeVar("T")
 
 LEAST_GROUP = 4  # hosts: fewer would spend their time on dispatch
 
@@ -34,7 +40,7 @@ def layout(runtime: Runtime, hosts: int, device: torch.device, group: int | None
             asked = runtime.processes
             raise SimicError(f"runtime.processes = {asked}: must be auto or 1 with CUDA; torchrun starts one per GPU")
         return Layout(hosts, hosts, 1)
-    asked = cores() if runtime.processes == "auto" else runtime.processes
+    asked = _processes(runtime)
     group = group or max(LEAST_GROUP, -(-hosts // asked))
     found = Layout(hosts, min(group, hosts), min(asked, -(-hosts // group)))
     if runtime.threads == "auto":
@@ -48,6 +54,31 @@ def population(runtime: Runtime, found: Layout) -> Callable[..., Population | Sh
         return Population
     own = runtime.model_copy(update={"threads": torch.get_num_threads(), "device": "cpu"})
     return partial(Shards, layout=found, setup=partial(_prepare, own, registry.extensions()))
+
+
+def spread(work: Callable[[int], T], count: int, runtime: Runtime, device: torch.device) -> list[T]:
+    """Return ``work`` of 0 … count-1, shared out to processes on a CPU. It is pickled, and uses one process itself.
+    ProcessLost where a process ended.
+    """
+    processes = min(count, _processes(runtime)) if device.type == "cpu" else 1
+    if processes < 2:
+        return [work(number) for number in range(count)]
+    own = runtime.model_copy(update={"threads": 1, "device": "cpu"})
+    start = partial(_start, own, registry.extensions())
+    try:
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), start) as pool:
+            return list(pool.map(work, range(count)))
+    except BrokenProcessPool as error:
+        raise ProcessLost("a process that measures hosts has ended; run it again") from error
+
+
+def _processes(runtime: Runtime) -> int:
+    return cores() if runtime.processes == "auto" else runtime.processes
+
+
+def _start(runtime: Runtime, extensions: tuple[Path, ...]) -> None:
+    begin_process()
+    _prepare(runtime, extensions)
 
 
 def _prepare(runtime: Runtime, extensions: tuple[Path, ...]) -> None:

@@ -10,7 +10,7 @@ import torch
 from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.play import play
+from simic.envs.play import Actor, play
 from simic.envs.rewards.transition import score
 from simic.evaluation import evaluate
 from simic.evaluation.baselines import Static
@@ -44,7 +44,7 @@ AT_ONCE = Lifecycle(
 WIDTHS = {"friedman1": 10, "breast_cancer": 30}  # the first generator and the first real table, by width
 
 
-def params_of(*epochs: int) -> Params:
+def params_of(*epochs: int, processes: int = 1) -> Params:
     train = Train(
         host=Host(family="tables", preset="baseline"), episode_steps=(4, 7), batches_per_epoch=2, batch_size=32,
         lifecycle=AT_ONCE, price=PRICE, actions={"blueprint": ["mlp", "sort"]}, ppo=PPOParams(minibatches=1),
@@ -53,7 +53,7 @@ def params_of(*epochs: int) -> Params:
         train=train,
         headroom=Headroom(policies=RULES, search_tasks=2, floors=False),
         evaluate=Evaluate(eval_seeds=2, epochs=epochs),
-        runtime=Runtime(processes=1, threads=1),
+        runtime=Runtime(processes=processes, threads=1),
     )
 
 
@@ -95,10 +95,12 @@ def test_tasks_from_outside_keep_their_widths_and_stand_in_one_report(tables, fo
     # Each as it is by itself, on its own hosts.
     setup, accuracies = EvaluationSetup.open(params_of(6, 4), tables), []
     with closing(setup.env):
-        for each in setup.elsewhere(params_of(6, 4), tables, 1):
-            assert each.env.training_data.shape[-1] in WIDTHS.values()
-            [(_, done)] = play_for_score(each, {"static": Static()}, 6)
-            accuracies += done.score.test_accuracy_pct
+        for width in range(len(WIDTHS)):
+            each = EvaluationSetup.outside(params_of(6, 4), tables, CPU, width)
+            with closing(each.env):
+                assert each.env.training_data.shape[-1] in WIDTHS.values()
+                [(_, done)] = play_for_score(each, {"static": Static()}, 6)
+                accuracies += done.score.test_accuracy_pct
     assert tuple(accuracies) == joined.policies["static"].test_accuracy_pct
     assert accuracies == [row[0] for row in joined.test_pct]
 
@@ -119,13 +121,24 @@ def by_hand(report: HeadroomReport, reached, unit: list[list[int]]):
     return np.array(own), np.array(common)
 
 
+def blind(env: GrowthEnv) -> dict[str, Actor]:
+    return {"blind": BASELINES["patient"](env)}
+
+
+def test_processes_of_their_own_measure_the_same_on_tasks_from_outside(tables, found):
+    params = params_of(6, 4, processes=2)
+    assert measure(params, tables, CPU, lambda *told: None).others[OUTSIDE] == found.others[OUTSIDE]
+    setup = EvaluationSetup.open(params_of(6, 4), tables)
+    with closing(setup.env):
+        alone, shared = (elsewhere(setup, blind, found, each, tables) for each in (params_of(6, 4), params))
+    assert shared == alone
+
+
 def test_the_trained_policy_stands_there_too_and_its_standings_are_those_of_its_scores(tables, found):
     """The patient rule plays for one of its names: it must reach what headroom says that it does."""
     setup = EvaluationSetup.open(params_of(6, 4), tables)
     with closing(setup.env):
-        others = elsewhere(
-            setup, lambda env: {"blind": BASELINES["patient"](env)}, found, setup.elsewhere(params_of(6, 4), tables, 1)
-        )
+        others = elsewhere(setup, blind, found, params_of(6, 4), tables)
         whole = evaluate.evaluate(setup, {"blind": BASELINES["patient"](setup.env)}, found, None, others=others)
     assert whole.others == others and list(others) == list(found.others)
     assert json.loads(whole.to_json())["others"].keys() == others.keys()

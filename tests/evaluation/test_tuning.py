@@ -72,10 +72,11 @@ def test_priorities_are_shares_of_the_mean_alignment_and_z_scores_with_gains():
     assert HandRule(((0, 1), (0, 2)), 2, None, share, 3) in found and all(rule.priorities == share for rule in found)
 
 
-def test_ways_take_the_alignment_of_each_openings_blueprint_on_each_hosts_task():
+def test_ways_take_the_alignment_of_each_openings_blueprint_on_each_hosts_task(monkeypatch):
     table = torch.tensor([[0.1, 0.9, 0.4], [0.5, 0.3, 1.0], [1.0, 0.2, 0.6]])  # by task
-    of = SimpleNamespace(defined=True, of=lambda tasks: table[tasks])
-    env, scores = SimpleNamespace(alignments=of, device=CPU), torch.tensor([[[1.0, 2.0], [3.0, 7.0]]])
+    monkeypatch.setattr(tuning.Alignments, "on", lambda *of: SimpleNamespace(of=lambda tasks: table[tasks]))
+    env = SimpleNamespace(host=SimpleNamespace(reads_input=True), blueprints=(), training_data=None, device=CPU)
+    scores = torch.tensor([[[1.0, 2.0], [3.0, 7.0]]])
     ground = Ground(env, torch.tensor([2, 0, 1]), (5,))
     found = ground.ways([(0, 2), (0, 0)], torch.tensor([0, 4]), scores)
     assert found == tuning.priorities(table[[2, 0]][:, [2, 0]], scores[0])

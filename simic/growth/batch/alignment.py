@@ -8,6 +8,7 @@ is not.
 """
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -15,8 +16,8 @@ from torch.nn import functional as F
 
 from simic import rng
 from simic.data.batches import Dataset
+from simic.growth.batch.fits import Fits
 from simic.growth.batch.forward import Templates
-from simic.growth.batch.population import FITTED_SAMPLES
 from simic.growth.batch.template import Template, channels_last
 from simic.growth.networks.blueprints import Blueprint
 from simic.growth.networks.hosts import HostSpec
@@ -27,60 +28,56 @@ TASKS_AT_ONCE = 32  # always the same ones together, so that rounding does not d
 
 
 class Alignments:
-    """Alignment of every blueprint with every task of the training data, found when a task is first asked for.
+    """Alignment of every blueprint with every task of the training data, computed when a task is first asked for.
 
-    Numbers do not depend on the run: untrained features are drawn from a fixed key. Where seeds read features of the
-    host, which change as it trains, all are 0.
+    Numbers do not depend on the run: untrained features are drawn from a fixed key. ``templates`` and ``kinds``
+    are those of one slot, and must read the input: features of the host would change as it trains.
     """
 
-    def __init__(self, host: HostSpec, blueprints: Sequence[Blueprint], data: Dataset) -> None:
-        self.data, self.defined = data, host.reads_input
-        if self.defined:
-            self._closing = [item.closing for item in blueprints]
-            self._templates = Templates.of(host, tuple(blueprints), checked=True).seeds[0]
-        self._table = torch.zeros(data.tasks, len(blueprints), device=data.y.device)
+    def __init__(self, templates: Sequence[Template], kinds: Sequence[Blueprint], data: Dataset, fits: Fits) -> None:
+        self.data, self._fits = data, fits
+        self._kinds = list(zip(templates, (kind.closing for kind in kinds), strict=True))
+        self._table = torch.zeros(data.tasks, len(kinds), device=data.y.device)
         self._known = torch.zeros(data.tasks, dtype=torch.bool, device=data.y.device)
+
+    @classmethod
+    def on(cls, host: HostSpec, blueprints: Sequence[Blueprint], data: Dataset) -> Self:
+        """Return those of a host's blueprints with the tasks of the data."""
+        return cls(Templates.of(host, tuple(blueprints), checked=True).seeds[0], blueprints, data, Fits())
 
     def of(self, tasks: Tensor) -> Tensor:
         """Return alignments ``[E, P]`` with the tasks ``[E]``: each in -1…1, the largest of a task ±1."""
-        if self.defined and not bool(self._known[tasks].all()):
-            for part in (tasks[~self._known[tasks]] // TASKS_AT_ONCE).unique().tolist():
-                chosen = torch.arange(part * TASKS_AT_ONCE, min((part + 1) * TASKS_AT_ONCE, self.data.tasks))
-                self._find(chosen.to(tasks.device))
+        for part in (tasks[~self._known[tasks]] // TASKS_AT_ONCE).unique().tolist():
+            chosen = torch.arange(part * TASKS_AT_ONCE, min((part + 1) * TASKS_AT_ONCE, self.data.tasks))
+            self._compute(chosen.to(tasks.device))
         return self._table[tasks]
 
-    def _find(self, tasks: Tensor) -> None:
+    def _compute(self, tasks: Tensor) -> None:
         x, y = self.data.of_tasks(tasks, slice(ROWS))
-        found = [
-            aligned(template, closing, x, y, kind)
-            for kind, (template, closing) in enumerate(zip(self._templates, self._closing, strict=True))
-        ]
-        values = torch.stack(found, dim=1)
+        halves = [(channels_last(rows), labels) for rows, labels in zip(x.chunk(2, 1), y.chunk(2, 1), strict=True)]
+        values = torch.stack([self._aligned(kind, tasks, halves) for kind in range(len(self._kinds))], dim=1)
         self._table[tasks] = values / values.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
         self._known[tasks] = True
 
-
-def aligned(template: Template, closing: Sequence[str], x: Tensor, y: Tensor, kind: int) -> Tensor:
-    """Return the product of both halves' gradients ``[R]``, for rows ``x [R, n, …]`` and labels ``y [R, n]``.
-
-    Only gradients of the ``closing`` parameters, which start at 0, count.
-    """
-    key = rng.key(0, Purpose.ALIGNMENT, kind, device=y.device)
-    rows = template.draw(key.expand(len(x)))
-    if template.fits:
-        rows = template.with_fit(rows, template.fit(x[:, :FITTED_SAMPLES].flatten(2)))
-    named = zip(template.names, template.unpack(rows), strict=True)
-    weights = [weight.requires_grad_(name in closing) for name, weight in named]
-    leaves = [weight for weight in weights if weight.requires_grad]
-    first, second = (
-        torch.autograd.grad(_agreement(template.run(weights, channels_last(half)), labels), leaves)
-        for half, labels in zip(x.chunk(2, 1), y.chunk(2, 1), strict=True)
-    )
-    return torch.stack([(a * b).flatten(1).sum(1) for a, b in zip(first, second, strict=True)]).sum(0)
+    def _aligned(self, kind: int, tasks: Tensor, halves: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return the product of both halves' gradients ``[R]``; only those of parameters that start at 0 count."""
+        template, closing = self._kinds[kind]
+        key = rng.key(0, Purpose.ALIGNMENT, kind, device=tasks.device)
+        rows = template.draw(key.expand(len(tasks)))
+        if template.fits:
+            rows = template.with_fit(rows, self._fits.of(template, self.data, tasks))
+        named = zip(template.names, template.unpack(rows), strict=True)
+        weights = [weight.requires_grad_(name in closing) for name, weight in named]
+        leaves = [weight for weight in weights if weight.requires_grad]
+        first, second = (
+            torch.autograd.grad(_agreement(template.run(weights, half), labels, self.data.classes), leaves)
+            for half, labels in halves
+        )
+        return torch.stack([(a * b).flatten(1).sum(1) for a, b in zip(first, second, strict=True)]).sum(0)
 
 
-def _agreement(out: Tensor, labels: Tensor) -> Tensor:
+def _agreement(out: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Return the mean product of what a seed adds ``[R, n, width]`` and the labels, one class for each hidden unit."""
     width = out.shape[-1]
-    error = F.one_hot(labels % width, width).to(out.dtype)
-    return (out * (error - error.mean(1, keepdim=True))).sum() / labels.shape[1]
+    error = F.one_hot(labels % width, min(width, classes)).to(out.dtype)
+    return (out[..., : error.shape[-1]] * (error - error.mean(1, keepdim=True))).sum() / labels.shape[1]

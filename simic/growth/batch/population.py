@@ -12,7 +12,9 @@ from torch import Tensor
 from simic import rng
 from simic.data.batches import Dataset
 from simic.errors import SimicError
+from simic.growth.batch.alignment import Alignments
 from simic.growth.batch.arena import Arena, Block, RowLayout
+from simic.growth.batch.fits import Fits
 from simic.growth.batch.forward import Templates, Weights, choose_backend
 from simic.growth.batch.groups import Flags, Integers, Plan, SlotState, alike, evaluation_plan, training_plan
 from simic.growth.batch.optimizers import MOMENTS
@@ -30,7 +32,6 @@ from simic.transfer import CPU, upload
 
 ALIKE_HOSTS = 128  # of hosts for tables, a part at a time: their features stay in cache too
 EVALUATION_POSITIONS = 192  # samples (of sequences: tokens) per pass, so that features stay in cache
-FITTED_SAMPLES = 512  # of the training split, which is in random order
 SEED_MODULE, GATE_MODULE = 0, 1  # last counter of the initialisation keys
 
 T = TypeVar("T")
@@ -88,7 +89,8 @@ class Population:
         self.tasks = torch.zeros_like(self.env_ids)
         self._stores: dict[str, Rows] = {}
         self._known_columns: dict[str, RowLayout] = {}
-        self._fits: dict[tuple[int, str], tuple[Dataset, Tensor, Tensor]] = {}  # by data and template
+        self._fits = Fits()
+        self._alignments: Alignments | None = None
 
     def __len__(self) -> int:
         return len(self.env_ids)
@@ -133,29 +135,21 @@ class Population:
         if template.fits:
             if data is None:
                 raise SimicError(f"{template.name}: is fitted to data, and was germinated without any")
-            param = template.with_fit(param, self._fit(template, data, self.tasks[hosts]))
+            param = template.with_fit(param, self._fits.of(template, data, self.tasks[hosts]))
         closed = (slots.operator[hosts, slot] == Blend.MULTIPLY)[:, None] & self._closing[slot][kind]
         self._store(_seed_name(slot, kind)).start(hosts, param.masked_fill(closed, 0.0))
         gate_param = gate.draw(key(germination, GATE_MODULE, device=self.device))
         self._store(_gate_name(slot)).start(hosts, gate_param)
 
-    def _fit(self, template: Template, data: Dataset, tasks: Tensor) -> Tensor:
-        """What a template fits to each of some tasks ``[R]``, found once for each task of the data."""
-        name = id(data), template.name
-        if name not in self._fits:
-            known = torch.zeros(data.tasks, dtype=torch.bool, device=self.device)
-            self._fits[name] = (
-                data,
-                known,
-                torch.zeros(data.tasks, template.width - template.params, device=self.device),
-            )
-        _, known, values = self._fits[name]
-        new = torch.zeros_like(known)
-        new[tasks] = True
-        if len(missing := (new & ~known).nonzero().flatten()):
-            values[missing] = template.fit(data.of_tasks(missing, slice(FITTED_SAMPLES))[0].flatten(2))
-            known[missing] = True
-        return values[tasks]
+    def aligned(self, data: Dataset) -> Tensor:
+        """Return the alignment of each blueprint with each host's task in ``data``, the training split, ``[E, P]``; 0
+        where seeds read features of the host.
+        """
+        if not self.host.reads_input:
+            return torch.zeros(len(self), len(self.blueprints), device=self.device)
+        if self._alignments is None or self._alignments.data is not data:
+            self._alignments = Alignments(self.templates.seeds[0], self.blueprints, data, self._fits)
+        return self._alignments.of(self.tasks)
 
     # --- training ---
 

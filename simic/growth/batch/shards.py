@@ -148,7 +148,7 @@ class Shards:
         """Everything as it is before the first reset."""
         self._names, self._known = 0, dict[int, tuple[HeldByName, Dataset]]()
         context = multiprocessing.get_context("spawn")
-        self._workers = [ProcessPoolExecutor(1, context, _begin) for _ in self._owners[1:]]
+        self._workers = [ProcessPoolExecutor(1, context, begin_process) for _ in self._owners[1:]]
         groups = [{index: self.env_ids[self._hosts[index]] for index in owned} for owned in self._owners]
         waiting = [
             worker.submit(_build, _packed((self._recipe, own)))
@@ -196,6 +196,10 @@ class Shards:
         held = None if data is None else self._held(data)
         if chosen.any():
             self._all("germinate", lambda hosts: (_part(slots, hosts), chosen[hosts], held, state.of(hosts)))
+
+    def aligned(self, data: Dataset) -> Tensor:
+        held = self._held(data)
+        return torch.cat(self._all("aligned", lambda hosts: (held,)))
 
     def train_epoch(self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None) -> TrainStats:
         state, held = state or SlotState.read(slots), self._held(data)
@@ -358,7 +362,7 @@ class _Held:
 _here = _Held()
 
 
-def _begin() -> None:
+def begin_process() -> None:
     """Ctrl-C is for the first process alone; a process whose parent is gone ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()

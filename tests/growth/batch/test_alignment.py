@@ -8,9 +8,10 @@ from simic.certify.alignment import alignments
 from simic.certify.networks import anatomy
 from simic.data.batches import Dataset
 from simic.growth.batch.alignment import TASKS_AT_ONCE, Alignments
+from simic.growth.batch.population import Population
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
-from simic.params import Host
+from simic.params import Host, HostOptimizer
 
 TABLE, IMAGES = Host(family="tables", preset="baseline"), Host(family="cnn", preset="baseline")
 BLUEPRINTS = blueprints_of("tables")
@@ -27,7 +28,7 @@ def data(tasks: int, labels) -> Dataset:
 
 def of(dataset: Dataset, tasks: Tensor) -> Tensor:
     host = build_host(TABLE, dataset.shape, dataset.classes)
-    return Alignments(host, BLUEPRINTS, dataset).of(tasks)
+    return Alignments.on(host, BLUEPRINTS, dataset).of(tasks)
 
 
 def test_it_is_that_of_the_reference():
@@ -72,4 +73,5 @@ def test_seeds_that_read_features_have_none():
     host = build_host(IMAGES, (1, 8, 8), 2)
     kinds = blueprints_of(host.family)
     dataset = Dataset(torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 0, 1]), 2)
-    assert not Alignments(host, kinds, dataset).of(torch.zeros(3, dtype=torch.int64)).any()
+    population = Population(host, kinds, torch.arange(3), 0, HostOptimizer())
+    assert population.aligned(dataset).equal(torch.zeros(3, len(kinds)))
