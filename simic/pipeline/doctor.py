@@ -40,7 +40,7 @@ def _packages() -> str:
     try:
         versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "prefect", "mlflow", "dvc")]
     except importlib.metadata.PackageNotFoundError as missing:
-        raise SimicError(f"{missing.name} is not installed; pip install 'simic[pipeline]'") from None
+        raise SimicError(f"{missing.name} is not installed; pip install 'simic-grow[pipeline]'") from None
     return ", ".join((f"python {platform.python_version()}", *versions))
 
 

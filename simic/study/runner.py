@@ -30,7 +30,7 @@ def refuse_unknown(runner: str) -> None:
     if runner not in ("processes", "dask"):
         raise SimicError(f"--runner {runner!r}: must be processes or dask")
     if runner == "dask" and importlib.util.find_spec("distributed") is None:
-        raise SimicError("--runner dask: distributed is not installed; pip install 'simic[dask]'")
+        raise SimicError("--runner dask: distributed is not installed; pip install 'simic-grow[dask]'")
 
 
 @dataclass(frozen=True)

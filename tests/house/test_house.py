@@ -179,7 +179,7 @@ def test_every_dependency_is_pinned_and_every_pin_is_exact_and_public() -> None:
     assert not [version for version in pins.values() if "+" in version]  # a local version exists on one machine only
     pins = {canonicalize_name(name): version for name, version in pins.items()}
     extras = PROJECT["optional-dependencies"]
-    assert "simic[pipeline]" in extras["dev"]
+    assert "simic-grow[pipeline]" in extras["dev"]
     for text in PROJECT["dependencies"] + extras["pipeline"] + extras["dev"][1:]:
         requirement = Requirement(text)
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), text
@@ -242,7 +242,7 @@ print(len(learner.evaluate(episodes=2)))
 
 def test_command_without_its_libraries_says_what_to_install() -> None:
     done = bare("from simic.__main__ import main\nmain()")
-    assert (done.returncode, done.stderr) == (2, "simic: typer is not installed; pip install 'simic[pipeline]'\n")
+    assert (done.returncode, done.stderr) == (2, "simic: typer is not installed; pip install 'simic-grow[pipeline]'\n")
     done = bare("import simic\nsimic.GrowClassifier")
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ImportError: simic.GrowClassifier needs ") and last.endswith(", of simic's extra pipeline")

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from setuptools import Distribution
 from sklearn.datasets import load_digits
 
 from benchmarks import publish
@@ -21,7 +20,6 @@ from simic.growth.networks.blueprints import blueprints_of
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.training import worker_layout
-from tests.helpers import ROOT
 from tests.pipeline.small_suite import tree
 
 FILES = {"CARD.md", "policy.json", "weights.safetensors"}
@@ -128,23 +126,6 @@ def test_a_controller_is_published_for_its_own_suite_alone_and_not_when_it_is_la
     with pytest.raises(SimicError, match="bytes, at most 1000"):
         publish.main([str(suite_run.root), "tables"])
     assert not shelf.exists()
-
-
-def test_a_wheel_carries_what_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what setuptools makes of pyproject.toml; nothing is built."""
-    named = {f"simic/published/tables/{name}" for name in FILES} | {"simic/published/rules/tables.json"}
-    for name in named:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
-    monkeypatch.chdir(tmp_path)
-    distribution = Distribution()
-    distribution.parse_config_files()
-    command = distribution.get_command_obj("build_py")
-    command.ensure_finalized()
-    command.manifest_files = {}  # of an sdist, which there is none of
-    assert set(command.find_data_files("simic", "simic")) == named
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def test_stopped_by_ctrl_c_says_how_to_go_on_and_does(tmp_path: Path, whole: Stu
     assert code == 0 and "2 seeds" in out
 
 
-DASK = pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs simic[dask]")
+DASK = pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs simic-grow[dask]")
 
 
 @pytest.mark.slow
