@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -16,14 +17,14 @@ if TYPE_CHECKING:
     from simic.pipeline.stages import Growth
 
 T = TypeVar("T")
+STAGES, GROWING, RESULTS, UPKEEP = "A run and its stages", "Own data, own environment, studies", "Results", "Upkeep"
 RED, PLAIN = "\x1b[1;31m", "\x1b[0m"
 
 app = typer.Typer(
     name="simic",
-    help="Train a reinforcement-learning controller that grows neural networks, and audit the run.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -55,19 +56,32 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Discard unfinished trainin
 AllowCodeChange = Annotated[bool, typer.Option("--allow-code-change", help="Go on with what other code began.")]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"simic {version('simic-grow')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """Train a reinforcement-learning controller that grows neural networks, and audit the run."""
+
+
 def main() -> None:
     """Entry point: one line on stderr and exit code 2 for what the user can put right."""
     with exit_with_message("simic"):
         app()
 
 
-@app.command()
+@app.command(rich_help_panel=STAGES)
 def prepare(set_: Overrides = None, params: ParamsFile = None) -> None:
     """Read the data, check it, split it."""
     _chain("prepare", set_, params)
 
 
-@app.command()
+@app.command(rich_help_panel=STAGES)
 def train(
     set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False, allow_code_change: AllowCodeChange = False
 ) -> None:
@@ -75,14 +89,14 @@ def train(
     _chain("train", set_, params, fresh, allow_code_change)
 
 
-@app.command()
+@app.command(rich_help_panel=STAGES)
 def evaluate(set_: Overrides = None, params: ParamsFile = None) -> None:
     """Compare the trained policy with the baselines on the test split, after earlier stages that are out of date."""
     _chain("evaluate", set_, params)
 
 
 audit_app = typer.Typer()
-app.add_typer(audit_app, name="audit")
+app.add_typer(audit_app, name="audit", rich_help_panel=STAGES)
 
 
 @audit_app.callback(invoke_without_command=True)
@@ -108,7 +122,7 @@ def diff(before: RunFolder, after: RunFolder) -> None:
     _say(comparing.page(comparing.read_verdict(before), comparing.read_verdict(after)))
 
 
-@app.command()
+@app.command(rich_help_panel=RESULTS)
 def certify(
     code: Annotated[
         bool, typer.Option("--code", help="Small trainings by this code with these params, instead of the run.")
@@ -127,7 +141,7 @@ def certify(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(rich_help_panel=RESULTS)
 def explain(
     task: Annotated[str, typer.Argument(help="A task of the evaluation by name, or the number of a host in it.")],
     step: Annotated[int, typer.Argument(help="From 1, as the report counts.")],
@@ -141,7 +155,7 @@ def explain(
     _say(page(stages.explain(params.load(workspace.params), workspace, task, step)))
 
 
-@app.command()
+@app.command(rich_help_panel=RESULTS)
 def promote() -> None:
     """Decide on fresh validation episodes whether MLflow's challenger becomes champion; exit code 1: it does not."""
     from simic import params
@@ -158,7 +172,7 @@ def promote() -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(rich_help_panel=STAGES)
 def headroom(
     suite: Annotated[str | None, typer.Argument(help="Another suite, with its own settings.")] = None,
     out: Annotated[Path | None, typer.Option(help="Also write all numbers there, as JSON.")] = None,
@@ -187,7 +201,7 @@ def headroom(
     _say(page(found, title))
 
 
-@app.command()
+@app.command(rich_help_panel=STAGES)
 def run(
     set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False, allow_code_change: AllowCodeChange = False
 ) -> None:
@@ -197,7 +211,7 @@ def run(
     _say("all UIs  simic up    (activate the environment first: . .venv/bin/activate)")
 
 
-@app.command()
+@app.command(rich_help_panel=STAGES)
 def stage(name: Annotated[str, typer.Argument(help="prepare, headroom, train, evaluate or audit")]) -> None:
     """Run one stage unconditionally and without recording it; dvc.yaml calls this."""
 
@@ -212,7 +226,7 @@ def stage(name: Annotated[str, typer.Argument(help="prepare, headroom, train, ev
     _interruptible(body, name)
 
 
-@app.command()
+@app.command(rich_help_panel=UPKEEP)
 def where() -> None:
     """Print the work directory of a training run with the current params."""
     from simic import params
@@ -222,7 +236,7 @@ def where() -> None:
     _say(str(here.work(stages.fingerprint(params.load(here.params), here))))
 
 
-@app.command()
+@app.command(rich_help_panel=UPKEEP)
 def up(
     port: Annotated[int | None, typer.Option(help="Prefect's port; default: the one in pyproject.toml.")] = None,
     mlflow_port: Annotated[int, typer.Option(help="MLflow's port.")] = 5000,
@@ -271,7 +285,7 @@ GrowEpochs = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel=GROWING)
 def grow(
     data: GrowData = None,
     target: GrowTarget = None,
@@ -323,7 +337,7 @@ def _say_grown(found: "Grown", asked: "Growth") -> None:
         _say(f"use it   python -c \"from simic.growth import load_grown; print(load_grown('{found.path}'))\"")
 
 
-@app.command("train-gym")
+@app.command("train-gym", rich_help_panel=GROWING)
 def train_gym(
     env: Annotated[str, typer.Argument(metavar="ENV", help="A Gymnasium id, for example CartPole-v1.")],
     steps: Annotated[int, typer.Option(min=1, help="Environment steps in all.")] = 50_000,
@@ -343,7 +357,7 @@ def train_gym(
     gym.train(params.load(_workspace().params, set_, whole=False), gym.Asked(env, steps, envs, rollout, out), _say)
 
 
-@app.command()
+@app.command(rich_help_panel=GROWING)
 def study(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="For example examples/studies/memory.yaml.")],
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be done and what it costs, and stop.")] = False,
@@ -372,7 +386,7 @@ def study(
         sys.exit(EXIT_INTERRUPTED)
 
 
-@app.command("diff")
+@app.command("diff", rich_help_panel=RESULTS)
 def run_diff(before: RunFolder, after: RunFolder) -> None:
     """Show after which iteration two trained runs differ, and in what they were made; the exit code is 1 if they do."""
     from simic.pipeline import compare_runs
@@ -382,7 +396,7 @@ def run_diff(before: RunFolder, after: RunFolder) -> None:
     sys.exit(int(not equal))
 
 
-@app.command()
+@app.command(rich_help_panel=UPKEEP)
 def clean(
     all_: Annotated[bool, typer.Option("--all", help="Also what the next training would go on with.")] = False,
 ) -> None:
@@ -394,7 +408,7 @@ def clean(
             _say(f"removed {each}")
 
 
-@app.command()
+@app.command(rich_help_panel=UPKEEP)
 def doctor(
     run: Annotated[
         Path | None,
@@ -418,7 +432,7 @@ def doctor(
         raise SimicError("fix what is marked BAD above")
 
 
-@app.command("verify-resume")
+@app.command("verify-resume", rich_help_panel=UPKEEP)
 def verify_resume(
     kills: Annotated[int, typer.Option(min=1, help="How often trainings are killed in all; the audit wants 50.")] = 50,
     seed: Annotated[int, typer.Option(help="Of the moments at which they are killed.")] = 1,
@@ -439,7 +453,7 @@ def verify_resume(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(rich_help_panel=RESULTS)
 def show() -> None:
     """Open the report in a browser, and print where it is."""
     import webbrowser

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from simic import cli, params
 from simic.audit.findings import Verdict
@@ -107,6 +108,13 @@ print([m for m in {heavy.split()!r} if m in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_help_has_groups_and_a_short_name_and_the_version_is_printed() -> None:
+    told = CliRunner().invoke(cli.app, ["-h"]).output
+    panels = [panel for panel in (cli.STAGES, cli.GROWING, cli.RESULTS, cli.UPKEEP) if panel in told]
+    assert len(panels) == 4 and " Commands " not in told
+    assert CliRunner().invoke(cli.app, ["--version"]).output.startswith("simic 0.")
 
 
 @pytest.mark.slow
