@@ -16,8 +16,11 @@ import pyarrow.parquet as pq
 
 from benchmarks import figures
 from simic import durable, params
+from simic.agent.spec import Observation
+from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError, exit_with_message
 from simic.evaluation import endpoints, gap, result
+from simic.evaluation.baselines import blinded
 from simic.evaluation.statistics import Interval
 from simic.params import Params
 from simic.pipeline import stages
@@ -41,6 +44,16 @@ def trained(tree: Params, work: Path, seed: int, base: Workspace) -> Workspace:
             stages.train(tree.model_copy(update={"rng_seed": seed}), own)
         stages.evaluate(tree, own)
     return own
+
+
+def blindfold() -> None:
+    """Train and evaluate from here on without sight: every host is shown the mean observation of all."""
+    observe = GrowthEnv._observe
+
+    def unseen(self: GrowthEnv) -> Observation:
+        return blinded(observe(self), self.state.alive)
+
+    GrowthEnv._observe = unseen
 
 
 def curve(own: Workspace, envs: int) -> dict[str, Any]:
@@ -111,6 +124,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--suite", help="with its own data and training; without it those of params.yaml")
+    parser.add_argument("--blind", action="store_true", help="train without sight of the hosts")
     parser.add_argument("-S", dest="overrides", action="append", default=[])
     given = parser.parse_args(arguments)
     suite = stages.suite_overrides(given.suite) if given.suite else ()
@@ -122,6 +136,8 @@ def main(arguments: list[str] | None = None) -> None:
         base.reports.mkdir(parents=True, exist_ok=True)
         stages.headroom(tree, base)
     headroom = result.read_headroom(base.headroom)
+    if given.blind:
+        blindfold()
     found, curves = [], []
     for seed in range(1, given.seeds + 1):
         own = trained(tree, given.work, seed, base)

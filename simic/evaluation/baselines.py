@@ -50,10 +50,14 @@ class Blind:
         self.actor.start(episode)
 
     def act(self, situation: Situation) -> Action:
-        seen = situation.observation
-        features = _mean(seen.features, situation.alive).expand_as(seen.features)
-        categories = _agreed(seen.categories, situation.alive).expand_as(seen.categories)
-        return self.actor.act(replace(situation, observation=Observation(features, categories, seen.masks)))
+        return self.actor.act(replace(situation, observation=blinded(situation.observation, situation.alive)))
+
+
+def blinded(seen: Observation, alive: Tensor) -> Observation:
+    """Return an observation that is the same for all hosts; masks and what the critic is told stay their own."""
+    features = _mean(seen.features, alive).expand_as(seen.features)
+    categories = _agreed(seen.categories, alive).expand_as(seen.categories)
+    return replace(seen, features=features, categories=categories)
 
 
 def _mean(features: Tensor, alive: Tensor) -> Tensor:
