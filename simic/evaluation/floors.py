@@ -6,8 +6,9 @@ many are trained as were grown, for as many epochs.
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -107,13 +108,23 @@ class Floors(Frozen):
         return markdown(cells)
 
 
-def floors(setup: FloorSetup, env: GrowthEnv, grown: Contender) -> Floors:
+def floors(
+    setup: FloorSetup,
+    env: GrowthEnv,
+    grown: Contender,
+    told: Callable[[str, int, int], None] = lambda what, done, count: None,
+) -> Floors:
     """Fit all floors beside a grown network; ``env`` is at the end of the episode that it grew in."""
     y, classes = setup.held.test.y.cpu().numpy().ravel(), setup.held.test.classes
-    contenders = [_majority(setup)]
+    fits = [partial(_majority, setup)]
     if setup.samples is not None:
-        contenders += [_logistic(setup.samples, classes), _boosting(setup.samples, setup.codes, classes)]
-    contenders += [*_networks(setup, env), grown]
+        fits += [partial(_logistic, setup.samples, classes), partial(_boosting, setup.samples, setup.codes, classes)]
+    fits += _networks(setup, env)
+    contenders = list[Contender]()
+    for fit in fits:
+        contenders.append(fit())
+        told("compared with, models", len(contenders), len(fits))
+    contenders.append(grown)
     counts = np.bincount(y, minlength=classes)
     uneven = bool(counts.min() < UNEVEN * counts.max())
     balance = 1.0 / np.maximum(counts, 1)[y]
@@ -225,23 +236,31 @@ def _boosting(samples: dict[str, Samples], codes: tuple[int, ...], classes: int)
 # --- networks --------------------------------------------------------------------------------------------------------
 
 
-def _networks(setup: FloorSetup, env: GrowthEnv) -> list[Contender]:
-    """Train as many networks of each form as were grown, in this process; a frozen host is scored as it is."""
+def _networks(setup: FloorSetup, env: GrowthEnv) -> "list[partial[Contender]]":
+    """Return what trains as many networks of each form as were grown, in this process; a frozen host is scored as it
+    is.
+    """
     hosts, device, shape, classes = env.num_envs, env.device, env.host.input_shape, env.host.classes
+
+    def train(
+        name: str, host: HostSpec, kinds: Sequence[Blueprint], slots: Slots, epochs: int | None = None
+    ) -> "partial[Contender]":
+        return partial(_trained, setup, env, name, host, kinds, slots, epochs)
+
     kinds, bare = blueprints_of(env.host.family), Slots.empty(hosts, env.host.slots, device)
     if env.host.frozen:
-        return [_trained(setup, env, "your network as it is", env.host, kinds, bare, epochs=0)]
-    found = [_trained(setup, env, "host alone", env.host, kinds, bare)]
+        return [train("your network as it is", env.host, kinds, bare, epochs=0)]
+    found = [train("host alone", env.host, kinds, bare)]
     if env.host.family in PLAIN:
         plain = build_host(PLAIN[env.host.family], shape, classes)
         slots = Slots.empty(hosts, plain.slots, device)
-        found.append(_trained(setup, env, f"plain {env.host.family} network", plain, kinds, slots))
+        found.append(train(f"plain {env.host.family} network", plain, kinds, slots))
     if env.host.family == TOGETHER.family:
         slots = filled(hosts, env.host, device, 0)
-        found.append(_trained(setup, env, "all modules from the start", env.host, (TOGETHER,), slots))
+        found.append(train("all modules from the start", env.host, (TOGETHER,), slots))
     kept = from_the_start(env.slots)
     if bool((kept.blueprint >= 0).any()):
-        found.append(_trained(setup, env, "its modules from the start", env.host, kinds, kept))
+        found.append(train("its modules from the start", env.host, kinds, kept))
     return found
 
 

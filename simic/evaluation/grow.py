@@ -34,6 +34,9 @@ ROWS_AT_ONCE = 1024
 GROW_ITERATION = 1 << 42  # a namespace of its own: hosts that no training or evaluation episode has seen
 
 
+Told = Callable[[str, int, int], None]  # what is done, how many of how many
+
+
 @dataclass(frozen=True)
 class GrowSetup:
     """Where networks grow: how hosts are trained (of a controller: as when it was trained), on which prepared data."""
@@ -58,16 +61,22 @@ class Played:
     seconds: float
 
 
+def _epochs(env: GrowthEnv, policy: Rule | Controller, hosts: Hosts, told: Told) -> list[Turn]:
+    return play_together(env, [_actor(policy, env)], hosts, told=partial(told, "grown, epochs"))
+
+
 @contextmanager
-def played(setup: GrowSetup, policy: Rule | Controller, hosts: int) -> Iterator[Played]:
-    """Grow ``hosts`` networks side by side. SimicError when the policy was trained for another family or number of
-    slots.
+def played(
+    setup: GrowSetup, policy: Rule | Controller, hosts: int, told: Told = lambda what, done, count: None
+) -> Iterator[Played]:
+    """Grow ``hosts`` networks side by side; ``told`` hears how far it is. SimicError when the policy was trained for
+    another family or number of slots.
     """
     began, held_out = time.perf_counter(), load_held_out(setup.prepared, setup.device)
     env = _environment(setup, held_out, torch.arange(hosts))
     with closing(env):
         playing = Hosts(torch.zeros_like(env.env_ids), env.env_ids, GROW_ITERATION)
-        turns = recovered(env.population, lambda: play_together(env, [_actor(policy, env)], playing))
+        turns = recovered(env.population, lambda: _epochs(env, policy, playing, told))
         best = best_host(env, slice(0, hosts))
         network = grown_network(env.population, env.slots, best, committed=True, inputs=setup.inputs)
         yield Played(env, held_out, turns, best, network, time.perf_counter() - began)
@@ -79,7 +88,7 @@ def grow(
     hosts: int,
     out: Path,
     compared: bool = False,
-    told: Callable[[str, int, int], None] = lambda what, done, count: None,
+    told: Told = lambda what, done, count: None,
 ) -> Grown:
     """Grow ``hosts`` networks and export the one with the best committed validation accuracy, beside floors that cost
     less and, if ``compared``, beside searches. SimicError when ``out`` exists.
@@ -87,18 +96,20 @@ def grow(
     if out.exists():
         raise SimicError(f"{out}: already exists; choose another --out or remove it")
     name, common = (str(policy), None) if isinstance(policy, Rule) else (policy.name, policy.common)
-    with played(setup, policy, hosts) as done:
+    with played(setup, policy, hosts, told) as done:
         env, test, comparison = done.env, done.held_out.test, None
-        beside = beside_floors(setup, done)
+        beside = beside_floors(setup, done, told)
         if compared:
-            comparison = compare(setup.params, env, test, done.best, name, common, partial(told, "comparison"))
+            comparison = compare(
+                setup.params, env, test, done.best, name, common, partial(told, "random search, host trainings")
+            )
         notes = setup.data.notes if setup.data is not None else ()
         script = {PREDICT: Path(predict.__file__).read_text(encoding="utf-8")} if setup.inputs is not None else {}
         account = Account(name, comparison, beside, notes, script)
         return export_best(env, slice(0, hosts), done.turns, done.held_out, setup.prepared, account, out, setup.inputs)
 
 
-def beside_floors(setup: GrowSetup, done: Played) -> Floors:
+def beside_floors(setup: GrowSetup, done: Played, told: Told = lambda what, done, count: None) -> Floors:
     """Score the network that is kept beside those that cost less."""
     held, tokens = done.held_out, len(done.held_out.test.shape) == 1
     with torch.no_grad():
@@ -109,7 +120,7 @@ def beside_floors(setup: GrowSetup, done: Played) -> Floors:
     samples = None if tokens else {split: _samples(setup, split, getattr(held, split)) for split in SPLITS}
     columns = setup.inputs.columns if setup.inputs is not None else ()
     codes = tuple(place for place, column in enumerate(columns) if column.levels is not None)
-    return floors(FloorSetup(setup.params, held, samples, codes, GROW_ITERATION), done.env, grown)
+    return floors(FloorSetup(setup.params, held, samples, codes, GROW_ITERATION), done.env, grown, told)
 
 
 def _samples(setup: GrowSetup, split: str, data: Dataset) -> Samples:

@@ -6,7 +6,7 @@ a host costs about a fifth less in a population of 60 to 120 rows than in one of
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -171,9 +171,16 @@ class SideBySide:
         return Action(*(torch.cat(head) for head in zip(*parts, strict=True)))
 
 
-def play_together(env: GrowthEnv, actors: Sequence[Actor], hosts: Hosts, steps: int | None = None) -> list[Turn]:
+def play_together(
+    env: GrowthEnv,
+    actors: Sequence[Actor],
+    hosts: Hosts,
+    steps: int | None = None,
+    told: Callable[[int, int], None] = lambda done, steps: None,
+) -> list[Turn]:
     """Play one episode of every actor on every host, which leaves the environment at its end; rows that are left over
-    never grow. SimicError when an actor needs a choice that ``train.actions`` closes.
+    never grow; ``told`` hears how many steps are done. SimicError when an actor needs a choice that ``train.actions``
+    closes.
     """
     for actor in actors:
         refuse_closed(env, actor)
@@ -183,6 +190,7 @@ def play_together(env: GrowthEnv, actors: Sequence[Actor], hosts: Hosts, steps: 
 
     def keep(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
         turns.append(Turn(situation, action, reward, info))
+        told(len(turns), env.steps)
 
     play(env, together, hosts.iteration, keep, hosts.tasks.repeat(parts), ids.repeat(parts), steps)
     return turns

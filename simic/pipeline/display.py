@@ -67,7 +67,7 @@ def _lines(command: str, unit: str) -> Told:
         now = time.monotonic()
         if done == count or now - last > SECONDS_BETWEEN_LINES:
             last = now
-            print(printable(f"{command}: {what}: {done} of {count} {unit}"), flush=True)
+            print(printable(f"{command}: {what}: {done} of {count} {unit}".rstrip()), flush=True)
 
     return told
 
@@ -81,7 +81,7 @@ def _bar(command: str, unit: str) -> Iterator[Told]:
         def told(what: str, done: int, count: int) -> None:
             bar.update(going, description=printable(f"{command}: {what}"), total=count, completed=done)
             if done == count:
-                said = printable(f"{command}: {what}: {done} of {count} {unit}")
+                said = printable(f"{command}: {what}: {done} of {count} {unit}".rstrip())
                 bar.console.print(said, markup=False, highlight=False)
 
         yield told

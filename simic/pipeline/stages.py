@@ -373,7 +373,7 @@ def grow(
             say(note)
         # Two that write to one folder would delete each other's half-written network.
         alone = durable.locked(asked.out.with_name(f".{asked.out.name}.lock"), f"grows {asked.out}")
-        with alone, shown(params.runtime.progress, "grow") as told:
+        with alone, shown(params.runtime.progress, "grow", "") as told:
             return growing.grow(setup, policy, asked.hosts, asked.out, asked.compare, told)
 
 
