@@ -8,10 +8,11 @@ import numpy as np
 
 from simic.agent.metrics import explanations
 from simic.audit.audit import checks
-from simic.audit.certificate import Certificate, Certified, Line, Part
+from simic.audit.certificate import Certificate, Certified, Part
 from simic.audit.provenance import Origin, Provenance
 from simic.audit.record import RunRecord
 from simic.audit.resume_certificate import ResumeCertificate, ResumeSubject
+from simic.certify.comparison import Comparison
 from simic.evaluation import endpoints
 from simic.evaluation.counterfactual import graded
 from simic.evaluation.result import (
@@ -300,7 +301,7 @@ def certificate(**deviations):
     parts = {name: deviations.get(name.replace(" ", "_"), 1e-7) for name in get_args(Part)}
     return Certificate(
         parts=tuple(
-            Certified(part=name, lines=(Line(what="loss", where="step 1", deviation=found, allowed=1e-6, count=9,
+            Certified(part=name, lines=(Comparison(what="loss", where="step 1", deviation=found, allowed=1e-6, count=9,
                                              ok=found is not None and found <= 1e-6),))
             for name, found in parts.items()
         ),
