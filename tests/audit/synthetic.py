@@ -292,7 +292,7 @@ def provenance():
                       checkpoint_sha256={"best": "e" * 64, "latest": "f" * 64}, state_chain="b" * 64,
                       origin=origin, versions={"python": "3.11", "torch": "2.13"},
                       hardware={"device": "cpu", "threads": "1"}, damaged=(),
-                      sealed=("prepare", "headroom", "train", "evaluate"), non_finite=(),
+                      sealed=("prepare", "headroom", "train", "evaluate"),
                       code_sha256={"train": "9" * 64}, params=recorded)  # fmt: skip
 
 

@@ -164,14 +164,6 @@ def test_an_altered_number_is_found(name, table, column, change, run):
     assert (found.status, found.severity) == (Status.FINDING, "critical"), found.measured
 
 
-@pytest.mark.parametrize("where", [(60, slice(None)), (slice(None), slice(0, None, 2))])
-def test_hosts_with_one_loss_in_common_may_be_two_by_chance_and_with_both_are_one(run, where):
-    one = altered(run, "steps", "val_loss", put(where, 1.23))
-    assert of(one, "C8").status is Status.PASS
-    found = of(altered(one, "steps", "train_loss", put(where, 1.23)), "C8")
-    assert (found.status, found.severity) == (Status.FINDING, "critical"), found.measured
-
-
 def test_a_swapped_checkpoint_is_found(run):
     assert run.checkpoints["best"].manifest.iteration in (2, 4)
     other = replace(

@@ -75,8 +75,8 @@ def test_occurrences_are_counted_where_the_needs_do_not_say_it(clean):
 
 
 def test_the_headline_counts_what_could_be_critical_and_was_not_evaluated(plant):
-    verdict = audit.examine(plant.without("updates.start_state"), "x")
-    assert "M3" in verdict.unseen and "R1" not in verdict.unseen
+    verdict = audit.examine(plant.without("updates.first_ratio_deviation"), "x")
+    assert "R1" in verdict.unseen and "M1" not in verdict.unseen
     assert verdict.summary is not None
     assert f"not evaluated, though a finding would be critical: {', '.join(verdict.unseen)}" in verdict.summary.lines[0]
     whole = Verdict(run="x", results=tuple(r for r in verdict.results if r.status is Status.PASS))

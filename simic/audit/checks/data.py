@@ -1,4 +1,4 @@
-"""Whether the data that training sees and the data that measure it are the same task, and are not the same samples."""
+"""Training and validation data: the same task, and no common samples."""
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ CLIPPED = 5.0  # what the values of a table are within
 
 @check
 class SplitsApart(RecomputedCheck):
-    """C11: a shifted label or a sample in both splits changes every accuracy that is reported."""
+    """Check C11: labels agree across splits, and no sample is in both."""
 
     id = "C11"
     title = "Training and validation samples do not belong together"
@@ -70,8 +70,8 @@ class SplitsApart(RecomputedCheck):
 
 
 def _twice(run: RunRecord) -> list[Evidence]:
-    """Tasks of a kind that are those of another group once more: mean and deviation of their training samples, which
-    were taken out, are equal to the last bit.
+    """Return tasks that are the same as one of another group: mean and deviation of their training samples are equal to
+    the last bit.
     """
     seen, problems = dict[tuple[str, tuple[float, ...]], TaskMeta](), list[Evidence]()
     for task in run.tasks or ():
@@ -82,14 +82,14 @@ def _twice(run: RunRecord) -> list[Evidence]:
 
 
 def _of_task(split: Dataset, task: int, most: int) -> tuple[Samples, NDArray[np.int64]]:
-    """Its first samples, flat, and their labels."""
+    """Return the first samples of a task, flat, and their labels."""
     rows = slice(task * len(split), task * len(split) + min(most, len(split)))
     return split.x[rows].flatten(1).numpy(), split.y[rows].numpy()
 
 
 def _off_standard(split: Dataset, task: int, means: int) -> float:
-    """How far those of its channels, or of its features where there are so many ``means``, that vary are from mean 0
-    and deviation 1. Of columns that were clipped after they were standardised neither can be told.
+    """Return how far varying channels (or features, with as many ``means``) are from mean 0 and deviation 1; columns
+    that were clipped after standardising are left out.
     """
     x = split.x[task * len(split) : (task + 1) * len(split)].double()
     rows = x.transpose(0, 1).flatten(1) if means == x.shape[1] else x.flatten(1).T
@@ -99,13 +99,13 @@ def _off_standard(split: Dataset, task: int, means: int) -> float:
 
 
 def _distances(first: Samples, second: Samples) -> Samples:
-    """Squared, ``[N, M]``."""
+    """Return squared distances ``[N, M]``."""
     squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1)
     return squares - 2.0 * first @ second.T
 
 
 def _error(within: list[float], across: list[float], samples: int) -> float:
-    """Of the difference of the two means: over tasks, or of a lone task over its samples."""
+    """Return the standard error of the difference of the two means, over tasks, or over the samples of a lone task."""
     difference = np.array(across) - np.array(within)
     if len(difference) > 1:
         return float(difference.std(ddof=1)) / np.sqrt(len(difference))

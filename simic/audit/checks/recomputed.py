@@ -1,4 +1,4 @@
-"""What training recorded, computed again from the tables and the checkpoints: exact, so any difference is a fault."""
+"""Recomputation of what training recorded from tables and checkpoints; any difference is a fault."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ AGAIN = "recomputed here from the published tables"
 
 
 class RecomputedCheck(Check):
-    """A number that follows from others; needs the checkpoints because without them there is no run to prove."""
+    """Recompute numbers that follow from others; needs the checkpoints, without which there is no run to prove."""
 
     severity = "critical"
     post_hoc = True
@@ -32,31 +32,31 @@ class RecomputedCheck(Check):
 
 
 def rollouts(run: RunRecord) -> Iterator[tuple[int, Steps]]:
-    """Each iteration and its steps."""
+    """Yield each iteration and its steps."""
     columns = run.steps.columns
     for rows in episodes(run):
         yield int(columns["iteration"][rows[0]]), {name: values[rows] for name, values in columns.items()}
 
 
 def host_params(run: RunRecord) -> int:
-    """Of the bare host: no episode begins with a seed that is kept."""
+    """Return the parameters of the bare host: no episode begins with a fossilized seed."""
     return int(run.steps.column("committed_params").min())
 
 
 def places(bad: Array, iteration: int, what: str) -> list[Evidence]:
-    """The first few of ``[T, E]``."""
+    """Return evidence of the first bad places ``[T, E]``."""
     at = np.argwhere(bad)[:MOST_EVIDENCE]
     return [{"what": what, "iteration": iteration, "step": int(t) + 1, "env": int(e)} for t, e in at]
 
 
 def concluded(problems: list[Evidence], measured: str) -> Outcome:
-    """A finding where there is a problem."""
+    """Return a finding if there are problems, else a pass."""
     said = f"{len(problems)} or more differences" if problems else measured
     return found(said, None, tuple(problems[:MOST_EVIDENCE])) if problems else passed(said)
 
 
 def close(first: float, second: float, tolerance: float, scale: float = 1.0) -> bool:
-    """Both NaN, or within the tolerance of the larger of ``scale`` and the two."""
+    """Tell whether both are NaN, or differ by at most the tolerance times the larger of ``scale`` and the two."""
     if np.isnan(first) and np.isnan(second):
         return True
     return abs(first - second) <= tolerance * max(scale, abs(first), abs(second))
@@ -64,7 +64,7 @@ def close(first: float, second: float, tolerance: float, scale: float = 1.0) -> 
 
 @check
 class EpisodesAddUp(RecomputedCheck):
-    """C1: an episode is the sum of its steps."""
+    """Check C1: an episode is the sum of its steps."""
 
     id = "C1"
     title = "Episodes are not what their steps add up to"
@@ -90,7 +90,7 @@ class EpisodesAddUp(RecomputedCheck):
         return concluded(problems, f"{len(iterations)} x {run.episodes.column('return').shape[1]} episodes add up")
 
     def _expected(self, steps: Steps) -> dict[str, Array]:
-        """By column of episodes, ``[E]``."""
+        """Return the expected columns of episodes, ``[E]``."""
         valid, stage = steps["valid"], steps["stage"]
         began = (steps["effective_op"] == GERMINATE) & valid
         return {
@@ -106,7 +106,7 @@ class EpisodesAddUp(RecomputedCheck):
 
 
 def _mean_of_seeds(norms: Array, valid: Array) -> Array:
-    """Over steps and slots in which a seed trained, ``[E]``; NaN where none did."""
+    """Return the mean over steps and slots in which a seed trained, ``[E]``; NaN where none did."""
     trained = valid[..., None] & ~np.isnan(norms)
     count = trained.sum(axis=(0, 2))
     total = np.where(trained, norms, 0.0).sum(axis=(0, 2))
@@ -115,7 +115,7 @@ def _mean_of_seeds(norms: Array, valid: Array) -> Array:
 
 @check
 class ComponentsFollow(RecomputedCheck):
-    """C2: a component is a function of what was recorded beside it."""
+    """Check C2: components of the reward follow from the recorded states."""
 
     id = "C2"
     title = "Rewards do not follow from the states"
@@ -138,7 +138,7 @@ class ComponentsFollow(RecomputedCheck):
 
 @check
 class AdvantagesFollow(RecomputedCheck):
-    """C3: what an update learned from follows from rewards and values."""
+    """Check C3: advantages, returns and scales follow from rewards and values."""
 
     id = "C3"
     title = "Advantages or returns are not what the rewards give"
@@ -172,10 +172,10 @@ class AdvantagesFollow(RecomputedCheck):
     def _moments(
         self, run: RunRecord, steps: Steps, paid: Array, scale: returns.Scale
     ) -> Iterator[tuple[str, float, float]]:
-        """Name, expected value, and the size of what it is a moment of."""
+        """Yield name, expected value and unit of each moment."""
         train = run.params.train
         sigma = scale.sigma if train.ppo.normalize_rewards else 1.0
-        shaped = "components.shaping" in run.steps  # a clip would keep it from telescoping
+        shaped = "components.shaping" in run.steps  # not clipped, so that shaping telescopes
         limit = np.inf if shaped or not train.ppo.normalize_rewards else returns.CLIP
         if train.episode_end != "terminate":
             return
@@ -216,7 +216,7 @@ def _three(name: str, values: Array) -> Iterator[tuple[str, float, float]]:
 
 @check
 class CountsAgree(RecomputedCheck):
-    """C5: every step of an environment and of the optimiser is counted once."""
+    """Check C5: every step of an environment and of the optimiser is counted once."""
 
     id = "C5"
     title = "Counters do not agree with what was done"
@@ -251,9 +251,7 @@ class CountsAgree(RecomputedCheck):
         return concluded(problems, f"{len(pairs)} counts, {int(taken.sum())} optimiser steps")
 
     def _schedules(self, run: RunRecord) -> dict[str, tuple[float, float]]:
-        """The entropy bonus falls in a line over the updates that took a step, and so does a linear learning rate; a
-        constant one stays.
-        """
+        """Return recorded and expected entropy coefficient and learning rate of each update."""
         ppo, updates, pairs = run.params.train.ppo, run.updates, dict[str, tuple[float, float]]()
         done = schedule_done(run)
         expected = ppo.entropy_coef + done * (ppo.entropy_coef_final - ppo.entropy_coef)
@@ -276,7 +274,7 @@ class CountsAgree(RecomputedCheck):
 
 @check
 class BestIsBest(RecomputedCheck):
-    """C6: the best checkpoint is the one with the best validation."""
+    """Check C6: the best checkpoint is the one with the best validation."""
 
     id = "C6"
     title = "The best checkpoint is not the best"
@@ -312,7 +310,7 @@ class BestIsBest(RecomputedCheck):
 
 @check
 class TasksApart(RecomputedCheck):
-    """C7: training, choosing and evaluating are done on different tasks."""
+    """Check C7: training, validation and evaluation use different tasks."""
 
     id = "C7"
     title = "Training and validation tasks are mixed up"
@@ -337,32 +335,3 @@ class TasksApart(RecomputedCheck):
             problems.append({"what": "tasks that are not dealt out in turn"})
         count = len(np.unique(tasks))
         return concluded(problems, f"{count} training tasks, {len(np.unique(run.validations.column('task')))} others")
-
-
-@check
-class HostsDiffer(RecomputedCheck):
-    """C8: hosts of an iteration measure different losses."""
-
-    id = "C8"
-    title = "Hosts are equal that have nothing in common"
-    question = "Do the losses of all hosts differ after their first epoch?"
-    needs = ("checkpoints", "params", "steps.val_loss", "steps.train_loss", "episodes.task")
-    # One loss is no proof: of 1,024 in float32, with some 10^6 values where they lie, a pair is equal by chance in
-    # every fifth iteration or so.
-    threshold = "hosts with the same losses, both on training and on validation data"
-    passes_when = "each differs from all others"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        problems: list[Evidence] = []
-        hosts, iterations = 0, run.episodes.column("iteration").tolist()
-        trained = run.params.train.host.family == "adapted_cnn"  # those of one task have the same weights
-        for iteration, steps in rollouts(run):
-            losses = np.stack([steps["val_loss"][0], steps["train_loss"][0]])
-            if trained and iteration in iterations:
-                tasks = run.episodes.column("task")[iterations.index(iteration)]
-                losses = losses[:, np.unique(tasks, return_index=True)[1]]
-            count = losses.shape[1]
-            hosts += count
-            if np.unique(losses, axis=1).shape[1] < count:
-                problems.append({"what": "hosts with the same losses", "iteration": iteration})
-        return concluded(problems, f"{hosts} hosts")

@@ -1,4 +1,4 @@
-"""From rewards to what the update saw of them: scale, advantages, returns; in float64."""
+"""Scale of rewards, advantages and returns in float64."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,7 +12,7 @@ CLIP, FLOOR = 10.0, 1e-2  # of scaled rewards; of σ, in units of reward
 
 @dataclass
 class Scale:
-    """σ of the running discounted return, over all rollouts so far."""
+    """Accumulate σ of the running discounted return over all rollouts so far."""
 
     gamma: float
     count: int = 0
@@ -21,21 +21,21 @@ class Scale:
 
     @property
     def mean(self) -> float:
-        """Of the discounted returns."""
+        """Return the mean of the discounted returns."""
         return self.total / max(self.count, 1)
 
     @property
     def m2(self) -> float:
-        """Sum of their squared deviations."""
+        """Return the sum of their squared deviations."""
         return self.squares - self.total * self.mean
 
     @property
     def sigma(self) -> float:
-        """Of the population, floored; 1 before the first reward."""
+        """Return the floored population deviation; 1 before the first reward."""
         return max(float(np.sqrt(self.m2 / self.count)), FLOOR) if self.count else 1.0
 
     def take_in(self, rewards: Array, valid: Array) -> None:
-        """One rollout that starts with fresh episodes, ``[T, E]``."""
+        """Add one rollout that starts with fresh episodes, ``[T, E]``."""
         running = np.zeros(rewards.shape[1])
         for paid, counts in zip(rewards, valid, strict=True):
             running = self.gamma * running + paid
@@ -45,15 +45,15 @@ class Scale:
 
 
 class Estimates(NamedTuple):
-    """Advantages and returns ``[T, E]``, 0 where not valid."""
+    """Hold advantages and returns ``[T, E]``, 0 where not valid."""
 
     advantages: Array
     returns: Array
 
 
 def estimates(steps: Steps, rewards: Array, values: Array, gamma: float, trace: float) -> Estimates:
-    """Return generalised advantages and returns of episodes that end in a terminal state: of one that is cut off, the
-    value of its last state is not recorded.
+    """Return generalised advantages and returns of episodes that end in a terminal state (the last value of a truncated
+    one is not recorded).
     """
     valid, died = steps["valid"], steps["panicked"]
     advantages = np.zeros(values.shape)

@@ -1,4 +1,4 @@
-"""Components of the reward from the states that telemetry recorded, each by its definition (docs/metrics.md)."""
+"""Components of the reward from recorded states, each by its definition (docs/metrics.md)."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,21 +14,21 @@ RISE, MOST = 0.3, 2.0  # of an unfinished seed, by step in its stage
 
 
 class Expected(NamedTuple):
-    """A component ``[T, E]``, and where it can be told from the record alone."""
+    """Hold a component ``[T, E]``, and where it is known from the record alone."""
 
     values: Array
     known: Array
 
 
 def potential(steps: Steps) -> Array:
-    """Φ of all slots after each step, ``[T, E]``."""
+    """Return Φ summed over slots after each step, ``[T, E]``."""
     stage = steps["stage"]
     rise = np.where(np.isin(stage, UNFINISHED), np.minimum(RISE * ran_for(stage, asked(steps)), MOST), 0.0)
     return (POTENTIAL[stage] + rise).sum(axis=2)
 
 
 def true_end(steps: Steps, train: Train) -> Array:
-    """Where a true terminal was reached: the last step under ``terminate``, or a rollback, ``[T, E]``."""
+    """Return where a true terminal was reached ``[T, E]``: the last step under ``terminate``, or a rollback."""
     end = steps["panicked"].copy()
     if train.episode_end == "terminate":
         end[-1] = True
@@ -79,7 +79,7 @@ KNOWN: dict[str, Callable[[Steps, Train, int], Expected]] = {
 
 
 def deviation(name: str, steps: Steps, train: Train, host_params: int) -> Array:
-    """|recorded − expected| of a known component, ``[T, E]``; 0 where it means nothing or cannot be told."""
+    """Return |recorded − expected| of a known component, ``[T, E]``; 0 where rows are invalid or it is unknown."""
     expected = KNOWN[name](steps, train, host_params)
-    told = expected.known & steps["valid"]
-    return np.where(told, np.abs(steps[f"components.{name}"] - np.where(told, expected.values, 0.0)), 0.0)
+    known = expected.known & steps["valid"]
+    return np.where(known, np.abs(steps[f"components.{name}"] - np.where(known, expected.values, 0.0)), 0.0)
