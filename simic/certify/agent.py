@@ -105,14 +105,15 @@ class Scale:
         return None if count is None or mean is None or squares is None else cls(float(count), mean, squares)
 
     def with_rows(self, rows: Tensor) -> "Scale":
-        """Add rows ``[N, D]`` one by one (Welford 1962); those with a NaN or an infinity are left out."""
-        count, mean, squares = self.count, self.mean.double().clone(), self.squares.double().clone()
-        for row in rows[rows.isfinite().all(dim=1)]:
-            count += 1
-            before = row - mean
-            mean += before / count
-            squares += before * (row - mean)
-        return Scale(count, mean, squares)
+        """Add rows ``[N, D]``; those with a NaN or an infinity are left out."""
+        rows = rows[rows.isfinite().all(dim=1)]
+        if not len(rows):
+            return self
+        count, own = self.count + len(rows), rows.mean(dim=0)
+        apart = own - self.mean.double()
+        within = (rows - own).square().sum(dim=0)
+        between = apart.square() * self.count * len(rows) / count
+        return Scale(count, self.mean + apart * len(rows) / count, self.squares + within + between)
 
     @property
     def variance(self) -> Tensor:

@@ -176,24 +176,10 @@ def bottleneck(shape: Shape) -> Part:
     return Part(entries, run, flops, ("up.weight",))
 
 
-def conv_small(shape: Shape) -> Part:
-    """Build x + relu(GN(1×1 x)), the convolution 0."""
-    return _convolutions(shape, ("branch",), 1, 0.0, ("branch.conv.weight",))
-
-
-def conv_light(shape: Shape) -> Part:
-    """Build x + relu(GN(3×3 x))."""
-    return _convolutions(shape, ("branch",), 3, None, ("branch.norm.weight", "branch.norm.bias"))
-
-
-def conv_heavy(shape: Shape) -> Part:
-    """Build x + two of relu(GN(3×3 ·)) in a row."""
-    return _convolutions(shape, ("first", "second"), 3, None, ("second.norm.weight", "second.norm.bias"))
-
-
-def _convolutions(
-    shape: Shape, names: tuple[str, ...], kernel: int, constant: float | None, closing: tuple[str, ...]
+def convolutions(
+    shape: Shape, names: tuple[str, ...], kernel: int, closing: tuple[str, ...], constant: float | None = None
 ) -> Part:
+    """Build x + relu(GN(conv ·)), once for each name."""
     channels, height, width = shape
 
     def run(v: Values, x: Tensor) -> Tensor:
@@ -232,32 +218,19 @@ def low_rank(shape: Shape) -> Part:
     return Part(entries, run, 4 * width * rank, ("up.weight",))
 
 
-def residual_mlp(factor: int) -> Callable[[Shape], Part]:
-    """Return a builder of x + W₂ gelu(W₁ x) with a hidden layer ``factor`` times as wide, W₂ = 0."""
+def residual_mlp(shape: Shape, factor: int) -> Part:
+    """Build x + W₂ gelu(W₁ x) with a hidden layer ``factor`` times as wide, W₂ = 0."""
+    width, hidden = shape[-1], factor * shape[-1]
 
-    def build(shape: Shape) -> Part:
-        width, hidden = shape[-1], factor * shape[-1]
+    def run(v: Values, x: Tensor) -> Tensor:
+        return x + linear(v, "second", F.gelu(linear(v, "first", x)))
 
-        def run(v: Values, x: Tensor) -> Tensor:
-            return x + linear(v, "second", F.gelu(linear(v, "first", x)))
-
-        entries = (*dense("first", width, hidden), *dense("second", hidden, width, zero=True))
-        return Part(entries, run, 4 * width * hidden, ("second.weight", "second.bias"))
-
-    return build
+    entries = (*dense("first", width, hidden), *dense("second", hidden, width, zero=True))
+    return Part(entries, run, 4 * width * hidden, ("second.weight", "second.bias"))
 
 
-def adapter_low_rank(shape: Shape) -> Part:
-    """Build x + up(down x), both 1×1, of rank 4, up = 0."""
-    return _adapter(shape, 4, lambda x: x)
-
-
-def adapter_bottleneck(shape: Shape) -> Part:
-    """Build x + up(relu(down x)), both 1×1, up = 0."""
-    return _adapter(shape, max(8, shape[0] // 4), F.relu)
-
-
-def _adapter(shape: Shape, narrow: int, between: Callable[[Tensor], Tensor]) -> Part:
+def adapter(shape: Shape, narrow: int, between: Callable[[Tensor], Tensor]) -> Part:
+    """Build x + up(between(down x)), both 1×1, with ``narrow`` channels between them, up = 0."""
     channels, height, width = shape
 
     def run(v: Values, x: Tensor) -> Tensor:
@@ -377,7 +350,7 @@ def column_gate(shape: Shape) -> Part:
 # --- seeds with fixed features ---
 
 
-def _fixed(
+def fixed(
     shape: Shape, count: int, features: Features, entries: tuple[Entry, ...] = (), prepare: Fit | None = None,
     flops: int = 0,
 ) -> Part:  # fmt: skip
@@ -404,23 +377,14 @@ def _fixed(
     return Part((*own, *entries), run, flops + 2 * count * shape[1], ("out",), fit, reads_sample=True)
 
 
-def _pairs(shape: Shape, of_difference: Callable[[Tensor], Tensor]) -> Part:
+def of_pairs(shape: Shape, of_difference: Callable[[Tensor], Tensor]) -> Part:
+    """Build a function of the difference xᵢ − xⱼ of every pair of columns."""
     pairs = list(combinations(range(shape[0]), 2))
 
     def features(v: Values, x: Tensor) -> Tensor:
         return torch.stack([of_difference(x[:, i] - x[:, j]) for i, j in pairs], dim=1)
 
-    return _fixed(shape, len(pairs), features)
-
-
-def equality(shape: Shape) -> Part:
-    """Build exp(−40 (xᵢ − xⱼ)²) of every pair of columns, at least e^−20."""
-    return _pairs(shape, lambda apart: torch.exp(torch.clamp(-40.0 * apart**2, min=FAINTEST)))
-
-
-def comparison(shape: Shape) -> Part:
-    """Build tanh(3 (xᵢ − xⱼ)) of every pair of columns."""
-    return _pairs(shape, lambda apart: torch.tanh(3.0 * apart))
+    return fixed(shape, len(pairs), features)
 
 
 def radial(shape: Shape) -> Part:
@@ -439,7 +403,7 @@ def radial(shape: Shape) -> Part:
         Entry("centres", (CENTRES, shape[0]), constant=0.0, fitted=True),
         Entry("width", (1,), constant=0.0, fitted=True),
     )
-    return _fixed(shape, CENTRES, features, entries, prepare, 2 * CENTRES * shape[0])
+    return fixed(shape, CENTRES, features, entries, prepare, 2 * CENTRES * shape[0])
 
 
 def _at_ranks(rows: Tensor, ranks: list[int]) -> Tensor:
@@ -458,7 +422,7 @@ def bins(shape: Shape) -> Part:
         return {"edges": _at_ranks(rows, [k * len(rows) // BINS for k in range(1, BINS)])}
 
     edges = Entry("edges", (BINS - 1, shape[0]), constant=0.0, fitted=True)
-    return _fixed(shape, BINS * shape[0], features, (edges,), prepare)
+    return fixed(shape, BINS * shape[0], features, (edges,), prepare)
 
 
 def normal_scores(shape: Shape) -> Part:
@@ -472,43 +436,46 @@ def normal_scores(shape: Shape) -> Part:
         return {"knots": _at_ranks(rows, [(2 * k + 1) * len(rows) // (2 * KNOTS) for k in range(KNOTS)])}
 
     knots = Entry("knots", (KNOTS, shape[0]), constant=0.0, fitted=True)
-    return _fixed(shape, shape[0], features, (knots,), prepare)
+    return fixed(shape, shape[0], features, (knots,), prepare)
 
 
-def ordered(shape: Shape) -> Part:
-    """Build the row in ascending order."""
-    return _fixed(shape, shape[0], lambda v, x: x.sort(dim=1).values)
-
-
-def direction(shape: Shape) -> Part:
-    """Build the row over its length."""
-    return _fixed(shape, shape[0], lambda v, x: x / torch.sqrt((x**2).sum(dim=1, keepdim=True)).clamp(min=LEAST))
-
-
-# Blueprints of each family in the order of the actions; of a table the shape is (columns, width).
+# Blueprints of each family in the order of the actions, built for the features' shape; of tables for (columns, width).
 BLUEPRINTS: dict[str, dict[str, Callable[[Shape], Part]]] = {
     "cnn": {
         "norm": map_norm,
         "attention": squeeze_excitation,
         "depthwise": depthwise,
         "bottleneck": bottleneck,
-        "conv_small": conv_small,
-        "conv_light": conv_light,
-        "conv_heavy": conv_heavy,
+        "conv_small": lambda shape: convolutions(shape, ("branch",), 1, ("branch.conv.weight",), constant=0.0),
+        "conv_light": lambda shape: convolutions(shape, ("branch",), 3, ("branch.norm.weight", "branch.norm.bias")),
+        "conv_heavy": lambda shape: convolutions(
+            shape, ("first", "second"), 3, ("second.norm.weight", "second.norm.bias")
+        ),
     },
-    "mlp": {"norm": vector_norm, "lora": low_rank, "mlp_small": residual_mlp(2), "mlp": residual_mlp(4)},
-    "adapted_cnn": {"lora": adapter_low_rank, "bottleneck": adapter_bottleneck, "conv": adapter_conv},
+    "mlp": {
+        "norm": vector_norm,
+        "lora": low_rank,
+        "mlp_small": lambda shape: residual_mlp(shape, 2),
+        "mlp": lambda shape: residual_mlp(shape, 4),
+    },
+    "adapted_cnn": {
+        "lora": lambda shape: adapter(shape, 4, lambda x: x),
+        "bottleneck": lambda shape: adapter(shape, max(8, shape[0] // 4), F.relu),
+        "conv": adapter_conv,
+    },
     "tables": {
         "mlp": units,
-        "equality": equality,
+        "equality": lambda shape: of_pairs(shape, lambda d: torch.exp(torch.clamp(-40.0 * d**2, min=FAINTEST))),
         "periodic": periodic,
         "gated": gated,
         "rbf": radial,
         "gate": column_gate,
         "bins": bins,
         "quantile": normal_scores,
-        "sort": ordered,
-        "compare": comparison,
-        "norm": direction,
+        "sort": lambda shape: fixed(shape, shape[0], lambda v, x: x.sort(dim=1).values),
+        "compare": lambda shape: of_pairs(shape, lambda d: torch.tanh(3.0 * d)),
+        "norm": lambda shape: fixed(
+            shape, shape[0], lambda v, x: x / torch.sqrt((x**2).sum(dim=1, keepdim=True)).clamp(min=LEAST)
+        ),
     },
 }

@@ -8,11 +8,11 @@ from simic.audit.checks.base import Outcome, check, undecided
 from simic.audit.checks.recomputed import RecomputedCheck, close, concluded
 from simic.audit.findings import Evidence, number
 from simic.audit.recompute import claims
-from simic.audit.recompute.arrays import Array
 from simic.audit.record import RunRecord
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.result import Evaluation, Fixed, HeadroomReport, PerSeed, Standings
 from simic.evaluation.statistics import Interval
+from simic.telemetry.columns import Array
 
 EXACT = 1e-6  # of means and formulas
 SEARCHED = 1e-4  # of ends that evaluation finds by a search

@@ -1,15 +1,22 @@
 """Recomputation of what training recorded from tables and checkpoints; any difference is a fault."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from simic.audit.checks.base import Check, Outcome, check, found, passed, undecided
 from simic.audit.checks.shared import MOST_EVIDENCE, episodes, learning_rates, length_of, schedule_done
 from simic.audit.findings import Evidence, number
-from simic.audit.recompute import returns, rewards
-from simic.audit.recompute.arrays import FOSSILIZED, GERMINATE, Array, Steps
+from simic.audit.recompute import rewards
+from simic.audit.recompute.rewards import Steps
 from simic.audit.record import RunRecord
+from simic.certify import ppo as derived
+from simic.certify.agent import Scale
+from simic.certify.life import FOSSILIZED, GERMINATE
+from simic.telemetry.columns import Array
 from simic.training.checkpoint import Checkpoint
 from simic.training.resume import LOST_BEST
 
@@ -19,6 +26,8 @@ LEAST_RETURN = 0.1  # scaled
 EXPLAINED = 10.0  # size of an explained variance: a ratio of small numbers
 AT_THE_END = ("committed_accuracy", "live_accuracy", "params", "committed_params", "committed_flops")
 AGAIN = "recomputed here from the published tables"
+
+Moment = tuple[str, float, float]  # name, expected value, unit
 
 
 class RecomputedCheck(Check):
@@ -148,19 +157,19 @@ class AdvantagesFollow(RecomputedCheck):
     passes_when = "scale, generalised advantages and returns give the recorded moments"
 
     def examine(self, run: RunRecord) -> Outcome:
-        train = run.params.train
-        problems: list[Evidence] = []
-        scale, compared = returns.Scale(train.ppo.gamma), 0
+        ppo, problems, compared = run.params.train.ppo, list[Evidence](), 0
+        nothing = torch.zeros(1, dtype=torch.float64)
+        scale = Scale(0.0, nothing, nothing) if ppo.normalize_rewards else None
+        clipped = "components.shaping" not in run.steps  # not where shaping is to telescope
         rows = {int(iteration): row for row, iteration in enumerate(run.updates.column("iteration"))}
         for iteration, steps in rollouts(run):
-            paid = steps["reward"].astype(np.float32).astype(np.float64)
-            paid = np.where(steps["valid"], paid, 0.0)
-            if train.ppo.normalize_rewards:
-                scale.take_in(paid, steps["valid"])
+            valid = torch.from_numpy(steps["valid"])
+            paid = torch.from_numpy(steps["reward"]).float().double().where(valid, 0.0)
+            scale, scaled, _ = derived.scaled(paid, valid, scale, ppo.gamma, clipped)
             if iteration not in rows or len(paid) != length_of(run, iteration):
                 problems.append({"what": "no update, or steps are missing", "iteration": iteration})
                 continue
-            for name, expected, size in self._moments(run, steps, paid, scale):
+            for name, expected, size in self._moments(run, steps, scaled, valid):
                 recorded = float(run.updates.column(name)[rows[iteration]])
                 compared += 1
                 if not close(recorded, expected, SCALED, size):
@@ -169,49 +178,40 @@ class AdvantagesFollow(RecomputedCheck):
         problems += self._state(run, scale)
         return concluded(problems, f"{compared} moments and the final scale")
 
-    def _moments(
-        self, run: RunRecord, steps: Steps, paid: Array, scale: returns.Scale
-    ) -> Iterator[tuple[str, float, float]]:
-        """Yield name, expected value and unit of each moment."""
-        train = run.params.train
-        sigma = scale.sigma if train.ppo.normalize_rewards else 1.0
-        shaped = "components.shaping" in run.steps  # not clipped, so that shaping telescopes
-        limit = np.inf if shaped or not train.ppo.normalize_rewards else returns.CLIP
+    def _moments(self, run: RunRecord, steps: Steps, scaled: Tensor, valid: Tensor) -> Iterator[Moment]:
+        """Yield name, expected value and unit of each moment; of truncated episodes the last value is not recorded."""
+        train, ended = run.params.train, torch.from_numpy(steps["panicked"].copy())
         if train.episode_end != "terminate":
             return
-        scaled = np.clip(paid / sigma, -limit, limit)
-        estimated = returns.estimates(steps, scaled, steps["value"], train.ppo.gamma, train.ppo.gae_lambda)
-        valid = steps["valid"]
-        targets, values = estimated.returns[valid], steps["value"][valid]
-        yield from _three("return", targets)
-        yield from _three("advantage", estimated.advantages[valid])
-        yield "value_mean", float(values.mean()), 1.0
-        spread = float(targets.var())
-        if spread > 0:
-            yield "explained_variance", 1.0 - float((targets - values).var()) / spread, EXPLAINED
+        ended[-1] = True
+        values = torch.from_numpy(steps["value"].astype(np.float64)).where(valid, 0.0)
+        following = torch.cat((values[1:], torch.zeros_like(values[:1])))
+        gained, returns = derived.advantages(
+            scaled, values, following, ended, torch.zeros_like(ended), valid, train.ppo.gamma, train.ppo.gae_lambda
+        )
+        moments = derived.summary(gained[valid], returns[valid], values[valid])
+        units = {"value_mean": 1.0, "explained_variance": EXPLAINED}
+        for name, value in moments.items():
+            largest = max(moments.get(f"{name.partition('_')[0]}_max_abs", 0.0), LEAST_RETURN)
+            if not math.isnan(value):
+                yield name, value, units.get(name, largest)
 
-    def _state(self, run: RunRecord, scale: returns.Scale) -> list[Evidence]:
-        assert run.checkpoints is not None
-        latest = run.checkpoints.get("latest")
-        if latest is None or "normalizers/reward.count" not in latest.tensors:
+    def _state(self, run: RunRecord, scale: Scale | None) -> list[Evidence]:
+        """Return differences of the latest checkpoint's scale of rewards."""
+        latest = (run.checkpoints or {}).get("latest")
+        recorded = Scale.read(latest.tensors, "reward") if latest is not None else None
+        if recorded is None or scale is None:
             return []
-        tensors = latest.tensors
         pairs = {
-            "count": (float(tensors["normalizers/reward.count"]), float(scale.count)),
-            "mean": (float(tensors["normalizers/reward.mean"]), scale.mean),
-            "m2": (float(tensors["normalizers/reward.m2"]), scale.m2),
+            "count": (recorded.count, scale.count),
+            "mean": (float(recorded.mean), float(scale.mean)),
+            "m2": (float(recorded.squares), float(scale.squares)),
         }
         return [
-            {"what": f"scale of rewards: {name}", "recorded": recorded, "expected": expected}
-            for name, (recorded, expected) in pairs.items()
-            if not close(recorded, expected, SCALED)
+            {"what": f"scale of rewards: {name}", "recorded": own, "expected": expected}
+            for name, (own, expected) in pairs.items()
+            if not close(own, expected, SCALED)
         ]
-
-
-def _three(name: str, values: Array) -> Iterator[tuple[str, float, float]]:
-    largest = float(np.abs(values).max(initial=0.0))
-    for what, value in (("mean", float(values.mean())), ("std", float(values.std())), ("max_abs", largest)):
-        yield f"{name}_{what}", value, max(largest, LEAST_RETURN)
 
 
 @check

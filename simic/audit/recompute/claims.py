@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from simic import rng
-from simic.audit.recompute.arrays import Array
+from simic.telemetry.columns import Array
 
 LEVEL = 0.95
 FLIPS = 65_536  # of the sampled sign-flip test
