@@ -14,7 +14,7 @@ ROOM = 1.5  # times the worst of them
 
 
 class Limit(float):
-    """A number with the name of the statistic it limits. ``above``: larger is worse. ``bound``: what the statistic
+    """Hold a number and the name of the statistic it limits. ``above``: larger is worse. ``bound``: what the statistic
     cannot exceed (or fall below). ``judged``: the number by judgement, which calibration only loosens. ``ours``: it is
     in no publication.
     """

@@ -26,7 +26,7 @@ def test_every_registered_check_has_a_planted_defect():
 def test_clean_run_passes(check, clean):
     found = check.run(clean)
     assert found.status is Status.PASS, found.measured
-    assert found.measured
+    assert found.measured and found.occurred > 0
 
 
 @pytest.mark.parametrize(("name", "index"), CASES, ids=[f"{name}-{index}" for name, index in CASES])
@@ -64,13 +64,6 @@ def test_all_missing_measurements_are_no_data(check, plant):
     """NaN everywhere is the same as no column: never a pass, whatever the check compares with."""
     column = check.needs[0].partition(".")[2]
     assert result(plant.column("updates", column, everywhere(np.nan)).run, check.id).status is Status.NOT_EVALUATED
-
-
-@pytest.mark.parametrize("check", ON_TABLES, ids=lambda check: check.id)
-def test_every_check_says_where_its_limit_comes_from(check):
-    for text in (check.title, check.question, check.threshold, check.source, check.fix, check.passes_when):
-        assert len(text) > 3
-    assert check.question.endswith("?")
 
 
 PARTIAL = [check for check in MEASURED if check.complete]

@@ -186,17 +186,6 @@ def examined(workspace, params=None):
     return {r.check: r for r in examine(replace(run, evaluation=result.read(workspace.evaluation)), "x").results}
 
 
-def test_a_flipped_byte_in_a_checkpoint_is_found(copy):
-    state = copy.checkpoints / "best" / "state.safetensors"
-    content = bytearray(state.read_bytes())
-    content[-5] ^= 1
-    state.write_bytes(content)
-    found = examined(copy)["X6"]
-    said = [str(each["artifact"]) for each in found.evidence]
-    assert found.status is Status.FINDING
-    assert any("checkpoints" in text for text in said) and any("best" in text for text in said)
-
-
 def test_other_params_than_those_trained_with_are_found(copy):
     tree = small().model_dump()
     tree["train"]["ppo"]["learning_rate"] *= 2
