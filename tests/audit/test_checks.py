@@ -47,7 +47,7 @@ def test_missing_input_is_never_a_pass(name, need, plant):
 
 @pytest.mark.parametrize("check", [c for c in ON_TABLES if c.minimum > 1], ids=lambda check: check.id)
 def test_too_little_data_is_not_evaluated(check, clean):
-    """One row fewer than the minimum, in whichever table the first need is in."""
+    """Leave one row fewer than the minimum in the table of the first need."""
     source = check.needs[0].split(".")[0]
     table = getattr(clean, source)
     short = replace(clean, **{source: table.where(np.arange(len(table)) < check.minimum - 1)})
@@ -71,7 +71,7 @@ PARTIAL = [check for check in MEASURED if check.complete]
 
 @pytest.mark.parametrize("check", PARTIAL, ids=lambda check: check.id)
 def test_one_missing_measurement_neither_raises_nor_alarms_nor_hides_a_defect(check, plant):
-    """The update is left out: its neighbours decide."""
+    """Leave out the update: its neighbours decide."""
     column = check.needs[0].partition(".")[2]
     assert result(plant.column("updates", column, put(11, np.nan)).run, check.id).status is Status.PASS
     _, damage = DEFECTS[check.id][0]
@@ -97,7 +97,6 @@ def test_entropy_of_a_head_with_few_rows_is_noise(plant):
 
 
 def test_a_head_that_params_leave_one_choice_is_not_starved(plant):
-    """With as many hosts as rows of a head would need."""
     many = params(lambda tree: tree["train"].update(envs=64))(plant)
     assert result(update("samples_by_head.style", slice(None), 0.0)(plant).run, "G2").status is Status.PASS
     closed = update("samples_by_head.style", slice(None), 0.0)(many)

@@ -164,7 +164,7 @@ def test_every_number_of_the_report_stands_in_the_files_that_are_bound(workspace
 
 
 def test_learning_curve_floors_are_measured_where_the_curve_is(workspace):
-    """The floor of `static` is its validation accuracy, not its test accuracy."""
+    """Show the validation accuracy of `static`, not its test accuracy."""
     evaluation = result.read(workspace.evaluation)
     page = (workspace.reports / "report.html").read_text(encoding="utf-8")
     assert f"static (never grows) {evaluation.policies['static'].val_accuracy_pct:.1f}" in page
@@ -220,7 +220,7 @@ def test_an_edited_result_is_found_and_fails_after_the_report_is_written(copy):
     ],
 )
 def test_the_origin_is_the_code_that_trained(codes, status, copy):
-    """Of every start and resume, whatever the checkout holds when the run is audited."""
+    """Judge the code of every start and resume, not that of the audit."""
     [start] = starts.read(copy.telemetry / "run.json")
     (copy.telemetry / "run.json").unlink()
     for code in codes:

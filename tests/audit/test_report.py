@@ -282,7 +282,7 @@ def test_what_was_found_while_it_trained_is_in_the_report(clean):
 
 
 def test_report_of_a_bare_run_is_whole(verdict):
-    """No telemetry, no evaluation, no provenance: everything says so, nothing fails, nothing passes."""
+    """Report a run without telemetry, evaluation and provenance: nothing fails, nothing passes."""
     bare = RunRecord(params())
     found = examine(bare, "bare")
     assert not found.with_status(Status.PASS)

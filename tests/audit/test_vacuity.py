@@ -87,7 +87,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def as_by_default(tmp_path_factory):
-    """Every result on a real run with the shape of the default one, which is smaller in everything else."""
+    """Return every result on a real run with the shape of the default one, smaller in everything else."""
     shipped = params_module.load(ROOT / "params.yaml").train
     same = [f"train.{name}={getattr(shipped, name)}" for name in SHAPE]
     small = tree(*same, *SMALL)

@@ -32,8 +32,8 @@ from tests.faults.setting import INTERRUPTED_AFTER
 
 @dataclass(frozen=True)
 class Job:
-    """What to run where. ``fault`` names the one of the catalogue that tampers with files, if any does; ``reused``
-    stages have their outputs in the workspace already; files of another run are in ``donor``.
+    """Describe a run. ``fault`` names one of the catalogue that tampers with files, if any; ``reused`` stages have
+    their outputs in the workspace already; ``donor`` is the workspace of another run.
     """
 
     workspace: str
@@ -44,7 +44,7 @@ class Job:
 
 @dataclass
 class Ending:
-    """How a run ended: in which stage, with which message of a refusal or a crash."""
+    """Hold how a run ended, and stage and message of a refusal or a crash."""
 
     how: Literal["ended", "refused", "crashed"] = "ended"
     stage: str = ""
@@ -52,7 +52,7 @@ class Ending:
 
 
 class _Interrupter(Observer):
-    """Asks training to stop once an iteration is whole."""
+    """Stop training after an iteration."""
 
     def __init__(self, after: int, stop: threading.Event) -> None:
         self.after, self.stop = after, stop
@@ -63,7 +63,7 @@ class _Interrupter(Observer):
 
 
 class Run:
-    """A workspace on its way through the stages."""
+    """Run a workspace through the stages."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.workspace, self.donor = job, Workspace(Path(job.workspace)), Workspace(Path(job.donor))
@@ -80,7 +80,7 @@ class Run:
         self._tamper(name)
 
     def _train(self, tree: params.Params) -> None:
-        """Interrupted and resumed, watched by the live audit as any training is."""
+        """Train with interruptions and resumes, watched by the live audit."""
         for after in INTERRUPTED_AFTER:
             stop = threading.Event()
             try:

@@ -1,4 +1,4 @@
-"""Plants faults one by one, runs the pipeline on each, and reads what its audit says."""
+"""Plant faults one by one, run the pipeline on each, and read the audit's findings."""
 
 import json
 import os
@@ -41,8 +41,8 @@ OUTPUTS = {
 
 @dataclass(frozen=True)
 class Tried:
-    """A fault and what became of it, with the wall seconds it took; ``changed``: whether any file that it could have
-    changed is another than without it. One that changed none says nothing about the audit.
+    """Hold a fault with its judgement and wall seconds; ``changed``: whether it changed any file (a fault that changed
+    none says nothing about the audit).
     """
 
     fault: Fault
@@ -52,7 +52,7 @@ class Tried:
 
 
 def reusable(fault: Fault) -> tuple[str, ...]:
-    """The stages whose outputs the fault cannot change."""
+    """Return the stages whose outputs the fault cannot change."""
     found: list[str] = []
     for stage, needed in NEEDS.items():
         if all(each in found for each in needed) and not _touches(fault, stage):
@@ -71,14 +71,14 @@ def _touches(fault: Fault, stage: str) -> bool:
 
 
 class Laboratory:
-    """A folder with clean runs and room for faulty ones."""
+    """Run the pipeline without and with faults, in a folder."""
 
     def __init__(self, folder: Path, seeds: Sequence[int] = setting.CLEAN_SEEDS) -> None:
         self.folder, self.seeds = folder, tuple(seeds)
         self.clean: dict[int, dict[str, str]] = {}
 
     def run_clean(self, seed: int) -> dict[str, str]:
-        """One run without a fault, kept; its findings. RuntimeError where it does not end: nothing could be judged."""
+        """Run without a fault, keep the run, and return its findings; RuntimeError where it does not end."""
         ending = self._played(self._clean(seed), "", (), (), seed)
         if ending.how != "ended":
             raise RuntimeError(f"the clean run with rng_seed {seed} {ending.how} in {ending.stage}: {ending.message}")
@@ -86,7 +86,7 @@ class Laboratory:
         return self.clean[seed]
 
     def try_out(self, fault: Fault) -> Tried:
-        """One run with the fault, of which nothing is kept."""
+        """Run with the fault, judge it, and delete the run."""
         started, place = time.monotonic(), self.folder / fault.id
         tampers = "" if fault.tampering is None else fault.id
         ending = self._played(place, tampers, fault.patches, reusable(fault), setting.RNG_SEED)
@@ -99,7 +99,7 @@ class Laboratory:
         return Tried(fault, judged, round(time.monotonic() - started, 1), changed)
 
     def _changed(self, workspace: Workspace) -> bool:
-        """Whether its outputs or params are others than those of the clean run."""
+        """Tell whether outputs or params differ from those of the clean run."""
         clean = Workspace(self._clean(setting.RNG_SEED) / "workspace")
         names = ["params.yaml", *chain.from_iterable(OUTPUTS.values())]
         return any(_contents(clean.root / name) != _contents(workspace.root / name) for name in names)
@@ -110,7 +110,7 @@ class Laboratory:
     def _played(
         self, place: Path, fault: str, patches: Sequence[Patch], reused: tuple[str, ...], rng_seed: int
     ) -> Ending:
-        """In a scratch copy at ``place``, in a process of its own."""
+        """Run in a scratch copy at ``place``, in a process of its own."""
         place.mkdir(parents=True)
         source, workspace = copied(place / "source", patches), Workspace(place / "workspace")
         workspace.reports.mkdir(parents=True)
@@ -131,7 +131,7 @@ class Laboratory:
         return Ending(**json.loads(told.read_text(encoding="utf-8")))
 
     def _take(self, stage: str, workspace: Workspace) -> None:
-        """The outputs of a stage from the clean run with the same random numbers."""
+        """Copy the outputs of a stage from the clean run with the same seed."""
         clean = self._clean(setting.RNG_SEED) / "workspace"
         for name in OUTPUTS[stage]:
             path, target = clean / name, workspace.root / name
@@ -142,7 +142,7 @@ class Laboratory:
 
 
 def _contents(path: Path) -> dict[str, bytes]:
-    """Every file by its place, but those that differ between equal runs."""
+    """Return every file's content by path, but for files that differ between equal runs."""
     files = [path] if path.is_file() else sorted(path.rglob("*"))
     kept = [each for each in files if each.is_file() and each.name != TIMING_FILE]
     return {str(each.relative_to(path)): each.read_bytes() for each in kept}

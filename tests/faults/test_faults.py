@@ -99,7 +99,7 @@ def test_the_shipped_statement_can_be_read() -> None:
 
 @pytest.fixture(scope="module")
 def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
-    """Two clean runs, of which files of another run are taken from the second."""
+    """Return a laboratory with two clean runs; the second serves as the other run."""
     found = Laboratory(tmp_path_factory.mktemp("laboratory"), (20, 1))
     for seed in found.seeds:
         found.run_clean(seed)
