@@ -16,7 +16,7 @@ import traceback
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from simic import params, seals
+from simic import params
 from simic.audit.live import LiveAudit
 from simic.errors import SimicError
 from simic.pipeline import stages
@@ -32,14 +32,13 @@ from tests.faults.setting import INTERRUPTED_AFTER
 
 @dataclass(frozen=True)
 class Job:
-    """Describe a run. ``fault`` names one of the catalogue that tampers with files, if any; ``reused`` stages have
-    their outputs in the workspace already; ``donor`` is the workspace of another run.
+    """Describe a run. ``fault`` names one of the catalogue that tampers with files, if any; ``donor`` is the workspace
+    of another run.
     """
 
     workspace: str
     donor: str
     fault: str = ""
-    reused: tuple[str, ...] = ()
 
 
 @dataclass
@@ -69,11 +68,9 @@ class Run:
         self.job, self.workspace, self.donor = job, Workspace(Path(job.workspace)), Workspace(Path(job.donor))
 
     def stage(self, name: str) -> None:
-        """Run it, unless its outputs are there, and tamper with what it left if the fault says so."""
+        """Run a stage, and tamper with its outputs if the fault says so."""
         tree = params.load(self.workspace.params)
-        if name in self.job.reused:
-            seals.write(self.workspace.root, name, tree)  # by this package, as if the stage had run here
-        elif name == "train":
+        if name == "train":
             self._train(tree)
         else:
             stages.STAGES[name](tree, self.workspace)
@@ -112,5 +109,5 @@ def play(job: Job) -> Ending:
 
 if __name__ == "__main__":
     asked = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
-    ended = play(Job(**{**asked, "reused": tuple(asked["reused"])}))
+    ended = play(Job(**asked))
     Path(sys.argv[2]).with_name("ending.json").write_text(json.dumps(asdict(ended)), encoding="utf-8")

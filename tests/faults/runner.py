@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 from simic.pipeline.paths import Workspace
@@ -20,23 +19,9 @@ from tests.faults.judgement import Judgement
 from tests.faults.play import Ending, Job
 
 PATIENCE_SECONDS = 600  # of one run: a fault may make it wait for ever
-SHARED = ("rng.py", "durable.py", "transfer.py", "params.py", "validation_messages.py", "registry.py", "errors.py")
-# What decides a stage's outputs, as the beginnings of paths. A fault that touches none has those of the clean run.
-DATA = (*SHARED, "data/", "growth/pretrained.py", "pipeline/")
-GROWING = (*DATA, "growth/", "envs/", "training/worker_layout.py", "training/machine.py")
-ROOMS = {
-    "prepare": DATA,
-    "headroom": (*GROWING, "evaluation/", "agent/export.py", "agent/spec.py"),
-    "train": (*GROWING, "agent/", "training/", "telemetry/"),
-    "evaluate": (*GROWING, "agent/", "training/", "evaluation/"),
-}
-NEEDS = {"prepare": (), "headroom": ("prepare",), "train": ("prepare",), "evaluate": ("prepare", "headroom", "train")}
-OUTPUTS = {
-    "prepare": ("data",),
-    "headroom": ("reports/headroom.json",),
-    "train": ("checkpoints", "models", "telemetry"),
-    "evaluate": ("reports/evaluation.json", "reports/metrics.json", "reports/grown"),
-}
+# By what a fault that changes something is told from one that does not.
+COMPARED = ("params.yaml", "data", "checkpoints", "models", "telemetry", "reports/headroom.json")
+COMPARED += ("reports/evaluation.json", "reports/metrics.json", "reports/grown")
 
 
 @dataclass(frozen=True)
@@ -51,25 +36,6 @@ class Tried:
     changed: bool = True
 
 
-def reusable(fault: Fault) -> tuple[str, ...]:
-    """Return the stages whose outputs the fault cannot change."""
-    found: list[str] = []
-    for stage, needed in NEEDS.items():
-        if all(each in found for each in needed) and not _touches(fault, stage):
-            found.append(stage)
-    return tuple(found)
-
-
-def _touches(fault: Fault, stage: str) -> bool:
-    when = None if fault.tampering is None else fault.tampering.after
-    behind = {"prepare": ("headroom", "train", "evaluate"), "headroom": ("evaluate",), "train": ("evaluate",)}
-    if when == "interrupted" and stage in ("train", "evaluate"):
-        return True
-    if when is not None and stage in behind.get(when, ()):
-        return True
-    return any(patch.file.startswith(ROOMS[stage]) for patch in fault.patches)
-
-
 class Laboratory:
     """Run the pipeline without and with faults, in a folder."""
 
@@ -79,7 +45,7 @@ class Laboratory:
 
     def run_clean(self, seed: int) -> dict[str, str]:
         """Run without a fault, keep the run, and return its findings; RuntimeError where it does not end."""
-        ending = self._played(self._clean(seed), "", (), (), seed)
+        ending = self._played(self._clean(seed), "", (), seed)
         if ending.how != "ended":
             raise RuntimeError(f"the clean run with rng_seed {seed} {ending.how} in {ending.stage}: {ending.message}")
         self.clean[seed] = judgement.findings(self._clean(seed) / "workspace" / "reports" / "findings.json")
@@ -89,7 +55,7 @@ class Laboratory:
         """Run with the fault, judge it, and delete the run."""
         started, place = time.monotonic(), self.folder / fault.id
         tampers = "" if fault.tampering is None else fault.id
-        ending = self._played(place, tampers, fault.patches, reusable(fault), setting.RNG_SEED)
+        ending = self._played(place, tampers, fault.patches, setting.RNG_SEED)
         ending = replace(ending, message=ending.message.replace(f"{place}/", ""))
         report = place / "workspace" / "reports" / "findings.json"
         found = judgement.findings(report) if ending.how == "ended" else {}
@@ -101,25 +67,20 @@ class Laboratory:
     def _changed(self, workspace: Workspace) -> bool:
         """Tell whether outputs or params differ from those of the clean run."""
         clean = Workspace(self._clean(setting.RNG_SEED) / "workspace")
-        names = ["params.yaml", *chain.from_iterable(OUTPUTS.values())]
-        return any(_contents(clean.root / name) != _contents(workspace.root / name) for name in names)
+        return any(_contents(clean.root / name) != _contents(workspace.root / name) for name in COMPARED)
 
     def _clean(self, seed: int) -> Path:
         return self.folder / f"clean-{seed}"
 
-    def _played(
-        self, place: Path, fault: str, patches: Sequence[Patch], reused: tuple[str, ...], rng_seed: int
-    ) -> Ending:
+    def _played(self, place: Path, fault: str, patches: Sequence[Patch], rng_seed: int) -> Ending:
         """Run in a scratch copy at ``place``, in a process of its own."""
         place.mkdir(parents=True)
         source, workspace = copied(place / "source", patches), Workspace(place / "workspace")
         workspace.reports.mkdir(parents=True)
         setting.write(workspace.params, setting.tiny(rng_seed))
-        for stage in reused:
-            self._take(stage, workspace)
         donor = self._clean(self.seeds[1]) / "workspace"
         job = place / "job.json"
-        job.write_text(json.dumps(asdict(Job(str(workspace.root), str(donor), fault, reused))), encoding="utf-8")
+        job.write_text(json.dumps(asdict(Job(str(workspace.root), str(donor), fault))), encoding="utf-8")
         command = [sys.executable, "-P", play.__file__, str(source), str(job)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(
@@ -129,16 +90,6 @@ class Laboratory:
         if not told.exists():
             return Ending("crashed", "", f"{done.stderr.strip()}\nended with status {done.returncode}")
         return Ending(**json.loads(told.read_text(encoding="utf-8")))
-
-    def _take(self, stage: str, workspace: Workspace) -> None:
-        """Copy the outputs of a stage from the clean run with the same seed."""
-        clean = self._clean(setting.RNG_SEED) / "workspace"
-        for name in OUTPUTS[stage]:
-            path, target = clean / name, workspace.root / name
-            if path.is_dir():
-                shutil.copytree(path, target)
-            else:
-                shutil.copyfile(path, target)
 
 
 def _contents(path: Path) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from tests.faults.catalogue import ALL, BY_ID
 from tests.faults.fault import FAMILIES, PACKAGE, Fault, Patch, patched, planted
 from tests.faults.judgement import Judgement, gravest, judge
 from tests.faults.play import Ending
-from tests.faults.runner import NEEDS, Laboratory, Tried, reusable
+from tests.faults.runner import Laboratory, Tried
 
 HIGH = Fault("maths-x", "maths", "Something is wrong.", "high")
 
@@ -41,19 +41,6 @@ def test_there_are_enough_faults_of_every_family() -> None:
         assert not [patch for patch in fault.patches if patch.file.startswith(("audit", "certify"))]
     with pytest.raises(ValueError, match="fault maths-nothing: needs a patch or one tampering"):
         planted("maths", "nothing", "low", "Nothing is wrong.")
-
-
-def test_what_a_fault_cannot_change_is_not_run_again() -> None:
-    def patch_of(file: str) -> tuple[str, ...]:
-        return reusable(Fault("", "maths", "", "low", (Patch(file, "", ""),)))
-
-    assert patch_of("rng.py") == patch_of("data/batches.py") == ()
-    assert patch_of("envs/masks.py") == patch_of("growth/life/gates.py") == ("prepare",)
-    assert patch_of("agent/ppo.py") == patch_of("telemetry/publish.py") == ("prepare", "headroom")
-    assert patch_of("evaluation/gap.py") == ("prepare", "train")
-    assert patch_of("cli.py") == tuple(NEEDS)
-    after = {fault.tampering.after: reusable(fault) for fault in ALL if fault.tampering is not None}
-    assert after["train"] == ("prepare", "headroom", "train") and after["interrupted"] == ("prepare", "headroom")
 
 
 @pytest.mark.parametrize(
